@@ -34,23 +34,39 @@ def _run() -> int:
     logs.replace_closed_streams()
     leave_no_core_file()
     try:
-        from nodeclient.access.keyring import forget_variable  # noqa: PLC0415
-        from nodeclient.config.parse import parse  # noqa: PLC0415
+        from nodeclient.remote import UP_HOST  # noqa: PLC0415
 
-        config = parse()
-        forget_variable()
-        if config.PROGRAM == "replay":
-            return _replay(config)
-        if config.PROGRAM == "node":
-            from nodeclient.host.foreign_workerlib import check_workerlib  # noqa: PLC0415
+        if sys.argv[1:] == [UP_HOST]:
+            from nodeclient.remote.far_end import receive_task  # noqa: PLC0415
 
-            check_workerlib()  # the next imports import workerlib
-            return _join(config)
-        return operate(config)
+            code = receive_task()
+            if code is not None:
+                return code
+        return _carry_out()
     except KeyboardInterrupt:  # after the node has handled its signals
         return ExitCode.INTERRUPTED
     except Exception as error:  # noqa: BLE001 - the last resort, which logs the whole error
         return logs.explain_end("nodeclient", error)
+
+
+def _carry_out() -> int:
+    from nodeclient.access.keyring import forget_variable  # noqa: PLC0415
+    from nodeclient.config.parse import parse  # noqa: PLC0415
+
+    config = parse()
+    forget_variable()
+    if config.PROGRAM == "replay":
+        return _replay(config)
+    if config.PROGRAM == "node":
+        from nodeclient.host.foreign_workerlib import check_workerlib  # noqa: PLC0415
+
+        check_workerlib()  # the next imports import workerlib
+        return _join(config)
+    if config.PROGRAM == "up":
+        from nodeclient.remote.bring_up import run  # noqa: PLC0415
+
+        return run(config)
+    return operate(config)
 
 
 def operate(config: OperateConfig) -> int:

@@ -15,6 +15,7 @@ from coordinatord.config.subcommands import _make_parser as make_coordinatord
 from coordinatord.protocol.exit_codes import ExitCode
 from nodeclient.config.parse import SUBCOMMANDS
 from nodeclient.config.parse import _make_parser as make_nodeclient
+from nodeclient.config.up import OWN_HEADING
 from tests.support.man_pages import man_page
 from tests.support.printed_tables import check_table
 from tests.support.source import ROOT
@@ -28,6 +29,9 @@ FLAG = re.compile(r"`(--?[a-z][a-z-]*)")
 HELP = re.compile(r"(?P<meaning>.*?)(?: \(default: (?P<default>[^)]*)\))?(?: \[[A-Z_, ]+\])?")
 """What the help says of a flag."""
 
+OUTPUT_HEADING = "output of workers"
+"""The heading of the flags that have a table of their own."""
+
 OF_ALL = {"--help", "--version", "--print-completion", "--coord"}
 """Flags that the manual has once for all commands of a program."""
 
@@ -36,7 +40,7 @@ COORDINATORD, OF_COORDINATORD = make_coordinatord({})
 NODECLIENT: argparse.ArgumentParser
 OF_NODECLIENT: Mapping[str, argparse.ArgumentParser]
 NODECLIENT, OF_NODECLIENT = make_nodeclient(SUBCOMMANDS, {})
-OPERATORS = sorted(OF_NODECLIENT.keys() - {"join", "run", "launch"})
+OPERATORS = sorted(OF_NODECLIENT.keys() - {"join", "run", "launch", "up"})
 
 
 def section(text: str, heading: str) -> str:
@@ -56,10 +60,14 @@ def flags_in(text: str) -> set[str]:
     return {flag for cell in cells for flag in FLAG.findall(cell) if flag.startswith("--")}
 
 
-def rows_of(parser: argparse.ArgumentParser, *, output: bool) -> list[str]:
-    """Return the rows for a parser's flags: for those of the workers' output, or for all others."""
+def rows_of(parser: argparse.ArgumentParser, *headings: str) -> list[str]:
+    """Return the rows for a parser's flags: for those under these headings, or without any, but workers' output."""
     rows = []
-    groups = [group for group in parser._action_groups if (group.title == "output of workers") is output]
+    groups = (
+        group
+        for group in parser._action_groups
+        if (group.title in headings if headings else group.title != OUTPUT_HEADING)
+    )
     for action in (action for group in groups for action in group._group_actions):
         if not action.option_strings or not OF_ALL.isdisjoint({*action.option_strings} - {"--coord"}):
             continue
@@ -76,9 +84,10 @@ def rows_of(parser: argparse.ArgumentParser, *, output: bool) -> list[str]:
 @pytest.mark.parametrize(
     ("name", "rows"),
     [
-        ("join", rows_of(OF_NODECLIENT["join"], output=False)),
-        ("output", rows_of(OF_NODECLIENT["join"], output=True)),
-        ("coordinatord", rows_of(COORDINATORD, output=False)),
+        ("join", rows_of(OF_NODECLIENT["join"])),
+        ("output", rows_of(OF_NODECLIENT["join"], OUTPUT_HEADING)),
+        ("up", rows_of(OF_NODECLIENT["up"], OWN_HEADING)),
+        ("coordinatord", rows_of(COORDINATORD)),
     ],
 )
 def test_the_reference_has_the_tables_of_all_flags(name: str, rows: list[str], *, rewrite: bool) -> None:

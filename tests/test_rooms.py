@@ -46,6 +46,7 @@ NODECLIENT_ROOMS = {
     "keeping",
     "operate",
     "output",
+    "remote",
     "shell",
     "torchrun",
     "workers",

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
     from nodeclient.config.join_config import JoinConfig
     from nodeclient.config.operate import CrashReplayConfig, OperateConfig
+    from nodeclient.config.up import UpConfig
 
-    Config: TypeAlias = JoinConfig | OperateConfig | CrashReplayConfig
+    Config: TypeAlias = JoinConfig | UpConfig | OperateConfig | CrashReplayConfig
 
 _NODE_EXIT_CODES = (
     "0 the run succeeded, 64 wrong flags, 69 no coordinator, 77 refused; else that of the worker that failed"
@@ -49,6 +50,12 @@ SUBCOMMANDS = {
         "join a job with the command line of torch.distributed.launch",
         "--nproc-per-node 8 train.py",
         _NODE_EXIT_CODES,
+    ),
+    "up": (
+        "up",
+        "start a node on each of several hosts by ssh, and a coordinator",
+        "--hosts gpu1,gpu2:8 -- python train.py",
+        "0 the run succeeded, 64 wrong flags, 69 a host or the coordinator was not reached; else as join",
     ),
     "status": ("operate", "show the jobs of a coordinator", "--watch mnist", _REQUEST_EXIT_CODES),
     "events": ("operate", "show what happened to a job, when and why", "mnist --since 2h", _REQUEST_EXIT_CODES),
@@ -99,7 +106,7 @@ _FAMILIAR_COMMANDS = {
     **dict.fromkeys(("top", "watch"), "status --watch"),
     **dict.fromkeys(("log", "tail", "attach"), "logs"),
     **dict.fromkeys(("kill", "delete", "cancel", "end", "terminate", "down"), "stop"),
-    **dict.fromkeys(("start", "submit", "up"), "join"),
+    **dict.fromkeys(("start", "submit"), "join"),
     **dict.fromkeys(("rm", "remove"), "forget"),
     **dict.fromkeys(("dashboard", "ui"), "page"),
     "history": "events",

@@ -10,4 +10,5 @@ protocol. `persist_attempt` is the life of one attempt to write a step to a disk
 `health_checks` when this host is checked.
 `leftover_stages` limits how long processes may outlive the programs of their workers.
 `logged_rounds` selects the log files that may be read and deleted, and `notices` has the texts for the user.
+Beside the agent, `host_list` and `fleet` decide for `nodeclient up`: which hosts it has, and what the end of one means.
 """

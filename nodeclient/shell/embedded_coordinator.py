@@ -2,7 +2,8 @@
 
 With `--standalone` it serves only this host, at a port that the kernel chooses, and ends with the node. Where the user
 has named an endpoint as for torchrun's own store, it serves there, on the host that has this address. That one may be
-used by other nodes and jobs, so it ends when none of them needs it any more.
+used by other nodes and jobs, so it ends when none of them needs it any more. So does that of `nodeclient up`, which is
+the only one that demands tokens.
 """
 
 from __future__ import annotations
@@ -50,17 +51,20 @@ coordinator ends with this node."""
 KILL_AFTER_S = 8.0
 """When a coordinator that was asked to end is killed. It takes at most 5 s."""
 
-ALWAYS = ("--ephemeral", "--insecure", "--log-level", "warning")
-"""The flags of every embedded coordinator. Its state ends with it. It cannot hand a token to nodes on other hosts, and
-one for this host only cannot be reached from others."""
+ALWAYS = ("--ephemeral", "--log-level", "warning")
+"""The flags of every embedded coordinator. Its state ends with it."""
 
-STANDALONE = ("--host", "127.0.0.1", "--port", "0", "--outage-grace", f"{DURATION_S_MAX}")
+IN_THE_CLEAR = "--insecure"
+"""The flag of a coordinator that a node brings along. It cannot hand a token to nodes on other hosts, and one for this
+host only cannot be reached from others."""
+
+STANDALONE = (IN_THE_CLEAR, "--host", "127.0.0.1", "--port", "0", "--outage-grace", f"{DURATION_S_MAX}")
 """The further flags of a coordinator for this host only. This node may be stopped for long, as by Ctrl-Z, and goes on
 afterwards. It notices the coordinator's end at once, so workers never wait for one that is gone."""
 
 _PROGRAM = "from coordinatord.cli import main\nmain()"
 
-_LISTENING = re.compile(r"coordinatord listening on http://\S+:(?P<port>\d+)\n")
+_LISTENING = re.compile(r"coordinatord listening on https?://\S+:(?P<port>\d+)\n")
 
 _SERVES_ON = re.compile(r"coordinatord serves on for (?P<jobs>.+)\n")
 
@@ -104,6 +108,21 @@ async def coordinator_for(config: JoinConfig) -> AsyncIterator[tuple[JoinConfig,
         await child.stop()
 
 
+@asynccontextmanager
+async def coordinator_for_others() -> AsyncIterator[int]:
+    """Start a coordinator for nodes with a token, which it leaves in this user's directory; yield its port.
+
+    After the context it serves on for as long as nodes need it. Raises `EmbeddedCoordinatorError`.
+    """
+    child = _Child("text")
+    try:
+        await child.start("--port", "0", "--until-unused", shared=True)
+        yield child.port
+        await child.hand_over()
+    finally:
+        await child.stop()
+
+
 async def _complete(config: JoinConfig, child: _Child) -> JoinConfig:
     """Start a coordinator if the config asks for one; return the config to join with."""
     if config.standalone:
@@ -111,7 +130,7 @@ async def _complete(config: JoinConfig, child: _Child) -> JoinConfig:
         endpoint = Endpoint("127.0.0.1", child.port)
         return structs.replace(config, coordinators=(endpoint,), access=INSECURE_ACCESS, join_timeout_s=PATIENCE_S)
     endpoint = config.coordinators[0]
-    if not config.own_coordinator or not await _is_here(endpoint.host) or not await _start_at(child, endpoint.port):
+    if not config.own_coordinator or not await is_here(endpoint.host) or not await _start_at(child, endpoint.port):
         return config
     remark = (
         f"no coordinator listened at {endpoint}, which is this host: this node brings one along. It serves for as long "
@@ -121,7 +140,7 @@ async def _complete(config: JoinConfig, child: _Child) -> JoinConfig:
     return structs.replace(config, remarks=(*config.remarks, remark))
 
 
-async def _is_here(host: str) -> bool:
+async def is_here(host: str) -> bool:
     """Whether all addresses of `host` are this host's own. A name of several hosts names no single coordinator."""
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
@@ -155,7 +174,7 @@ async def _start_at(child: _Child, port: int) -> bool:
         if _is_taken(port):
             return False
         try:
-            await child.start("--port", str(port), "--until-unused", shared=True)
+            await child.start(IN_THE_CLEAR, "--port", str(port), "--until-unused", shared=True)
         except EmbeddedCoordinatorError:
             if _is_taken(port):
                 return False

@@ -10,6 +10,7 @@ import pytest
 from nodeclient.config.join_config import JoinConfig
 from nodeclient.config.operate import CommandConfig, CrashReplayConfig
 from nodeclient.config.parse import parse
+from nodeclient.config.up import UpConfig
 from tests.support.canned_http import Answer, a_job, body, canned, hang_up, packed
 from tests.support.cluster import Cluster, Coordinator
 from tests.support.commands import run_command
@@ -32,7 +33,7 @@ class Operator:
     def ask(self, verb: str, *arguments: str) -> tuple[int, str, str]:
         """Run a command within this process; return its exit code, output and errors."""
         chosen = parse([verb, "--coord", self.coordinator.endpoint, *arguments], {})
-        assert not isinstance(chosen, JoinConfig | CrashReplayConfig)
+        assert not isinstance(chosen, JoinConfig | UpConfig | CrashReplayConfig)
         return (run_command(chosen), *self._capsys.readouterr())
 
     def do(self, verb: str, *arguments: str) -> str:
@@ -280,7 +281,7 @@ def test_which_job_is_meant_where_none_is_named(
     }
     with canned({"GET /v1/jobs": packed({"jobs": jobs, "drained": []}), **answers}) as (endpoint, _):
         chosen = parse([verb, "--coord", endpoint], {})
-        assert not isinstance(chosen, JoinConfig | CrashReplayConfig)
+        assert not isinstance(chosen, JoinConfig | UpConfig | CrashReplayConfig)
         assert run_command(chosen) == code
     assert capsys.readouterr() == ((f"{said}\n", "") if code == 0 else ("", f"nodeclient: {said}\n"))
 

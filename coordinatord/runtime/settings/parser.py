@@ -189,6 +189,15 @@ class SettingsParser(argparse.ArgumentParser):
         chosen = ((dest, setting) for dest, setting in self._settings.items() if setting.reload is reload)
         return {setting.keys[0]: getattr(given, dest, None) for dest, setting in chosen}
 
+    def given_flags(self) -> dict[str, str]:
+        """Return the settings that any source gives, by attribute, as flags for a program on another host."""
+        return {
+            dest: f"--{setting.keys[0]}" if setting.is_switch else f"--{setting.keys[0]}={self._texts[dest]}"
+            for dest, setting in self._settings.items()
+            if self.rank(dest) is not Rank.DEFAULT and not setting.is_command
+            if not setting.is_switch or self._in_force[dest].value
+        }
+
     def rank(self, dest: str) -> Rank:
         """Return the kind of source of a setting's value."""
         return self._in_force[dest].rank

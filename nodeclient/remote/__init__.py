@@ -1,0 +1,9 @@
+"""`nodeclient up`: one terminal that starts and ends nodes on several hosts.
+
+`bring_up` runs here, and has a `host_link` to each host. This is an ssh, which runs `far_end` there; on this host it is
+that program itself. `link_messages` says what the two ends tell each other. `far_end` becomes the node, or brings up
+the coordinator. When its standard input ends or is silent, it takes `up` for gone, so that nothing stays on a host.
+"""
+
+UP_HOST = "up-host"
+"""The only argument of `nodeclient` where `nodeclient up` has started it on a host; `far_end` receives the others."""

@@ -1,0 +1,161 @@
+"""`nodeclient up` with an `ssh` that runs the commands on this host, in directories of their own."""
+
+import re
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.support.programs import BIN, Program, clean_environ
+
+pytestmark = pytest.mark.slow
+
+SSH = """#!/bin/sh
+while case $1 in -o) true;; -*) true;; *) false;; esac; do
+    case $1 in -o) shift 2;; *) shift;; esac
+done
+host=$1 && shift
+echo "$host: $*" >> "$SSH_LOG"
+case $host in down*) echo "ssh: connect to host $host port 22: Connection refused" >&2; exit 255;; esac
+echo "Welcome to $host" # as login shells say whose own files print
+SSH_CONNECTION="127.0.0.1 40000 127.0.0.1 22" exec sh -c "$*"
+"""
+
+SAVING = r"""
+import os, signal, sys, time
+def save(*_):
+    with open(sys.argv[1], 'a') as file:
+        file.write(f"saved by {os.environ['RANK']}\n")
+    os._exit(0)
+signal.signal(signal.SIGTERM, save)
+signal.signal(signal.SIGINT, save)
+print('trains', flush=True)
+while True:
+    time.sleep(100)
+"""
+
+
+OTHER_RELEASE = """
+import sys
+sys.stdin.readline()
+print('{"type": "Arrival", "release": "0.0.9", "a_later_field": 1}', flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[Callable[..., Program]]:
+    """Start `nodeclient up`; its hosts are all this one."""
+    (ssh := tmp_path / "ssh").write_text(SSH)
+    ssh.chmod(0o755)
+    started: list[Program] = []
+
+    def start(hosts: str, *words: str, **environ: str) -> Program:
+        own = clean_environ(SSH_LOG=str(tmp_path / "log"), XDG_CONFIG_HOME=str(tmp_path), **environ)
+        own["PATH"] = f"{tmp_path}:{own['PATH']}"
+        started.append(Program(BIN / "nodeclient", "up", "--hosts", hosts, *words, environ=own))
+        return started[-1]
+
+    yield start
+    for program in started:
+        program.close()
+
+
+def without_leftovers(program: Program, tmp_path: Path) -> None:
+    """Wait until nothing that it has started lives, and check that no token is left."""
+    program.await_no_leftovers()
+    assert list((tmp_path / "coordinatord" / "tokens").iterdir()) == []
+
+
+def test_a_job_runs_on_all_hosts_and_each_line_has_the_name_of_its_own(
+    up: Callable[..., Program], tmp_path: Path
+) -> None:
+    script = "echo rank $RANK of $WORLD_SIZE in $PWD with $(command -v python)"
+    program = up("gpu1,gpu2:2", "--workdir", str(tmp_path), "--", "sh", "-c", script)
+    assert program.wait() == 0, program.output
+    said = sorted(line for line in program.lines if "of 3" in line and " in " in line)
+    python = Path(sys.executable).with_name("python")
+    assert said == [
+        f"gpu{host}: [rank {rank}] rank {rank} of 3 in {tmp_path} with {python}" for rank, host in enumerate((1, 2, 2))
+    ]
+    without_leftovers(program, tmp_path)
+    log = (tmp_path / "log").read_text()
+    assert sorted(log.splitlines()) == [
+        f"{host}: {sys.executable} -P -m nodeclient up-host" for host in ("gpu1", "gpu2")
+    ]
+
+
+def test_the_exit_code_is_that_of_the_job(up: Callable[..., Program], tmp_path: Path) -> None:
+    program = up("gpu1,localhost", "--", "sh", "-c", "exit 3")
+    assert program.wait() == 3, program.output
+    without_leftovers(program, tmp_path)
+
+
+def test_a_host_that_is_not_ready_is_named_before_anything_starts(up: Callable[..., Program], tmp_path: Path) -> None:
+    program = up("gpu1,down2", "--", "touch", str(tmp_path / "started"))
+    assert program.wait() == 69
+    assert "down2: it cannot be reached: ssh: connect to host down2 port 22: Connection refused" in program.output
+    assert "nothing was started" in program.output
+    lacking = up("gpu1", "--remote-python", "/nonexistent/python", "--", "touch", str(tmp_path / "started"))
+    assert lacking.wait() == 69
+    assert re.search(r"gpu1: /nonexistent/python does not run .*exit code 127.*--remote-python", lacking.output)
+    elsewhere = up("gpu1", "--workdir", "/nonexistent", "--", "touch", str(tmp_path / "started"))
+    assert elsewhere.wait() == 69
+    assert "gpu1: its directory /nonexistent cannot be entered" in elsewhere.output
+    assert not (tmp_path / "started").exists()
+    for each in (program, lacking, elsewhere):
+        each.await_no_leftovers()
+
+
+def test_a_host_with_another_release_is_named(up: Callable[..., Program], tmp_path: Path) -> None:
+    (other := tmp_path / "python").write_text(f"#!{sys.executable}\n{OTHER_RELEASE}")
+    other.chmod(0o755)
+    program = up("gpu1", "--remote-python", str(other), "--", "true")
+    assert program.wait() == 69
+    assert re.search(r"gpu1: it has release 0\.0\.9, and this host \d+\.\d+\.\d+: install the same", program.output)
+
+
+def train(up: Callable[..., Program], tmp_path: Path) -> Program:
+    """Start a job on two hosts whose workers save when they are asked to end, and wait until both train."""
+    program = up("gpu1,gpu2", "--", sys.executable, "-S", "-c", SAVING, str(tmp_path / "saved"))
+    for host in (1, 2):
+        program.await_line(f"gpu{host}: .*trains")
+    return program
+
+
+def check_saved(program: Program, tmp_path: Path) -> None:
+    """Check that the workers of both hosts have saved, and that nothing is left on any host."""
+    without_leftovers(program, tmp_path)
+    assert sorted((tmp_path / "saved").read_text().splitlines()) == ["saved by 0", "saved by 1"]
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_all_hosts_with_time_to_save(
+    signum: signal.Signals, up: Callable[..., Program], tmp_path: Path
+) -> None:
+    program = train(up, tmp_path)
+    program.signal(signum)
+    assert program.wait() == 128 + signum, program.output
+    check_saved(program, tmp_path)
+
+
+def test_when_up_is_killed_all_hosts_save_and_nothing_stays_there(up: Callable[..., Program], tmp_path: Path) -> None:
+    program = train(up, tmp_path)
+    program.signal(signal.SIGKILL)
+    program.wait()
+    check_saved(program, tmp_path)
+
+
+def test_no_list_of_processes_and_no_environment_has_the_token(up: Callable[..., Program], tmp_path: Path) -> None:
+    program = train(up, tmp_path)
+    [file] = (tmp_path / "coordinatord" / "tokens").iterdir()
+    secrets = [line.rpartition(".")[2].encode() for line in file.read_text().splitlines() if line.startswith("crd1.")]
+    assert secrets
+    for pid in program.leftovers():
+        for name in ("cmdline", "environ"):
+            with suppress(OSError):  # it may have ended
+                shown = Path(f"/proc/{pid}/{name}").read_bytes()
+                assert not any(secret in shown for secret in secrets), (pid, name)

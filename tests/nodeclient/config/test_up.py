@@ -1,0 +1,104 @@
+"""The settings of `nodeclient up`, and the command line that each node gets from them."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from coordinatord.runtime.settings import SettingsError
+from nodeclient.access.endpoint import Endpoint
+from nodeclient.config.join_config import JoinConfig
+from nodeclient.config.parse import parse
+from nodeclient.config.up import UpConfig
+from nodeclient.core.host_list import TrainingHost
+from nodeclient.output.output_settings import Choice, Streams
+from nodeclient.remote.bring_up import arguments
+
+COMMAND = (sys.executable, __file__, "--hosts", "9")
+
+
+def up(*words: str, **environ: str) -> UpConfig:
+    config = parse(["up", *words, "--", *COMMAND], environ)
+    assert isinstance(config, UpConfig)
+    return config
+
+
+def node(config: UpConfig, rank: int) -> JoinConfig:
+    """Return the settings that a host, where Slurm has set a variable, makes of its command line."""
+    found = parse(arguments(config, rank, "10.0.0.1:4000"), {"PATH": "", "SLURM_JOB_ID": "7"})
+    assert isinstance(found, JoinConfig)
+    return found
+
+
+def test_the_defaults_need_no_thought() -> None:
+    config = up("--hosts", "gpu1,gpu2:8")
+    assert config.hosts == (TrainingHost("gpu1"), TrainingHost("gpu2", 8))
+    assert (config.coordinators, config.coordinator_host) == ((), "localhost")
+    assert (config.remote_python, config.workdir) == (sys.executable, Path.cwd())
+    assert (config.nodes, config.command, config.remarks) == ((2, 2), COMMAND, ())
+    nodes = [node(config, rank) for rank in range(2)]
+    for rank, joined in enumerate(nodes):
+        assert joined.coordinators == (Endpoint("10.0.0.1", 4000),)
+        assert (joined.job, joined.group_rank, joined.command) == ("default", rank, COMMAND)
+        assert (joined.spec.nodes_min, joined.spec.nodes_max) == (2, 2)
+        assert joined.output.prefix == "[rank ${rank}] "
+    assert nodes[1].workers == 8
+
+
+def test_flags_of_join_reach_the_nodes_from_wherever_they_come(tmp_path: Path) -> None:
+    file = tmp_path / "up.toml"
+    file.write_text('hosts = ["gpu1", "gpu2"]\nlocal-ranks-filter = ["0", "1"]\nvirtual-local-rank = true\n')
+    config = up(
+        *("--config", str(file), "--nnodes", "1:", "--max-restarts=3/6h", "-r", "0:1"), NODECLIENT_JOB_ID="mnist"
+    )
+    joined = node(config, 1)
+    assert (joined.job, joined.spec.nodes_min, joined.spec.max_restarts) == ("mnist", 1, 3)
+    assert joined.output.redirects == Choice(by_local_rank={0: Streams.STDOUT})
+    assert joined.output.terminal_ranks == frozenset({0, 1})
+    assert joined.virtual_local_rank
+
+
+def test_a_host_beyond_the_largest_number_of_nodes_is_a_spare_without_a_rank_of_its_own() -> None:
+    config = up("--hosts", "gpu1,gpu2,gpu3", "--nnodes", "2")
+    assert [node(config, rank).group_rank for rank in range(3)] == [0, 1, None]
+
+
+def test_hosts_are_read_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    file.write_text("gpu1 slots=2\ngpu2 slots=2\n")
+    assert up("--hostfile", str(file)).hosts == (TrainingHost("gpu1", 2), TrainingHost("gpu2", 2))
+
+
+def test_a_coordinator_that_is_there_gets_its_own_flags() -> None:
+    config = up("--hosts", "gpu1", "--coord", "head1,head2", "--tls-ca", "ca.pem", "--token-file", "secret")
+    assert config.coordinators == (Endpoint("head1", 29400), Endpoint("head2", 29400))
+    assert "--tls-ca=ca.pem" in config.arguments
+    assert "secret" not in "".join(config.arguments), "the token comes another way"
+    [remark] = config.remarks
+    assert "no --job-id" in remark
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ((), "name the hosts"),
+        (("--hosts", "gpu1;reboot"), "is no HOST"),
+        (("--hosts", "gpu1", "--hostfile", "/etc/hostname"), "not both"),
+        (("--hostfile", "/nonexistent"), "/nonexistent cannot be read"),
+        (("--hosts", "gpu1", "--standalone"), "--standalone is for one node"),
+        (("--hosts", "gpu1", "--node-id", "a"), "--node-id=a is for one node"),
+        (("--hosts", "gpu1", "--insecure"), "--insecure is for a coordinator that is there"),
+        (("--hosts", "gpu1", "--token-file", "x"), "--token-file=x is for a coordinator that is there"),
+        (("--hosts", "gpu1", "--coord", "head1", "--coordinator-host", "gpu1"), "leave --coordinator-host out"),
+        (("--hosts", "gpu1", "--remote-python", "/it's/python"), "a login shell"),
+        (("--hosts", "gpu1", "--rdzv-id", "x"), "is here --job-id"),
+    ],
+)
+def test_a_wrong_command_line_is_explained(words: tuple[str, ...], error: str) -> None:
+    with pytest.raises(SettingsError, match=error):
+        up(*words)
+
+
+def test_without_a_command_the_error_has_an_example() -> None:
+    with pytest.raises(SettingsError, match=r"-- python train\.py"):
+        parse(["up", "--hosts", "gpu1"], {})

@@ -1,0 +1,73 @@
+"""What the end of one node of `nodeclient up` means for the others, and the exit code of all of it."""
+
+import pytest
+
+from nodeclient.core.fleet import END_WITHIN_S, LOST, Fleet, why_not_ready
+
+STOP_TIMEOUT_S = 30.0
+
+GIVES_UP_S = END_WITHIN_S + STOP_TIMEOUT_S
+
+
+@pytest.mark.parametrize(
+    ("codes", "code"),
+    [
+        ((0, 0), 0),
+        ((1, 1), 1),
+        ((LOST, 0), 0),
+        ((LOST, 3), 3),
+        ((143, 3), 3),
+        ((64, 143), 64),
+        ((130, 130), 130),
+        ((LOST, 143), 143),
+        ((LOST, LOST), LOST),
+    ],
+)
+def test_the_exit_code_is_that_of_the_job(codes: tuple[int, int], code: int) -> None:
+    fleet = Fleet(["a", "b"], 2, STOP_TIMEOUT_S)
+    for host, ended_with in zip("ab", codes, strict=True):
+        fleet.record_end(host, ended_with, 0.0)
+    assert not fleet.live
+    assert fleet.exit_code == code
+
+
+def test_nodes_that_can_form_no_round_any_more_are_ended_once_they_had_time_to_hear_of_the_failure() -> None:
+    fleet = Fleet(["a", "b", "c"], 2, STOP_TIMEOUT_S)
+    fleet.record_end("a", LOST, 0.0)
+    with_enough = fleet.stop_at
+    fleet.record_end("b", 1, 100.0)
+    assert (with_enough, fleet.stop_at) == (None, 100.0 + GIVES_UP_S)
+    assert not fleet.gives_up(100.0 + GIVES_UP_S - 0.1)
+    assert fleet.gives_up(100.0 + GIVES_UP_S)
+    assert not fleet.gives_up(101.0 + GIVES_UP_S), "a second signal would leave no time to save"
+    fleet.record_end("c", 143, 200.0)
+    assert fleet.stop_at is None
+
+
+def test_after_a_success_nobody_is_ended() -> None:
+    fleet = Fleet(["a", "b"], 2, STOP_TIMEOUT_S)
+    assert fleet.record_end("a", 0, 0.0) is None
+    assert fleet.stop_at is None
+
+
+def test_where_other_hosts_are_needed_too_the_end_of_one_ends_nobody() -> None:
+    fleet = Fleet(["a", "b"], 4, STOP_TIMEOUT_S)
+    fleet.record_end("a", 1, 0.0)
+    assert fleet.stop_at is None
+
+
+def test_an_end_is_told_with_how_many_are_left() -> None:
+    fleet = Fleet(["a", "b"], 1, STOP_TIMEOUT_S)
+    assert fleet.record_end("a", LOST, 0.0) == (
+        "the connection is lost, or the node has ended with exit code 255; 1 of 2 hosts are left"
+    )
+    assert fleet.record_end("b", 3, 0.0) == "the node has ended with exit code 3; 0 of 2 hosts are left"
+
+
+def test_a_host_that_is_not_ready_is_told_with_the_remedy() -> None:
+    unreachable = why_not_ready("gpu9", LOST, "ssh: Could not resolve hostname gpu9", "/venv/bin/python")
+    assert "Could not resolve" in unreachable
+    assert "ssh -o BatchMode=yes gpu9 true" in unreachable
+    lacking = why_not_ready("gpu9", 127, "bash: /venv/bin/python: not found", "/venv/bin/python")
+    assert "exit code 127: bash: /venv/bin/python: not found" in lacking
+    assert "--remote-python" in lacking
