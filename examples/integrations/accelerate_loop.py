@@ -13,7 +13,6 @@ from pathlib import Path
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DataLoaderConfiguration
 from torch import nn
 from torch.nn.functional import mse_loss
 from torch.utils.data import DataLoader, TensorDataset
@@ -35,30 +34,32 @@ def main() -> None:
 
 def train(ctx: workerlib.Context, checkpoints: Path, steps: int) -> None:
     """Go on from the newest state, until all steps are done or the workers are asked to stop."""
-    accelerator = Accelerator(
-        # Needed without GPUs: otherwise accelerate takes each worker for the only one, without a warning.
-        cpu=not torch.cuda.is_available(),
-        # torchdata's loader has its place in the epoch as state, so that it can be kept and saved. So the order of the
-        # data has to follow from the number of the epoch.
-        dataloader_config=DataLoaderConfiguration(use_stateful_dataloader=True, use_seedable_sampler=True, data_seed=0),
-    )
+    # `cpu` is needed without GPUs: otherwise accelerate takes each worker for the only one, without a warning.
+    accelerator = Accelerator(cpu=not torch.cuda.is_available())
     torch.manual_seed(0)
     net = nn.Linear(1, 1)
     x = torch.randn(1024, 1)
-    loader = DataLoader(TensorDataset(x, 3 * x + 2), batch_size=16, shuffle=True)
-    model, optimizer, loader = accelerator.prepare(net, torch.optim.SGD(net.parameters(), lr=0.01), loader)
-    step, source = ctx.keep(model=model, optimizer=optimizer, data=loader), "memory"
+    data = TensorDataset(x, 3 * x + 2)
+    model, optimizer = accelerator.prepare(net, torch.optim.SGD(net.parameters(), lr=0.01))
+    # The loader is not prepared: accelerate would divide among the workers what the sampler has divided.
+    sampler = workerlib.ElasticDistributedSampler(data, batch_size=32)
+    loader = DataLoader(data, batch_sampler=sampler)
+    accelerator.register_for_checkpointing(sampler)
+    step, source = ctx.keep(model=model, optimizer=optimizer, sampler=sampler), "memory"
     if step < 0:
         step, source = restore(accelerator, checkpoints), "the disk"
     if accelerator.is_main_process:  # `accelerator.print` would print it once for each node
         print(f"goes on after step {step} with {ctx.world_size} workers, from {source}", flush=True)
 
+    epoch = sampler.epoch
     while step < steps:
-        loader.set_epoch(step // len(loader))
-        for inputs, targets in loader:
-            optimizer.zero_grad()
-            accelerator.backward(mse_loss(model(inputs), targets))
+        sampler.set_epoch(epoch)
+        for micro, (inputs, targets) in zip(sampler.micro_batches(), loader, strict=True):
+            loss = mse_loss(model(inputs.to(accelerator.device)), targets.to(accelerator.device))
+            accelerator.backward(loss * micro.weight)
             optimizer.step()
+            optimizer.zero_grad()
+            sampler.advance()
             step += 1
             ctx.step(step)
             stopping = step % 10 == 0 and ctx.should_stop()
@@ -68,6 +69,7 @@ def train(ctx: workerlib.Context, checkpoints: Path, steps: int) -> None:
                 return
             if step == steps:
                 break
+        epoch += 1
     if accelerator.is_main_process:
         weight, bias = (parameter.item() for parameter in net.parameters())
         print(f"done after step {step}: learned y = {weight:.6f}x + {bias:.6f}", flush=True)
