@@ -228,6 +228,11 @@ def run(
     )
 
 
+def open_files() -> int:
+    """Return how many descriptors this process has; threads that end may still be about to close some."""
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
 def carriers(token: str) -> list[int]:
     """Return the living processes that carry a token; zombies have no environment any more."""
     wanted = f"{TOKEN_VARIABLE}={token}".encode()

@@ -126,6 +126,19 @@ class KeepingNode:
                 with suppress(TimeoutError):  # threads and workers change what is looked at too, and do not say so
                     await asyncio.wait_for(self._changed.wait(), LOOK_AGAIN_S)
 
+    async def reports(
+        self, condition: Callable[[Holding], object], *, workers: bool = False, run: str = RUN
+    ) -> Holding:
+        """Wait until what it reports meets a condition, and return that: it may be another a moment later."""
+        found: list[Holding] = []
+
+        def look() -> bool:
+            found[:] = [holding] if (holding := self.holding(workers=workers, run=run)) is not None else []
+            return any(map(condition, found))
+
+        await self.until(look)
+        return found[0]
+
     async def damage(self, worker: KeepingWorker, step: int) -> None:
         """Flip a bit of the big state of a step, once its digest is noted."""
         assert worker.arena is not None
@@ -242,7 +255,7 @@ async def holder(node: KeepingNode, *, flags: int = 0, small: bytes | None = SMA
     worker = node.worker(node.begin(1))
     await worker.reserve()
     worker.save(7, small=small, flags=flags)
-    await node.until(lambda: (holding := node.holding()) is not None and holding.save_s is not None)
+    await node.reports(lambda holding: holding.save_s is not None)
     node.events.clear()
     return worker
 

@@ -33,7 +33,7 @@ async def test_workers_are_told_whether_all_have_the_same_state_once_all_of_thei
         holding = node.holding(workers=True)
         assert holding is None or not holding.first_states, "the other worker may have another state"
         second.send(FirstState(5))
-        await node.until(lambda: (holding := node.holding(workers=True)) is not None and holding.first_states == (5,))
+        await node.reports(lambda holding: holding.first_states == (5,), workers=True)
         node.keeper.carry_out(TellAlike(alike=True))
         assert [(await worker.receive())[0] for worker in (first, second)] == [Comparison(alike=True)] * 2
 
@@ -44,7 +44,7 @@ async def test_two_different_states_are_named_at_once_and_who_comes_later_is_tol
         workers = [node.worker(path, rank, rank, world_size=3) for rank in range(3)]
         for worker, digest in zip(workers, (7, 5), strict=False):
             worker.send(FirstState(digest))
-        await node.until(lambda: (holding := node.holding(workers=True)) is not None and holding.first_states == (5, 7))
+        await node.reports(lambda holding: holding.first_states == (5, 7), workers=True)
         node.keeper.carry_out(TellAlike(alike=False))
         workers[2].send(FirstState(6))
         assert [(await worker.receive())[0] for worker in workers] == [Comparison(alike=False)] * 3

@@ -1,5 +1,6 @@
 """A node keeps what its workers save, and has it ready for those of the next round."""
 
+import asyncio
 import gc
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from coordinatord.protocol.kept_state import KeptParts, KeptStep, Restoring
 from nodeclient.core.effects import HaltWorkers, Protect, Restore, SaveKept
 from nodeclient.core.events import Keeping, KeptChanged, KeptSaved
 from tests.nodeclient.keeping.stage import BIG, RUN, SMALL, KeepingNode, a_resume, keeping_nodes, wanted
+from tests.support.programs import open_files, wait_until
 from workerlib.contract.arena import PENDING, WHOLE
 from workerlib.contract.channel_messages import (
     BEFORE_NAMED,
@@ -36,7 +38,7 @@ async def saved(node: KeepingNode, step: int = 7, flags: int = 0) -> None:
     assert isinstance(await worker.reserve(), Reserved)
     worker.save(step, flags=flags)
     worker.die()
-    await node.until(lambda: (holding := node.holding()) is not None and holding.save_s is not None)
+    await node.reports(lambda holding: holding.save_s is not None)
     await node.keeper.end_round()
 
 
@@ -91,8 +93,7 @@ async def test_what_workers_do_not_keep_is_said_once_and_with_each_resume_of_the
             await worker.resume()
             worker.send(Unkept("the state of SGD"))
             worker.send(Unkept("more"))
-            await node.until(lambda: (holding := node.holding()) is not None and "more" in holding.unkept)
-        holding = node.reported()
+            holding = await node.reports(lambda holding: "more" in holding.unkept)
         assert holding.unkept == "the state of SGD and more"
         assert node.texts.count("not kept, and lost with its worker: the state of SGD") == 1
         words = "round 3 resumes at step 7 from memory, 0 steps redone, without the state of SGD and more: all of it"
@@ -122,7 +123,7 @@ async def test_a_worker_that_ends_as_it_is_answered_leaves_the_others_their_answ
         for worker in (first, second):
             worker.send(AskRestore())
             worker.send(Checkpointing())
-        await node.until(lambda: (holding := node.holding(workers=True)) is not None and holding.can_halt)
+        await node.reports(lambda holding: holding.can_halt, workers=True)
         first.die()
         node.keeper.carry_out(Restore(RUN, 2, None))
         assert await second.receive() == (NOTHING, [])
@@ -175,8 +176,7 @@ async def test_a_larger_arena_takes_the_place_of_one_when_it_has_something_whole
         assert between.parts == before.parts
         assert between.used_bytes > 2.5 * before.used_bytes
         worker.save(9, BIG * 2)
-        await node.until(lambda: (holding := node.holding()) is not None and len(holding.parts) == 1)
-        after = node.reported()
+        after = await node.reports(lambda holding: len(holding.parts) == 1)
         assert [part.step for part in after.parts] == [9]
         assert after.used_bytes < between.used_bytes
 
@@ -195,7 +195,7 @@ async def test_a_smaller_arena_stays_while_a_step_in_it_is_protected(tmp_path: P
         node.keeper.carry_out(Protect(RUN, (KeptStep(1, 7),)))
         await worker.reserve(2 * len(BIG))
         worker.save(9, BIG * 2)
-        await node.until(lambda: (holding := node.holding()) is not None and holding.save_s is not None)
+        await node.reports(lambda holding: holding.save_s is not None)
         assert steps_of(node) == {7, 9}, "other nodes may not have step 9"
         node.keeper.carry_out(Protect(RUN, (KeptStep(1, 9),)))
         assert steps_of(node) == {9}
@@ -284,7 +284,7 @@ async def test_a_script_that_writes_checkpoints_is_waited_for_until_one_is_writt
         node.keeper.carry_out(HaltWorkers(None))
         assert (await worker.receive())[0] == HaltAt(1, BEFORE_NAMED)
         worker.send(Halted(7, 1))
-        await node.until(lambda: (now := node.holding(workers=True)) is not None and now.halts_after == 7)
+        await node.reports(lambda now: now.halts_after == 7, workers=True)
         node.keeper.carry_out(HaltWorkers(8))
         assert (await worker.receive())[0] == HaltAt(2, 8)
         worker.send(Checkpointed(7, 0))  # it was on its way
@@ -378,10 +378,6 @@ async def test_without_memory_nothing_is_offered(tmp_path: Path) -> None:
         assert node.holding() is None
 
 
-def descriptors() -> int:
-    return len([*Path("/proc/self/fd").iterdir()])
-
-
 async def two_rounds(folder: Path) -> None:
     async with keeping_nodes(folder, "a") as [node]:
         await saved(node)
@@ -389,7 +385,7 @@ async def two_rounds(folder: Path) -> None:
 
 
 async def test_no_descriptor_is_left_over(tmp_path: Path) -> None:
-    before = descriptors()
+    before = open_files()
     await two_rounds(tmp_path)
     gc.collect()
-    assert descriptors() <= before
+    await asyncio.to_thread(wait_until, "closed descriptors", lambda: open_files() <= before)

@@ -19,7 +19,7 @@ from nodeclient.output.streams import DRAIN_BYTES_MAX
 from nodeclient.output.terminal_writer import QUEUE_BYTES_MAX
 from nodeclient.workers.spawn import SpawnError, WorkerCommand
 from tests.nodeclient.output.stage import Screen, Stage, by_rank, log_file, on_stage
-from tests.support.programs import TIMEOUT_S, wait_until
+from tests.support.programs import TIMEOUT_S, open_files, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -45,11 +45,7 @@ async def _full(stage: Stage) -> None:
 
 
 def _held() -> int:
-    return _descriptors() + threading.active_count()
-
-
-def _descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
+    return open_files() + threading.active_count()
 
 
 # Nobody reads
@@ -247,14 +243,14 @@ async def test_a_worker_that_cannot_be_started_leaves_nothing_open() -> None:
     async with on_stage() as stage:
         stage.stderr.start_reading()
         await stage.run("", "")
-        before = _descriptors()
+        before = open_files()
         bad = WorkerCommand(("/no/such/program",), {})
         with (
             pytest.raises(SpawnError),
             stage.output.begin(LogPaths("job", "run", 2), range(2), several_hosts=False) as streams,
         ):
             stage.workers.start([bad, bad], streams)
-        await asyncio.to_thread(wait_until, "closed descriptors", lambda: _descriptors() == before)
+        await asyncio.to_thread(wait_until, "closed descriptors", lambda: open_files() == before)
         assert await stage.output.end_of_stderr(0) == b""
     stage.stderr.finish()
 

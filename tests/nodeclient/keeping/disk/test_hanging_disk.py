@@ -105,7 +105,7 @@ async def test_a_host_that_has_no_thread_to_give_is_said(tmp_path: Path, monkeyp
 
     async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
         await train(node, 4)
-        await node.until(lambda: (kept := node.holding(workers=True)) is not None and kept.save_s is not None)
+        await node.reports(lambda kept: kept.save_s is not None, workers=True)
         with monkeypatch.context() as exhausted:
             exhausted.setattr(threading.Thread, "start", refuse)
             found = await write(node, an_order())

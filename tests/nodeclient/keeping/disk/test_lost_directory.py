@@ -35,7 +35,7 @@ async def test_a_directory_that_is_gone_is_said_once(tmp_path: Path, monkeypatch
             await node.until(partial(complained, node))
             assert f"is {disk} still mounted?" in complaints(node)[0]
         assert (await write(writer, an_order(8, commit=True))).state is PersistState.COMMITTED
-        await other.until(lambda: (found := other.holding(run="")) is not None and bool(found.persisted))
+        await other.reports(lambda found: found.persisted, run="")
         assert [len(complaints(node)) for node in (writer, other)] == [1, 1]
 
 

@@ -78,7 +78,7 @@ async def test_a_damaged_step_goes_when_enough_newer_ones_are_there(tmp_path: Pa
         await other.keeper.find_steps_on_disk()
         resume = replace(a_resume(0, 4, other.source(wanted())), disk=DiskStep(RUN, 1))
         other.begin(1, resume, run="r-2")
-        await other.until(lambda: (kept := other.holding(run="r-2")) is not None and bool(kept.problem))
+        await other.reports(lambda kept: kept.problem, run="r-2")
         worker = await train(other)
         for step in (8, 12):
             worker.save(step, BIG, SMALL)
@@ -189,8 +189,7 @@ async def test_a_damaged_file_is_said_and_the_step_is_found_no_more(tmp_path: Pa
         await other.keeper.find_steps_on_disk()
         resume = a_resume(0, 4, other.source(wanted()))
         other.begin(1, type(resume)(0, 4, 1, 1, resume.sources, complete=True, disk=DiskStep(RUN, 1)), run="r-2")
-        await other.until(lambda: (kept := other.holding(run="r-2")) is not None and bool(kept.problem))
-        holding = other.reported(run="r-2")
+        holding = await other.reports(lambda kept: kept.problem, run="r-2")
         assert (holding.restoring, holding.persisted) == (Restoring.FAILED, ())
         assert "its digest does not match" in holding.problem
         assert "its digest does not match" in holding.unusable
@@ -208,13 +207,12 @@ async def test_a_file_system_that_fails_is_tried_again(tmp_path: Path, monkeypat
             broken.setattr(os, "preadv", _fail)
             disk = replace(a_resume(0, 4, node.source(wanted())), disk=DiskStep(RUN, 1))
             node.begin(1, disk, run="r-2")
-            await node.until(lambda: (kept := node.holding(run="r-2")) is not None and bool(kept.problem))
-        holding = node.reported(run="r-2")
+            holding = await node.reports(lambda kept: kept.problem, run="r-2")
         assert (holding.restoring, holding.persisted) == (Restoring.FAILED, ())
         assert holding.unusable == "the state of rank 0 at step 4 cannot be read: Input/output error"
-        await node.until(lambda: (kept := node.holding(run="r-2")) is not None and bool(kept.persisted))
+        await node.reports(lambda kept: kept.persisted, run="r-2")
         node.begin(2, disk, run="r-2")
-        await node.until(lambda: (kept := node.holding(run="r-2")) is not None and kept.restoring is Restoring.READY)
+        await node.reports(lambda kept: kept.restoring is Restoring.READY, run="r-2")
 
 
 def _fail(*_: object) -> int:
@@ -229,8 +227,7 @@ async def test_a_file_that_is_larger_than_any_memory_is_said(tmp_path: Path, mon
         monkeypatch.setattr(arena, "BYTES_MAX", len(BIG) // 2)
         disk = a_resume(0, 4, node.source(wanted()))
         node.begin(1, replace(disk, disk=DiskStep(RUN, 1)), run="r-2")
-        await node.until(lambda: (kept := node.holding(run="r-2")) is not None and bool(kept.problem))
-        holding = node.reported(run="r-2")
+        holding = await node.reports(lambda kept: kept.problem, run="r-2")
         assert "an arena cannot have places of" in holding.problem
 
 

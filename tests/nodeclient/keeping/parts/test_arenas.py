@@ -13,6 +13,7 @@ import pytest
 
 from nodeclient.keeping.parts import arenas
 from nodeclient.keeping.parts.arenas import COPIES, Arenas, NoMemoryError
+from tests.support.programs import TIMEOUT_S
 from workerlib.contract.arena import ArenaSizes, Commit
 
 CLAIMANT = """
@@ -58,7 +59,7 @@ async def test_memory_that_is_being_allocated_is_not_promised_twice(monkeypatch:
     go_on, allocate = threading.Event(), arenas.allocate
 
     def slowly(sizes: ArenaSizes, size: int, has_room: HasRoom) -> int:
-        go_on.wait(10)
+        go_on.wait(TIMEOUT_S)
         return allocate(sizes, size, has_room)
 
     monkeypatch.setattr(arenas, "allocate", slowly)
@@ -108,7 +109,7 @@ async def test_memory_of_a_copy_that_is_given_up_meanwhile_is_free_again(monkeyp
     go_on, allocate, files = threading.Event(), arenas.allocate, list[int]()
 
     def slowly(sizes: ArenaSizes, size: int, has_room: HasRoom) -> int:
-        go_on.wait(10)
+        go_on.wait(TIMEOUT_S)
         files.append(allocate(sizes, size, has_room))
         return files[-1]
 
@@ -122,7 +123,7 @@ async def test_memory_of_a_copy_that_is_given_up_meanwhile_is_free_again(monkeyp
     with pytest.raises(asyncio.CancelledError):
         await copying
     go_on.set()
-    await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()}, timeout=10)
+    await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()}, timeout=TIMEOUT_S)
     await asyncio.sleep(0)
     assert kept.used_bytes == 0
     with pytest.raises(OSError, match="Bad file descriptor"):

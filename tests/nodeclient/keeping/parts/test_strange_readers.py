@@ -77,7 +77,7 @@ async def test_a_reader_that_is_too_slow_is_dropped(tmp_path: Path, monkeypatch:
         worker = a.worker(a.begin(1))
         await worker.reserve(len(big))
         worker.save(7, big)
-        await a.until(lambda: (holding := a.holding()) is not None and holding.save_s is not None)
+        await a.reports(lambda holding: holding.save_s is not None)
         server = a.keeper._server
         assert server is not None
         with await asked(a.source(wanted())):

@@ -146,8 +146,7 @@ async def test_when_a_holder_is_lost_its_parts_are_had_from_another(tmp_path: Pa
         await holder(b)
         gone = replace(b.source(wanted()), node="a", port=UNUSED_PORT)
         worker = c.worker(c.begin(2, a_resume(1, 7, gone)))
-        await c.until(lambda: (holding := c.holding(workers=True)) is not None and "from node a" in holding.problem)
-        holding = c.reported(workers=True)
+        holding = await c.reports(lambda holding: "from node a" in holding.problem, workers=True)
         assert holding.restoring is Restoring.FETCHING, "the coordinator will know another"
         c.keeper.carry_out(Restore(RUN, 2, a_resume(1, 7, b.source(wanted()))))
         assert (await worker.resume())[1] == {(0, True): BIG, (0, False): SMALL}
@@ -383,7 +382,7 @@ async def test_a_holder_that_stops_in_the_middle_is_given_up_with_the_round(tmp_
         await holder(a)
         async with between(a.source(wanted(small=False)), lambda _, before: before < 100_000) as source:
             b.begin(2, a_resume(1, 7, source))
-            await b.until(lambda: (holding := b.holding(workers=True)) is not None and holding.used_bytes > 0)
+            await b.reports(lambda holding: holding.used_bytes > 0, workers=True)
             worker = b.worker(b.begin(3))
             assert (await worker.resume())[0].step == -1
             await b.until(lambda: b.keeper._resources.arenas.used_bytes == 0)
