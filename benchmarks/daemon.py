@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -104,13 +104,10 @@ def etcd_of(members: int, folder: Path) -> Iterator[EtcdCluster | None]:
         return
     if PROGRAM is None:
         raise BenchmarkError("there is no etcd here: apt-get install etcd-server")
-    cluster = EtcdCluster(folder, members)
-    try:
+    with closing(EtcdCluster(folder, members)) as cluster:
         for number in range(members):
             cluster.await_healthy(number)
         yield cluster
-    finally:
-        cluster.close()
 
 
 def _new_token(state: Path) -> str:

@@ -99,9 +99,7 @@ def measure(rounds: int) -> Run:
     """Run a job through so many rounds. Raises `BenchmarkError`."""
     with tempfile.TemporaryDirectory(prefix="rounds-") as name:
         folder = Path(name)
-        coordinator = Coordinator()
-        cluster = Cluster(coordinator, JOB)
-        try:
+        with Coordinator() as coordinator, Cluster(coordinator, JOB) as cluster:
             for node in NODES:
                 cluster.join(node, *FLAGS, command=(sys.executable, str(TRAINING), str(folder)))
             beside = []
@@ -112,9 +110,6 @@ def measure(rounds: int) -> Run:
                 if number < rounds:
                     _ask_for_another(coordinator)
             return _summary(_read(folder), rounds, beside)
-        finally:
-            cluster.close()
-            coordinator.close()
 
 
 def _settled_after(rounds: int) -> int:

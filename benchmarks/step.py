@@ -10,6 +10,7 @@ import argparse
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, cast
 
@@ -50,20 +51,17 @@ class Run:
 
 def measure(calls: int) -> Run:
     """Time all of them, one after the other."""
-    slots = Slots(WORKERS, print)
-    os.environ.update(slots.begin("run", 1)[0])
-    # A context reports steps without its other fields.
-    ctx = Context(cast("WorkerEnvironment", None), cast("torch.device", None))
-    observed = Observed("run", 1, Phase.RUNNING, 1, leaving=False, failure=None, heard_s=0.0, beat=True)
-    try:
+    with closing(Slots(WORKERS, print)) as slots:
+        os.environ.update(slots.begin("run", 1)[0])
+        # A context reports steps without its other fields.
+        ctx = Context(cast("WorkerEnvironment", None), cast("torch.device", None))
+        observed = Observed("run", 1, Phase.RUNNING, 1, leaving=False, failure=None, heard_s=0.0, beat=True)
         return Run(
             step_ns=_fastest(ctx.step, calls),
             nothing_ns=_fastest(Idle().step, calls),
             clock_ns=_fastest(lambda _: time.monotonic_ns(), calls),
             look_ns=_fastest(lambda _: slots.complete(observed), calls // 10),
         )
-    finally:
-        slots.close()
 
 
 def _fastest(call: Callable[[int], object], calls: int) -> float:

@@ -2,7 +2,6 @@
 
 import re
 import sys
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -31,7 +30,7 @@ LAUNCHERS = {
     ids=LAUNCHERS,
 )
 def test_two_workers_learn_together(launcher: str, flags: tuple[str, ...]) -> None:
-    with closing(Program(*LAUNCHERS[launcher], *flags)) as program:
+    with Program(*LAUNCHERS[launcher], *flags) as program:
         assert program.wait() == 0, program.output
         program.await_no_leftovers()
     said = program.output

@@ -15,7 +15,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from tests.support.cluster import QUICK, Cluster, Coordinator, Node
+from tests.support.cluster import QUICK, Cluster, Node, cluster_of_its_own
 
 pytestmark = pytest.mark.slow
 
@@ -51,7 +51,7 @@ def data() -> ModuleType:
 @pytest.fixture
 def job() -> Iterator[Cluster]:
     """Yield a job without nodes as yet, and its coordinator."""
-    with closing(Coordinator(*QUICK)) as coordinator, closing(Cluster(coordinator, "imagenet")) as nodes:
+    with cluster_of_its_own("imagenet", *QUICK) as nodes:
         yield nodes
 
 

@@ -42,8 +42,7 @@ def health(coordinator: Coordinator) -> tuple[int, str]:
 def test_a_full_disk_stops_decisions_and_not_jobs(tmp_path: Path, own_coordinator: Callable[..., Coordinator]) -> None:
     disk = tmp_path / "disk"
     coordinator = own_coordinator(prefix=small_disk(disk, 1024), state_dir=disk / "state")
-    cluster = Cluster(coordinator, "job")
-    try:
+    with Cluster(coordinator, "job") as cluster:
         nodes = cluster.join_all("ab", "--nnodes", "2", "--max-restarts", "3")
         before = cluster.await_round(2)
         coordinator.await_job("job", state="running")
@@ -69,5 +68,3 @@ def test_a_full_disk_stops_decisions_and_not_jobs(tmp_path: Path, own_coordinato
         late.await_line("spare: round")
         after.finish()
         assert [node.wait() for node in cluster.nodes] == [0, 0, 0]
-    finally:
-        cluster.close()

@@ -4,6 +4,7 @@ import json
 import signal
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -56,12 +57,8 @@ class Site:
 @pytest.fixture
 def site(request: pytest.FixtureRequest) -> Iterator[Site]:
     """Yield four hosts, a coordinator on the first; a test may give it flags."""
-    with Hosts(*NAMES) as hosts:
-        running = Site(hosts, getattr(request, "param", ()))
-        try:
-            yield running
-        finally:
-            running.close()
+    with Hosts(*NAMES) as hosts, closing(Site(hosts, getattr(request, "param", ()))) as running:
+        yield running
 
 
 @pytest.mark.parametrize("site", [("--outage-grace", "0.5")], indirect=True, ids=["a short grace"])

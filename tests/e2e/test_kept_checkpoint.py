@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cluster import QUICK, Cluster, Coordinator
+from tests.support.cluster import QUICK, cluster_of_its_own
 from tests.support.kept_checkpoint import train_and_save
 from tests.support.kept_training import notes_of
 from tests.support.undisturbed import train_undisturbed
@@ -30,14 +30,9 @@ def test_a_script_with_torchs_checkpoints_goes_on_from_the_newest_one_in_memory(
     undisturbed = train_undisturbed(calm, WORLD_SIZE, STEPS, train_and_save)
     kill = f"1:1:{KILLED}:forward"
     command = (sys.executable, "-m", "tests.support.kept_program", "dcp", str(notes), str(STEPS), kill)
-    coordinator = Coordinator(*QUICK)
-    cluster = Cluster(coordinator, "kept")
-    try:
+    with cluster_of_its_own("kept", *QUICK) as cluster:
         nodes = [cluster.join(name, "--nnodes", "2", "--max-restarts", "1", command=command) for name in "ab"]
         assert [node.wait() for node in nodes] == [0, 0], "\n".join(node.output for node in nodes)
-    finally:
-        cluster.close()
-        coordinator.close()
     begins = notes_of(notes, "begins")
     for rank, steps in notes_of(notes).items():
         [(round_, begun)] = begins[rank][SAVED]

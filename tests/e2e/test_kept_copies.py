@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -104,8 +105,7 @@ class Training:
 
 
 def test_the_loss_of_a_host_costs_the_steps_since_the_last_copy_and_no_disk(tmp_path: Path) -> None:
-    training = Training(tmp_path)
-    try:
+    with closing(Training(tmp_path)) as training:
         copied = training.await_copied(after=training.await_copied())
         training.kill("c")
         resumed = training.resumed("a", 2)
@@ -114,5 +114,3 @@ def test_the_loss_of_a_host_costs_the_steps_since_the_last_copy_and_no_disk(tmp_
         assert any("from other nodes" in line or "on this host" in line for line in training.nodes["a"].lines)
         training.await_copied(after=resumed)
         training.judge()
-    finally:
-        training.close()

@@ -1,12 +1,12 @@
 """State that outlives the workers, with all real programs: whatever is killed, no step is lost, mixed or different."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.support.cluster import QUICK, Cluster, Coordinator, Node
+from tests.support.cluster import Cluster, Coordinator, Node, cluster_of_its_own
 from tests.support.kept_training import notes_of
 from tests.support.undisturbed import STEPS, WORLD_SIZE
 
@@ -21,21 +21,20 @@ def command(folder: Path, *kills: str) -> tuple[str, ...]:
 
 
 def test_killed_workers_cost_no_step_even_without_a_coordinator(
-    tmp_path: Path, notes: Path, undisturbed: dict[int, dict[int, str]]
+    tmp_path: Path,
+    notes: Path,
+    undisturbed: dict[int, dict[int, str]],
+    own_coordinator: Callable[..., Coordinator],
 ) -> None:
-    coordinator = Coordinator(*QUICK, state_dir=tmp_path)
-    cluster = Cluster(coordinator, "kept")
-    try:
+    coordinator = own_coordinator(state_dir=tmp_path)
+    with Cluster(coordinator, "kept") as cluster:
         kills = command(notes, "1:1:5:backward", "2:0:9:scheduler")
         flags = ("--nnodes", "3", "--max-restarts", "2", *WARM)
         nodes = [cluster.join(name, *flags, command=kills) for name in "abc"]
         nodes[0].await_line("round 2: 1 worker runs")
         coordinator.close()
-        coordinator = Coordinator(*QUICK, port=coordinator.port, state_dir=tmp_path)
+        own_coordinator(port=coordinator.port, state_dir=tmp_path)
         assert [node.wait() for node in nodes] == [0, 0, 0], "\n".join(node.output for node in nodes)
-    finally:
-        cluster.close()
-        coordinator.close()
     lines = [line for node in nodes for line in node.lines]
     for number, step in ((2, 4), (3, 9)):
         words = f"round {number} resumes at step {step:,} from memory"
@@ -75,9 +74,7 @@ def whole_steps(folder: Path) -> dict[int, set[str]]:
 
 @pytest.mark.long
 def test_a_killed_node_costs_no_step_and_one_that_is_killed_while_it_restores_neither(notes: Path) -> None:
-    coordinator = Coordinator("--settle", "10")  # so that the first round has all three, however late they come
-    cluster = Cluster(coordinator, "kept")
-    try:
+    with cluster_of_its_own("kept", "--settle", "10") as cluster:
         flags = ("--nnodes", "1:3", "--max-restarts", "1", *WARM)
         nodes = [cluster.join(name, *flags, command=command(notes, "1:1:5:gradients")) for name in "abc"]
         doomed: Node = nodes[2]
@@ -85,9 +82,6 @@ def test_a_killed_node_costs_no_step_and_one_that_is_killed_while_it_restores_ne
         doomed.process.kill()
         assert [node.wait() for node in nodes[:2]] == [0, 0], "\n".join(node.output for node in nodes)
         assert cluster.await_state(state="succeeded")["restarts"]["used"] == 1
-    finally:
-        cluster.close()
-        coordinator.close()
     steps = whole_steps(notes)
     assert set(steps) == set(range(STEPS))
     assert all(len(said) == 1 for said in steps.values()), steps

@@ -25,11 +25,10 @@ def node(folder: Path, script: str, *flags: str, coord: str = "") -> Iterator[tu
     go = folder / "go"
     os.mkfifo(go)
     where = ("--coord", coord) if coord else ("--standalone",)
-    program = Program(BIN / "nodeclient", "join", *where, *flags, "--", "sh", "-c", f"GO={go}; export GO; {script}")
-    try:
+    with Program(
+        BIN / "nodeclient", "join", *where, *flags, "--", "sh", "-c", f"GO={go}; export GO; {script}"
+    ) as program:
         yield program, go
-    finally:
-        program.close()
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import signal
 import sys
 import warnings
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -186,7 +186,7 @@ def test_all_programs_are_killed_and_the_last_whole_step_on_the_disk_is_gone_on_
 
 def test_of_two_jobs_without_a_name_that_share_a_directory_the_second_is_refused(tmp_path: Path) -> None:
     command = ("--persist", str(tmp_path / "disk"), "--", "sh", "-c", "echo up; exec sleep infinity")
-    with closing(Program(BIN / "nodeclient", "join", "--standalone", *command)) as first:
+    with Program(BIN / "nodeclient", "join", "--standalone", *command) as first:
         first.await_line("up")
         second = run(BIN / "nodeclient", "join", "--standalone", *command)
     assert second.returncode != 0

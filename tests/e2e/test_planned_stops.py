@@ -2,7 +2,7 @@
 
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -165,14 +165,13 @@ def test_a_script_that_writes_checkpoints_writes_one_of_the_same_step_on_all_ran
 
 @pytest.mark.long
 def test_all_nodes_get_sigterm_while_the_coordinator_is_gone_and_write_a_checkpoint_when_it_is_back(
-    tmp_path: Path,
+    tmp_path: Path, own_coordinator: Callable[..., Coordinator]
 ) -> None:
     """The first node that it hears is about to leave, and it counts on the other one before it has heard that."""
     notes, state = tmp_path / "notes", tmp_path / "state"
     notes.mkdir()
-    coordinator = Coordinator("--settle", "10", state_dir=state)
-    cluster = Cluster(coordinator, "planned")
-    try:
+    coordinator = own_coordinator("--settle", "10", state_dir=state)
+    with Cluster(coordinator, "planned") as cluster:
         program = (sys.executable, "-m", "tests.support.checkpoint_program", str(notes))
         nodes = [cluster.join(name, "--nnodes", "2", command=program) for name in "ab"]
         await_step(cluster, 30)
@@ -180,12 +179,9 @@ def test_all_nodes_get_sigterm_while_the_coordinator_is_gone_and_write_a_checkpo
         for node in nodes:
             node.signal(signal.SIGTERM)
             node.await_line("this node leaves by itself if no coordinator is back within")
-        coordinator = Coordinator("--settle", "10", port=coordinator.port, state_dir=state)
+        own_coordinator("--settle", "10", port=coordinator.port, state_dir=state)
         assert [node.wait() for node in nodes] == [128 + signal.SIGTERM] * 2
         assert list(checkpoints(notes).values()) == [{0, 1}], "\n".join(node.output for node in nodes)
-    finally:
-        cluster.close()
-        coordinator.close()
 
 
 @pytest.fixture

@@ -49,8 +49,7 @@ def test_a_finished_job_can_be_run_again_under_its_name(cluster: Cluster) -> Non
 
 
 def test_two_jobs_do_not_touch_each_other(cluster: Cluster, coordinator: Coordinator) -> None:
-    other = Cluster(coordinator, f"{cluster.job}-other")
-    try:
+    with Cluster(coordinator, f"{cluster.job}-other") as other:
         cluster.join_all("ab", "--nnodes", "2", "--max-restarts", "1")
         other.join_all("ab", "--nnodes", "2", "--max-restarts", "5")
         here, there = cluster.await_round(2), other.await_round(2)
@@ -60,8 +59,6 @@ def test_two_jobs_do_not_touch_each_other(cluster: Cluster, coordinator: Coordin
         assert [node.wait() for node in other.nodes] == [0, 0]
         assert [round_.number for round_ in other.rounds()] == [there.number]
         assert cluster.await_state(state="running")["restarts"] == {"used": 1, "max": 1, "window_s": None}
-    finally:
-        other.close()
 
 
 def test_a_node_that_leaves_saves_and_the_others_go_on_without_it(cluster: Cluster) -> None:

@@ -1,12 +1,12 @@
 """Rounds in place, with all real programs: workers outlive their round, and no step is lost, mixed or different."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.cluster import QUICK, Cluster, Coordinator, Node, cluster_of_its_own
+from tests.support.cluster import Cluster, Coordinator, Node, cluster_of_its_own
 from tests.support.kept_training import notes_of
 from tests.support.programs import BIN, run, wait_until
 from tests.support.rounds_program import processes_of
@@ -32,22 +32,20 @@ def output_of(nodes: list[Node]) -> str:
 
 
 def test_the_others_stay_when_workers_are_killed_or_fail_and_no_step_is_different(
-    tmp_path: Path, notes: Path, undisturbed: dict[int, dict[int, str]]
+    tmp_path: Path,
+    notes: Path,
+    undisturbed: dict[int, dict[int, str]],
+    own_coordinator: Callable[..., Coordinator],
 ) -> None:
-    coordinator = Coordinator(*QUICK, state_dir=tmp_path)
-    cluster = Cluster(coordinator, "kept")
-    ends = ("1:1:5:backward:SIGKILL", "2:0:9:scheduler:error")
-    nodes: list[Node] = []
-    try:
+    coordinator = own_coordinator(state_dir=tmp_path)
+    with Cluster(coordinator, "kept") as cluster:
+        ends = ("1:1:5:backward:SIGKILL", "2:0:9:scheduler:error")
         flags = ("--nnodes", str(WORLD_SIZE), "--max-restarts", "2", *WARM, *PATIENT)
         nodes = [cluster.join(name, *flags, command=command(notes, *ends)) for name in "abc"]
         nodes[0].await_line("round 2: 1 worker runs, begun in place")
         coordinator.close()
-        coordinator = Coordinator(*QUICK, port=coordinator.port, state_dir=tmp_path)
+        own_coordinator(port=coordinator.port, state_dir=tmp_path)
         assert [node.wait() for node in nodes] == [0] * WORLD_SIZE, output_of(nodes)
-    finally:
-        cluster.close()
-        coordinator.close()
     by_rank = processes_of(notes)
     assert by_rank[0][1] == by_rank[0][2] != by_rank[0][3], by_rank
     assert by_rank[1][1] != by_rank[1][2] == by_rank[1][3], by_rank

@@ -35,11 +35,8 @@ def test_training_goes_on_after_a_lost_node_for_free_and_after_a_killed_worker_f
 
 
 def test_one_host_alone_needs_no_coordinator_and_no_port() -> None:
-    node = Program(BIN / "nodeclient", "join", "--standalone", "--nproc-per-node", "2", "--", *TRAINING)
-    try:
+    with Program(BIN / "nodeclient", "join", "--standalone", "--nproc-per-node", "2", "--", *TRAINING) as node:
         pid = node.await_line(r'"event": "sum", "rank": 0, "pid": (\d+).*"sum": 2')[1]
         kill_quietly(int(pid), signal.SIGUSR1)
         assert node.wait() == 0
         assert node.leftovers() == []
-    finally:
-        node.close()

@@ -71,8 +71,7 @@ def test_the_node_that_sends_its_state_to_that_of_a_dead_worker_dies(
     own_coordinator: Callable[..., Coordinator], notes: Path
 ) -> None:
     """Topology keys order the ranks. Of two holders, rank 1 gets its state from the one of rank 2."""
-    cluster = Cluster(own_coordinator("--settle", "3"), "two-deaths")
-    try:
+    with Cluster(own_coordinator("--settle", "3"), "two-deaths") as cluster:
         kill = f"1:1:{DIES_AT}:backward"
         nodes = [
             train(cluster, notes, name, ("--nnodes", "2:3", "--topology", name), kill, dies=name == "c")
@@ -80,5 +79,3 @@ def test_the_node_that_sends_its_state_to_that_of_a_dead_worker_dies(
         ]
         assert nodes[2].wait() == 128 + signal.SIGKILL, nodes[2].output
         assert_no_step_is_lost(notes, nodes[:2])
-    finally:
-        cluster.close()

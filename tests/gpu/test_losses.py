@@ -55,14 +55,11 @@ def test_a_cable_is_cut(tmp_path: Path, how: str, stay: int) -> None:
 
 def test_another_job_on_the_same_gpu_goes_on(cluster: Cluster, shared_gpu: SharedGpu, tmp_path: Path) -> None:
     """A process that fails leaves the others of its GPU alone, unless they share it by MPS."""
-    other = Cluster(cluster.coordinator, "other")
-    (tmp_path / "other").mkdir()
-    try:
+    with Cluster(cluster.coordinator, "other") as other:
+        (tmp_path / "other").mkdir()
         others = SharedGpu(other.join, tmp_path / "other").join("xy", "kept", flags=WARM)
         nodes = shared_gpu.join("abc", "kept", "1:1:8:killed", flags=WARM)
         assert [node.wait() for node in nodes] == [0, 0, 0]
         assert shared_gpu.check_states(3) == 0
         assert other.await_state(state="running")["round"] == 1
         assert {node.process.poll() for node in others} == {None}
-    finally:
-        other.close()

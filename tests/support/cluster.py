@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from coordinatord.protocol.access_token import Role
 from coordinatord.runtime.pinned_tls import pin_of, pinned_context
@@ -296,14 +296,17 @@ class Cluster:
             for node in self.nodes:
                 node.close()
 
+    def __enter__(self) -> Self:
+        """Return it, to be closed at the end of the block."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
+
 
 @contextmanager
 def cluster_of_its_own(job: str, *flags: str) -> Iterator[Cluster]:
     """Yield a job without nodes at a coordinator of its own, which has these flags; end all of it."""
-    coordinator = Coordinator(*flags)
-    cluster = Cluster(coordinator, job)
-    try:
+    with Coordinator(*flags) as coordinator, Cluster(coordinator, job) as cluster:
         yield cluster
-    finally:
-        cluster.close()
-        coordinator.close()

@@ -20,13 +20,10 @@ NODE_TRACEBACK = re.compile(r'File "[^"]*(?<!/tests)/nodeclient/')
 
 def serving(home: Path | None = None) -> Iterator[Coordinator]:
     """Yield one coordinatord for all jobs, which is itself a test: they must not disturb each other."""
-    program = Coordinator(*QUICK, home=home)
-    try:
+    with Coordinator(*QUICK, home=home) as program:
         yield program
         assert program.stop() == 0
         assert "Traceback" not in program.output
-    finally:
-        program.close()
 
 
 @pytest.fixture(scope="session")
@@ -51,10 +48,7 @@ def own_coordinator() -> Iterator[Callable[..., Coordinator]]:
 @pytest.fixture
 def cluster(coordinator: Coordinator) -> Iterator[Cluster]:
     """Yield a job of its own at the shared coordinator; after the test, nothing of its nodes may live."""
-    nodes = Cluster(coordinator, f"job-{secrets.token_hex(4)}")
-    try:
+    with Cluster(coordinator, f"job-{secrets.token_hex(4)}") as nodes:
         yield nodes
-    finally:
-        nodes.close()
     for node in nodes.nodes:
         assert not NODE_TRACEBACK.search("\n".join(node.lines))

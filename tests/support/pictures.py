@@ -10,6 +10,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterable
+from contextlib import closing
 from html import escape
 from pathlib import Path
 
@@ -74,24 +75,22 @@ def main() -> None:
     """Run the demo and make the pictures. Exits with a line that says what is missing, if anything is."""
     if CHROMIUM is None:
         sys.exit("pictures: they need a browser: apt-get install chromium")
-    with tempfile.TemporaryDirectory() as folder:
-        browser = Browser(Path(folder))
-        demo = Program(sys.executable, ROOT / "examples" / "demo.py", environ=clean_environ(COORDINATORD_INSECURE=""))
-        try:
-            link = demo.await_line(r"https://\S+")[0]
-            page = browser.open("about:blank", height=1_040)
-            page.command("Security.setIgnoreCertificateErrors", ignore=True)
-            page.go(link)
-            demo.await_line("join the job disturbed", WITHIN_S)
-            page.go(SECRET.sub("?job=disturbed", link))
-            demo.await_line("round 4, world size 3", WITHIN_S)
-            take_pictures(page)
-            if demo.wait(WITHIN_S):
-                sys.exit(f"{demo.output}\npictures: the demo has failed")
-            (DOCS / "demo.svg").write_text(animation(SECRET.sub("", line) for line in demo.lines))
-        finally:
-            demo.close()
-            browser.close()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        closing(Browser(Path(folder))) as browser,
+        Program(sys.executable, ROOT / "examples" / "demo.py", environ=clean_environ(COORDINATORD_INSECURE="")) as demo,
+    ):
+        link = demo.await_line(r"https://\S+")[0]
+        page = browser.open("about:blank", height=1_040)
+        page.command("Security.setIgnoreCertificateErrors", ignore=True)
+        page.go(link)
+        demo.await_line("join the job disturbed", WITHIN_S)
+        page.go(SECRET.sub("?job=disturbed", link))
+        demo.await_line("round 4, world size 3", WITHIN_S)
+        take_pictures(page)
+        if demo.wait(WITHIN_S):
+            sys.exit(f"{demo.output}\npictures: the demo has failed")
+        (DOCS / "demo.svg").write_text(animation(SECRET.sub("", line) for line in demo.lines))
 
 
 if __name__ == "__main__":

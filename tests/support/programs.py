@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any, Self, TypeVar
 
 Result = TypeVar("Result")
 
@@ -185,6 +185,14 @@ class Program:
         self._reader.join(TIMEOUT_S)
         if self.process.stdout is not None:
             self.process.stdout.close()
+
+    def __enter__(self) -> Self:
+        """Return it, to be closed at the end of the block."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
 
     def leftovers(self) -> list[int]:
         """Return the living processes that it started, or that those started, besides itself."""

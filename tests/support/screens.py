@@ -9,7 +9,7 @@ import struct
 import sys
 import termios
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from tests.support.programs import Program, clean_environ, wait_until
@@ -159,8 +159,5 @@ def on_terminal(
     *argv: str | Path, columns: int = 100, rows: int = 24, environ: Mapping[str, str] | None = None
 ) -> Iterator[OnTerminal]:
     """Start a program on a terminal, and end it."""
-    terminal = OnTerminal(*argv, columns=columns, rows=rows, environ=environ)
-    try:
+    with closing(OnTerminal(*argv, columns=columns, rows=rows, environ=environ)) as terminal:
         yield terminal
-    finally:
-        terminal.close()

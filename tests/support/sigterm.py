@@ -53,9 +53,10 @@ def play(
     """
     notes, disk = folder / "notes", folder / "disk"
     notes.mkdir(parents=True)
-    coordinator = Coordinator("--settle", "10", "--heartbeat", "0.5", state_dir=folder)
-    cluster = Cluster(coordinator, JOB)
-    try:
+    with (
+        Coordinator("--settle", "10", "--heartbeat", "0.5", state_dir=folder) as coordinator,
+        Cluster(coordinator, JOB) as cluster,
+    ):
         command = (sys.executable, "-m", "tests.support.sigterm_program", kind, moment, str(notes), str(LAST))
         ranks = max(RANKS, nodes)
         shape = ("--nnodes", str(nodes), "--nproc-per-node", str(ranks // nodes), *WARM[kind])
@@ -76,9 +77,6 @@ def play(
         if shutdown is not None:
             assert coordinator.wait() == 0, coordinator.output
         return _judge(moment, disk, notes, joined, shown)
-    finally:
-        cluster.close()
-        coordinator.close()
 
 
 def _await_moment(cluster: Cluster, moment: str, notes: Path, ranks: int) -> None:

@@ -26,13 +26,10 @@ def test_torchrun_connects_to_a_store_though_no_name_server_answers(tmp_path: Pa
     resolver.write_text(f"nameserver {ADDRESS}\noptions timeout:11 attempts:1\n")
     setup = f"{DUMMY}; ip address add {ADDRESS}/24 dev wire; mount --bind {resolver} $(readlink -f /etc/resolv.conf)"
     script = Path(__file__).with_name("connect_to_store.py")
-    program = Program(*apart("--net", "--mount", setup=setup), sys.executable, script, ADDRESS)
-    try:
+    with Program(*apart("--net", "--mount", setup=setup), sys.executable, script, ADDRESS) as program:
         said = program.await_line(r"^(?P<took_s>[\d.]+) b'value'$", LONG_S)
         assert float(said["took_s"]) > 10, "the name server was not asked"
         assert program.wait() == 0
-    finally:
-        program.close()
 
 
 def test_a_coordinator_may_be_reached_by_ipv6_alone() -> None:

@@ -3,7 +3,6 @@
 import resource
 import signal
 import sys
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -66,14 +65,11 @@ def test_the_first_process_of_a_container_can_be_ended_while_it_starts(
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(HOLD_IMPORT)
     container = apart("--pid", "--fork", "--mount-proc", "--kill-child")
-    outside = Program(*container, BIN / program, environ=clean_environ(PYTHONPATH=str(tmp_path)))
-    try:
+    with Program(*container, BIN / program, environ=clean_environ(PYTHONPATH=str(tmp_path))) as outside:
         outside.await_line("^importing$")
         [inside] = map(int, Path(f"/proc/{outside.pid}/task/{outside.pid}/children").read_text().split())
         kill_quietly(inside, signum)
         assert (outside.wait(), outside.lines) == (128 + signum, ["importing"])
-    finally:
-        outside.close()
 
 
 def test_a_node_may_be_the_first_process_of_a_container(coordinator: Coordinator) -> None:
@@ -133,8 +129,7 @@ def test_a_standalone_node_may_have_a_python_for_an_old_c_library(tmp_path: Path
 
 
 def test_a_node_that_can_no_longer_watch_its_workers_ends_and_leaves_none(coordinator: Coordinator) -> None:
-    node = Program(*join(coordinator), "sh", "-c", "echo worker $$; sleep 1000")
-    try:
+    with Program(*join(coordinator), "sh", "-c", "echo worker $$; sleep 1000") as node:
         worker = int(node.await_line(r"^worker (\d+)")[1])
         resource.prlimit(node.pid, resource.RLIMIT_NOFILE, (3, 3))
         kill_quietly(worker)
@@ -142,12 +137,10 @@ def test_a_node_that_can_no_longer_watch_its_workers_ends_and_leaves_none(coordi
         assert "nodeclient: the system refused a request: [Errno 24] Too many open files" in node.output
         node.await_no_leftovers()
         assert "Traceback" not in node.output
-    finally:
-        node.close()
 
 
 def test_both_programs_can_end_their_threads_without_a_descriptor(coordinator: Coordinator) -> None:
-    with closing(Program(*join(coordinator), "sh", "-c", "echo worker; sleep 1000")) as node:
+    with Program(*join(coordinator), "sh", "-c", "echo worker; sleep 1000") as node:
         node.await_line(r"^worker")
         for pid in (node.pid, coordinator.pid):
             # Otherwise glibc opens it when Python ends the first daemon thread, and aborts the process if it cannot.

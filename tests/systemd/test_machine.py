@@ -169,8 +169,7 @@ def test_a_restart_of_the_daemon_disturbs_no_worker_and_refuses_no_connection(cl
     cluster.alpha.run("systemctl", "reload", DAEMON)
     assert main_pid(cluster.alpha, DAEMON) == daemon
     enter = ("nsenter", "--all", "--target", str(cluster.beta.leader))
-    knocking = Program(*enter, PYTHON, "-c", KNOCK, cluster.address, stdin=subprocess.PIPE)
-    try:
+    with Program(*enter, PYTHON, "-c", KNOCK, cluster.address, stdin=subprocess.PIPE) as knocking:
         knocking.await_line("answered 1$")
         cluster.alpha.run("systemctl", "restart", DAEMON)
         assert main_pid(cluster.alpha, DAEMON) != daemon
@@ -178,8 +177,6 @@ def test_a_restart_of_the_daemon_disturbs_no_worker_and_refuses_no_connection(cl
         assert knocking.process.stdin is not None
         knocking.process.stdin.close()
         assert knocking.wait() == 0, knocking.output
-    finally:
-        knocking.close()
     status(cluster.alpha, DAEMON, SERVING)
     assert pids(cluster.await_training()) == pids(before)
     urgent = cluster.beta.run("journalctl", "--no-pager", "--output=cat", "-p", "warning", "-u", NODE)

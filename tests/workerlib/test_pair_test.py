@@ -24,7 +24,7 @@ def start(python: str | Path, rank: int, port: int, within_s: float = TIMEOUT_S)
 
 def results(program: Program) -> list[PairResult]:
     """Return what a program has printed, once it has ended well."""
-    with closing(program):
+    with program:
         assert program.wait() == 0, program.output
         lines = [line for line in program.lines if line.startswith("{")]
     return [json.decode(f'{{"number": 7, {line[1:]}', type=PairResult) for line in lines]

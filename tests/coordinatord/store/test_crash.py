@@ -19,13 +19,10 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize("after", [20, pytest.param(400, marks=pytest.mark.long)])
 def test_all_that_was_called_durable_is_there_after_a_kill(tmp_path: Path, after: int) -> None:
     environ = clean_environ(PYTHONPATH=str(ROOT))
-    writer = Program(sys.executable, "-m", "tests.coordinatord.store.writer", tmp_path, environ=environ)
-    try:
+    with Program(sys.executable, "-m", "tests.coordinatord.store.writer", tmp_path, environ=environ) as writer:
         writer.await_line(rf"^durable {after}$")
         writer.signal(signal.SIGKILL)
         writer.wait()
-    finally:
-        writer.close()
     called = sum(line.startswith("durable ") for line in writer.lines)
     database = Database.open(tmp_path / "state.db")
     joined = [entry.record.node for entry in database.load() if isinstance(entry.record, NodeJoined)]

@@ -4,7 +4,7 @@ import os
 import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -135,11 +135,8 @@ def test_a_file_that_is_no_database_is_damaged(tmp_path: Path, content: bytes) -
 
 def open_and_check(path: Path) -> None:
     """Do what a start of the daemon does, one thing after the other."""
-    database = Database.open(path)
-    try:
+    with closing(Database.open(path)) as database:
         database.check()
-    finally:
-        database.close()
 
 
 @pytest.mark.parametrize("page", [1, 2, 3])

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from typing import Any
 
 import pytest
@@ -24,11 +24,8 @@ def part(port: int, address: str = "127.0.0.1") -> Any:
 
 @asynccontextmanager
 async def listening(make: Callable[[], ProbeListener]) -> AsyncIterator[ProbeListener]:
-    listener = make()
-    try:
+    with closing(make()) as listener:
         yield listener
-    finally:
-        listener.close()
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.8.9.10", "::1", "localhost"])

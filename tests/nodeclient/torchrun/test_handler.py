@@ -216,12 +216,9 @@ def test_a_master_that_cannot_be_reached_is_named_and_the_node_gives_up(job: Job
 
 def test_nodeclients_and_torchruns_do_not_mix(job: Job, cluster: Cluster) -> None:
     meet(job.agent("1:2"))
-    node = Cluster(cluster.coordinator, job.name).join("n", "--nnodes", "1:2")
-    try:
+    with Cluster(cluster.coordinator, job.name).join("n", "--nnodes", "1:2") as node:
         node.await_line(r"this node \(n\) is started by nodeclient, but .* was first, by torchrun")
         assert node.wait() == 77
-    finally:
-        node.close()
 
     cluster.join("n", "--nnodes", "1:2").await_event("started")
     job.name = cluster.job

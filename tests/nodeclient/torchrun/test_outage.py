@@ -1,6 +1,7 @@
 """The rendezvous handler while the coordinator is out of reach."""
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,7 @@ def test_a_round_outlives_its_coordinator_which_then_lets_others_in(
     own_coordinator: Callable[..., Coordinator], tmp_path: Path
 ) -> None:
     first = own_coordinator(state_dir=tmp_path)
-    job = Job(first.endpoint, "job")
-    try:
+    with closing(Job(first.endpoint, "job")) as job:
         a, b = job.agent(), job.agent()
         before = meet(a, b)
         first.process.kill()
@@ -37,20 +37,15 @@ def test_a_round_outlives_its_coordinator_which_then_lets_others_in(
         for success in [agent.finish() for agent in (a, b, c)]:
             success.result(TIMEOUT_S)
         second.await_job("job", state="succeeded")
-    finally:
-        job.close()
 
 
 @pytest.mark.long
 def test_the_exit_barrier_needs_no_coordinator(own_coordinator: Callable[..., Coordinator]) -> None:
     coordinator = own_coordinator()
-    job = Job(coordinator.endpoint, "job")
-    try:
+    with closing(Job(coordinator.endpoint, "job")) as job:
         a, b = job.agent("2"), job.agent("2")
         meet(a, b)
         coordinator.process.kill()
         coordinator.process.wait()
         for success in [a.finish(), b.finish()]:
             success.result(TIMEOUT_S)
-    finally:
-        job.close()

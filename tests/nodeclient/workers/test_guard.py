@@ -65,11 +65,8 @@ def mark() -> Iterator[str]:
 @contextmanager
 def _parent(mark: str, workers: int, folder: Path = NOWHERE) -> Iterator[Program]:
     """Start the parent, which waits for ever unless it is killed."""
-    program = Program(sys.executable, "-c", PARENT, mark, WORKER, str(workers), str(folder))
-    try:
+    with Program(sys.executable, "-c", PARENT, mark, WORKER, str(workers), str(folder)) as program:
         yield program
-    finally:
-        program.close()
 
 
 def _pidfds(parent: Program, workers: int) -> tuple[int, list[list[int]]]:
@@ -214,11 +211,8 @@ def test_a_guard_that_cannot_begin_is_reported_in_one_line(
 def test_a_node_that_gets_no_guard_ends_before_it_joins(tmp_path: Path) -> None:
     broken = f"from coordinatord.runtime import own_python; own_python.PACKAGE_PARENT = {_broken_package(tmp_path)!r}"
     code = f"{broken}; from nodeclient.cli import main; main()"
-    node = Program(sys.executable, "-c", code, "join", "--coord", "127.0.0.1:1", "--", "true")
-    try:
+    with Program(sys.executable, "-c", code, "join", "--coord", "127.0.0.1:1", "--", "true") as node:
         assert node.wait() == ExitCode.OS_ERROR
-    finally:
-        node.close()
     [line] = [line for line in node.lines if "guard" in line or "Error" in line]
     assert "does not start: ModuleNotFoundError: No module named 'nodeclient.workers'" in line
     assert "no coordinator" not in node.output

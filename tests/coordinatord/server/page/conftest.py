@@ -3,6 +3,7 @@
 import re
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -40,11 +41,8 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     """Yield one browser for all tests."""
     if CHROMIUM is None:
         pytest.skip("needs a browser: apt-get install chromium")
-    program = Browser(tmp_path_factory.mktemp("browser"))
-    try:
+    with closing(Browser(tmp_path_factory.mktemp("browser"))) as program:
         yield program
-    finally:
-        program.close()
 
 
 @pytest.fixture

@@ -112,16 +112,13 @@ def test_a_page_without_jobs_says_how_to_begin(own_coordinator: Callable[..., Co
     edge = "document.querySelector('{}').getBoundingClientRect().{}"
     above, below = edge.format("main .empty", "bottom"), edge.format("main > .panel", "top")
     assert page.evaluate(f"{below} - {above}") >= 8, "they do not touch"
-    first = Cluster(coordinator, "first")
-    try:
+    with Cluster(coordinator, "first") as first:
         first.join("a", "--nnodes", "2")
         page.wait_for_text("waiting for nodes: 1 of 2 joined (node a)", ".reason")
         assert page.evaluate("location.hash") == "#job=first"
         run(BIN / "nodeclient", "quarantine", "--coord", coordinator.endpoint, "--reason", "its GPU is hot", "a")
         page.wait_for_text("quarantined by ")
         assert f"nodeclient pardon --coord {coordinator.endpoint} {socket.gethostname()}" in page.text()
-    finally:
-        first.close()
 
 
 def test_it_keeps_up_without_a_reload_when_a_node_dies(cluster: Cluster, open_page: Open) -> None:
@@ -161,8 +158,7 @@ def test_the_last_failure_is_shown_whole(cluster: Cluster, open_page: Open) -> N
 
 @pytest.mark.long
 def test_it_survives_a_restart_of_the_coordinator(lives: Lives, open_page: Open) -> None:
-    nodes = Cluster(lives.now, f"job-{secrets.token_hex(4)}")
-    try:
+    with Cluster(lives.now, f"job-{secrets.token_hex(4)}") as nodes:
         nodes.join("a")
         nodes.await_round(1)
         page = open_page(link(lives.now, nodes.job))
@@ -180,8 +176,6 @@ def test_it_survives_a_restart_of_the_coordinator(lives: Lives, open_page: Open)
         page.wait(f"{ROWS} === 2")
         assert page.evaluate("window.mark") == "the same"
         page.complaints[:] = [complaint for complaint in page.complaints if not UNREACHABLE.match(complaint)]
-    finally:
-        nodes.close()
 
 
 @pytest.mark.long
@@ -190,8 +184,7 @@ def test_a_thousand_nodes_are_a_few_rows(
 ) -> None:
     # A node is lost after five heartbeats: with the default, a busy machine would lose some of a thousand.
     coordinator = own_coordinator("--heartbeat", "10")
-    fleet = FleetProgram(coordinator, "big", FLEET)
-    try:
+    with FleetProgram(coordinator, "big", FLEET):
         page = open_page(link(coordinator, "big"))
         page.wait_for_text("running", ".heading .badge")
         page.wait_for_text("1,000", ".nodes header")
@@ -210,13 +203,10 @@ def test_a_thousand_nodes_are_a_few_rows(
         assert picture.read_bytes().startswith(b"\x89PNG")
         page.resize(390, 844, mobile=True)
         assert is_as_wide_as_the_window(page)
-    finally:
-        fleet.close()
 
 
 def test_hostile_names_and_words_do_nothing(coordinator: Coordinator, open_page: Open) -> None:
-    hostile = Cluster(coordinator, HOSTILE)
-    try:
+    with Cluster(coordinator, HOSTILE) as hostile:
         hostile.join(HOSTILE, command=(sys.executable, "-c", RAISING)).wait()
         page = open_page(coordinator.url)
         page.evaluate(f"location.hash = 'job=' + encodeURIComponent({HOSTILE!r})")
@@ -227,8 +217,6 @@ def test_hostile_names_and_words_do_nothing(coordinator: Coordinator, open_page:
         assert f"report --coord {coordinator.endpoint} '{quoted}'" in page.text(".commands")
         assert page.evaluate("document.querySelectorAll('img').length") == 1
         assert "owned" not in page.evaluate("document.title").replace(HOSTILE, "")
-    finally:
-        hostile.close()
 
 
 @pytest.mark.long

@@ -1,5 +1,7 @@
 """Pages of somebody else, in a real browser: what they can do to a coordinator, and what they can read of it."""
 
+from contextlib import closing
+
 import pytest
 
 from tests.coordinatord.server.page.conftest import EVIL
@@ -34,15 +36,12 @@ def test_a_page_of_somebody_else_can_neither_join_a_job_nor_ask_for_anything(
 def test_a_page_whose_name_has_come_to_mean_our_address_reads_nothing(
     coordinator: Coordinator, browser: Browser
 ) -> None:
-    page = browser.open(f"http://{EVIL}:{coordinator.port}/")
-    try:
+    with closing(browser.open(f"http://{EVIL}:{coordinator.port}/")) as page:
         assert f"does not know the name {EVIL} as its own" in page.text()
         assert "--allowed-hosts" in page.text()
         for headers in ("{}", '{ "User-Agent": "curl/8", "Accept-Language": "", "Accept": "application/json" }'):
             status, text = page.evaluate(READ.format(headers=headers))
             assert (status, "foreign_name" in text) == (403, True)
-    finally:
-        page.close()
 
 
 def test_the_page_opens_by_names_that_nobody_else_can_have(coordinator: Coordinator, browser: Browser) -> None:

@@ -1,6 +1,7 @@
 """etcd keeps no more than it must, and nobody waits while it is tidied."""
 
 import asyncio
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -85,8 +86,7 @@ async def test_a_user_with_rights_below_the_prefix_alone_leads_and_has_etcd_forg
 ) -> None:
     monkeypatch.setattr(gateway_module, "TRY_WITHIN_S", 30.0)  # etcd hashes passwords slowly on purpose
     monkeypatch.setattr(gateway_module, "REQUEST_WITHIN_S", 90.0)
-    cluster = EtcdCluster(tmp_path / "etcd", 1)
-    try:
+    with closing(EtcdCluster(tmp_path / "etcd", 1)) as cluster:
         space = EtcdNamespace(cluster)
         await await_cluster(space.place)
         below = f"{space.keys.prefix}/".encode()
@@ -106,8 +106,6 @@ async def test_a_user_with_rights_below_the_prefix_alone_leads_and_has_etcd_forg
         space.place = replace(space.place, access=EtcdAccess(user_file=user_file(tmp_path, "coordinatord:c")))
         with pytest.raises(EtcdRefusedError, match="has been compacted"):
             await commit_until_compacted(space)
-    finally:
-        cluster.close()
 
 
 @pytest.mark.long
