@@ -59,13 +59,16 @@ def test_a_coordinator_takes_all_of_its_settings_from_a_file(tmp_path: Path) -> 
 def test_where_state_is_kept_is_the_strongest_sources_to_say(tmp_path: Path) -> None:
     keeps, forgets = "state-dir = '/state'", "ephemeral = true"
     assert serve(tmp_path, forgets).state_dir is None
+    assert serve(tmp_path, "", COORDINATORD_EPHEMERAL="1").state_dir is None
+    assert serve(tmp_path, "", "--ephemeral", COORDINATORD_STATE_DIR="/other").state_dir is None
     assert serve(tmp_path, forgets, COORDINATORD_STATE_DIR="/other").state_dir == Path("/other")
     assert serve(tmp_path, forgets, COORDINATORD_EPHEMERAL="0", STATE_DIRECTORY="/its").state_dir == Path("/its")
     assert serve(tmp_path, keeps, "--ephemeral").state_dir is None
     assert serve(tmp_path, keeps, COORDINATORD_EPHEMERAL="1").state_dir is None
     assert serve(tmp_path, keeps, "--state-dir", "/flag", COORDINATORD_EPHEMERAL="1").state_dir == Path("/flag")
-    with pytest.raises(SettingsError, match="and not both"):
-        serve(tmp_path, f"{keeps}\n{forgets}")
+    for text, environ in ((f"{keeps}\n{forgets}", {}), ("", {"EPHEMERAL": "1", "STATE_DIR": "/other"})):
+        with pytest.raises(SettingsError, match=r"give --state-dir, or --ephemeral to keep .*, and not both"):
+            serve(tmp_path, text, **{f"COORDINATORD_{name}": value for name, value in environ.items()})
 
 
 def test_a_state_directory_is_found_by_the_daemons_file(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -76,11 +76,8 @@ def silent_server() -> Iterator[int]:
 @contextmanager
 def nobody() -> Iterator[int]:
     """Yield a port where nobody listens, unless a coordinator is started there."""
-    reservation = PortReservation()
-    try:
+    with closing(PortReservation()) as reservation:
         yield reservation.port
-    finally:
-        reservation.close()
 
 
 def join(coord: str, *flags: str) -> tuple[int, str]:
@@ -116,25 +113,17 @@ def test_a_name_that_cannot_be_resolved_is_named() -> None:
     assert "the host name no-such-host.invalid cannot be resolved" in line
 
 
-def test_a_port_in_use_is_said_with_what_to_do() -> None:
+def test_a_port_in_use_is_said_with_what_to_do(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        ended = run(
-            BIN / "coordinatord", "--host", "127.0.0.1", "--port", str(port), "--ephemeral", "--log-level", "warning"
-        )
+        port = str(taken.getsockname()[1])
+        where = ("--host", "127.0.0.1", "--port", port, "--state-dir", tmp_path / "state", "--log-level", "warning")
+        ended = run(BIN / "coordinatord", *where, environ=clean_environ(**as_by_default(tmp_path / "home")))
     assert (ended.returncode, ended.stdout) == (71, "")
     assert ended.stderr == (
         f"coordinatord: port {port} on 127.0.0.1 is in use: is another coordinatord running?"
         " choose another port with --port\n"
     )
-
-
-def test_a_start_that_fails_leaves_no_key_and_no_tokens(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        where = ("--host", "127.0.0.1", "--port", str(taken.getsockname()[1]), "--state-dir", str(tmp_path / "state"))
-        ended = run(BIN / "coordinatord", *where, environ=clean_environ(**as_by_default(tmp_path / "home")))
-    assert ended.returncode == 71
-    assert not (tmp_path / "home").exists()
+    assert not (tmp_path / "home").exists(), "it leaves no tokens"
     assert not (tmp_path / "state" / FOLDER).exists()
 
 
@@ -176,26 +165,19 @@ def test_a_signal_ends_a_node_that_trains_and_its_workers_save(cluster: Cluster)
 
 
 def test_a_signal_ends_a_node_that_looks_for_the_coordinator() -> None:
-    with nobody() as port:
-        node = Program(BIN / "nodeclient", "join", "--coord", f"127.0.0.1:{port}", "--", "true")
-        try:
-            node.await_line("Connection refused")
-            node.signal(signal.SIGINT)
-            assert node.wait() == 130
-        finally:
-            node.close()
+    with nobody() as port, Program(BIN / "nodeclient", "join", "--coord", f"127.0.0.1:{port}", "--", "true") as node:
+        node.await_line("Connection refused")
+        node.signal(signal.SIGINT)
+        assert node.wait() == 130
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, 137)])
 def test_a_signal_ends_a_standalone_node_and_its_coordinator(signum: signal.Signals, code: int) -> None:
-    node = Program(BIN / "nodeclient", "join", "--standalone", "--", "sh", "-c", "echo up; sleep 1000")
-    try:
+    with Program(BIN / "nodeclient", "join", "--standalone", "--", "sh", "-c", "echo up; sleep 1000") as node:
         node.await_line("^up$")
         node.signal(signum)
         assert node.wait() == code
         node.await_no_leftovers()
-    finally:
-        node.close()
 
 
 @pytest.mark.parametrize(
@@ -215,12 +197,9 @@ def test_standalone_ends_with_the_code_of_the_worker(script: str, code: int, wor
 
 def test_a_coordinator_ends_well_on_either_signal() -> None:
     for signum in (signal.SIGTERM, signal.SIGINT):
-        program = Coordinator()
-        try:
+        with Coordinator() as program:
             program.signal(signum)
             assert program.wait() == 0
             assert sum("listening on" in line for line in program.lines) == 1
             assert "stopping; the nodes keep their workers" in program.lines[-1]
             assert "Traceback" not in program.output
-        finally:
-            program.close()

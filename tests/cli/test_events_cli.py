@@ -10,11 +10,9 @@ from typing import Any
 
 import pytest
 
-from nodeclient.config.operate import EventsConfig
-from nodeclient.config.parse import parse
 from tests.support.canned_http import Answer, body, canned, hang_up, packed
 from tests.support.cluster import Cluster, Coordinator
-from tests.support.commands import run_command
+from tests.support.commands import command_at
 from tests.support.programs import BIN, Program, kill_quietly, run
 
 pytestmark = pytest.mark.slow
@@ -107,9 +105,7 @@ def test_events_are_narrowed_to_the_newest_to_kinds_and_to_an_age(cluster: Clust
 def test_a_long_name_of_a_job_widens_the_column_for_nobody_else(capsys: pytest.CaptureFixture[str]) -> None:
     printed = [{**EVENT, "job": name} for name in ("mnist", "x" * 128)]
     with canned(packed({"job": None, "events": printed})) as (endpoint, _):
-        chosen = parse(["events", "--coord", endpoint], {})
-        assert isinstance(chosen, EventsConfig)
-        assert run_command(chosen) == 0
+        assert command_at(endpoint, "events") == 0
     short, long = capsys.readouterr().out.splitlines()
     assert "  mnist  w  " in short
     assert f"  {'x' * 128}  w  " in long
@@ -156,8 +152,7 @@ def test_whoever_follows_hears_of_a_coordinator_whose_numbers_begin_anew(
 ) -> None:
     coordinator = own_coordinator()
     operate("drain", coordinator, "--ahead", "a", "b", "c")
-    follower = Program(BIN / "nodeclient", "events", "--follow", "--coord", coordinator.endpoint)
-    try:
+    with Program(BIN / "nodeclient", "events", "--follow", "--coord", coordinator.endpoint) as follower:
         follower.await_line("c drained by")
         coordinator.stop()
         follower.await_line("trying again")
@@ -165,8 +160,6 @@ def test_whoever_follows_hears_of_a_coordinator_whose_numbers_begin_anew(
         operate("drain", again, "--ahead", "d")
         follower.await_line("d drained by")
         assert len(follower.lines) == 5, "none comes twice, and trouble is shown once"
-    finally:
-        follower.close()
 
 
 def test_whoever_follows_gives_back_the_last_id_as_it_came(capsys: pytest.CaptureFixture[str]) -> None:
@@ -178,7 +171,7 @@ def test_whoever_follows_gives_back_the_last_id_as_it_came(capsys: pytest.Captur
 
     streams = [stream(sent({**EVENT, "id": event_id})) for event_id in ("b--9", "a-7")]
     with canned(in_turn(*[note] * len(streams), UNKNOWN)) as (endpoint, _):
-        assert follow(endpoint) == 0
+        assert command_at(endpoint, "events", "--follow", "m") == 0
     assert given == [None, "b--9"]
     assert capsys.readouterr().out.count("\n") == len(streams), "a smaller number is no older event"
 
@@ -187,14 +180,11 @@ def test_whoever_follows_a_job_that_is_forgotten_ends_well(cluster: Cluster) -> 
     node = cluster.join("a", "--nnodes", "1", command=("true",))
     assert node.wait() == 0
     where = ("--coord", cluster.coordinator.endpoint, cluster.job)
-    follower = Program(BIN / "nodeclient", "events", "--follow", *where)
-    try:
+    with Program(BIN / "nodeclient", "events", "--follow", *where) as follower:
         follower.await_line("run ended")
         operate("forget", cluster.coordinator, cluster.job)
         assert follower.wait() == 0
         assert "forgotten by " in follower.lines[-1]
-    finally:
-        follower.close()
 
 
 @pytest.mark.parametrize(
@@ -218,7 +208,7 @@ def test_whoever_follows_a_job_that_is_forgotten_ends_well(cluster: Cluster) -> 
 )
 def test_a_stream_that_is_none_is_said_in_one_line(said: bytes, capsys: pytest.CaptureFixture[str]) -> None:
     with canned(in_turn(stream(said), UNKNOWN)) as (endpoint, _):
-        assert follow(endpoint) == 69
+        assert command_at(endpoint, "events", "--follow", "m") == 69
     out, errors = capsys.readouterr()
     assert (out, errors.count("\n")) == ("", 1)
     assert errors.startswith("nodeclient: ")
@@ -227,17 +217,10 @@ def test_a_stream_that_is_none_is_said_in_one_line(said: bytes, capsys: pytest.C
 @pytest.mark.parametrize("answer", [hang_up, body(b"hello"), body(b"hello", 500)], ids=["nothing", "text", "error"])
 def test_an_answer_that_is_no_stream_is_said_in_one_line(answer: Any, capsys: pytest.CaptureFixture[str]) -> None:
     with canned(answer) as (endpoint, _):
-        assert follow(endpoint) == 69
+        assert command_at(endpoint, "events", "--follow", "m") == 69
     out, errors = capsys.readouterr()
     assert (out, errors.count("\n")) == ("", 1)
     assert errors.startswith("nodeclient: 127.0.0.1:")
-
-
-def follow(endpoint: str) -> int:
-    """Run `nodeclient events --follow` within this process."""
-    chosen = parse(["events", "--coord", endpoint, "--follow", "m"], {})
-    assert isinstance(chosen, EventsConfig)
-    return run_command(chosen)
 
 
 @pytest.mark.parametrize(
@@ -253,9 +236,7 @@ def test_an_event_may_be_of_another_age_and_cannot_move_the_cursor(
     strange: dict[str, object], code: int, out: str, errors: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with canned(packed({"job": None, "events": [{**EVENT, **strange}]})) as (endpoint, _):
-        chosen = parse(["events", "--coord", endpoint], {})
-        assert isinstance(chosen, EventsConfig)
-        assert run_command(chosen) == code
+        assert command_at(endpoint, "events") == code
     said = capsys.readouterr()
     assert (said.out[: len(out)], said.err[: len(errors)]) == (out, errors)
     assert "".join(said).count("\n") == 1

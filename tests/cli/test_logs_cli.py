@@ -64,10 +64,9 @@ def test_who_follows_reads_on_over_a_restart_to_the_last_line(cluster: Cluster, 
     flags = ("--nnodes", "1", "--nproc-per-node", "2", "--max-restarts", "1", "--log-dir", str(tmp_path / "logs"))
     node = cluster.join("a", *flags, command=("sh", "-c", script))
     written(tmp_path, cluster, 4)
-    follow = Program(
+    with Program(
         BIN / "nodeclient", "logs", "--coord", cluster.coordinator.endpoint, cluster.job, "--follow", "--last", "1"
-    )
-    try:
+    ) as follow:
         follow.await_line(r"\[\S+ rank 1\] trouble of 1")
         gate.write_text("go\n")
         follow.await_line("nodeclient: round 2 begins")
@@ -79,8 +78,6 @@ def test_who_follows_reads_on_over_a_restart_to_the_last_line(cluster: Cluster, 
         for rank in (0, 1):
             follow.await_line(rf"\[\S+ rank {rank}\] last of {rank}")
         assert "look on host" not in follow.output
-    finally:
-        follow.close()
     out, err = logs_of_ended(cluster)
     assert out == ""
     assert re.fullmatch(rf"nodeclient: node a is not connected: its logs are on host \S+ in {tmp_path}/logs/\S+\n", err)

@@ -26,14 +26,11 @@ def test_a_node_says_of_an_impossible_host_name_that_it_cannot_be_resolved(host:
 def test_coordinatord_serves_though_systemd_cannot_be_notified(tmp_path: Path, address: str) -> None:
     socket = str(tmp_path) if address == "folder" else str(tmp_path / address) if address == "nowhere" else address
     environ = clean_environ(NOTIFY_SOCKET=socket)
-    program = Program(BIN / "coordinatord", "--host", "127.0.0.1", "--port", "0", "--ephemeral", environ=environ)
-    try:
+    with Program(BIN / "coordinatord", "--host", "127.0.0.1", "--port", "0", "--ephemeral", environ=environ) as program:
         endpoint = program.await_line(r"coordinatord listening on http://(\S+)")[1]
         assert run(BIN / "nodeclient", "status", "--coord", endpoint).stdout.startswith("no jobs\n")
         assert program.stop() == 0
         assert "Traceback" not in program.output
-    finally:
-        program.close()
 
 
 def children(parent: int) -> list[int]:
@@ -64,8 +61,7 @@ def test_a_node_without_a_standard_stream_gives_its_worker_an_empty_one(
 
 def test_a_standalone_node_whose_coordinator_is_killed_ends_its_workers_and_says_so() -> None:
     command = ("sh", "-c", "echo worker $$; sleep 1000")
-    node = Program(BIN / "nodeclient", "join", "--standalone", "--stop-timeout", "1", "--", *command)
-    try:
+    with Program(BIN / "nodeclient", "join", "--standalone", "--stop-timeout", "1", "--", *command) as node:
         worker = int(node.await_line(r"^worker (\d+)")[1])
         [coordinator] = [
             pid for pid in children(node.pid) if b"coordinatord.cli" in Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -75,5 +71,3 @@ def test_a_standalone_node_whose_coordinator_is_killed_ends_its_workers_and_says
         await_end(worker)
         assert node.leftovers() == []
         assert "Traceback" not in node.output
-    finally:
-        node.close()

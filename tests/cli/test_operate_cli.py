@@ -7,13 +7,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from nodeclient.config.join_config import JoinConfig
-from nodeclient.config.operate import CommandConfig, CrashReplayConfig
-from nodeclient.config.parse import parse
-from nodeclient.config.up import UpConfig
 from tests.support.canned_http import Answer, a_job, body, canned, hang_up, packed
 from tests.support.cluster import Cluster, Coordinator
-from tests.support.commands import run_command
+from tests.support.commands import command_at
 from tests.support.programs import BIN, clean_environ, run
 
 pytestmark = pytest.mark.slow
@@ -32,9 +28,7 @@ class Operator:
 
     def ask(self, verb: str, *arguments: str) -> tuple[int, str, str]:
         """Run a command within this process; return its exit code, output and errors."""
-        chosen = parse([verb, "--coord", self.coordinator.endpoint, *arguments], {})
-        assert not isinstance(chosen, JoinConfig | UpConfig | CrashReplayConfig)
-        return (run_command(chosen), *self._capsys.readouterr())
+        return (command_at(self.coordinator.endpoint, verb, *arguments), *self._capsys.readouterr())
 
     def do(self, verb: str, *arguments: str) -> str:
         """Run a command that works, and reports it in one line; return that."""
@@ -60,11 +54,8 @@ def operator(
 @pytest.fixture
 def mnist(operator: Operator) -> Iterator[Cluster]:
     """Yield the job that the operator watches."""
-    cluster = Cluster(operator.coordinator, "mnist")
-    try:
+    with Cluster(operator.coordinator, "mnist") as cluster:
         yield cluster
-    finally:
-        cluster.close()
 
 
 def test_a_drained_node_saves_leaves_is_replaced_and_kept_out_until_it_is_undrained(
@@ -108,8 +99,7 @@ def test_several_nodes_are_drained_at_once_and_such_as_are_not_there_only_ahead(
 
 
 def test_a_drain_of_a_host_has_a_line_for_each_job_and_can_be_tried_first(operator: Operator, mnist: Cluster) -> None:
-    other = Cluster(operator.coordinator, "cifar")
-    try:
+    with Cluster(operator.coordinator, "cifar") as other:
         for cluster in (mnist, other):
             cluster.join(f"{cluster.job}-1", "--nnodes", "1")
             cluster.await_round(1)
@@ -123,8 +113,6 @@ def test_a_drain_of_a_host_has_a_line_for_each_job_and_can_be_tried_first(operat
         for line, job in zip(sorted(lines), ("cifar", "mnist"), strict=True):
             assert line.startswith(f"node {job}-1 will leave job {job}: round 1 is being stopped")
         assert tried.splitlines() == [f"dry run: {line}" for line in lines]
-    finally:
-        other.close()
 
 
 def test_whose_workers_were_killed_before_they_had_saved_is_said_on_the_node_and_in_the_events(
@@ -197,14 +185,6 @@ def test_a_person_without_a_name_is_named_by_number() -> None:
     assert ended.stdout == f"uid54321@{socket.gethostname()}\n"
 
 
-def within(endpoint: str, *arguments: str) -> int:
-    """Run a command within this process."""
-    verb, *others = arguments
-    chosen = parse([verb, "--coord", endpoint, *others], {})
-    assert isinstance(chosen, CommandConfig)
-    return run_command(chosen)
-
-
 @pytest.mark.parametrize(
     ("answer", "code", "words"),
     [
@@ -225,7 +205,7 @@ def test_each_refusal_has_its_exit_code(
 ) -> None:
     jobs = packed({"jobs": [a_job(job="mnist")], "drained": []})
     with canned({"POST /v1/jobs/mnis/restart": answer, "GET /v1/jobs": jobs}) as (endpoint, asked):
-        assert within(endpoint, "restart", "mnis") == code
+        assert command_at(endpoint, "restart", "mnis") == code
     out, errors = capsys.readouterr()
     assert (out, errors.count("\n")) == ("", 1)
     assert words in errors
@@ -235,13 +215,13 @@ def test_each_refusal_has_its_exit_code(
 @pytest.mark.parametrize("command", [("restart", "mnist"), ("drain", "a")])
 def test_an_answer_cannot_move_the_cursor(command: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     with canned(packed({"done": True, "message": "done\x1b[2J\x9b2J"})) as (endpoint, _):
-        assert within(endpoint, *command) == 0
+        assert command_at(endpoint, *command) == 0
     assert capsys.readouterr() == ("done [2J 2J\n", "")
 
 
 def test_a_command_is_sent_once_though_there_are_other_addresses(capsys: pytest.CaptureFixture[str]) -> None:
     with canned(hang_up) as (first, asked), canned(hang_up) as (second, others):
-        assert within(f"127.0.0.1:1,{first},{second}", "restart", "mnist") == 69
+        assert command_at(f"127.0.0.1:1,{first},{second}", "restart", "mnist") == 69
     assert (asked, others) == (["GET /healthz", "POST /v1/jobs/mnist/restart"], ["GET /healthz"])
     assert first in capsys.readouterr().err
 
@@ -254,7 +234,7 @@ def test_the_first_trouble_of_several_nodes_is_the_exit_code(capsys: pytest.Capt
         "POST /v1/nodes/d/undrain": packed({"done": False, "message": "d was back"}),
     }
     with canned(answers) as (endpoint, _):
-        assert within(endpoint, "undrain", "a", "b", "c", "d") == 75
+        assert command_at(endpoint, "undrain", "a", "b", "c", "d") == 75
     assert capsys.readouterr() == ("a is back\nd was back\n", "nodeclient: the disk is full\nnodeclient: not now\n")
 
 
@@ -280,9 +260,7 @@ def test_which_job_is_meant_where_none_is_named(
         for number in range(len(states))
     }
     with canned({"GET /v1/jobs": packed({"jobs": jobs, "drained": []}), **answers}) as (endpoint, _):
-        chosen = parse([verb, "--coord", endpoint], {})
-        assert not isinstance(chosen, JoinConfig | UpConfig | CrashReplayConfig)
-        assert run_command(chosen) == code
+        assert command_at(endpoint, verb) == code
     assert capsys.readouterr() == ((f"{said}\n", "") if code == 0 else ("", f"nodeclient: {said}\n"))
 
 

@@ -219,14 +219,11 @@ async def test_a_coordinator_of_one_s_own_that_does_not_react_is_killed(monkeypa
 def test_on_this_host_alone_nothing_listens_but_at_loopback(tmp_path: Path) -> None:
     ready = tmp_path / "ready"
     command = ("--standalone", "--", "sh", "-c", f"touch {ready}; exec sleep infinity")
-    node = Program(BIN / "nodeclient", "join", *command)
-    try:
+    with Program(BIN / "nodeclient", "join", *command) as node:
         wait_until("the worker", lambda: ready.exists() or not node.reading)
         found = [address for pid in (node.pid, *node.leftovers()) for address in listened_at(pid)]
         assert len(found) >= 3, "the coordinator, the probe and the kept state have ports"
         assert {str(address) for address in found} == {"127.0.0.1"}
-    finally:
-        node.close()
 
 
 def listened_at(pid: int) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:

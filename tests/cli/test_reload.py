@@ -91,13 +91,10 @@ def test_the_form_and_the_level_of_the_log_change_and_each_line_is_of_one_form(
 
 def test_all_that_either_program_says_in_json_is_json(own_coordinator: Start) -> None:
     program = own_coordinator("--log-format", "json")
-    nodes = Cluster(program, "job")
-    try:
+    with Cluster(program, "job") as nodes:
         node = nodes.join("a", "--log-format", "json", "--nnodes", "1")
         kill_quietly(nodes.await_round(1).workers[0].pid, signal.SIGUSR2)
         assert node.wait() == 17
-    finally:
-        nodes.close()
     assert program.stop() == 0
     said = [json.loads(line) for line in node.lines]
     received = [line for line in said if line.get("program") == "nodeclient"]

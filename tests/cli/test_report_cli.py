@@ -7,11 +7,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from nodeclient.config.operate import ReportConfig
-from nodeclient.config.parse import parse
-from tests.support.canned_http import a_job, canned, packed
 from tests.support.cluster import Cluster, Coordinator
-from tests.support.commands import run_command
 from tests.support.programs import BIN, run
 
 pytestmark = pytest.mark.slow
@@ -56,22 +52,10 @@ def test_where_nothing_has_failed_that_is_said(own_coordinator: Callable[..., Co
         "",
         "nodeclient: the coordinator knows no job: nodeclient join starts one\n",
     )
-    cluster = Cluster(coordinator, "mnist")
-    try:
+    with Cluster(coordinator, "mnist") as cluster:
         cluster.join("a", "--nnodes", "1")
         cluster.await_round(1)
         ended = run(*report)
         assert (ended.returncode, ended.stderr) == (0, "")
         assert ended.stdout.startswith("no worker of job mnist has failed in run ")
         assert run(*report, "--json").stdout == "null\n"
-    finally:
-        cluster.close()
-
-
-def test_which_of_several_jobs_is_asked_back(capsys: pytest.CaptureFixture[str]) -> None:
-    jobs = [a_job(job=name) for name in ("mnist", "cifar")]
-    with canned({"GET /v1/jobs": packed({"jobs": jobs})}) as (endpoint, _):
-        chosen = parse(["report", "--coord", endpoint], {})
-        assert isinstance(chosen, ReportConfig)
-        assert run_command(chosen) == 64
-    assert capsys.readouterr() == ("", "nodeclient: there are 2 jobs, name one: mnist, cifar\n")

@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -90,16 +91,14 @@ def test_nodes_that_run_meet_at_the_endpoint_and_have_the_ranks_that_they_wish_f
     coordinator: Coordinator, script: Path
 ) -> None:
     at = ("--nnodes", "2", "--rdzv-backend", "etcd-v2", "--rdzv-endpoint", coordinator.endpoint, "--rdzv-id", "wishes")
-    first = Program(BIN / "nodeclient", "run", *at, "--node-rank", "1", "--topology", "a", script)
-    second = Program(BIN / "nodeclient", "run", *at, "--node-rank", "0", "--topology", "b", script)
-    try:
+    with (
+        Program(BIN / "nodeclient", "run", *at, "--node-rank", "1", "--topology", "a", script) as first,
+        Program(BIN / "nodeclient", "run", *at, "--node-rank", "0", "--topology", "b", script) as second,
+    ):
         assert (first.wait(), second.wait()) == (0, 0)
         assert [worker["GROUP_RANK"] for worker in reported(first.output)] == ["1"]
         assert [worker["GROUP_RANK"] for worker in reported(second.output)] == ["0"]
         assert f"no etcd is used, but coordinatord, which is expected at {coordinator.endpoint}" in first.output
-    finally:
-        first.close()
-        second.close()
 
 
 def test_the_end_is_the_workers_own_end(tmp_path: Path) -> None:
@@ -137,17 +136,13 @@ def interrupted(tmp_path: Path, module: str, *prefix: str) -> Program:
     "module", ["coordinatord.runtime.logs", "nodeclient.config", "asyncio", "nodeclient.shell.node"]
 )
 def test_ctrl_c_while_modules_are_imported_ends_it_without_a_word(module: str, tmp_path: Path) -> None:
-    node = interrupted(tmp_path, module)
-    try:
+    with interrupted(tmp_path, module) as node:
         assert (node.wait(), node.lines) == (130, ["importing"])
-    finally:
-        node.close()
 
 
 def test_ctrl_c_that_a_shell_has_it_ignore_is_ignored_from_the_start(tmp_path: Path) -> None:
-    node = interrupted(tmp_path, "coordinatord.runtime.logs", "sh", "-c", "trap '' INT; exec \"$@\"", "sh")
-    try:
+    with closing(
+        interrupted(tmp_path, "coordinatord.runtime.logs", "sh", "-c", "trap '' INT; exec \"$@\"", "sh")
+    ) as node:
         node.signal(signal.SIGTERM)
         assert (node.wait(), node.lines) == (143, ["importing"])
-    finally:
-        node.close()

@@ -44,12 +44,9 @@ def script(tmp_path: Path) -> str:
 @contextmanager
 def training(*command: str) -> Iterator[Program]:
     """Start a nodeclient, wait until its worker trains, and end it after the test."""
-    node = Program(BIN / "nodeclient", *command, environ=clean_environ())
-    try:
+    with Program(BIN / "nodeclient", *command, environ=clean_environ()) as node:
         node.await_line("training")
         yield node
-    finally:
-        node.close()
 
 
 COMMANDS = {

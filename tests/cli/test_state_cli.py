@@ -14,7 +14,6 @@ from coordinatord.config.serve_flags import ServeConfig
 from coordinatord.config.state_flags import ReplayConfig, StateConfig
 from coordinatord.config.subcommands import Config
 from coordinatord.core.rounds.values.records import NodeDrained, NodeUndrained
-from coordinatord.runtime.settings import SettingsError
 from coordinatord.store.database import Database
 from coordinatord.store.directory import DATABASE
 from coordinatord.store.migrations import STEPS
@@ -70,22 +69,6 @@ def test_the_subcommands_have_flags_of_their_own() -> None:
     )
 
 
-def test_ephemeral_state_is_kept_nowhere() -> None:
-    assert directory_of("--ephemeral") is None
-    assert directory_of(COORDINATORD_EPHEMERAL="1") is None
-    assert directory_of("--ephemeral", COORDINATORD_STATE_DIR="/s") is None, "the flag wins"
-    assert directory_of("--state-dir", "/s", COORDINATORD_EPHEMERAL="1") == Path("/s"), "the flag wins"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "environ"),
-    [(("--ephemeral", "--state-dir", "/s"), {}), ((), {"COORDINATORD_EPHEMERAL": "1", "COORDINATORD_STATE_DIR": "/s"})],
-)
-def test_to_keep_state_and_not_to_keep_it_is_refused(arguments: tuple[str, ...], environ: Mapping[str, str]) -> None:
-    with pytest.raises(SettingsError, match="give --state-dir, or --ephemeral to keep state in memory only, and not"):
-        parse(*arguments, **environ)
-
-
 # Which ones serve
 
 
@@ -117,14 +100,11 @@ def stored(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_a_second_daemon_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
-    first = Program(*SERVE, "--state-dir", tmp_path)
-    try:
+    with Program(*SERVE, "--state-dir", tmp_path) as first:
         first.await_line("coordinatord listening on")
         words = f"another coordinatord has it (process {first.pid})"
         check_refusal(*SERVE, "--state-dir", tmp_path, code=74, words=words)
         assert first.stop() == 0
-    finally:
-        first.close()
 
 
 @pytest.mark.slow

@@ -10,11 +10,9 @@ import msgpack
 import pytest
 
 from coordinatord.runtime import __version__
-from nodeclient.config.operate import StatusConfig
-from nodeclient.config.parse import parse
 from tests.support.canned_http import a_job, a_node, body, canned, packed
 from tests.support.cluster import Cluster, Coordinator
-from tests.support.commands import run_command
+from tests.support.commands import command_at
 from tests.support.programs import BIN, Program, run
 from tests.support.screens import Screen, on_terminal
 
@@ -48,9 +46,7 @@ def here(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, st
     """Run `nodeclient status` within this process; return its exit code, output and errors."""
 
     def ask(endpoint: str, *arguments: str) -> tuple[int, str, str]:
-        chosen = parse(["status", "--coord", endpoint, *arguments], {})
-        assert isinstance(chosen, StatusConfig)
-        return (run_command(chosen), *capsys.readouterr())
+        return (command_at(endpoint, "status", *arguments), *capsys.readouterr())
 
     return ask
 

@@ -44,12 +44,9 @@ def on_a_terminal(
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     join = (BIN / "nodeclient", "join", "--coord", endpoint, "--node-id", "a")
     inputs, outputs = (terminal, terminal) if both else (subprocess.DEVNULL, subprocess.PIPE)
-    node = Program(*around, *join, *flags, "--", *command, stdin=inputs, stdout=outputs, stderr=terminal)
-    os.close(terminal)
-    try:
+    with Program(*around, *join, *flags, "--", *command, stdin=inputs, stdout=outputs, stderr=terminal) as node:
+        os.close(terminal)
         yield node, controller
-    finally:
-        node.close()
 
 
 def read_terminal(controller: int, pattern: str) -> str:

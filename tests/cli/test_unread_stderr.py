@@ -53,23 +53,19 @@ def drain(url: str, name: str) -> None:
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_a_coordinator_serves_and_ends_though_nobody_reads_its_log(unread: tuple[int, int], form: str) -> None:
     read, write = unread
-    daemon = Program(*DAEMON, "--log-format", form, stderr=write)
-    try:
+    with Program(*DAEMON, "--log-format", form, stderr=write) as daemon:
         url = daemon.await_line(r"coordinatord listening on (\S+)")[1]
         for number in range(DRAINS):
             drain(url, f"gpu{number}")
         assert daemon.stop() == 0
         first = os.read(read, 65_536).decode().splitlines()[0]
         assert (json.loads(first)["message"] if form == "json" else first).find("state is kept in memory") >= 0
-    finally:
-        daemon.close()
 
 
 def test_what_a_bug_has_said_last_comes_out_below_all_that_was_logged(unread: tuple[int, int]) -> None:
     read, write = unread
     fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 65_536)  # a traceback has the path of this checkout in every line
-    daemon = Program(sys.executable, "-c", STUMBLE, *DAEMON[1:], stderr=write)
-    try:
+    with Program(sys.executable, "-c", STUMBLE, *DAEMON[1:], stderr=write) as daemon:
         url = daemon.await_line(r"coordinatord listening on (\S+)")[1]
         with pytest.raises(OSError, match=r"."):
             drain(url, "gpu1")
@@ -78,8 +74,6 @@ def test_what_a_bug_has_said_last_comes_out_below_all_that_was_logged(unread: tu
         assert "coordinatord 0.1.0 serves" in "\n".join(said[:3])
         assert any("ZeroDivisionError" in line for line in said[-4:-1])
         assert said[-1] == "coordinatord: this is a bug of coordinatord, please report it with the lines above"
-    finally:
-        daemon.close()
 
 
 def test_on_a_terminal_one_line_says_where_it_serves_in_words_that_can_be_used() -> None:

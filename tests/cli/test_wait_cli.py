@@ -1,7 +1,7 @@
 """`nodeclient wait`: it ends when the job does, with the exit code of the job's nodes."""
 
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ def test_it_ends_over_a_restart_of_the_coordinator_with_the_code_of_the_nodes(
     with ExitStack() as stack:
         stack.callback(cluster.close)
         gate = stack.enter_context((tmp_path / "gate").open("w"))
-        waiting = stack.enter_context(closing(Program(*WAIT, coordinator.endpoint)))
+        waiting = stack.enter_context(Program(*WAIT, coordinator.endpoint))
         waiting.await_line("job mnist is [a-z]+, and is waited for")
         coordinator.stop()
         waiting.await_line("trying again")

@@ -108,8 +108,7 @@ def test_a_watch_that_is_put_aside_gives_the_terminal_back_for_so_long(tmp_path:
 
 def test_a_watch_outlives_the_coordinator(own_coordinator: Callable[..., Coordinator], tmp_path: Path) -> None:
     coordinator = own_coordinator(state_dir=tmp_path)
-    cluster = Cluster(coordinator, "mnist")
-    try:
+    with Cluster(coordinator, "mnist") as cluster:
         cluster.join("a", "--nnodes", "1")
         cluster.await_round(1)
         with on_terminal(BIN / "nodeclient", "status", "--coord", coordinator.endpoint, "--watch") as terminal:
@@ -121,8 +120,6 @@ def test_a_watch_outlives_the_coordinator(own_coordinator: Callable[..., Coordin
             terminal.await_text(rf"^{TITLE}\n\njob mnist  running")
             terminal.type("q")
             assert terminal.wait() == 0
-    finally:
-        cluster.close()
 
 
 def test_a_watch_in_a_pipe_writes_a_block_at_each_change(cluster: Cluster) -> None:
@@ -131,8 +128,7 @@ def test_a_watch_in_a_pipe_writes_a_block_at_each_change(cluster: Cluster) -> No
     first = cluster.await_round(1)
     cluster.await_state(state="running")
     watch = (BIN / "nodeclient", "status", "--coord", cluster.coordinator.endpoint, "--watch", cluster.job)
-    text, lines = Program(*watch), Program(*watch, "--json")
-    try:
+    with Program(*watch) as text, Program(*watch, "--json") as lines:
         for program in (text, lines):
             program.await_line("all workers are started")
         kill_quietly(first.workers[0].pid, signal.SIGUSR2)
@@ -140,9 +136,6 @@ def test_a_watch_in_a_pipe_writes_a_block_at_each_change(cluster: Cluster) -> No
             program.await_line("round.? ?:? ?2")
             program.signal(signal.SIGINT)
             assert program.wait() == 130
-    finally:
-        text.close()
-        lines.close()
     blocks = "\n".join(text.lines).split("\n\n")
     assert len(blocks) <= 5, "nothing is said again that has not changed"
     assert all(re.match(rf"\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\dZ\njob {cluster.job}  ", block) for block in blocks)

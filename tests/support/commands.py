@@ -4,11 +4,15 @@ import sys
 
 from coordinatord.protocol.errors import OperationalError
 from nodeclient.cli import operate
-from nodeclient.config.operate import OperateConfig
+from nodeclient.config.join_config import JoinConfig
+from nodeclient.config.operate import CrashReplayConfig
+from nodeclient.config.parse import parse
 
 
-def run_command(chosen: OperateConfig) -> int:
-    """Run it; return the exit code. Errors are on standard error, as the program writes them."""
+def command_at(endpoint: str, verb: str, *arguments: str) -> int:
+    """Run it at a coordinator; return the exit code. Errors are on standard error, as the program writes them."""
+    chosen = parse([verb, "--coord", endpoint, *arguments], {})
+    assert not isinstance(chosen, JoinConfig | CrashReplayConfig)
     try:
         return operate(chosen)
     except OperationalError as error:

@@ -1,6 +1,5 @@
 """The HTTP API, and the error when the server cannot listen."""
 
-import socket
 from urllib.parse import quote
 
 import pytest
@@ -65,14 +64,6 @@ async def test_an_error_has_the_form_of_any_answer(start: Start, kind: str) -> N
         async with ClientSession(headers={"Accept": kind}) as client, client.post(f"{server.url}/v1/jobs") as answer:
             assert (answer.status, answer.content_type, answer.headers["Allow"]) == (405, kind, "GET, HEAD")
             assert b"takes GET, HEAD, not POST" in await answer.read()
-
-
-async def test_a_port_in_use_is_said_with_what_to_do() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(ListenError, match=rf"port {port} on 127.0.0.1 is in use: .*--port"):
-            async with serve(ListenAddress("127.0.0.1", port), Policy(), MemoryStore()):
-                pass
 
 
 @pytest.mark.parametrize("host", ["203.0.113.7", "no-such-host.invalid"])
