@@ -17,7 +17,7 @@ from statistics import median
 
 import uvloop
 from daemon import etcd_of
-from tables import BenchmarkError, Table, add_flags, give_up, positive, runs_words, sizes, spread, write_report
+from tables import Table, add_flags, errors_in_one_line, positive, runs_words, sizes, spread, write_report
 
 from coordinatord.store.interface import Store
 from coordinatord.store.sqlite_store import SqliteStore
@@ -85,13 +85,10 @@ def main() -> None:
     add_flags(parser, repeat=3)
     options = parser.parse_args()
     runs: dict[str, list[Run]] = {side: [] for side in SIDES.values()}
-    try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            for _ in range(options.repeat):
-                for members, side in SIDES.items():
-                    runs[side].append(runner.run(measure(members, options.commits, options.joins)))
-    except (BenchmarkError, TimeoutError, BaseExceptionGroup) as error:
-        give_up("commit", error)
+    with errors_in_one_line("commit"), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        for _ in range(options.repeat):
+            for members, side in SIDES.items():
+                runs[side].append(runner.run(measure(members, options.commits, options.joins)))
     table = Table(runs_words(options.repeat), *runs)
     table.add("a commit of one record, median, ms", *(_cell(each, "commit_median_ms") for each in runs.values()))
     table.add("  one in a hundred takes longer than, ms", *(_cell(each, "commit_late_ms") for each in runs.values()))

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from hangs_training import HANGS, hang_of
-from tables import BenchmarkError, Table, add_flags, give_up, positive, spread, write_report
+from tables import BenchmarkError, Table, add_flags, errors_in_one_line, positive, spread, write_report
 
 from coordinatord.core.watching.look_comparison import APART_S
 from tests.support.cluster import Cluster, Coordinator
@@ -238,17 +238,16 @@ def main() -> None:
     options = parser.parse_args()
     flags = ("--hang-timeout", options.hang_timeout) if options.hang_timeout else ()
     try:
-        hangs = read_report(options.json) if options.resume else []
-        for layout in options.layouts.split(","):
-            if options.calm:
-                alarms, notices, step = stay_calm(options.calm, layout, *flags)
-                print(f"{options.calm} minutes, {step} steps: {len(alarms)} false alarms, {len(notices)} notices")
-                print("".join(f"  {alarm}\n" for alarm in alarms), end="", flush=True)
-            else:
-                add_to(hangs, layout, options, *flags)
-                print(table([hang for hang in hangs if hang.layout == layout], layout), flush=True)
-    except BenchmarkError as error:
-        give_up("hangs", error)
+        with errors_in_one_line("hangs"):
+            hangs = read_report(options.json) if options.resume else []
+            for layout in options.layouts.split(","):
+                if options.calm:
+                    alarms, notices, step = stay_calm(options.calm, layout, *flags)
+                    print(f"{options.calm} minutes, {step} steps: {len(alarms)} false alarms, {len(notices)} notices")
+                    print("".join(f"  {alarm}\n" for alarm in alarms), end="", flush=True)
+                else:
+                    add_to(hangs, layout, options, *flags)
+                    print(table([hang for hang in hangs if hang.layout == layout], layout), flush=True)
     except KeyboardInterrupt:
         sys.exit("hangs: interrupted; with --json and --resume it goes on")
 

@@ -24,7 +24,7 @@ from threading import Event
 from launchers import SIDES, prepare, running_job
 from recovery_jobs import TRAINING, Job
 from recovery_parts import last
-from tables import BenchmarkError, Table, add_flags, give_up, positive, runs_words, spread, write_report
+from tables import BenchmarkError, Table, add_flags, errors_in_one_line, positive, runs_words, spread, write_report
 
 from tests.support.cluster import Coordinator
 from tests.support.programs import BIN, TIMEOUT_S, Program, clean_environ
@@ -166,14 +166,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     prepare()
     runs: list[dict[str, object]] = []
     figures: dict[tuple[str, str], list[float]] = {}
-    try:
+    with errors_in_one_line("host"):
         for _, side in product(range(options.repeat), SIDES):
             measured = measure(side, options.seconds)
             runs.append({"side": side, **measured})
             for name, value in measured.items():
                 figures.setdefault((side, name), []).append(value)
-    except BenchmarkError as error:
-        give_up("host", error)
     table = Table(f"on the training host; {runs_words(options.repeat)}", *SIDES)
     for name, (words, spec) in ROWS.items():
         table.add(words, *(spread(figures.get((side, name), []), spec) for side in SIDES))

@@ -21,7 +21,7 @@ from tables import (
     add_etcd_flag,
     add_flags,
     allow_connections,
-    give_up,
+    errors_in_one_line,
     runs_words,
     sizes,
     spread,
@@ -112,15 +112,12 @@ def main() -> None:
     add_etcd_flag(parser)
     options = parser.parse_args()
     report = []
-    try:
+    with errors_in_one_line("idle"), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         allow_connections(max(options.nodes))
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            for size in options.nodes:
-                runs = [runner.run(measure(size, options.seconds, options.etcd)) for _ in range(options.repeat)]
-                print(table(runs), flush=True)
-                report += [asdict(run) for run in runs]
-    except (BenchmarkError, TimeoutError, BaseExceptionGroup) as error:
-        give_up("idle", error)
+        for size in options.nodes:
+            runs = [runner.run(measure(size, options.seconds, options.etcd)) for _ in range(options.repeat)]
+            print(table(runs), flush=True)
+            report += [asdict(run) for run in runs]
     write_report(options.json, "idle", report)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from laggards_training import BACKWARD_S
-from tables import BenchmarkError, Table, add_flags, give_up, spread, write_report
+from tables import BenchmarkError, Table, add_flags, errors_in_one_line, spread, write_report
 
 from tests.support.cluster import Cluster, Coordinator
 from tests.support.programs import BIN, run, wait_until
@@ -109,8 +109,7 @@ def main() -> None:
     parser.add_argument("--part", type=float, default=0.1, help="of a backward pass, by which it is slower (0.1)")
     options = parser.parse_args()
     laggards: list[Laggard] = []
-    coordinator = Coordinator()
-    try:
+    with errors_in_one_line("laggards"), Coordinator() as coordinator:
         for layout in options.layouts.split(","):
             for number in range(options.repeat):
                 found = measure(coordinator, number, layout, options.part)
@@ -118,10 +117,6 @@ def main() -> None:
                 judged = "right" if found.right else f"it is rank {found.slowed}"
                 print(f"  {layout}, {judged}, {found.steps} steps: {found.sentence or 'nobody is named'}", flush=True)
         print(table(laggards), flush=True)
-    except BenchmarkError as error:
-        give_up("laggards", error)
-    finally:
-        coordinator.close()
     write_report(options.json, "laggards", [asdict(laggard) for laggard in laggards])
 
 

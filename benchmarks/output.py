@@ -19,7 +19,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from tables import BenchmarkError, Table, add_flags, give_up, positive, runs_words, sizes, spread, write_report
+from tables import (
+    BenchmarkError,
+    Table,
+    add_flags,
+    errors_in_one_line,
+    positive,
+    runs_words,
+    sizes,
+    spread,
+    write_report,
+)
 
 from nodeclient.output.log_paths import LogPaths
 from nodeclient.output.output import Output
@@ -177,13 +187,11 @@ def main() -> None:
     parser.add_argument("--torchrun", action="store_true", help="next to torchrun, which must be installed")
     options = parser.parse_args()
     report = []
-    try:
+    with errors_in_one_line("output"):
         for workers in options.workers:
             ways = measure(workers, options.lines, options.repeat, torchrun=options.torchrun)
             print(table(ways), flush=True)
             report += [asdict(figure) for figures in ways for figure in figures]
-    except BenchmarkError as error:
-        give_up("output", error)
     write_report(options.json, "output", report)
 
 

@@ -28,7 +28,7 @@ from launchers import COORDINATOR_HOST, IN_PLACE, PRELOAD, SIDES, prepare, runni
 from recovery_jobs import LAST_CALL_S, TORCHRUN_SETTINGS, Job
 from recovery_parts import STARTED_PARTS, STOPPED_PARTS, last, of_round, parts, steps, total, worker_parts
 from rival_jobs import RIVALS, add_rivals_flag, without_missing
-from tables import BenchmarkError, Table, add_flags, give_up, positive, runs_words, spread, write_report
+from tables import BenchmarkError, Table, add_flags, errors_in_one_line, positive, runs_words, spread, write_report
 
 from tests.support.hosts import Hosts
 
@@ -317,12 +317,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     prepare()
     outcomes: list[Outcome] = []
     try:
-        for outcome in outcomes_of(options):
-            outcomes.append(outcome)  # one by one, so that an error does not hide those before it
-            words = SCENARIOS[outcome.scenario].words
-            print(f"{words}, {outcome.side}: {cell([outcome])}", file=sys.stderr, flush=True)
-    except BenchmarkError as error:
-        give_up("recovery", error)
+        with errors_in_one_line("recovery"):
+            for outcome in outcomes_of(options):
+                outcomes.append(outcome)  # one by one, so that an error does not hide those before it
+                words = SCENARIOS[outcome.scenario].words
+                print(f"{words}, {outcome.side}: {cell([outcome])}", file=sys.stderr, flush=True)
     finally:
         report(outcomes, options)
         write_report(options.json, "recovery", [asdict(outcome) for outcome in outcomes])

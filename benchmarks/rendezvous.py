@@ -24,7 +24,7 @@ from tables import (
     add_etcd_flag,
     add_flags,
     allow_connections,
-    give_up,
+    errors_in_one_line,
     runs_words,
     sizes,
     spread,
@@ -176,13 +176,11 @@ def _compare(runs: Sequence[Run], rivals: Sequence[RivalRun]) -> str:
 def main() -> None:
     """Run as the flags say. Exits with 0, or with 1 after one line that says why not."""
     options = _parse()
-    try:
+    with errors_in_one_line("rendezvous"):
         allow_connections(max(options.nodes))
         gc.disable()  # A collection would halt all nodes together, which never happens on hosts of their own.
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             _measure_all(runner, options)
-    except (BenchmarkError, TimeoutError, BaseExceptionGroup) as error:
-        give_up("rendezvous", error)
 
 
 def _measure_all(runner: asyncio.Runner, options: argparse.Namespace) -> None:

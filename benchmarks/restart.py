@@ -20,7 +20,7 @@ from pathlib import Path
 
 from daemon import COORDINATORD, server
 from msgspec.structs import replace
-from tables import BenchmarkError, Table, add_flags, give_up, positive, runs_words, spread, write_report
+from tables import BenchmarkError, Table, add_flags, errors_in_one_line, positive, runs_words, spread, write_report
 
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.values.records import JobForgotten, Record
@@ -164,15 +164,12 @@ def main() -> None:
     size = options.nodes, options.over, options.over_nodes, options.rounds
     jobs = min(options.over + 1, Policy().jobs_max)
     runs: list[Run] = []
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            state, nothing = Path(folder, "state"), Path(folder, "empty")
-            records = fill(state, *size)
-            for _ in range(options.repeat):
-                restored, empty = asyncio.run(start(state, jobs)), asyncio.run(start(nothing, 0))
-                runs.append(Run(*size, records, restored, empty, bare(state)))
-    except (BenchmarkError, TimeoutError) as error:
-        give_up("restart", error)
+    with errors_in_one_line("restart"), tempfile.TemporaryDirectory() as folder:
+        state, nothing = Path(folder, "state"), Path(folder, "empty")
+        records = fill(state, *size)
+        for _ in range(options.repeat):
+            restored, empty = asyncio.run(start(state, jobs)), asyncio.run(start(nothing, 0))
+            runs.append(Run(*size, records, restored, empty, bare(state)))
     print(table(runs))
     write_report(options.json, "restart", [asdict(run) for run in runs])
 

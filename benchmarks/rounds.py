@@ -21,7 +21,7 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
-from tables import BenchmarkError, Table, add_flags, give_up, positive, runs_words, spread, write_report
+from tables import BenchmarkError, Table, add_flags, errors_in_one_line, positive, runs_words, spread, write_report
 
 from tests.support.cluster import Cluster, Coordinator
 from tests.support.programs import TIMEOUT_S
@@ -195,10 +195,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=positive, default=500, help="of one job, from 4 on (default: 500)")
     add_flags(parser, repeat=1)
     options = parser.parse_args()
-    try:
+    with errors_in_one_line("rounds"):
         runs = [measure(max(options.rounds, 4)) for _ in range(options.repeat)]
-    except (BenchmarkError, OSError) as error:
-        give_up("rounds", error)
     print(table(runs))
     write_report(options.json, "rounds", [asdict(run) for run in runs])
 

@@ -23,7 +23,7 @@ from tables import (
     Table,
     add_flags,
     allow_connections,
-    give_up,
+    errors_in_one_line,
     positive,
     runs_words,
     spread,
@@ -154,14 +154,11 @@ def main() -> None:
     add_flags(parser, repeat=1)
     options = parser.parse_args()
     runs: list[Run] = []
-    try:
+    with errors_in_one_line("scrape"), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         allow_connections(options.jobs * options.nodes)
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            for _ in range(options.repeat):
-                run = runner.run(measure(options.jobs, options.nodes, options.scrapes))
-                runs.append(run)
-    except (BenchmarkError, TimeoutError, BaseExceptionGroup) as error:
-        give_up("scrape", error)
+        for _ in range(options.repeat):
+            run = runner.run(measure(options.jobs, options.nodes, options.scrapes))
+            runs.append(run)
     print(table(runs))
     write_report(options.json, "scrape", [asdict(run) for run in runs])
 

@@ -25,7 +25,7 @@ from tables import (
     Table,
     add_flags,
     allow_connections,
-    give_up,
+    errors_in_one_line,
     positive,
     runs_words,
     spread,
@@ -158,13 +158,10 @@ def main() -> None:
     add_flags(parser, repeat=5)
     options = parser.parse_args()
     runs: list[Run] = []
-    try:
+    with errors_in_one_line("stacks"), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         allow_connections(options.ranks)
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            for _ in range(options.repeat):
-                runs.append(runner.run(measure(options.ranks)))  # noqa: PERF401 - each is a life of a coordinatord
-    except (BenchmarkError, TimeoutError, BaseExceptionGroup) as error:
-        give_up("stacks", error)
+        for _ in range(options.repeat):
+            runs.append(runner.run(measure(options.ranks)))  # noqa: PERF401 - each is a life of a coordinatord
     print(table(runs))
     print(f"  {runs[-1].sentence}")
     write_report(options.json, "stacks", [asdict(run) for run in runs])

@@ -17,11 +17,10 @@ from daemon import coordinatord
 from fleet_process import Beats, fleet_process
 from probe import probe
 from tables import (
-    BenchmarkError,
     Table,
     add_flags,
     allow_connections,
-    give_up,
+    errors_in_one_line,
     positive,
     runs_words,
     spread,
@@ -140,14 +139,11 @@ def main() -> None:
     add_flags(parser, repeat=1)
     options = parser.parse_args()
     runs: list[Run] = []
-    try:
+    with errors_in_one_line("storm"), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         allow_connections(options.members + options.nodes)
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            for _ in range(options.repeat):
-                run = measure(options.members, options.nodes, options.within, options.quiet)
-                runs.append(runner.run(run))
-    except (BenchmarkError, TimeoutError, BaseExceptionGroup) as error:
-        give_up("storm", error)
+        for _ in range(options.repeat):
+            run = measure(options.members, options.nodes, options.within, options.quiet)
+            runs.append(runner.run(run))
     print(table(runs, options.within))
     write_report(options.json, "storm", [asdict(run) for run in runs])
 

@@ -14,7 +14,8 @@ import os
 import platform
 import resource
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median
@@ -139,9 +140,13 @@ def first_of(error: BaseException) -> BaseException:
     return error
 
 
-def give_up(program: str, error: BaseException) -> None:
-    """End with 1 after one line that says why there are no figures; raise an unexpected error."""
-    first = first_of(error)
-    if not isinstance(first, BenchmarkError | TimeoutError):
-        raise error
-    sys.exit(f"{program}: {str(first) or 'not done in time'}")
+@contextmanager
+def errors_in_one_line(program: str) -> Iterator[None]:
+    """End the program with 1 after one line that says why there are no figures. Let an unexpected error pass."""
+    try:
+        yield
+    except (BenchmarkError, TimeoutError, BaseExceptionGroup) as error:
+        first = first_of(error)
+        if not isinstance(first, BenchmarkError | TimeoutError):
+            raise
+        sys.exit(f"{program}: {str(first) or 'not done in time'}")

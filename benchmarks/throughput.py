@@ -19,7 +19,7 @@ import uvloop
 from daemon import NO_HEARTBEAT_S, Server, coordinatord, server, trusting_context
 from fleet import fleet_of
 from link import Access, Link, framed
-from tables import BenchmarkError, Table, add_flags, give_up, positive, runs_words, spread, write_report
+from tables import BenchmarkError, Table, add_flags, errors_in_one_line, positive, runs_words, spread, write_report
 
 from coordinatord.protocol.codec import encode
 from coordinatord.protocol.messages import SESSION_PATH
@@ -174,14 +174,12 @@ def main() -> None:
     if len(available) == 1:
         print("throughput: server and clients share the one core there is: look at the processor time, not at the rate")
     runs: list[Run] = []
-    try:
+    with errors_in_one_line("throughput"):
         gc.disable()  # The clients have no cycles, and a collection would be a pause of all of them.
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             for _ in range(options.repeat):
                 cores = (available[0], available[-1])
                 runs.append(runner.run(measure(options.clients, options.seconds, cores)))
-    except (BenchmarkError, TimeoutError, BaseExceptionGroup) as error:
-        give_up("throughput", error)
     print(table(runs))
     write_report(options.json, "throughput", [asdict(run) for run in runs])
 
