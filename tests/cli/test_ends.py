@@ -5,41 +5,24 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 
 from coordinatord.security.setup import FOLDER
 from nodeclient.host.ports import PortReservation
+from tests.support.canned_http import canned
 from tests.support.cluster import Cluster, Coordinator
 from tests.support.programs import BIN, Program, as_by_default, clean_environ, run
 
 pytestmark = pytest.mark.slow
 
 
-class AnswersNotFound(BaseHTTPRequestHandler):
-    """Some other web server."""
-
-    def do_GET(self) -> None:
-        """Know nothing."""
-        self.send_error(404)
-
-    def log_message(self, *_: object) -> None:
-        """Log nothing."""
-
-
 @contextmanager
 def other_server() -> Iterator[int]:
     """Serve something else; yield the port."""
-    with HTTPServer(("127.0.0.1", 0), AnswersNotFound) as server:
-        thread = threading.Thread(target=server.serve_forever, args=[0.05])
-        thread.start()
-        try:
-            yield server.server_port
-        finally:
-            server.shutdown()
-            thread.join()
+    with canned({}) as (endpoint, _):
+        yield int(endpoint.rpartition(":")[2])
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.canned_http import Answer, body, canned, hang_up, packed
+from tests.support.canned_http import Answer, body, canned, hang_up, in_turn, packed
 from tests.support.cluster import Cluster, Coordinator
 from tests.support.commands import command_at
 from tests.support.programs import BIN, Program, kill_quietly, run
@@ -48,16 +48,6 @@ def sent(*values: Any) -> bytes:
 
 def stream(said: bytes) -> Answer:
     return body(said, content_type="text/event-stream")
-
-
-def in_turn(*answers: Answer) -> Answer:
-    """Answer one request with each, and all later ones with the last."""
-    left = list(answers)
-
-    def answer(handler: BaseHTTPRequestHandler) -> None:
-        (left.pop(0) if len(left) > 1 else left[0])(handler)
-
-    return answer
 
 
 def operate(verb: str, coordinator: Coordinator, *names: str) -> None:

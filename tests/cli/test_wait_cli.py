@@ -2,13 +2,12 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.canned_http import a_job, canned, packed
+from tests.support.canned_http import a_job, canned, in_turn, packed
 from tests.support.cluster import Cluster, Coordinator
 from tests.support.programs import BIN, Program, run
 
@@ -56,12 +55,8 @@ def test_it_ends_over_a_restart_of_the_coordinator_with_the_code_of_the_nodes(
 )
 def test_it_ends_with_the_run_that_it_has_begun_with(earlier: list[dict[str, Any]], code: int, told: str) -> None:
     times = {"step": None, "opened_s": 5.0, "ended_s": 1.0, "goodput": None}
-    jobs = iter([a_job(), a_job(run="r-2", earlier=[run | times for run in earlier])])
-
-    def answer(handler: BaseHTTPRequestHandler) -> None:
-        packed(next(jobs))(handler)
-
-    with canned(answer) as (endpoint, _):
+    jobs = [a_job(), a_job(run="r-2", earlier=[run | times for run in earlier])]
+    with canned(in_turn(*map(packed, jobs))) as (endpoint, _):
         ended = run(*WAIT, endpoint, "mnist", "--timeout", "60")
     assert ended.returncode == code
     assert (ended.stderr + ended.stdout).splitlines()[-1] == told

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.canned_http import a_job, a_node, canned, packed
+from tests.support.canned_http import a_job, a_node, canned, in_turn, packed
 from tests.support.cluster import Cluster, Coordinator
-from tests.support.programs import BIN, Program, kill_quietly
+from tests.support.programs import BIN, Program
 from tests.support.screens import OnTerminal, on_terminal
 
 pytestmark = pytest.mark.slow
@@ -122,25 +122,25 @@ def test_a_watch_outlives_the_coordinator(own_coordinator: Callable[..., Coordin
             assert terminal.wait() == 0
 
 
-def test_a_watch_in_a_pipe_writes_a_block_at_each_change(cluster: Cluster) -> None:
-    flags = ("--nnodes", "1", "--max-restarts", "2")
-    cluster.join("a", *flags)
-    first = cluster.await_round(1)
-    cluster.await_state(state="running")
-    watch = (BIN / "nodeclient", "status", "--coord", cluster.coordinator.endpoint, "--watch", cluster.job)
-    with Program(*watch) as text, Program(*watch, "--json") as lines:
-        for program in (text, lines):
-            program.await_line("all workers are started")
-        kill_quietly(first.workers[0].pid, signal.SIGUSR2)
-        for program in (text, lines):
-            program.await_line("round.? ?:? ?2")
-            program.signal(signal.SIGINT)
-            assert program.wait() == 130
-    blocks = "\n".join(text.lines).split("\n\n")
-    assert len(blocks) <= 5, "nothing is said again that has not changed"
-    assert all(re.match(rf"\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\dZ\njob {cluster.job}  ", block) for block in blocks)
-    assert "\x1b" not in text.output
-    assert all(json.loads(line)["jobs"][0]["job"] == cluster.job for line in lines.lines)
+@pytest.mark.parametrize("flags", [(), ("--json",)], ids=["text", "json"])
+def test_a_watch_in_a_pipe_writes_a_block_at_each_change(flags: tuple[str, ...]) -> None:
+    """Ages, steps and paces change each second, and are no reason for another block."""
+    jobs = [
+        a_job(a_node("a", steps=[step], last_seen_s=step / 10), round=number, state_s=float(step))
+        for number, step in ((1, 1), (1, 2), (1, 3), (2, 4))
+    ]
+    with canned(in_turn(*map(packed, jobs))) as (endpoint, _):
+        with Program(BIN / "nodeclient", "status", "--coord", endpoint, "--watch", "mnist", *flags) as watch:
+            watch.await_line("round.? ?:? ?2")
+            watch.signal(signal.SIGINT)
+            assert watch.wait() == 130
+    if flags:
+        assert [json.loads(line)["jobs"][0]["round"] for line in watch.lines] == [1, 2]
+    else:
+        blocks = watch.output.strip().split("\n\n")
+        assert len(blocks) == 2
+        assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ\njob mnist  ", block) for block in blocks)
+    assert "\x1b" not in watch.output
 
 
 def test_jobs_that_have_ended_leave_the_screen_to_those_that_live() -> None:

@@ -41,6 +41,16 @@ def stands_by(leader: str) -> Answer:
     return answer
 
 
+def in_turn(*answers: Answer) -> Answer:
+    """Answer one request with each, and all later ones with the last."""
+    left = list(answers)
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        (left.pop(0) if len(left) > 1 else left[0])(handler)
+
+    return answer
+
+
 def hang_up(handler: BaseHTTPRequestHandler) -> None:
     """Close the connection without an answer."""
     handler.close_connection = True

@@ -6,12 +6,13 @@ To be imported by name into a `conftest.py`.
 import re
 import secrets
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from nodeclient.host.ports import PortReservation
 from tests.support.cluster import QUICK, Cluster, Coordinator
 
 NODE_TRACEBACK = re.compile(r'File "[^"]*(?<!/tests)/nodeclient/')
@@ -34,10 +35,16 @@ def coordinator() -> Iterator[Coordinator]:
 
 @pytest.fixture
 def own_coordinator() -> Iterator[Callable[..., Coordinator]]:
-    """Start coordinators that belong to one test alone, with the flags given."""
+    """Start coordinators that belong to one test alone, with the flags given; each has a port that no other gets.
+
+    So another one can be started at the port of one that was ended.
+    """
     with ExitStack() as stack:
 
         def start(*flags: str, **surroundings: Any) -> Coordinator:
+            if not surroundings.keys() & {"port", "prefix"}:
+                reservation = stack.enter_context(closing(PortReservation()))
+                surroundings["port"] = reservation.port
             program = Coordinator(*QUICK, *flags, **surroundings)
             stack.callback(program.close)
             return program

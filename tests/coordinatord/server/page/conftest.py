@@ -1,16 +1,15 @@
 """Fixtures of the page's tests: a real server, a real browser, and pages that must have no errors."""
 
 import re
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from tests.coordinatord.server.conftest import pytest_asyncio_loop_factories, start
 from tests.support.browser import CHROMIUM, Browser, Page
+from tests.support.canned_http import body, canned
 from tests.support.fixtures import cluster, coordinator, own_coordinator
 
 __all__ = ["cluster", "coordinator", "own_coordinator", "pytest_asyncio_loop_factories", "start"]
@@ -24,16 +23,6 @@ UNREACHABLE = re.compile(
 
 EVIL = "evil.example"
 """A name that leads to this machine, as all of these names do in the tests' browser."""
-
-
-class _Page(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(b"<title>cats</title>")
-
-    def log_message(self, *_: object) -> None:
-        """Log nothing."""
 
 
 @pytest.fixture(scope="session")
@@ -63,17 +52,10 @@ def open_page(browser: Browser) -> Iterator[Open]:
 @pytest.fixture
 def stranger(browser: Browser) -> Iterator[Page]:
     """Open a page that is not ours."""
-    # With a thread for each connection: a browser opens some in advance, on which it asks for nothing.
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Page) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        page = browser.open(f"http://{EVIL}:{server.server_port}/")
-        try:
+    with canned(body(b"<title>cats</title>", content_type="text/html")) as (endpoint, _):
+        port = endpoint.rpartition(":")[2]
+        with closing(browser.open(f"http://{EVIL}:{port}/")) as page:
             yield page
-        finally:
-            page.close()
-            server.shutdown()
-            thread.join()
 
 
 @pytest.fixture
