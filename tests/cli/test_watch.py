@@ -129,11 +129,13 @@ def test_a_watch_in_a_pipe_writes_a_block_at_each_change(flags: tuple[str, ...])
         a_job(a_node("a", steps=[step], last_seen_s=step / 10), round=number, state_s=float(step))
         for number, step in ((1, 1), (1, 2), (1, 3), (2, 4))
     ]
-    with canned(in_turn(*map(packed, jobs))) as (endpoint, _):
-        with Program(BIN / "nodeclient", "status", "--coord", endpoint, "--watch", "mnist", *flags) as watch:
-            watch.await_line("round.? ?:? ?2")
-            watch.signal(signal.SIGINT)
-            assert watch.wait() == 130
+    with (
+        canned(in_turn(*map(packed, jobs))) as (endpoint, _),
+        Program(BIN / "nodeclient", "status", "--coord", endpoint, "--watch", "mnist", *flags) as watch,
+    ):
+        watch.await_line("round.? ?:? ?2")
+        watch.signal(signal.SIGINT)
+        assert watch.wait() == 130
     if flags:
         assert [json.loads(line)["jobs"][0]["round"] for line in watch.lines] == [1, 2]
     else:
