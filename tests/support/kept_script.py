@@ -66,6 +66,18 @@ class Script:
         self.node.choose()
         return answer
 
+    def saved(self, kept: keeper.StepKeeper) -> int:
+        """Have the worker save, which it does; return the step."""
+        answer = self.save(kept)
+        assert isinstance(answer, Saved), answer
+        return answer.step
+
+    def not_saved(self, kept: keeper.StepKeeper) -> str:
+        """Have the worker save, which it does not; return why."""
+        answer = self.save(kept)
+        assert isinstance(answer, NotSaved), answer
+        return answer.why
+
 
 def network() -> nn.Module:
     """Return a network with buffers."""

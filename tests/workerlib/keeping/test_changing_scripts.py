@@ -10,7 +10,6 @@ from torch.nn.utils.prune import l1_unstructured
 
 from tests.support.kept_script import Objects, Script, network, state_of, train
 from tests.support.programs import wait_until
-from workerlib.contract.channel_messages import NotSaved, Saved
 from workerlib.keeping.kept_errors import UnfitStateError
 from workerlib.keeping.kept_objects import adapt
 from workerlib.keeping.pieces import SavedTensors
@@ -39,7 +38,7 @@ def test_a_group_of_parameters_that_is_added_later_is_kept_as_well(script: Scrip
                 unfreeze(objects)
             train(*objects.values())
             kept.step(step)
-        assert isinstance(answer := script.save(kept), Saved), answer
+        script.saved(kept)
         state = state_of(objects)
     for done in (2, 3):  # the second time, it was added by nobody but the round before
         fresh = last_layer()
@@ -50,7 +49,7 @@ def test_a_group_of_parameters_that_is_added_later_is_kept_as_well(script: Scrip
             assert state_of(fresh) == state
             train(*fresh.values())
             kept.step(done + 1)
-            assert isinstance(answer := script.save(kept), Saved), answer
+            script.saved(kept)
             state = state_of(fresh)
 
 
@@ -87,7 +86,7 @@ def test_tensors_that_a_script_makes_in_its_first_steps_come_back(script: Script
             objects["notes"]["seen"] = [*objects["notes"]["seen"], torch.tensor(step)]
             kept.step(step)
             wait_until("memory", lambda: not kept._saver.memory.awaited)
-        assert isinstance(answer := script.save(kept), Saved), answer
+        script.saved(kept)
     again = fresh()
     with script.runs(again) as (done, _):
         assert done == 5
@@ -128,7 +127,7 @@ def test_a_buffer_that_is_made_or_given_up_later_is_kept_as_it_is(script: Script
                 objects["model"].mean = None
             kept.step(step)
             wait_until("memory", lambda: not kept._saver.memory.awaited)
-        assert isinstance(answer := script.save(kept), Saved), answer
+        script.saved(kept)
     again = fresh()
     with script.runs(again) as (done, _):
         assert done == 2
@@ -175,9 +174,7 @@ def test_no_step_is_kept_of_a_module_that_was_another_one_when_keep_was_called(
         change(model)
         train(model, optimizer)
         kept.step(1)
-        answer = script.save(kept)
-        assert isinstance(answer, NotSaved), answer
-        assert "model has other parameters or buffers than when keep() was called" in answer.why
+        assert "model has other parameters or buffers than when keep() was called" in script.not_saved(kept)
 
 
 def test_a_buffer_that_is_not_in_the_state_dict_may_come_later(script: Script) -> None:
@@ -185,7 +182,7 @@ def test_a_buffer_that_is_not_in_the_state_dict_may_come_later(script: Script) -
         train(model, optimizer)
         model.register_buffer("cache", torch.ones(2), persistent=False)
         kept.step(0)
-        assert isinstance(answer := script.save(kept), Saved), answer
+        script.saved(kept)
 
 
 def test_a_step_that_begins_while_the_one_before_is_copied_spoils_no_state(script: Script) -> None:
@@ -197,8 +194,6 @@ def test_a_step_that_begins_while_the_one_before_is_copied_spoils_no_state(scrip
             kept.step(step)
             script.await_memory(kept)
         weights.changes = True
-        answer = script.save(kept)
-        assert isinstance(answer, NotSaved)
-        assert answer.why == "tensors have changed while they were copied"
+        assert script.not_saved(kept) == "tensors have changed while they were copied"
         weights.changes = False
     assert script.node.choose().step == -1

@@ -11,7 +11,6 @@ from torch.optim import Optimizer
 
 from tests.support.kept_script import Objects, Script, network
 from tests.support.programs import wait_until
-from workerlib.contract.channel_messages import NotSaved, Saved
 from workerlib.keeping.kept_errors import KeptStateError
 from workerlib.keeping.plain_values import BYTES_MAX
 
@@ -131,7 +130,7 @@ def test_an_optimizer_goes_on_with_its_state(script: Script, make: Make, network
             train(objects)
             kept.step(step)
             wait_until("memory for what has grown", lambda: not kept._saver.memory.awaited)
-        assert isinstance(answer := script.save(kept), Saved), answer
+        script.saved(kept)
         before = states(objects)
     train(objects)
     after = states(objects), shown(objects["model"].state_dict())
@@ -155,7 +154,7 @@ def test_elements_that_lie_far_apart_or_share_memory_come_back_without_that(
     with script.runs(objects) as (_, kept):
         train(objects)
         kept.step(0)
-        assert isinstance(answer := script.save(kept), Saved), answer
+        script.saved(kept)
     back = fresh()
     with script.runs(back):
         for parameter, former in zip(back["model"].parameters(), objects["model"].parameters(), strict=True):
@@ -187,7 +186,7 @@ def test_large_tensors_of_an_object_are_big_state(script: Script) -> None:
             held.state["tensors"][0].add_(1)
             held.state["number"] = step
             kept.step(step)
-        assert isinstance(answer := script.save(kept), Saved), answer
+        script.saved(kept)
         before = [each.clone() for each in held.state["tensors"]]
     back = Holder(torch.zeros(1))
     with script.runs({"held": back}) as (done, _):
@@ -219,9 +218,7 @@ def test_what_would_come_back_as_something_else_is_refused_in_words(script: Scri
     with script.runs(objects) as (_, kept):
         train({"model": model, "optimizer": objects["o"]})
         kept.step(0)
-        answer = script.save(kept)
-        assert isinstance(answer, NotSaved)
-        assert words in answer.why
+        assert words in script.not_saved(kept)
 
 
 def test_a_sparse_tensor_of_an_object_is_refused_before_the_first_step(script: Script) -> None:

@@ -20,7 +20,7 @@ from tests.support.kept_script import Objects, Script, do_steps, network, state_
 from tests.support.programs import wait_until
 from workerlib import Context
 from workerlib.contract.arena import GENERATIONS
-from workerlib.contract.channel_messages import BEFORE_NAMED, Halted, Hello, NotSaved, Reserve, Saved
+from workerlib.contract.channel_messages import BEFORE_NAMED, Halted, Hello, Reserve, Saved
 from workerlib.keeping.keeper import StepKeeper, keep
 from workerlib.keeping.kept_errors import KeptStateError
 
@@ -124,7 +124,7 @@ def test_it_comes_back_to_the_last_bit(script: Script, make: Callable[[], Object
             for tensor in objects.get("tensors", {}).values():
                 tensor.copy_(tensor + 1 if tensor.dtype == torch.int64 else tensor.clone())
             kept.step(step)
-        assert isinstance(answer := script.save(kept), Saved), answer
+        script.saved(kept)
         before = state_of(objects)
     fresh = make()
     for tensor in fresh.get("tensors", {}).values():
@@ -152,7 +152,7 @@ def test_a_generator_goes_on_in_place(script: Script, make: Callable[[], Any], d
         draw(dice)
         train(model, optimizer)
         kept.step(3)
-        assert isinstance(answer := script.save(kept), Saved), answer
+        script.saved(kept)
     fresh = make()
     with script.runs({"model": model, "optimizer": optimizer, "dice": fresh}) as (done, _):
         assert done == 3
@@ -224,9 +224,7 @@ def test_a_value_that_cannot_be_kept_any_more_is_not_the_end_of_training(
             train(model, optimizer)
             notes["best"] = Strange() if step > 1 else step
             kept.step(step)
-        answer = script.save(kept)
-        assert isinstance(answer, NotSaved)
-        assert answer.why.startswith("notes.best is a tests.workerlib.keeping.test_odd_scripts.Strange")
+        assert script.not_saved(kept).startswith("notes.best is a tests.workerlib.keeping.test_odd_scripts.Strange")
     assert [record.getMessage().split(": ")[1][:10] for record in caplog.records] == ["notes.best"]
 
 
@@ -245,8 +243,7 @@ def test_what_grows_is_kept_at_its_next_step(script: Script) -> None:
             wait_until("memory", lambda: kept._saver.memory._waiting is None)
         train(model, optimizer)
         kept.step(20)
-        assert isinstance(answer := script.save(kept), Saved), answer
-        assert answer.step == 20
+        assert script.saved(kept) == 20
     script.round += 1
     assert script.node.resume.step == 20
 
@@ -259,9 +256,7 @@ def test_an_error_within_the_optimizer_leaves_no_state(script: Script) -> None:
         with suppress(ZeroDivisionError):
             train(model, optimizer)
         kept.close(failed=True)
-        answer = script.save(kept)
-        assert isinstance(answer, NotSaved)
-        assert answer.why == "training has ended within a step"
+        assert script.not_saved(kept) == "training has ended within a step"
 
 
 def test_training_goes_on_while_its_memory_is_prepared_and_its_last_step_is_kept(script: Script) -> None:
@@ -269,7 +264,7 @@ def test_training_goes_on_while_its_memory_is_prepared_and_its_last_step_is_kept
         script.node.gives.clear()
         do_steps(kept, model, optimizer)
         script.node.gives.set()
-        assert isinstance(answer := script.save(kept), Saved), answer
+        script.saved(kept)
         assert script.node.resume.step == 2
 
 
@@ -325,9 +320,7 @@ def test_steps_may_be_reported_by_another_thread(script: Script) -> None:
             reporting = threading.Thread(target=kept.step, args=[step])
             reporting.start()
             reporting.join()
-        answer = script.save(kept)
-        assert isinstance(answer, Saved)
-        assert answer.step == 2
+        assert script.saved(kept) == 2
 
 
 def test_a_second_call_is_refused(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -402,7 +395,7 @@ def test_a_loader_is_not_asked_before_its_epoch_is_set(script: Script, told: int
     with script.runs(objects := fresh()) as (_, kept):
         if told >= 0:
             assert samples(objects, kept, range(told + 1)) == list(whole)[: told + 1]
-            assert isinstance(answer := script.save(kept), Saved), answer
+            script.saved(kept)
     with script.runs(objects := fresh()) as (done, kept):
         assert done == told
         assert samples(objects, kept, range(done + 1, 16)) == list(whole)[done + 1 :]
@@ -427,7 +420,7 @@ def test_processes_of_a_data_loader_leave_alone_what_is_kept(script: Script) -> 
         for step in range(2):
             epoch(objects)
             kept.step(step)
-        assert isinstance(answer := script.save(kept), Saved), answer
+        script.saved(kept)
         assert not any(isinstance(message, Gone) for message in script.node.nodes[0].messages)
     epoch(objects)
     undisturbed = state_of(objects)
