@@ -36,6 +36,9 @@ PRODUCTS_S = 0.5
 SUMS = 10
 """How often the sum is repeated."""
 
+TEXT_MAX = 200
+"""The limit of the text of an error, in characters."""
+
 MARGIN_S = 1.0
 """How long before the end of its time the program gives up a partner, so that it can say so."""
 
@@ -106,7 +109,7 @@ def _gpu_id(torch: Any) -> str:
 def run(number: int, rank: int, address: str, port: int, within_s: float) -> dict[str, object]:
     """Run a test, and return the figures; `text` says why one is missing."""
     gives_up_at = time.monotonic() + within_s - MARGIN_S
-    result: dict[str, object] = {"gflops": None, "mb_s": None, "wrong": False, "text": ""}
+    result: dict[str, object] = {"number": number, "gflops": None, "mb_s": None, "wrong": False, "text": ""}
     try:
         import torch  # noqa: PLC0415 - the host may have none
 
@@ -123,8 +126,8 @@ def run(number: int, rank: int, address: str, port: int, within_s: float) -> dic
         store = dist.PrefixStore(str(number), dist.TCPStore(address, port, 2, rank == 0, timedelta(seconds=left_s)))
         result["mb_s"] = measure_sum(torch, store, rank, left_s)
     except Exception as error:  # noqa: BLE001 - whatever goes wrong is the finding
-        first_line = next(iter(str(error).splitlines()), "")
-        result["text"] = f"{type(error).__name__}: {first_line}"
+        first_line = "".join(filter(str.isprintable, next(iter(str(error).splitlines()), "")))
+        result["text"] = f"{type(error).__name__}: {first_line[:TEXT_MAX]}"
     return result
 
 

@@ -51,6 +51,7 @@ from coordinatord.protocol.kept_state import (
     Resume,
 )
 from coordinatord.protocol.log_messages import LogChunk, ReadLog
+from coordinatord.protocol.pair_messages import PairOrder, PairResult
 from coordinatord.protocol.schema import SchemaError, Strict, printable
 from coordinatord.protocol.stack_messages import AskStacks, Stacks
 
@@ -62,7 +63,7 @@ SESSION_PATH = "/v1/session"
 
 FRAME_BYTES_MAX = 256 * 1024
 """The limit of a frame, which has one message. The largest valid one (a `Desired` with a report and the most sources of
-kept state, all texts at their limits in the widest letters) is below 232 KiB, and the largest `Join` below 180. A usual
+kept state, all texts at their limits in the widest letters) is below 232 KiB, and the largest `Join` below 184. A usual
 message is below 1 KiB, and below 4 KiB with a report."""
 
 
@@ -494,6 +495,8 @@ class Observed(Strict, frozen=True, tag=True):
     """What delays the end of the round on this node although its workers are dead; empty if nothing does."""
     check: HealthCheck | None = None
     """The last health check; None before the first one has ended, and without a command for it."""
+    pair: PairResult | None = None
+    """The result of the last test with another node; None before the first one has ended."""
 
 
 QUIET = frozenset({"heard_s", "beat", "steps", "step_age_s", "idle_s", "ended", "killed", "section", "begun", "pids"})
@@ -593,6 +596,8 @@ class Desired(Strict, frozen=True, tag=True):
     """The missing copies of other nodes' state that the node has to fetch. It stops fetching others."""
     alike: bool | None = None
     """Whether all ranks had the same state after the first step of the round; None before that is known."""
+    pair: PairOrder | None = None
+    """The test with another node that is to run while the node waits; None if none is to."""
 
     def __post_init__(self) -> None:
         """Check that the goal has its fields. Raises `SchemaError`."""

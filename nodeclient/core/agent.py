@@ -21,7 +21,7 @@ from nodeclient.core.agent_settings import Settings
 from nodeclient.core.connection_state import TEMPORARY, ConnectionState
 from nodeclient.core.effects import Level, Notice, Park
 from nodeclient.core.ending import Terms
-from nodeclient.core.health_checks import HealthChecks
+from nodeclient.core.host_tests import HostTests
 from nodeclient.core.kept_goals import KeptGoals
 from nodeclient.core.leaving import Leaving, unreported_success
 from nodeclient.core.reuse import Reuse
@@ -45,7 +45,7 @@ class Agent:
         self._group = WorkerGroup()
         self._reuse = Reuse(settings.nccl_abort_timeout_s)
         self._sweeping = Sweeping(settings.stop_timeout_s, port, now)
-        self._checks = HealthChecks(wanted=settings.checks_health)
+        self._tests = HostTests(checks_health=settings.checks_health)
         self._connection = ConnectionState(now)
         self._kept = KeptGoals()
         self._leaving = Leaving()
@@ -70,6 +70,7 @@ class Agent:
             self._group.ending.update_deadline(self._group.alive, self._reuse, now)
             self._effects += self._reuse.dismiss_disconnected(self.phase)
             self._pursue(now)
+            self._effects += self._tests.pursue_pair(self._desired, self.phase)
             if self._settings.keeps and not self.exited:
                 self._effects += self._kept.pursue(self._desired, self.run, self.round)
             self._report(now)
@@ -97,7 +98,8 @@ class Agent:
             begun=self._reuse.begun,
             pids=self._group.living,
             held_up=self._sweeping.held_up,
-            check=self._checks.last,
+            check=self._tests.checks.last,
+            pair=self._tests.last_pair,
         )
 
     def awaits_own(self, now: float) -> bool:
@@ -114,7 +116,7 @@ class Agent:
 
     def _on_search_began(self, _: events.SearchBegan, now: float) -> None:
         self._connection.begin_search(now)
-        self._effects += self._checks.begin()
+        self._effects += self._tests.checks.begin()
 
     def _on_session_opened(self, event: events.SessionOpened, now: float) -> None:
         self._connection.open(event.coordinator, self.observed(now, beat=False), now)
@@ -269,8 +271,8 @@ class Agent:
             dues.append((self._reuse.parked_until, lambda _: self._effects.extend(self._reuse.dismiss())))
         if self._sweeping.again_at is not None:
             dues.append((self._sweeping.again_at, self._sweep))
-        if self._checks.again_at is not None and not self.phase.has_workers:
-            dues.append((self._checks.again_at, lambda _: self._effects.extend(self._checks.begin())))
+        if self._tests.checks.again_at is not None and not self.phase.has_workers:
+            dues.append((self._tests.checks.again_at, lambda _: self._effects.extend(self._tests.checks.begin())))
         connection = self._connection
         dues += self._leaving.deadlines(self.phase, connection, self._abandon)
         if connection.connected:
@@ -366,7 +368,7 @@ class Agent:
         """Begin to sweep, since no worker of the round lives; a failure makes this host suspect if it may go on."""
         terms = self._terms
         if self._group.result is not Phase.SUCCEEDED and not terms.planned and terms.leave_within_s is not None:
-            self._effects += self._checks.begin()
+            self._effects += self._tests.checks.begin()
         self._sweep(now)
 
     def _sweep(self, now: float) -> None:
@@ -430,7 +432,8 @@ class Agent:
         events.Swept: _on_swept,
         events.SweepFailed: _on_sweep_failed,
         events.GpusInUse: _on_gpus_in_use,
-        events.HealthChecked: lambda self, event, now: self._effects.extend(self._checks.end(event, now)),
+        events.HealthChecked: lambda self, event, now: self._effects.extend(self._tests.checks.end(event, now)),
+        events.PairTested: lambda self, event, _: self._tests.end_pair(event),
         events.EmbeddedCoordinatorEnded: _on_embedded_coordinator_end,
         events.LeaveRequested: _on_leave_requested,
         events.Tick: _on_tick,

@@ -242,6 +242,7 @@ def _is_change(before: Observed, observed: Observed) -> bool:
         or before.port != observed.port
         or before.leaving is not observed.leaving
         or before.check != observed.check
+        or before.pair != observed.pair
         or (observed.killed is not None and before.killed != observed.killed)
         or (observed.failure is not None and _failed(before) != _failed(observed))
     )

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from coordinatord.protocol.kept_state import KeptCopy, KeptStep, PersistOrder, Resume
 from coordinatord.protocol.messages import Assignment, Observed, Report
+from coordinatord.protocol.pair_messages import PairOrder
 
 
 class Level(StrEnum):
@@ -151,6 +152,14 @@ class CheckHealth(Effect, frozen=True):
 
     within_s: float
     """How long it may run."""
+
+
+class RunPairTest(Effect, frozen=True):
+    """Run this test with another node beside everything else, in place of any other; answered by `PairTested`."""
+
+    rank: ClassVar[int] = 0  # what follows may start workers, which need the host for themselves
+    order: PairOrder | None
+    """None ends the one that runs."""
 
 
 class SendObserved(Effect, frozen=True):

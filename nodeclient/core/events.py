@@ -7,6 +7,7 @@ import math
 from msgspec import Struct
 
 from coordinatord.protocol.messages import Degraded, Desired, Refused, WhyCold
+from coordinatord.protocol.pair_messages import PairResult
 
 
 class Event(Struct, frozen=True):
@@ -235,6 +236,12 @@ class HealthChecked(Event, frozen=True):
     """The exit code as in `subprocess`; None if it could not be started or did not end in time."""
     text: str
     """The last line of its output, or why there is no exit code; any characters."""
+
+
+class PairTested(Event, frozen=True):
+    """A test with another node has ended, or was given up."""
+
+    result: PairResult
 
 
 class EmbeddedCoordinatorEnded(Event, frozen=True):

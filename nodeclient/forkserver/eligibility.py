@@ -56,13 +56,18 @@ def check(argv: Sequence[str], environ: Mapping[str, str], macro: str) -> tuple[
     return (argv[0], *options)
 
 
+def is_python(program: str) -> bool:
+    """Whether a program is a Python interpreter by its name; it may be a script that starts one."""
+    return _PYTHON.fullmatch(Path(program).name) is not None
+
+
 def script_of(argv: Sequence[str]) -> str | None:
     """Return the script that a Python command runs; None for a module, `-c`, standard input, or another program."""
     try:
         options, main = _split(argv)
     except ColdError:
         return None
-    is_script = _PYTHON.fullmatch(Path(argv[0]).name) and main < len(argv) and [*options] == [*argv[1:main]]
+    is_script = is_python(argv[0]) and main < len(argv) and [*options] == [*argv[1:main]]
     return argv[main] if is_script and not argv[main].startswith("-") else None
 
 

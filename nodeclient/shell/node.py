@@ -28,6 +28,7 @@ from nodeclient.core.effects import (
     Probe,
     Reconnect,
     ReuseOrder,
+    RunPairTest,
     SendObserved,
     Show,
     Start,
@@ -60,7 +61,7 @@ from nodeclient.output.output import Output
 from nodeclient.shell.console import Console
 from nodeclient.shell.coordinator_connection import Answer, CoordinatorConnection, Request
 from nodeclient.shell.embedded_coordinator import NO_COORDINATOR, EmbeddedCoordinator
-from nodeclient.shell.health_command import HealthCommand
+from nodeclient.shell.host_programs import HostPrograms
 from nodeclient.shell.log_service import LogService
 from nodeclient.shell.master_probe import ProbeListener, probe_master
 from nodeclient.shell.participation import Participation
@@ -90,8 +91,10 @@ class Node:
         self._output = Output(config.output, socket.gethostname(), config.role, self._complain)
         self._console = Console(config.log_level, config.log_format, self._log_fields, self._output.terminal)
         guard, stacks = Guard(mark, self._output.private_folder), StackService(self._pid_of, self._tasks)
-        health = HealthCommand(config.health_check, mark, self.submit)
-        self._setup = RoundSetup(config, launcher, guard, stacks, health, remark=self._remark, complain=self._complain)
+        programs = HostPrograms(config.health_check, launcher.pair_command, mark, self.submit)
+        self._setup = RoundSetup(
+            config, launcher, guard, stacks, programs, remark=self._remark, complain=self._complain
+        )
         self._workers = LocalWorkers(mark, self._record_exit, self._leftovers.watch, self._setup.starter.spawn)
         address = listening_address(config.advertise_address, standalone=config.standalone)
         keep = KeepSettings(config.keep_bytes, config.keep_timeout_s, address=address, copy_rate=config.keep_rate)
@@ -214,7 +217,7 @@ class Node:
     def _children(self, embedded: EmbeddedCoordinator) -> frozenset[int]:
         """Return the child processes that are no orphans, since parts of this node reap them."""
         others = {pid for pid in (self._setup.guard.pid, embedded.pid) if pid is not None}
-        return self._workers.pids | self._setup.starter.pids | self._setup.health.pids | others
+        return self._workers.pids | self._setup.starter.pids | self._setup.programs.pids | others
 
     # Events in
 
@@ -254,7 +257,9 @@ class Node:
             case Sweep(looks_at_gpus):
                 self._tasks.spawn(self._sweep(looks_at_gpus=looks_at_gpus), name="sweep")
             case CheckHealth(within_s):
-                self._tasks.spawn(self._setup.health.run(within_s), name="health check")
+                self._tasks.spawn(self._setup.programs.check_health(within_s), name="health check")
+            case RunPairTest(order):
+                self._tasks.spawn(self._setup.programs.test_pair(order), name="test with another node")
             case SendObserved(observed):
                 self._send(self._completed(observed))
                 self._kill_lingering()
@@ -275,6 +280,7 @@ class Node:
         result, _ = await asyncio.gather(
             probe_master(probe), self._setup.starter.delay_start(needed=probe.delays_start)
         )
+        await self._setup.programs.await_pair_end()
         await self._reusable.dismissals.await_all(self._exit_reporter.await_reported)
         try:
             await self._leftovers.free_resources()

@@ -14,7 +14,7 @@ from nodeclient.core.leftover_stages import Lingering
 from nodeclient.diagnosis.stack_service import StackService
 from nodeclient.forkserver.starter import WorkerStarter
 from nodeclient.output.output import WorkerStreams
-from nodeclient.shell.health_command import HealthCommand
+from nodeclient.shell.host_programs import HostPrograms
 from nodeclient.shell.worker_command import LOCAL_RANK_MACRO, CommandBuilder
 from nodeclient.workers.guard import Guard
 from nodeclient.workers.spawn import WorkerCommand
@@ -30,7 +30,7 @@ class RoundSetup:
         launcher: CommandBuilder,
         guard: Guard,
         stacks: StackService,
-        health: HealthCommand,
+        programs: HostPrograms,
         *,
         remark: Callable[[Level, str], None],
         complain: Callable[[str], None],
@@ -45,7 +45,7 @@ class RoundSetup:
         command = launcher.common_command()
         self.starter = WorkerStarter(config.preload, command, LOCAL_RANK_MACRO, remark, workers=config.workers)
         self.guard = guard
-        self.health = health
+        self.programs = programs
         self.slots = Slots(config.workers, complain)
         self.assigned: tuple[int, Assignment] | None = None
         """The last round in which this node had ranks, with its assignment."""

@@ -11,13 +11,16 @@ from pathlib import Path
 
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.pair_messages import PairOrder
 from nodeclient.config.join_config import JoinConfig
 from nodeclient.core.effects import Start
+from nodeclient.forkserver.eligibility import is_python
 from nodeclient.host.addresses import interface_towards
 from nodeclient.host.cpus import allowed_cpus, core_of, cpu_quota, format_cpus
 from nodeclient.host.devices import Host
 from nodeclient.host.numa import BindingError, bindings
 from nodeclient.workers.spawn import WorkerCommand
+from workerlib.contract import env
 from workerlib.contract.env import DEFAULTS, KEEP, PROGRESS, ROUNDS, STACKS, WorkerEnvironment
 
 LAUNCHER_DEFAULTS = {"PYTHONUNBUFFERED": "1"}
@@ -32,6 +35,9 @@ OMP = "OMP_NUM_THREADS"
 
 VISIBLE_GPUS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 """Variables that limit a process to some of the GPUs. HIP reads the first as well, where the second is not set."""
+
+PAIR_TEST = Path(env.__file__).parents[1] / "pair_test.py"
+"""The program of `workerlib` that tests a host together with another one."""
 
 _NOT_INHERITED = ("TORCHELASTIC_ERROR_FILE", PROGRESS, KEEP, ROUNDS, STACKS)
 """Variables that nodeclient may have itself, as the worker of another node. Its workers must not write to the places
@@ -72,6 +78,14 @@ class CommandBuilder:
             environ[OMP] = str(max(self._threads))
         cpus = None if self._config.numa is None else frozenset().union(*self._cpus)
         return WorkerCommand(self._config.command, environ, cpus)
+
+    def pair_command(self, order: PairOrder) -> WorkerCommand:
+        """Return the command of a test with another node, with the interpreter and the environment of the workers."""
+        common, interface = self.common_command(), interface_towards(order.address)
+        gloo = {"GLOO_SOCKET_IFNAME": interface} if interface else {}
+        python = common.argv[0] if is_python(common.argv[0]) else sys.executable
+        words = map(str, (order.number, order.rank, order.address, order.port, order.within_s))
+        return WorkerCommand((python, str(PAIR_TEST), *words), {**gloo, **common.environ})
 
     def commands(
         self,

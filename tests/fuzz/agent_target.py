@@ -9,6 +9,7 @@ from typing import Any
 from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.fields import COUNTER_MAX, HEARTBEAT_S_MIN, RANKS_MAX
 from coordinatord.protocol.messages import Assignment, Degraded, Desired, Goal, Observed, Outcome, Refused
+from coordinatord.protocol.pair_messages import PairResult
 from coordinatord.protocol.schema import SchemaError
 from coordinatord.protocol.versions import SUPPORTED
 from nodeclient.core import effects, events
@@ -137,10 +138,16 @@ class Host:
             case effects.Terminate() | effects.Kill():
                 if self._alive and self._has_started:
                     self._end_worker(self._choices.of((-15, 0, 143)))
-            case effects.CheckHealth():
-                self._handle(events.HealthChecked(self._choices.of((0, 1, 2, 3, None)), "GPU\0"))
+            case effects.CheckHealth() | effects.RunPairTest() as wanted:
+                self._end_test(wanted)
             case effects.Sweep(looks_at_gpus):
                 self._end_sweep(looks_at_gpus)
+
+    def _end_test(self, wanted: effects.CheckHealth | effects.RunPairTest) -> None:
+        if isinstance(wanted, effects.CheckHealth):
+            self._handle(events.HealthChecked(self._choices.of((0, 1, 2, 3, None)), "GPU\0"))
+        elif wanted.order is not None:
+            self._handle(events.PairTested(PairResult(wanted.order.number, self._choices.of((None, 50.0)), 1.0)))
 
     def _end_sweep(self, looks_at_gpus: bool) -> None:
         if looks_at_gpus and self._choices.one_in(8):
@@ -233,6 +240,7 @@ class Host:
                     | effects.SaveKept()
                     | effects.HaltWorkers()
                     | effects.CheckHealth()
+                    | effects.RunPairTest()
                 ):
                     self._asked.append(effect)
                 case effects.Park(local_rank):

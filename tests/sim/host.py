@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from coordinatord.protocol.messages import PROTOCOL_VERSION, Degraded, Desired, Join, Observed, Refused
+from coordinatord.protocol.pair_messages import PairOrder, PairResult
 from nodeclient.access.endpoint import Endpoint
 from nodeclient.core import effects, events
 from nodeclient.core.agent import Agent
@@ -31,6 +32,9 @@ if TYPE_CHECKING:  # the world imports its hosts
 BIRTH_NS = 10**15
 """The least incarnation, so large that a clock may be behind."""
 
+GFLOPS = 50.0
+"""What a healthy host computes in a test with another one; one that is ill computes a fifth."""
+
 LINGERS_CHANCE = 0.1
 LINGERS_S = 0.8
 """The share of dead processes whose connection stays open for a moment, and the longest such moment."""
@@ -38,6 +42,9 @@ LINGERS_S = 0.8
 
 class Host:
     """One machine, with at most one nodeclient."""
+
+    test: PairOrder | None = None
+    """The test with another node that its nodeclient was last told to run; None if it is to run none."""
 
     def __init__(self, world: World, name: str, node: str, number: int) -> None:
         self._world = world
@@ -100,7 +107,7 @@ class Host:
         self.incarnation = BIRTH_NS + int(self._queue.time * 1e9) + self._wall_skew_ns + self._number
         world.trace.note("%s: nodeclient starts, incarnation %d", self.name, self.incarnation)
         world.touch()
-        self.exit, self.gone, self._unread, self.prepared = None, False, None, not within_s
+        self.exit, self.gone, self._unread, self.prepared, self.test = None, False, None, not within_s, None
         self.booted_at, self._booted_at = self._queue.now, self.clock.read()
         self._begun = ("", 0)
         keeps = world.scenario.keeps
@@ -322,6 +329,11 @@ class Host:
         if self.agent is agent:
             self.submit(events.HealthChecked(self.health, ""))
 
+    def _end_test(self, agent: Agent, order: PairOrder) -> None:
+        if self.agent is agent and self.test is order:
+            gflops = GFLOPS / (5 if self.health else 1)
+            self.submit(events.PairTested(PairResult(order.number, gflops, 1_000.0)))
+
     def _ring(self, agent: Agent) -> None:
         if self.agent is agent and self._unread is None:
             self.submit(events.Tick())
@@ -332,6 +344,11 @@ class Host:
             case effects.CheckHealth(within_s):
                 takes_s = within_s * (1.0 if self.health is None else self._world.chance.random())
                 self._queue.after(takes_s, self._end_check, self.agent)
+            case effects.RunPairTest(order):
+                self.test = order
+                if order is not None:
+                    takes_s = order.within_s * self._world.chance.random()
+                    self._queue.after(takes_s, self._end_test, self.agent, order)
             case effects.SendObserved(observed):
                 if self.session is not None:
                     self._world.wires.send(self.session, UP, self._completed(observed))

@@ -27,7 +27,7 @@ def results(program: Program) -> list[PairResult]:
     with program:
         assert program.wait() == 0, program.output
         lines = [line for line in program.lines if line.startswith("{")]
-    return [json.decode(f'{{"number": 7, {line[1:]}', type=PairResult) for line in lines]
+    return [json.decode(line, type=PairResult) for line in lines]
 
 
 def results_of_two(pythons: Sequence[str | Path]) -> list[PairResult]:

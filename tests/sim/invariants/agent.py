@@ -270,6 +270,7 @@ class AgentLaws(Laws):
 
     def _judge_start(self, host: Host, conduct: Conduct, start: Start) -> None:
         self.check(host.workers.training is None, "%s starts a round before all is swept", host.name)
+        self.check(host.test is None, "%s starts a round beside a test with another node", host.name)
         part = start.assignment
         held = part.group_rank != 0 or part.master_port == conduct.port
         self.check(held or self.world.scenario.network.harsh, "%s does not hold port %d", host.name, part.master_port)
