@@ -12,8 +12,9 @@ from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.fields import WORKERS_MAX
 from coordinatord.protocol.text import clip
 
-HOSTS_MAX = 256
-"""The limit of hosts: each costs this host an ssh and three pipes. Larger clusters have a scheduler."""
+HOSTS_MAX = 128
+"""The limit of hosts: each costs this host an ssh and four descriptors, of the usual 1,024. Larger clusters have a
+scheduler."""
 
 _HOST = re.compile(
     r"""(?P<user> \w[\w.-]*@ )?

@@ -15,7 +15,7 @@ from msgspec import Struct
 from coordinatord.runtime import __version__, logs
 from coordinatord.runtime.early_signals import ENDING
 from coordinatord.runtime.tasks import Tasks, in_thread
-from nodeclient.access.endpoint import Endpoint
+from nodeclient.access.endpoint import Endpoint, is_address
 from nodeclient.access.secured_attempt import AccessError, token_for_node
 from nodeclient.config.up import UpConfig
 from nodeclient.core.fleet import Fleet
@@ -182,10 +182,19 @@ class _Visit(Struct, frozen=True):
     is_here: bool
 
     def address_for(self, other: _Visit) -> str:
-        """Return the address at which another host reaches this one, by what the sshd of one of them has seen."""
-        if not self.is_here:
-            return self.arrival.address
-        return LOOPBACK if other.is_here else other.arrival.peer
+        """Return the address at which another host reaches this one, by what the sshd of one of them has seen.
+
+        Raises `HostError` if that sshd was not reached by TCP.
+        """
+        if self.is_here and other.is_here:
+            return LOOPBACK
+        asked, address = (other, other.arrival.peer) if self.is_here else (self, self.arrival.address)
+        if not is_address(address):
+            raise HostError(
+                f"{asked.link.host}: its sshd does not say at which address the coordinator can be reached: start a"
+                " coordinatord, and name it by --coord"
+            )
+        return address
 
 
 def arguments(config: UpConfig, rank: int, endpoint: str) -> tuple[str, ...]:

@@ -113,8 +113,8 @@ def receive_task() -> int | None:
         case ServeCoordinator():
             logs.configure("info", "nodeclient")
             return asyncio.run(_serve(link))
-        case _:  # another host is not ready
-            return ExitCode.OK
+        case _:  # `nodeclient up` is gone, since another host is not ready
+            return ExitCode.UNAVAILABLE
 
 
 def _arrive(errand: Errand) -> Arrival:

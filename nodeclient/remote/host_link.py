@@ -29,6 +29,7 @@ SSH = (
     *("-o", "ConnectTimeout=10"),
     *("-o", "ServerAliveInterval=5"),
     *("-o", "ServerAliveCountMax=4"),
+    "--",
 )
 """No terminal and no questions: a host whose key or user is not known yet is an error. A connection that the user
 shares already is used, but this one is shared with nobody, since the ssh that shares it would live on. Ports that the

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.programs import BIN, Program, clean_environ
+from tests.support.programs import BIN, Program, clean_environ, run
 
 pytestmark = pytest.mark.slow
 
@@ -21,7 +21,9 @@ host=$1 && shift
 echo "$host: $*" >> "$SSH_LOG"
 case $host in down*) echo "ssh: connect to host $host port 22: Connection refused" >&2; exit 255;; esac
 echo "Welcome to $host" # as login shells say whose own files print
-SSH_CONNECTION="127.0.0.1 40000 127.0.0.1 22" exec sh -c "$*"
+seen="127.0.0.1 40000 127.0.0.1 22"
+case $host in piped*) seen="UNKNOWN 65535 UNKNOWN 65535";; esac
+SSH_CONNECTION=$seen exec sh -c "$*"
 """
 
 SAVING = r"""
@@ -105,9 +107,18 @@ def test_a_host_that_is_not_ready_is_named_before_anything_starts(up: Callable[.
     elsewhere = up("gpu1", "--workdir", "/nonexistent", "--", "touch", str(tmp_path / "started"))
     assert elsewhere.wait() == 69
     assert "gpu1: its directory /nonexistent cannot be entered" in elsewhere.output
+    piped = up("gpu1,piped2", "--", "touch", str(tmp_path / "started"))
+    assert piped.wait() == 69
+    assert "piped2: its sshd does not say at which address the coordinator can be reached" in piped.output
     assert not (tmp_path / "started").exists()
-    for each in (program, lacking, elsewhere):
+    for each in (program, lacking, elsewhere, piped):
         each.await_no_leftovers()
+
+
+def test_the_program_of_a_host_says_that_it_is_not_for_people() -> None:
+    called = run(BIN / "nodeclient", "up-host")
+    assert called.returncode == 69
+    assert "only `nodeclient up` can use this program" in called.stderr
 
 
 def test_a_host_with_another_release_is_named(up: Callable[..., Program], tmp_path: Path) -> None:
