@@ -41,8 +41,8 @@ MOVED = {"--outage-grace": "it is a flag of coordinatord now, the same for all n
 """Former flags of ours."""
 
 
-def add_join_flags(parser: SettingsParser) -> None:
-    """Add the flags of `nodeclient join`."""
+def add_join_flags(parser: SettingsParser, nodes: str = "1:") -> None:
+    """Add the flags of `nodeclient join`; `nodes` is the default of `--nnodes`, for the help text."""
     parser.usage = "nodeclient join --coord HOST[:PORT] [flags] -- COMMAND ..."
     parser.epilog = (
         f"{parser.epilog}\n"
@@ -60,7 +60,7 @@ def add_join_flags(parser: SettingsParser) -> None:
     )
     add("--standalone", "bring a coordinator along: a job on this host alone")
     add("--job-id ID", "nodes with the same id train together", flag_values.name, by_default=DEFAULT_JOB)
-    flags.add_size_flags(parser, nodes="1:", workers="one a GPU, else 1")
+    flags.add_size_flags(parser, nodes=nodes, workers="one a GPU, else 1")
     parser.add_heading("where nodes meet")
     add(
         "--advertise-addr ADDR",

@@ -43,6 +43,9 @@ _PREFIX = "--log-line-prefix-template=[rank ${rank}] "
 _PLAIN_PATH = re.compile(r"[\w@%+=:,./ -]+", re.ASCII)
 """A path that all login shells read alike if it is quoted."""
 
+_NO_UTF_8 = re.compile("[\ud800-\udfff]")
+"""What Python makes of bytes that are not in UTF-8 (PEP 383)."""
+
 
 class UpConfig(Struct, frozen=True):
     """All settings of `nodeclient up`; durations in seconds."""
@@ -99,26 +102,19 @@ def _add_up_flags(parser: SettingsParser) -> None:
         by_default="the path of the one here",
     )
     add("--workdir DIR", "on the hosts, the directory of the workers", folder, by_default="the path of this one")
-    add_join_flags(parser)
+    add_join_flags(parser, nodes="all hosts")
     parser.usage = "nodeclient up --hosts HOST[:SLOTS],... [flags] -- COMMAND ..."
 
 
 def _read_up(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> UpConfig:
     parser.exclude(given, "hosts", "hostfile", "give --hosts or --hostfile, and not both")
     flags = parser.given_flags()
-    if given.coord and "coordinator_host" in flags:
-        parser.error("--coord names a coordinator that is there: leave --coordinator-host out")
+    _check_flags(parser, given, flags)
     hosts = given.hosts or given.hostfile
     if not hosts:
         parser.error("name the hosts: --hosts gpu1,gpu2, or --hostfile FILE")
     if not given.command:
         parser.error("give the command that each worker runs, after --, such as: -- python train.py")
-    for dest in _OF_ONE_NODE:
-        if dest in flags:
-            parser.error(f"{flags[dest]} is for one node, and up starts several: see nodeclient join")
-    for dest in _OF_A_COORDINATOR:
-        if dest in flags and not given.coord:
-            parser.error(f"{flags[dest]} is for a coordinator that is there: name it by --coord, or leave this out")
     if not _PLAIN_PATH.fullmatch(given.remote_python):
         parser.error(
             f"--remote-python {given.remote_python!r}: a login shell could read these characters in its own way"
@@ -129,18 +125,34 @@ def _read_up(parser: SettingsParser, given: argparse.Namespace, environ: Mapping
         "log_line_prefix_template": _PREFIX,
     }
     passed_on = {dest: flag for dest, flag in (defaults | flags).items() if dest not in _OWN}
+    workdir = (given.workdir or Path()).absolute()
+    for word in (str(workdir), *passed_on.values(), *given.command):
+        if _NO_UTF_8.search(word):
+            parser.error(f"{word!r} is not in UTF-8, so it cannot be sent to other hosts: rename it")
     return filled(
         UpConfig,
         given,
         hosts=hosts,
         coordinators=given.coord,
-        workdir=(given.workdir or Path()).absolute(),
+        workdir=workdir,
         nodes=given.nnodes or (len(hosts), len(hosts)),
         arguments=tuple(passed_on.values()),
         command=tuple(given.command),
         access=read_access(parser, given, environ),
         remarks=(*parser.misspelt, *([UNNAMED] if given.coord and "job_id" not in flags else [])),
     )
+
+
+def _check_flags(parser: SettingsParser, given: argparse.Namespace, flags: Mapping[str, str]) -> None:
+    """Refuse flags that do not fit to several hosts, or to the coordinator. Raises `SettingsError`."""
+    if given.coord and "coordinator_host" in flags:
+        parser.error("--coord names a coordinator that is there: leave --coordinator-host out")
+    for dest in _OF_ONE_NODE:
+        if dest in flags:
+            parser.error(f"{flags[dest]} is for one node, and up starts several: see nodeclient join")
+    for dest in _OF_A_COORDINATOR:
+        if dest in flags and not given.coord:
+            parser.error(f"{flags[dest]} is for a coordinator that is there: name it by --coord, or leave this out")
 
 
 def _reader(read: Callable[[str], tuple[TrainingHost, ...]]) -> Callable[[str], tuple[TrainingHost, ...]]:

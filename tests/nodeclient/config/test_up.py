@@ -99,6 +99,11 @@ def test_a_wrong_command_line_is_explained(words: tuple[str, ...], error: str) -
         up(*words)
 
 
+def test_a_word_that_cannot_be_sent_to_other_hosts_is_named() -> None:
+    with pytest.raises(SettingsError, match=r"tr\\udce9.py' is not in UTF-8"):
+        parse(["up", "--hosts", "gpu1", "--", "python", "tr\udce9.py"], {})
+
+
 def test_without_a_command_the_error_has_an_example() -> None:
     with pytest.raises(SettingsError, match=r"-- python train\.py"):
         parse(["up", "--hosts", "gpu1"], {})
