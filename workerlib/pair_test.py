@@ -13,6 +13,7 @@ the right result is known to the last bit on any hardware, with TF32 too.
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import time
@@ -43,9 +44,9 @@ MARGIN_S = 1.0
 """How long before the end of its time the program gives up a partner, so that it can say so."""
 
 
-def measure_product(torch: Any, device: Any, seconds: float) -> tuple[float, bool]:
-    """Return the speed of a matrix product in GFLOP/s, and whether each one was right."""
-    size = SIZE_GPU if device.type == "cuda" else SIZE_CPU
+def measure_products(torch: Any, devices: list[Any]) -> tuple[float, bool]:
+    """Return the speed of a matrix product in GFLOP/s on the slowest device, and whether each one was right."""
+    size = SIZE_GPU if devices[0].type == "cuda" else SIZE_CPU
     drawn = torch.Generator().manual_seed(SEED)
 
     def draw(*shape: int) -> Any:
@@ -53,20 +54,26 @@ def measure_product(torch: Any, device: Any, seconds: float) -> tuple[float, boo
 
     left, right, probe = draw(size, size), draw(size, size), 2 * draw(size) + 1
     expected = left @ (right @ probe)  # the probe has no zero, so a single wrong value always shows
-    left, right = left.float().to(device), right.float().to(device)
-    first, best_s, is_right, until = None, float("inf"), True, time.monotonic() + seconds
-    while first is None or time.monotonic() < until:
+    factors, seconds = (left.float(), right.float()), PRODUCTS_S / len(devices)
+    measured = [_measure_product(torch, device, factors, probe, expected, seconds) for device in devices]
+    return min(gflops for gflops, _ in measured), all(is_right for _, is_right in measured)
+
+
+def _measure_product(
+    torch: Any, device: Any, factors: tuple[Any, Any], probe: Any, expected: Any, seconds: float
+) -> tuple[float, bool]:
+    left, right = (factor.to(device) for factor in factors)
+    first = left @ right  # it loads code, so it is not timed
+    is_right = torch.equal(first.cpu().double() @ probe, expected)
+    best_s, until = math.inf, time.monotonic() + seconds
+    while best_s == math.inf or time.monotonic() < until:
         _synchronize(torch, device)
         began = time.perf_counter()
         product = left @ right
         _synchronize(torch, device)
-        if first is not None:  # the first one loads code
-            best_s = min(best_s, time.perf_counter() - began)
-            is_right = is_right and torch.equal(product, first)
-        elif not torch.equal(product.cpu().double() @ probe, expected):
-            is_right = False
-        first = product if first is None else first
-    return (2e-9 * size**3 / best_s if best_s < float("inf") else 0.0), is_right
+        best_s = min(best_s, time.perf_counter() - began)
+        is_right = is_right and torch.equal(product, first)
+    return 2e-9 * len(probe) ** 3 / best_s, is_right
 
 
 def _synchronize(torch: Any, device: Any) -> None:
@@ -84,7 +91,7 @@ def measure_sum(torch: Any, store: Any, rank: int, seconds: float) -> float:
     dist.init_process_group(backend, store=store, rank=rank, world_size=2, timeout=timedelta(seconds=seconds))
     count = (BYTES_GPU if backend == "nccl" else BYTES_CPU) // 4
     own = (torch.arange(count, device=device) % 1000).float() * (rank + 1)
-    expected, best_s = own / (rank + 1) * 3, float("inf")
+    expected, best_s = own / (rank + 1) * 3, math.inf
     for number in range(SUMS + 1):
         total = own.clone()
         _synchronize(torch, device)
@@ -109,17 +116,17 @@ def _gpu_id(torch: Any) -> str:
 def run(number: int, rank: int, address: str, port: int, within_s: float) -> dict[str, object]:
     """Run a test, and return the figures; `text` says why one is missing."""
     gives_up_at = time.monotonic() + within_s - MARGIN_S
-    result: dict[str, object] = {"number": number, "gflops": None, "mb_s": None, "wrong": False, "text": ""}
+    result: dict[str, object] = {"number": number, "gflops": None, "mb_s": None, "wrong": False, "text": "", "gpu": ""}
     try:
         import torch  # noqa: PLC0415 - the host may have none
 
         torch.set_num_threads(1)  # nodes of one host share its cores
         torch.backends.cuda.matmul.allow_tf32 = True
         gpus = [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
+        result["gpu"] = torch.cuda.get_device_name(0)[:TEXT_MAX] if gpus else ""
         devices = gpus or [torch.device("cpu")]
-        products = [measure_product(torch, device, PRODUCTS_S / len(devices)) for device in devices]
-        result["gflops"] = min(gflops for gflops, _ in products)
-        result["wrong"] = not all(is_right for _, is_right in products)
+        result["gflops"], is_right = measure_products(torch, devices)
+        result["wrong"] = not is_right
         _print(result)
         left_s = max(MARGIN_S, gives_up_at - time.monotonic())
         dist: Any = torch.distributed

@@ -165,6 +165,14 @@ def _add_times(parser: SettingsParser) -> None:
         reload=True,
     )
     add(
+        "--pair-timeout S",
+        "seconds that a test of two nodes in a preflight may take; more where torch loads slowly",
+        seconds,
+        default=defaults.pair_timeout_s,
+        dest="pair_timeout_s",
+        reload=True,
+    )
+    add(
         "--heartbeat S",
         "least seconds between two heartbeats; a node is lost after five",
         partial(seconds, least=HEARTBEAT_S_MIN),

@@ -44,3 +44,5 @@ class PairResult(Strict, frozen=True):
     """Whether its own matrix product was not the right one."""
     text: Sentence = ""
     """Why a figure is missing."""
+    gpu: Sentence = ""
+    """The name of its first GPU; empty without one."""

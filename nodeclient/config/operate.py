@@ -129,6 +129,14 @@ class ReportConfig(_ReadingConfig, frozen=True):
     MODULE = "report"
 
 
+class PreflightConfig(_ReadingConfig, frozen=True):
+    """All settings of `nodeclient preflight`; without a job it tests the only one that has not ended."""
+
+    MODULE = "preflight_report"
+    reason: str = ""
+    dry_run: bool = False
+
+
 class WaitConfig(_OperatorConfig, frozen=True):
     """All settings of `nodeclient wait`; without a job it waits for the only one that has not ended."""
 
@@ -169,7 +177,15 @@ class CrashReplayConfig(Struct, frozen=True):
 
 
 OperateConfig = (
-    StatusConfig | EventsConfig | LogsConfig | StacksConfig | ReportConfig | WaitConfig | PageConfig | CommandConfig
+    StatusConfig
+    | EventsConfig
+    | LogsConfig
+    | StacksConfig
+    | ReportConfig
+    | PreflightConfig
+    | WaitConfig
+    | PageConfig
+    | CommandConfig
 )
 
 
@@ -256,6 +272,12 @@ def _read_stacks(parser: SettingsParser, given: argparse.Namespace, environ: Map
 def _add_report(parser: SettingsParser) -> None:
     parser.add_setting("--json", "print JSON, for programs; null if nothing has failed")
     _add_job(parser, ONLY_JOB)
+
+
+def _add_preflight(parser: SettingsParser) -> None:
+    _add_command(parser)
+    parser.add_setting("--json", "print JSON, for programs")
+    _add_job(parser, ONLY_LIVE_JOB)
 
 
 def _add_wait(parser: SettingsParser) -> None:
@@ -379,6 +401,7 @@ COMMAND_LINES: dict[str, CommandLine[OperateConfig] | CommandLine[CrashReplayCon
     "logs": _line(_add_logs, partial(_read, LogsConfig), _explain_logs),
     "stacks": _line(_add_stacks, _read_stacks, needs_coordinator=False),
     "report": _line(_add_report, partial(_read, ReportConfig)),
+    "preflight": _line(_add_preflight, partial(_read, PreflightConfig)),
     "wait": _line(_add_wait, partial(_read, WaitConfig)),
     "page": _line(lambda _: None, partial(_read, PageConfig)),
     "drain": _line(_add_drain, _read_command),

@@ -62,6 +62,12 @@ SUBCOMMANDS = {
     "logs": ("operate", "show what the workers of a job have written", "mnist --rank 3 --follow", _REQUEST_EXIT_CODES),
     "stacks": ("operate", "show where the workers of a job stand, as when it hangs", "mnist", _REQUEST_EXIT_CODES),
     "report": ("operate", "show why a job failed last", "mnist", _REQUEST_EXIT_CODES),
+    "preflight": (
+        "operate",
+        "test the nodes of a job without workers in pairs, and name those that are slow or wrong",
+        "mnist --reason 'new switch'",
+        "0 nothing is suspect, 1 a node or a link is, 69 no coordinator or no such job, 75 ended early, 77 refused",
+    ),
     "wait": (
         "operate",
         "wait until a job ends, and end with the exit code of its nodes",

@@ -1,5 +1,7 @@
 """Jobs with a bad host, or a bad script: workers crash again and again, health checks fail, and operators judge hosts.
 
+Some have spares, and operators have them tested in pairs.
+
 These are histories of their own, so that the seeds of others play what they have always played.
 """
 
@@ -8,11 +10,12 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from coordinatord.core.rounds.values.admin_requests import PardonNode, QuarantineNode
+from coordinatord.core.rounds.values.admin_requests import PardonNode, PreflightJob, QuarantineNode
+from tests.sim.coincidences import newcomer
 from tests.sim.faults import strike
 from tests.sim.history import come_to_rest
 from tests.sim.scenario import draw_scenario
-from tests.sim.world import World
+from tests.sim.world import JOB, World
 
 CRASH = -11
 """The exit code of a worker that crashes: SIGSEGV."""
@@ -54,8 +57,14 @@ def lemon_world(seed: int, *, loud: bool = False, digested: bool = False) -> Wor
         world.queue.plan(chance.uniform(5.0, LASTS_S), strike, world, chance.choice(BESIDE))
     for _ in range(chance.randint(0, 4)):
         world.queue.plan(chance.uniform(0.0, LASTS_S), chance.choice(every).fall_ill, chance.choice([0, 1, 2, 2, None]))
+    for _ in range(chance.choice([0, 2, 5])):
+        world.queue.plan(chance.uniform(0.0, LASTS_S / 4), newcomer, world)
+    for _ in range(chance.randint(0, 3)):
+        world.queue.plan(chance.uniform(LASTS_S / 4, LASTS_S), world.daemon.ask, PreflightJob(JOB, "operator", ""))
+        ill = chance.choice(every)
+        world.queue.plan(chance.uniform(0.0, LASTS_S / 4), ill.fall_ill, chance.choice([0, 2]))
     world.go_on(LASTS_S)
-    for host in every:
+    for host in world.hosts.values():
         host.fall_ill(0)
     come_to_rest(world)
     return world

@@ -30,6 +30,7 @@ from coordinatord.core.rounds.values.admin_requests import (
     DrainNode,
     ForgetJob,
     PardonNode,
+    PreflightJob,
     QuarantineNode,
     RestartJob,
     StopJob,
@@ -47,6 +48,7 @@ from coordinatord.core.rounds.values.records import (
 from coordinatord.core.shown.job_view import job_view
 from coordinatord.protocol.kept_state import Holding, Restoring
 from coordinatord.protocol.messages import Desired, Goal, JobSpec, Join, Launcher, Observed, Phase, ScaleUp, Section
+from coordinatord.protocol.pair_messages import PairResult
 from tests.support.builders import EPOCH, a_failure, a_join, an_end, an_observed, an_offer
 from tests.support.kept_state import a_holding, a_keeper, kept_text, wrote
 from tests.support.looks import arrived, seen
@@ -85,6 +87,9 @@ def desired_text(desired: Desired) -> tuple[str, str]:
     if desired.outcome is not None:
         goal += f", {desired.outcome.result} with exit code {desired.outcome.exit_code:d}"
         reason = desired.outcome.summary
+    if desired.pair is not None:
+        pair = desired.pair
+        goal += f", test {pair.number} with {pair.partner} as rank {pair.rank} at {pair.address}:{pair.port}"
     goal += ", planned" if desired.planned else ""
     goal += "" if desired.wait_s is None else ", for a limited time"
     return f"{desired.run} round {desired.round}: {goal}", reason
@@ -113,6 +118,7 @@ REQUESTS = {
     "stop": StopJob,
     "restart": RestartJob,
     "forget": ForgetJob,
+    "preflight": PreflightJob,
     "drain": DrainNode,
     "undrain": UndrainNode,
     "quarantine": QuarantineNode,
@@ -176,6 +182,7 @@ class Stage:
             "arrived": self._arrived,
             "keep": self._keep,
             "fetch": self._fetch,
+            "tested": self._tested,
             "write": lambda words, options: self._send(self.puppets[words[0]], **wrote(self.puppets, words, options)),
             "die": lambda words, _: self._die(seconds_of(words[0])),
             "ask": self._ask,
@@ -318,6 +325,14 @@ class Stage:
         kept = puppet.observed.kept or Holding(())
         kept = structs.replace(kept, restoring=Restoring(words[1]), problem=options.get("why", ""))
         self._report(puppet, phase=Phase.STARTING, kept=kept)
+
+    def _tested(self, words: list[str], options: dict[str, str]) -> None:
+        """Have nodes report the result of the test that they were told to run: `tested n2 n3 gflops=10`."""
+        for puppet in self._called(words, options):
+            order = puppet.desired.pair if puppet.desired else None
+            if order is None:
+                raise ScriptError(f"{puppet.name} has no test to run")
+            self._send(puppet, pair=PairResult(order.number, float(options.get("gflops", 50)), 1_000.0))
 
     def _die(self, seconds: float) -> None:
         """Kill the coordinator, and start it again after so long; nodes reconnect as the script has it."""

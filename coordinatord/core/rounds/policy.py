@@ -99,6 +99,10 @@ class Policy(Struct, frozen=True):
     """The most hosts of a job that are quarantined at a time, as a share; one may always be. A fault of the network or
     of a script would otherwise take one host after the other (NVSentinel stops at a half)."""
 
+    pair_timeout_s: float = 10.0
+    """How long a test of two nodes may take. Three turns of them take 30 s at most. To import torch takes 2 s, or 3 s
+    with CUDA, and to measure one or two."""
+
     jobs_max: int = 1_000
     """How many jobs are remembered. A new one replaces the oldest that has ended; live ones are never forgotten."""
 

@@ -17,6 +17,7 @@ from coordinatord.core.rounds.queries.time_attribution import spent
 from coordinatord.core.rounds.state.cluster import Cluster
 from coordinatord.core.rounds.state.durable import DurableCluster, EarlierRun, State
 from coordinatord.core.rounds.state.member import Member, MemberState
+from coordinatord.core.rounds.state.preflight import Preflight
 from coordinatord.core.rounds.state.run import Health, Run
 from coordinatord.core.rounds.values.charges import weight
 from coordinatord.core.rounds.values.round_history import Round, RoundHistory
@@ -85,8 +86,10 @@ def job_view(run: Run, now: float, store_error: str | None) -> api.JobStatus:
 
 
 def whole_view(run: Run, rounds: RoundHistory, now: float, store_error: str | None) -> api.JobStatus:
-    """Return a job as `job_view` does, with its last rounds: for a reader of only this job."""
-    return replace(job_view(run, now, store_error), rounds=rounds_view(run, rounds, now))
+    """Return a job as `job_view` does, with its last rounds and preflight: for a reader of only this job."""
+    return replace(
+        job_view(run, now, store_error), rounds=rounds_view(run, rounds, now), preflight=_preflight(run.preflight)
+    )
 
 
 def summary_view(run: Run, now: float, store_error: str | None) -> JobSummary:
@@ -140,6 +143,22 @@ def rounds_view(run: Run, rounds: RoundHistory, now: float) -> tuple[api.RoundSt
     so_far = spent(run, now)
     since_end_s = max(0.0, now - run.durable.entered_at) if run.durable.state.ended else 0.0
     return tuple(_round_status(round_, so_far, so_far.total + since_end_s) for round_ in rounds)
+
+
+def _preflight(preflight: Preflight | None) -> api.PreflightStatus | None:
+    if preflight is None:
+        return None
+    search = preflight.search
+    return api.PreflightStatus(
+        reason=preflight.why,
+        is_over=preflight.is_over,
+        stopped=preflight.stopped,
+        nodes=tuple(
+            api.PreflightNodeStatus(node=node, host=search.hosts[node], **asdict(finding))
+            for node, finding in search.findings.items()
+        ),
+        bad_links=search.bad_links,
+    )
 
 
 def _round_status(round_: Round, so_far: Spent, run_age_s: float) -> api.RoundStatus:

@@ -524,6 +524,34 @@ class RoundStatus(Struct, frozen=True, kw_only=True):
     """How its workers were started; None if all were cold for lack of an alternative, or not all were started."""
 
 
+class PreflightNodeStatus(Struct, frozen=True, kw_only=True):
+    """What a preflight has found about a node."""
+
+    node: AnyText
+    host: AnyText
+    verdict: AnyText
+    """`good`, `slow`, `wrong`, `bad link`, `no answer` or `cannot be told`."""
+    gflops: Number | None
+    """The speed of its matrix product in GFLOP/s; None if it has computed none."""
+    mb_s: Number | None
+    """The best bandwidth of a sum with another node, in millions of bytes a second; None if no sum came."""
+    text: AnyText
+    """What the verdict rests on, to follow the name of the node."""
+
+
+class PreflightStatus(Struct, frozen=True, kw_only=True):
+    """A preflight: tests of nodes in pairs."""
+
+    reason: AnyText
+    """Who wanted it, and why."""
+    is_over: bool
+    stopped: AnyText
+    """Why it ended before all was tested; empty if it did not."""
+    nodes: Annotated[tuple[PreflightNodeStatus, ...], Meta(max_length=ITEMS_MAX)] = ()
+    bad_links: Annotated[tuple[tuple[AnyText, ...], ...], Meta(max_length=ITEMS_MAX)] = ()
+    """Pairs of good nodes whose link to each other is bad."""
+
+
 class JobStatus(Struct, frozen=True, kw_only=True):
     """`GET /v1/jobs/{job}`: the live or last run of a job."""
 
@@ -565,6 +593,8 @@ class JobStatus(Struct, frozen=True, kw_only=True):
     """The nodes of the round first, by rank."""
     rounds: Annotated[tuple[RoundStatus, ...], Meta(max_length=ITEMS_MAX)] = ()
     """The last rounds, oldest first; left out in a list of jobs."""
+    preflight: PreflightStatus | None = None
+    """The last preflight; None if there was none since the coordinator was started. Left out in a list of jobs."""
 
     @property
     def ended(self) -> bool:
@@ -611,5 +641,5 @@ class JobsAnswer(Struct, frozen=True, kw_only=True):
     """The leader and the standbys; None without a shared store."""
 
 
-IN_LIST: Without = {JobStatus: frozenset({"rounds"})}
+IN_LIST: Without = {JobStatus: frozenset({"rounds", "preflight"})}
 """The fields that a list of jobs leaves out."""

@@ -56,7 +56,7 @@ def searched(
 
 
 def verdicts(search: PairSearch) -> dict[str, NodeVerdict]:
-    return {node: finding.verdict for node, finding in search.findings().items()}
+    return {node: finding.verdict for node, finding in search.findings.items()}
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=FAULTS.get)
@@ -105,7 +105,7 @@ def test_of_two_nodes_nobody_can_tell_which_one_has_the_bad_link() -> None:
 def test_a_bad_link_between_two_good_nodes_is_the_fault_of_neither() -> None:
     search = searched("abcd", {}, [frozenset("ac")])
     assert verdicts(search) == dict.fromkeys("abcd", NodeVerdict.GOOD)
-    assert search.bad_links() == [("a", "c")]
+    assert search.bad_links == (("a", "c"),)
 
 
 def test_a_node_that_was_slow_once_was_only_disturbed() -> None:
@@ -124,14 +124,24 @@ def test_a_link_through_the_network_is_not_compared_with_one_within_a_host() -> 
 
 
 def test_a_finding_has_the_figures_and_what_it_rests_on() -> None:
-    slow = searched("abcd", {"a": NodeVerdict.SLOW}).findings()["a"]
+    slow = searched("abcd", {"a": NodeVerdict.SLOW}).findings["a"]
     assert (slow.gflops, slow.mb_s) == (10.0, 1000.0)
     assert slow.text == "computes 10 GFLOP/s, and 50 are usual"
-    link = searched("abcd", {"a": NodeVerdict.BAD_LINK}).findings()["a"]
+    link = searched("abcd", {"a": NodeVerdict.BAD_LINK}).findings["a"]
     assert link.text == "has a bad link with b and c: 200 MB/s at best"
     search = PairSearch(dict.fromkeys("ab", "h"))
     search.end_turn({"a": PairResult(1, None, None, text="no torch")})
-    assert {node: finding.text for node, finding in search.findings().items()} == {
+    assert {node: finding.text for node, finding in search.findings.items()} == {
         "a": "gave no answer: no torch",
         "b": "gave no answer",
     }
+
+
+def test_a_gpu_is_compared_with_those_of_its_kind_and_a_host_that_has_lost_it_with_all() -> None:
+    speeds = {"a": ("H100", 300.0), "b": ("H100", 300.0), "c": ("A100", 100.0), "d": ("A100", 100.0), "e": ("", 1.0)}
+    search = PairSearch({node: f"host of {node}" for node in speeds})
+    while search.pairs:
+        tested = [node for pair in search.pairs for node in pair]
+        results = {node: PairResult(search.turn, speeds[node][1], MB_S, gpu=speeds[node][0]) for node in tested}
+        search.end_turn(results)
+    assert verdicts(search) == dict.fromkeys("abcd", NodeVerdict.GOOD) | {"e": NodeVerdict.SLOW}

@@ -15,6 +15,7 @@ from coordinatord.core.rounds.values.admin_requests import (
     DrainNode,
     ForgetJob,
     PardonNode,
+    PreflightJob,
     QuarantineNode,
     Request,
     RestartJob,
@@ -117,6 +118,9 @@ class AdminLaws(Laws):
                 done = run_id in self._to_end
             case RestartJob():
                 done = run is not None and run.state is not State.RUNNING
+            case PreflightJob():  # it need not be durable
+                live = self.world.daemon.machine.jobs.get(request.target)
+                done = live is None or live.id != run_id or live.preflight is not None
             case ForgetJob():
                 done = run is None or run.id != run_id  # a node may have come at once, and opened another
             case _:

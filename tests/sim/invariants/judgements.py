@@ -16,6 +16,7 @@ from coordinatord.core.rounds.values.records import (
     RunEnded,
 )
 from coordinatord.protocol.messages import CheckResult
+from tests.sim.host import GFLOPS
 from tests.sim.invariants.laws import Facts, Laws
 
 PASSES = {CheckResult.GOOD, CheckResult.WARNING}
@@ -80,12 +81,17 @@ class JudgementLaws(Laws):
         ends = bool(was_wanted and not record.quarantined)
         self.check(not ends or "pardoned" in record.reason, "%s is let in against the operator's word", record.node)
         checks = {each.observed.check.result for each in self._members(record.node) if each.observed.check is not None}
-        by_check = known is not None and known.by is Judge.CHECK
-        if record.by is Judge.CHECK and not by_check:
+        figures = {each.observed.pair.gflops for each in self._members(record.node) if each.observed.pair is not None}
+        before_by = None if known is None else known.by
+        if record.by is Judge.CHECK is not before_by:
             self.checked += 1
             self.check(CheckResult.BAD in checks, "no health check of %s has failed", record.node)
+        if record.by is Judge.PREFLIGHT is not before_by:
+            self.check(figures != {GFLOPS}, "%s was slow in no test", record.node)
         if "let in again" in record.reason:
-            self.check(by_check and checks & PASSES, "no health check lets %s in", record.node)
+            by_check, by_preflight = before_by is Judge.CHECK, before_by is Judge.PREFLIGHT
+            passes = (by_check and checks & PASSES) or (by_preflight and GFLOPS in figures)
+            self.check(passes, "nothing lets %s in", record.node)
         if record.quarantined and record.by is not Judge.OPERATOR and (known is None or not known.quarantined):
             self.quarantined += 1
             members = [each for run in self.world.daemon.machine.jobs.values() for each in run.members.values()]

@@ -299,6 +299,13 @@ def stop_overdue(run: Run) -> float | None:
     return run.evidence.stop_overdue_at if run.roll.with_workers else None
 
 
+def turn_over(run: Run) -> float | None:
+    """All nodes of a turn of the preflight have reported their results, or are gone, or its time is over."""
+    if run.preflight is None or run.preflight.is_over:
+        return None
+    return run.preflight.ends_at if run.preflight.awaited else NOW
+
+
 def awaited_checkpoint(run: Run) -> float | None:
     """Return when the last checkpoint was written, in the past if none was; None if new nodes wait for none."""
     return run.keeping.checkpoint_at if run.spec.scale_up is ScaleUp.AT_CHECKPOINT else None

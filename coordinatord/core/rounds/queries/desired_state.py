@@ -13,6 +13,7 @@ from coordinatord.core.rounds.state.wings import KeptDesired
 from coordinatord.protocol.errors import Table
 from coordinatord.protocol.fields import DURATION_S_MAX
 from coordinatord.protocol.messages import Desired, Goal, Outcome, Result, ScaleUp
+from coordinatord.protocol.pair_messages import PairOrder
 from coordinatord.protocol.text import clip
 
 _OUTSIDE = {
@@ -72,20 +73,21 @@ def knows_goal(run: Run, member: Member) -> bool:
     sent, goal = member.session.sent, goal_of(run, member)
     if sent is None or sent.goal is not goal:
         return False
-    urgent = sent.run, sent.round, sent.planned, sent.outcome
+    urgent = sent.run, sent.round, sent.planned, sent.outcome, sent.pair
     kept = KeptDesired(halt=sent.halt, persist=sent.persist, alike=sent.alike)
     return urgent == _urgent(run, member, goal) and kept == run.keeping.desired(member, goal, at_once=True)
 
 
-def _urgent(run: Run, member: Member, goal: Goal) -> tuple[str, int, bool, Outcome | None]:
+def _urgent(run: Run, member: Member, goal: Goal) -> tuple[str, int, bool, Outcome | None, PairOrder | None]:
     """Return the fields whose changes are sent at once, like those of the goal. Others wait for the next heartbeat."""
-    return run.id, _round(run, member), _is_planned(run, member, goal), _outcome(run, member, goal)
+    pair = run.preflight.orders.get(member.node) if run.preflight is not None and goal is Goal.WAIT else None
+    return run.id, _round(run, member), _is_planned(run, member, goal), _outcome(run, member, goal), pair
 
 
 def desired(run: Run, member: Member, heartbeat_s: float, now: float) -> Desired:
     """Return a new message to a node, with this heartbeat."""
     goal = goal_of(run, member)
-    run_id, number, planned, outcome = _urgent(run, member, goal)
+    run_id, number, planned, outcome, pair = _urgent(run, member, goal)
     kept = run.keeping.desired(member, goal)
     until = _wait_until(run, member) if goal is Goal.WAIT else None
     return Desired(
@@ -108,6 +110,7 @@ def desired(run: Run, member: Member, heartbeat_s: float, now: float) -> Desired
         persist=kept.persist,
         copies=kept.copies,
         alike=kept.alike,
+        pair=pair,
     )
 
 

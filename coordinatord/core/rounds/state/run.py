@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from enum import StrEnum
 
 from msgspec import Struct
@@ -15,6 +15,7 @@ from coordinatord.core.rounds.state.durable import DurableRun, State
 from coordinatord.core.rounds.state.evidence import Evidence
 from coordinatord.core.rounds.state.gathering import Gathering
 from coordinatord.core.rounds.state.member import Member, MemberState
+from coordinatord.core.rounds.state.preflight import Preflight
 from coordinatord.core.rounds.state.roll import Roll
 from coordinatord.core.rounds.state.wings import KeepingWing, WatchingWing
 from coordinatord.core.rounds.values.ranks import Ranks, order
@@ -86,6 +87,8 @@ class Run:
         """Nodes of the round that leave when it is over: their users or an operator want that."""
         self.restart_asked = ""
         """Why an operator wants another round at once; empty if none does."""
+        self.preflight: Preflight | None = None
+        """The last preflight; None before the first one in this life of the daemon."""
 
         self.progress = TrainingProgress(self.spec.hang_timeout_s or None)
         self.steps_announced = False
@@ -112,16 +115,20 @@ class Run:
         self.roll.remove(member)
         self.keeping.remove(member)
         self.gathering.join_timeouts.discard(member.node)
+        if self.preflight is not None:
+            self.preflight.awaited.discard(member.node)
         self.leaving.discard(member.node)
         self.claims.pop(member.node, None)
 
-    def begin_round(self, nodes: Iterable[Ranks]) -> None:
+    def begin_round(self, nodes: Collection[Ranks]) -> None:
         """Begin the round that was just recorded, with these nodes."""
         self.roll.missing.clear()
         self.progress.clear()
         self.steps_announced, self.restart_asked = False, ""
         self.evidence.begin_round()
         self.gathering.begin_round()
+        if self.preflight is not None and any(ranks.node in self.preflight.orders for ranks in nodes):
+            self.preflight.stop(f"round {self.durable.round} was formed of its nodes")
         for member in [member for member in self.members.values() if member.readiness.enlisted]:
             member.readiness.enlisted = False
             self.roll.place(member)
@@ -142,12 +149,16 @@ class Run:
         self.roll.missing.clear()
         self.leaving.clear()
         self.claims.clear()
+        if self.preflight is not None:
+            self.preflight.stop("the job is over")
 
     def postpone(self, by: float, now: float) -> None:
         """Put off all deadlines of nodes by the `by` seconds before `now` in which no node could be judged."""
         self.gathering.postpone(by, now)
         self.evidence.stop_overdue_at += by
         self.roll.expired_at += by
+        if self.preflight is not None:
+            self.preflight.ends_at += by
         if self.emptied_at is not None:
             self.emptied_at += by
 

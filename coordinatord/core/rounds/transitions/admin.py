@@ -16,13 +16,14 @@ from coordinatord.core.rounds.state.cluster import DRAINED_MAX, Cluster, apply_d
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.state.run import Run
-from coordinatord.core.rounds.transitions import actions, judging, observations
+from coordinatord.core.rounds.transitions import actions, judging, observations, preflights
 from coordinatord.core.rounds.transitions.decision import Decision
 from coordinatord.core.rounds.values.admin_requests import (
     AdminResult,
     DrainNode,
     ForgetJob,
     PardonNode,
+    PreflightJob,
     QuarantineNode,
     Request,
     RestartJob,
@@ -32,7 +33,7 @@ from coordinatord.core.rounds.values.admin_requests import (
 from coordinatord.core.rounds.values.charges import Judge
 from coordinatord.core.rounds.values.records import JobForgotten, JobStopAsked, NodeDrained, NodeUndrained, Reason
 from coordinatord.protocol.exit_codes import ExitCode
-from coordinatord.protocol.messages import Result
+from coordinatord.protocol.messages import Launcher, Result
 from coordinatord.protocol.text import NAMES_MAX, clip, name_some
 
 
@@ -64,7 +65,8 @@ def _reply(request: Request, decision: Decision) -> Reply:
     run = decision.cluster.jobs.get(request.target)
     if run is None:
         return Reply(AdminResult.UNKNOWN_JOB, f"no job {request.target!r} is known here")
-    return {StopJob: _stop, RestartJob: _restart, ForgetJob: _forget}[type(request)](run, request, decision)
+    actions_of = {StopJob: _stop, RestartJob: _restart, ForgetJob: _forget, PreflightJob: _preflight}
+    return actions_of[type(request)](run, request, decision)
 
 
 # Jobs
@@ -140,6 +142,20 @@ def _forget(run: Run, request: Request, decision: Decision) -> Reply:
             actions.end_run(run, Reason("forgotten", why), Result.STOPPED, ExitCode.STOPPED, decision)
         decision.record(JobForgotten(run.job, run.id, why))
     return Reply(AdminResult.DONE, f"job {run.job} is forgotten, and its history with it", [run])
+
+
+def _preflight(run: Run, request: Request, decision: Decision) -> Reply:
+    members = preflights.testable(run)
+    if run.preflight is not None and not run.preflight.is_over:
+        return Reply(AdminResult.NOTHING, f"a preflight of job {run.job} is under way already: {run.preflight.why}")
+    if len(members) < 2 or run.spec.launcher is Launcher.TORCHRUN:  # noqa: PLR2004 - a pair
+        why = "it needs two nodes without workers, such as spares"
+        if run.spec.launcher is Launcher.TORCHRUN:
+            why = "torchrun starts the workers of its nodes, and tests none"
+        return Reply(AdminResult.REFUSED, f"job {run.job} cannot have a preflight now: {why}")
+    if not request.dry_run:
+        preflights.begin(run, members, request.attribution("asked for"), decision)
+    return Reply(AdminResult.DONE, f"{len(members)} nodes of job {run.job} are tested in pairs", [run])
 
 
 # Nodes

@@ -28,6 +28,7 @@ from coordinatord.core.rounds.values.charges import (
     hosts_with,
     weight,
 )
+from coordinatord.core.rounds.values.pair_search import NodeVerdict, PairSearch
 from coordinatord.core.rounds.values.records import HostJudged
 from coordinatord.hints.xid import OF_THE_NODE
 from coordinatord.protocol.exit_codes import describe_exit, signal_behind
@@ -52,7 +53,7 @@ def judge(run: Run, report: Report | None, decision: Decision) -> None:
     held = [each for each in charges if not _is_spread(each, host, run, decision)]
     if charge not in held:
         text += "; it does not count, since the same error came on other hosts too"
-    elif _is_enough(held, run.policy) and (not why or by is Judge.CHECK):
+    elif _is_enough(held, run.policy) and (not why or by in {Judge.CHECK, Judge.PREFLIGHT}):
         if why or _may_lose_one(run, host, decision):
             by = Judge.CHARGES
             why = clip(f"quarantined for {_count(held)}, the last one {_describe(charge)}", MESSAGE_MAX)
@@ -69,17 +70,41 @@ def heed_check(run: Run, member: Member, decision: Decision) -> None:
 
     One without an answer changes nothing.
     """
-    host, check, hosts = member.offer.host, member.observed.check, decision.cluster.durable.hosts
+    check = member.observed.check
+    if check is not None and check.result is not CheckResult.UNKNOWN:
+        says, is_bad = f"its health check {check.says}", check.result is CheckResult.BAD
+        _heed(run, member.offer.host, says, Judge.CHECK, decision, is_bad=is_bad)
+
+
+def heed_preflight(run: Run, search: PairSearch, decision: Decision) -> None:
+    """Quarantine the hosts of nodes with a fault that a search has found, and let in again those that it finds good.
+
+    One host is not judged by itself: its nodes were compared only with each other.
+    """
+    findings, nodes = search.findings, dict[str, list[str]]()
+    for node, host in search.hosts.items():
+        nodes.setdefault(host, []).append(node)
+    for host, own in nodes.items() if len(nodes) > 1 else ():
+        bad = next((node for node in own if findings[node].verdict.is_fault), None)
+        if bad is not None:
+            says = f"a preflight has found that its node {bad} {findings[bad].text}"
+            _heed(run, host, says, Judge.PREFLIGHT, decision, is_bad=True)
+        elif all(findings[node].verdict is NodeVerdict.GOOD for node in own):
+            _heed(run, host, "a preflight has found it good", Judge.PREFLIGHT, decision, is_bad=False)
+
+
+def _heed(run: Run, host: str, says: str, by: Judge, decision: Decision, *, is_bad: bool) -> None:
+    """Quarantine a host that was found bad, or end the quarantine that the same judge had begun."""
+    hosts = decision.cluster.durable.hosts
     known = hosts.get(host, HostCharges())
-    if check is None or (host not in hosts and len(hosts) >= HOSTS_MAX):
+    if host not in hosts and len(hosts) >= HOSTS_MAX:
         return
-    charges, is_bad = known.as_of(decision.now), check.result is CheckResult.BAD
-    may_judge = run.policy.quarantine_at > 0 and not known.quarantined
+    charges, may_judge = known.as_of(decision.now), run.policy.quarantine_at > 0 and not known.quarantined
     if is_bad and may_judge and _may_lose_one(run, host, decision):
-        why = clip(f"quarantined: its health check {check.says}", MESSAGE_MAX)
-        _record(host, charges, why, f"host {host} is {why}", decision, by=Judge.CHECK)
-    elif check.result in {CheckResult.GOOD, CheckResult.WARNING} and known.by is Judge.CHECK:
-        _record(host, charges, "", f"host {host} is let in again: its health check {check.says}", decision)
+        why = clip(f"quarantined: {says}", MESSAGE_MAX)
+        _record(host, charges, why, f"host {host} is {why}", decision, by=by)
+    elif not is_bad and known.by is by:
+        _record(host, charges, "", f"host {host} is let in again: {says}", decision)
 
 
 def pardon(host: str, text: str, decision: Decision) -> None:

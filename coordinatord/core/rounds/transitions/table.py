@@ -16,7 +16,7 @@ from coordinatord.core.rounds.queries.reasons import Reasons
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.transitions import actions as do
-from coordinatord.core.rounds.transitions import releases
+from coordinatord.core.rounds.transitions import preflights, releases
 from coordinatord.core.rounds.transitions.decision import Decision
 from coordinatord.core.rounds.values.records import Reason
 from coordinatord.protocol.errors import InternalError
@@ -107,6 +107,7 @@ _TABLE: list[tuple[tuple[State, ...], Condition, State | None, Action, str]] = [
     ),
     # This waits while workers start, which takes a moment.
     ((FORMING, RUNNING, STOPPING), when.keeping_due, None, do.advance_keeping, "what nodes keep is looked after"),
+    ((FORMING, STARTING, RUNNING, STOPPING), when.turn_over, None, preflights.end_turn, "a turn of tests is over"),
     # Steps
     ((RUNNING,), when.caught_up, None, do.record_caught_up, "step {run.durable.reached} is reached again"),
     ((RUNNING,), when.first_step_overdue, None, do.record_overdue, "{reasons.overdue}"),

@@ -36,6 +36,10 @@ class ForgetJob(Request, frozen=True):
     """Remove all that is known of a job."""
 
 
+class PreflightJob(Request, frozen=True):
+    """Test the nodes of a job without workers in pairs."""
+
+
 class DrainNode(Request, frozen=True):
     """Have a node, or all nodes of a host, leave their jobs, and let them in no more."""
 

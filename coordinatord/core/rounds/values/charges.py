@@ -78,6 +78,8 @@ class Judge(StrEnum):
     """The coordinator, for charges."""
     CHECK = "check"
     """The coordinator, for a failed health check: a check that passes ends it."""
+    PREFLIGHT = "preflight"
+    """The coordinator, for what a preflight has found: another one that finds the host good ends it."""
     OPERATOR = "operator"
     """Only a pardon ends it."""
 

@@ -1,8 +1,8 @@
 """Finds nodes that are slow, compute wrong values or have a bad link, by turns of tests in pairs. Pure.
 
 In a test both nodes multiply matrices, and then add up a vector over the link between them. A slow or wrong product is
-the node's own. A slow or broken link may be the fault of either node, so in the next turn each of the two is tested
-with a node that is good. If the link is bad again, the node is bad.
+the node's own; a GPU is compared with those of its kind. A slow or broken link may be the fault of either node, so in
+the next turn each of the two is tested with a node that is good. If the link is bad again, the node is bad.
 """
 
 from __future__ import annotations
@@ -63,6 +63,11 @@ class _Test(Struct, frozen=True):
     results: dict[str, PairResult]
 
     @property
+    def kind(self) -> tuple[object, ...]:
+        """What the speed of a good link depends on: hosts of one kind have the same network."""
+        return self.is_near, frozenset(result.gpu for result in self.results.values())
+
+    @property
     def tells_link(self) -> bool:
         """Whether both nodes came to the sum: both have computed their products before."""
         return sum(result.gflops is not None for result in self.results.values()) == len(self.nodes)
@@ -76,17 +81,18 @@ class _Test(Struct, frozen=True):
 class _Usual(Struct, frozen=True):
     """The figures that are usual among the nodes."""
 
-    gflops: float
-    mb_s: dict[bool, float]
-    """The speed of links, by whether they are within a host."""
+    gflops: dict[str, float]
+    """The speed of products by the name of the GPU; that of all nodes for those without one, which may have lost it."""
+    mb_s: dict[tuple[object, ...], float]
+    """The speed of links, by their kind."""
 
     def is_good_link(self, test: _Test) -> bool:
         """Whether a test shows that the link is good."""
-        return test.tells_link and 0.0 < test.mb_s >= SLOW_SHARE * self.mb_s[test.is_near]
+        return test.tells_link and 0.0 < test.mb_s >= SLOW_SHARE * self.mb_s[test.kind]
 
-    def is_slow(self, gflops: float | None) -> bool:
+    def is_slow(self, gpu: str, gflops: float | None) -> bool:
         """Whether a node computes much slower than others."""
-        return gflops is not None and gflops < SLOW_SHARE * self.gflops
+        return gflops is not None and gflops < SLOW_SHARE * self.gflops[gpu]
 
 
 class PairSearch:
@@ -97,79 +103,88 @@ class PairSearch:
 
         Each node of the first half is tested with one of the second half: most links that are used lead far then.
         """
-        self._hosts, self._tests = dict(hosts), list[_Test]()
+        self.hosts = dict(hosts)
+        self._tests: dict[str, list[_Test]] = {node: [] for node in hosts}
         self.turn = 1
         nodes, half = [*hosts], (len(hosts) + 1) // 2
         self.pairs = tuple(zip(nodes[:half], nodes[half:], strict=False))
         """The pairs of this turn; none once the search is over."""
+        self.findings: dict[str, NodeFinding] = {}
+        """What is known of each node after the last turn."""
+        self.bad_links: tuple[tuple[str, ...], ...] = ()
+        """The pairs of good nodes that have a bad link with each other only."""
+        self._find()
 
     def end_turn(self, results: Mapping[str, PairResult]) -> None:
         """Record the results of the turn, and choose the pairs of the next one; a node that is missing gave none."""
         for pair in self.pairs:
             answers = {node: results[node] for node in pair if node in results}
-            is_near = len({self._hosts[node] for node in pair}) == 1
-            self._tests.append(_Test(frozenset(pair), is_near, answers))
+            is_near = len({self.hosts[node] for node in pair}) == 1
+            test = _Test(frozenset(pair), is_near, answers)
+            for node in pair:
+                self._tests[node].append(test)
         self.turn += 1
+        self._find()
         self.pairs = () if self.turn > TURNS_MAX else tuple(self._next_pairs())
 
-    def findings(self) -> dict[str, NodeFinding]:
-        """Return what is known of each node."""
+    def _find(self) -> None:
         usual = self._usual()
-        cleared = {node for node in self._hosts if self._is_cleared(node, usual)}
-        return {node: self._finding(node, usual, cleared) for node in self._hosts}
-
-    def bad_links(self) -> list[tuple[str, ...]]:
-        """Return the pairs of good nodes that have a bad link with each other only."""
-        usual, findings = self._usual(), self.findings()
-        good = {node for node, finding in findings.items() if finding.verdict is NodeVerdict.GOOD}
-        bad = [test.nodes for test in self._tests if test.tells_link and not usual.is_good_link(test)]
-        return [tuple(sorted(nodes)) for nodes in bad if nodes <= good]
+        cleared = {node for node in self.hosts if self._is_cleared(node, usual)}
+        self.findings = {node: self._finding(node, usual, cleared) for node in self.hosts}
+        tests = [test for node in self.hosts for test in self._tests[node] if node == min(test.nodes)]
+        bad = [test.nodes for test in tests if test.tells_link and not usual.is_good_link(test)]
+        self.bad_links = tuple(tuple(sorted(nodes)) for nodes in bad if nodes <= cleared)
 
     def _next_pairs(self) -> Iterator[tuple[str, str]]:
         """Pair each node in doubt with a good one, or else with another one in doubt, and with none for a second time.
 
         A node that gave no answer is tested again, since its first test may have taken long to load.
         """
-        findings = self.findings()
         in_doubt = {NodeVerdict.UNTOLD, NodeVerdict.NO_ANSWER}
-        doubtful = [node for node, finding in findings.items() if finding.verdict in in_doubt]
-        good = [node for node, finding in findings.items() if finding.verdict is NodeVerdict.GOOD]
+        doubtful = dict.fromkeys(node for node, finding in self.findings.items() if finding.verdict in in_doubt)
+        good = dict.fromkeys(node for node, finding in self.findings.items() if finding.verdict is NodeVerdict.GOOD)
         for partners in (good, doubtful):
             for node in tuple(doubtful):
-                known = frozenset({node}).union(*(test.nodes for test in self._tests_of(node)))
+                known = frozenset({node}).union(*(test.nodes for test in self._tests[node]))
                 partner = next((each for each in partners if each not in known), None)
                 if node in doubtful and partner is not None:
-                    doubtful.remove(node)
-                    partners.remove(partner)
+                    del doubtful[node], partners[partner]
                     yield node, partner
 
-    def _tests_of(self, node: str) -> list[_Test]:
-        return [test for test in self._tests if node in test.nodes]
-
     def _results_of(self, node: str) -> list[PairResult]:
-        return [test.results[node] for test in self._tests_of(node) if node in test.results]
+        return [test.results[node] for test in self._tests[node] if node in test.results]
 
     def _gflops(self, node: str) -> float | None:
         return max((each.gflops for each in self._results_of(node) if each.gflops is not None), default=None)
 
+    def _gpu(self, node: str) -> str:
+        return next((result.gpu for result in self._results_of(node)), "")
+
     def _usual(self) -> _Usual:
-        gflops = _upper_median(gflops for node in self._hosts if (gflops := self._gflops(node)) is not None)
-        links = {
-            near: [test.mb_s for test in self._tests if test.mb_s and test.is_near is near] for near in (True, False)
-        }
-        return _Usual(gflops, {near: _upper_median(speeds) for near, speeds in links.items()})
+        gflops: dict[str, list[float]] = {"": []}
+        mb_s: dict[tuple[object, ...], list[float]] = {}
+        for node, tests in self._tests.items():
+            if (best := self._gflops(node)) is not None:
+                for gpu in {"", self._gpu(node)}:
+                    gflops.setdefault(gpu, []).append(best)
+            for test in tests:
+                mb_s.setdefault(test.kind, []).extend([test.mb_s] if test.mb_s else [])
+        return _Usual(
+            {gpu: _upper_median(of_kind) for gpu, of_kind in gflops.items()},
+            {kind: _upper_median(of_kind) for kind, of_kind in mb_s.items()},
+        )
 
     def _is_wrong(self, node: str) -> bool:
         return any(result.wrong for result in self._results_of(node))
 
     def _is_cleared(self, node: str, usual: _Usual) -> bool:
-        has_good_link = any(usual.is_good_link(test) for test in self._tests_of(node))
-        return has_good_link and not self._is_wrong(node) and not usual.is_slow(self._gflops(node))
+        has_good_link = any(usual.is_good_link(test) for test in self._tests[node])
+        return has_good_link and not self._is_wrong(node) and not usual.is_slow(self._gpu(node), self._gflops(node))
 
     def _finding(self, node: str, usual: _Usual, cleared: set[str]) -> NodeFinding:
         results, gflops = self._results_of(node), self._gflops(node)
         mb_s = max((each.mb_s for each in results if each.mb_s is not None), default=None)
-        told = [test for test in self._tests_of(node) if test.tells_link]
+        told = [test for test in self._tests[node] if test.tells_link]
         partners = sorted(frozenset().union(*(test.nodes for test in told)) - {node})
         why = next((f": {result.text}" for result in reversed(results) if result.text), "")
         if node in cleared:
@@ -178,10 +193,13 @@ class PairSearch:
             verdict, text = NodeVerdict.WRONG, "computed a matrix product that is not the right one"
         elif gflops is None:
             verdict, text = NodeVerdict.NO_ANSWER, f"gave no answer{why}"
-        elif usual.is_slow(gflops) and len(results) > 1:
-            verdict, text = NodeVerdict.SLOW, f"computes {gflops:.3g} GFLOP/s, and {usual.gflops:.3g} are usual"
+        elif usual.is_slow(self._gpu(node), gflops) and len(results) > 1:
+            verdict, text = (
+                NodeVerdict.SLOW,
+                f"computes {gflops:,.0f} GFLOP/s, and {usual.gflops[self._gpu(node)]:,.0f} are usual",
+            )
         elif len(partners) > 1 and not cleared.isdisjoint(partners) and not any(map(usual.is_good_link, told)):
-            best = "no sum came" if mb_s is None else f"{mb_s:.3g} MB/s at best"
+            best = "no sum came" if mb_s is None else f"{mb_s:,.0f} MB/s at best"
             verdict, text = NodeVerdict.BAD_LINK, f"has a bad link with {' and '.join(partners)}: {best}{why}"
         else:
             verdict, text = NodeVerdict.UNTOLD, f"was tested with too few good nodes{why}"

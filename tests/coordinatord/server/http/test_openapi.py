@@ -164,7 +164,8 @@ async def _requests(client: Client) -> None:
         if path.startswith("/v1/jobs/"):
             await client.ask("post", path, 404, at=path.format(job="no"), json=ALICE)
     await client.ask("post", "/v1/nodes/{node}/drain", 404, at="/v1/nodes/no/drain", json=ALICE)
-    await client.ask("post", "/v1/jobs/{job}/forget", 409, at="/v1/jobs/job/forget", json=ALICE)
+    for verb in ("forget", "preflight"):
+        await client.ask("post", f"/v1/jobs/{{job}}/{verb}", 409, at=f"/v1/jobs/job/{verb}", json=ALICE)
     await client.ask("post", "/v1/nodes/{node}/drain", 200, at="/v1/nodes/no/drain", json=ALICE | {"ahead": True})
     await client.ask("post", "/v1/nodes/{node}/undrain", 200, at="/v1/nodes/no/undrain", json=ALICE)
     for verb in ("quarantine", "pardon"):
@@ -192,7 +193,7 @@ async def test_real_answers_are_as_they_are_described(start: Start) -> None:
             for part in [part async for part in parts]:
                 check(part, {"$ref": "#/components/schemas/LogPart"})
         await client.ask("post", "/v1/jobs/{job}/forget", 200, at="/v1/jobs/job/forget", json=ALICE)
-        apart = {"/v1/stream", "/v1/jobs/{job}/logs", "/v1/jobs/{job}/stacks"}
+        apart = {"/v1/stream", "/v1/jobs/{job}/logs", "/v1/jobs/{job}/stacks", "/v1/jobs/{job}/preflight"}
         good = {(operation.method, operation.path) for operation in OPERATIONS if operation.path not in apart}
         assert {(method, path) for method, path, status in client.seen if status == 200} == good
         met = {status for method, _, status in client.seen if method == "post"} - {200, 403}

@@ -1,0 +1,67 @@
+"""The preflight of a run: tests in pairs among its nodes without workers, one turn after the other.
+
+It is live state: a restarted coordinator has none, and the nodes end their tests when they hear from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from coordinatord.core.rounds.state.member import Member
+from coordinatord.core.rounds.values.pair_search import PairSearch
+from coordinatord.protocol.pair_messages import PairOrder, PairResult
+
+GRACE_S = 2.0
+"""How much longer than its tests a turn takes at most: two heartbeats, for the messages on both ways."""
+
+
+class Preflight:
+    """One preflight of some members, which need not stay members."""
+
+    def __init__(self, members: Sequence[Member], why: str) -> None:
+        """Begin a search, because of `why`; `begin_turn` follows."""
+        self.search = PairSearch({member.node: member.offer.host for member in members})
+        self.why = why
+        self.stopped = ""
+        """Why it is over before its time; empty if it is not."""
+        self.orders: dict[str, PairOrder] = {}
+        """The order of each node in this turn; empty once the preflight is over."""
+        self.results: dict[str, PairResult] = {}
+        """The results of this turn so far."""
+        self.awaited: set[str] = set()
+        """The nodes whose results are still to come."""
+        self.ends_at = 0.0
+        """When the turn is over, whoever is awaited."""
+        self._number = max((member.observed.pair.number for member in members if member.observed.pair), default=0)
+        """The number of the tests of this turn, higher than that of any earlier result of these nodes."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no further turn follows."""
+        return not self.orders
+
+    def begin_turn(self, addresses: Mapping[str, tuple[str, int]], within_s: float, now: float) -> None:
+        """Order the tests of the search's turn; `addresses` has the address and the port of the first of each pair.
+
+        A pair without an address is not tested.
+        """
+        self._number += 1
+        self.orders = {
+            node: PairOrder(self._number, rank, pair[1 - rank], *addresses[pair[0]], within_s)
+            for pair in self.search.pairs
+            if pair[0] in addresses
+            for rank, node in enumerate(pair)
+        }
+        self.results, self.awaited, self.ends_at = {}, set(self.orders), now + within_s + GRACE_S
+
+    def record(self, member: Member) -> None:
+        """Record the result that a member has reported, if it is of this turn."""
+        result = member.observed.pair
+        if member.node in self.awaited and result is not None and result.number == self._number:
+            self.results[member.node] = result
+            self.awaited.discard(member.node)
+
+    def stop(self, why: str) -> None:
+        """End it before its time, unless it is over."""
+        if not self.is_over:
+            self.orders, self.stopped = {}, why

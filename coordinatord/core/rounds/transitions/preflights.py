@@ -1,0 +1,46 @@
+"""Plays a preflight: begins it, and at the end of each turn begins the next one or judges the hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from coordinatord.core.rounds.queries.master_address import master_address
+from coordinatord.core.rounds.state.member import Member, MemberState
+from coordinatord.core.rounds.state.preflight import Preflight
+from coordinatord.core.rounds.state.run import Run
+from coordinatord.core.rounds.transitions.decision import Decision
+from coordinatord.core.rounds.transitions.judging import heed_preflight
+from coordinatord.core.rounds.values.records import Reason
+
+
+def testable(run: Run) -> list[Member]:
+    """Return the members that have no workers and wait, those of a host together."""
+    waiting = run.roll.in_state(MemberState.READY, MemberState.QUARANTINED)
+    return sorted(waiting, key=lambda member: (member.offer.host, member.node))
+
+
+def begin(run: Run, members: Sequence[Member], why: str, decision: Decision) -> None:
+    """Begin a preflight of these members."""
+    run.preflight = Preflight(members, why)
+    _begin_turn(run, run.preflight, decision)
+
+
+def end_turn(run: Run, _: Reason, decision: Decision) -> None:
+    """Record the results of a turn; begin the next one, or judge the hosts if there is none."""
+    preflight = run.preflight
+    assert preflight is not None  # noqa: S101 - the condition of the row
+    preflight.search.end_turn(preflight.results)
+    _begin_turn(run, preflight, decision)
+    if preflight.is_over:
+        heed_preflight(run, preflight.search, decision)
+
+
+def _begin_turn(run: Run, preflight: Preflight, decision: Decision) -> None:
+    pairs = [(run.members.get(node), run.members.get(partner)) for node, partner in preflight.search.pairs]
+    addresses = {
+        first.node: (master_address(first, [first, second]), first.observed.port)
+        for first, second in pairs
+        if first is not None and second is not None
+    }
+    preflight.begin_turn(addresses, run.policy.pair_timeout_s, decision.now)
+    decision.notify_all(run)

@@ -1,0 +1,85 @@
+"""`nodeclient preflight`: has the nodes of a job without workers tested in pairs, and prints what was found."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.http.api import AdminAnswer, AdminBody, PreflightStatus
+from coordinatord.protocol.text import clip
+from nodeclient.config.operate import PreflightConfig
+from nodeclient.operate.admin_commands import person
+from nodeclient.operate.client import Client, RequestError, UnknownNameError, pause, read
+from nodeclient.operate.formatting import Column, count, table
+from nodeclient.operate.job_lookup import get_job_data, job_path, only_job, unknown_job
+from nodeclient.operate.terminal_info import Colour, terminal, write
+from nodeclient.operate.watch import POLL_EVERY_S
+
+SUSPECT = 1
+"""The exit code if a node or a link is suspect."""
+
+GOOD = "good"
+
+COLUMNS = (Column("NODE"), Column("HOST", 1), Column("GFLOP/S"), Column("MB/S"), Column("VERDICT"))
+
+
+def run(config: PreflightConfig) -> int:
+    """Print the table of the nodes and a sentence; return 1 if any node or link is suspect, otherwise 0.
+
+    Raises `RequestError` if the preflight could not begin, or ended early.
+    """
+    client = Client(config.coordinators, config.access)
+    job = only_job(client, config.job, live=True)
+    body = AdminBody(person(), config.reason, config.dry_run)
+    try:
+        answer = read(AdminAnswer, client.post(f"{job_path(job)}/preflight", body))
+    except UnknownNameError:
+        raise unknown_job(client, job) from None
+    if config.dry_run:
+        write([clip(answer.message)])
+        return ExitCode.OK
+    sys.stderr.write(f"nodeclient: {clip(answer.message)}\n")
+    data = _await_end(client, job)
+    found = read(PreflightStatus, data)
+    write([json.dumps(data)] if config.json else _lines(found))
+    if found.stopped:
+        raise RequestError(f"the preflight of job {job} ended early: {found.stopped}", ExitCode.TEMPFAIL)
+    return SUSPECT if _suspects(found) else ExitCode.OK
+
+
+def _await_end(client: Client, job: str) -> dict[str, Any]:
+    """Return the preflight once it is over. Raises `RequestError` if the coordinator no longer knows it."""
+    while True:
+        data: dict[str, Any] | None = get_job_data(client, job, "").get("preflight")
+        if data is None:
+            text = f"the preflight of job {job} is gone: the coordinator, or the job, was started again"
+            raise RequestError(text, ExitCode.TEMPFAIL)
+        if data.get("is_over"):
+            return data
+        pause(POLL_EVERY_S)
+
+
+def _lines(found: PreflightStatus) -> list[str]:
+    """Return the table, and what is suspect as a sentence."""
+    output = terminal()
+    rows = [(each.node, each.host, _figure(each.gflops), _figure(each.mb_s), each.verdict) for each in found.nodes]
+
+    def paint(row: int, title: str, cell: str) -> str:
+        if row < 0:
+            return output.paint(cell, Colour.FAINT)
+        return output.paint(cell, Colour.BAD) if title == "VERDICT" and cell != GOOD else cell
+
+    suspects = "; ".join(_suspects(found)) or f"{count(len(rows), 'node')}: all are good"
+    return [*table(COLUMNS, rows, output, paint, indent=""), *output.wrapped(suspects)]
+
+
+def _suspects(found: PreflightStatus) -> list[str]:
+    """Return what is wrong with each suspect node and link."""
+    nodes = [f"{each.node} {each.text}" for each in found.nodes if each.verdict != GOOD]
+    return nodes + [f"the link between {' and '.join(pair)} is bad" for pair in found.bad_links]
+
+
+def _figure(figure: float | None) -> str:
+    return "-" if figure is None else f"{figure:,.0f}"

@@ -1,0 +1,246 @@
+"""A preflight as the coordinator plays it: which nodes it tests, what ends it, and whose hosts it quarantines."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from coordinatord.core.machine import Coordinator
+from coordinatord.core.rounds.effects import Answer
+from coordinatord.core.rounds.events import AdminRequested, Reported
+from coordinatord.core.rounds.policy import Policy
+from coordinatord.core.rounds.state.preflight import GRACE_S
+from coordinatord.core.rounds.values.admin_requests import AdminResult, PardonNode, PreflightJob, StopJob
+from coordinatord.core.rounds.values.records import HostJudged
+from coordinatord.core.rounds.values.round_history import RoundHistory
+from coordinatord.core.shown.job_view import whole_view
+from coordinatord.protocol.http.api import PreflightStatus
+from coordinatord.protocol.messages import Goal, Launcher, Phase
+from coordinatord.protocol.pair_messages import PairOrder, PairResult
+from tests.support.builders import a_spec
+from tests.support.host_job import HostJob
+
+GFLOPS, MB_S = 50.0, 1000.0
+
+
+class Job(HostJob):
+    """A job whose round is at work on one node, and whose spares have a host each."""
+
+    def __init__(self, spares: int = 4, launcher: Launcher = Launcher.NODECLIENT, **policy: Any) -> None:
+        policy = {"heartbeat_s": 1_000.0} | policy
+        spec = replace(a_spec(1, 1), launcher=launcher)
+        super().__init__(spares + 1, spec, replace(Policy(), **policy))
+        self.wait(3.0)
+        self.work()
+        self.spares = [name for name in self.names if name not in self.inside]
+
+    def work(self) -> None:
+        """Have the workers of the round run."""
+        for each in self.inside:
+            self.report(each, Phase.RUNNING)
+
+    def ask(self, *, dry_run: bool = False) -> tuple[AdminResult, str]:
+        """Have an operator ask for a preflight; return the answer."""
+        request = PreflightJob("default", "alice", "new switch", dry_run)
+        batch = self.coordinator.handle(AdminRequested(-1, request), self.now)
+        [answer] = [effect for effect in batch.effects if isinstance(effect, Answer)]
+        return answer.result, answer.text
+
+    def orders(self) -> dict[str, PairOrder]:
+        """Return the test that each node was told to run."""
+        sent = {name: member.session.sent for name, member in self.run.members.items()}
+        return {name: message.pair for name, message in sent.items() if message is not None and message.pair}
+
+    def end_test(self, name: str, **measured: Any) -> None:
+        """Have a node report the result of the test that it was told to run."""
+        order = self.orders()[name]
+        result = replace(PairResult(order.number, GFLOPS, MB_S), **measured)
+        said = replace(self.run.members[name].observed, pair=result)
+        self.handle(Reported(self.sessions[name], said))
+
+    def end_turn(self, *slow: str) -> None:
+        """Have all nodes report their results, of which some are those of slow hosts."""
+        for name in self.orders():
+            self.end_test(name, **({"gflops": GFLOPS / 5} if name in slow else {}))
+
+    @property
+    def shown(self) -> PreflightStatus:
+        """The preflight as it is shown."""
+        shown = whole_view(self.run, RoundHistory(), self.now, None).preflight
+        assert shown is not None
+        return shown
+
+    @property
+    def verdicts(self) -> dict[str, str]:
+        """The verdict on each node."""
+        return {node.node: node.verdict for node in self.shown.nodes}
+
+
+def reasons(job: Job) -> list[str]:
+    """Return what was recorded about hosts."""
+    return [record.reason for _, record in job.past if isinstance(record, HostJudged)]
+
+
+def test_a_preflight_tests_the_nodes_without_workers_in_pairs() -> None:
+    job = Job(spares=4)
+    assert job.ask() == (AdminResult.DONE, "4 nodes of job default are tested in pairs")
+    orders = job.orders()
+    assert sorted(orders) == job.spares
+    for name, order in orders.items():
+        other = orders[order.partner]
+        assert other.partner == name
+        assert {order.rank, other.rank} == {0, 1}
+        assert (order.number, order.address, order.port) == (other.number, other.address, other.port)
+        if order.rank == 0:
+            assert order.address == job.run.members[name].session.peer_address
+            assert order.port == job.run.members[name].observed.port
+
+
+def test_good_nodes_are_done_after_one_turn() -> None:
+    job = Job()
+    job.ask()
+    job.end_turn()
+    assert job.orders() == {}
+    assert job.shown.is_over
+    assert set(job.verdicts.values()) == {"good"}
+    assert reasons(job) == []
+    assert job.shown.reason == "asked for by alice: new switch"
+
+
+def test_a_slow_node_is_quarantined_with_its_figures_and_let_in_by_the_next_preflight_that_finds_it_good() -> None:
+    job = Job(spares=8)
+    job.ask()
+    while job.orders():
+        job.end_turn("n3")
+    assert job.quarantined == {"host-n3"}
+    assert job.run.members["n3"].state == "quarantined"
+    assert reasons(job) == [
+        "host host-n3 is quarantined: a preflight has found that its node n3 computes 10 GFLOP/s, and 50 are usual"
+    ]
+    job.ask()
+    assert "n3" in job.orders()
+    job.end_turn()
+    assert job.quarantined == set()
+    assert reasons(job)[1:] == ["host host-n3 is let in again: a preflight has found it good"]
+
+
+def test_a_quarantine_by_a_preflight_outlives_the_coordinator_and_ends_with_a_pardon() -> None:
+    job = Job(spares=8)
+    job.ask()
+    while job.orders():
+        job.end_turn("n3")
+    job.coordinator = Coordinator(job.policy, "f")
+    job.coordinator.restore(job.past, job.now)
+    for name in job.names:
+        job.join(name)
+    assert job.quarantined == {"host-n3"}
+    job.handle(AdminRequested(-1, PardonNode("n3", "alice", "a new fan")))
+    assert job.quarantined == set()
+
+
+def test_a_turn_waits_for_no_node_longer_than_for_the_time_of_a_test() -> None:
+    job = Job(pair_timeout_s=8.0)
+    job.ask()
+    silent, *others = job.orders()
+    for name in others:
+        job.end_test(name)
+    job.wait(8.0 + GRACE_S - 0.1)
+    first = job.orders()[silent].number
+    job.wait(0.2)
+    assert job.orders()[silent].number == first + 1, "it is tested again, with another node"
+    job.wait(8.0 + GRACE_S)
+    job.wait(8.0 + GRACE_S)
+    assert job.orders() == {}
+    assert job.verdicts[silent] == "no answer"
+    assert job.quarantined == set(), "a host that only gave no answer is not quarantined"
+
+
+def test_a_node_that_goes_is_not_waited_for() -> None:
+    job = Job()
+    job.ask()
+    gone, *others = job.orders()
+    for name in others:
+        job.end_test(name)
+    before = {order.number for order in job.orders().values()}
+    job.leave(gone)
+    job.wait(6.0 * job.policy.heartbeat_s)
+    assert gone not in job.orders()
+    assert {order.number for order in job.orders().values()}.isdisjoint(before)
+
+
+def test_a_result_of_an_earlier_test_does_not_count() -> None:
+    job = Job()
+    job.ask()
+    name, *_ = job.orders()
+    number = job.orders()[name].number
+    job.end_test(name, number=number - 1, gflops=1.0)
+    job.end_turn()
+    assert set(job.verdicts.values()) == {"good"}
+    job.ask()
+    assert {order.number for order in job.orders().values()} == {number + 1}
+
+
+def test_a_round_that_takes_a_node_ends_the_preflight() -> None:
+    job = Job()
+    job.ask()
+    [working] = job.inside
+    job.leave(working)
+    job.wait(6.0 * job.policy.heartbeat_s)
+    job.wait(3.0)
+    [taken] = job.inside
+    assert taken in job.spares
+    assert job.orders() == {}
+    assert job.shown.is_over
+    assert job.shown.stopped == "round 2 was formed of its nodes"
+    sent = job.run.members[taken].session.sent
+    assert sent is not None
+    assert sent.goal is Goal.RUN
+
+
+def test_the_end_of_the_job_ends_the_preflight() -> None:
+    job = Job()
+    job.ask()
+    job.handle(AdminRequested(-1, StopJob("default", "alice", "")))
+    for name in job.inside:
+        job.report(name, Phase.STOPPED)
+    assert job.orders() == {}
+    assert job.shown.stopped == "the job is over"
+
+
+def test_a_second_request_joins_the_preflight_under_way() -> None:
+    job = Job()
+    job.ask()
+    before = job.orders()
+    result, text = job.ask()
+    assert result is AdminResult.NOTHING
+    assert text == "a preflight of job default is under way already: asked for by alice: new switch"
+    assert job.orders() == before
+
+
+def test_a_dry_run_tests_nothing() -> None:
+    job = Job()
+    assert job.ask(dry_run=True) == (AdminResult.NOTHING, "dry run: 4 nodes of job default are tested in pairs")
+    assert job.orders() == {}
+
+
+@pytest.mark.parametrize(
+    ("spares", "launcher", "why"),
+    [
+        (1, Launcher.NODECLIENT, "it needs two nodes without workers, such as spares"),
+        (4, Launcher.TORCHRUN, "torchrun starts the workers of its nodes, and tests none"),
+    ],
+)
+def test_a_preflight_that_could_test_nothing_is_refused(spares: int, launcher: Launcher, why: str) -> None:
+    job = Job(spares, launcher)
+    assert job.ask() == (AdminResult.REFUSED, f"job default cannot have a preflight now: {why}")
+
+
+def test_nodes_of_one_host_are_not_judged_by_themselves() -> None:
+    job = Job(spares=4)
+    for member in job.run.members.values():
+        member.offer = replace(member.offer, host="box", host_id="box")
+    job.ask()
+    while job.orders():
+        job.end_turn("n3")
+    assert job.verdicts["n3"] == "slow"
+    assert job.quarantined == set()
