@@ -1,7 +1,8 @@
 """Times what a training script pays to report a step, beside a method that does nothing.
 
-It also times a node's look at the steps of eight workers, which comes with each message to the coordinator. A real step
-takes so long that none of this would show beside it.
+It also times a loop over the micro-batches of a global batch, as each step has one, and a node's look at the steps of
+eight workers, which comes with each message to the coordinator. A real step takes so long that none of this would show
+beside it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tables import Table, add_flags, positive, runs_words, spread, write_report
 
 from coordinatord.protocol.messages import Observed, Phase
 from nodeclient.workers.step_slots import Slots
-from workerlib import Context
+from workerlib import Context, global_batch
 
 if TYPE_CHECKING:
     import torch
@@ -46,6 +47,7 @@ class Run:
     step_ns: float
     nothing_ns: float
     clock_ns: float
+    plan_ns: float
     look_ns: float
 
 
@@ -60,8 +62,13 @@ def measure(calls: int) -> Run:
             step_ns=_fastest(ctx.step, calls),
             nothing_ns=_fastest(Idle().step, calls),
             clock_ns=_fastest(lambda _: time.monotonic_ns(), calls),
+            plan_ns=_fastest(lambda _: _weigh(), calls // 10),
             look_ns=_fastest(lambda _: slots.complete(observed), calls // 10),
         )
+
+
+def _weigh() -> float:
+    return sum(micro.weight for micro in global_batch(1024, micro=16, rank=1, world_size=3))
 
 
 def _fastest(call: Callable[[int], object], calls: int) -> float:
@@ -78,6 +85,7 @@ def _batch(call: Callable[[int], object], numbers: Iterable[int]) -> float:
 FIGURES: tuple[tuple[str, Callable[[Run], float]], ...] = (
     ("ctx.step(n), ns", lambda run: run.step_ns),
     ("time.monotonic_ns(), ns", lambda run: run.clock_ns),
+    ("the 22 micro-batches of a step, ns", lambda run: run.plan_ns),
     (f"a node's look at the steps of {WORKERS} workers, ns", lambda run: run.look_ns),
 )
 

@@ -190,6 +190,14 @@ def test_a_worker_that_is_slow_in_backward_is_named(tmp_path: Path) -> None:
     assert found["steps"] <= LATE_STEPS_MOST
 
 
+def test_a_training_on_nodes_that_come_and_are_killed_has_the_losses_of_one_worker(tmp_path: Path) -> None:
+    picture = tmp_path / "losses.svg"
+    _, [found] = run("losses", tmp_path, "--changes", "2", "--dtypes", "float64", "--svg", str(picture))
+    assert found["apart"] < 1e-6
+    assert {1, 2, 3} == set(found["workers"])
+    assert len(found["killed"]) == picture.read_text().count("<circle") == 1
+
+
 @pytest.mark.long
 def test_a_start_beside_jobs_that_are_over_costs_little_more_than_an_empty_one(tmp_path: Path) -> None:
     flags = ("--nodes", "40", "--over", "60", "--over-nodes", "8", "--rounds", "3")

@@ -1,0 +1,224 @@
+"""Trains `examples/text.py` on nodes that change twenty times, and compares its losses with those of one worker alone.
+
+python -m benchmarks.losses --svg docs/losses.svg
+
+README.md beside this file explains the figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from signal import SIGKILL, SIGTERM
+from typing import NamedTuple
+
+from tables import BenchmarkError, Table, add_flags, give_up, positive, runs_words, spread, write_report
+
+from tests.support.cluster import QUICK, Cluster, Node, cluster_of_its_own
+from tests.support.programs import BIN, Program, clean_environ, run, wait_until
+
+EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "text.py"
+
+SIZES = (2, 1, 3, 2, 4, 3, 1, 4, 2, 3, 4, 1, 2, 4, 3, 2, 1, 3, 4, 2, 4)
+"""How many nodes there are, of one worker each. Every other time that it falls, nodes are killed; else they leave."""
+
+STEPS_OF_EACH = 10
+"""The world stays as it is for so many steps at least, from the first one that it has done."""
+
+PAUSE_S = "0.3"
+"""The pause after each step: nodes come while others train, and rounding grows from step to step."""
+
+WITHIN_S = 600.0
+"""A bound for one change with its steps, and for as many of one worker: fifty times what they take on idle cores."""
+
+ONE_THREAD = ("env", "OMP_NUM_THREADS=1")
+"""Each node takes the machine for its own; several threads of each would wait for each other."""
+
+APART_MOST = {"float32": 2e-3, "float64": 1e-6}
+"""How far apart the losses of a step may be, as a part of the loss."""
+
+
+class Note(NamedTuple):
+    """What a worker has written of a step."""
+
+    step: int
+    loss: float
+    workers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The losses of both trainings, step by step, and how many workers the one on nodes that change had."""
+
+    dtype: str
+    changed: list[float]
+    fixed: list[float]
+    workers: list[int]
+    killed: list[int]
+    """The steps after which nodes were killed, give or take a few."""
+
+    @property
+    def apart(self) -> float:
+        """The largest difference of a step, as a part of its loss."""
+        return max(abs(a - b) / b for a, b in zip(self.changed, self.fixed, strict=True))
+
+
+def notes(path: Path) -> list[Note]:
+    """Read what workers have written so far."""
+    text = path.read_text() if path.exists() else ""
+    return [Note(**json.loads(line)) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+class World:
+    """The nodes of a training, as many as there are to be."""
+
+    def __init__(self, cluster: Cluster, command: tuple[str, ...], losses: Path) -> None:
+        self.cluster = cluster
+        self.killed: list[int] = []
+        self._command = command
+        self._losses = losses
+        self._nodes: list[Node] = []
+        self._falls = 0
+
+    def become(self, size: int) -> None:
+        """Let nodes come, or go, oldest first; return when the new world has done its steps."""
+        done = max((note.step for note in notes(self._losses)), default=0)
+        while len(self._nodes) < size:
+            name = f"node-{len(self.cluster.nodes)}"
+            flags = ("--nnodes", "1:4", "--max-restarts", "1000", "--preload", "torch,torch._dynamo")
+            self._nodes.append(self.cluster.join(name, *flags, command=self._command, prefix=ONE_THREAD))
+        if going := self._nodes[: len(self._nodes) - size]:
+            self._falls += 1
+            if self._falls % 2:
+                self.killed.append(done)
+            for node in going:
+                node.process.send_signal(SIGKILL if self._falls % 2 else SIGTERM)
+                self._nodes.remove(node)
+        wait_until(f"{STEPS_OF_EACH} steps of {size} workers", lambda: self._has_done(size, done), WITHIN_S)
+
+    def _has_done(self, size: int, after: int) -> bool:
+        ended = [node for node in self._nodes if not node.reading]
+        if ended:
+            raise BenchmarkError(f"{ended[0].name} has ended:\n{ended[0].output}")
+        steps = {note.step for note in notes(self._losses) if note.step > after and note.workers == size}
+        return len(steps) >= STEPS_OF_EACH
+
+
+def measure(dtype: str, changes: int, folder: Path) -> Run:
+    """Train on nodes that change, then on one worker. Raises `BenchmarkError` if the losses are too far apart."""
+    flags = ("--double",) if dtype == "float64" else ()
+    command = (sys.executable, str(EXAMPLE), "--epochs", "1000", *flags, "--losses")
+    changed, fixed = folder / "changed.jsonl", folder / "fixed.jsonl"
+    with cluster_of_its_own("losses", *QUICK) as cluster:
+        world = World(cluster, (*command, str(changed), "--pause", PAUSE_S), changed)
+        for size in SIZES[: changes + 1]:
+            world.become(size)
+            print(f"  {size} nodes after step {notes(changed)[-1].step}", flush=True)
+        run(BIN / "nodeclient", "stop", "losses", "--coord", cluster.coordinator.endpoint)
+        for node in cluster.nodes:
+            node.wait()
+    last = {note.step: note for note in notes(changed)}
+    join = (*ONE_THREAD, BIN / "nodeclient", "join", "--standalone", "--")
+    with closing(Program(*join, *command, fixed, "--steps", str(len(last)), environ=clean_environ())) as alone:
+        wait_until("the training of one worker", lambda: not alone.reading, changes * WITHIN_S)
+    beside = {note.step: note for note in notes(fixed)}
+    if not list(range(1, len(last) + 1)) == sorted(last) == sorted(beside):
+        raise BenchmarkError(f"steps are missing: {sorted(last)} beside {sorted(beside)}\n{alone.output}")
+    steps = sorted(last)
+    found = Run(
+        dtype,
+        changed=[last[step].loss for step in steps],
+        fixed=[beside[step].loss for step in steps],
+        workers=[last[step].workers for step in steps],
+        killed=world.killed,
+    )
+    if found.apart > APART_MOST[dtype]:
+        raise BenchmarkError(f"the losses are {found.apart:.1e} apart, as a part of them")
+    return found
+
+
+WIDTH, HIGH, LOW, EDGE = 720, 260, 70, 40
+"""The sizes of the picture in pixels: the width of both parts, the height of each, and the edge around them."""
+
+STYLE = """
+  rect { fill: #fff } text { font: 12px system-ui, sans-serif; fill: #333 } path { fill: none; stroke: #1f4e8c }
+  .fixed { stroke: #f3b57a; stroke-width: 5 } .axis { stroke: #ddd } circle { fill: #c0392b }
+"""
+
+
+def picture(run: Run) -> str:
+    """Return an SVG of the losses, and of the number of nodes below them."""
+    steps, loss_most, nodes_most = len(run.fixed), max(run.fixed), max(SIZES)
+    width, below = WIDTH + 2 * EDGE, HIGH + 2 * EDGE
+    height = below + LOW + EDGE
+
+    def at(step: int, value: float) -> str:
+        return f"{EDGE + step / steps * WIDTH:.1f} {EDGE + HIGH * (1 - value / loss_most):.1f}"
+
+    def at_nodes(step: int, value: int) -> str:
+        return f"{EDGE + step / steps * WIDTH:.1f} {below + LOW * (1 - value / nodes_most):.1f}"
+
+    def line(kind: str, *points: str) -> str:
+        return f"<path class='{kind}' d='M{'L'.join(points)}'/>"
+
+    def axis(begin: str, end: str, label: int) -> str:
+        x, y = begin.split()
+        return f"{line('axis', begin, end)}<text x='{x}' y='{y}' dx='-12'>{label}</text>"
+
+    changes = [step for step in range(1, steps) if run.workers[step] != run.workers[step - 1]]
+    ends = list(pairwise([0, *changes, steps]))
+    some = range(0, steps, -(-steps // WIDTH))
+    kills = [at_nodes(step, run.workers[step - 1]).split() for step in run.killed]
+    above = f"the loss of each of {steps} steps: wide, of one worker; thin, of nodes that come and go"
+    words = f"the nodes that come and go, at {len(changes)} changes; at a dot, nodes are killed"
+    return "\n".join(
+        [
+            f"<svg xmlns='http://www.w3.org/2000/svg' width='{width}' height='{height}'><style>{STYLE}</style>",
+            "<rect width='100%' height='100%'/>",
+            f"<text x='{EDGE}' y='{EDGE / 2}'>{above}</text><text x='{EDGE}' y='{below - EDGE / 2}'>{words}</text>",
+            *(axis(at(0, loss), at(steps, loss), loss) for loss in range(int(loss_most) + 1)),
+            *(axis(at_nodes(0, nodes), at_nodes(steps, nodes), nodes) for nodes in range(nodes_most + 1)),
+            line("fixed", *(at(step, run.fixed[step]) for step in some)),
+            line("changed", *(at(step, run.changed[step]) for step in some)),
+            line("nodes", *(at_nodes(step, run.workers[begin]) for begin, end in ends for step in (begin, end))),
+            *(f"<circle cx='{x}' cy='{y}' r='4'/>" for x, y in kills),
+            "</svg>",
+            "",
+        ]
+    )
+
+
+def main() -> None:
+    """Train, and print a table."""
+    parser = argparse.ArgumentParser(prog="losses", description="Train on nodes that change, and on one worker.")
+    parser.add_argument("--changes", type=positive, default=len(SIZES) - 1, help="of the world (default and most: 20)")
+    parser.add_argument("--dtypes", default=",".join(APART_MOST), help=f"(default: {','.join(APART_MOST)})")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the losses of the last training")
+    add_flags(parser, repeat=1)
+    options = parser.parse_args()
+    runs: list[Run] = []
+    try:
+        for dtype in options.dtypes.split(",") * options.repeat:
+            with tempfile.TemporaryDirectory() as folder:
+                runs.append(measure(dtype, options.changes, Path(folder)))
+    except BenchmarkError as error:
+        give_up("losses", error)
+    if options.svg:
+        options.svg.write_text(picture(runs[-1]))
+    shown = Table(runs_words(options.repeat), "steps", "kills", "losses apart, as a part")
+    for dtype in dict.fromkeys(found.dtype for found in runs):
+        own = [found for found in runs if found.dtype == dtype]
+        steps, kills = [len(found.fixed) for found in own], [len(found.killed) for found in own]
+        shown.add(dtype, spread(steps, "d"), spread(kills, "d"), spread([found.apart for found in own], ".1e"))
+    print(shown)
+    write_report(options.json, "losses", [asdict(found) | {"apart": found.apart} for found in runs])
+
+
+if __name__ == "__main__":
+    main()
