@@ -198,17 +198,17 @@ def main() -> None:
     """Train, and print a table."""
     parser = argparse.ArgumentParser(prog="losses", description="Train on nodes that change, and on one worker.")
     parser.add_argument("--changes", type=positive, default=len(SIZES) - 1, help="of the world (default and most: 20)")
-    parser.add_argument("--dtypes", default=",".join(APART_MOST), help=f"(default: {','.join(APART_MOST)})")
+    parser.add_argument("--dtypes", nargs="+", choices=APART_MOST, default=list(APART_MOST), help="(default: both)")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the losses of the last training")
     add_flags(parser, repeat=1)
     options = parser.parse_args()
     runs: list[Run] = []
     try:
-        for dtype in options.dtypes.split(",") * options.repeat:
+        for dtype in options.dtypes * options.repeat:
             with tempfile.TemporaryDirectory() as folder:
                 runs.append(measure(dtype, options.changes, Path(folder)))
-    except BenchmarkError as error:
-        give_up("losses", error)
+    except (AssertionError, BenchmarkError) as error:  # a wait that took too long, or a broken promise
+        give_up("losses", BenchmarkError(*error.args))
     if options.svg:
         options.svg.write_text(picture(runs[-1]))
     shown = Table(runs_words(options.repeat), "steps", "kills", "losses apart, as a part")
