@@ -5,7 +5,6 @@ import re
 import signal
 import subprocess
 import sys
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -141,8 +140,7 @@ def test_ctrl_c_while_modules_are_imported_ends_it_without_a_word(module: str, t
 
 
 def test_ctrl_c_that_a_shell_has_it_ignore_is_ignored_from_the_start(tmp_path: Path) -> None:
-    with closing(
-        interrupted(tmp_path, "coordinatord.runtime.logs", "sh", "-c", "trap '' INT; exec \"$@\"", "sh")
-    ) as node:
+    prefix = ("sh", "-c", "trap '' INT; exec \"$@\"", "sh")
+    with interrupted(tmp_path, "coordinatord.runtime.logs", *prefix) as node:
         node.signal(signal.SIGTERM)
         assert (node.wait(), node.lines) == (143, ["importing"])
