@@ -14,6 +14,7 @@ import pytest
 
 from nodeclient.host.ports import PortReservation
 from tests.support.cluster import QUICK, Cluster, Coordinator
+from tests.support.places import Place
 
 NODE_TRACEBACK = re.compile(r'File "[^"]*(?<!/tests)/nodeclient/')
 """The nodeclient's own; its workers may break as they like."""
@@ -59,3 +60,10 @@ def cluster(coordinator: Coordinator) -> Iterator[Cluster]:
         yield nodes
     for node in nodes.nodes:
         assert not NODE_TRACEBACK.search("\n".join(node.lines))
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    """Yield a user's home where all is as it is by default; what was started there ends with the test."""
+    with ExitStack() as stack:
+        yield Place(tmp_path, stack)

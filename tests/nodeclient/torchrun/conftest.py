@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.cluster import Coordinator
-from tests.support.fixtures import cluster, coordinator, own_coordinator
+from tests.support.fixtures import cluster, coordinator, own_coordinator, place
 from tests.support.torchruns import Torchruns
 
 if TYPE_CHECKING:
     from tests.support.handlers import Job
 
-__all__ = ["cluster", "coordinator", "own_coordinator"]
+__all__ = ["cluster", "coordinator", "own_coordinator", "place"]
 
 
 @pytest.fixture

@@ -1,8 +1,6 @@
 """torchrun with a coordinator as it is by default: encrypted, and for those with a token."""
 
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -13,13 +11,6 @@ from tests.support.programs import BIN, Program
 from tests.support.torchruns import NEEDS_BACKENDS
 
 pytestmark = [pytest.mark.slow, NEEDS_BACKENDS]
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    """Yield a place without programs; all that a test has started there ends with it."""
-    with ExitStack() as stack:
-        yield Place(tmp_path, stack)
 
 
 def torchrun(place: Place, **environ: str) -> Program:
