@@ -445,7 +445,8 @@ def blackout_world(seed: int, *, loud: bool = False, digested: bool = False) -> 
     drawn = draw_persisting_scenario(chance)
     world = World(seed, replace(drawn, persist_every_s=2), loud=loud, digested=digested)
     world.boot()
-    world.queue.plan(chance.uniform(5.0, FAULTS_FOR_S), strike, world, "worker fails")
+    for _ in range(chance.choice([1, 2, 4])):
+        world.queue.plan(chance.uniform(5.0, FAULTS_FOR_S), strike, world, "worker fails")
     for _ in range(chance.choice([1, 2])):
         world.queue.plan(chance.uniform(8.0, FAULTS_FOR_S), _black_out, world, chance)
     _outlast_faults(world, chance)
