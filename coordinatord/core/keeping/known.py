@@ -57,7 +57,8 @@ class KeptState:
     def redone_from(self, step: int) -> int | None:
         """Return how many steps a round does again that resumes from this one; None if that is not known.
 
-        After a restart of the coordinator, only nodes of the last round know how far it came.
+        After a restart of the coordinator, only nodes of the last round know how far it came. If they are gone too, the
+        next round redoes an unknown number of steps. Later rounds count from the steps that are known.
         """
         last, furthest = self.run.durable, self.run.furthest
         untold = last.stepped or (last.resume is not None and last.resume.redone is None)

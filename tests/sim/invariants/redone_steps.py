@@ -1,4 +1,4 @@
-"""Invariants of the number of steps that a round is said to redo: it is the true one, or none is said."""
+"""Invariants of the number of steps that a round is said to redo: it is true by all that was told, or none is said."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from coordinatord.core.rounds.events import Event
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.run import Run
-from coordinatord.core.rounds.values.records import Record, RoundFormed, TrainingBegan
+from coordinatord.core.rounds.values.records import Record, RoundEnded, RoundFormed, TrainingBegan
 from tests.sim.invariants.laws import Facts, Laws
 from tests.sim.workers import Round
 
@@ -21,8 +21,8 @@ class RedoneLaws(Laws):
         """The furthest step that was reported of each round before its end, and which life last heard of any."""
         self._most: dict[str, int] = {}
         """The furthest step that was ever reported of each run: nodes may report a round that has ended."""
-        self._begun: set[Round] = set()
-        """The rounds with a first step on record: a coordinator that dies may have told nobody of others."""
+        self._on_record: set[Round] = set()
+        """The rounds with a step on record: a coordinator that dies may have told nobody of others."""
         self._unknown: set[Round] = set()
         """The rounds of which nobody knew how far they came: later rounds need not know it either."""
         self.unknown = 0
@@ -43,9 +43,11 @@ class RedoneLaws(Laws):
                     self._told[key] = max(self._told.get(key, (0, 0))[0], *steps), self.world.daemon.life
 
     def recorded(self, at: float, record: Record) -> None:
-        """Note that a round has begun to train."""
-        if isinstance(record, TrainingBegan):
-            self._begun.add((record.run, record.round))
+        """Note that a round has begun to train, or has ended after steps of which this life has heard."""
+        if isinstance(record, TrainingBegan | RoundEnded):
+            key = record.run, record.round
+            if isinstance(record, TrainingBegan) or self._told.get(key, (0, -1))[1] == self.world.daemon.life:
+                self._on_record.add(key)
 
     def decided(self, records: Sequence[Record]) -> None:
         """Check what a round is said to redo."""
@@ -57,7 +59,7 @@ class RedoneLaws(Laws):
         self._take_in(run)
         point, life = record.resume, self.world.daemon.life
         told = {key: told for key, told in self._told.items() if key[0] == run.id}
-        told = {key: (step, at) for key, (step, at) in told.items() if at == life or key in self._begun}
+        told = {key: (step, at) for key, (step, at) in told.items() if at == life or key in self._on_record}
         last = max(told, default=None)
         heard = last is not None and told[last][1] == life
         if point is not None and point.redone is not None:
