@@ -37,7 +37,7 @@ def lemon_world(seed: int, *, loud: bool = False, digested: bool = False) -> Wor
     scenario = replace(
         drawn,
         hosts=hosts,
-        nodes_min=chance.choice([1, 2, hosts]),
+        nodes_min=chance.choice([1, 2, hosts - 1, hosts]),
         nodes_max=hosts,
         max_restarts=100,
         checks_health=True,
