@@ -18,7 +18,7 @@ from pathlib import Path
 from signal import SIGKILL, SIGTERM
 from typing import NamedTuple
 
-from tables import BenchmarkError, Table, add_flags, give_up, positive, runs_words, spread, write_report
+from tables import BenchmarkError, Table, add_flags, errors_in_one_line, positive, runs_words, spread, write_report
 
 from tests.support.cluster import QUICK, Cluster, Node, cluster_of_its_own
 from tests.support.programs import BIN, Program, clean_environ, run, wait_until
@@ -203,12 +203,13 @@ def main() -> None:
     add_flags(parser, repeat=1)
     options = parser.parse_args()
     runs: list[Run] = []
-    try:
+    with errors_in_one_line("losses"):
         for dtype in options.dtypes * options.repeat:
             with tempfile.TemporaryDirectory() as folder:
-                runs.append(measure(dtype, options.changes, Path(folder)))
-    except (AssertionError, BenchmarkError) as error:  # a wait that took too long, or a broken promise
-        give_up("losses", BenchmarkError(*error.args))
+                try:
+                    runs.append(measure(dtype, options.changes, Path(folder)))
+                except AssertionError as error:  # a wait that took too long
+                    raise BenchmarkError(*error.args) from error
     if options.svg:
         options.svg.write_text(picture(runs[-1]))
     shown = Table(runs_words(options.repeat), "steps", "kills", "losses apart, as a part")
