@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from coordinatord.config.state_flags import STATE_DIR_DEFAULT, state_dir
 from coordinatord.config.store_flags import SharedStore, StepDownConfig, add_store, read_store
-from coordinatord.core.rounds.policy import OUTAGE_GRACE_S_MIN, SETTLE_S_MIN, Policy
+from coordinatord.core.rounds.policy import OUTAGE_GRACE_S_MIN, SETTLE_S_MIN, Policy, PreflightWhen
 from coordinatord.core.rounds.values.charges import CHARGES_MAX
 from coordinatord.protocol.fields import DEFAULT_PORT, HEARTBEAT_S_MIN
 from coordinatord.runtime import __version__
@@ -82,6 +82,7 @@ def add_serve(parser: SettingsParser) -> None:
     add("--ephemeral", "keep state in memory only: a restart forgets all jobs")
     _add_security(parser)
     _add_times(parser)
+    _add_preflights(parser)
     add("--log-level", "lowest level of log lines", str.lower, choices=LEVELS, default="info", reload=True)
     add(
         "--log-format",
@@ -165,14 +166,6 @@ def _add_times(parser: SettingsParser) -> None:
         reload=True,
     )
     add(
-        "--pair-timeout S",
-        "seconds that a test of two nodes in a preflight may take; more where torch loads slowly",
-        seconds,
-        default=defaults.pair_timeout_s,
-        dest="pair_timeout_s",
-        reload=True,
-    )
-    add(
         "--heartbeat S",
         "least seconds between two heartbeats; a node is lost after five",
         partial(seconds, least=HEARTBEAT_S_MIN),
@@ -185,6 +178,26 @@ def _add_times(parser: SettingsParser) -> None:
         " may have been replaced, and its old workers live on for as long",
         partial(seconds, least=OUTAGE_GRACE_S_MIN),
         default=defaults.outage_grace_s,
+        reload=True,
+    )
+
+
+def _add_preflights(parser: SettingsParser) -> None:
+    add, defaults = parser.add_setting, Policy()
+    add(
+        "--preflight WHEN",
+        "asked, idle, suspicion: whether nodes are tested in pairs only on request, also while they wait on hosts"
+        " without workers, or also before a round if two have failed of the network or a hang",
+        choices=[str(choice) for choice in PreflightWhen],
+        default=str(defaults.preflight),
+        reload=True,
+    )
+    add(
+        "--pair-timeout S",
+        "seconds that a test of two nodes in a preflight may take; more where torch loads slowly",
+        seconds,
+        default=defaults.pair_timeout_s,
+        dest="pair_timeout_s",
         reload=True,
     )
 
@@ -250,6 +263,7 @@ def _make_policy(parser: SettingsParser, given: argparse.Namespace) -> Policy:
             reconnect_grace_s=min(defaults.reconnect_grace_s, given.heartbeat_s * defaults.heartbeats_per_lease),
             settle_max_s=max(defaults.settle_max_s, given.settle_s),
             retry_pause_max_s=max(defaults.retry_pause_max_s, given.retry_pause_s),
+            preflight=PreflightWhen(given.preflight),
             charge_half_life_s=3_600 * given.charge_half_life_h,
         )
     except ValueError as error:

@@ -10,6 +10,9 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+from msgspec import structs
+
+from coordinatord.core.rounds.policy import PreflightWhen
 from coordinatord.core.rounds.values.admin_requests import PardonNode, PreflightJob, QuarantineNode
 from tests.sim.coincidences import newcomer
 from tests.sim.faults import strike
@@ -41,6 +44,7 @@ def lemon_world(seed: int, *, loud: bool = False, digested: bool = False) -> Wor
         nodes_max=hosts,
         max_restarts=100,
         checks_health=True,
+        policy=structs.replace(drawn.policy, preflight=PreflightWhen.SUSPICION),
         workers=replace(drawn.workers, work_s=600.0),
     )
     world = World(seed, scenario, loud=loud, digested=digested)

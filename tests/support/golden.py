@@ -6,6 +6,10 @@ A line that begins in the first column is a command or a `#` comment; what is in
 from pathlib import Path
 from typing import Protocol
 
+from msgspec import convert
+from msgspec.structs import asdict
+
+from coordinatord.core.rounds.policy import Policy
 from tests.support.script import Stage
 
 FOLDER = Path(__file__).parent.parent / "golden"
@@ -20,6 +24,12 @@ class Player(Protocol):
         """Play a line; return the lines to write below it."""
 
 
+def staged(line: str) -> Stage:
+    """Return a stage with the policy of a line such as `policy settle_s=2`."""
+    values = dict(word.split("=") for word in line.split()[1:])
+    return Stage(**asdict(convert(values, Policy, strict=False)))
+
+
 def transcribe(text: str, player: Player | None = None) -> str:
     """Play a script, by default for the coordinator; return it with its outcome in place of any that it had."""
     lines: list[str] = []
@@ -29,7 +39,7 @@ def transcribe(text: str, player: Player | None = None) -> str:
             continue
         lines.append(line)
         if line.startswith("policy "):
-            stage = Stage(**{name: float(value) for name, value in (word.split("=") for word in line.split()[1:])})
+            stage = staged(line)
         elif line and not line.startswith("#"):
             lines += stage.play(line)
     return "\n".join(lines) + "\n"

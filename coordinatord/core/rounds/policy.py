@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from enum import StrEnum
 
 from msgspec import Struct
 
@@ -25,6 +26,17 @@ SETTLE_S_MIN = 0.1
 OUTAGE_GRACE_S_MIN = 0.5
 """The shortest outage grace that may be set: a broken connection is back within tenths of a second, and must not end a
 node's workers."""
+
+
+class PreflightWhen(StrEnum):
+    """When nodes are tested in pairs."""
+
+    ASKED = "asked"
+    """Only if an operator asks for it."""
+    IDLE = "idle"
+    """Also while they wait on hosts without workers."""
+    SUSPICION = "suspicion"
+    """Also before a round, if the last two have failed of the network or a hang."""
 
 
 class Policy(Struct, frozen=True):
@@ -98,6 +110,10 @@ class Policy(Struct, frozen=True):
     quarantine_share: float = 0.25
     """The most hosts of a job that are quarantined at a time, as a share; one may always be. A fault of the network or
     of a script would otherwise take one host after the other (NVSentinel stops at a half)."""
+
+    preflight: PreflightWhen = PreflightWhen.ASKED
+    """A test loads GPUs and network of a host, which another job may use, and one before a round costs seconds. So by
+    default nobody has any without asking. (IBM gave up a check in pairs before each round for its cost.)"""
 
     pair_timeout_s: float = 10.0
     """How long a test of two nodes may take. Three turns of them take 30 s at most. To import torch takes 2 s, or 3 s

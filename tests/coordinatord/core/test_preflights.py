@@ -8,8 +8,9 @@ from msgspec.structs import replace
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.rounds.effects import Answer
 from coordinatord.core.rounds.events import AdminRequested, Reported
-from coordinatord.core.rounds.policy import Policy
-from coordinatord.core.rounds.state.preflight import GRACE_S
+from coordinatord.core.rounds.policy import Policy, PreflightWhen
+from coordinatord.core.rounds.queries.conditions import IDLE_FOR_S, RETEST_AFTER_S
+from coordinatord.core.rounds.state.preflight import GRACE_S, HOLD_S
 from coordinatord.core.rounds.values.admin_requests import AdminResult, PardonNode, PreflightJob, StopJob
 from coordinatord.core.rounds.values.records import HostJudged
 from coordinatord.core.rounds.values.round_history import RoundHistory
@@ -17,7 +18,7 @@ from coordinatord.core.shown.job_view import whole_view
 from coordinatord.protocol.http.api import PreflightStatus
 from coordinatord.protocol.messages import Goal, Launcher, Phase
 from coordinatord.protocol.pair_messages import PairOrder, PairResult
-from tests.support.builders import a_spec
+from tests.support.builders import a_failure, a_spec
 from tests.support.host_job import HostJob
 
 GFLOPS, MB_S = 50.0, 1000.0
@@ -27,8 +28,8 @@ class Job(HostJob):
     """A job whose round is at work on one node, and whose spares have a host each."""
 
     def __init__(self, spares: int = 4, launcher: Launcher = Launcher.NODECLIENT, **policy: Any) -> None:
-        policy = {"heartbeat_s": 1_000.0} | policy
-        spec = replace(a_spec(1, 1), launcher=launcher)
+        policy = {"heartbeat_s": 1_000.0, "retry_pause_s": 0.0} | policy
+        spec = replace(a_spec(1, 1, max_restarts=10), launcher=launcher, max_futile_rounds=0)
         super().__init__(spares + 1, spec, replace(Policy(), **policy))
         self.wait(3.0)
         self.work()
@@ -244,3 +245,109 @@ def test_nodes_of_one_host_are_not_judged_by_themselves() -> None:
         job.end_turn("n3")
     assert job.verdicts["n3"] == "slow"
     assert job.quarantined == set()
+
+
+def test_by_default_no_node_is_tested_unasked() -> None:
+    job = Job()
+    job.wait(2 * RETEST_AFTER_S)
+    assert job.orders() == {}
+
+
+def test_idle_nodes_are_tested_once_after_a_while_and_each_new_one_later() -> None:
+    job = Job(preflight=PreflightWhen.IDLE)
+    job.wait(IDLE_FOR_S - 4.0)
+    assert job.orders() == {}
+    job.wait(4.0)
+    assert sorted(job.orders()) == job.spares
+    job.end_turn()
+    assert job.shown.reason == "nodes wait on hosts without workers"
+    job.wait(2 * RETEST_AFTER_S)
+    assert job.orders() == {}
+    job.join("n9")
+    job.wait(IDLE_FOR_S)
+    assert "n9" in job.orders()
+
+
+def test_a_mended_host_is_let_in_by_the_next_test_of_idle_nodes() -> None:
+    job = Job(spares=8, preflight=PreflightWhen.IDLE)
+    job.wait(IDLE_FOR_S)
+    while job.orders():
+        job.end_turn("n3")
+    assert job.quarantined == {"host-n3"}
+    job.wait(RETEST_AFTER_S)
+    assert job.orders() == {}
+    job.wait(job.policy.pair_timeout_s + GRACE_S)
+    job.end_turn()
+    assert job.quarantined == set()
+
+
+def test_idle_nodes_are_not_tested_beside_workers_and_not_on_one_host() -> None:
+    job = Job(spares=3, preflight=PreflightWhen.IDLE)
+    beside, *others = job.spares
+    [working] = job.inside
+    members = job.run.members
+    members[beside].offer = replace(members[beside].offer, host=members[working].offer.host)
+    assert job.run.testable(apart=True) == [members[name] for name in others]
+    for name in others:
+        members[name].offer = replace(members[name].offer, host="box")
+    job.wait(2 * RETEST_AFTER_S)
+    assert job.orders() == {}
+
+
+NETWORK = {"error": "RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.2]:34567"}
+
+
+def fail(job: Job, **failed: Any) -> None:
+    """Have the round fail, once its workers run."""
+    job.work()
+    job.now += 1.0
+    [name, *_] = inside = job.inside
+    job.report(name, Phase.STOPPING, a_failure(**failed))
+    for each in inside:
+        job.report(each, Phase.FAILED if each == name else Phase.STOPPED, a_failure(**failed) if each == name else None)
+
+
+def test_two_failures_of_the_network_in_a_row_have_all_nodes_tested_before_the_next_round() -> None:
+    job = Job(spares=3, preflight=PreflightWhen.SUSPICION)
+    fail(job, **NETWORK)
+    job.wait(3.0)
+    assert job.orders() == {}, "one is no reason"
+    fail(job, **NETWORK)
+    job.wait(3.0)
+    assert sorted(job.orders()) == job.names
+    assert job.inside == []
+    job.end_turn()
+    assert job.inside, "the round begins as soon as all are good"
+
+
+def test_a_round_waits_for_a_preflight_only_for_a_while() -> None:
+    job = Job(spares=3, preflight=PreflightWhen.SUSPICION)
+    for _ in range(2):
+        fail(job, **NETWORK)
+        job.wait(3.0)
+    assert job.inside == []
+    job.wait(HOLD_S)
+    assert job.inside
+    assert job.shown.stopped == "round 3 was formed of its nodes"
+
+
+def test_other_failures_and_planned_stops_between_two_are_no_reason_for_a_preflight() -> None:
+    job = Job(spares=3, preflight=PreflightWhen.SUSPICION)
+    for failed in (NETWORK, {"error": "ValueError: bad data"}, NETWORK):
+        fail(job, **failed)
+        job.wait(3.0)
+        assert job.orders() == {}
+        assert job.inside
+
+
+def test_a_node_that_is_found_slow_on_suspicion_is_not_in_the_next_round() -> None:
+    job = Job(spares=7, preflight=PreflightWhen.SUSPICION)
+    for _ in range(2):
+        fail(job, **NETWORK)
+        job.wait(3.0)
+    bad = min(job.orders())
+    while job.orders():
+        job.end_turn(bad)
+    assert job.quarantined == {f"host-{bad}"}
+    assert job.inside
+    assert bad not in job.inside

@@ -11,7 +11,7 @@ import pytest
 from coordinatord.core.keeping.resume_plan import _Holders
 from coordinatord.core.rounds import queries
 from coordinatord.runtime.object_graph import dump
-from tests.support.golden import SCRIPTS
+from tests.support.golden import SCRIPTS, staged
 from tests.support.script import Stage
 
 ROOM = str(Path(queries.__file__).parent)
@@ -51,7 +51,7 @@ def test_a_query_changes_nothing(script: Path, monkeypatch: pytest.MonkeyPatch) 
     lines = [line for line in script.read_text().splitlines() if line and line[0] not in " #"]
     for line in lines:
         if line.startswith("policy "):
-            stage = Stage(**{name: float(value) for name, value in (word.split("=") for word in line.split()[1:])})
+            stage = staged(line)
             watch = Watch(stage)
             continue
         before = sys.getprofile()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from coordinatord.core.rounds.policy import PreflightWhen
 from coordinatord.core.rounds.queries.corroboration import node_gone
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import MemberState
@@ -18,6 +19,15 @@ from coordinatord.core.rounds.values.time_ledger import Activity
 from coordinatord.protocol.messages import Launcher, ScaleUp
 
 Condition = Callable[[Run], float | None]
+
+IDLE_FOR_S = 60.0
+"""How long nodes wait before they are tested in pairs by themselves: nodes that come together are tested together."""
+
+SUSPICIONS = 2
+"""How many failures of the network or hangs in a row have the nodes tested: a single one has another cause often."""
+
+RETEST_AFTER_S = 1_800.0
+"""The pause before nodes are tested by themselves again. A host that was mended is let in, and the cost is small."""
 
 NOW = -math.inf
 """Stands for the present: a time that is over at any clock's reading."""
@@ -93,7 +103,9 @@ def arrived(run: Run) -> float | None:
 
 
 def _pause_end(run: Run) -> float:
-    return before_first_timeout(run, run.durable.entered_at + run.pause_s) if run.pause_s else NOW
+    pause_end = run.durable.entered_at + run.pause_s if run.pause_s else NOW
+    at = pause_end if run.preflight is None else max(pause_end, run.preflight.holds_until)
+    return NOW if at == NOW else before_first_timeout(run, at)
 
 
 def before_first_timeout(run: Run, at: float) -> float:
@@ -304,6 +316,32 @@ def turn_over(run: Run) -> float | None:
     if run.preflight is None or run.preflight.is_over:
         return None
     return run.preflight.ends_at if run.preflight.awaited else NOW
+
+
+def suspected(run: Run) -> float | None:
+    """Two rounds in a row have failed of the network or a hang, and the next one could be formed."""
+    wanted = run.policy.preflight is PreflightWhen.SUSPICION and run.spec.launcher is not Launcher.TORCHRUN
+    if not wanted or run.suspicions < SUSPICIONS or _is_tested(run):
+        return None
+    times = [at for at in (full(run), settled(run)) if at is not None]
+    return min(times, default=None) if len({member.offer.host for member in run.testable()}) > 1 else None
+
+
+def idle_untested(run: Run) -> float | None:
+    """Nodes have waited for a while on hosts without workers, and one was never tested, or its host is quarantined."""
+    if run.policy.preflight is PreflightWhen.ASKED or run.spec.launcher is Launcher.TORCHRUN or _is_tested(run):
+        return None
+    members = run.testable(apart=True) if run.roll.count(MemberState.READY, MemberState.QUARANTINED) > 1 else []
+    if len({member.offer.host for member in members}) < 2:  # noqa: PLR2004 - hosts are compared with each other
+        return None
+    if all(member.observed.pair is not None and not member.readiness.quarantined for member in members):
+        return None
+    waited = max(member.readiness.arrived_at for member in members) + IDLE_FOR_S
+    return waited if run.preflight is None else max(waited, run.preflight.ends_at + RETEST_AFTER_S)
+
+
+def _is_tested(run: Run) -> bool:
+    return run.preflight is not None and not run.preflight.is_over
 
 
 def awaited_checkpoint(run: Run) -> float | None:

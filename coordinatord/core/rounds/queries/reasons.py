@@ -166,6 +166,13 @@ class Reasons:
         return "".join(f"{why}; " for why in (cause, asked if asked not in cause else "") if why)
 
     @property
+    def _tests(self) -> str:
+        run = self._run
+        if run.preflight is None or run.preflight.holds_until <= run.durable.entered_at:
+            return ""
+        return f"nodes are tested in pairs before round {run.durable.round + 1}: {run.preflight.why}"
+
+    @property
     def waiting_for(self) -> str:
         """What a run without a round waits for."""
         run, least = self._run, self._run.spec.nodes_min
@@ -175,7 +182,7 @@ class Reasons:
             return "; ".join(filter(None, (run.durable.stop_asked, run.keeping.wait_at_end().why)))
         if ready >= least and run.pause_s:
             return pause_text(run.pause_s, run.durable.round + 1, run.durable.repeats)
-        if ready >= least and (obstacle := run.keeping.obstacle()):
+        if ready >= least and (obstacle := run.keeping.obstacle() or self._tests):
             return obstacle
         still = f"; preparing: {self._names(MemberState.PREPARING)}" if preparing else ""
         if ready >= least:

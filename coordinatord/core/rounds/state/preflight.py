@@ -5,6 +5,7 @@ It is live state: a restarted coordinator has none, and the nodes end their test
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from coordinatord.core.rounds.state.member import Member
@@ -13,6 +14,10 @@ from coordinatord.protocol.pair_messages import PairOrder, PairResult
 
 GRACE_S = 2.0
 """How much longer than its tests a turn takes at most: two heartbeats, for the messages on both ways."""
+
+
+HOLD_S = 15.0
+"""How long a round waits for a preflight on suspicion: two turns of good nodes take 8 s."""
 
 
 class Preflight:
@@ -30,6 +35,7 @@ class Preflight:
         """The results of this turn so far."""
         self.awaited: set[str] = set()
         """The nodes whose results are still to come."""
+        self._holds_until = -math.inf
         self.ends_at = 0.0
         """When the turn is over, whoever is awaited."""
         self._number = max((member.observed.pair.number for member in members if member.observed.pair), default=0)
@@ -39,6 +45,20 @@ class Preflight:
     def is_over(self) -> bool:
         """Whether no further turn follows."""
         return not self.orders
+
+    @property
+    def holds_until(self) -> float:
+        """When the next round no longer waits for it; in the past if none waits."""
+        return -math.inf if self.is_over else self._holds_until
+
+    def hold(self, until: float) -> None:
+        """Have the next round wait until this time, unless the preflight is over before."""
+        self._holds_until = until
+
+    def postpone(self, by: float) -> None:
+        """Put off all deadlines by so many seconds."""
+        self.ends_at += by
+        self._holds_until += by
 
     def begin_turn(self, addresses: Mapping[str, tuple[str, int]], within_s: float, now: float) -> None:
         """Order the tests of the search's turn; `addresses` has the address and the port of the first of each pair.

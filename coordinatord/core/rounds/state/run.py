@@ -89,6 +89,8 @@ class Run:
         """Why an operator wants another round at once; empty if none does."""
         self.preflight: Preflight | None = None
         """The last preflight; None before the first one in this life of the daemon."""
+        self.suspicions = 0
+        """How many rounds in a row have failed of the network or a hang, since the last preflight for that."""
 
         self.progress = TrainingProgress(self.spec.hang_timeout_s or None)
         self.steps_announced = False
@@ -158,7 +160,7 @@ class Run:
         self.evidence.stop_overdue_at += by
         self.roll.expired_at += by
         if self.preflight is not None:
-            self.preflight.ends_at += by
+            self.preflight.postpone(by)
         if self.emptied_at is not None:
             self.emptied_at += by
 
@@ -207,6 +209,13 @@ class Run:
         chosen = {member.node: member for member in ready[:most]}
         previous = {node: ranks.workers for node, ranks in before.items()}
         return [chosen[seat.node] for seat in order([member.seat for member in chosen.values()], previous)]
+
+    def testable(self, *, apart: bool = False) -> list[Member]:
+        """Return the members that wait without workers, by host; with `apart`, only those on hosts without workers."""
+        busy = {member.offer.host for member in self.roll.inside} if apart else set()
+        waiting = self.roll.in_state(MemberState.READY, MemberState.QUARANTINED)
+        idle = (member for member in waiting if member.offer.host not in busy)
+        return sorted(idle, key=lambda member: (member.offer.host, member.node))
 
     def can_spare(self, node: str) -> bool:
         """Whether a node is quarantined, and enough others are there for a round without it."""

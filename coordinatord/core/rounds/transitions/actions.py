@@ -47,8 +47,10 @@ from coordinatord.core.rounds.values.records import (
 from coordinatord.core.rounds.values.time_ledger import Activity
 from coordinatord.protocol.exit_codes import ExitCode, shell_exit_code
 from coordinatord.protocol.fields import DURATION_S_MAX, WINDOW_RESTARTS_MAX
-from coordinatord.protocol.messages import Outcome, Report, Result
+from coordinatord.protocol.messages import Cause, Outcome, Report, Result
 from coordinatord.protocol.text import clip
+
+_SUSPICIOUS = {Cause.NETWORK, Cause.HANG}
 
 # Actions of rows
 
@@ -165,6 +167,7 @@ def end_round(run: Run, reason: Reason, decision: Decision) -> None:
     is_gone = report is not None and run.can_spare(report.node)
     repeats = 0 if is_gone else run.repeats  # the next round is without the host that ended this one
     charged = report is not None and report.cause.is_charged
+    run.suspicions = run.suspicions + 1 if report is not None and report.cause in _SUSPICIOUS else 0
     pause_s = 0.0 if run.restart_asked else run.policy.pause_after(repeats)
     decision.record(
         RoundEnded(

@@ -5,24 +5,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from coordinatord.core.rounds.queries.master_address import master_address
-from coordinatord.core.rounds.state.member import Member, MemberState
-from coordinatord.core.rounds.state.preflight import Preflight
+from coordinatord.core.rounds.state.member import Member
+from coordinatord.core.rounds.state.preflight import HOLD_S, Preflight
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.transitions.decision import Decision
 from coordinatord.core.rounds.transitions.judging import heed_preflight
 from coordinatord.core.rounds.values.records import Reason
 
 
-def testable(run: Run) -> list[Member]:
-    """Return the members that have no workers and wait, those of a host together."""
-    waiting = run.roll.in_state(MemberState.READY, MemberState.QUARANTINED)
-    return sorted(waiting, key=lambda member: (member.offer.host, member.node))
-
-
-def begin(run: Run, members: Sequence[Member], why: str, decision: Decision) -> None:
-    """Begin a preflight of these members."""
+def begin(run: Run, members: Sequence[Member], why: str, decision: Decision) -> Preflight:
+    """Begin a preflight of these members, and return it."""
     run.preflight = Preflight(members, why)
     _begin_turn(run, run.preflight, decision)
+    return run.preflight
+
+
+def begin_idle(run: Run, reason: Reason, decision: Decision) -> None:
+    """Begin a preflight of the members on hosts without workers."""
+    begin(run, run.testable(apart=True), reason.sentence, decision)
+
+
+def begin_suspected(run: Run, reason: Reason, decision: Decision) -> None:
+    """Begin a preflight of all members, for which the next round waits for a while."""
+    run.suspicions = 0
+    preflight = begin(run, run.testable(), reason.sentence, decision)
+    preflight.hold(decision.now + HOLD_S)
 
 
 def end_turn(run: Run, _: Reason, decision: Decision) -> None:

@@ -67,6 +67,13 @@ _TABLE: list[tuple[tuple[State, ...], Condition, State | None, Action, str]] = [
         do.end_as_abandoned,
         "{reasons.because}no node is left: all have gone, were lost or gave up",
     ),
+    (
+        (FORMING,),
+        when.suspected,
+        None,
+        preflights.begin_suspected,
+        "the last two rounds have failed of the network or a hang",
+    ),
     ((FORMING,), when.full, STARTING, do.form_round, f"{_FORMED}, all that --nnodes allows{{reasons.resumes}}"),
     ((FORMING,), when.settled, STARTING, do.form_round, f"{_FORMED}{{reasons.resumes}}"),
     (
@@ -108,6 +115,7 @@ _TABLE: list[tuple[tuple[State, ...], Condition, State | None, Action, str]] = [
     # This waits while workers start, which takes a moment.
     ((FORMING, RUNNING, STOPPING), when.keeping_due, None, do.advance_keeping, "what nodes keep is looked after"),
     ((FORMING, STARTING, RUNNING, STOPPING), when.turn_over, None, preflights.end_turn, "a turn of tests is over"),
+    ((RUNNING,), when.idle_untested, None, preflights.begin_idle, "nodes wait on hosts without workers"),
     # Steps
     ((RUNNING,), when.caught_up, None, do.record_caught_up, "step {run.durable.reached} is reached again"),
     ((RUNNING,), when.first_step_overdue, None, do.record_overdue, "{reasons.overdue}"),
