@@ -15,6 +15,7 @@ from coordinatord.core.rounds.values.admin_requests import AdminResult, PardonNo
 from coordinatord.core.rounds.values.records import HostJudged
 from coordinatord.core.rounds.values.round_history import RoundHistory
 from coordinatord.core.shown.job_view import whole_view
+from coordinatord.protocol.fields import COUNTER_MAX
 from coordinatord.protocol.http.api import PreflightStatus
 from coordinatord.protocol.messages import Goal, Launcher, Phase
 from coordinatord.protocol.pair_messages import PairOrder, PairResult
@@ -179,6 +180,17 @@ def test_a_result_of_an_earlier_test_does_not_count() -> None:
     assert set(job.verdicts.values()) == {"good"}
     job.ask()
     assert {order.number for order in job.orders().values()} == {number + 1}
+
+
+def test_a_node_with_the_highest_number_of_all_does_not_spoil_the_orders_of_others() -> None:
+    job = Job()
+    name = job.spares[0]
+    said = replace(job.run.members[name].observed, pair=PairResult(COUNTER_MAX, GFLOPS, MB_S))
+    job.handle(Reported(job.sessions[name], said))
+    job.ask()
+    assert all(0 < order.number <= COUNTER_MAX for order in job.orders().values())
+    job.end_turn()
+    assert set(job.verdicts.values()) == {"good"}
 
 
 def test_a_round_that_takes_a_node_ends_the_preflight() -> None:

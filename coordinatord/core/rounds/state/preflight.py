@@ -9,12 +9,12 @@ import math
 from collections.abc import Mapping, Sequence
 
 from coordinatord.core.rounds.state.member import Member
-from coordinatord.core.rounds.values.pair_search import PairSearch
+from coordinatord.core.rounds.values.pair_search import TURNS_MAX, PairSearch
+from coordinatord.protocol.fields import COUNTER_MAX
 from coordinatord.protocol.pair_messages import PairOrder, PairResult
 
 GRACE_S = 2.0
 """How much longer than its tests a turn takes at most: two heartbeats, for the messages on both ways."""
-
 
 HOLD_S = 15.0
 """How long a round waits for a preflight on suspicion: two turns of good nodes take 8 s."""
@@ -37,9 +37,11 @@ class Preflight:
         """The nodes whose results are still to come."""
         self._holds_until = -math.inf
         self.ends_at = 0.0
-        """When the turn is over, whoever is awaited."""
-        self._number = max((member.observed.pair.number for member in members if member.observed.pair), default=0)
-        """The number of the tests of this turn, higher than that of any earlier result of these nodes."""
+        """When the turn is over, even if results are still to come."""
+        known = max((member.observed.pair.number for member in members if member.observed.pair), default=0)
+        self._number = known % (COUNTER_MAX - TURNS_MAX)
+        """The number of the tests of this turn, higher than that of any earlier result of these nodes. It begins anew
+        rather than exceed its limit, whatever a node reports."""
 
     @property
     def is_over(self) -> bool:
