@@ -17,7 +17,18 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from workerlib import responder
-from workerlib.contract.env import PROGRESS, SECTION_AT, SLOT_BYTES, SLOTS_NAME, STEP_MAX, STEPS_TO_COME, pack_section
+from workerlib.contract.env import (
+    DIGEST_AT,
+    NO_SECTION,
+    PROGRESS,
+    SECTION_AT,
+    SLOT_BYTES,
+    SLOTS_NAME,
+    STEP_MAX,
+    STEPS_TO_COME,
+    pack_digest,
+    pack_section,
+)
 
 LOG = logging.getLogger(__name__)
 
@@ -80,17 +91,22 @@ def section(name: str, limit: float) -> Iterator[None]:
     if not (name and name.isprintable() and limit > 0):
         raise ValueError(f"section({name!r}, limit={limit!r}): expected a name, and a limit in seconds above 0")
     slot = _own_slot()
-    before = slot[SECTION_AT:].tolist()
-    _write_section(slot, pack_section(name, limit, time.monotonic_ns()))
+    before = slot[SECTION_AT : SECTION_AT + len(NO_SECTION)].tolist()
+    _write(slot, SECTION_AT, pack_section(name, limit, time.monotonic_ns()))
     try:
         yield
     finally:
-        _write_section(slot, before)
+        _write(slot, SECTION_AT, before)
 
 
-def _write_section(slot: memoryview, words: Sequence[int]) -> None:
-    for at, word in enumerate(words):
-        slot[SECTION_AT + at] = word
+def report_digest(step: int, shard: int, digest: int) -> None:
+    """Report the digest of this worker's shard of the state after a step."""
+    _write(_own_slot(), DIGEST_AT, pack_digest(step, shard, digest))
+
+
+def _write(slot: memoryview, begin: int, words: Sequence[int]) -> None:
+    for at, word in enumerate(words, begin):
+        slot[at] = word
 
 
 def _own_slot() -> memoryview:

@@ -100,6 +100,20 @@ class KeptParts(AtShardedStep, frozen=True):
             yield (self.first_shard + offset) % self.shards, self.first_rank + offset
 
 
+DIGESTS_MAX = 64
+"""The most workers of a node that report digests of their state, four times the GPUs of the largest hosts. A report of
+more would be too long for a heartbeat."""
+
+
+class StateDigest(Strict, frozen=True):
+    """The digest of one worker's parameters and optimizer state after a step."""
+
+    step: Step
+    shard: Count
+    """The worker's shard of the state: all ranks with the same shard should have the same digest."""
+    digest: Digest
+
+
 class WantedParts(Strict, frozen=True):
     """Parts of consecutive ranks that a node has to fetch."""
 

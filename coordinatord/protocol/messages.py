@@ -41,6 +41,7 @@ from coordinatord.protocol.fields import (
 )
 from coordinatord.protocol.kept_state import (
     COPIES_MAX,
+    DIGESTS_MAX,
     PROTECTED_MAX,
     Halt,
     Holding,
@@ -49,6 +50,7 @@ from coordinatord.protocol.kept_state import (
     KeptStep,
     PersistOrder,
     Resume,
+    StateDigest,
 )
 from coordinatord.protocol.log_messages import LogChunk, ReadLog
 from coordinatord.protocol.pair_messages import PairOrder, PairResult
@@ -497,11 +499,16 @@ class Observed(Strict, frozen=True, tag=True):
     """The last health check; None before the first one has ended, and without a command for it."""
     pair: PairResult | None = None
     """The result of the last test with another node; None before the first one has ended."""
+    digests: Annotated[tuple[StateDigest | None, ...], Meta(max_length=DIGESTS_MAX)] = ()
+    """The last digest of each worker of the round whose state other ranks should have as well, by local rank; empty
+    without any, and on a node with more workers. Like steps, they are sent with the next heartbeat."""
 
 
-QUIET = frozenset({"heard_s", "beat", "steps", "step_age_s", "idle_s", "ended", "killed", "section", "begun", "pids"})
-"""The fields of `Observed` whose change is no news: ages, and what is read when something else happens. Steps and
-sections have their own rules. A change of any other field is news."""
+QUIET = frozenset(
+    {"heard_s", "beat", "steps", "step_age_s", "idle_s", "ended", "killed", "section", "begun", "pids", "digests"}
+)
+"""The fields of `Observed` whose change is no news: ages, and what is read when something else happens. Steps, sections
+and digests have their own rules. A change of any other field is news."""
 
 
 class Join(Strict, frozen=True, tag=True):

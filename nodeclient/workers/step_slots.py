@@ -1,4 +1,4 @@
-"""Reads workers' steps from slots: 64 bytes of shared memory for each worker, whose layout workerlib defines.
+"""Reads workers' steps from slots: 128 bytes of shared memory for each worker, whose layout workerlib defines.
 
 The memory has no name in any file system, so no disk is involved, and the kernel frees it with the last process that
 has it. Its size is sealed, so no side can shrink it. Values of workers are not trusted, but checked against limits.
@@ -13,17 +13,21 @@ from contextlib import suppress
 
 from msgspec.structs import replace
 
-from coordinatord.protocol.fields import DURATION_S_MAX, STEP_MAX
+from coordinatord.protocol.fields import DURATION_S_MAX, RANKS_MAX, STEP_MAX
+from coordinatord.protocol.kept_state import DIGESTS_MAX, StateDigest
 from coordinatord.protocol.messages import SECTION_NAME_MAX, Observed, Section
 from coordinatord.protocol.text import clip
 from nodeclient.workers import syscalls
 from workerlib.contract.env import (
+    DIGEST_AT,
+    DIGEST_WORDS,
     NO_SECTION,
     PROGRESS,
     SECTION_AT,
     SLOT_BYTES,
     SLOTS_NAME,
     STEPS_TO_COME,
+    unpack_digest,
     unpack_section,
 )
 
@@ -52,6 +56,8 @@ class Slots:
         """Whether a worker has announced that it will report steps."""
         self._sections: list[tuple[str, int, int] | None] = []
         """The section of each worker: its name, its limit in seconds, and its start in the same clock."""
+        self._digests: list[StateDigest | None] = []
+        """The last digest of each worker's state."""
 
     def begin(self, run: str, number: int) -> list[dict[str, str]]:
         """Make empty slots for a round; return the variables with each worker's slot, by local rank."""
@@ -60,6 +66,7 @@ class Slots:
         self._steps = [None] * self._workers
         self._are_announced = False
         self._sections = [None] * self._workers
+        self._digests = [None] * self._workers
         try:
             self.file = _memory(self._workers * SLOT_BYTES)
         except OSError as error:
@@ -86,6 +93,7 @@ class Slots:
             observed,
             steps=tuple(None if step is None else step[0] for step in self._steps),
             step_age_s=min(max(age_s, 0.0), DURATION_S_MAX),
+            digests=tuple(self._digests) if any(self._digests) and self._workers <= DIGESTS_MAX else (),
         )
 
     def _section(self) -> Section | None:
@@ -121,12 +129,22 @@ class Slots:
             with suppress(ValueError):  # as above
                 begin = rank * SLOT_BYTES // _WORD_BYTES + SECTION_AT
                 self._sections[rank] = unpack_section(fields[begin : begin + len(NO_SECTION)])
+            with suppress(ValueError):
+                begin = rank * SLOT_BYTES // _WORD_BYTES + DIGEST_AT
+                self._digests[rank] = _digest_of(unpack_digest(fields[begin : begin + DIGEST_WORDS]))
 
     def _fields(self) -> list[int]:
         """Return all words of the slots; an empty list if there are no slots."""
         if self.file is None:
             return []
         return memoryview(os.pread(self.file, self._workers * SLOT_BYTES, 0)).cast("Q").tolist()
+
+
+def _digest_of(found: tuple[int, int, int] | None) -> StateDigest | None:
+    """Return a digest as it is reported; None for none, and for a step or a shard that cannot be."""
+    if found is None or found[0] > STEP_MAX or found[1] > RANKS_MAX:
+        return None
+    return StateDigest(*found)
 
 
 def _memory(size: int) -> int:

@@ -347,6 +347,42 @@ def lagging_world(seed: int, *, loud: bool = False, digested: bool = False) -> W
     return world
 
 
+DIGEST_STEPS = 8
+"""The steps between two digests in a simulated training: a step takes 0.4 s, and a node reports each second."""
+
+
+def diverging_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
+    """Play the history of replicas, of which some rank may come to have another state. Raises as `small_world` does."""
+    chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
+    drawn = draw_calm_scenario(chance)
+    workers = replace(stepping_workers(chance, drawn), work_s=chance.uniform(60.0, 120.0))
+    scenario = replace(
+        drawn, nodes_min=1, nodes_max=3, hosts=3, max_restarts=9, workers=workers, digest_steps=DIGEST_STEPS
+    )
+    world = World(seed, scenario, loud=loud, digested=digested)
+    world.boot()
+    world.comes_back = 1.0
+    for _ in range(chance.choice([0, 1, 1, 3])):
+        world.queue.plan(chance.uniform(5.0, 60.0), _flip, world, chance.random())
+    for _ in range(chance.choice([0, 0, 1, 2])):
+        world.queue.plan(chance.uniform(5.0, 90.0), strike, world, chance.choice(BESIDE_HANGS))
+    world.go_on(120.0)
+    come_to_rest(world)
+    return world
+
+
+def _flip(world: World, which: float) -> None:
+    """Flip a bit in the state of one rank of the present round, `which` from 0 to 1, and look whether it is found."""
+    if not world.is_running():
+        return
+    key, laws = (world.run.id, world.run.durable.round), world.invariants.replicas
+    training = world.trainings.get(key)
+    if training is not None:
+        ranks = sum(own.workers for own in world.invariants.facts.formed[key].nodes)
+        training.replicas.flip(int(which * ranks))
+        world.queue.plan(laws.known_within(), laws.look_for, key)
+
+
 def standby_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
     """Play the history of a few nodes, and of two coordinators that share an etcd. Raises as `small_world` does."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose

@@ -15,6 +15,7 @@ from coordinatord.protocol.messages import Observed, Section
 from nodeclient.core.effects import Start
 from nodeclient.core.events import GpusInUse, GpuUse, StartFailed, SweepFailed, Swept, WorkersStarted
 from tests.sim.invariants.laws import Laws
+from tests.sim.replicas import Replicas
 from tests.sim.staying import StayingWorkers
 from tests.sim.worker_looks import Doing, Standstills
 from tests.support.builders import LOST_PEER
@@ -58,6 +59,8 @@ class Training:
         """What stands for the state of each node after the first step, in a round that began from nothing."""
         self.stalls: list[tuple[float, float]] = []
         """The spans in which it did no step, though it was not broken."""
+        self.replicas = Replicas(self, world)
+        """The digests of its workers' states."""
         self.standstills = Standstills(self, world.seed)
         """What its workers did in these spans."""
         self._bounds: dict[str, int] = {}
@@ -302,8 +305,10 @@ class LocalWorkers:
             return observed
         stepped = training.stepped()
         if stepped is not None:
-            section = training.section_of(self._host)
-            return replace(observed, steps=(stepped[0],) * each, step_age_s=stepped[1], section=section)
+            section, digests = training.section_of(self._host), training.replicas.digests(self._host, stepped[0])
+            return replace(
+                observed, steps=(stepped[0],) * each, step_age_s=stepped[1], section=section, digests=digests
+            )
         announced = self._traits.announces_in(observed.round)
         return replace(observed, steps=(None,) * each) if announced else observed
 

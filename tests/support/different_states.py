@@ -1,8 +1,9 @@
 """Trainings whose ranks come to have different states; each rank notes with which weights a round begins.
 
-Arguments: the folder for the notes.
+Arguments: the folder for the notes, and `on` if no rank is killed and training does not end.
 """
 
+import itertools
 import os
 import signal
 import sys
@@ -19,17 +20,17 @@ SPOILED_AT = 5
 """The step at which the weights of rank 1 become others than those of rank 0, as by a collective that went wrong."""
 
 
-def train(folder: Path, steps: int = 8) -> None:
-    """Train alike on all ranks, until the weights of rank 1 are spoiled and rank 2 is killed in the step after."""
+def train(folder: Path, *, on: bool) -> None:
+    """Train alike on all ranks, until the weights of rank 1 are spoiled; go on, or kill rank 2 in the next step."""
     with workerlib.init("gloo") as ctx:
         torch.manual_seed(7)
         model = nn.Linear(4, 4)
         optimizer = torch.optim.AdamW(model.parameters())
         done = ctx.keep(model=model, optimizer=optimizer)
         (folder / f"{ctx.round}-{ctx.rank}").write_text(f"{done} {digest_of(model.state_dict())}")
-        for step in range(done + 1, steps):
+        for step in itertools.count(done + 1) if on else range(done + 1, 8):
             first = ctx.round == 1
-            if first and step == SPOILED_AT + 1:
+            if first and step == SPOILED_AT + 1 and not on:
                 dist.barrier()  # all have done that step, each with its own weights
                 if ctx.rank == 2:
                     os.kill(os.getpid(), signal.SIGKILL)
@@ -45,4 +46,4 @@ def train(folder: Path, steps: int = 8) -> None:
 
 
 if __name__ == "__main__":
-    train(Path(sys.argv[1]))
+    train(Path(sys.argv[1]), on="on" in sys.argv[2:])

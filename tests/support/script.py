@@ -46,7 +46,7 @@ from coordinatord.core.rounds.values.records import (
     TrainingBegan,
 )
 from coordinatord.core.shown.job_view import job_view
-from coordinatord.protocol.kept_state import Holding, Restoring
+from coordinatord.protocol.kept_state import Holding, Restoring, StateDigest
 from coordinatord.protocol.messages import Desired, Goal, JobSpec, Join, Launcher, Observed, Phase, ScaleUp, Section
 from coordinatord.protocol.pair_messages import PairResult
 from tests.support.builders import EPOCH, a_failure, a_join, an_end, an_observed, an_offer
@@ -177,6 +177,7 @@ class Stage:
             "recall": self._recall,
             "announce": self._each(self._announce),
             "step": self._step,
+            "digest": self._digest,
             "section": self._section,
             "seen": self._seen,
             "arrived": self._arrived,
@@ -279,6 +280,14 @@ class Stage:
         puppet.observed = structs.replace(puppet.observed, steps=(int(step),), step_age_s=age_s)
         puppet.stepped_at = self.now - age_s
         self._resend(puppet)
+
+    def _digest(self, words: list[str], options: dict[str, str]) -> None:
+        """Have a node report the digest of each worker's state after a step: `digest n1 8 7 7 shards=0,1`."""
+        node, step, *digests = words
+        shards = options.get("shards", ",".join("0" * len(digests))).split(",")
+        found = tuple(map(StateDigest, [int(step)] * len(digests), map(int, shards), map(int, digests)))
+        self.puppets[node].observed = structs.replace(self.puppets[node].observed, digests=found)
+        self._step([node, step], {})
 
     def _section(self, words: list[str], options: dict[str, str]) -> None:
         """Have a node report the section that its workers are in: `section n1 eval limit=60s`; `section n1` ends it."""
@@ -410,7 +419,7 @@ class Stage:
         desired, observed = puppet.desired, puppet.observed
         if desired is not None:
             here = (desired.run, desired.round) == (observed.run, observed.round)
-            cleared = {} if here else {"failure": None, "steps": (), "step_age_s": None}
+            cleared = {} if here else {"failure": None, "steps": (), "step_age_s": None, "digests": ()}
             changes = cleared | {"run": desired.run, "round": desired.round} | changes
         self._send(puppet, **changes)
 

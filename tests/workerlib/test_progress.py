@@ -17,6 +17,8 @@ from tests.support.programs import TIMEOUT_S
 from tests.workerlib.test_init import SOLO
 from workerlib import progress
 from workerlib.contract.env import (
+    DIGEST_AT,
+    DIGEST_WORDS,
     NO_SECTION,
     PROGRESS,
     SECTION_AT,
@@ -25,6 +27,7 @@ from workerlib.contract.env import (
     STEP_MAX,
     STEPS_TO_COME,
     pack_section,
+    unpack_digest,
     unpack_section,
 )
 
@@ -263,7 +266,7 @@ def test_a_step_is_no_system_call(memory: int) -> None:
 
 def section_in(file: int) -> tuple[str, int, int] | None:
     """Return the section that is in a slot."""
-    return unpack_section(words_of(file)[SECTION_AT:])
+    return unpack_section(words_of(file)[SECTION_AT:DIGEST_AT])
 
 
 def test_a_section_is_in_the_slot_while_it_lasts(memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,7 +284,18 @@ def test_a_section_is_in_the_slot_while_it_lasts(memory: int, monkeypatch: pytes
         assert section_in(memory) == found
         workerlib.step(8)
     assert words_of(memory)[0] == 8
-    assert words_of(memory)[SECTION_AT:] == list(NO_SECTION)
+    assert words_of(memory)[SECTION_AT:DIGEST_AT] == list(NO_SECTION)
+
+
+def test_a_digest_is_in_the_slot_beside_a_section(memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PROGRESS, place_of(memory))
+    with workerlib.section("eval", limit=600):
+        progress.report_digest(0, 3, 2**32 - 1)
+        assert section_in(memory) is not None
+    words = words_of(memory)[DIGEST_AT : DIGEST_AT + DIGEST_WORDS]
+    assert unpack_digest(words) == (0, 3, 2**32 - 1)
+    with pytest.raises(ValueError, match="being written"):
+        unpack_digest([words[0] + 1, *words[1:]])
 
 
 def test_a_section_ends_with_an_error_too(memory: int, monkeypatch: pytest.MonkeyPatch) -> None:

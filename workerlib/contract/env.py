@@ -68,8 +68,8 @@ STACKS = "COORDINATORD_STACKS"
 ROUNDS = "COORDINATORD_ROUNDS"
 """The path of nodeclient's Unix socket for workers that go into another round as the same process."""
 
-SLOT_BYTES = 64
-"""The size of a slot: one cache line, so that no worker's stores slow down another's.
+SLOT_BYTES = 128
+"""The size of a slot: two cache lines, so that no worker's stores slow down another's.
 
 A slot begins with three 64-bit words in the host's byte order: the last step, the time when it was done, and the
 exclusive or of both. The time is in nanoseconds of CLOCK_MONOTONIC, which all processes of a host share. The third word
@@ -79,13 +79,17 @@ zeros has not been written yet.
 The fourth word is 0 until the worker's program is over, and then its exit code plus 1. Only warm workers write it, and
 only for a script that reached its last line, or ended by an uncaught exception.
 
-The last four words are the section that the worker is in, see `pack_section`."""
+The next four words are the section that the worker is in, see `pack_section`. Then come three words of a digest of its
+state, see `pack_digest`. The rest is 0."""
 
 SLOTS_NAME = "coordinatord-steps"
 """The name of the file with the slots, as /proc shows it."""
 
 SECTION_AT = 4
 """The index of the first word of the section."""
+
+DIGEST_AT = 8
+"""The index of the first word of the digest."""
 
 SECTION_NAME_BYTES = 16
 """The length of the name of a section: two words."""
@@ -94,6 +98,11 @@ SECTION_S_MAX = 86_400
 """The longest limit of a section, as in the protocol: a day."""
 
 _LIMIT_BITS = 24
+
+_DIGEST_BITS = 32
+
+DIGEST_WORDS = 3
+"""The words of a digest."""
 
 STEP_MAX = 2**53 - 1
 """The highest step that can be reported, as in the protocol."""
@@ -171,6 +180,28 @@ def unpack_section(words: Sequence[int]) -> tuple[str, int, int] | None:
         raise ValueError("the section is being written")
     name = (second.to_bytes(8, "big") + third.to_bytes(8, "big")).rstrip(b"\0").decode(errors="replace")
     return name[:SECTION_NAME_BYTES], first & (2**_LIMIT_BITS - 1), (first >> _LIMIT_BITS) * 1_000_000
+
+
+def pack_digest(step: int, shard: int, digest: int) -> tuple[int, int, int]:
+    """Return the words of a slot for the 32-bit digest of a worker's shard of the state after a step.
+
+    They are the step plus 1, the shard and the digest in one word, and the exclusive or of both as in a section.
+    """
+    first, second = step + 1, shard << _DIGEST_BITS | digest
+    return first, second, first ^ second
+
+
+def unpack_digest(words: Sequence[int]) -> tuple[int, int, int] | None:
+    """Return the step, the shard and the digest; None for no digest.
+
+    Raises `ValueError` for words that do not belong together, since they are just being written.
+    """
+    first, second, check = words
+    if not first:
+        return None
+    if first ^ second != check:
+        raise ValueError("the digest is being written")
+    return first - 1, second >> _DIGEST_BITS, second & (2**_DIGEST_BITS - 1)
 
 
 _NUMBER = re.compile("[0-9]{1,18}")

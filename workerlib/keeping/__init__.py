@@ -24,8 +24,8 @@ In the user's process, the import does nothing. `ctx.keep` does all of this wher
   forward hook on each module, unless no other rank has the same state. They are removed when training ends.
 * With a GPU, the first step of an optimizer in each step of training waits until the GPU has passed all collectives.
   Copies have a stream of their own.
-* `ctx.step` copies the small state, and stands still when a round is about to end. It may raise `LeftRoundError` in a
-  process that is used again.
+* `ctx.step` copies the small state, makes a digest of the big one at some steps if other ranks have the same, and
+  stands still when a round is about to end. It may raise `LeftRoundError` in a process that is used again.
 * It registers one function with atexit, to save at the end of Python, and one for forked children, to close the
   connection in them. Neither can be undone, and both do nothing after training. `KeptStateError` may register another
   function with atexit, which has the error file say that no restart helps.

@@ -1,4 +1,4 @@
-"""Decides at which steps to save state, so that saves take at most one hundredth of the training time.
+"""Decides at which steps to save state or make a digest of it, so that this takes a small share of training's time.
 
 Each rank saves the steps that its interval divides. Intervals are powers of two, so ranks need not agree on one: all of
 them save the steps that the largest interval divides. The interval begins at `STEPS_FIRST` and at most doubles with
@@ -17,6 +17,9 @@ A written step is older than the newest one by at most that share."""
 SHARE_MAX = 0.01
 """The part of training's time that saves may take."""
 
+DIGESTS_SHARE_MAX = 0.005
+"""The part of training's time that digests of the state may take."""
+
 HEARD_S = 1.5
 """The least time between two saves where several nodes have to agree on a step, in seconds. A node reports once a
 second, and nodes cannot agree on a step that one has overwritten before all have reported it."""
@@ -29,9 +32,11 @@ WEIGHT = 0.2
 
 
 class SaveInterval:
-    """Measures steps and saves, and decides at which steps to save."""
+    """Measures steps and saves, and decides at which steps to save; a digest counts as a save."""
 
-    def __init__(self) -> None:
+    def __init__(self, share_max: float = SHARE_MAX) -> None:
+        """Begin with the interval `STEPS_FIRST`; saves may take this share of training's time."""
+        self._share_max = share_max
         self.steps = STEPS_FIRST
         """The interval, in steps: the difference of two steps' numbers."""
         self._least_s = 0.0
@@ -66,7 +71,7 @@ class SaveInterval:
     def record_save(self, seconds: float) -> None:
         """Record how long a save took, and choose a new interval. The first save, into new memory, never raises it."""
         steps_max = 2 * self.steps if self._save_s else self.steps
-        least_s = max(seconds / SHARE_MAX, self._least_s)
+        least_s = max(seconds / self._share_max, self._least_s)
         self._save_s, self.steps = seconds, 1
         while self.steps < steps_max and self.steps * self._step_s < least_s:
             self.steps *= 2

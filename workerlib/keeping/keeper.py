@@ -148,6 +148,7 @@ class StepKeeper:
             self._stand_still()
         if is_new:
             self._saver.compare()
+            self._saver.report_digest()
             self._saver.memory.await_growth()
             for what in self._unkept.find():
                 self._channel.report(Unkept(what))

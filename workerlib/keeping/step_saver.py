@@ -15,13 +15,14 @@ from typing import Any
 
 import torch
 
+from workerlib import progress
 from workerlib.contract.arena import PENDING, Arena, Commit
 from workerlib.contract.channel_messages import FirstState, Message, NotSaved, Saved
 from workerlib.contract.env import WorkerEnvironment
 from workerlib.keeping.arena_request import ArenaRequest
 from workerlib.keeping.gate import TorchGroups
 from workerlib.keeping.generations import GenerationWriter, NotNowError
-from workerlib.keeping.intervals import DISK_SHARE, HEARD_S, SaveInterval
+from workerlib.keeping.intervals import DIGESTS_SHARE_MAX, DISK_SHARE, HEARD_S, SaveInterval
 from workerlib.keeping.kept_errors import KeptStateError
 from workerlib.keeping.pieces import digest_of, is_sharded, shard_of
 from workerlib.keeping.restoring import RestorePoint
@@ -142,6 +143,9 @@ class StepSaver:
         self.interval = SaveInterval()
         if environment.group_world_size > 1:
             self.interval.raise_pause(HEARD_S)
+        self._digests = SaveInterval(DIGESTS_SHARE_MAX)
+        """When to make a digest of the state."""
+        self._digests.raise_pause(HEARD_S)
         self._collectives: int | None = None
         """How many collectives had begun when parameters could first change in this step: at the first optimizer's
         step, or at the beginning without an optimizer. None if that is not known."""
@@ -228,6 +232,21 @@ class StepSaver:
             self.commits.record_comparison(alike=alike)
             self._update_role()
         self.commits.answered.set()
+
+    def report_digest(self) -> None:
+        """Report a digest of the state after the last step if one is due, and if other ranks should have the same."""
+        if self.has_unique_state or not self.commits.is_compared or self.numbers.problem:
+            return
+        is_due, began_at = self._digests.end_step(self.last_step, time.monotonic()), time.monotonic()
+        if is_due:
+            try:
+                digest = digest_of(self._generations.tensors())
+            except (KeptStateError, RuntimeError) as error:  # as in `compare`
+                self._stop_keeping(str(error))
+                return
+            progress.report_digest(self.last_step, self.commits.shard, digest)
+            self._digests.record_save(time.monotonic() - began_at)
+        self._digests.begin_step(self.last_step, time.monotonic())
 
     def expect_disk(self, every_s: float) -> None:
         """Save at intervals also if all ranks are alike: nodeclient writes a step to a disk every `every_s` seconds."""

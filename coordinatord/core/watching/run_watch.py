@@ -1,4 +1,4 @@
-"""Watches one run: decides when to look at its workers, and tells the kernel whether they hang or lag."""
+"""Watches one run: decides when to look at its workers, and tells the kernel whether they hang, lag or diverge."""
 
 from __future__ import annotations
 
@@ -6,18 +6,21 @@ from coordinatord.core.rounds.effects import Look
 from coordinatord.core.rounds.events import Compared, Looked
 from coordinatord.core.rounds.queries.conditions import NOW
 from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.state.member import Member
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.state.wings import WatchingWing
 from coordinatord.core.rounds.values.records import (
     BusyWorkerAwaited,
     NodeDrained,
     Record,
+    ReplicasDiverged,
     RoundFormed,
     TrainingBegan,
     TrainingResumed,
 )
 from coordinatord.core.rounds.values.root_cause import WorkerFailure
 from coordinatord.core.rounds.values.time_ledger import Activity
+from coordinatord.core.watching.divergence_watch import DivergenceWatch, divergence_record
 from coordinatord.core.watching.hang_watch import AnsweredLook, HangWatch
 from coordinatord.core.watching.lateness import Lateness, are_at_rest
 from coordinatord.core.watching.lateness_watch import LatenessWatch, describe_laggard, is_training, laggard_to_drain
@@ -43,7 +46,7 @@ class RunWatch(WatchingWing):
     def __init__(self, run: Run) -> None:
         """Begin without a look."""
         self._run = run
-        self._hang, self.lateness_watch = HangWatch(), LatenessWatch()
+        self._hang, self.lateness_watch, self._divergence = HangWatch(), LatenessWatch(), DivergenceWatch()
         self.notice, self.remark = "", ""
         self._is_recorded = False
         """Whether a `BusyWorkerAwaited` is recorded for the present wait."""
@@ -52,6 +55,7 @@ class RunWatch(WatchingWing):
         """Forget the looks when workers make progress, or a new round begins."""
         if isinstance(record, RoundFormed):
             self.lateness_watch.clear()
+            self._divergence = DivergenceWatch()
         if isinstance(record, RoundFormed | TrainingBegan | TrainingResumed):
             self._clear()
         elif isinstance(record, BusyWorkerAwaited):
@@ -180,6 +184,18 @@ class RunWatch(WatchingWing):
             return False
         is_last = run.restarts_counted(run.durable.ledger.total(look.at)) >= run.spec.max_restarts
         return verdict.rests_on_pace and is_last and run.spec.hang_timeout_s is None
+
+    def record_digests(self, member: Member) -> None:
+        """Record the digests in a member's last report, which is about the present round."""
+        assignment = member.durable.assignment
+        if assignment is not None:
+            digests = member.observed.digests[: member.offer.workers]
+            self._divergence.record(assignment.first_rank, digests, assignment.world_size)
+
+    def divergence(self) -> ReplicasDiverged | None:
+        """Return the record that ranks of the round have different states; None if none have, or it is recorded."""
+        found = self._divergence.found
+        return None if found is None or self._run.durable.divergence else divergence_record(self._run, found)
 
     def laggard(self) -> NodeDrained | None:
         """Return the record that drains the node found late by several comparisons in a row; None if none was."""

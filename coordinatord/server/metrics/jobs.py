@@ -64,6 +64,8 @@ class JobFigures(Struct, frozen=True):
     """Whether the last attempt to write a step has failed; None if no node may write any."""
     laggard_seconds: float | None
     """The lateness of the laggard; 0 if there is none, and None if not known."""
+    diverged: bool
+    """Whether ranks of the round have different states, though they should have the same."""
     health: Health
 
 
@@ -92,6 +94,7 @@ def figures_of(run: Run, tally: JobTally, now: float) -> JobFigures:
         redone_steps=None if (resume := run.durable.resume) is None else resume.redone,
         disk_failing=None if kept.disk.every_s is None else bool(kept.disk.problem),
         laggard_seconds=laggard_s(run),
+        diverged=run.durable.divergence is not None,
         health=run.health,
     )
 
@@ -164,6 +167,7 @@ TRAINING = {
         "Steps of earlier rounds that the current or last round did again, where it resumed from kept state."
     ),
     "disk_failing": "1 if the last attempt to write a step to the disk has failed, where nodes write any.",
+    "diverged": "1 if ranks of the round have different parameters or optimizer state, though they should be alike.",
     "laggard_seconds": "How late the worker comes to collectives that all others wait for; 0 if there is none.",
 }
 """The gauges of a live job's progress, each with its help text."""

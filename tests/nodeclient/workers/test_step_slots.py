@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from coordinatord.protocol.codec import decode, encode
-from coordinatord.protocol.fields import DURATION_S_MAX, STEP_MAX
+from coordinatord.protocol.fields import DURATION_S_MAX, RANKS_MAX, STEP_MAX
+from coordinatord.protocol.kept_state import DIGESTS_MAX, StateDigest
 from coordinatord.protocol.messages import Observed, Phase
 from nodeclient.workers.step_slots import Slots
 from tests.support.builders import an_observed
@@ -123,6 +124,30 @@ def test_whatever_workers_write_what_is_said_is_within_bounds(slots: Slots) -> N
     age_s = completed(slots, number=2).step_age_s
     assert age_s is not None
     assert 0 < age_s <= DURATION_S_MAX, "since the host began, but not more than the protocol has room for"
+
+
+def test_a_digest_is_told_if_it_is_whole_and_within_limits(slots: Slots) -> None:
+    environs = slots.begin("e-1", 1)
+    now = time.monotonic_ns()
+    steps = (7, now, 7 ^ now, 0, *env.NO_SECTION)
+    write(environs[0], *steps)
+    assert completed(slots).digests == ()
+    write(environs[0], *steps, *env.pack_digest(6, 1, 99))
+    write(environs[1], *steps, *env.pack_digest(STEP_MAX + 1, 1, 99))
+    write(environs[2], *steps, *env.pack_digest(6, RANKS_MAX + 1, 99))
+    told = completed(slots)
+    assert told.digests == (StateDigest(6, 1, 99), None, None)
+    assert decode(encode(told), Observed) == told
+    write(environs[0], *steps, 9, 9, 9)
+    assert completed(slots).digests == told.digests, "one that is being written is as it was before"
+
+
+def test_a_node_of_too_many_workers_tells_no_digests() -> None:
+    slots = Slots(DIGESTS_MAX + 1, pytest.fail)
+    now = time.monotonic_ns()
+    write(slots.begin("e-1", 1)[0], 7, now, 7 ^ now, 0, *env.NO_SECTION, *env.pack_digest(6, 1, 99))
+    assert (completed(slots).steps[0], completed(slots).digests) == (7, ())
+    slots.close()
 
 
 def test_no_worker_takes_the_memory_of_others_away(slots: Slots) -> None:

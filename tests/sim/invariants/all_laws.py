@@ -18,6 +18,7 @@ from tests.sim.invariants.nodes import NodeLaws
 from tests.sim.invariants.planned_events import PlannedEventLaws
 from tests.sim.invariants.preparing_nodes import PreparingLaws
 from tests.sim.invariants.redone_steps import RedoneLaws
+from tests.sim.invariants.replicas import ReplicaLaws
 from tests.sim.invariants.retry_pause import RetryPauseLaws
 from tests.sim.invariants.root_cause import RootCauseLaws
 from tests.sim.invariants.rounds import RoundLaws
@@ -48,6 +49,7 @@ class AllLaws:
         self.hangs = HangLaws(facts, self.root_cause)
         preparing = PreparingLaws(facts)
         self.judgements = JudgementLaws(facts)
+        self.replicas = ReplicaLaws(facts)
         self.sets: tuple[Laws, ...] = (
             facts,
             self.rounds,
@@ -69,6 +71,7 @@ class AllLaws:
             self.redone,
             self.planned,
             self.judgements,
+            self.replicas,
             preparing,
             self.departures,
             DecisionLaws(facts, preparing, self.kept.waits, self.departures),

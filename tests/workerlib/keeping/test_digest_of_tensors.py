@@ -1,5 +1,7 @@
 """The digest by which the states of ranks are compared after their first step."""
 
+import random
+
 import pytest
 import torch
 
@@ -21,6 +23,19 @@ def test_equal_tensors_have_one_digest_in_any_order_and_others_another(dtype: to
     assert digest_of(changed) != alike
     assert digest_of([("d", tensor) for _, tensor in tensors()[:1]]) != digest_of(tensors()[:1]), "another name"
     assert digest_of([("a", torch.ones(5, 3, dtype=dtype))]) != digest_of(tensors()[:1]), "another size"
+
+
+def test_a_digest_shows_any_bit_that_flips() -> None:
+    chance = random.Random(1)  # noqa: S311 - repeatable on purpose
+    tensors = [(str(size), torch.randn(size, generator=torch.Generator().manual_seed(size))) for size in (1, 70, 4000)]
+    before = digest_of(tensors)
+    for _ in range(200):
+        bits = chance.choice(tensors)[1].view(torch.int32)
+        at, bit = chance.randrange(len(bits)), chance.choice([-(2**31), *(2**each for each in range(31))])
+        bits[at] ^= bit
+        assert digest_of(tensors) != before, f"bit {bit} of element {at} of {len(bits)}"
+        bits[at] ^= bit
+    assert digest_of(tensors) == before
 
 
 def test_a_view_has_the_digest_of_its_elements() -> None:

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from workerlib.keeping.intervals import STEPS_FIRST, SaveInterval
+from workerlib.keeping.intervals import DIGESTS_SHARE_MAX, STEPS_FIRST, SaveInterval
 
 
 def saved_steps(interval: SaveInterval, begin: int, count: int, step_s: float, save_s: list[float]) -> list[int]:
@@ -41,6 +41,11 @@ def test_saves_take_one_hundredth_of_the_time_at_most() -> None:
     saved = saved_steps(SaveInterval(), -1, 2_000, 0.1, [0.15])
     assert saved[:8] == [0, 4, 8, 16, 32, 64, 128, 256]
     assert {after - before for before, after in pairwise(saved[7:])} == {256}
+
+
+def test_digests_take_half_as_much_of_the_time() -> None:
+    made = saved_steps(SaveInterval(DIGESTS_SHARE_MAX), -1, 3_000, 0.1, [0.15])
+    assert {after - before for before, after in pairwise(made[8:])} == {512}
 
 
 def test_the_first_save_makes_saves_no_rarer() -> None:

@@ -210,6 +210,11 @@ def busy_awaited(run: Run) -> float | None:
     return _now_if(run.watching.awaited())
 
 
+def diverged(run: Run) -> float | None:
+    """Ranks that should have the same state have different ones, and no record says so yet."""
+    return _now_if(run.watching.divergence())
+
+
 def resumed(run: Run) -> float | None:
     """A worker of the round has done a step since the stall was recorded."""
     newest, ledger = run.progress.stepped_at, run.durable.ledger

@@ -11,7 +11,7 @@ from coordinatord.core.rounds.state.roll import IN_ROUND
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.state.wings import KeptDesired
 from coordinatord.protocol.errors import Table
-from coordinatord.protocol.fields import DURATION_S_MAX
+from coordinatord.protocol.fields import DURATION_S_MAX, MESSAGE_MAX
 from coordinatord.protocol.messages import Desired, Goal, Outcome, Result, ScaleUp
 from coordinatord.protocol.pair_messages import PairOrder
 from coordinatord.protocol.text import clip
@@ -117,7 +117,10 @@ def desired(run: Run, member: Member, heartbeat_s: float, now: float) -> Desired
 def _remark(run: Run, member: Member, goal: Goal) -> str:
     if goal is Goal.EXIT:
         return ""
-    return run.watching.remark if member.state is MemberState.RUNNING else member.remark
+    if member.state is not MemberState.RUNNING:
+        return member.remark
+    divergence = "" if run.durable.divergence is None else run.durable.divergence.reason
+    return clip("; ".join(filter(None, (divergence, run.watching.remark))), MESSAGE_MAX)
 
 
 def _round(run: Run, member: Member) -> int:

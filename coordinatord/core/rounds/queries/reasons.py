@@ -246,14 +246,23 @@ class Reasons:
         return self._noticed(text)
 
     def _noticed(self, text: str) -> str:
-        """Add to a text what the last looks have found, if nothing is done about it."""
-        notice = self._run.watching.notice if self._run.durable.state is State.RUNNING else ""
-        return f"{text}; {notice}" if notice else text
+        """Add to a text which ranks have diverged, and what the last looks have found, if nothing is done about it."""
+        run = self._run
+        if run.durable.state is not State.RUNNING:
+            return text
+        divergence = "" if run.durable.divergence is None else run.durable.divergence.reason
+        return "; ".join(filter(None, (text, divergence, run.watching.notice)))
 
     @property
     def awaited(self) -> str:
         """Which worker the others wait for, and what it does."""
         return self._run.watching.awaited()
+
+    @property
+    def diverged(self) -> str:
+        """Which ranks have another state than they should, and since which step."""
+        divergence = self._run.watching.divergence()
+        return "" if divergence is None else divergence.reason
 
     @property
     def hung(self) -> str:

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from coordinatord.core.rounds.values.charges import HostCharges
 from coordinatord.core.rounds.values.ranks import Ranks
-from coordinatord.core.rounds.values.records import Reason
+from coordinatord.core.rounds.values.records import Reason, ReplicasDiverged
 from coordinatord.core.rounds.values.resume_point import ResumePoint
 from coordinatord.core.rounds.values.root_cause import LostNode, WorkerFailure
 from coordinatord.core.rounds.values.round_history import RoundHistory
@@ -186,6 +186,8 @@ class DurableRun:
     """The furthest step that a worker of any earlier round of this run has reported."""
     repeats_steps: bool = False
     """Whether the current round does steps again, up to that one."""
+    divergence: ReplicasDiverged | None = None
+    """The record that ranks of the current or last round have different states; None while none have."""
     silent: bool = False
     """Whether it is recorded that no node of the current round can be heard."""
     superseded_reason: str = ""

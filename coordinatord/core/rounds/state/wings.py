@@ -17,7 +17,7 @@ from msgspec import Struct
 from coordinatord.core.rounds.effects import Look
 from coordinatord.core.rounds.events import Compared, Looked
 from coordinatord.core.rounds.state.member import Member
-from coordinatord.core.rounds.values.records import NodeDrained, Record
+from coordinatord.core.rounds.values.records import NodeDrained, Record, ReplicasDiverged
 from coordinatord.core.rounds.values.resume_point import ResumePoint
 from coordinatord.core.rounds.values.root_cause import WorkerFailure
 from coordinatord.protocol.kept_state import Halt, KeptCopy, KeptStep, PersistOrder, Resume
@@ -172,7 +172,7 @@ class KeepingWing:
 
 
 class WatchingWing:
-    """The wing for hangs and laggards; this one looks at none."""
+    """The wing for hangs, laggards and replicas that diverge; this one looks at none."""
 
     def __init__(self, run: Any) -> None:
         """Begin with a run whose workers were not looked at."""
@@ -204,6 +204,13 @@ class WatchingWing:
     def awaited(self) -> str:
         """Say which busy worker the others wait for, if no record says so yet; else empty."""
         return ""
+
+    def record_digests(self, member: Member) -> None:
+        """Record the digests in a member's last report, which is about the present round."""
+
+    def divergence(self) -> ReplicasDiverged | None:
+        """Return the record that ranks of the round have different states; None if none have, or it is recorded."""
+        return None
 
     def laggard(self) -> NodeDrained | None:
         """Return the drain of a late node, if the job wants that and can do without the node; else None."""

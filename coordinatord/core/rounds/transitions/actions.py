@@ -121,6 +121,13 @@ def record_busy(run: Run, reason: Reason, decision: Decision) -> None:
     decision.record(BusyWorkerAwaited(*_round_fields(run, reason)))
 
 
+def record_divergence(run: Run, _: Reason, decision: Decision) -> None:
+    """Record that ranks have different states."""
+    divergence = run.watching.divergence()
+    assert divergence is not None  # noqa: S101 - it is the row's condition
+    decision.record(divergence)
+
+
 def stop_hung(run: Run, reason: Reason, decision: Decision) -> None:
     """Stop a round in which one worker holds up all others; this is charged as a failure of that worker."""
     hang = run.watching.hang()

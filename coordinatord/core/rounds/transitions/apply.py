@@ -197,7 +197,7 @@ def _begin_round(run: DurableRun, record: records.RoundFormed | records.RoundRem
     """Begin a round, in which nothing has happened yet."""
     run.round, run.superseded_reason, run.losses, run.first_failure = record.round, "", [], None
     run.stepped = run.step_overdue = run.repeats_steps = run.silent = False
-    run.formed_at, run.succeeded = at, set()
+    run.formed_at, run.succeeded, run.divergence = at, set(), None
     run.lost = [loss for loss in run.lost if loss.round > record.round - LOST_ROUNDS]
     run.rounds.follow(record)
     _enter(run, State.STARTING, record.reason, at)
@@ -242,6 +242,10 @@ def _training_resumed(run: DurableRun, record: records.TrainingResumed, at: floa
 
 def _busy_worker_awaited(*_: object) -> None:
     """Change nothing: the record is only for readers of the history."""
+
+
+def _replicas_diverged(run: DurableRun, record: records.ReplicasDiverged, _: float) -> None:
+    run.divergence = record
 
 
 def _nodes_silent(run: DurableRun, record: records.NodesSilent, at: float) -> None:
@@ -300,7 +304,7 @@ def _drop_rounds(run: DurableRun) -> None:
     run.stepped = run.step_overdue = run.repeats_steps = run.silent = run.planned = False
     run.formed_reason = run.superseded_reason = run.last_end_reason = ""
     run.stop_reason, run.first_failure, run.slowest_s = records.Reason("", ""), None, 0.0
-    run.stop_asked, run.reports_steps, run.resume, run.spoiled = "", False, None, None
+    run.stop_asked, run.reports_steps, run.resume, run.spoiled, run.divergence = "", False, None, None, None
     if not any(True for _ in run.rounds):
         run.round = 0  # nodes remembered this number from an earlier run
     run.rounds = RoundHistory()
@@ -359,6 +363,7 @@ _CHANGES |= {
     records.TrainingStalled: _training_stalled,
     records.TrainingResumed: _training_resumed,
     records.BusyWorkerAwaited: _busy_worker_awaited,
+    records.ReplicasDiverged: _replicas_diverged,
     records.NodesSilent: _nodes_silent,
     records.NodesHeard: _nodes_heard,
     records.RoundStopped: _round_stopped,

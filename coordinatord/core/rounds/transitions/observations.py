@@ -117,13 +117,14 @@ def record_steps(run: Run, member: Member, observed: Observed) -> None:
     if assignment is not None and _is_about_this_round(run, member, observed):
         run.steps_announced |= bool(observed.steps)
         run.progress.record(assignment.group_rank, observed, before, member.lease.heard_at)
+        run.watching.record_digests(member)
 
 
 def steps_have_consequences(run: Run) -> bool:
     """Whether the table has to be checked because of the steps and the section that were just recorded.
 
-    Steps may show that training has stalled, goes on again, or no longer repeats old steps. The first step may be
-    overdue. When a section ends, its limit no longer counts.
+    Steps may show that training has stalled, goes on again, or no longer repeats old steps, and that ranks have
+    diverged. The first step may be overdue. When a section ends, its limit no longer counts.
     """
     if run.progress.sections.ended_at == run.roll.heard_at:
         return True
@@ -132,7 +133,9 @@ def steps_have_consequences(run: Run) -> bool:
         return True
     if run.durable.repeats_steps and conditions.caught_up(run) is not None:
         return True
-    return conditions.stalled(run) is not None or conditions.resumed(run) is not None
+    return any(
+        condition(run) is not None for condition in (conditions.stalled, conditions.resumed, conditions.diverged)
+    )
 
 
 def record_report(run: Run, member: Member, observed: Observed) -> bool:

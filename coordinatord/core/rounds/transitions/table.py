@@ -121,6 +121,7 @@ _TABLE: list[tuple[tuple[State, ...], Condition, State | None, Action, str]] = [
     ((RUNNING,), when.first_step_overdue, None, do.record_overdue, "{reasons.overdue}"),
     ((RUNNING,), when.stalled, None, do.record_stalled, "{reasons.idle}"),
     ((RUNNING,), when.resumed, None, do.record_resumed, "workers do steps again"),
+    ((RUNNING,), when.diverged, None, do.record_divergence, "{reasons.diverged}"),
     ((RUNNING,), when.hung, STOPPING, do.stop_hung, "{reasons.hung}"),
     ((RUNNING,), when.busy_awaited, None, do.record_busy, "{reasons.awaited}"),
     ((RUNNING,), when.look_due, None, do.begin_look, "it is time to look where the workers stand"),

@@ -18,6 +18,7 @@ from coordinatord.core.rounds.values.ranks import Ranks
 from coordinatord.core.rounds.values.resume_point import ResumePoint
 from coordinatord.core.rounds.values.time_ledger import SPAN_MAX, Span, Spent
 from coordinatord.protocol.fields import (
+    CONSEQUENCES_MAX,
     RANKS_MAX,
     WINDOW_RESTARTS_MAX,
     Address,
@@ -205,6 +206,18 @@ class BusyWorkerAwaited(Record, frozen=True):
     """All workers of a stalled round wait for one that may still compute; nothing is done about it."""
 
     round: Counter
+
+
+class ReplicasDiverged(Record, frozen=True):
+    """Ranks of a round that should have the same parameters and optimizer state have different ones."""
+
+    round: Counter
+    step: Step
+    """The first step at which that was seen."""
+    agreed: Step | None
+    """The last step of the round at which all such ranks were alike; None if none is known."""
+    ranks: Annotated[tuple[Count, ...], Meta(max_length=CONSEQUENCES_MAX)]
+    """The first few ranks that differ from most of the others; empty if nobody can say which are wrong."""
 
 
 class NodesSilent(Record, frozen=True):

@@ -1,0 +1,109 @@
+"""Compares the states that ranks of one round should have alike, by the digests that their nodes report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from msgspec import Struct
+
+from coordinatord.core.rounds.state.run import Run
+from coordinatord.core.rounds.values.records import ReplicasDiverged
+from coordinatord.protocol.fields import CONSEQUENCES_MAX
+from coordinatord.protocol.kept_state import StateDigest
+from coordinatord.protocol.text import name_ranks, name_some
+
+STEPS_MAX = 4
+"""The most steps whose digests are held until all ranks have reported one of them. A rank reports a step for several
+heartbeats, so all ranks report a step that they have in common before four later ones are known."""
+
+
+class Divergence(Struct, frozen=True):
+    """A step of which ranks had different states, although they should have had the same."""
+
+    step: int
+    agreed: int | None
+    """The last step of the round of which all ranks had the right state; None if none is known."""
+    ranks: tuple[int, ...]
+    """The ranks that differ from most of the others, else all that should have had the same state."""
+    others: int
+    """How many ranks those in `ranks` differ from; 0 if nobody can say which are wrong."""
+
+
+@dataclass(slots=True)
+class DivergenceWatch:
+    """The digests of one round, and the first difference between them."""
+
+    found: Divergence | None = None
+    """The first difference; None while there is none. Nothing more is compared after it."""
+    agreed: int | None = None
+    """The last step of which all ranks had the same state."""
+    _digests: dict[int, dict[int, StateDigest]] = field(default_factory=dict)
+    """The digests of later steps, by step and rank."""
+    _compared: int = -1
+    """The last step that was compared."""
+
+    def record(self, first_rank: int, digests: Sequence[StateDigest | None], world_size: int) -> None:
+        """Record the digests of a node's ranks, from `first_rank` upward, in a round of `world_size` ranks."""
+        for rank, digest in enumerate(digests, first_rank):
+            if digest is not None and digest.step > self._compared and self.found is None:
+                of_step = self._digests.setdefault(digest.step, {})
+                of_step[rank] = digest
+                if len(of_step) == world_size:
+                    self._compare(digest.step, is_whole=True)
+        while len(self._digests) > STEPS_MAX and self.found is None:  # a rank reports none, or those of other steps
+            self._compare(min(self._digests), is_whole=False)
+
+    def _compare(self, step: int, *, is_whole: bool) -> None:
+        """Compare the digests of a step, and forget those of earlier ones."""
+        minority, unclear, others = _differing(self._digests[step])
+        self._compared = step
+        self._digests = {later: digests for later, digests in self._digests.items() if later > step}
+        if minority or unclear:
+            self.found = Divergence(step, self.agreed, tuple(sorted(minority or unclear)), others if minority else 0)
+        elif is_whole:
+            self.agreed = step
+
+
+def _differing(digests: Mapping[int, StateDigest]) -> tuple[list[int], list[int], int]:
+    """Return the ranks that differ from a majority, those of shards without a majority, and the size of majorities."""
+    by_shard: dict[int, dict[int, list[int]]] = {}
+    for rank, digest in digests.items():
+        by_shard.setdefault(digest.shard, {}).setdefault(digest.digest, []).append(rank)
+    minority: list[int] = []
+    unclear: list[int] = []
+    others = 0
+    for by_digest in by_shard.values():
+        if len(by_digest) > 1:
+            most, *rest = sorted(by_digest.values(), key=len, reverse=True)
+            different = [rank for ranks in rest for rank in ranks]
+            if len(most) > len(different):
+                minority += different
+                others += len(most)
+            else:
+                unclear += most + different
+    return minority, unclear, others
+
+
+def divergence_record(run: Run, divergence: Divergence) -> ReplicasDiverged:
+    """Return the record of a difference; its reason names the ranks, their nodes, and the steps."""
+    step, agreed, ranks = divergence.step, divergence.agreed, divergence.ranks
+    nodes = [
+        own.node
+        for own in run.durable.order.values()
+        if any(own.first_rank <= rank < own.first_rank + own.workers for rank in ranks)
+    ]
+    named = f"{name_ranks(ranks)} on {name_some(nodes, len(nodes))}"
+    if divergence.others:
+        have = "has" if len(ranks) == 1 else "have"
+        others = "rank" if divergence.others == 1 else "ranks"
+        what = f"{named} {have} other parameters or optimizer state than {divergence.others} {others} that should "
+        what += "have the same"
+    else:
+        what = f"{named} should have the same parameters and optimizer state, and do not: nobody can say which is wrong"
+    if agreed is None:
+        when = f"replicas are not alike at step {step:,}, and were at no earlier step that is known"
+    else:
+        when = f"replicas diverged after step {agreed:,}, by step {step:,}"
+    minority = ranks[:CONSEQUENCES_MAX] if divergence.others else ()
+    return ReplicasDiverged(run.job, run.id, f"{when}: {what}", run.durable.round, step, agreed, minority)
