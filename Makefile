@@ -9,7 +9,7 @@ TORCH  := torch==2.13.0+cpu
 CPU_INDEX := $(shell sed -n 's/^ *TORCH_INDEX_URL: *//p' deploy/compose.yaml)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo pictures docs test quick format lint types tests long bench policy sim fuzz mutants compat integrations lock audit gpu chaos release torch clean
+.PHONY: help setup demo pictures docs test quick format lint types tests long bench rivals policy sim fuzz mutants compat integrations lock audit gpu chaos release torch clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -99,7 +99,7 @@ REPORTS := build/bench
 bench: setup  ## time everything beside torchrun, in sizes that take half an hour; JSON goes into build/bench
 	mkdir -p $(REPORTS)
 	$(BENCH).rendezvous --nodes 128,1000 --json $(REPORTS)/rendezvous.json
-	$(BENCH).rendezvous --nodes 16 --repeat 1 --beside c10d,etcd-v2 --json $(REPORTS)/rivals.json
+	$(BENCH).rendezvous --nodes 16 --repeat 1 --beside c10d,etcd-v2 --json $(REPORTS)/torch_rendezvous.json
 	$(BENCH).idle --nodes 1000 --seconds 20 --json $(REPORTS)/idle.json
 	$(BENCH).storm --members 500 --nodes 5000 --json $(REPORTS)/storm.json
 	$(BENCH).throughput --seconds 3 --json $(REPORTS)/throughput.json
@@ -113,6 +113,19 @@ bench: setup  ## time everything beside torchrun, in sizes that take half an hou
 	$(BENCH).kept --repeat 1 --json $(REPORTS)/kept.json
 	$(BENCH).kept_step --json $(REPORTS)/kept_step.json
 	$(BENCH).summary $(REPORTS)
+
+RIVALS := build/rivals
+
+rivals: setup $(RIVALS)/.complete  ## play one schedule of faults on this, torchrun, NVRx and torchft: half an hour
+	mkdir -p $(REPORTS)
+	$(BENCH).rivals --rivals $(RIVALS)/bin --json $(REPORTS)/schedule.json --plot docs/rivals.svg
+
+$(RIVALS)/.complete: Makefile
+	@$(PYTHON) -m venv $(RIVALS)
+	@$(RIVALS)/bin/$(PIP) --upgrade pip
+	$(call install_torch,$(RIVALS))
+	@$(RIVALS)/bin/$(PIP) numpy torchft-nightly nvidia-resiliency-ext
+	@touch $@
 
 policy: setup  ## play drawn faults under this policy for failures and three others, in simulated time
 	mkdir -p $(REPORTS)

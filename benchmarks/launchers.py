@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from recovery_jobs import RESTARTS, ROOT, START_WITHIN_S, TRAINING, Job, TorchrunJob, Words
+from recovery_jobs import ROOT, START_WITHIN_S, TRAINING, Job, TorchrunJob, Words
 from rival_jobs import RIVALS
 from tables import BenchmarkError
 
@@ -51,6 +51,7 @@ class NodeclientJob(Job):
     """A job with a coordinatord of its own."""
 
     words = NODECLIENT_WORDS
+    culprit = re.compile(r"round ended: (?:lost|rank \d+ on) node (?P<node>\w+)")
 
     def __init__(
         self,
@@ -74,9 +75,13 @@ class NodeclientJob(Job):
     def command(self, name: str) -> Sequence[str]:
         """Return the command that one would type on the host."""
         where = ("--coord", self._coord, "--job-id", "recovery", "--node-id", name)
-        nodes = ("--nnodes", self.nnodes, "--nproc-per-node", "1", "--max-restarts", RESTARTS)
+        nodes = ("--nnodes", self.nnodes, "--nproc-per-node", "1", "--max-restarts", str(self.restarts))
         flags = [flag.replace("{node}", name) for flag in self._flags]
         return (str(BIN / "nodeclient"), "join", *where, *nodes, *flags, "--", sys.executable)
+
+    def log(self) -> Mapping[str, Sequence[str]]:
+        """Return what the coordinator has logged: it knows why a round ended."""
+        return {COORDINATOR_HOST: self._coordinator.lines}
 
     def kill_coordinator(self) -> None:
         """Kill coordinatord."""

@@ -37,9 +37,6 @@ LOOK_AGAIN_S = 0.02
 START_WITHIN_S = 120.0
 """How long a job may take to run, before anything is measured: seconds, if nothing is wrong."""
 
-RESTARTS = "3"
-"""More than any scenario takes, even with torchrun: there every agent counts the loss of a peer as a failure."""
-
 LAST_CALL_S = 2
 """How long torchrun waits for more nodes than its minimum, here as long as coordinatord. Its default is 30."""
 
@@ -79,11 +76,20 @@ TORCHRUN_WORDS = Words(
 )
 
 
+TORCHRUN_CULPRIT = re.compile(r"failed \(exitcode: .*\(pid: (?P<pid>\d+)\)")
+
+
 class Job:
     """One job and its nodes, named by one letter each; each launcher has a class of its own."""
 
     words: Words | None = None
     """None: nothing is made of what the launcher logs."""
+
+    culprit: re.Pattern[str] | None = None
+    """The words by which its log names who caused a failure: a group `node`, or `pid` for that of a worker."""
+
+    restarts = 3
+    """More than any single deed takes, even with torchrun: there every agent counts the loss of a peer as a failure."""
 
     training: Sequence[str] = (str(TRAINING),)
     """The script, and what it is given before the files of marks and of the end."""
@@ -234,6 +240,10 @@ class Job:
                 if stamp and re.search(pattern, line):
                     yield self._moment(words, stamp[1])
 
+    def log(self) -> Mapping[str, Sequence[str]]:
+        """Return the lines that may name a culprit, by the name of the program that has written them."""
+        return {name: node.lines for name, node in self.nodes.items()}
+
     def output(self) -> str:
         """Return the last output of the nodes."""
         return "\n".join(f"--- {name}\n{node.output}" for name, node in self.nodes.items())
@@ -267,6 +277,7 @@ class TorchrunJob(Job):
     """A job of torchrun's with c10d; its first node hosts the store."""
 
     words = TORCHRUN_WORDS
+    culprit = TORCHRUN_CULPRIT
 
     def __init__(self, nnodes: str, folder: Path, hosts: Hosts | None, program: Path = BIN / "torchrun") -> None:
         """Begin without nodes, with this program of torchrun's flags."""
@@ -288,7 +299,7 @@ class TorchrunJob(Job):
         address = {node: "127.0.0.1" if self._hosts is None else self._hosts.address[node] for node in (first, name)}
         conf = f"last_call_timeout={LAST_CALL_S},is_host={'true' if name == first else 'false'}"
         where = ("--rdzv-backend=c10d", f"--rdzv-endpoint={address[first]}:{self._port}", "--rdzv-id=recovery")
-        nodes = (f"--nnodes={self.nnodes}", "--nproc-per-node=1", f"--max-restarts={RESTARTS}")
+        nodes = (f"--nnodes={self.nnodes}", "--nproc-per-node=1", f"--max-restarts={self.restarts}")
         return (str(self._program), *where, f"--rdzv-conf={conf}", *nodes, f"--local-addr={address[name]}")
 
 

@@ -17,7 +17,6 @@ from statistics import median
 import uvloop
 from daemon import NO_HEARTBEAT_S, Daemon, coordinatord
 from fleet import Fleet, Traffic, fleet_of
-from rivals import RIVALS, RivalRun, rival_table, run_rival
 from tables import (
     BenchmarkError,
     Table,
@@ -30,6 +29,7 @@ from tables import (
     spread,
     write_report,
 )
+from torch_rendezvous import RIVALS, RivalRun, rival_table, run_rival
 
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.protocol.messages import Assignment, Goal

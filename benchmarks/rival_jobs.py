@@ -15,9 +15,9 @@ from pathlib import Path
 
 from recovery_jobs import (
     LAST_CALL_S,
-    RESTARTS,
     ROOT,
     SETTINGS,
+    TORCHRUN_CULPRIT,
     TORCHRUN_SETTINGS,
     TORCHRUN_WORDS,
     Job,
@@ -79,6 +79,8 @@ class TorchftJob(Job):
     They meet at a lighthouse. A worker that is killed is started again by its torchrun, while the others go on.
     """
 
+    culprit = TORCHRUN_CULPRIT
+
     def __init__(self, nnodes: str, folder: Path, programs: Path) -> None:
         """Start the lighthouse, and begin without nodes."""
         super().__init__(nnodes, folder, None)
@@ -109,7 +111,7 @@ class TorchftJob(Job):
 
     def command(self, name: str) -> Sequence[str]:
         """Return the command that one would type on the host."""
-        nodes = ("--standalone", "--nnodes=1", "--nproc-per-node=1", f"--max-restarts={RESTARTS}")
+        nodes = ("--standalone", "--nnodes=1", "--nproc-per-node=1", f"--max-restarts={self.restarts}")
         return ("env", f"REPLICA_GROUP_ID={name}", str(self._programs / "torchrun"), *nodes)
 
     def kill_coordinator(self) -> None:
@@ -166,7 +168,12 @@ class DlroverJob(Job):
         rank = NAMES.index(name)
         place = (f"NODE_RANK={rank}", f"NODE_ID={rank}", f"ELASTIC_JOB_NAME={self._name}-{name}")
         conf = f"last_call_timeout={LAST_CALL_S},lastcall_timeout={LAST_CALL_S}"
-        nodes = (f"--nnodes={self.nnodes}", "--nproc-per-node=1", f"--max-restarts={RESTARTS}", f"--rdzv-conf={conf}")
+        nodes = (
+            f"--nnodes={self.nnodes}",
+            "--nproc-per-node=1",
+            f"--max-restarts={self.restarts}",
+            f"--rdzv-conf={conf}",
+        )
         return ("env", *place, str(self._programs / "dlrover-run"), *nodes, "--save-at-breakpoint")
 
     def kill_coordinator(self) -> None:

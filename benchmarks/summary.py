@@ -149,7 +149,7 @@ def output(runs: Runs) -> Iterator[Row]:
 
 REPORTS: dict[str, Callable[[Runs], Iterator[Row]]] = {
     "rendezvous": rendezvous,
-    "rivals": rendezvous,
+    "torch_rendezvous": rendezvous,
     "throughput": throughput,
     "idle": idle,
     "storm": storm,

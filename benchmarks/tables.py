@@ -98,6 +98,11 @@ def _version(package: str) -> str | None:
 def add_flags(parser: argparse.ArgumentParser, repeat: int) -> None:
     """Add the flags that every benchmark has: `--repeat N` and `--json FILE`."""
     parser.add_argument("--repeat", type=positive, default=repeat, help=f"runs, for medians (default: {repeat})")
+    add_json_flag(parser)
+
+
+def add_json_flag(parser: argparse.ArgumentParser) -> None:
+    """Add the flag `--json FILE`."""
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every run into this file as well")
 
 

@@ -1,4 +1,4 @@
-"""torch's `DynamicRendezvousHandler` as N nodes: the program that `rivals` starts, and the one module here with torch.
+"""torch's `DynamicRendezvousHandler` as N nodes: the program that `torch_rendezvous` starts.
 
 With `serve` it is the TCPStore that c10d needs. Otherwise its argument says which nodes it plays, each in a thread with
 a connection of its own; for each line on standard input all of them take part in a round, and it prints one JSON

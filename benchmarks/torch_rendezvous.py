@@ -1,7 +1,8 @@
 """torch's own rendezvous beside ours: the same N nodes against a TCPStore, or etcd, in a process of its own.
 
-The nodes are threads of a few processes, see `rival_nodes`; one is alone in its process, which is killed with -9. Then
-the others are made to join the next round at once. No torchrun does that: there, survivors notice by their collectives.
+The nodes are threads of a few processes, see `torch_rendezvous_nodes`. One is the only one in its process, which is
+killed with -9. Then the others are made to join the next round at once. No torchrun does that: there, survivors notice
+by their collectives.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ whole figure."""
 READY_WITHIN_S = 120.0
 """Four imports of torch on a busy host."""
 
-NODES = (sys.executable, "-m", "benchmarks.rival_nodes")
+NODES = (sys.executable, "-m", "benchmarks.torch_rendezvous_nodes")
 
 ENVIRONMENT = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 """If it is not set, torch hands the addresses of round 1 to the workers of all rounds, and restarts mostly fail."""
