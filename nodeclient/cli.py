@@ -66,6 +66,10 @@ def _carry_out() -> int:
         from nodeclient.remote.bring_up import run  # noqa: PLC0415
 
         return run(config)
+    if config.PROGRAM == "check":
+        from nodeclient.shell import host_check  # noqa: PLC0415
+
+        return host_check.run(config)
     return operate(config)
 
 

@@ -234,6 +234,7 @@ def add_node_flags(parser: SettingsParser) -> None:
         array=shlex.join,
         default=(),
     )
+    add("--no-builtin-check", "leave out nodeclient's own check of GPUs, disks, clock and network at the same times")
     parser.add_heading("nodeclient's own log")
     add("--log-level LEVEL", "debug, info, warning, error", str.lower, choices=LEVELS, default="info")
     add(

@@ -84,6 +84,8 @@ class JoinConfig(Struct, frozen=True):
     virtual_local_rank: bool = False
     preload: tuple[str, ...] = ()
     health_check: tuple[str, ...] = ()
+    no_builtin_check: bool = False
+    """Whether this host is checked by `health_check` only."""
     keep_bytes: int = 0
     """The memory for kept state; 0 for none."""
     keep_rate: float = KEEP_RATE
@@ -116,5 +118,5 @@ class JoinConfig(Struct, frozen=True):
             preloads=bool(self.preload),
             keeps=self.keep_bytes > 0,
             coordinator_forgets=self.own_coordinator,
-            checks_health=bool(self.health_check),
+            checks_health=bool(self.health_check) or not self.no_builtin_check,
         )

@@ -1,4 +1,4 @@
-"""The flags of operators' commands, `status`, `events`, `drain`, `stop` and so on, and of a developer's `replay`."""
+"""The flags of operators' commands, `status`, `events`, `drain`, `stop` and so on, of `check`, and of `replay`."""
 
 from __future__ import annotations
 
@@ -167,6 +167,18 @@ class CommandConfig(_OperatorConfig, frozen=True):
     """Whether to drain nodes that join later, too."""
 
 
+class CheckConfig(Struct, frozen=True):
+    """All settings of `nodeclient check`."""
+
+    PROGRAM: ClassVar[Literal["check"]] = "check"
+
+    coordinators: tuple[Endpoint, ...]
+    access: AccessSettings
+    json: bool
+    folders: tuple[Path, ...]
+    """Directories that need space."""
+
+
 class CrashReplayConfig(Struct, frozen=True):
     """The settings of `nodeclient replay`."""
 
@@ -330,6 +342,18 @@ def _add_crash(parser: SettingsParser) -> None:
     parser.add_argument("--crash", type=Path, metavar="FILE", required=True, help="the crash file")
 
 
+def _add_check(parser: SettingsParser) -> None:
+    parser.add_setting("--json", "print JSON, for programs")
+    parser.add_argument(
+        "folders", nargs="*", type=folder, metavar="DIR", help="directories that need space, such as that of --log-dir"
+    )
+    _add_coordinators(parser, required=False)
+
+
+def _read_check(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> CheckConfig:
+    return filled(CheckConfig, given, access=read_access(parser, given, environ))
+
+
 def _add_coordinators(parser: SettingsParser, *, required: bool) -> None:
     parser.add_heading("how the coordinator is reached")
     parser.add_setting(
@@ -395,7 +419,7 @@ def _line(
     return CommandLine(add, read, explain)
 
 
-COMMAND_LINES: dict[str, CommandLine[OperateConfig] | CommandLine[CrashReplayConfig]] = {
+COMMAND_LINES: dict[str, CommandLine[OperateConfig] | CommandLine[CheckConfig] | CommandLine[CrashReplayConfig]] = {
     "status": _line(_add_status, partial(_read, StatusConfig)),
     "events": _line(_add_events, partial(_read, EventsConfig)),
     "logs": _line(_add_logs, partial(_read, LogsConfig), _explain_logs),
@@ -411,5 +435,6 @@ COMMAND_LINES: dict[str, CommandLine[OperateConfig] | CommandLine[CrashReplayCon
     "stop": _line(partial(_add_for_job, description=ONLY_LIVE_JOB), _read_command),
     "restart": _line(partial(_add_for_job, description=ONLY_LIVE_JOB), _read_command),
     "forget": _line(partial(_add_for_job, description=ONLY_JOB), _read_command),
+    "check": CommandLine(_add_check, _read_check),
     "replay": CommandLine(_add_crash, lambda _parser, given, _environ: CrashReplayConfig(given.crash)),
 }

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from nodeclient.config.join_config import JoinConfig
-    from nodeclient.config.operate import CrashReplayConfig, OperateConfig
+    from nodeclient.config.operate import CheckConfig, CrashReplayConfig, OperateConfig
     from nodeclient.config.up import UpConfig
 
-    Config: TypeAlias = JoinConfig | UpConfig | OperateConfig | CrashReplayConfig
+    Config: TypeAlias = JoinConfig | UpConfig | OperateConfig | CheckConfig | CrashReplayConfig
 
 _NODE_EXIT_CODES = (
     "0 the run succeeded, 64 wrong flags, 69 no coordinator, 77 refused; else that of the worker that failed"
@@ -92,6 +92,12 @@ SUBCOMMANDS = {
     ),
     "restart": ("operate", "have a job begin a new round", "mnist --reason 'it hangs'", _REQUEST_EXIT_CODES),
     "forget": ("operate", "drop a job that is over, and its history", "mnist", _REQUEST_EXIT_CODES),
+    "check": (
+        "operate",
+        "check this host: its GPUs, disks, clock and network",
+        "--coord head1 /scratch",
+        "0 good, 1 a warning, 2 bad, 3 nothing can be checked",
+    ),
     "replay": (
         "operate",
         "rerun the events that led to a bug of nodeclient",

@@ -7,7 +7,8 @@ failed first, `ending` ends the workers in stages, and `reuse` knows which proce
 `kept_goals` turns the coordinator's goals for kept state into effects, and `kept_groups` groups kept parts for the
 protocol. `persist_attempt` is the life of one attempt to write a step to a disk, and selects the steps to delete there.
 `leaving` is how a node leaves its job. `sweeping` says how long the end of a round waits for memory of GPUs.
-`health_checks` says when this host is checked, and `host_tests` when it is tested with another node.
+`health_checks` says when this host is checked, which `host_health` judges, and `host_tests` when it is tested with
+another node.
 `leftover_stages` limits how long processes may outlive the programs of their workers.
 `logged_rounds` selects the log files that may be read and deleted, and `notices` has the texts for the user.
 Beside the agent, `host_list` and `fleet` decide for `nodeclient up`: which hosts it has, and what the end of one means.

@@ -116,7 +116,7 @@ class Agent:
 
     def _on_search_began(self, _: events.SearchBegan, now: float) -> None:
         self._connection.begin_search(now)
-        self._effects += self._tests.checks.begin()
+        self._effects += self._tests.checks.begin(is_idle=True)
 
     def _on_session_opened(self, event: events.SessionOpened, now: float) -> None:
         self._connection.open(event.coordinator, self.observed(now, beat=False), now)
@@ -272,7 +272,7 @@ class Agent:
         if self._sweeping.again_at is not None:
             dues.append((self._sweeping.again_at, self._sweep))
         if self._tests.checks.again_at is not None and not self.phase.has_workers:
-            dues.append((self._tests.checks.again_at, lambda _: self._effects.extend(self._tests.checks.begin())))
+            dues.append((self._tests.checks.again_at, self._check_again))
         connection = self._connection
         dues += self._leaving.deadlines(self.phase, connection, self._abandon)
         if connection.connected:
@@ -282,6 +282,9 @@ class Agent:
         elif self.phase is not Phase.STOPPING:
             dues.append((self._search_deadline(), self._cut_off if self.phase in WORKING else self._give_up))
         return dues
+
+    def _check_again(self, _: float) -> None:
+        self._effects += self._tests.checks.begin(is_idle=self._reuse.parked_until is None)
 
     def _search_deadline(self) -> float:
         """Return when the node stops looking for a coordinator."""
@@ -368,7 +371,7 @@ class Agent:
         """Begin to sweep, since no worker of the round lives; a failure makes this host suspect if it may go on."""
         terms = self._terms
         if self._group.result is not Phase.SUCCEEDED and not terms.planned and terms.leave_within_s is not None:
-            self._effects += self._tests.checks.begin()
+            self._effects += self._tests.checks.begin(is_idle=False)  # the sweep looks at their memory of GPUs
         self._sweep(now)
 
     def _sweep(self, now: float) -> None:

@@ -61,6 +61,6 @@ class Settings(Struct, frozen=True):
     """Whether the only coordinator is one that a node has started. If that one does not know a run, no coordinator
     does."""
     checks_health: bool = False
-    """Whether the user has given a command that checks this host: see `--health-check`."""
+    """Whether this host is checked, by the built-in check or the command of `--health-check`."""
     kills: bool = True
     """Whether this node kills workers that do not end in time. torchrun kills its own."""

@@ -148,10 +148,10 @@ class Sweep(Effect, frozen=True):
 
 
 class CheckHealth(Effect, frozen=True):
-    """Run the command of `--health-check` beside everything else; answered by `HealthChecked`."""
+    """Check this host beside everything else; answered by `HealthChecked`."""
 
     within_s: float
-    """How long it may run."""
+    """How long it may take."""
 
 
 class RunPairTest(Effect, frozen=True):

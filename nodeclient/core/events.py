@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from coordinatord.protocol.messages import Degraded, Desired, Refused, WhyCold
 from coordinatord.protocol.pair_messages import PairResult
+from nodeclient.core.host_health import GpuUse, HostFacts
 
 
 class Event(Struct, frozen=True):
@@ -201,25 +202,6 @@ class SweepFailed(Event, frozen=True):
     message: str
 
 
-class GpuProcess(Struct, frozen=True):
-    """A process that uses GPUs and is no worker of this node."""
-
-    pid: int
-    user: str
-    """The name of its user, or the number if there is no name."""
-    left_behind: bool
-    """Whether a worker may have left it behind: it is ending, or its parent has ended."""
-
-
-class GpuUse(Struct, frozen=True):
-    """A GPU with memory in use."""
-
-    name: str
-    used_bytes: int
-    processes: tuple[GpuProcess, ...] = ()
-    """The visible processes that may have the memory."""
-
-
 class GpusInUse(Event, frozen=True):
     """GPU memory is in use although no worker lives: it is not freed yet, or belongs to other programs.
 
@@ -230,12 +212,14 @@ class GpusInUse(Event, frozen=True):
 
 
 class HealthChecked(Event, frozen=True):
-    """The command of `--health-check` has ended, or was given up."""
+    """The host was checked: the command of `--health-check` has ended, or was given up, and the facts are read."""
 
     exit_code: int | None
-    """The exit code as in `subprocess`; None if it could not be started or did not end in time."""
+    """The exit code as in `subprocess`, 0 without a command; None if it could not be started or did not end in time."""
     text: str
     """The last line of its output, or why there is no exit code; any characters."""
+    facts: HostFacts | None = None
+    """The facts for the built-in check; None if the user has switched that off."""
 
 
 class PairTested(Event, frozen=True):

@@ -1,4 +1,7 @@
-"""The health checks of a node: when the command of `--health-check` runs, and what its end says about the host."""
+"""The health checks of a node: when this host is checked, and what that says about it.
+
+The built-in check and the command of `--health-check` make one check, whose result is the worse of both.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,10 @@ from coordinatord.protocol.messages import CheckResult, HealthCheck
 from coordinatord.protocol.text import clip
 from nodeclient.core.effects import CheckHealth, Level, Notice
 from nodeclient.core.events import HealthChecked
+from nodeclient.core.host_health import HostFacts, conclude, judge, remembered, worst_of
 
 WITHIN_S = 10.0
-"""How long the command may run. A tool that asks a broken GPU may never end."""
+"""How long a check may take. A tool that asks a broken GPU may never end."""
 
 AGAIN_AFTER_S = 60.0
 """The time from a check that did not pass to the next one on a node without workers: a mended host is let in soon, and
@@ -19,6 +23,11 @@ the command costs little."""
 _RESULTS = {0: CheckResult.GOOD, 1: CheckResult.WARNING, 2: CheckResult.BAD}
 """The exit codes of Nagios plugins, which Meta's `health_checks` (gpucm) has too. Each other one is `UNKNOWN`, as is 3
 there: a check that cannot tell must not cost a host."""
+
+EXIT_CODES = {**{result: code for code, result in _RESULTS.items()}, CheckResult.UNKNOWN: 3}
+"""The exit codes of `nodeclient check`, which are the same."""
+
+PASSES = frozenset({CheckResult.GOOD, CheckResult.WARNING})
 
 _LEVELS = {
     CheckResult.GOOD: Level.INFO,
@@ -35,16 +44,25 @@ class HealthChecks:
         """Begin without a check."""
         self._wanted = wanted
         self._runs = False
+        self._is_idle = True
+        """Whether no process of a worker lived when the check began."""
+        self._passed: HostFacts | None = None
+        """The facts of the last check that the built-in one passed: a GPU that is gone since stays gone."""
+        self._failed: HostFacts | None = None
+        """The facts of the last built-in check that failed; None if one has passed since."""
         self.last: HealthCheck | None = None
         """The last one that has ended."""
         self.again_at: float | None = None
         """When to check again if the node has no workers then; None if that is not needed."""
 
-    def begin(self) -> list[CheckHealth]:
-        """Begin a check, if the user wants any and none is under way."""
+    def begin(self, *, is_idle: bool) -> list[CheckHealth]:
+        """Begin a check, if the user wants any and none is under way.
+
+        `is_idle` says that no process of a worker lives, so that GPU memory in use is nobody's work.
+        """
         if not self._wanted or self._runs:
             return []
-        self._runs, self.again_at = True, None
+        self._runs, self._is_idle, self.again_at = True, is_idle, None
         return [CheckHealth(WITHIN_S)]
 
     def end(self, event: HealthChecked, now: float) -> list[Notice]:
@@ -54,10 +72,24 @@ class HealthChecks:
             result = _RESULTS[event.exit_code]
         elif event.exit_code is not None:
             text = f"{describe_exit(event.exit_code)}{': ' if text else ''}{text}"
+        if event.facts is not None:
+            result, text = self._with_facts(result, text, event.facts)
         number = 1 if before is None else before.number + 1
         self._runs, self.last = False, HealthCheck(number, result, clip(text, MESSAGE_MAX))
-        passes = result in {CheckResult.GOOD, CheckResult.WARNING}
-        self.again_at = None if passes else now + AGAIN_AFTER_S
+        self.again_at = None if result in PASSES else now + AGAIN_AFTER_S
         said = "passes" if before is None else before.says
         text = f"the health check of this host {self.last.says}"
         return [] if self.last.says == said else [Notice(_LEVELS[result], text, "health_checked")]
+
+    def _with_facts(self, result: CheckResult, text: str, facts: HostFacts) -> tuple[CheckResult, str]:
+        """Return the worse result of the command and the built-in check, with the texts of all that is as bad."""
+        own, said = conclude(judge(facts, self._passed, is_idle=self._is_idle), facts)
+        if own in PASSES and self._failed and set(facts.unread) - set(self._failed.unread):
+            own = CheckResult.UNKNOWN  # what was bad may be so still, and cannot be read now
+        if own in PASSES:
+            self._passed, self._failed = remembered(facts, self._passed), None
+        elif own is CheckResult.BAD:
+            self._failed = facts
+        worst = worst_of(result, own)
+        texts = (text if result is worst else "", f"built-in check: {said}" if own is worst and said else "")
+        return worst, "; ".join(filter(None, texts))

@@ -9,7 +9,7 @@ from coordinatord.protocol.exit_codes import describe_exit
 from coordinatord.protocol.messages import Assignment, Failure, Killed, Observed, Phase, RefusalCode, Refused
 from nodeclient.core.agent_settings import Settings
 from nodeclient.core.effects import Start
-from nodeclient.core.events import GpuUse
+from nodeclient.core.host_health import GpuUse
 
 LOOKING = "looking for the coordinator"
 """The notice while no coordinator is found."""

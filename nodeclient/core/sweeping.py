@@ -10,7 +10,7 @@ from coordinatord.protocol.messages import Phase
 from coordinatord.protocol.text import clip
 from nodeclient.core import notices
 from nodeclient.core.effects import Level, Notice, Sweep
-from nodeclient.core.events import GpuUse
+from nodeclient.core.host_health import GpuUse
 from nodeclient.core.leaving import Leaving
 from nodeclient.core.reuse import Reuse
 from nodeclient.core.worker_group import WorkerGroup

@@ -19,8 +19,8 @@ from coordinatord.protocol.exit_codes import signal_behind
 from coordinatord.protocol.fields import LAST_LINES_MAX
 from nodeclient.core.events import Diagnosis
 from nodeclient.diagnosis import oom, tracebacks
-from nodeclient.diagnosis.kernel_log import KMSG, xids
 from nodeclient.diagnosis.stderr_text import gibibytes, last_lines, program_lines, without_native_frames
+from nodeclient.host.kernel_log import KMSG, read_records, xids
 from nodeclient.output.output import Output
 
 CONTEXT_LINES = 8
@@ -45,14 +45,15 @@ class RoundDiagnoses:
         self._output = output
         self._error_files = error_files
         self._kills = oom.count_kills()
-        self._last_xid = max((number for number, _ in xids()), default=-1)
+        self._last_xid = max((xid.number for xid in xids(read_records())), default=-1)
 
     async def diagnose(self, local_rank: int, exit_code: int, pid: int) -> Diagnosis:
         """Find out why a worker ended, once its last output was moved."""
         stderr = await self._output.end_of_stderr(local_rank)
         # In a thread: it reads files, and the worker made one of them.
         found = await asyncio.to_thread(diagnose, exit_code, pid, self._error_files[local_rank], stderr, self._kills)
-        codes = tuple(code for _, code in await asyncio.to_thread(xids, self._last_xid))
+        records = await asyncio.to_thread(read_records)
+        codes = tuple(xid.code for xid in xids(records) if xid.number > self._last_xid)
         log = self._output.stderr_log(local_rank)
         return replace(found, xids=codes, log="" if log is None else str(log))
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from nodeclient.diagnosis.kernel_log import KMSG, read_records
 from nodeclient.diagnosis.stderr_text import gibibytes
 from nodeclient.host.control_groups import control_groups
 from nodeclient.host.devices import Host
+from nodeclient.host.kernel_log import KMSG, read_records
 from nodeclient.host.memory import limit_of
 from nodeclient.host.process_state import read_if_there
 

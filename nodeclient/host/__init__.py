@@ -2,7 +2,8 @@
 
 `devices` finds GPUs and counts workers, `gpu_memory` finds GPU memory in use, `cpus` finds the topology of CPUs, and
 `numa` chooses the CPUs of each worker. `memory` finds the memory of the host, and `control_groups` the limits of this
-process. `process_state` reads the state of a process, and `awaited` finds the thing outside its job that it waits for.
+process. `kernel_log` reads the kernel's log, and `host_facts` the facts that the health check judges.
+`process_state` reads the state of a process, and `awaited` finds the thing outside its job that it waits for.
 Workers connect to `worker_socket`. `addresses` finds an address at which others probably reach this host, and
 `schedulers` reads the variables of Slurm and others. `foreign_workerlib` finds another package of that name.
 """

@@ -26,6 +26,13 @@ _MEMORY = struct.Struct("@I4Q")
 _MEMORY_VERSION = _MEMORY.size | 2 << 24
 """The value of `nvmlMemory_v2`, by the macro NVML_STRUCT_VERSION."""
 
+_FIELD_VALUE = struct.Struct("@IIqqIiI4x")
+"""`nvmlFieldValue_t` in nvml.h: the field, its scope, the time and the latency; then the type of the value, the error,
+and the value, which here is an unsigned integer."""
+
+_RECOVERY_ACTION = 230
+"""The value of NVML_FI_DEV_GET_GPU_RECOVERY_ACTION in nvml.h."""
+
 _INTEGER = re.compile(r"[+-]?\d+")
 
 _DEVICE_MINOR = re.compile(r"^Device Minor:\s*(\d+)$", re.MULTILINE)
@@ -56,6 +63,8 @@ class Gpu(Struct, frozen=True):
     """Its device file, such as `nvidia0`; empty if unknown."""
     used_bytes: int = 0
     """Its memory in use by processes, or still reserved for them by the driver; 0 if unknown."""
+    recovery: int | None = None
+    """The action that NVIDIA's driver wants before it can be used, see `GpuFacts`; None if unknown."""
 
 
 def workers_per_node(spec: str | None, environ: Mapping[str, str], host: Host | None = None) -> int:
@@ -194,7 +203,8 @@ def _nvml_gpu(nvml: ctypes.CDLL, index: int) -> Gpu:
         # The GPU counts all the same, and can still be chosen by its number.
         return Gpu(f"unknown-{index}", None)
     name = uuid.value.decode("ascii", "replace")
-    return Gpu(name, _nvml_pci_address(nvml, device), _nvml_file(nvml, device), _nvml_used_bytes(nvml, device))
+    file, used_bytes = _nvml_file(nvml, device), _nvml_used_bytes(nvml, device)
+    return Gpu(name, _nvml_pci_address(nvml, device), file, used_bytes, _nvml_recovery(nvml, device))
 
 
 def _nvml_pci_address(nvml: ctypes.CDLL, device: ctypes.c_void_p) -> str | None:
@@ -220,6 +230,16 @@ def _nvml_used_bytes(nvml: ctypes.CDLL, device: ctypes.c_void_p) -> int:
         return 0
     used: int = _MEMORY.unpack(memory.raw)[-1]
     return used
+
+
+def _nvml_recovery(nvml: ctypes.CDLL, device: ctypes.c_void_p) -> int | None:
+    """Return the recovery action, which drivers report since 570."""
+    get = getattr(nvml, "nvmlDeviceGetFieldValues", None)
+    field = ctypes.create_string_buffer(_FIELD_VALUE.pack(_RECOVERY_ACTION, 0, 0, 0, 0, 0, 0), _FIELD_VALUE.size)
+    if get is None or get(device, 1, field) != 0:
+        return None
+    *_, error, value = _FIELD_VALUE.unpack(field.raw)
+    return int(value) if error == 0 else None
 
 
 def _amd_gpus(system: Path) -> list[Gpu]:

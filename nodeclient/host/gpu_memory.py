@@ -10,15 +10,15 @@ from __future__ import annotations
 import asyncio
 import os
 import pwd
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 from coordinatord.runtime.tasks import in_thread
-from nodeclient.core.events import GpuProcess, GpuUse
+from nodeclient.core.host_health import GpuProcess, GpuUse
 from nodeclient.core.sweeping import FREE_BYTES
-from nodeclient.host.devices import Host, visible_gpus
+from nodeclient.host.devices import Gpu, Host, visible_gpus
 from nodeclient.host.process_state import STAT_FLAGS, STAT_PARENT, STAT_STATE, open_files, stat_fields
 
 _ENDING_STATES = frozenset("DZX")
@@ -51,7 +51,12 @@ async def sample_gpus(
 
 def gpus_in_use(environ: Mapping[str, str], host: Host) -> tuple[GpuUse, ...]:
     """Return the GPUs visible to workers that have more than `FREE_BYTES` in use, by NVML."""
-    used = [gpu for gpu in visible_gpus(environ, host) if gpu.used_bytes > FREE_BYTES]
+    return uses_of(visible_gpus(environ, host), host)
+
+
+def uses_of(gpus: Iterable[Gpu], host: Host) -> tuple[GpuUse, ...]:
+    """Return which of these GPUs have more than `FREE_BYTES` in use, and the processes that may have it."""
+    used = [gpu for gpu in gpus if gpu.used_bytes > FREE_BYTES]
     users = list(_users_of_cuda(host)) if used else []
     return tuple(
         GpuUse(gpu.file or gpu.name, gpu.used_bytes, tuple(user for user, files in users if (gpu.file or "") in files))

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from email.utils import parsedate_to_datetime
 from http import HTTPMethod, HTTPStatus
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
@@ -26,6 +27,7 @@ from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.http.api import AdminBody, DrainBody, ErrorAnswer, PageLinkBody
 from coordinatord.protocol.schema import ERRORS, SchemaError, check
 from coordinatord.protocol.text import clip
+from coordinatord.runtime.local_time import now
 from nodeclient.access.contact_points import ADDRESSES_MAX, STANDBY_STATUS, ContactPoint, addresses_of, leader_in
 from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import AccessSettings
@@ -230,6 +232,25 @@ class Client:
                 if attempt.context is None and attempt.speaks_tls():
                     raise attempt.tls_required() from error
                 raise attempt.explain(error) or error from error
+
+    def clock_ahead_s(self) -> float:
+        """Return how far this host's clock is ahead of a coordinator's at least, in seconds; negative if it is behind.
+
+        It is 0 if both may be equal: a coordinator tells whole seconds, at some time between request and answer.
+        """
+
+        def ask(contact: ContactPoint) -> float:
+            with self._connected(contact, Role.READ) as (connection, _):
+                sent_at = now().timestamp()
+                connection.request(HTTPMethod.GET, HEALTH_PATH)
+                date = connection.getresponse().getheader("Date") or ""
+                try:
+                    told_at = parsedate_to_datetime(date).timestamp()
+                except ValueError as error:
+                    raise _WrongAnswerError(f"does not tell the time as HTTP servers do, but {date[:40]!r}") from error
+                return max(0.0, sent_at - (told_at + 1.0)) or min(0.0, now().timestamp() - told_at)
+
+        return self._with_failover(ask)
 
     def _with_failover(self, ask: Callable[[ContactPoint], Result]) -> Result:
         """Try one address after the other, first the one that answered last.

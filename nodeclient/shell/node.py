@@ -61,6 +61,7 @@ from nodeclient.output.output import Output
 from nodeclient.shell.console import Console
 from nodeclient.shell.coordinator_connection import Answer, CoordinatorConnection, Request
 from nodeclient.shell.embedded_coordinator import NO_COORDINATOR, EmbeddedCoordinator
+from nodeclient.shell.host_check import HostCheck
 from nodeclient.shell.host_programs import HostPrograms
 from nodeclient.shell.log_service import LogService
 from nodeclient.shell.master_probe import ProbeListener, probe_master
@@ -91,7 +92,16 @@ class Node:
         self._output = Output(config.output, socket.gethostname(), config.role, self._complain)
         self._console = Console(config.log_level, config.log_format, self._log_fields, self._output.terminal)
         guard, stacks = Guard(mark, self._output.private_folder), StackService(self._pid_of, self._tasks)
-        programs = HostPrograms(config.health_check, launcher.pair_command, mark, self.submit)
+        folders = {"logs": config.output.log_dir, "--persist": None if config.persist is None else config.persist.root}
+        check = HostCheck(
+            config.health_check,
+            {what: folder for what, folder in folders.items() if folder is not None},
+            config.coordinators,
+            config.access,
+            mark,
+            reads_facts=not config.no_builtin_check,
+        )
+        programs = HostPrograms(check, launcher.pair_command, mark, self.submit)
         self._setup = RoundSetup(
             config, launcher, guard, stacks, programs, remark=self._remark, complain=self._complain
         )

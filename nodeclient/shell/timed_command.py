@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable
 from contextlib import suppress
+from typing import TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, json
 from msgspec.structs import replace
 
+from coordinatord.protocol.schema import ERRORS
 from nodeclient.workers.local_workers import signal_group
 from nodeclient.workers.process_tree import MARK_VARIABLE
 from nodeclient.workers.spawn import SpawnError, WorkerCommand, spawn
@@ -19,8 +20,13 @@ from nodeclient.workers.syscalls import pidfd_open
 PIPE_BYTES = 1 << 16
 """The capacity of a pipe (pipe(7)): one read after the command's end gets the rest of its output."""
 
-LINES_BYTES = 4_096
-"""How much of the end of the output is kept: more than the lines that are used."""
+LINES_BYTES = 1 << 18
+"""How much of the end of the output is kept: more than a line with the facts of a host with a thousand interfaces."""
+
+KILLED_WITHIN_S = 5.0
+"""The longest wait for the end of a command that was killed: it may hang in a driver."""
+
+Answer = TypeVar("Answer")
 
 
 class CommandEnd(Struct, frozen=True):
@@ -38,6 +44,13 @@ class CommandEnd(Struct, frozen=True):
         """The problem, if there is one, and the last line."""
         return ": ".join(filter(None, (self.problem, *self.lines[-1:])))
 
+    def answer(self, kind: type[Answer]) -> Answer | None:
+        """Return its last line that is JSON of this kind: a command may answer and fail, or write more, as it ends."""
+        for line in reversed(self.lines):
+            with suppress(*ERRORS):
+                return json.decode(line, type=kind)
+        return None
+
 
 class TimedCommand:
     """A command that runs at times. It has the mark of the nodeclient, so the guard kills it if the node ends first."""
@@ -45,41 +58,49 @@ class TimedCommand:
     def __init__(self, mark: str) -> None:
         """Run nothing yet."""
         self._mark = {MARK_VARIABLE: mark}
+        self._ended: asyncio.Future[int] | None = None
+        """The exit code of the last command; None before the first."""
         self.pids: set[int] = set()
         """The children that this object reaps."""
 
-    async def run(self, command: WorkerCommand, within_s: float, submit: Callable[[CommandEnd], None]) -> None:
-        """Run a command, and submit how it ended, after `within_s` seconds at most; return when it has ended."""
+    async def run(self, command: WorkerCommand, within_s: float) -> CommandEnd:
+        """Run a command, for `within_s` seconds at most; return how it ended.
+
+        A killed command may hang in a driver. It is left behind then, and no other one is started until it has ended.
+        """
+        if self.pids:
+            return CommandEnd(None, "the one before still hangs, although it was killed: see the kernel's log (dmesg)")
         try:
             reading, writing = os.pipe()
             try:
-                await self._watch(self._start(command, writing), reading, within_s, submit)
+                return await self._watch(self._start(command, writing), reading, within_s)
             finally:
                 os.close(reading)
         except SpawnError as error:
-            submit(CommandEnd(None, error.message))
+            return CommandEnd(None, error.message)
         except OSError as error:
-            submit(CommandEnd(None, f"the system refused what it needs: {error.strerror}"))
+            return CommandEnd(None, f"the system refused what it needs: {error.strerror}")
 
     def kill(self) -> None:
-        """Kill what runs, with its process group; `run` returns once that has ended."""
+        """Kill what runs, with its process group."""
         for pid in self.pids:
             signal_group(pid, signal.SIGKILL)
 
+    async def await_end(self) -> None:
+        """Wait until a command that was killed has ended, `KILLED_WITHIN_S` at most."""
+        if self._ended is not None:
+            await asyncio.wait([self._ended], timeout=KILLED_WITHIN_S)
+
     def _start(self, command: WorkerCommand, writing: int) -> int:
         try:
-            pid = spawn(replace(command, environ={**command.environ, **self._mark}), 0, writing, writing)
+            return spawn(replace(command, environ={**command.environ, **self._mark}), 0, writing, writing)
         finally:
             os.close(writing)
+
+    async def _watch(self, pid: int, reading: int, within_s: float) -> CommandEnd:
+        loop, output, pidfd = asyncio.get_running_loop(), bytearray(), pidfd_open(pid)
         self.pids.add(pid)
-        return pid
-
-    def _reap(self, pid: int) -> int:
-        self.pids.remove(pid)
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-    async def _watch(self, pid: int, reading: int, within_s: float, submit: Callable[[CommandEnd], None]) -> None:
-        loop, ended, output = asyncio.get_running_loop(), asyncio.Event(), bytearray()
+        self._ended = ended = loop.create_future()
         os.set_blocking(reading, False)
 
         def read() -> None:
@@ -91,25 +112,24 @@ class TimedCommand:
             if not chunk:
                 loop.remove_reader(reading)
 
-        pidfd = pidfd_open(pid)
-        loop.add_reader(pidfd, ended.set)
-        loop.add_reader(reading, read)
-        try:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(ended.wait(), within_s)
-            in_time = ended.is_set()
-            read()
-            signal_group(pid, signal.SIGKILL)
-            if not in_time:
-                submit(CommandEnd(None, f"it did not end within {within_s:g} s", _lines(output)))
-                await ended.wait()  # it may hang in a driver
-            exit_code = self._reap(pid)
-            if in_time:
-                submit(CommandEnd(exit_code, "", _lines(output)))
-        finally:
-            loop.remove_reader(reading)
+        def reap() -> None:
             loop.remove_reader(pidfd)
             os.close(pidfd)
+            signal_group(pid, signal.SIGKILL)
+            self.pids.remove(pid)
+            ended.set_result(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+        loop.add_reader(pidfd, reap)
+        loop.add_reader(reading, read)
+        try:
+            await asyncio.wait([ended], timeout=within_s)
+            read()
+        finally:
+            loop.remove_reader(reading)
+        if ended.done():
+            return CommandEnd(ended.result(), "", _lines(output))
+        self.kill()
+        return CommandEnd(None, f"it did not end within {within_s:g} s", _lines(output))
 
 
 def _lines(output: bytearray) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from coordinatord.protocol.messages import Assignment, Degraded, Desired, Goal, 
 from coordinatord.protocol.pair_messages import PairResult
 from coordinatord.protocol.schema import SchemaError
 from coordinatord.protocol.versions import SUPPORTED
-from nodeclient.core import effects, events
+from nodeclient.core import effects, events, host_health
 from nodeclient.core.agent import Agent
 from nodeclient.core.agent_settings import Settings
 from tests.fuzz.choices import Choices, draw
@@ -151,8 +151,8 @@ class Host:
 
     def _end_sweep(self, looks_at_gpus: bool) -> None:
         if looks_at_gpus and self._choices.one_in(8):
-            process = events.GpuProcess(7, "n\n", left_behind=self._choices.one_in(2))
-            self._handle(events.GpusInUse((events.GpuUse("nvidia0", 1 << 36, (process,)),)))
+            process = host_health.GpuProcess(7, "n\n", left_behind=self._choices.one_in(2))
+            self._handle(events.GpusInUse((host_health.GpuUse("nvidia0", 1 << 36, (process,)),)))
         elif self._choices.one_in(8):
             self._handle(events.SweepFailed("a process does not die"))
         else:

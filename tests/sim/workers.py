@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.messages import Observed, Section
 from nodeclient.core.effects import Start
-from nodeclient.core.events import GpusInUse, GpuUse, StartFailed, SweepFailed, Swept, WorkersStarted
+from nodeclient.core.events import GpusInUse, StartFailed, SweepFailed, Swept, WorkersStarted
+from nodeclient.core.host_health import GpuUse
 from tests.sim.invariants.laws import Laws
 from tests.sim.replicas import Replicas
 from tests.sim.staying import StayingWorkers

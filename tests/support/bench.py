@@ -19,7 +19,6 @@ from nodeclient.core.events import (
     DesiredReceived,
     Event,
     GpusInUse,
-    GpuUse,
     Keeping,
     KeptSaved,
     LeaveRequested,
@@ -40,6 +39,7 @@ from nodeclient.core.events import (
     WorkerRefuses,
     WorkersStarted,
 )
+from nodeclient.core.host_health import GpuUse
 from tests.support.builders import a_desired, a_diagnosis
 
 EffectT = TypeVar("EffectT", bound=Effect)

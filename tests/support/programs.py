@@ -87,7 +87,7 @@ def as_by_default(home: Path) -> dict[str, str]:
 def clean_environ(**extra: str) -> dict[str, str]:
     """Return this process's environment without variables of a launcher or a user, and with our programs.
 
-    Coordinators serve everybody in it, unless `USER_HOME` is set.
+    Coordinators serve everybody in it, unless `USER_HOME` is set. Nodes do not check the machine that runs the tests.
     """
     ours = re.compile(
         "NODECLIENT_|COORDINATORD_|PET_|TORCHELASTIC_|TORCH_ELASTIC_|MASTER_|SLURM_|JOB_COMPLETION_INDEX|LOGLEVEL|OMP_|"
@@ -95,7 +95,13 @@ def clean_environ(**extra: str) -> dict[str, str]:
     )
     environ = {name: value for name, value in os.environ.items() if not ours.match(name)}
     path = f"{BIN}:{environ.get('PATH', os.defpath)}"
-    usual = {"PATH": path, "XDG_STATE_HOME": NO_HOME, "XDG_CONFIG_HOME": NO_HOME, "TZ": "UTC"}
+    usual = {
+        "NODECLIENT_NO_BUILTIN_CHECK": "1",
+        "PATH": path,
+        "XDG_STATE_HOME": NO_HOME,
+        "XDG_CONFIG_HOME": NO_HOME,
+        "TZ": "UTC",
+    }
     home = os.environ.get(USER_HOME)
     access = {"COORDINATORD_INSECURE": "1"} if home is None else as_by_default(Path(home))
     return {**environ, **usual, **access, **extra}

@@ -206,8 +206,9 @@ def test_a_variable_that_asks_for_what_is_not_done_is_remarked_on(variable: str,
 
 
 def test_a_health_check_is_a_command_line_without_a_shell(tmp_path: Path) -> None:
-    usual = ("--coord", "h", "--job-id", "j")
+    usual = ("--coord", "h", "--job-id", "j", "--no-builtin-check")
     assert not join(*usual).agent_settings.checks_health
+    assert join(*usual[:-1]).agent_settings.checks_health
     words = ("/opt/check", "all of them", "$HOME;")
     config = join(*usual, "--health-check", "/opt/check 'all of them' $HOME;")
     assert (config.health_check, config.agent_settings.checks_health) == (words, True)

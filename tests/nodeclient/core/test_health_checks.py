@@ -9,6 +9,7 @@ from coordinatord.protocol.messages import CheckResult, Goal, HealthCheck, Phase
 from nodeclient.core.effects import CheckHealth, Level, Notice, SendObserved, Start
 from nodeclient.core.events import HealthChecked, SearchBegan
 from nodeclient.core.health_checks import AGAIN_AFTER_S, WITHIN_S
+from nodeclient.core.host_health import GpuFacts, GpuUse, HostFacts
 from tests.support.bench import SETTINGS, Bench
 
 CHECKED = replace(SETTINGS, checks_health=True)
@@ -149,7 +150,76 @@ def test_a_check_that_did_not_pass_is_made_again_while_no_worker_lives_and_said_
     assert bench.count(CheckHealth) == 4
 
 
-def test_a_node_without_the_command_checks_nothing() -> None:
+FACTS = HostFacts(gpus=(GpuFacts("GPU-1", recovery=0),))
+
+SICK = HostFacts(gpus=(GpuFacts("GPU-1", recovery=1),))
+
+RESET = "built-in check: GPU GPU-1 needs a reset: nvidia-smi --gpu-reset"
+
+LATE = replace(FACTS, clock_ahead_s=-9.0)
+
+BEHIND = "built-in check: the clock of this host is 9 s behind the coordinator's: does NTP run on both (timedatectl)?"
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "text", "facts", "result", "said"),
+    [
+        (0, "8 GPUs", FACTS, CheckResult.GOOD, "8 GPUs"),
+        (0, "8 GPUs", SICK, CheckResult.BAD, RESET),
+        (1, "hot", SICK, CheckResult.BAD, RESET),
+        (2, "hot", SICK, CheckResult.BAD, f"hot; {RESET}"),
+        (1, "hot", LATE, CheckResult.WARNING, f"hot; {BEHIND}"),
+        (2, "hot", LATE, CheckResult.BAD, "hot"),
+        (3, "", LATE, CheckResult.UNKNOWN, "exit code 3"),
+        (0, "", replace(FACTS, unread=("x (y)",)), CheckResult.GOOD, "built-in check: cannot be checked: x (y)"),
+    ],
+)
+def test_the_worse_of_the_command_and_the_built_in_check_counts(
+    exit_code: int, text: str, facts: HostFacts, result: CheckResult, said: str
+) -> None:
+    bench = joined()
+    bench.submit(HealthChecked(exit_code, text, facts))
+    assert bench.observed.check == HealthCheck(1, result, said)
+
+
+def test_what_the_built_in_check_found_bad_stays_so_until_it_is_mended() -> None:
+    bench = joined()
+    two = HostFacts(gpus=(*(FACTS.gpus or ()), GpuFacts("GPU-2", recovery=0)))
+    bench.submit(HealthChecked(0, "", two))
+    fail(run(bench))
+    bench.swept()
+    for facts, result in ((FACTS, CheckResult.BAD), (FACTS, CheckResult.BAD), (two, CheckResult.GOOD)):
+        bench.submit(HealthChecked(0, "", facts))
+        assert bench.observed.check is not None
+        assert bench.observed.check.result is result
+        bench.advance(AGAIN_AFTER_S)
+
+
+def test_what_was_bad_and_cannot_be_read_now_is_no_good_news() -> None:
+    bench = joined()
+    hung = HostFacts(has_driver=True, unread=("GPUs (no answer within 8 s)",))
+    results = []
+    for facts in (hung, SICK, hung, FACTS, hung):
+        bench.submit(HealthChecked(0, "", facts))
+        results.append(bench.observed.check and bench.observed.check.result)
+        bench.advance(AGAIN_AFTER_S)
+        bench.submit(SearchBegan())
+    good = CheckResult.GOOD
+    assert results == [good, CheckResult.BAD, CheckResult.UNKNOWN, good, good]
+
+
+def test_memory_of_gpus_is_looked_at_where_no_process_of_a_worker_lives() -> None:
+    bench = joined()
+    used = replace(FACTS, in_use=(GpuUse("nvidia0", 1 << 30),))
+    bench.submit(HealthChecked(0, "", used))
+    results = [bench.observed.check and bench.observed.check.result]
+    fail(run(bench))
+    bench.submit(HealthChecked(0, "", used))
+    results.append(bench.observed.check and bench.observed.check.result)
+    assert results == [CheckResult.WARNING, CheckResult.GOOD], "after a round the sweep looks at it"
+
+
+def test_a_node_without_any_check_checks_nothing() -> None:
     bench = Bench()
     assert bench.submit(SearchBegan()) == []
     fail(bench.running())

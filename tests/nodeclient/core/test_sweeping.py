@@ -6,7 +6,8 @@ from msgspec.structs import replace
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.protocol.messages import Goal, Phase
 from nodeclient.core.effects import Level, Notice, Start, Sweep
-from nodeclient.core.events import GpuProcess, GpusInUse, GpuUse
+from nodeclient.core.events import GpusInUse
+from nodeclient.core.host_health import GpuProcess, GpuUse
 from nodeclient.core.sweeping import FREE_BYTES, FREE_WITHIN_S, SAMPLE_EVERY_S
 from tests.support.bench import SETTINGS, Bench
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeclient.core.events import GpuProcess, GpuUse
+from nodeclient.core.host_health import GpuProcess, GpuUse
 from nodeclient.host.devices import Host
 from nodeclient.host.gpu_memory import gpus_in_use, sample_gpus
 from nodeclient.host.process_state import stat_fields

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from coordinatord.protocol.pair_messages import PairOrder, PairResult
+from nodeclient.access.keyring import AccessSettings
 from nodeclient.core.events import HealthChecked, PairTested
+from nodeclient.shell.host_check import HostCheck
 from nodeclient.shell.host_programs import HostPrograms
 from nodeclient.workers.process_tree import marked
 from nodeclient.workers.spawn import WorkerCommand
@@ -33,13 +35,13 @@ class Stage:
         def pair_command(order: PairOrder) -> WorkerCommand:
             return WorkerCommand(("sh", "-c", pair_test(order)), os.environ)
 
-        self.tests = HostPrograms(health_check, pair_command, self._mark, self.ends.append)
+        check = HostCheck(health_check, {}, (), AccessSettings(), self._mark, reads_facts=False)
+        self.tests = HostPrograms(check, pair_command, self._mark, self.ends.append)
 
     async def await_no_process(self) -> None:
         """Wait until none of its processes is left."""
-        assert not self.tests.pids
         async with asyncio.timeout(LONG_S):
-            while marked(self._mark):  # noqa: ASYNC110 - the kernel's own end of a process
+            while self.tests.pids or marked(self._mark):  # noqa: ASYNC110 - the kernel's own end of a process
                 await asyncio.sleep(0)
 
 
@@ -79,6 +81,14 @@ async def test_a_command_that_does_not_end_in_time_is_killed_with_its_group(scri
     end = await end_of(["sh", "-c", script], within_s=0.2)
     assert end.exit_code is None
     assert end.text.startswith("it did not end within 0.2 s")
+
+
+async def test_no_command_is_started_while_the_one_before_lives() -> None:
+    stage = Stage(["sleep", "1000"])
+    await asyncio.gather(*(stage.tests.check_health(0.2) for _ in range(2)))
+    text = "the one before still hangs, although it was killed: see the kernel's log (dmesg)"
+    assert stage.ends == [HealthChecked(None, text), HealthChecked(None, "it did not end within 0.2 s")]
+    await stage.await_no_process()
 
 
 async def test_a_command_that_cannot_be_started_says_why() -> None:

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from nodeclient.diagnosis.kernel_log import read_records, xids
+from nodeclient.core.host_health import Xid
+from nodeclient.host.kernel_log import read_records, xids
 
 LOG = """\
 6,1200,90,-;nvidia-nvlink: Nvlink Core is being initialized
@@ -15,9 +16,7 @@ LOG = """\
 
 def test_each_error_of_a_gpu_is_found_once(tmp_path: Path) -> None:
     (log := tmp_path / "kmsg").write_text(LOG)
-    assert xids(kmsg=log) == [(1_201, 43), (1_202, 79)]
-    assert xids(1_201, log) == [(1_202, 79)]
-    assert xids(1_202, log) == []
+    assert xids(read_records(log)) == [Xid(1_201, 43, "0000:3b:00"), Xid(1_202, 79, "0000:3b:00")]
 
 
 def test_a_log_that_may_not_be_read_has_no_records(tmp_path: Path) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
+
+from nodeclient.core.host_health import Xid
 
 KMSG = Path("/dev/kmsg")
 
@@ -14,7 +17,7 @@ RECORDS_MAX = 100_000
 RECORD_BYTES = 8_192
 """The size of one read, which fits a whole record (CONSOLE_EXT_LOG_MAX in the kernel)."""
 
-_XID = re.compile(r"\d+,(?P<number>\d+),.*;NVRM: Xid \(.*?\): (?P<code>\d+),")
+_XID = re.compile(r"\d+,(?P<number>\d+),.*;NVRM: Xid \((?:PCI:)?(?P<gpu>.*?)\): (?P<code>\d+),")
 """A record of the NVIDIA driver, after the log's own fields: priority, number, microseconds and flags."""
 
 
@@ -41,7 +44,7 @@ def read_records(kmsg: Path = KMSG) -> list[str]:
     return read.decode(errors="replace").splitlines()
 
 
-def xids(after: int = -1, kmsg: Path = KMSG) -> list[tuple[int, int]]:
-    """Return the errors of GPUs in the log after the record of this number: the number of each, and its Xid."""
-    found = (_XID.match(line) for line in read_records(kmsg))
-    return [(number, int(xid["code"])) for xid in found if xid and (number := int(xid["number"])) > after]
+def xids(records: Iterable[str]) -> list[Xid]:
+    """Return the errors of GPUs among lines of the log, oldest first."""
+    found = map(_XID.match, records)
+    return [Xid(int(xid["number"]), int(xid["code"]), xid["gpu"]) for xid in found if xid]

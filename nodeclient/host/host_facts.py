@@ -1,0 +1,146 @@
+"""Reads the facts for the health check, in a process of its own, since a broken driver or disk may hang it for ever."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Any
+
+from msgspec import json
+from msgspec.structs import replace
+
+from coordinatord.hints.xid import OF_THE_NODE
+from coordinatord.runtime.own_python import isolated
+from nodeclient.core.host_health import SHARED_MEMORY, GpuFacts, HostFacts, Interface, Space, Xid
+from nodeclient.host.devices import Host, visible_gpus
+from nodeclient.host.gpu_memory import uses_of
+from nodeclient.host.kernel_log import KMSG, read_records, xids
+from nodeclient.host.process_state import read_if_there, read_number
+
+ANSWER_WITHIN_S = 8.0
+"""How long to wait for a fact. It is 2 s less than the whole check may take, in which Python starts."""
+
+NICENESS = 10
+"""How much this process yields to workers that start at the same time (nice(2)): it gets a tenth of their time."""
+
+XIDS_MAX = 32
+"""The most errors of GPUs to report. A GPU that fails again and again writes thousands."""
+
+_PROGRAM = f"import os\nos.nice({NICENESS})\nfrom nodeclient.host.host_facts import main\nmain()\n"
+"""It yields before its imports, which are most of its work."""
+
+
+def facts_command(folders: Mapping[str, Path]) -> list[str]:
+    """Return the command line that reads the facts; `folders` have the directories that need space, by their use."""
+    return isolated(_PROGRAM, *(f"{what}={folder}" for what, folder in folders.items()))
+
+
+def main() -> None:
+    """Print the facts as one line of JSON, and end at once, whatever still hangs."""
+    folders = {what: Path(folder) for what, _, folder in (word.partition("=") for word in sys.argv[1:])}
+    temporary = Path(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108 - the place as tempfile chooses it
+    folders = {"temporary files": temporary, SHARED_MEMORY: Path("/dev/shm"), **folders}  # noqa: S108
+    facts = read_facts(folders, os.environ, Host())
+    os.write(1, json.encode(facts) + b"\n")
+    os._exit(0)
+
+
+def read_facts(
+    folders: Mapping[str, Path],
+    environ: Mapping[str, str],
+    host: Host,
+    kmsg: Path = KMSG,
+    within_s: float = ANSWER_WITHIN_S,
+) -> HostFacts:
+    """Return the facts that can be read within this time, each by a thread of its own. Never raises."""
+    readers: dict[str, Callable[[], dict[str, Any]]] = {
+        "GPUs": lambda: _gpus(environ, host),
+        "the kernel's log": lambda: _xids(kmsg),
+        "network interfaces": lambda: _interfaces(host.system / "class/net"),
+        "InfiniBand ports": lambda: _lost_links(host.system / "class/infiniband"),
+    }
+    spaces = {f"the space of {folder} ({what})": (what, folder) for what, folder in folders.items()}
+    answers, missing, unread = SimpleQueue[tuple[str, Any]](), {*readers, *spaces}, list[str]()
+    facts = HostFacts(has_driver=(host.devices / "nvidiactl").exists())
+
+    def answer(name: str, read: Callable[..., Any], *arguments: Any) -> None:
+        try:
+            answers.put((name, read(*arguments)))
+        except Exception as error:  # noqa: BLE001 - a fact that cannot be read is said, and costs no host
+            answers.put((name, getattr(error, "strerror", None) or repr(error)))
+
+    for name, read in readers.items():
+        Thread(target=answer, args=(name, read), daemon=True).start()
+    for name, place in spaces.items():
+        Thread(target=answer, args=(name, _space, *place), daemon=True).start()
+    ends_at = time.monotonic() + within_s
+    while missing:
+        try:
+            name, read_or_error = answers.get(timeout=max(0.0, ends_at - time.monotonic()))
+        except Empty:
+            break
+        missing.remove(name)
+        match read_or_error:
+            case Space():
+                facts = replace(facts, spaces=(*facts.spaces, read_or_error))
+            case dict():
+                facts = replace(facts, **read_or_error)
+            case error:
+                unread.append(f"{name} ({error})")
+    unread += [f"{name} (no answer within {within_s:g} s)" for name in sorted(missing)]
+    return replace(facts, spaces=tuple(sorted(facts.spaces, key=lambda space: space.what)), unread=tuple(unread))
+
+
+def _gpus(environ: Mapping[str, str], host: Host) -> dict[str, Any]:
+    gpus = visible_gpus(environ, host)
+    return {
+        "gpus": tuple(GpuFacts(gpu.name, gpu.pci_address, gpu.recovery) for gpu in gpus),
+        "in_use": uses_of(gpus, host),
+    }
+
+
+def _xids(kmsg: Path) -> dict[str, Any]:
+    """Return the node's own errors in the kernel's log. A log without any record is one that may not be read."""
+    records = read_records(kmsg)
+    found: tuple[Xid, ...] = tuple(xid for xid in xids(records) if xid.code in OF_THE_NODE)[-XIDS_MAX:]
+    return {"xids": found} if records else {}
+
+
+def _interfaces(folder: Path) -> dict[str, Any]:
+    """Return the network interfaces, by sysfs-class-net and sysfs-class-net-statistics of the kernel."""
+    interfaces = {}
+    for link in folder.iterdir():
+        if state := read_if_there(link / "operstate").strip():
+            errors = sum(read_number(link / f"statistics/{which}_errors") or 0 for which in ("rx", "tx"))
+            interfaces[link.name] = Interface(state, errors)
+    return {"interfaces": interfaces}
+
+
+def _lost_links(folder: Path) -> dict[str, Any]:
+    """Return the counters `link_downed` (sysfs-class-infiniband of the kernel); none without InfiniBand."""
+    counters = folder.glob("*/ports/*/counters/link_downed")
+    counts = {f"{path.parts[-5]}/{path.parts[-3]}": read_number(path) for path in counters}
+    return {"lost_links": {port: count for port, count in counts.items() if count is not None}}
+
+
+def _space(what: str, folder: Path) -> Space:
+    """Return the space of a directory, or of the nearest one above it if it does not exist yet. Raises `OSError`."""
+    there = folder
+    while not there.exists():
+        there = there.parent
+    state = os.statvfs(there)
+    if state.f_blocks == 0:
+        raise OSError(0, "its file system has no size")
+    return Space(
+        what,
+        str(folder),
+        total=state.f_blocks * state.f_frsize,
+        free=state.f_bavail * state.f_frsize,
+        is_read_only=bool(state.f_flag & os.ST_RDONLY),
+        lacks_inodes=state.f_files > 0 and state.f_favail == 0,
+    )

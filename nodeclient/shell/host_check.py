@@ -1,0 +1,146 @@
+"""Checks this host, for a node and for `nodeclient check`: runs the user's command, and reads facts to judge.
+
+What may hang in the kernel is read by a process (`host_facts`), and what needs the network by a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from msgspec import json
+from msgspec.structs import replace
+
+from coordinatord.protocol.errors import OperationalError
+from coordinatord.protocol.exit_codes import describe_exit
+from coordinatord.protocol.messages import CheckResult
+from coordinatord.runtime.tasks import in_thread
+from nodeclient.access.contact_points import addresses_of
+from nodeclient.access.endpoint import Endpoint
+from nodeclient.access.keyring import AccessSettings
+from nodeclient.config.operate import CheckConfig
+from nodeclient.core.events import HealthChecked
+from nodeclient.core.health_checks import EXIT_CODES, WITHIN_S
+from nodeclient.core.host_health import CLOCK_WITHIN_S, HostFacts, conclude, judge, unchecked
+from nodeclient.host.addresses import interface_towards
+from nodeclient.host.host_facts import facts_command
+from nodeclient.operate.client import Client
+from nodeclient.operate.terminal_info import write
+from nodeclient.shell.timed_command import TimedCommand
+from nodeclient.workers.spawn import WorkerCommand
+
+COORDINATOR_WITHIN_S = 3.0
+"""How long a coordinator may take to tell the time: it answers in milliseconds, and the result of the check waits."""
+
+
+class HostCheck:
+    """The checks of this host."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        folders: Mapping[str, Path],
+        coordinators: Sequence[Endpoint],
+        access: AccessSettings,
+        mark: str,
+        *,
+        reads_facts: bool = True,
+    ) -> None:
+        """Check nothing yet.
+
+        `command` is that of `--health-check`, empty for none; `folders` are the directories that need space, by their
+        use. The processes have the `mark`, so the guard kills them if the node ends first.
+        """
+        self._command = WorkerCommand(tuple(command), os.environ) if command else None
+        self._facts = WorkerCommand(tuple(facts_command(folders)), os.environ) if reads_facts else None
+        self._user, self._own = TimedCommand(mark), TimedCommand(mark)
+        self._coordinators = coordinators
+        self._access = access
+        self._clock_ahead_s: float | None = None
+        """The last answer about the clock; None before the first."""
+
+    @property
+    def pids(self) -> set[int]:
+        """The children that this object reaps."""
+        return self._user.pids | self._own.pids
+
+    async def run(self, within_s: float) -> HealthChecked:
+        """Check this host once, for `within_s` at most."""
+        ended, facts = await asyncio.gather(self._run_command(within_s), self._read_facts(within_s))
+        return replace(ended, facts=facts)
+
+    async def _run_command(self, within_s: float) -> HealthChecked:
+        if self._command is None:
+            return HealthChecked(0, "")
+        ended = await self._user.run(self._command, within_s)
+        return HealthChecked(ended.exit_code, ended.text)
+
+    async def _read_facts(self, within_s: float) -> HostFacts | None:
+        if self._facts is None:
+            return None
+        ended, reached = await asyncio.gather(self._own.run(self._facts, within_s), self._ask_coordinator())
+        facts = ended.answer(HostFacts)
+        if facts is None:
+            how = ended.text if ended.exit_code is None else describe_exit(ended.exit_code)
+            return HostFacts(unread=(f"this host (the process that reads its facts: {how})",))
+        unread = facts.unread + reached.unread
+        return replace(facts, route=reached.route, clock_ahead_s=reached.clock_ahead_s, unread=unread)
+
+    async def _ask_coordinator(self) -> HostFacts:
+        """Return the facts that only the way to a coordinator tells; none if this host knows no coordinator.
+
+        A host whose clock was right does not ask again: after a failed round, thousands would ask at the same time.
+        """
+        if not self._coordinators:
+            return HostFacts()
+        known = self._clock_ahead_s
+        client = Client(self._coordinators, self._access) if known is None or abs(known) > CLOCK_WITHIN_S else None
+        try:
+            look = in_thread(partial(_look_at_coordinator, self._coordinators[0], client), "coordinator")
+            await asyncio.wait([look], timeout=COORDINATOR_WITHIN_S)
+            found = look.result() if look.done() else _without_clock("no coordinator answers in time")
+        except OSError as error:
+            found = _without_clock(str(error))
+        if client is None:
+            return HostFacts(route=found.route, clock_ahead_s=known)
+        self._clock_ahead_s = found.clock_ahead_s
+        return found
+
+
+def _look_at_coordinator(coordinator: Endpoint, client: Client | None) -> HostFacts:
+    route = interface_towards(next(iter(addresses_of(coordinator)), coordinator.host)) or ""
+    try:
+        return HostFacts(route=route, clock_ahead_s=client.clock_ahead_s() if client else None)
+    except OperationalError as error:
+        return replace(_without_clock(str(error)), route=route)
+
+
+def _without_clock(why: str) -> HostFacts:
+    return HostFacts(unread=(f"the clock ({why})",))
+
+
+def run(config: CheckConfig) -> int:
+    """Check this host once for a person or a scheduler, and print a line for each finding; return the exit code."""
+    folders = {f"directory {number}": folder for number, folder in enumerate(config.folders, start=1)}
+    check = HostCheck((), folders, config.coordinators, config.access, secrets.token_hex(16))
+    facts = asyncio.run(check.run(WITHIN_S)).facts or HostFacts()
+    findings = judge(facts, None, is_idle=True)
+    result, _ = conclude(findings, facts)
+    unread = unchecked(facts)
+    if config.json:
+        answer = {"result": result, "findings": findings, "cannot_be_checked": unread}
+        write([json.encode(answer).decode()])
+    else:
+        lines = [f"{finding.result}: {finding.text}" for finding in findings] or [f"{result}: {_SUMMARIES[result]}"]
+        write([*lines, *(f"cannot be checked: {text}" for text in unread)])
+    return EXIT_CODES[result]
+
+
+_SUMMARIES = {
+    CheckResult.GOOD: "nothing is wrong with this host",
+    CheckResult.UNKNOWN: "nothing of this host can be checked",
+}

@@ -1,0 +1,170 @@
+"""The facts for the health check, from directory trees that look like a host's, and a library with NVML's functions."""
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from coordinatord.protocol.messages import CheckResult
+from nodeclient.core.host_health import GpuFacts, GpuUse, HostFacts, Interface, Xid, judge
+from nodeclient.host.devices import Host
+from nodeclient.host.host_facts import facts_command, read_facts
+from tests.support.machines import compile_c
+from tests.support.sick_gpus import NVML
+
+LONG_S = 120.0
+
+LOG = """\
+3,1201,91,-;NVRM: Xid (PCI:0000:3b:00): 43, pid=4711, name=python, Ch 00000008
+3,1202,92,-;NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.
+"""
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    """Make a host with an interface, an InfiniBand port, and a log of its kernel."""
+    for path, text in {
+        "sys/class/net/eth0/operstate": "up\n",
+        "sys/class/net/eth0/statistics/rx_errors": "3\n",
+        "sys/class/net/eth0/statistics/tx_errors": "4\n",
+        "sys/class/net/bonding_masters": "bond0\n",
+        "sys/class/infiniband/mlx5_0/ports/1/counters/link_downed": "2\n",
+        "dev/kmsg": LOG,
+        "proc/none": "",
+    }.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    return Host(tmp_path / "dev", tmp_path / "sys", str(tmp_path / "libnvidia-ml.so.1"), tmp_path / "proc")
+
+
+def facts_of(host: Host, folders: dict[str, Path] | None = None, within_s: float = LONG_S) -> HostFacts:
+    """Return the facts of a host."""
+    return read_facts(folders or {}, {}, host, host.devices / "kmsg", within_s)
+
+
+def test_interfaces_counters_and_errors_of_the_node_s_own_are_read(host: Host) -> None:
+    facts = facts_of(host)
+    assert facts == HostFacts(
+        gpus=(),
+        xids=(Xid(1_202, 79, "0000:3b:00"),),
+        interfaces={"eth0": Interface("up", 7)},
+        lost_links={"mlx5_0/1": 2},
+    )
+
+
+@pytest.mark.slow
+def test_gpus_are_read_with_what_they_need(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    (host.devices / "nvidiactl").touch()
+    compile_c(NVML, "-shared", "-fPIC", "-o", host.nvml)
+    well = (GpuFacts("GPU-1", "0000:3b:00.0", 0), GpuFacts("GPU-2", "0000:3c:00.0", 0))
+    assert facts_of(host).gpus == well
+    monkeypatch.setenv("TEST_RECOVERY", "2")
+    monkeypatch.setenv("TEST_GPUS", "1")
+    facts = facts_of(host)
+    assert (facts.has_driver, facts.gpus, facts.in_use) == (
+        True,
+        (GpuFacts("GPU-1", "0000:3b:00.0", 2),),
+        (GpuUse("GPU-1", 1 << 30),),
+    )
+    monkeypatch.setenv("TEST_RECOVERY", "none")
+    assert facts_of(host).gpus == (GpuFacts("GPU-1", "0000:3b:00.0", None),)
+
+
+def lose_a_gpu(_: Host, patch: pytest.MonkeyPatch) -> None:
+    """Leave one of two GPUs."""
+    patch.setenv("TEST_GPUS", "1")
+
+
+def need_a_reset(_: Host, patch: pytest.MonkeyPatch) -> None:
+    """Have NVML say that the GPUs need a reset."""
+    patch.setenv("TEST_RECOVERY", "1")
+
+
+def log_an_xid(host: Host, patch: pytest.MonkeyPatch) -> None:
+    """Add an error of a GPU to the kernel's log, with a driver that does not tell what the GPU needs."""
+    patch.setenv("TEST_RECOVERY", "none")
+    (host.devices / "kmsg").write_text(LOG + LOG.replace("1202", "1302"))
+
+
+def fill_the_disk(_: Host, patch: pytest.MonkeyPatch) -> None:
+    """Have the kernel say that no block is free."""
+    state = os.statvfs("/")
+    patch.setattr(os, "statvfs", lambda _: os.statvfs_result((*state[:4], 0, *state[5:])))
+
+
+def take_the_interface_down(host: Host, _: pytest.MonkeyPatch) -> None:
+    """Take the interface down."""
+    (host.system / "class/net/eth0/operstate").write_text("down\n")
+
+
+def count_errors(host: Host, _: pytest.MonkeyPatch) -> None:
+    """Add two errors to the counter of received frames."""
+    (host.system / "class/net/eth0/statistics/rx_errors").write_text("5\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("injure", "result", "text"),
+    [
+        (lose_a_gpu, CheckResult.BAD, "GPU GPU-2 at 0000:3c:00.0 is gone"),
+        (need_a_reset, CheckResult.BAD, "GPU GPU-1 at 0000:3b:00.0 needs a reset"),
+        (log_an_xid, CheckResult.BAD, "GPU 0000:3b:00 had Xid 79"),
+        (fill_the_disk, CheckResult.BAD, "/ (logs) is full"),
+        (take_the_interface_down, CheckResult.BAD, "network interface eth0, on the way to the coordinator, is down"),
+        (count_errors, CheckResult.WARNING, "network interface eth0, on the way to the coordinator, had 2 errors"),
+    ],
+)
+def test_a_fault_of_a_host_is_found_in_its_facts(
+    injure: Callable[[Host, pytest.MonkeyPatch], None],
+    result: CheckResult,
+    text: str,
+    host: Host,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compile_c(NVML, "-shared", "-fPIC", "-o", host.nvml)
+    before = replace(facts_of(host), route="eth0")
+    injure(host, monkeypatch)
+    findings = judge(facts_of(host, {"logs": Path("/")}), before, is_idle=False)
+    assert findings[0].text.startswith(text)
+    assert {finding.result for finding in findings} == {result}
+
+
+@pytest.mark.slow
+def test_a_driver_that_hangs_leaves_the_other_facts(
+    host: Host, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    compile_c(NVML, "-shared", "-fPIC", "-o", host.nvml)
+    monkeypatch.setenv("TEST_NVML_HANGS", "1")
+    facts = facts_of(host, {"logs": tmp_path}, within_s=1.0)
+    assert facts.gpus is None
+    assert "GPUs (no answer within 1 s)" in facts.unread
+
+
+def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
+    facts = facts_of(Host(tmp_path, tmp_path, str(tmp_path / "none"), tmp_path), {"x": Path("/proc/self")})
+    assert (facts.xids, facts.spaces) == (None, ())
+    assert set(facts.unread) == {
+        "network interfaces (No such file or directory)",
+        "the space of /proc/self (x) (its file system has no size)",
+    }
+
+
+def test_the_space_of_a_directory_that_is_yet_to_be_made_is_that_around_it(host: Host, tmp_path: Path) -> None:
+    [space] = facts_of(host, {"logs": tmp_path / "yet/to/be/made"}).spaces
+    state = os.statvfs(tmp_path)
+    assert (space.what, space.path) == ("logs", str(tmp_path / "yet/to/be/made"))
+    assert space.total == state.f_blocks * state.f_frsize > 0
+    assert not space.is_read_only
+
+
+@pytest.mark.slow
+def test_the_program_prints_the_facts_in_one_line(host: Host, tmp_path: Path) -> None:
+    compile_c(NVML, "-shared", "-fPIC", "-o", host.nvml)
+    environ = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
+    ran = subprocess.run(facts_command({"logs": tmp_path}), env=environ, stdout=subprocess.PIPE, text=True, check=True)
+    [line] = ran.stdout.splitlines()
+    assert '"GPU-1"' in line
+    assert str(tmp_path) in line
