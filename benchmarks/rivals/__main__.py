@@ -159,9 +159,9 @@ class Game:
     def _await_all(self, patience_s: float) -> bool:
         """Wait until all nodes have done a new step together; return whether they have."""
         since = time.monotonic() + IN_FLIGHT_S
-        newest = max((mark.step for mark in self._job.marks if mark.mark == "step"), default=0)
 
         def all_trained() -> bool:
+            newest = max((mark.step for mark in self._job.marks if mark.at <= since), default=0)
             new = [mark for mark in self._job.marks if mark.at > since and mark.step > newest]
             whole = (of_round(new, round_) for round_ in {mark.round for mark in new if mark.world_size == NODES})
             return any(map(steps, whole))
@@ -251,7 +251,7 @@ def report(scores: Sequence[Score], bugs: Sequence[Bug]) -> Table:
         table.add(f"faults for which it named {named}", *(f"{each.named(named)}" for each in scores))
     for deed in Deed:
         table.add(f"pause after: {deed}, s", *(spread(each.pauses(deed), ".1f") for each in scores))
-    ends = (f"{bug.ended_s:.0f}, {bug.rounds} rounds" if bug.ended_s else "never" for bug in bugs)
+    ends = (f"{bug.ended_s:.0f}, in round {bug.rounds or '?'}" if bug.ended_s else "never" for bug in bugs)
     table.add("end of a script that cannot work, s", *ends)
     return table
 

@@ -65,7 +65,7 @@ SESSION_PATH = "/v1/session"
 
 FRAME_BYTES_MAX = 256 * 1024
 """The limit of a frame, which has one message. The largest valid one (a `Desired` with a report and the most sources of
-kept state, all texts at their limits in the widest letters) is below 232 KiB, and the largest `Join` below 184. A usual
+kept state, all texts at their limits in the widest letters) is below 232 KiB, and the largest `Join` below 188. A usual
 message is below 1 KiB, and below 4 KiB with a report."""
 
 
