@@ -11,7 +11,7 @@ from coordinatord.core.rounds.events import AdminRequested, Reported
 from coordinatord.core.rounds.policy import Policy, PreflightWhen
 from coordinatord.core.rounds.queries.conditions import IDLE_FOR_S, RETEST_AFTER_S
 from coordinatord.core.rounds.state.preflight import GRACE_S, HOLD_S
-from coordinatord.core.rounds.values.admin_requests import AdminResult, PardonNode, PreflightJob, StopJob
+from coordinatord.core.rounds.values.admin_requests import AdminResult, DrainNode, PardonNode, PreflightJob, StopJob
 from coordinatord.core.rounds.values.records import HostJudged
 from coordinatord.core.rounds.values.round_history import RoundHistory
 from coordinatord.core.shown.job_view import whole_view
@@ -170,6 +170,22 @@ def test_a_node_that_goes_is_not_waited_for() -> None:
     assert {order.number for order in job.orders().values()}.isdisjoint(before)
 
 
+def test_a_younger_node_of_the_same_name_is_not_taken_for_the_one_under_test() -> None:
+    job = Job(spares=8)
+    job.ask()
+    name = "n3"
+    job.end_test(name, gflops=GFLOPS / 5)
+    job.incarnations[name] += 1
+    job.join(name)
+    for other in job.spares:
+        if other != name:
+            job.end_test(other)
+    assert name not in job.orders()
+    while job.orders():
+        job.end_turn(name)
+    assert job.quarantined == set()
+
+
 def test_a_result_of_an_earlier_test_does_not_count() -> None:
     job = Job()
     job.ask()
@@ -179,7 +195,20 @@ def test_a_result_of_an_earlier_test_does_not_count() -> None:
     job.end_turn()
     assert set(job.verdicts.values()) == {"good"}
     job.ask()
-    assert {order.number for order in job.orders().values()} == {number + 1}
+    assert min(order.number for order in job.orders().values()) > number
+
+
+def test_a_result_of_a_preflight_that_was_stopped_does_not_count_in_the_next_one() -> None:
+    job = Job()
+    job.ask()
+    before = {order.number for order in job.orders().values()}
+    [working] = job.inside
+    job.handle(AdminRequested(-1, DrainNode(working, "alice", "")))
+    job.report(working, Phase.STOPPED)
+    job.wait(3.0)
+    assert job.shown.stopped == "round 2 was formed of its nodes"
+    assert job.ask()[0] is AdminResult.DONE
+    assert {order.number for order in job.orders().values()}.isdisjoint(before)
 
 
 def test_a_node_with_the_highest_number_of_all_does_not_spoil_the_orders_of_others() -> None:

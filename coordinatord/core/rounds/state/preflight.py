@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from coordinatord.core.rounds.state.member import Member
-from coordinatord.core.rounds.values.pair_search import TURNS_MAX, PairSearch
+from coordinatord.core.rounds.values.pair_search import PairSearch
 from coordinatord.protocol.fields import COUNTER_MAX
 from coordinatord.protocol.pair_messages import PairOrder, PairResult
 
@@ -19,12 +19,17 @@ GRACE_S = 2.0
 HOLD_S = 15.0
 """How long a round waits for a preflight on suspicion: two turns of good nodes take 8 s."""
 
+REPORTED_MAX = COUNTER_MAX // 2
+"""The highest number of a test that a node is believed: enough are left above it, whatever a node reports."""
+
 
 class Preflight:
     """One preflight of some members, which need not stay members."""
 
-    def __init__(self, members: Sequence[Member], why: str) -> None:
-        """Begin a search, because of `why`; `begin_turn` follows."""
+    def __init__(self, members: Sequence[Member], why: str, after: int) -> None:
+        """Begin a search, because of `why`, after a test with the number `after`; `begin_turn` follows."""
+        self.members = {member.node: member for member in members}
+        """A younger process of one of them, with the same name, is none of them: it may be on another host."""
         self.search = PairSearch({member.node: member.offer.host for member in members})
         self.why = why
         self.stopped = ""
@@ -38,10 +43,9 @@ class Preflight:
         self._holds_until = -math.inf
         self.ends_at = 0.0
         """When the turn is over, even if results are still to come."""
-        known = max((member.observed.pair.number for member in members if member.observed.pair), default=0)
-        self._number = known % (COUNTER_MAX - TURNS_MAX)
-        """The number of the tests of this turn, higher than that of any earlier result of these nodes. It begins anew
-        rather than exceed its limit, whatever a node reports."""
+        reported = (member.observed.pair.number for member in members if member.observed.pair is not None)
+        self.number = max((after, *(number for number in reported if number <= REPORTED_MAX)))
+        """The number of the tests of this turn, higher than that of any earlier test of these nodes."""
 
     @property
     def is_over(self) -> bool:
@@ -67,9 +71,9 @@ class Preflight:
 
         A pair without an address is not tested.
         """
-        self._number += 1
+        self.number += 1
         self.orders = {
-            node: PairOrder(self._number, rank, pair[1 - rank], *addresses[pair[0]], within_s)
+            node: PairOrder(self.number, rank, pair[1 - rank], *addresses[pair[0]], within_s)
             for pair in self.search.pairs
             if pair[0] in addresses
             for rank, node in enumerate(pair)
@@ -79,7 +83,7 @@ class Preflight:
     def record(self, member: Member) -> None:
         """Record the result that a member has reported, if it is of this turn."""
         result = member.observed.pair
-        if member.node in self.awaited and result is not None and result.number == self._number:
+        if member.node in self.awaited and result is not None and result.number == self.number:
             self.results[member.node] = result
             self.awaited.discard(member.node)
 

@@ -15,7 +15,7 @@ from coordinatord.core.rounds.values.records import Reason
 
 def begin(run: Run, members: Sequence[Member], why: str, decision: Decision) -> Preflight:
     """Begin a preflight of these members, and return it."""
-    run.preflight = Preflight(members, why)
+    run.preflight = Preflight(members, why, after=0 if run.preflight is None else run.preflight.number)
     _begin_turn(run, run.preflight, decision)
     return run.preflight
 
@@ -43,7 +43,8 @@ def end_turn(run: Run, _: Reason, decision: Decision) -> None:
 
 
 def _begin_turn(run: Run, preflight: Preflight, decision: Decision) -> None:
-    pairs = [(run.members.get(node), run.members.get(partner)) for node, partner in preflight.search.pairs]
+    waiting = {member.node: member for member in run.testable() if preflight.members.get(member.node) is member}
+    pairs = [(waiting.get(node), waiting.get(partner)) for node, partner in preflight.search.pairs]
     addresses = {
         first.node: (master_address(first, [first, second]), first.observed.port)
         for first, second in pairs
