@@ -288,6 +288,22 @@ def test_nodes_of_one_host_are_not_judged_by_themselves() -> None:
     assert job.quarantined == set()
 
 
+@pytest.mark.parametrize(("measured", "is_judged"), [({"gflops": 1.0}, False), ({"wrong": True}, True)])
+def test_a_host_on_which_workers_run_is_not_blamed_for_a_slow_test(
+    measured: dict[str, Any], *, is_judged: bool
+) -> None:
+    job = Job(spares=8)
+    [working] = job.inside
+    members, host = job.run.members, job.run.members[working].offer.host
+    members["n3"].offer = replace(members["n3"].offer, host=host)
+    job.ask()
+    while job.orders():
+        for name in job.orders():
+            job.end_test(name, **(measured if name == "n3" else {}))
+    assert job.verdicts["n3"] != "good"
+    assert job.quarantined == ({host} if is_judged else set())
+
+
 def test_by_default_no_node_is_tested_unasked() -> None:
     job = Job()
     job.wait(2 * RETEST_AFTER_S)

@@ -79,13 +79,16 @@ def heed_check(run: Run, member: Member, decision: Decision) -> None:
 def heed_preflight(run: Run, search: PairSearch, decision: Decision) -> None:
     """Quarantine the hosts of nodes with a fault that a search has found, and let in again those that it finds good.
 
-    One host is not judged by itself: its nodes were compared only with each other.
+    One host is not judged by itself: its nodes were compared only with each other. Workers of any job slow the tests
+    on their host, so such a host is quarantined only for a wrong product.
     """
     findings, nodes = search.findings, dict[str, list[str]]()
+    busy = {member.offer.host for each in decision.cluster.live for member in each.roll.inside}
     for node, host in search.hosts.items():
         nodes.setdefault(host, []).append(node)
     for host, own in nodes.items() if len(nodes) > 1 else ():
-        bad = next((node for node in own if findings[node].verdict.is_fault), None)
+        faulty = (node for node in own if findings[node].verdict.is_fault)
+        bad = next((node for node in faulty if findings[node].verdict is NodeVerdict.WRONG or host not in busy), None)
         if bad is not None:
             says = f"a preflight has found that its node {bad} {findings[bad].text}"
             _heed(run, host, says, Judge.PREFLIGHT, decision, is_bad=True)
