@@ -43,7 +43,10 @@ def run(config: PreflightConfig) -> int:
     sys.stderr.write(f"nodeclient: {clip(answer.message)}\n")
     data = _await_end(client, job)
     found = read(PreflightStatus, data)
-    write([json.dumps(data)] if config.json else _lines(found))
+    if config.json:
+        write([json.dumps(data)])
+    elif not found.stopped:  # a node that was not tested yet has no figures, and gave no answer
+        write(_lines(found))
     if found.stopped:
         raise RequestError(f"the preflight of job {job} ended early: {found.stopped}", ExitCode.TEMPFAIL)
     return SUSPECT if _suspects(found) else ExitCode.OK
