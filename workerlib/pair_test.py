@@ -144,7 +144,8 @@ def _print(result: dict[str, object]) -> None:
 
 
 if __name__ == "__main__":
-    del sys.path[0]  # the folder of this file, whose modules would hide others of the same names
+    if not getattr(sys.flags, "safe_path", False):  # -P or PYTHONSAFEPATH, from Python 3.11 on
+        del sys.path[0]  # the folder of this file, whose modules would hide others of the same names
     number, rank, address, port, within_s = sys.argv[1:]
     _print(run(int(number), int(rank), address, int(port), float(within_s)))
     os._exit(0)  # the threads of gloo and NCCL may not end

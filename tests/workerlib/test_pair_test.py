@@ -6,6 +6,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import torch
 from msgspec import json
 
 from coordinatord.protocol.pair_messages import PairResult
@@ -74,3 +75,12 @@ def test_a_host_without_torch_says_so(tmp_path: Path) -> None:
     python.chmod(0o755)
     [result] = results(start(python, 0, 1))
     assert result == PairResult(7, None, None, text="ModuleNotFoundError: No module named 'torch'")
+
+
+def test_a_safe_path_costs_no_folder_of_modules(tmp_path: Path) -> None:
+    python, modules = tmp_path / "python", Path(torch.__file__).parents[1]
+    python.write_text(f'#!/bin/sh\nPYTHONSAFEPATH=1 PYTHONPATH={modules} exec {sys.executable} -S "$@"\n')
+    python.chmod(0o755)
+    with closing(PortReservation()) as reservation:
+        first, _ = results(start(python, 0, reservation.port, within_s=1.0))
+    assert first.gflops
