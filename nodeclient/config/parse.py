@@ -64,7 +64,7 @@ SUBCOMMANDS = {
     "report": ("operate", "show why a job failed last", "mnist", _REQUEST_EXIT_CODES),
     "preflight": (
         "operate",
-        "test the nodes of a job without workers in pairs, and name those that are slow or wrong",
+        "test in pairs the nodes of a job that have no workers, and name those that are slow or wrong",
         "mnist --reason 'new switch'",
         "0 nothing is suspect, 1 a node or a link is, 69 no coordinator or no such job, 75 ended early, 77 refused",
     ),

@@ -290,7 +290,7 @@ OPERATIONS = (
     _request("/v1/jobs/{job}/stop", "Workers save their state, and the run ends."),
     _request("/v1/jobs/{job}/restart", "Workers save their state, and a new round begins."),
     _request("/v1/jobs/{job}/forget", "Drop a job that is over, and its history."),
-    _request("/v1/jobs/{job}/preflight", "Test nodes of a job without workers in pairs; the job shows the findings."),
+    _request("/v1/jobs/{job}/preflight", "Test in pairs nodes that have no workers; the job shows the findings."),
     _request("/v1/nodes/{node}/drain", "A node, or all nodes of a host, save, leave and stay out.", DrainBody),
     _request("/v1/nodes/{node}/undrain", "Let a node or a host in again."),
     _request("/v1/nodes/{node}/quarantine", "Have rounds do without the host of a node, if they can."),

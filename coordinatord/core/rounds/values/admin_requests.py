@@ -37,7 +37,7 @@ class ForgetJob(Request, frozen=True):
 
 
 class PreflightJob(Request, frozen=True):
-    """Test the nodes of a job without workers in pairs."""
+    """Test in pairs the nodes of a job that have no workers."""
 
 
 class DrainNode(Request, frozen=True):
