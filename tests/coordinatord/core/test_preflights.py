@@ -289,7 +289,7 @@ def test_nodes_of_one_host_are_not_judged_by_themselves() -> None:
 
 
 @pytest.mark.parametrize(("measured", "is_judged"), [({"gflops": 1.0}, False), ({"wrong": True}, True)])
-def test_a_host_on_which_workers_run_is_not_blamed_for_a_slow_test(
+def test_a_host_on_which_workers_run_is_not_quarantined_for_a_slow_test(
     measured: dict[str, Any], *, is_judged: bool
 ) -> None:
     job = Job(spares=8)
