@@ -34,9 +34,9 @@ WEIGHT = 0.2
 class SaveInterval:
     """Measures steps and saves, and decides at which steps to save; a digest counts as a save."""
 
-    def __init__(self, share_max: float = SHARE_MAX) -> None:
-        """Begin with the interval `STEPS_FIRST`; saves may take this share of training's time."""
-        self._share_max = share_max
+    def __init__(self, share_max: float | None = None) -> None:
+        """Begin with the interval `STEPS_FIRST`; saves may take this share of training's time, or `SHARE_MAX`."""
+        self._share_max = SHARE_MAX if share_max is None else share_max
         self.steps = STEPS_FIRST
         """The interval, in steps: the difference of two steps' numbers."""
         self._least_s = 0.0
