@@ -57,7 +57,7 @@ def read_hostfile(text: str) -> tuple[TrainingHost, ...]:
     Raises `HostListError`, which names the line.
     """
     hosts = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), 1):  # an editor may begin it so
         if words := line.partition("#")[0].strip():
             try:
                 hosts.append(_host_of_line(words))

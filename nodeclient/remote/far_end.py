@@ -140,4 +140,4 @@ async def _serve(link: _Link) -> int:
 
 
 def _send(message: Struct) -> None:
-    os.write(1, encode_line(message))
+    os.write(1, b"\n" + encode_line(message))  # a login shell may have left a line without its end

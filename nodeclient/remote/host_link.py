@@ -100,7 +100,8 @@ class HostLink:
                     answer: Answer | None = decode_line(line, kind)
                     if answer is not None:
                         return answer
-                    self._hold(line)
+                    if line.strip():
+                        await self._show(2, line)
                 await self._errors
         except TimeoutError:
             raise HostError(f"{self.host}: {self._program} has not answered within {ANSWER_WITHIN_S:g} s") from None

@@ -21,6 +21,7 @@ host=$1 && shift
 echo "$host: $*" >> "$SSH_LOG"
 case $host in down*) echo "ssh: connect to host $host port 22: Connection refused" >&2; exit 255;; esac
 echo "Welcome to $host" # as login shells say whose own files print
+printf '\\033]0;%s\\007' "$host" # the title of a window has no end of line
 seen="127.0.0.1 40000 127.0.0.1 22"
 case $host in piped*) seen="UNKNOWN 65535 UNKNOWN 65535";; esac
 SSH_CONNECTION=$seen exec sh -c "$*"
@@ -43,7 +44,7 @@ while True:
 OTHER_RELEASE = """
 import sys
 sys.stdin.readline()
-print('{"type": "Arrival", "release": "0.0.9", "a_later_field": 1}', flush=True)
+print('\\n{"type": "Arrival", "release": "0.0.9", "a_later_field": 1}', flush=True)
 sys.stdin.read()
 """
 

@@ -29,6 +29,8 @@ def pairs(hosts: tuple[TrainingHost, ...]) -> list[tuple[str, int | None]]:
 @pytest.mark.parametrize("text", [DEEPSPEED, OPEN_MPI, MPICH], ids=["DeepSpeed", "Open MPI", "MPICH"])
 def test_the_host_files_of_other_launchers_are_read(text: str) -> None:
     assert pairs(read_hostfile(text)) == [("gpu1", 8), ("gpu2", 4)]
+    windows = "\ufeff" + text.replace("\n", "\r\n")
+    assert read_hostfile(windows) == read_hostfile(text)
 
 
 @pytest.mark.parametrize(
