@@ -85,7 +85,7 @@ def main() -> None:
         page.command("Security.setIgnoreCertificateErrors", ignore=True)
         page.go(link)
         demo.await_line("join the job disturbed", WITHIN_S)
-        page.go(SECRET.sub("?job=disturbed", link))
+        page.go(SECRET.sub("#job=disturbed", link))
         demo.await_line("round 4, world size 3", WITHIN_S)
         take_pictures(page)
         if demo.wait(WITHIN_S):
