@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 import pytest
 from msgspec.structs import replace
@@ -145,20 +146,26 @@ read pid < $READY
 """
 
 
-def _with_grandchildren(group: Group, folder: Path, end: str) -> tuple[WorkerCommand, Path]:
-    """Return a worker that starts four processes and then runs `end`, and a FIFO for which it waits in between."""
+def _with_grandchildren(group: Group, folder: Path, end: str) -> tuple[WorkerCommand, IO[bytes]]:
+    """Return a worker that starts four processes and then runs `end`, and a FIFO for which it waits in between.
+
+    The FIFO is open for both, so that it has no end. A shell that opened it for its second line, while the writer of
+    the first one was about to close it, would read its end instead.
+    """
     ready = folder / "ready"
     os.mkfifo(ready)
     command = group.shell(f"{GRANDCHILDREN}{end}")
-    return replace(command, environ={**command.environ, "READY": str(ready)}), ready
+    lines = open(os.open(ready, os.O_RDWR), "wb", buffering=0)  # noqa: SIM115, PTH123  # closed by the test
+    return replace(command, environ={**command.environ, "READY": str(ready)}), lines
 
 
 async def test_a_worker_that_is_killed_takes_only_its_process_group_with_it(group: Group, tmp_path: Path) -> None:
     command, ready = _with_grandchildren(group, tmp_path, "exec sleep 1000")
-    group.workers.start([command])
-    in_group, elsewhere = [await group.pidfd() for _ in range(2)], [int(await group.line())]
-    await asyncio.to_thread(ready.write_text, "\n")
-    elsewhere.append(int(await group.line()))
+    with ready:
+        group.workers.start([command])
+        in_group, elsewhere = [await group.pidfd() for _ in range(2)], [int(await group.line())]
+        ready.write(b"\n")
+        elsewhere.append(int(await group.line()))
     await group.workers.sweep()
     await _ended(*in_group)
     assert group.exits.get_nowait() == (0, -9)
@@ -169,12 +176,13 @@ async def test_a_worker_that_is_killed_takes_only_its_process_group_with_it(grou
 
 async def test_all_that_a_worker_has_left_behind_lives_on(group: Group, tmp_path: Path) -> None:
     command, ready = _with_grandchildren(group, tmp_path, "read line < $READY; exit 0")
-    group.workers.start([command])
-    grandchildren = [int(await group.line()) for _ in range(3)]
-    await asyncio.to_thread(ready.write_text, "\n")
-    grandchildren.append(int(await group.line()))
-    await asyncio.to_thread(ready.write_text, "\n")
-    assert await group.exits.get() == (0, 0)
+    with ready:
+        group.workers.start([command])
+        grandchildren = [int(await group.line()) for _ in range(3)]
+        ready.write(b"\n")
+        grandchildren.append(int(await group.line()))
+        ready.write(b"\n")
+        assert await group.exits.get() == (0, 0)
     group.workers.terminate()
     await group.workers.sweep()
     assert {*grandchildren} <= {*group.left}
