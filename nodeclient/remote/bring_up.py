@@ -19,6 +19,7 @@ from nodeclient.access.endpoint import Endpoint, is_address
 from nodeclient.access.secured_attempt import AccessError, token_for_node
 from nodeclient.config.up import UpConfig
 from nodeclient.core.fleet import Fleet
+from nodeclient.host.ports import LOOPBACK
 from nodeclient.remote.host_link import HostError, HostLink
 from nodeclient.remote.link_messages import BEAT_S, Arrival, Errand, RunNode, ServeCoordinator, Serving
 from nodeclient.shell.embedded_coordinator import is_here
@@ -28,8 +29,6 @@ log = logging.getLogger(__name__)
 CLOSE_WITHIN_S = 20.0
 """How long a program may take to end after its input, beside the time for its workers: the coordinator takes 18 s at
 most."""
-
-LOOPBACK = "127.0.0.1"
 
 
 def run(config: UpConfig) -> int:

@@ -22,6 +22,8 @@ from coordinatord.runtime import __version__, logs
 from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import VARIABLE, AccessSettings
 from nodeclient.access.secured_attempt import token_for_node
+from nodeclient.host.ports import LOOPBACK
+from nodeclient.output.descriptors import READ_BYTES
 from nodeclient.remote.link_messages import (
     LINE_BYTES_MAX,
     SILENCE_S,
@@ -34,9 +36,6 @@ from nodeclient.remote.link_messages import (
     encode_line,
 )
 from nodeclient.shell.embedded_coordinator import coordinator_for_others
-
-READ_BYTES = 64 * 1024
-"""The size of one read: the capacity of a pipe."""
 
 
 class LinkError(OperationalError):
@@ -133,7 +132,7 @@ def _arrive(errand: Errand) -> Arrival:
 async def _serve(link: _Link) -> int:
     async with coordinator_for_others() as port:
         access = AccessSettings(config_home=os.environ.get("XDG_CONFIG_HOME", ""))
-        token = await asyncio.to_thread(token_for_node, access, Endpoint("127.0.0.1", port))
+        token = await asyncio.to_thread(token_for_node, access, Endpoint(LOOPBACK, port))
         _send(Serving(port, token))
         await asyncio.to_thread(link.next_line)  # its end, for signals come to nodes only
     return ExitCode.OK

@@ -16,6 +16,7 @@ from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.text import clip
 from coordinatord.runtime.tasks import Tasks
 from nodeclient.core.fleet import LOST, why_not_ready
+from nodeclient.output.descriptors import READ_BYTES
 from nodeclient.output.lines import LineCutter, as_lines, prefixed
 from nodeclient.remote import UP_HOST
 from nodeclient.remote.link_messages import LINE_BYTES_MAX, decode_line, encode_line
@@ -40,9 +41,6 @@ ANSWER_WITHIN_S = 60.0
 
 HELD_BYTES_MAX = 4096
 """How much of the end of its output is kept of a program that is not ready: it says why."""
-
-READ_BYTES = 64 * 1024
-"""The size of one read: the capacity of a pipe."""
 
 OWN_PREFIX = "NODECLIENT_"
 """The beginning of the variables with settings. Those of this terminal come to all hosts as flags."""

@@ -12,23 +12,12 @@ import pytest
 
 from tests.support.hosts import Hosts
 from tests.support.programs import BIN, Program, clean_environ, kill_quietly, run, wait_until
+from tests.support.saving import SAVING
 from tests.support.source import ROOT
 
 pytestmark = pytest.mark.slow
 
 TRAINING_HOSTS = ("gpu1", "gpu2", "gpu3")
-
-SAVING = """
-import os, signal, sys, time
-def save(*_):
-    open(f"{sys.argv[1]}/{os.environ['RANK']}", 'w').close()
-    os._exit(0)
-signal.signal(signal.SIGTERM, save)
-signal.signal(signal.SIGINT, save)
-print('trains', flush=True)
-while True:
-    time.sleep(100)
-"""
 
 SSHD_CONFIG = """
 HostKey {folder}/host_key
