@@ -36,6 +36,12 @@ from nodeclient.workers.spawn import WorkerCommand
 COORDINATOR_WITHIN_S = 3.0
 """How long a coordinator may take to tell the time: it answers in milliseconds, and the result of the check waits."""
 
+_SUMMARIES = {
+    CheckResult.GOOD: "nothing is wrong with this host",
+    CheckResult.UNKNOWN: "nothing of this host can be checked",
+}
+"""What `nodeclient check` prints where there is no finding."""
+
 
 class HostCheck:
     """The checks of this host."""
@@ -138,9 +144,3 @@ def run(config: CheckConfig) -> int:
         lines = [f"{finding.result}: {finding.text}" for finding in findings] or [f"{result}: {_SUMMARIES[result]}"]
         write([*lines, *(f"cannot be checked: {text}" for text in unread)])
     return EXIT_CODES[result]
-
-
-_SUMMARIES = {
-    CheckResult.GOOD: "nothing is wrong with this host",
-    CheckResult.UNKNOWN: "nothing of this host can be checked",
-}

@@ -219,11 +219,8 @@ class StepSaver:
         if not is_kept or commits.is_compared or commits.is_requested or not self._is_trained:
             return
         commits.is_requested = True
-        try:
-            self._report(FirstState(digest_of(self._generations.tensors())))
-        except (KeptStateError, RuntimeError) as error:  # as in `keep_step`, or a layout of which torch has no bits
-            self._stop_keeping(str(error))
-        else:
+        if (digest := self._digest()) is not None:
+            self._report(FirstState(digest))
             commits.answered.wait(COMPARED_WITHIN_S)
 
     def record_comparison(self, *, alike: bool) -> None:
@@ -239,14 +236,19 @@ class StepSaver:
             return
         is_due, began_at = self._digests.end_step(self.last_step, time.monotonic()), time.monotonic()
         if is_due:
-            try:
-                digest = digest_of(self._generations.tensors())
-            except (KeptStateError, RuntimeError) as error:  # as in `compare`
-                self._stop_keeping(str(error))
+            if (digest := self._digest()) is None:
                 return
             progress.report_digest(self.last_step, self.commits.shard, digest)
             self._digests.record_save(time.monotonic() - began_at)
         self._digests.begin_step(self.last_step, time.monotonic())
+
+    def _digest(self) -> int | None:
+        """Return a digest of the big state; None if that cannot be made, and then this worker keeps nothing more."""
+        try:
+            return digest_of(self._generations.tensors())
+        except (KeptStateError, RuntimeError) as error:  # as in `keep_step`, or a layout of which torch has no bits
+            self._stop_keeping(str(error))
+            return None
 
     def expect_disk(self, every_s: float) -> None:
         """Save at intervals also if all ranks are alike: nodeclient writes a step to a disk every `every_s` seconds."""
