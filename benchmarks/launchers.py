@@ -53,6 +53,9 @@ class NodeclientJob(Job):
     words = NODECLIENT_WORDS
     culprit = re.compile(r"round ended: (?:lost|rank \d+ on) node (?P<node>\w+)")
 
+    names_hosts = False
+    """Whether each node is on a host of its own name, which takes root: charges against hosts go by their names."""
+
     def __init__(
         self,
         nnodes: str,
@@ -77,7 +80,8 @@ class NodeclientJob(Job):
         where = ("--coord", self._coord, "--job-id", "recovery", "--node-id", name)
         nodes = ("--nnodes", self.nnodes, "--nproc-per-node", "1", "--max-restarts", str(self.restarts))
         flags = [flag.replace("{node}", name) for flag in self._flags]
-        return (str(BIN / "nodeclient"), "join", *where, *nodes, *flags, "--", sys.executable)
+        own_name = ("unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', name) if self.names_hosts else ()
+        return (*own_name, str(BIN / "nodeclient"), "join", *where, *nodes, *flags, "--", sys.executable)
 
     def log(self) -> Mapping[str, Sequence[str]]:
         """Return what the coordinator has logged: it knows why a round ended."""

@@ -11,7 +11,6 @@ import argparse
 import json
 import sys
 import tempfile
-from contextlib import closing
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -125,7 +124,7 @@ def measure(dtype: str, changes: int, folder: Path) -> Run:
             node.wait()
     last = {note.step: note for note in notes(changed)}
     join = (*ONE_THREAD, BIN / "nodeclient", "join", "--standalone", "--")
-    with closing(Program(*join, *command, fixed, "--steps", str(len(last)), environ=clean_environ())) as alone:
+    with Program(*join, *command, fixed, "--steps", str(len(last)), environ=clean_environ()) as alone:
         wait_until("the training of one worker", lambda: not alone.reading, changes * WITHIN_S)
     beside = {note.step: note for note in notes(fixed)}
     if not list(range(1, len(last) + 1)) == sorted(last) == sorted(beside):

@@ -14,12 +14,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
 
-from launchers import PRELOAD, NodeclientJob, prepare, running_job
+from kept import SCRIPT
+from launchers import NodeclientJob, prepare, running_job
 from recovery_jobs import START_WITHIN_S, Job
 from recovery_parts import of_round, steps
 from rival_jobs import NAMES, RIVALS, add_rivals_flag, without_missing
@@ -28,7 +29,6 @@ from rivals.schedule import Deed, Planned, draw
 from rivals.score import Episode, Named, Score, score
 from tables import BenchmarkError, Table, add_json_flag, errors_in_one_line, positive, spread, write_report
 
-from tests.support.cluster import Coordinator
 from tests.support.programs import kill_quietly
 
 OURS = "coordinatord"
@@ -37,8 +37,6 @@ LAUNCHERS = (OURS, "torchrun", "nvrx", "torchft")
 
 NODES = 3
 """The nodes of the job, of one worker each. It may go on with one less."""
-
-SCRIPT = Path(__file__).parents[1] / "kept_training.py"
 
 MEGABYTES = "10"
 
@@ -187,34 +185,21 @@ class Game:
         return Named.RIGHT if names == {victim} else Named.WRONG
 
 
-class HostsJob(NodeclientJob):
-    """A job whose nodes are on hosts with names of their own: charges against hosts go by those."""
-
-    def command(self, name: str) -> Sequence[str]:
-        """Return the command, in a namespace with the node's name as that of the host."""
-        own_name = ("unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', name)
-        return (*(own_name if os.geteuid() == 0 else ()), *super().command(name))
-
-
 @contextmanager
 def job_of(launcher: str, programs: Path, megabytes: str = MEGABYTES) -> Iterator[Job]:
     """Make a job without nodes, whose training keeps or writes its state in the launcher's own way."""
-    nnodes = f"{NODES - 1}:{NODES}"
-    with tempfile.TemporaryDirectory(prefix="rivals-") as folder, ExitStack() as stack:
-        training: Sequence[str] | None = (str(SCRIPT), "dcp-keep", megabytes, folder)
-        if launcher == OURS:
-            coordinator = Coordinator()
-            stack.callback(coordinator.close)
-            flags = (*PRELOAD, "--topology", "{node}", "--persist", f"{folder}/disk")
-            job: Job = HostsJob(nnodes, Path(folder), None, coordinator, "127.0.0.1", flags)
-            stack.callback(job.close)
-            training = (str(SCRIPT), "keep", megabytes, folder)
-        else:
-            job = stack.enter_context(running_job(launcher, nnodes, Path(folder), programs=programs))
-            if launcher in RIVALS:
-                training = RIVALS[launcher].training("keep", megabytes, folder)
-        job.training = training or ()
-        yield job
+    is_ours = launcher == OURS
+    with tempfile.TemporaryDirectory(prefix="rivals-") as folder:
+        flags = ("--topology", "{node}", "--persist", f"{folder}/disk")
+        training: Sequence[str] | None = (str(SCRIPT), "keep" if is_ours else "dcp-keep", megabytes, folder)
+        if launcher in RIVALS:
+            training = RIVALS[launcher].training("keep", megabytes, folder)
+        side = "warm" if is_ours else launcher
+        with running_job(side, f"{NODES - 1}:{NODES}", Path(folder), flags=flags, programs=programs) as job:
+            job.training = training or ()
+            if isinstance(job, NodeclientJob):
+                job.names_hosts = os.geteuid() == 0
+            yield job
 
 
 def play(launcher: str, schedule: Sequence[Planned], programs: Path) -> Score:

@@ -23,8 +23,8 @@ class Named(StrEnum):
     NOBODY = "nobody"
 
 
-PAUSE_STEPS = 5
-"""A time without a new step that is longer than so many steps is a pause."""
+PAUSE_STEPS = 3
+"""A time without a new step that is longer than so many steps is a pause: a warm restart takes some five steps."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import shutil
 import tomllib
 from collections.abc import Iterator
 from pathlib import PurePosixPath
+from typing import Any
 
 from coordinatord.runtime import PAGES
 from tests.support.pages import LINK, resolved
@@ -20,20 +21,27 @@ DOCS = ROOT / "docs"
 
 def listed() -> list[str]:
     """Return the paths of the site's pages, from the root of the repository, in the order of its navigation."""
-    return list(_paths(tomllib.loads(CONFIG.read_text())["project"]["nav"]))
+    return list(_paths(_project()["nav"]))
 
 
 def stage() -> None:
     """Write the pages of the site into the directory that the configuration names."""
-    staged = ROOT / tomllib.loads(CONFIG.read_text())["project"]["docs_dir"]
+    staged = ROOT / _project()["docs_dir"]
     shutil.rmtree(staged, ignore_errors=True)
-    pages, pictures = listed(), [*DOCS.glob("*.png"), *DOCS.glob("*.svg")]
-    present = {*pages, *(str(picture.relative_to(ROOT)) for picture in pictures)}
+    pages = listed()
+    pictures = [str(picture.relative_to(ROOT)) for picture in (*DOCS.glob("*.png"), *DOCS.glob("*.svg"))]
+    present = {*pages, *pictures}
     for path in present:
         (staged / path).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(ROOT / path, staged / path)
+    for picture in pictures:
+        shutil.copyfile(ROOT / picture, staged / picture)
     for page in pages:
         (staged / page).write_text(_with_links((ROOT / page).read_text(), PurePosixPath(page), present))
+
+
+def _project() -> dict[str, Any]:
+    project: dict[str, Any] = tomllib.loads(CONFIG.read_text())["project"]
+    return project
 
 
 def _paths(nav: object) -> Iterator[str]:
