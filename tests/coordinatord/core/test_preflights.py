@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.rounds.effects import Answer
-from coordinatord.core.rounds.events import AdminRequested, Reported
+from coordinatord.core.rounds.events import AdminRequested, Connected, Reported
 from coordinatord.core.rounds.policy import Policy, PreflightWhen
 from coordinatord.core.rounds.queries.conditions import IDLE_FOR_S, RETEST_AFTER_S
 from coordinatord.core.rounds.state.preflight import GRACE_S, HOLD_S
@@ -19,7 +19,7 @@ from coordinatord.protocol.fields import COUNTER_MAX
 from coordinatord.protocol.http.api import PreflightStatus
 from coordinatord.protocol.messages import Goal, Launcher, Phase
 from coordinatord.protocol.pair_messages import PairOrder, PairResult
-from tests.support.builders import a_failure, a_spec
+from tests.support.builders import a_failure, a_join, a_spec, an_observed, an_offer
 from tests.support.host_job import HostJob
 
 GFLOPS, MB_S = 50.0, 1000.0
@@ -206,7 +206,7 @@ def test_a_result_of_a_preflight_that_was_stopped_does_not_count_in_the_next_one
     job.handle(AdminRequested(-1, DrainNode(working, "alice", "")))
     job.report(working, Phase.STOPPED)
     job.wait(3.0)
-    assert job.shown.stopped == "round 2 was formed of its nodes"
+    assert job.shown.stopped == "round 2 of job default was formed on its hosts"
     assert job.ask()[0] is AdminResult.DONE
     assert {order.number for order in job.orders().values()}.isdisjoint(before)
 
@@ -233,7 +233,7 @@ def test_a_round_that_takes_a_node_ends_the_preflight() -> None:
     assert taken in job.spares
     assert job.orders() == {}
     assert job.shown.is_over
-    assert job.shown.stopped == "round 2 was formed of its nodes"
+    assert job.shown.stopped == "round 2 of job default was formed on its hosts"
     sent = job.run.members[taken].session.sent
     assert sent is not None
     assert sent.goal is Goal.RUN
@@ -344,11 +344,48 @@ def test_idle_nodes_are_not_tested_beside_workers_and_not_on_one_host() -> None:
     [working] = job.inside
     members = job.run.members
     members[beside].offer = replace(members[beside].offer, host=members[working].offer.host)
-    assert job.run.testable(apart=True) == [members[name] for name in others]
-    for name in others:
+    job.wait(IDLE_FOR_S)
+    assert sorted(job.orders()) == others
+    job.end_turn()
+    for name in job.spares:
         members[name].offer = replace(members[name].offer, host="box")
     job.wait(2 * RETEST_AFTER_S)
     assert job.orders() == {}
+
+
+def begin_other(job: Job, host: str, session: int = 999) -> None:
+    """Have another job train on a host, on a node of its own."""
+    offer = replace(an_offer("other"), host=host, host_id=host)
+    join = a_join("other", job=f"other-{host}", spec=a_spec(1, 1), offer=offer)
+    job.handle(Connected(session, join, "10.0.0.99", "10.0.1.1"))
+    job.wait(job.policy.settle_s)
+
+
+def test_idle_nodes_are_not_tested_beside_workers_of_another_job_until_these_are_gone() -> None:
+    job = Job(spares=3, preflight=PreflightWhen.IDLE)
+    beside, *others = job.spares
+    begin_other(job, job.run.members[beside].offer.host)
+    other = job.coordinator.jobs["other-host-n1"]
+    job.wait(IDLE_FOR_S)
+    assert sorted(job.orders()) == others
+    job.end_turn()
+    job.wait(2 * RETEST_AFTER_S)
+    assert job.orders() == {}, "nobody is tested again for the sake of the one beside workers"
+    job.handle(AdminRequested(-1, StopJob(other.job, "alice", "")))
+    job.handle(Reported(999, an_observed(run=other.id, round=1, phase=Phase.STOPPED)))
+    assert job.now < job.run.idle_at <= job.now + IDLE_FOR_S
+    job.wait(job.run.idle_at - job.now)
+    assert beside in job.orders()
+
+
+def test_a_round_of_another_job_ends_the_tests_on_its_hosts() -> None:
+    job = Job()
+    job.ask()
+    begin_other(job, "host-of-its-own")
+    assert job.orders()
+    begin_other(job, "host-n1", session=998)
+    assert job.orders() == {}
+    assert job.shown.stopped == "round 1 of job other-host-n1 was formed on its hosts"
 
 
 NETWORK = {"error": "RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.2]:34567"}
@@ -385,7 +422,7 @@ def test_a_round_waits_for_a_preflight_only_for_a_while() -> None:
     assert job.inside == []
     job.wait(HOLD_S)
     assert job.inside
-    assert job.shown.stopped == "round 3 was formed of its nodes"
+    assert job.shown.stopped == "round 3 of job default was formed on its hosts"
 
 
 def test_other_failures_and_planned_stops_between_two_are_no_reason_for_a_preflight() -> None:

@@ -8,12 +8,12 @@ the function is the name of the condition in databases, metrics and over HTTP.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from coordinatord.core.rounds.policy import PreflightWhen
 from coordinatord.core.rounds.queries.corroboration import node_gone
 from coordinatord.core.rounds.state.durable import State
-from coordinatord.core.rounds.state.member import MemberState
+from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.values.time_ledger import Activity
 from coordinatord.protocol.messages import Launcher, ScaleUp
@@ -329,20 +329,24 @@ def suspected(run: Run) -> float | None:
     if not wanted or run.suspicions < SUSPICIONS or _is_tested(run):
         return None
     times = [at for at in (full(run), settled(run)) if at is not None]
-    return min(times, default=None) if len({member.offer.host for member in run.testable()}) > 1 else None
+    return min(times, default=None) if len({member.offer.host for member in run.testable}) > 1 else None
 
 
 def idle_untested(run: Run) -> float | None:
-    """Nodes have waited for a while on hosts without workers, and one was never tested, or its host is quarantined."""
+    """Nodes have waited for a while, and one was never tested, or its host is quarantined."""
     if run.policy.preflight is PreflightWhen.ASKED or run.spec.launcher is Launcher.TORCHRUN or _is_tested(run):
         return None
-    members = run.testable(apart=True) if run.roll.count(MemberState.READY, MemberState.QUARANTINED) > 1 else []
-    if len({member.offer.host for member in members}) < 2:  # noqa: PLR2004 - hosts are compared with each other
+    members = run.testable if run.roll.count(MemberState.READY, MemberState.QUARANTINED) > 1 else []
+    if not needs_test(members):
         return None
-    if all(member.observed.pair is not None and not member.readiness.quarantined for member in members):
-        return None
-    waited = max(member.readiness.arrived_at for member in members) + IDLE_FOR_S
+    waited = max(run.idle_at, max(member.readiness.arrived_at for member in members) + IDLE_FOR_S)
     return waited if run.preflight is None else max(waited, run.preflight.ends_at + RETEST_AFTER_S)
+
+
+def needs_test(members: Sequence[Member]) -> bool:
+    """Whether these members are on several hosts, and one was never tested, or its host is quarantined."""
+    is_new = any(member.observed.pair is None or member.readiness.quarantined for member in members)
+    return is_new and len({member.offer.host for member in members}) > 1
 
 
 def _is_tested(run: Run) -> bool:

@@ -27,6 +27,11 @@ class Cluster:
         """Iterate over the runs that have not ended."""
         return (run for run in self.jobs.values() if not run.durable.state.ended)
 
+    @property
+    def hosts_at_work(self) -> set[str]:
+        """The hosts of the current or last round of each job; a job whose round is over mostly begins the next soon."""
+        return {run.members[node].offer.host for run in self.live for node in run.durable.order if node in run.members}
+
 
 def is_cut_off(cluster: Cluster) -> bool:
     """Whether nodes are connected, but all of them have been silent for a whole lease.

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable
 from enum import StrEnum
 
@@ -89,6 +90,8 @@ class Run:
         """Why an operator wants another round at once; empty if none does."""
         self.preflight: Preflight | None = None
         """The last preflight; None before the first one in this life of the daemon."""
+        self.idle_at = -math.inf
+        """When to look again whether members wait on idle hosts, after a look that has found too few."""
         self.suspicions = 0
         """How many rounds in a row have failed of the network or a hang, since the last preflight for that."""
 
@@ -129,8 +132,6 @@ class Run:
         self.steps_announced, self.restart_asked = False, ""
         self.evidence.begin_round()
         self.gathering.begin_round()
-        if self.preflight is not None and any(ranks.node in self.preflight.orders for ranks in nodes):
-            self.preflight.stop(f"round {self.durable.round} was formed of its nodes")
         for member in [member for member in self.members.values() if member.readiness.enlisted]:
             member.readiness.enlisted = False
             self.roll.place(member)
@@ -210,12 +211,11 @@ class Run:
         previous = {node: ranks.workers for node, ranks in before.items()}
         return [chosen[seat.node] for seat in order([member.seat for member in chosen.values()], previous)]
 
-    def testable(self, *, apart: bool = False) -> list[Member]:
-        """Return the members that wait without workers, by host; with `apart`, only those on hosts without workers."""
-        busy = {member.offer.host for member in self.roll.inside} if apart else set()
+    @property
+    def testable(self) -> list[Member]:
+        """The members that wait without workers, by host."""
         waiting = self.roll.in_state(MemberState.READY, MemberState.QUARANTINED)
-        idle = (member for member in waiting if member.offer.host not in busy)
-        return sorted(idle, key=lambda member: (member.offer.host, member.node))
+        return sorted(waiting, key=lambda member: (member.offer.host, member.node))
 
     def can_spare(self, node: str) -> bool:
         """Whether a node is quarantined, and enough others are there for a round without it."""

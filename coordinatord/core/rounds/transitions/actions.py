@@ -24,6 +24,7 @@ from coordinatord.core.rounds.state.run import NoRestart, Run
 from coordinatord.core.rounds.transitions import releases
 from coordinatord.core.rounds.transitions.decision import Decision
 from coordinatord.core.rounds.transitions.judging import judge
+from coordinatord.core.rounds.transitions.preflights import make_way
 from coordinatord.core.rounds.values.ranks import assign
 from coordinatord.core.rounds.values.records import (
     AGE_MAX,
@@ -73,6 +74,7 @@ def form_round(run: Run, reason: Reason, decision: Decision) -> None:
             differing=run.keeping.differing_step(point),
         )
     )
+    make_way(run, decision)
     decision.notify_all(run)
 
 
