@@ -115,9 +115,9 @@ class Policy(Struct, frozen=True):
     """A test loads GPUs and network of a host, which another job may use, and one before a round costs seconds. So by
     default nobody has any without asking. (IBM gave up a check in pairs before each round for its cost.)"""
 
-    pair_timeout_s: float = 10.0
-    """How long a test of two nodes may take. Three turns of them take 30 s at most. To import torch takes 2 s, or 3 s
-    with CUDA, and to measure one or two."""
+    pair_timeout_s: float = 8.0
+    """How long a test of two nodes may take. Three turns of tests, each with 2 s for messages, take 30 s at most. To
+    import torch takes 2 s, or 3 s with CUDA, and to measure one or two."""
 
     jobs_max: int = 1_000
     """How many jobs are remembered. A new one replaces the oldest that has ended; live ones are never forgotten."""

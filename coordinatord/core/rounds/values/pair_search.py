@@ -138,10 +138,13 @@ class PairSearch:
     def _next_pairs(self) -> Iterator[tuple[str, str]]:
         """Pair each node in doubt with a good one, or else with another one in doubt, and with none for a second time.
 
-        A node that gave no answer is tested again, since its first test may have taken long to load.
+        A node that gave no answer is tested a second time, since its first test may have taken long to load. A third
+        test would say no more, and a turn with such a node takes the whole time of a test.
         """
-        in_doubt = {NodeVerdict.UNTOLD, NodeVerdict.NO_ANSWER}
-        doubtful = dict.fromkeys(node for node, finding in self.findings.items() if finding.verdict in in_doubt)
+        in_doubt = {NodeVerdict.UNTOLD: TURNS_MAX, NodeVerdict.NO_ANSWER: 2}
+        doubtful = dict.fromkeys(
+            node for node, finding in self.findings.items() if len(self._tests[node]) < in_doubt.get(finding.verdict, 0)
+        )
         good = dict.fromkeys(node for node, finding in self.findings.items() if finding.verdict is NodeVerdict.GOOD)
         for partners in (good, doubtful):
             for node in tuple(doubtful):
