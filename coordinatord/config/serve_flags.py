@@ -187,7 +187,7 @@ def _add_preflights(parser: SettingsParser) -> None:
     add(
         "--preflight WHEN",
         "asked, idle, suspicion: whether nodes are tested in pairs only on request, also while they wait on hosts"
-        " without workers, or also before a round if two have failed of the network or a hang",
+        " without workers, or also before a round if two have failed of the network or a hang, or one had a laggard",
         choices=[str(choice) for choice in PreflightWhen],
         default=str(defaults.preflight),
         reload=True,

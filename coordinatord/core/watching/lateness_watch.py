@@ -1,4 +1,4 @@
-"""How late the workers of one round are, by all comparisons so far, and which node to drain for it."""
+"""How late the workers of one round are, by all comparisons so far, and which node to drain or to test for it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from coordinatord.core.watching.lateness import (
 )
 
 AGREEING_MIN = 3
-"""How many comparisons in a row have to find the same laggard before its node is drained."""
+"""How many comparisons in a row have to find the same laggard before its node is drained or tested."""
 
 
 @dataclass(slots=True)
@@ -31,6 +31,11 @@ class LatenessWatch:
     agreeing: int = 0
     """How many comparisons in a row have found the present laggard."""
     _offsets: dict[str, Offset] = field(default_factory=dict)
+
+    @property
+    def agreed(self) -> Laggard | None:
+        """The laggard that enough comparisons in a row have found."""
+        return None if self.lateness is None or self.agreeing < AGREEING_MIN else self.lateness.laggard
 
     def clear(self) -> None:
         """Forget the workers of a round; the offsets of clocks stay."""
@@ -57,11 +62,8 @@ def laggard_to_drain(run: Run, watch: LatenessWatch) -> Laggard | None:
 
     One node leaves at a time, and enough nodes stay for a round.
     """
-    lateness, factor, members = watch.lateness, run.spec.drain_laggards, run.members
-    if not factor or lateness is None or watch.agreeing < AGREEING_MIN or lateness.factor < factor:
-        return None
-    laggard = lateness.laggard
-    if laggard is None or laggard.node not in members:
+    laggard, lateness, factor, members = watch.agreed, watch.lateness, run.spec.drain_laggards, run.members
+    if not factor or laggard is None or lateness is None or lateness.factor < factor or laggard.node not in members:
         return None
     if any(member.leaves or member.durable.outcome is not None for member in members.values()):
         return None

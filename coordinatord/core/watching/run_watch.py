@@ -197,12 +197,18 @@ class RunWatch(WatchingWing):
         found = self._divergence.found
         return None if found is None or self._run.durable.divergence else divergence_record(self._run, found)
 
+    def late(self) -> tuple[str, str]:
+        """Return the node that several comparisons in a row have found late, and how late; else two empty texts."""
+        laggard, lateness = self.lateness_watch.agreed, self.lateness_watch.lateness
+        if laggard is None or lateness is None:
+            return "", ""
+        return laggard.node, describe_laggard(laggard, lateness.step_s)
+
     def laggard(self) -> NodeDrained | None:
         """Return the record that drains the node found late by several comparisons in a row; None if none was."""
-        laggard, lateness = laggard_to_drain(self._run, self.lateness_watch), lateness_of(self._run)
-        if laggard is None or lateness is None:
+        laggard, (_, late) = laggard_to_drain(self._run, self.lateness_watch), self.late()
+        if laggard is None or lateness_of(self._run) is None:
             return None
-        late = describe_laggard(laggard, lateness.step_s)
         why = f"{laggard.node} drained for its lateness (--drain-laggards): {late}"
         return NodeDrained("", "", clip(why, MESSAGE_MAX), laggard.node)
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.rounds.effects import Answer
-from coordinatord.core.rounds.events import AdminRequested, Connected, Reported
+from coordinatord.core.rounds.events import AdminRequested, Compared, Connected, Reported
 from coordinatord.core.rounds.policy import Policy, PreflightWhen
 from coordinatord.core.rounds.queries.conditions import IDLE_FOR_S, RETEST_AFTER_S
 from coordinatord.core.rounds.state.preflight import GRACE_S, HOLD_S
@@ -15,23 +15,27 @@ from coordinatord.core.rounds.values.admin_requests import AdminResult, DrainNod
 from coordinatord.core.rounds.values.records import HostJudged
 from coordinatord.core.rounds.values.round_history import RoundHistory
 from coordinatord.core.shown.job_view import whole_view
+from coordinatord.core.watching.lateness_watch import AGREEING_MIN
 from coordinatord.protocol.fields import COUNTER_MAX
 from coordinatord.protocol.http.api import PreflightStatus
 from coordinatord.protocol.messages import Goal, Launcher, Phase
 from coordinatord.protocol.pair_messages import PairOrder, PairResult
 from tests.support.builders import a_failure, a_join, a_spec, an_observed, an_offer
 from tests.support.host_job import HostJob
+from tests.support.looks import arrived
 
 GFLOPS, MB_S = 50.0, 1000.0
 
 
 class Job(HostJob):
-    """A job whose round is at work on one node, and whose spares have a host each."""
+    """A job whose round is at work, on one node unless its size says otherwise; it and its spares have a host each."""
 
-    def __init__(self, spares: int = 4, launcher: Launcher = Launcher.NODECLIENT, **policy: Any) -> None:
+    def __init__(
+        self, spares: int = 4, launcher: Launcher = Launcher.NODECLIENT, *, size: int = 1, **policy: Any
+    ) -> None:
         policy = {"heartbeat_s": 1_000.0, "retry_pause_s": 0.0} | policy
-        spec = replace(a_spec(1, 1, max_restarts=10), launcher=launcher, max_futile_rounds=0)
-        super().__init__(spares + 1, spec, replace(Policy(), **policy))
+        spec = replace(a_spec(1, size, max_restarts=10), launcher=launcher, max_futile_rounds=0)
+        super().__init__(spares + size, spec, replace(Policy(), **policy))
         self.wait(3.0)
         self.work()
         self.spares = [name for name in self.names if name not in self.inside]
@@ -446,3 +450,53 @@ def test_a_node_that_is_found_slow_on_suspicion_is_not_in_the_next_round() -> No
     assert job.quarantined == {f"host-{bad}"}
     assert job.inside
     assert bad not in job.inside
+
+
+def find_late(job: Job, late: str, times: int = AGREEING_MIN) -> None:
+    """Have comparisons of the round find that a node comes late to collectives."""
+    for _ in range(times):
+        ranks = job.run.durable.order.values()
+        answers = tuple(arrived(own.node, own.first_rank, job.now, 1.0, 0.3 * (own.node == late)) for own in ranks)
+        job.handle(Compared(job.run.id, job.run.durable.round, answers))
+
+
+def test_a_node_that_was_late_is_tested_with_all_others_before_the_next_round() -> None:
+    job = Job(spares=6, size=2, preflight=PreflightWhen.SUSPICION)
+    late = job.inside[1]
+    find_late(job, late)
+    assert job.orders() == {}, "no round is ended for it"
+    fail(job, error="ValueError: bad data")
+    job.wait(3.0)
+    assert sorted(job.orders()) == job.names
+    assert job.shown.reason == f"in the last round, rank 1 on node {late} is last in 100 % of collectives, by 300 ms"
+    while job.orders():
+        job.end_turn(late)
+    assert job.quarantined == {f"host-{late}"}
+    assert len(job.inside) == 2
+    assert late not in job.inside
+
+
+def test_a_late_node_that_was_tested_good_is_not_tested_again_for_a_while() -> None:
+    job = Job(spares=2, size=2, preflight=PreflightWhen.SUSPICION)
+    for pause_s, is_tested in ((0.0, True), (0.0, False), (2 * RETEST_AFTER_S, True)):
+        job.wait(pause_s)
+        job.work()
+        find_late(job, job.inside[1])
+        fail(job, error="ValueError: bad data")
+        job.wait(3.0)
+        assert bool(job.orders()) is is_tested
+        job.end_turn()
+        assert job.inside
+
+
+@pytest.mark.parametrize("times", [AGREEING_MIN - 1, AGREEING_MIN])
+def test_a_node_that_was_late_by_chance_or_leaves_is_no_reason_for_a_preflight(times: int) -> None:
+    job = Job(spares=2, size=2, preflight=PreflightWhen.SUSPICION)
+    late = job.inside[1]
+    find_late(job, late, times)
+    if times == AGREEING_MIN:
+        job.handle(AdminRequested(-1, DrainNode(late, "alice", "")))
+    fail(job, error="ValueError: bad data")
+    job.wait(3.0)
+    assert job.orders() == {}
+    assert job.inside

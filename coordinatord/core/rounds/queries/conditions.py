@@ -324,12 +324,26 @@ def turn_over(run: Run) -> float | None:
 
 
 def suspected(run: Run) -> float | None:
-    """Two rounds in a row have failed of the network or a hang, and the next one could be formed."""
+    """Nodes of the last rounds are suspect, and the next one could be formed.
+
+    Two rounds in a row have failed of the network or a hang, or a node was late in the last one. A node that was tested
+    is not tested again for its lateness before a while: its worker may have more to do than others.
+    """
     wanted = run.policy.preflight is PreflightWhen.SUSPICION and run.spec.launcher is not Launcher.TORCHRUN
-    if not wanted or run.suspicions < SUSPICIONS or _is_tested(run):
+    since = _suspect_since(run) if wanted and not _is_tested(run) else None
+    if since is None or len({member.offer.host for member in run.testable}) == 1:
         return None
     times = [at for at in (full(run), settled(run)) if at is not None]
-    return min(times, default=None) if len({member.offer.host for member in run.testable}) > 1 else None
+    return max(since, min(times)) if times else None
+
+
+def _suspect_since(run: Run) -> float | None:
+    if run.suspicions >= SUSPICIONS:
+        return NOW
+    late, _ = run.watching.late()
+    if late not in {member.node for member in run.testable}:
+        return None
+    return run.preflight.ends_at + RETEST_AFTER_S if run.preflight and late in run.preflight.members else NOW
 
 
 def idle_untested(run: Run) -> float | None:

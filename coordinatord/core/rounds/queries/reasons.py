@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from itertools import islice
 
-from coordinatord.core.rounds.queries.conditions import outage
+from coordinatord.core.rounds.queries.conditions import SUSPICIONS, outage
 from coordinatord.core.rounds.queries.start_counts import count_starts
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import UNHEARD, Member, MemberState
@@ -91,6 +91,14 @@ class Reasons:
         others = [node for node in self._run.durable.order if node in self._run.evidence.failures]
         failed = name_some(others, len(others))
         return f"its workers are gone: its connection closed, and workers of {failed} lost a connection to a peer"
+
+    @property
+    def suspicion(self) -> str:
+        """Why nodes are tested in pairs before the next round."""
+        _, late = self._run.watching.late()
+        if self._run.suspicions < SUSPICIONS:
+            return f"in the last round, {late}"
+        return "the last two rounds have failed of the network or a hang"
 
     @property
     def stopped(self) -> str:

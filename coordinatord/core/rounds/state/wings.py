@@ -212,6 +212,10 @@ class WatchingWing:
         """Return the record that ranks of the round have different states; None if none have, or it is recorded."""
         return None
 
+    def late(self) -> tuple[str, str]:
+        """Return the node that was late in the current or last round, and how late; else two empty texts."""
+        return "", ""
+
     def laggard(self) -> NodeDrained | None:
         """Return the drain of a late node, if the job wants that and can do without the node; else None."""
         return None

@@ -67,13 +67,7 @@ _TABLE: list[tuple[tuple[State, ...], Condition, State | None, Action, str]] = [
         do.end_as_abandoned,
         "{reasons.because}no node is left: all have gone, were lost or gave up",
     ),
-    (
-        (FORMING,),
-        when.suspected,
-        None,
-        preflights.begin_suspected,
-        "the last two rounds have failed of the network or a hang",
-    ),
+    ((FORMING,), when.suspected, None, preflights.begin_suspected, "{reasons.suspicion}"),
     ((FORMING,), when.full, STARTING, do.form_round, f"{_FORMED}, all that --nnodes allows{{reasons.resumes}}"),
     ((FORMING,), when.settled, STARTING, do.form_round, f"{_FORMED}{{reasons.resumes}}"),
     (
