@@ -19,7 +19,7 @@ from coordinatord.runtime.tasks import in_thread
 from nodeclient.core.host_health import GpuProcess, GpuUse
 from nodeclient.core.sweeping import FREE_BYTES
 from nodeclient.host.devices import Gpu, Host, visible_gpus
-from nodeclient.host.process_state import STAT_FLAGS, STAT_PARENT, STAT_STATE, open_files, stat_fields
+from nodeclient.host.process_state import STAT_FLAGS, STAT_PARENT, STAT_SESSION, STAT_STATE, open_files, stat_fields
 
 _ENDING_STATES = frozenset("DZX")
 """Waiting in the kernel, zombie and dead: the states of a killed process until the driver has released its memory."""
@@ -51,20 +51,23 @@ async def sample_gpus(
 
 def gpus_in_use(environ: Mapping[str, str], host: Host) -> tuple[GpuUse, ...]:
     """Return the GPUs visible to workers that have more than `FREE_BYTES` in use, by NVML."""
-    return uses_of(visible_gpus(environ, host), host)
+    return uses_of(visible_gpus(environ, host), host, os.getpid())
 
 
-def uses_of(gpus: Iterable[Gpu], host: Host) -> tuple[GpuUse, ...]:
-    """Return which of these GPUs have more than `FREE_BYTES` in use, and the processes that may have it."""
+def uses_of(gpus: Iterable[Gpu], host: Host, node: int) -> tuple[GpuUse, ...]:
+    """Return which of these GPUs have more than `FREE_BYTES` in use, and the processes that may have it.
+
+    `node` is the process that may have adopted orphans of its workers.
+    """
     used = [gpu for gpu in gpus if gpu.used_bytes > FREE_BYTES]
-    users = list(_users_of_cuda(host)) if used else []
+    users = list(_users_of_cuda(host, node)) if used else []
     return tuple(
         GpuUse(gpu.file or gpu.name, gpu.used_bytes, tuple(user for user, files in users if (gpu.file or "") in files))
         for gpu in used
     )
 
 
-def _users_of_cuda(host: Host) -> Iterator[tuple[GpuProcess, frozenset[str]]]:
+def _users_of_cuda(host: Host, node: int) -> Iterator[tuple[GpuProcess, frozenset[str]]]:
     """Yield the processes that have initialised CUDA, each with the names of its open device files.
 
     cuInit opens `nvidia-uvm`, and NVML does not. The name "" is among them, for a GPU whose file is not known.
@@ -73,16 +76,17 @@ def _users_of_cuda(host: Host) -> Iterator[tuple[GpuProcess, frozenset[str]]]:
         if not folder.name.isdigit():
             continue
         files = {path.name for path in open_files(folder) if path.parent == host.devices}
-        if "nvidia-uvm" in files and (process := _gpu_process(int(folder.name), host.processes)) is not None:
+        if "nvidia-uvm" in files and (process := _gpu_process(int(folder.name), host.processes, node)) is not None:
             yield process, frozenset({"", *files})
 
 
-def _gpu_process(pid: int, processes: Path) -> GpuProcess | None:
+def _gpu_process(pid: int, processes: Path, node: int) -> GpuProcess | None:
     fields = stat_fields(pid, processes)
     if not fields:
         return None
     ends = fields[STAT_STATE] in _ENDING_STATES or bool(int(fields[STAT_FLAGS]) & _PF_EXITING)
-    orphaned = int(fields[STAT_PARENT]) in {_INIT, os.getpid()}
+    parent, leads_session = int(fields[STAT_PARENT]), int(fields[STAT_SESSION]) == pid
+    orphaned = not leads_session if parent == node else parent == _INIT  # what the node itself starts leads a session
     with suppress(OSError):
         return GpuProcess(pid, _user_of(processes / str(pid)), left_behind=ends or orphaned)
     return None

@@ -100,7 +100,7 @@ def _gpus(environ: Mapping[str, str], host: Host) -> dict[str, Any]:
     gpus = visible_gpus(environ, host)
     return {
         "gpus": tuple(GpuFacts(gpu.name, gpu.pci_address, gpu.recovery) for gpu in gpus),
-        "in_use": uses_of(gpus, host),
+        "in_use": uses_of(gpus, host, os.getppid()),
     }
 
 

@@ -31,7 +31,7 @@ STATES = {
 HALTED = frozenset({"stopped", TRACED, "ended"})
 """The states of a process that reacts to nothing."""
 
-STAT_STATE, STAT_PARENT, STAT_FLAGS = 0, 1, 6
+STAT_STATE, STAT_PARENT, STAT_SESSION, STAT_FLAGS = 0, 1, 3, 6
 """Fields of /proc/PID/stat, see `stat_fields`."""
 
 _STAT_TIMES = slice(11, 15)

@@ -138,14 +138,31 @@ def test_a_process_that_is_ending_is_left_behind(host: Host, hold: Hold, tmp_pat
     )
 
 
-def test_an_orphan_that_this_process_has_adopted_is_left_behind(host: Host) -> None:
+FACTS_OF = """
+import sys
+from pathlib import Path
+from nodeclient.host.devices import Host
+from nodeclient.host.host_facts import read_facts
+folder, library = map(Path, sys.argv[1:])
+[use] = read_facts({}, {"CUDA_VISIBLE_DEVICES": "0"}, Host(folder, folder, str(library))).in_use
+print(*((process.pid, process.left_behind) for process in use.processes))
+"""
+
+
+@pytest.mark.parametrize("is_adopted", [True, False])
+def test_an_orphan_that_the_node_has_adopted_is_left_behind_and_a_program_that_it_has_started_is_not(
+    host: Host, *, is_adopted: bool
+) -> None:
     command: list[str | Path] = [sys.executable, "-c", HOLDER, host.devices / "nvidia-uvm", host.devices / "nvidia1"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=not is_adopted) as child:
         assert child.stdout
         child.stdout.readline()
         found = gpus_in_use({"CUDA_VISIBLE_DEVICES": "0"}, host)
+        reads = [sys.executable, "-c", FACTS_OF, host.devices, host.nvml]
+        as_fact = subprocess.check_output(reads, text=True)
         child.kill()
-    assert found == (GpuUse("nvidia1", GIB, (GpuProcess(child.pid, ME, left_behind=True),)),)
+    assert found == (GpuUse("nvidia1", GIB, (GpuProcess(child.pid, ME, left_behind=is_adopted),)),)
+    assert as_fact.strip() == str((child.pid, is_adopted))
 
 
 def test_only_gpus_that_workers_see_are_looked_at(host: Host) -> None:
