@@ -118,7 +118,7 @@ RIVALS := build/rivals
 
 rivals: setup $(RIVALS)/.complete  ## play one schedule of faults on this, torchrun, NVRx and torchft: half an hour
 	mkdir -p $(REPORTS)
-	$(BENCH).rivals --rivals $(RIVALS)/bin --json $(REPORTS)/schedule.json --plot docs/rivals.svg
+	$(BENCH).rivals --rivals $(RIVALS)/bin --json $(REPORTS)/schedule.json --svg docs/rivals.svg
 
 $(RIVALS)/.complete: Makefile
 	@$(PYTHON) -m venv $(RIVALS)
@@ -129,7 +129,7 @@ $(RIVALS)/.complete: Makefile
 
 policy: setup  ## play drawn faults under this policy for failures and three others, in simulated time
 	mkdir -p $(REPORTS)
-	$(BENCH).policy --json $(REPORTS)/policy.json
+	$(BENCH).policy --json $(REPORTS)/policy.json --svg docs/policy.svg
 
 SECONDS ?= 60
 

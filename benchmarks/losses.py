@@ -17,6 +17,7 @@ from pathlib import Path
 from signal import SIGKILL, SIGTERM
 from typing import NamedTuple
 
+from plot import WIDTH, Chart, Series, draw
 from tables import BenchmarkError, Table, add_flags, errors_in_one_line, positive, runs_words, spread, write_report
 
 from tests.support.cluster import QUICK, Cluster, Node, cluster_of_its_own
@@ -142,55 +143,22 @@ def measure(dtype: str, changes: int, folder: Path) -> Run:
     return found
 
 
-WIDTH, HIGH, LOW, EDGE = 720, 260, 70, 40
-"""The sizes of the picture in pixels: the width of both parts, the height of each, and the edge around them."""
-
-STYLE = """
-  rect { fill: #fff } text { font: 12px system-ui, sans-serif; fill: #333 } path { fill: none; stroke: #1f4e8c }
-  .fixed { stroke: #f3b57a; stroke-width: 5 } .axis { stroke: #ddd } circle { fill: #c0392b }
-"""
-
-
 def picture(run: Run) -> str:
     """Return an SVG of the losses, and of the number of nodes below them."""
-    steps, loss_most, nodes_most = len(run.fixed), max(run.fixed), max(SIZES)
-    width, below = WIDTH + 2 * EDGE, HIGH + 2 * EDGE
-    height = below + LOW + EDGE
-
-    def at(step: int, value: float) -> str:
-        return f"{EDGE + step / steps * WIDTH:.1f} {EDGE + HIGH * (1 - value / loss_most):.1f}"
-
-    def at_nodes(step: int, value: int) -> str:
-        return f"{EDGE + step / steps * WIDTH:.1f} {below + LOW * (1 - value / nodes_most):.1f}"
-
-    def line(kind: str, *points: str) -> str:
-        return f"<path class='{kind}' d='M{'L'.join(points)}'/>"
-
-    def axis(begin: str, end: str, label: int) -> str:
-        x, y = begin.split()
-        return f"{line('axis', begin, end)}<text x='{x}' y='{y}' dx='-12'>{label}</text>"
-
+    steps = len(run.fixed)
     changes = [step for step in range(1, steps) if run.workers[step] != run.workers[step - 1]]
-    ends = list(pairwise([0, *changes, steps]))
-    some = range(0, steps, -(-steps // WIDTH))
-    kills = [at_nodes(step, run.workers[step - 1]).split() for step in run.killed]
-    above = f"the loss of each of {steps} steps: wide, of one worker; thin, of nodes that come and go"
-    words = f"the nodes that come and go, at {len(changes)} changes; at a dot, nodes are killed"
-    return "\n".join(
-        [
-            f"<svg xmlns='http://www.w3.org/2000/svg' width='{width}' height='{height}'><style>{STYLE}</style>",
-            "<rect width='100%' height='100%'/>",
-            f"<text x='{EDGE}' y='{EDGE / 2}'>{above}</text><text x='{EDGE}' y='{below - EDGE / 2}'>{words}</text>",
-            *(axis(at(0, loss), at(steps, loss), loss) for loss in range(int(loss_most) + 1)),
-            *(axis(at_nodes(0, nodes), at_nodes(steps, nodes), nodes) for nodes in range(nodes_most + 1)),
-            line("fixed", *(at(step, run.fixed[step]) for step in some)),
-            line("changed", *(at(step, run.changed[step]) for step in some)),
-            line("nodes", *(at_nodes(step, run.workers[begin]) for begin, end in ends for step in (begin, end))),
-            *(f"<circle cx='{x}' cy='{y}' r='4'/>" for x, y in kills),
-            "</svg>",
-            "",
-        ]
-    )
+    ends, some = pairwise([0, *changes, steps]), range(0, steps, -(-steps // WIDTH))
+    fixed, changed = ([(step, losses[step]) for step in some] for losses in (run.fixed, run.changed))
+    nodes = [(step, run.workers[begin]) for begin, end in ends for step in (begin, end)]
+    kills = [(step, run.workers[step - 1]) for step in run.killed]
+    losses, sizes = ({str(row): row for row in range(int(most) + 1)} for most in (max(run.fixed), max(SIZES)))
+    above = [Series("of one worker", fixed, "#f3b57a", 5), Series("of nodes that come and go", changed, width=1)]
+    below = [
+        Series(f"that come and go, at {len(changes)} changes", nodes),
+        Series("that are killed", kills, "#c0392b", 0),
+    ]
+    columns = {"0": 0, f"{steps} steps": steps}
+    return draw(Chart("the losses:", losses, columns, above), Chart("nodes:", sizes, columns, below, height=70))
 
 
 def main() -> None:

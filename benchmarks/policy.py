@@ -17,10 +17,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import count, product
+from math import log10
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from msgspec.structs import replace
+from plot import COLOURS, Chart, Series, draw
 from policy_traces import DAY_S, FAMILIES, HOUR_S, TOLD, TRACEBACK, Family, Fault, Kind, draw_trace
 from tables import Table, add_flags, positive, spread, write_report
 
@@ -350,14 +353,26 @@ def tables(results: Sequence[Result]) -> list[Table]:
     for title, figure in FIGURES.items():
         table = Table(title, *(rules.name for rules in RULES))
         for family in FAMILIES:
-            cells = [
-                figure([each for each in results if (each.family, each.rules) == (family.name, rules.name)])
-                for rules in RULES
-            ]
+            cells = [figure(_own(results, family, rules)) for rules in RULES]
             if any(cells):
                 table.add(family.name, *cells)
         shown.append(table)
     return shown
+
+
+def picture(results: Sequence[Result]) -> str:
+    """Return an SVG of the time that is lost: a row for each family, a dot for each policy."""
+    rows = {family.name: -number for number, family in enumerate(FAMILIES)}
+    columns = {f"{share:.0%}": log10(share) for share in (0.01, 0.03, 0.1, 0.3, 1)}
+    dots = []
+    for rules, colour in zip(RULES, COLOURS, strict=True):
+        lost = [1 - fmean(each.ettr for each in _own(results, family, rules)) for family in FAMILIES]
+        dots.append(Series(rules.name, [*zip(map(log10, lost), rows.values(), strict=True)], colour, width=0))
+    return draw(Chart("time lost:", rows, columns, dots))
+
+
+def _own(results: Sequence[Result], family: Family, rules: Rules) -> list[Result]:
+    return [each for each in results if (each.family, each.rules) == (family.name, rules.name)]
 
 
 def _avoided(results: Sequence[Result]) -> str:
@@ -390,6 +405,7 @@ def main() -> None:
     """Run as the flags say."""
     parser = argparse.ArgumentParser(prog="policy", description="Play drawn faults under policies for failures.")
     parser.add_argument("--days", type=positive, default=73, help="of each job (default: 73, as in Lablup's trace)")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the time that is lost")
     add_flags(parser, repeat=3)
     options = parser.parse_args()
     cases = list(product(FAMILIES, RULES, range(options.repeat), [float(options.days)]))
@@ -399,6 +415,8 @@ def main() -> None:
     took_s = time.monotonic() - began
     print(*tables(results), sep="\n\n")
     print(f"\n{len(cases) * options.days:,} days of jobs in {took_s:.0f} s: {_a_minute(cases, took_s):,.0f} a minute")
+    if options.svg:
+        options.svg.write_text(picture(results))
     write_report(options.json, "policy", [asdict(result) for result in results])
 
 

@@ -19,7 +19,6 @@ parts: Any = importlib.import_module("benchmarks.recovery_parts")
 """Not imported as others are, since for mypy it is a script beside other scripts."""
 schedule: Any = importlib.import_module("benchmarks.rivals.schedule")
 scores: Any = importlib.import_module("rivals.score")
-plots: Any = importlib.import_module("rivals.plot")
 
 
 def round_of(name: str, first: int, last: int, began: float, world_size: int = 2) -> Iterator[Any]:
@@ -46,7 +45,7 @@ def test_the_pause_the_steps_done_again_and_goodput_are_those_of_the_marks() -> 
     assert (found.redone, found.by_hand, found.pauses(deed), found.named(named.RIGHT)) == (3, 0, [14.0], 1)
     assert found.goodput == pytest.approx(20 / 32)
     assert found.progress[-1] == (32.0, 20)
-    assert plots.plot([found]).count("<polyline") == 1
+    assert scores.picture([found]).count("<polyline") == 1
 
 
 @pytest.mark.long

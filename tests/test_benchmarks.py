@@ -133,10 +133,11 @@ def test_a_heartbeat_costs_no_more_than_a_few_bare_messages(tmp_path: Path) -> N
 
 
 def test_policies_for_failures_are_compared_on_drawn_faults(tmp_path: Path) -> None:
-    printed, runs = run("policy", tmp_path, "--days", "2")
+    picture = tmp_path / "policy.svg"
+    printed, runs = run("policy", tmp_path, "--days", "2", "--svg", str(picture))
     assert "time that makes progress" in printed
     ours = {each["family"]: each for each in runs if each["rules"] == "coordinatord"}
-    assert len(runs) == 4 * len(ours)
+    assert len(runs) == 4 * len(ours) == picture.read_text().count("<circle"), "with --repeat 1"
     assert ours["poison script"]["quarantined"] == 0
     assert ours["bug at the start"]["bug_rounds"] == ours["bug after a day"]["bug_rounds"] == 2
     assert [each for each in runs if each["ettr"] > ours[each["family"]]["ettr"] + 0.001] == []

@@ -24,9 +24,8 @@ from launchers import NodeclientJob, prepare, running_job
 from recovery_jobs import START_WITHIN_S, Job
 from recovery_parts import of_round, steps
 from rival_jobs import NAMES, RIVALS, add_rivals_flag, without_missing
-from rivals.plot import plot
 from rivals.schedule import Deed, Planned, draw
-from rivals.score import Episode, Named, Score, score
+from rivals.score import Episode, Named, Score, picture, score
 from tables import BenchmarkError, Table, add_json_flag, errors_in_one_line, positive, spread, write_report
 
 from tests.support.programs import kill_quietly
@@ -248,7 +247,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--launcher", choices=LAUNCHERS, action="append", help="only this one; may be repeated")
     parser.add_argument("--deeds", type=positive, default=12, help="how many (default: 12)")
     parser.add_argument("--seed", type=int, default=1, help="of the schedule (default: 1)")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the steps over time into this SVG file")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the steps over time into this SVG file")
     add_rivals_flag(parser)
     options = parser.parse_args(arguments)
     schedule = draw(options.seed, options.deeds)
@@ -259,8 +258,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         bugs = [play_bug(launcher, options.rivals) for launcher in launchers]
     print(report(scores, bugs))
     write_report(options.json, "rivals", [*map(asdict, scores), *map(asdict, bugs)])
-    if options.plot is not None:
-        options.plot.write_text(plot(scores))
+    if options.svg:
+        options.svg.write_text(picture(scores))
 
 
 if __name__ == "__main__":

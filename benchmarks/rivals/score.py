@@ -11,6 +11,7 @@ from enum import StrEnum
 from itertools import groupby, pairwise
 from statistics import median
 
+from plot import COLOURS, Chart, Series, draw
 from recovery_parts import Mark, of_round, steps
 from rivals.schedule import Deed
 
@@ -69,6 +70,13 @@ class Score:
     def named(self, named: Named) -> int:
         """Return how often the cause of a fault was named so."""
         return sum(episode.named is named for episode, _, _ in self.episodes if episode.deed.is_fault)
+
+
+def picture(scores: Sequence[Score]) -> str:
+    """Return an SVG: seconds to the right, the newest step upwards, and a line for each launcher."""
+    lines = [Series(each.launcher, each.progress, colour) for each, colour in zip(scores, COLOURS, strict=False)]
+    longest, most = max(each.elapsed_s for each in scores), max(each.progress[-1][1] for each in scores)
+    return draw(Chart("steps", {"0": 0, f"{most:,}": most}, {"0": 0, f"{longest:.0f} s": longest}, lines))
 
 
 def score(launcher: str, marks: Sequence[Mark], episodes: Sequence[Episode]) -> Score:
