@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import errno
 from dataclasses import dataclass
-from typing import Any
+from typing import get_args
 
 from workerlib.contract.packets import PacketCodec
 
@@ -247,27 +247,7 @@ Message = (
     | Checkpointed
 )
 
-_KINDS: dict[str, type[Any]] = {
-    "hello": Hello,
-    "reserve": Reserve,
-    "reserved": Reserved,
-    "refused": RefusedMemory,
-    "restore": AskRestore,
-    "resume": ResumeFrom,
-    "first_state": FirstState,
-    "compared": Comparison,
-    "unkept": Unkept,
-    "save": SaveNow,
-    "halt": HaltAt,
-    "halted": Halted,
-    "saved": Saved,
-    "not_saved": NotSaved,
-    "interval": Interval,
-    "checkpointing": Checkpointing,
-    "checkpointed": Checkpointed,
-}
-
-CODEC = PacketCodec[Message](_KINDS, Part, DESCRIPTORS_MAX)
+CODEC = PacketCodec[Message](get_args(Message), Part, DESCRIPTORS_MAX)
 
 encode = CODEC.encode
 

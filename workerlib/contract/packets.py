@@ -6,7 +6,7 @@ Standard library only. The receiver ends the connection after a packet that is m
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, fields
 from typing import Any, Generic, TypeVar
 
@@ -32,18 +32,17 @@ class ChannelError(ValueError):
 class PacketCodec(Generic[Message]):
     """Encodes and decodes the messages of one kind of connection."""
 
-    def __init__(self, kinds: Mapping[str, type[Any]], nested: type[Any] | None = None, nested_max: int = 0) -> None:
-        """Take the dataclasses of the messages by their names in a packet.
+    def __init__(self, kinds: Iterable[type[Any]], nested: type[Any] | None = None, nested_max: int = 0) -> None:
+        """Take the dataclasses of the messages, whose names stand in the packets.
 
         A field may also hold at most `nested_max` objects of the dataclass `nested`.
         """
-        self._kinds = kinds
-        self._names = {kind: name for name, kind in kinds.items()}
+        self._kinds = {kind.__name__: kind for kind in kinds}
         self._nested, self._nested_max = nested, nested_max
 
     def encode(self, message: Message) -> bytes:
         """Return a packet."""
-        return json.dumps({self._names[type(message)]: asdict(message)}, separators=(",", ":")).encode()  # type: ignore[call-overload]  # a dataclass
+        return json.dumps({type(message).__name__: asdict(message)}, separators=(",", ":")).encode()  # type: ignore[call-overload]  # a dataclass
 
     def decode(self, packet: bytes) -> Message:
         """Return the message in a packet. Raises `ChannelError`."""

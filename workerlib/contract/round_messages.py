@@ -17,6 +17,7 @@ Standard library only. The worker connects to the Unix SOCK_SEQPACKET socket tha
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import get_args
 
 from workerlib.contract.packets import PacketCodec
 
@@ -94,15 +95,4 @@ class NextRound:
 
 RoundMessage = CanStay | AskToLeave | Failed | Aborting | Aborted | Left | Refusing | NextRound
 
-ROUND_CODEC = PacketCodec[RoundMessage](
-    {
-        "staying": CanStay,
-        "leave": AskToLeave,
-        "failed": Failed,
-        "aborting": Aborting,
-        "aborted": Aborted,
-        "left": Left,
-        "refusing": Refusing,
-        "next": NextRound,
-    }
-)
+ROUND_CODEC = PacketCodec[RoundMessage](get_args(RoundMessage))

@@ -87,29 +87,29 @@ def test_a_message_about_rounds_is_read_as_it_was_written(message: RoundMessage)
         (CODEC, b"[]", "not one message"),
         (CODEC, b'{"a":{},"b":{}}', "not one message"),
         (CODEC, b'{"launch":{}}', "no message has the name 'launch'"),
-        (CODEC, b'{"hello":{"local_rank":0}}', "other fields than local_rank, round, pid"),
-        (CODEC, b'{"hello":{"local_rank":true,"round":1,"pid":1}}', "Hello.local_rank"),
-        (CODEC, b'{"hello":{"local_rank":-1,"round":1,"pid":1}}', "Hello.local_rank"),
-        (CODEC, b'{"checkpointed":{"step":-1,"asked":0}}', "Checkpointed.step"),
-        (CODEC, b'{"interval":{"steps":-1,"seconds":0,"skipped":0}}', "Interval.steps"),
-        (CODEC, b'{"halt":{"number":1,"step":-2}}', "HaltAt.step"),
-        (CODEC, b'{"saved":{"step":1,"seconds":NaN,"length":1,"asked":0}}', "Saved.seconds"),
+        (CODEC, b'{"Hello":{"local_rank":0}}', "other fields than local_rank, round, pid"),
+        (CODEC, b'{"Hello":{"local_rank":true,"round":1,"pid":1}}', "Hello.local_rank"),
+        (CODEC, b'{"Hello":{"local_rank":-1,"round":1,"pid":1}}', "Hello.local_rank"),
+        (CODEC, b'{"Checkpointed":{"step":-1,"asked":0}}', "Checkpointed.step"),
+        (CODEC, b'{"Interval":{"steps":-1,"seconds":0,"skipped":0}}', "Interval.steps"),
+        (CODEC, b'{"HaltAt":{"number":1,"step":-2}}', "HaltAt.step"),
+        (CODEC, b'{"Saved":{"step":1,"seconds":NaN,"length":1,"asked":0}}', "Saved.seconds"),
         (
             CODEC,
             json.dumps(
-                {"resume": {"round": 1, "step": 1, "world_size": 1, "parts": [{}] * 65, "more": False}}
+                {"ResumeFrom": {"round": 1, "step": 1, "world_size": 1, "parts": [{}] * 65, "more": False}}
             ).encode(),
             "parts",
         ),
-        (ROUND_CODEC, b'{"hello":{"local_rank":0,"round":1,"pid":1}}', "no message has the name 'hello'"),
-        (ROUND_CODEC, b'{"staying":{"local_rank":0}}', "CanStay has other fields than local_rank, round, pid"),
-        (ROUND_CODEC, b'{"leave":{"round":-1,"planned":false}}', "AskToLeave.round"),
-        (ROUND_CODEC, b'{"failed":{"round":1,"error":"","lines":"x"}}', "Failed.lines"),
-        (ROUND_CODEC, b'{"failed":{"round":1,"error":"","lines":[1]}}', "Failed.lines"),
-        (ROUND_CODEC, b'{"aborted":{"round":1,"took_s":-1}}', "Aborted.took_s"),
-        (ROUND_CODEC, b'{"left":{"round":"x"}}', "Left.round"),
-        (ROUND_CODEC, b'{"next":{"round":1,"environ":{"RANK":1}}}', "NextRound.environ"),
-        (ROUND_CODEC, b'{"next":{"round":1,"environ":[]}}', "NextRound.environ"),
+        (ROUND_CODEC, b'{"Hello":{"local_rank":0,"round":1,"pid":1}}', "no message has the name 'Hello'"),
+        (ROUND_CODEC, b'{"CanStay":{"local_rank":0}}', "CanStay has other fields than local_rank, round, pid"),
+        (ROUND_CODEC, b'{"AskToLeave":{"round":-1,"planned":false}}', "AskToLeave.round"),
+        (ROUND_CODEC, b'{"Failed":{"round":1,"error":"","lines":"x"}}', "Failed.lines"),
+        (ROUND_CODEC, b'{"Failed":{"round":1,"error":"","lines":[1]}}', "Failed.lines"),
+        (ROUND_CODEC, b'{"Aborted":{"round":1,"took_s":-1}}', "Aborted.took_s"),
+        (ROUND_CODEC, b'{"Left":{"round":"x"}}', "Left.round"),
+        (ROUND_CODEC, b'{"NextRound":{"round":1,"environ":{"RANK":1}}}', "NextRound.environ"),
+        (ROUND_CODEC, b'{"NextRound":{"round":1,"environ":[]}}', "NextRound.environ"),
     ],
 )
 def test_what_is_no_message_is_refused(codec: PacketCodec[Any], packet: bytes, words: str) -> None:
@@ -118,7 +118,7 @@ def test_what_is_no_message_is_refused(codec: PacketCodec[Any], packet: bytes, w
 
 
 def test_a_text_and_a_traceback_have_a_limit() -> None:
-    packet = json.dumps({"failed": {"round": 1, "error": "e" * 9_999, "lines": ["l" * 9_999] * 999}}).encode()
+    packet = json.dumps({"Failed": {"round": 1, "error": "e" * 9_999, "lines": ["l" * 9_999] * 999}}).encode()
     failed = ROUND_CODEC.decode(packet)
     assert isinstance(failed, Failed)
     assert (len(failed.error), len(failed.lines), len(failed.lines[0])) == (WORDS_MAX, LINES_MAX, WORDS_MAX)
