@@ -165,7 +165,6 @@ def _close_in_child() -> None:
 
 
 def _close() -> None:
-    """Close the connection and the pipe, if they are open."""
     connection, *pipe = _open or [None]
     _open.clear()
     if connection is not None:
@@ -225,7 +224,6 @@ def _network_bytes() -> int:
 
 
 def _threads() -> list[dict[str, Any]]:
-    """Return the stacks of all other threads, that of the main thread first."""
     threading = sys.modules.get("threading")
     names, main = {}, 0
     if threading is not None:

@@ -208,7 +208,6 @@ def _stdout_is_log() -> bool:
 
 
 def _next_signal() -> asyncio.Future[None]:
-    """Return a future that the next SIGTERM or SIGINT sets."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[None] = loop.create_future()
     for signum in (signal.SIGTERM, signal.SIGINT):
@@ -217,7 +216,6 @@ def _next_signal() -> asyncio.Future[None]:
 
 
 def _status(server: Server) -> str:
-    """Return a line for `systemctl status` about the jobs."""
     machine = server.driver.machine
     live = [run for run in machine.jobs.values() if not run.durable.state.ended]
     nodes = sum(len(run.members) for run in live)

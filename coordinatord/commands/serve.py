@@ -42,7 +42,6 @@ def run(settings: ServeConfig) -> int:
 
 
 def _open_store(settings: ServeConfig) -> Store:
-    """Open the store, and start to load it."""
     if settings.state_dir is None:
         log.info(
             "state is kept in memory only: a restart of coordinatord forgets the jobs", extra=fields("state_in_memory")

@@ -53,7 +53,6 @@ def change_tokens(config: TokenConfig) -> int:
 
 
 def _table(tokens: Iterable[KnownToken]) -> str:
-    """Return a table of tokens with a header."""
     rows = [("NAME", "ROLE", "JOBS", "MADE", "STATE")]
     for token in tokens:
         state = "valid" if token.revoked_at is None else f"revoked {moment(local(token.revoked_at))}"

@@ -203,7 +203,6 @@ def _add_preflights(parser: SettingsParser) -> None:
 
 
 def _number(text: str, least: float, most: float) -> float:
-    """Parse a number in a range."""
     try:
         number = float(text)
     except ValueError:

@@ -93,7 +93,6 @@ def state_dir(parser: SettingsParser, given: argparse.Namespace, environ: Mappin
 
 
 def _default_state_dir(parser: SettingsParser, environ: Mapping[str, str]) -> tuple[Path, str]:
-    """Return the default state directory, and the setting that determines it."""
     if of_systemd := environ.get("STATE_DIRECTORY", "").partition(":")[0]:
         return Path(of_systemd), "environment variable STATE_DIRECTORY"
     base = Path(environ.get("XDG_STATE_HOME") or ".")

@@ -80,7 +80,6 @@ def _read_command(
 
 
 def _make_parser(environ: Mapping[str, str]) -> tuple[SettingsParser, Mapping[str, SettingsParser]]:
-    """Return the parser of the program, and those of its commands."""
     parser = SettingsParser(
         prog="coordinatord",
         usage="coordinatord [flags]\n       coordinatord state|store|replay|token [flags]",

@@ -381,7 +381,6 @@ class Coordinator:
         actions.lose(run, member, reason, decision)
 
     def _forget(self, run: Run, member: Member, decision: Decision) -> None:
-        """Remove a member, and close its session."""
         self._leases.discard((run.id, member.node))
         run.remove(member)
         decision.close(member)

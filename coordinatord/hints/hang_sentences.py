@@ -69,7 +69,6 @@ def never_completes(place: WaitPlace, groups: int, stuck: Sequence[SeenWorker], 
 
 
 def _describe_culprits(kind: HangKind, culprits: Sequence[SeenWorker]) -> str:
-    """Describe what the culprits do, and where the first of them does it."""
     alone, first = len(culprits) == 1, culprits[0].now
     if first is None or kind is HangKind.ABSENT:
         return f"{'does' if alone else 'do'} not answer"
@@ -120,7 +119,6 @@ def _lasting(waiting: Sequence[SeenWorker]) -> str:
 
 
 def _describe_waiting(waiting: Sequence[SeenWorker]) -> str:
-    """Describe where the other workers wait, or where most of them do."""
     [(place, number)] = Counter(wait_place(collective_of(worker)) for worker in waiting).most_common(1)
     if len(waiting) == 1:
         return f"rank {waiting[0].rank} waits in {_name(place)}"

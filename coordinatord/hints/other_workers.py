@@ -48,7 +48,6 @@ def stragglers(report: Report) -> str:
 
 
 def _first_of(texts: Sequence[str]) -> str:
-    """Join the first texts, and count the others."""
     more = len(texts) - NAMED_MAX
     if more <= 0:
         return ", ".join(texts)

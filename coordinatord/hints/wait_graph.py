@@ -220,7 +220,6 @@ def _last_components(begin: Iterable[Node], successors: Callable[[Node], Iterabl
 
 
 def _pop_through(stack: list[Node], last: Node) -> set[Node]:
-    """Pop and return the top of a stack, down to this node."""
     popped: set[Node] = set()
     while last not in popped:
         popped.add(stack.pop())

@@ -226,11 +226,9 @@ class Security:
 
 
 def _first(role: Role) -> str:
-    """Return the name of the first token for a role."""
     return f"first-{role}"
 
 
 def _file_of(tokens: list[AccessToken]) -> str:
-    """Return the content of a file with tokens."""
     comment = f"# Tokens of the coordinatord on {socket.gethostname()}. Each of them lets its bearer in."
     return "\n".join([comment, *(token.text for token in tokens), ""])

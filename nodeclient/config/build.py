@@ -187,7 +187,6 @@ def _may_start_coordinator(access: AccessSettings, remarks: list[str]) -> bool:
 def _address_of_interface(
     parser: SettingsParser, interface: str | None, environ: Mapping[str, str], remarks: list[str]
 ) -> str | None:
-    """Return the address of the workers' network interface, if one is named."""
     if interface is None:
         return None
     if interface not in interfaces():
@@ -274,7 +273,6 @@ def _scheduler(
 def _scheduler_value(
     from_scheduler: Mapping[str, SchedulerValue], key: str, noun: str, remarks: list[str]
 ) -> str | None:
-    """Return one value of the scheduler, and add a remark about it."""
     if key not in from_scheduler:
         return None
     remarks.append(f"{noun} {from_scheduler[key].value} from {from_scheduler[key].source}")

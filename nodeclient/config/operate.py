@@ -410,7 +410,6 @@ def _line(
     *,
     needs_coordinator: bool = True,
 ) -> CommandLine[OperateConfig]:
-    """Return a command line with the common flags after its own."""
 
     def add(parser: SettingsParser) -> None:
         add_flags(parser)

@@ -145,7 +145,6 @@ def _default_coordinators(parser: SettingsParser, given: argparse.Namespace, bac
 
 
 def _backend_remarks(backend: str, coordinators: tuple[Endpoint, ...], *, hosted: bool) -> tuple[str, ...]:
-    """Return remarks on the replacement for a backend of torchrun."""
     if backend == OURS:
         return ()
     where = _listed(coordinators)

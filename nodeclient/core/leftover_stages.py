@@ -107,7 +107,6 @@ class Leftovers:
         return min((self._until(mark, stage) for mark, stage in self._stages.items() if stage in NEXT), default=None)
 
     def _until(self, mark: str, stage: LeftoverStage) -> float:
-        """Return when the stage of a worker's leftovers ends."""
         since = self._since[mark]
         if self._hurries:
             return since

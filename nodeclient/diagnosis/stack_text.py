@@ -141,7 +141,6 @@ def read_dump(text: str, folder: str) -> WorkerAnswer:
 
 
 def _is_debugged(frames: Iterable[Sequence[object]]) -> bool:
-    """Whether a thread is in a debugger, by its frames."""
     return any(_DEBUGGER.fullmatch(f"{_LIBRARIES.sub('', str(path))} {function}") for path, _, function in frames)
 
 

@@ -171,7 +171,6 @@ def _traces(lines: Sequence[str]) -> Iterator[LoggedError]:
 
 
 def _trace_at(lines: Sequence[str], index: int) -> LoggedError | None:
-    """Return the error that begins with this line, if any."""
     for pattern, read in _READERS.items():
         if pattern.fullmatch(lines[index]):
             return read(lines, index)
@@ -252,7 +251,6 @@ def _origin(lines: Sequence[str], header: int) -> _ErrorOrigin:
 
 
 def _next_in_chain(lines: Sequence[str], end: int) -> int | None:
-    """Return the index of the next exception of a chain, if any."""
     following = [at for at in range(end, len(lines)) if lines[at] and lines[at] != '"""'][:2]
     chained = len(following) == 2 and _CHAINED.fullmatch(lines[following[0]])  # noqa: PLR2004  # then the next header
     return following[1] if chained and _begins_another(lines[following[1]]) else None

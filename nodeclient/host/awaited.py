@@ -132,7 +132,6 @@ def _with_ancestors(pid: int, proc: Path) -> Iterator[int]:
 
 
 def _descriptors(pid: int, waits_in: str, proc: Path) -> list[int]:
-    """Return the descriptors that the main thread waits for."""
     first, second = _arguments(pid, proc) or (-1, 0)
     if _USES_FILE.fullmatch(waits_in):
         return [first]

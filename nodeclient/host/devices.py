@@ -142,7 +142,6 @@ def _visible(gpus: list[Gpu], listed: str | None) -> list[Gpu]:
 
 
 def _named(gpus: list[Gpu], entry: str) -> Gpu | None:
-    """Return the GPU with this number, or the only one with this prefix of the UUID."""
     if entry.startswith("GPU-"):
         if not any(gpu.name.startswith("GPU-") for gpu in gpus):
             # Without known UUIDs, the user's entry counts as the UUID of a GPU.

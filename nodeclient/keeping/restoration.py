@@ -283,7 +283,6 @@ class Resuming:
         self._answer_all()
 
     def _resumption(self, resume: Resume, restoration: Restoration, took_s: float) -> str:
-        """Return the notice that all parts of the round are ready."""
         ready = restoration.ready
         redone = f", {redone_words(resume.redone)}" if resume.round else ""  # nothing is said of an earlier run
         lacking = f", without {self._unkept}" if self._unkept else ""
@@ -298,7 +297,6 @@ class Resuming:
         return f"{text}: all of it is on this host"
 
     def _answer_all(self) -> None:
-        """Answer the waiting workers, if the answer is ready."""
         if self._answer is None:
             return
         ready = [] if self._restoration is None else self._restoration.ready.parts

@@ -211,7 +211,6 @@ def _round(job: JobStatus) -> str:
 
 
 def _progress(job: JobStatus) -> str:
-    """Return the job's progress, and the share of training in its time."""
     parts = []
     step, pace = job.progress.step, job.progress.steps_per_s
     if step is not None:
@@ -291,7 +290,6 @@ def _node_lines(job: JobStatus, output: TerminalInfo, rows_max: int | None, hint
 
 
 def _lost_node(lost: LostStatus) -> NodeStatus:
-    """Return a lost node as a row of the table."""
     when = f"lost {duration(lost.lost_s)} ago" + (f", in round {lost.round}" if lost.round else "")
     reason = f"{when}: {lost.reason}"
     return NodeStatus(node=lost.node, host=lost.host, address="-", state="lost", reason=reason, last_seen_s=lost.lost_s)

@@ -70,7 +70,6 @@ def _group(group: StackGroup) -> Iterator[str]:
 
 
 def _collectives(workers: Sequence[StackedWorker]) -> Iterator[str]:
-    """Yield a line for each collective of these workers, with the longest wait."""
     places: dict[CollectiveStatus, list[StackedWorker]] = {}
     for worker in sorted(workers, key=lambda worker: -worker.collective.age_s if worker.collective else 0.0):
         if worker.collective is not None:
@@ -99,7 +98,6 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 
 def _process_states(workers: Sequence[StackedWorker]) -> str:
-    """Return the processes' states and kernel functions, and the CPU use."""
     states = list(dict.fromkeys(worker.state or "state not known" for worker in workers))
     waits = list(dict.fromkeys(worker.waits_in for worker in workers if worker.waits_in))
     most = max(worker.cpus for worker in workers)

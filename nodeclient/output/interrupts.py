@@ -116,7 +116,6 @@ class InterruptFilter(Sink):
             self._exception_line = text
 
     def _end_chain(self) -> None:
-        """End the chain, with or without a following line."""
         chain, self._chain = b"".join(self._chain), []
         if self._exception_line.startswith(_INTERRUPT):
             self._interrupted += chain

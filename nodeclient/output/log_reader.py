@@ -167,7 +167,6 @@ def _file_id(file: _OpenLogFile, offset: int) -> int:
 
 
 def _bytes(files: Sequence[_OpenLogFile], start: int, size: int) -> bytes:
-    """Return at most `size` bytes from an offset of the log."""
     data = b""
     for file in files:
         at = start + len(data) - file.start

@@ -183,7 +183,6 @@ async def _start_at(child: _Child, port: int) -> bool:
 
 
 def _is_taken(port: int) -> bool:
-    """Whether a program listens at this port, at any address."""
     try:
         PortReservation(port).close()  # old connections that have ended are not in the way
     except OSError as error:

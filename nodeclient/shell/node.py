@@ -395,7 +395,6 @@ class Node:
         return self._keeper.complete(self._setup.slots.complete(observed))
 
     def _status(self) -> str:
-        """Return a line for `systemctl status` about the state of this node."""
         observed = self._participation.agent.observed(self._now, beat=False)
         return notices.status(
             observed, self._setup.assignment_in(observed.round), self._config.workers, self._console.waiting_for

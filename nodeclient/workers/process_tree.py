@@ -250,7 +250,6 @@ def _carries(pid: int, mark: str) -> bool:
 
 
 def _environ(pid: int) -> bytes:
-    """Return the environment of a process, if /proc shows it."""
     with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
         for thread in _threads(pid):
             with (

@@ -140,7 +140,6 @@ class _StorageConnection:
         return self.arena is not None and self.arena.sizes.generation >= length
 
     def _request(self, memory: Reserve) -> None:
-        """Request memory, and wait for the answer."""
         assert self._channel is not None  # noqa: S101 - else there is a refusal
         self._answered.clear()
         try:

@@ -192,7 +192,6 @@ def _dtype(name: str) -> torch.dtype:
 
 
 def _of_numpy(value: Any, path: str) -> Any:
-    """Return numpy's numbers as numbers, and its arrays as text."""
     if type(value).__module__ == "numpy":
         if hasattr(value, "dtype") and hasattr(value, "shape") and value.shape == () and not hasattr(value, "__len__"):
             item = value.item()

@@ -347,7 +347,6 @@ class StepSaver:
         self._report(NotSaved(problem))
 
     def _save_if_due(self) -> None:
-        """Save the big state, if the interval is over."""
         interval, arena = self.interval, self.memory.arena
         is_due = interval.end_step(self.last_step, time.monotonic())
         if arena is not None and is_due:

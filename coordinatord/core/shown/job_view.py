@@ -265,7 +265,6 @@ def _missing(run: Run) -> api.MissingStatus:
 
 
 def _failure(report: Report, run: Run, now: float) -> api.FailureStatus:
-    """Return a failure with its present age."""
     return replace(failure_status(report), age_s=round(aged_report(report, run, now).failure.age_s, 3))
 
 
@@ -393,7 +392,6 @@ def _late(run: Run) -> dict[str, api.LateStatus]:
 
 
 def _state_of_ready(run: Run) -> str:
-    """Return the state to show for all nodes that are ready."""
     if run.durable.state not in _AT_WORK:
         return str(MemberState.READY)
     is_spare = run.roll.round_size >= run.spec.nodes_max or run.spec.scale_up is ScaleUp.NEVER
@@ -459,7 +457,6 @@ def kept_view(run: Run) -> api.KeptStatus | None:
 
 
 def _node_kept_view(run: Run, member: Member) -> api.NodeKeptStatus | None:
-    """Return the kept state of a node; None if it has none."""
     kept = member.observed.kept
     if kept is None:
         return None

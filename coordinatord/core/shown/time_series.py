@@ -67,7 +67,6 @@ class TimeSeries:
         self._add_pace(sample.steps_per_s)
 
     def _halve(self) -> None:
-        """Merge each pair of points."""
         self.span_s *= 2
         if len(self.restarts) % 2:  # the last point is half of a longer one
             self._append(self.training_s[-1], self.restarts[-1])
@@ -97,7 +96,6 @@ class TimeSeries:
             self._append(sample.training_s, restarts)
 
     def _add_pace(self, pace: float | None) -> None:
-        """Include a pace in the mean of the last point."""
         if pace is not None:
             self._pace_sums[-1] += pace
             self._pace_counts[-1] += 1

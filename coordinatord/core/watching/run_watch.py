@@ -276,7 +276,6 @@ def _failure_of(run: Run, verdict: HangVerdict, look: AnsweredLook) -> WorkerFai
 
 
 def _frames(stacks: bytes) -> tuple[str, ...]:
-    """Return the stack of the main thread, as lines of text."""
     threads = unpack_stacks(stacks)
     return tuple(clip(frame, LINE_MAX) for frame in threads[0][1][:LAST_LINES_MAX]) if threads else ()
 

@@ -61,7 +61,6 @@ class _PrintCompletion(argparse.Action):
 
 
 def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    """Yield the arguments of a parser, and those of its commands' parsers."""
     for action in parser._actions:  # noqa: SLF001 - shtab reads it as well
         yield action
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001

@@ -141,7 +141,6 @@ def _is_browser(request: web.Request) -> bool:
 
 
 def _host(header: str) -> str:
-    """Return the host of a `Host` header, without its port."""
     if header.startswith("["):
         return header[1:].partition("]")[0]
     return header.rpartition(":")[0] if ":" in header else header

@@ -207,7 +207,6 @@ class LiveUpdates:
             await self._pause(topics, sent_at + ALIVE_S)
 
     async def _renew(self, topic: _Topic, *, has_seen: bool) -> None:
-        """Make the next state of a topic, if it is due."""
         if self._due_at(topic, has_seen=has_seen) > self._driver.now:
             return
         await self._driver.written()

@@ -147,7 +147,6 @@ class LogReading:
             yield LogPart(run=self.run, round=self.round, note=text)
 
     async def _parts_of_round(self, logs: Sequence[_Log]) -> AsyncIterator[LogPart | None]:
-        """Yield parts of these logs until their end."""
         while not self.is_interrupted:
             # Read before the logs, so that the last pass also gets the output before the end.
             version, is_last = self._change_signal.version, self._is_over or self._has_next_round
@@ -184,7 +183,6 @@ class LogReading:
 
     @property
     def _is_over(self) -> bool:
-        """Whether the wanted logs have ended."""
         durable = self._run.durable
         if not self._query.follow or self._earlier_run or durable.state.ended:
             return True
@@ -194,7 +192,6 @@ class LogReading:
 
     @property
     def _has_next_round(self) -> bool:
-        """Whether there is a later round to continue with."""
         follows_rounds = self._query.follow and self._query.round is None and not self._earlier_run
         return follows_rounds and self._run.durable.round != self.round
 

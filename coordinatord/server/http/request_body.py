@@ -42,7 +42,6 @@ async def read_body(request: web.Request, make: Callable[[object], Made]) -> Mad
 
 
 def _why(error: Exception) -> str:
-    """Explain why a body is invalid."""
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     if isinstance(error, web.RequestPayloadError):

@@ -66,7 +66,6 @@ class SeriesSampler:
         return sampled.series
 
     def _drop_old(self) -> None:
-        """Drop runs that the machine no longer has."""
         known = {run.id for run in self._driver.machine.jobs.values()}
         self._series = {run: sampled for run, sampled in self._series.items() if run in known}
 

@@ -156,7 +156,6 @@ class NodeSessions:
     # Effects of the driver
 
     def _send(self, effect: Send) -> None:
-        """Send a message, unless the session has ended."""
         session = self._joined.get(effect.session)
         if session is not None:
             session.put_frame(session.frame_for(effect.message))
@@ -280,7 +279,6 @@ class NodeSessions:
         self._refuse_before_join(session, Refused(RefusalCode.MALFORMED, text, retry=True))
 
     def _refuse_before_join(self, session: NodeSession, refused: Refused) -> None:
-        """Refuse a session that has not joined, and log why."""
         peer = session.address("peername")
         # A node of another release retries again and again, so the same text is logged once.
         is_new = self._refusal_log.of_peers.is_new(peer, refused.message)

@@ -52,7 +52,6 @@ class Revocations:
 
 
 def _log_change(before: Iterable[KnownToken], now: Iterable[KnownToken]) -> None:
-    """Log which tokens are new, and which are no longer valid."""
     was, valid = valid_names(before), valid_names(now)
     new, old = (valid - was, "valid from now on"), (was - valid, "no longer valid")
     for level, (names, text) in ((logging.INFO, new), (logging.WARNING, old)):

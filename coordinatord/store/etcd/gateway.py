@@ -144,7 +144,6 @@ class Gateway:
             key = found[-1].key + b"\0" if found else key
 
     async def _send(self, base: str, path: str, body: Mapping[str, Any], within_s: float | None) -> Any:
-        """Send a request to one member."""
         try:
             async with asyncio.timeout(within_s):
                 return await self._send_as_user(base, path, body)

@@ -120,7 +120,6 @@ def _inherited() -> dict[str, str]:
 
 
 def _remove_settings(environ: MutableMapping[str, str], pythonpath: str | None) -> None:
-    """Remove all traces of the hook from an environment."""
     del environ[SETTINGS_VARIABLE]
     if pythonpath is None:
         del environ["PYTHONPATH"]
@@ -129,7 +128,6 @@ def _remove_settings(environ: MutableMapping[str, str], pythonpath: str | None) 
 
 
 def _forget_hook(hook: str) -> None:
-    """Remove all traces of the hook from the interpreter."""
     sys.path.remove(hook)
     sys.path_importer_cache.pop(hook, None)
     for name in ("sitecustomize", *HOOK_MODULES):

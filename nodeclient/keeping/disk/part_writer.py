@@ -81,7 +81,6 @@ def _write(
     blocks: Sequence[memoryview | bytes],
     progress: Progress,
 ) -> None:
-    """Write a file, and its note with the size and the crc32."""
     written = write_file(folder / name, blocks, progress)
     _check_unchanged(held)
     part = PartFile(name, contents, held.commit.rank, held.commit.shard, written.size, written.crc)

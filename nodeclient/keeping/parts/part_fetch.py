@@ -63,7 +63,6 @@ def fetch(
 
 
 def _request(source: KeptSource, name: PartName, given_up: Event) -> tuple[socket.socket, Exchange]:
-    """Connect to the holder of a part and request it."""
     connection = socket.create_connection((source.address, source.port), timeout=REQUEST_WITHIN_S)
     try:
         nonce = _receive(connection, NONCE_BYTES, time.monotonic() + REQUEST_WITHIN_S, given_up)

@@ -276,7 +276,6 @@ class Run:
         return min((step for step in (known, self.progress.gone_step) if step is not None), default=None)
 
     def _furthest_of(self, members: Iterable[Member]) -> int | None:
-        """Return the furthest step of these members, and of those that are no longer members."""
         known = furthest_step((member.observed for member in members), self.id, self.durable.round)
         return max((step for step in (known, self.progress.furthest) if step is not None), default=None)
 

@@ -312,7 +312,6 @@ def loss_reason(member: Member) -> str:
 
 
 def _round_fields(run: Run, reason: Reason) -> tuple[str, str, str, int]:
-    """Return the fields with which all records of the present round begin."""
     return run.job, run.id, reason.sentence, run.durable.round
 
 

@@ -114,7 +114,6 @@ def _restart(run: Run, request: Request, decision: Decision) -> Reply:
 
 
 def _skip_pause(run: Run, request: Request, now: float) -> Reply:
-    """Skip the pause before the next round of a run that has no round at work."""
     on_its_way = f"job {run.job} is on its way to another round already: {run.durable.reason}"
     if run.durable.state is State.STOPPING and not run.durable.planned and not run.restart_asked:
         return _request_restart(run, request, f"{on_its_way}; it follows without a pause")

@@ -186,7 +186,6 @@ def _must_be_recorded(run: Run, member: Member, observed: Observed) -> bool:
 
 
 def _reports_first_step(run: Run, member: Member, observed: Observed) -> bool:
-    """Whether a member reports the first step of the round that runs."""
     if not observed.steps or run.durable.stepped or run.durable.state is not State.RUNNING:
         return False
     return _is_about_this_round(run, member, observed) and any(step is not None for step in observed.steps)

@@ -99,7 +99,6 @@ class RoundHistory:
         self._rounds.append(Round(record.round, record.nodes, record.workers, formed, self._spent, at))
 
     def _close(self, record: RoundEnded | RunEnded) -> None:
-        """End the round, by itself or with its run."""
         if current := self.current:
             if isinstance(record, RoundEnded):
                 current.number, current.charged = record.round, record.charged  # nodes may have known of a later number
