@@ -18,6 +18,7 @@ from coordinatord.protocol.fields import (
     RANKS_MAX,
     WINDOW_RESTARTS_MAX,
     WINDOW_S_MAX,
+    WORKERS_MAX,
 )
 from coordinatord.protocol.kept_state import KEEP_STEPS_MAX
 from coordinatord.runtime.settings import seconds
@@ -124,6 +125,11 @@ def rounds_kept(text: str) -> int | None:
 def steps_kept(text: str) -> int:
     """Parse an integer from 1 upward."""
     return _whole(text, 1, KEEP_STEPS_MAX, f"a number of steps, 1 to {KEEP_STEPS_MAX}")
+
+
+def slots(text: str) -> int:
+    """Parse the number of workers of a host."""
+    return _whole(text, 1, WORKERS_MAX, f"a number of workers, 1 to {WORKERS_MAX}")
 
 
 def _whole(text: str, least: int, most: int, expected: str) -> int:

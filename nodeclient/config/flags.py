@@ -78,7 +78,19 @@ def add_job_flags(parser: SettingsParser) -> None:
         by_default="never",
     )
     add("--role ROLE", "role of this node's workers", flag_values.name, default="default")
-    add("--node-rank N", "the group rank that this node asks for", flag_values.count)
+
+
+def add_identity_flags(parser: SettingsParser) -> None:
+    """Add the flags that tell one node from the others."""
+    parser.add_heading("which node this is")
+    parser.add_setting(
+        "--node-id ID",
+        "name of this node that outlives a restart",
+        flag_values.name,
+        prefix=PREFIX,
+        by_default="host name, random suffix",
+    )
+    parser.add_setting("--node-rank N", "the group rank that this node asks for", flag_values.count)
 
 
 def add_worker_flags(
@@ -205,17 +217,11 @@ def add_output_flags(parser: SettingsParser, *, template_variable: str) -> None:
 
 
 def add_node_flags(parser: SettingsParser) -> None:
-    """Add the flags without a counterpart in torchrun: names, topology, times and identity of a node."""
+    """Add the flags without a counterpart in torchrun: access, topology, checks, log and times of a node."""
     parser.add_heading("how the coordinator is spoken to")
     add_access_flags(parser)
     parser.add_heading("this node")
     add = partial(parser.add_setting, prefix=PREFIX)
-    add(
-        "--node-id ID",
-        "name of this node that outlives a restart",
-        flag_values.name,
-        by_default="host name, random suffix",
-    )
     add(
         "--interface NAME",
         "network interface that gloo and NCCL use, and at whose address other nodes reach this one",

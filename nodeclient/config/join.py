@@ -41,8 +41,11 @@ MOVED = {"--outage-grace": "it is a flag of coordinatord now, the same for all n
 """Former flags of ours."""
 
 
-def add_join_flags(parser: SettingsParser, nodes: str = "1:") -> None:
-    """Add the flags of `nodeclient join`; `nodes` is the default of `--nnodes`, for the help text."""
+def add_join_flags(parser: SettingsParser, nodes: str = "1:", *, of_one_node: bool = True) -> None:
+    """Add the flags of `nodeclient join`, or without those `of_one_node` only those that several nodes may share.
+
+    `nodes` is the default of `--nnodes`, for the help text.
+    """
     parser.usage = "nodeclient join --coord HOST[:PORT] [flags] -- COMMAND ..."
     parser.epilog = (
         f"{parser.epilog}\n"
@@ -58,16 +61,18 @@ def add_join_flags(parser: SettingsParser, nodes: str = "1:") -> None:
         array=joined,
         default=(),
     )
-    add("--standalone", "bring a coordinator along: a job on this host alone")
+    if of_one_node:
+        add("--standalone", "bring a coordinator along: a job on this host alone")
     add("--job-id ID", "nodes with the same id train together", flag_values.name, by_default=DEFAULT_JOB)
     flags.add_size_flags(parser, nodes=nodes, workers="one a GPU, else 1")
-    parser.add_heading("where nodes meet")
-    add(
-        "--advertise-addr ADDR",
-        "the address at which other nodes reach this one, if the one found is wrong",
-        flag_values.address,
-    )
     flags.add_job_flags(parser)
+    if of_one_node:
+        flags.add_identity_flags(parser)
+        parser.add_setting(
+            "--advertise-addr ADDR",
+            "the address at which other nodes reach this one, if the one found is wrong",
+            flag_values.address,
+        )
     flags.add_node_flags(parser)
     flags.add_output_flags(parser, template_variable="NODECLIENT_LOG_LINE_PREFIX_TEMPLATE")
     flags.add_worker_flags(parser)

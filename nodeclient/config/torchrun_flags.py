@@ -63,6 +63,7 @@ def _add_common(parser: SettingsParser) -> None:
     parser.add_heading("what most jobs need")
     flags.add_size_flags(parser, nodes="1", workers="1", workers_default="1")
     flags.add_job_flags(parser)
+    flags.add_identity_flags(parser)
     add_rendezvous_flags(parser)
     _add_program(parser)
     flags.add_output_flags(parser, template_variable="PET_LOG_LINE_PREFIX_TEMPLATE")

@@ -5,25 +5,21 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
 from msgspec import Struct
 
-from coordinatord.runtime.private_files import PrivateFileError, read_given
 from coordinatord.runtime.settings import SettingsParser, filled, folder, joined
 from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import AccessSettings
 from nodeclient.config import flag_values
 from nodeclient.config.access_flags import read_access
 from nodeclient.config.command_line import CommandLine
+from nodeclient.config.host_list import TrainingHost, read_hostfile, read_hosts
 from nodeclient.config.join import UNNAMED, add_join_flags, explain
 from nodeclient.config.join_config import DEFAULT_JOB
-from nodeclient.core.host_list import HostListError, TrainingHost, read_hostfile, read_hosts
-
-THIS_HOST = "localhost"
-"""The name of the host of `nodeclient up` itself."""
 
 OWN_HEADING = "the hosts"
 """The heading of the flags that `join` lacks."""
@@ -31,8 +27,8 @@ OWN_HEADING = "the hosts"
 _OWN = ("hosts", "hostfile", "coordinator_host", "remote_python", "workdir", "coord", "token_file")
 """The attributes of settings that are not passed on as they are."""
 
-_OF_ONE_NODE = ("standalone", "node_id", "node_rank", "advertise_addr")
-"""The attributes of settings that cannot be the same on all hosts."""
+_OF_ONE_NODE = frozenset({"--standalone", "--node-id", "--node-rank", "--advertise-addr"})
+"""The flags of `join` that cannot be the same on all hosts."""
 
 _OF_A_COORDINATOR = ("token_file", "authorities", "certificate", "key", "insecure")
 """The attributes of settings for a coordinator that somebody else has started."""
@@ -42,9 +38,6 @@ _PREFIX = "--log-line-prefix-template=[rank ${rank}] "
 
 _PLAIN_PATH = re.compile(r"[\w@%+=:,./ -]+", re.ASCII)
 """A path that all login shells read alike if it is quoted."""
-
-_NO_UTF_8 = re.compile("[\ud800-\udfff]")
-"""What Python makes of bytes that are not in UTF-8 (PEP 383)."""
 
 
 class UpConfig(Struct, frozen=True):
@@ -78,21 +71,21 @@ def _add_up_flags(parser: SettingsParser) -> None:
     add(
         "--hosts HOST[:SLOTS][,...]",
         "start a node on each, with so many workers",
-        _reader(read_hosts),
+        read_hosts,
         array=joined,
         default=(),
     )
     add(
         "--hostfile FILE",
         "the hosts in a file, as for DeepSpeed (gpu1 slots=8) or for MPI (gpu1:8)",
-        _reader(lambda path: read_hostfile(read_given(Path(path)))),
+        read_hostfile,
         default=(),
     )
     add(
         "--coordinator-host HOST",
         "where to start the coordinator, unless --coord names one",
         flag_values.name,
-        default=THIS_HOST,
+        default="localhost",
         by_default="this host",
     )
     add(
@@ -102,14 +95,18 @@ def _add_up_flags(parser: SettingsParser) -> None:
         by_default="the path of the one here",
     )
     add("--workdir DIR", "on the hosts, the directory of the workers", folder, by_default="the path of this one")
-    add_join_flags(parser, nodes="all hosts")
+    add_join_flags(parser, nodes="all hosts", of_one_node=False)
     parser.usage = "nodeclient up --hosts HOST[:SLOTS],... [flags] -- COMMAND ..."
 
 
 def _read_up(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> UpConfig:
     parser.exclude(given, "hosts", "hostfile", "give --hosts or --hostfile, and not both")
     flags = parser.given_flags()
-    _check_flags(parser, given, flags)
+    if given.coord and "coordinator_host" in flags:
+        parser.error("--coord names a coordinator that is there: leave --coordinator-host out")
+    for dest in _OF_A_COORDINATOR:
+        if dest in flags and not given.coord:
+            parser.error(f"{flags[dest]} is for a coordinator that is there: name it by --coord, or leave this out")
     hosts = given.hosts or given.hostfile
     if not hosts:
         parser.error("name the hosts: --hosts gpu1,gpu2, or --hostfile FILE")
@@ -127,7 +124,7 @@ def _read_up(parser: SettingsParser, given: argparse.Namespace, environ: Mapping
     passed_on = {dest: flag for dest, flag in (defaults | flags).items() if dest not in _OWN}
     workdir = (given.workdir or Path()).absolute()
     for word in (str(workdir), *passed_on.values(), *given.command):
-        if _NO_UTF_8.search(word):
+        if word != word.encode(errors="replace").decode():
             parser.error(f"{word!r} is not in UTF-8, so it cannot be sent to other hosts: rename it")
     return filled(
         UpConfig,
@@ -143,28 +140,8 @@ def _read_up(parser: SettingsParser, given: argparse.Namespace, environ: Mapping
     )
 
 
-def _check_flags(parser: SettingsParser, given: argparse.Namespace, flags: Mapping[str, str]) -> None:
-    """Refuse flags that do not fit to several hosts, or to the coordinator. Raises `SettingsError`."""
-    if given.coord and "coordinator_host" in flags:
-        parser.error("--coord names a coordinator that is there: leave --coordinator-host out")
-    for dest in _OF_ONE_NODE:
-        if dest in flags:
-            parser.error(f"{flags[dest]} is for one node, and up starts several: see nodeclient join")
-    for dest in _OF_A_COORDINATOR:
-        if dest in flags and not given.coord:
-            parser.error(f"{flags[dest]} is for a coordinator that is there: name it by --coord, or leave this out")
+def _explain(flag: str) -> str | None:
+    return f"{flag} is for one node, and up starts several" if flag in _OF_ONE_NODE else explain(flag)
 
 
-def _reader(read: Callable[[str], tuple[TrainingHost, ...]]) -> Callable[[str], tuple[TrainingHost, ...]]:
-    """Return a function that parses a flag, and raises what argparse expects."""
-
-    def read_flag(text: str) -> tuple[TrainingHost, ...]:
-        try:
-            return read(text)
-        except (HostListError, PrivateFileError) as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return read_flag
-
-
-COMMAND_LINES = {"up": CommandLine(_add_up_flags, _read_up, explain)}
+COMMAND_LINES = {"up": CommandLine(_add_up_flags, _read_up, _explain)}

@@ -7,10 +7,10 @@ import pytest
 
 from coordinatord.runtime.settings import SettingsError
 from nodeclient.access.endpoint import Endpoint
+from nodeclient.config.host_list import TrainingHost
 from nodeclient.config.join_config import JoinConfig
 from nodeclient.config.parse import parse
 from nodeclient.config.up import UpConfig
-from nodeclient.core.host_list import TrainingHost
 from nodeclient.output.output_settings import Choice, Streams
 from nodeclient.remote.bring_up import arguments
 
@@ -82,11 +82,11 @@ def test_a_coordinator_that_is_there_gets_its_own_flags() -> None:
     ("words", "error"),
     [
         ((), "name the hosts"),
-        (("--hosts", "gpu1;reboot"), "is no HOST"),
+        (("--hosts", "gpu1;reboot"), "expected HOST"),
         (("--hosts", "gpu1", "--hostfile", "/etc/hostname"), "not both"),
         (("--hostfile", "/nonexistent"), "/nonexistent cannot be read"),
-        (("--hosts", "gpu1", "--standalone"), "--standalone is for one node"),
-        (("--hosts", "gpu1", "--node-id", "a"), "--node-id=a is for one node"),
+        (("--hosts", "gpu1", "--standalone"), "not understood: --standalone; --standalone is for one node"),
+        (("--hosts", "gpu1", "--node-id", "a"), "not understood: --node-id; --node-id is for one node"),
         (("--hosts", "gpu1", "--insecure"), "--insecure is for a coordinator that is there"),
         (("--hosts", "gpu1", "--token-file", "x"), "--token-file=x is for a coordinator that is there"),
         (("--hosts", "gpu1", "--coord", "head1", "--coordinator-host", "gpu1"), "leave --coordinator-host out"),
