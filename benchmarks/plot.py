@@ -9,7 +9,7 @@ from typing import NamedTuple
 WIDTH, EDGE = 800, 40
 """The width of a picture in pixels, and the edge of each chart above, below and to the right."""
 
-COLOURS = ("#0b7a75", "#b3541e", "#6247aa", "#777777")
+COLOURS = ("#0b7a75", "#b3541e", "#6247aa", "#a67c00")
 
 STYLE = "text { font: 13px sans-serif; fill: #808080 } polyline { fill: none } path { stroke: #808080; opacity: 0.4 }"
 
