@@ -18,8 +18,8 @@ from torch.nn.parameter import is_lazy
 from workerlib.contract.manifest import Layout, Piece
 from workerlib.keeping.kept_errors import KeptStateError, UnfitStateError
 
-_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""The type of an integer that has so many bytes."""
+_WORD = 8
+"""The bytes of an integer of 64 bits."""
 
 
 def is_sharded(tensor: torch.Tensor) -> bool:
@@ -102,16 +102,21 @@ def shard_of(tensors: Iterable[torch.Tensor], rank: int, world_size: int) -> tup
 
 def digest_of(tensors: Iterable[tuple[str, torch.Tensor]]) -> int:
     """Return a crc32 of tensors with their names; the order in which they come does not matter."""
-    pairs = sorted(tensors, key=lambda pair: pair[0])
-    sums = [_sum_of(local_part(tensor)) for _, tensor in pairs]
-    crc = zlib.crc32(repr([piece_of(*pair) for pair in pairs]).encode())
+    pairs = sorted(((name, local_part(tensor)) for name, tensor in tensors), key=lambda pair: pair[0])
+    sums = [_sum_of(tensor) for _, tensor in pairs]
+    crc = zlib.crc32(repr([(name, tensor.dtype, tensor.shape) for name, tensor in pairs]).encode())
     return zlib.crc32(repr([int(each) for each in sums]).encode(), crc)
 
 
 def _sum_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the sum of a tensor's elements with their bits read as integers; a GPU is as fast as its memory."""
-    real = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
-    return real.resolve_neg().view(_INTEGERS[real.element_size()]).sum(dtype=torch.int64)
+    """Return the sum of a tensor's bits, read as integers of eight bytes: it changes with any bit that flips.
+
+    A CPU and a GPU are as fast as their memory. Only a tensor that is no whole number of integers is copied.
+    """
+    data = tensor.resolve_conj().resolve_neg().contiguous().flatten()
+    if data.nbytes % _WORD or data.storage_offset() * data.itemsize % _WORD:
+        data = torch.nn.functional.pad(data.view(torch.uint8), (0, -data.nbytes % _WORD))
+    return data.view(torch.int64).sum()
 
 
 def views_of(layout: Layout, data: memoryview) -> list[torch.Tensor]:
