@@ -213,7 +213,8 @@ class Coordinator:
         if member.state is MemberState.RELEASED or run.durable.state.ended:
             self._forget(run, member, decision)
         else:
-            self._leases.shorten(run, member, self._heartbeat_s, decision.now)
+            if decision.now >= self._sleep_watch.closes_until:
+                self._leases.shorten(run, member, self._heartbeat_s, decision.now)
             self._sleep_watch.expect_return(self.policy, decision.now)
         self._advance(run, decision)
 

@@ -51,3 +51,18 @@ def test_a_node_whose_connection_closed_before_a_short_sleep_is_not_lost_by_it()
     coordinator.handle(Reported(1, running), 2.2)
     assert let_pass(coordinator, 3.0) == []
     assert let_pass(coordinator, 3.2) != [], "its time to come back is over"
+
+
+def test_a_node_that_closed_its_connection_during_a_sleep_has_a_whole_lease_to_come_back() -> None:
+    """It closed it because it heard nothing, and first looks for another coordinator."""
+    coordinator = a_coordinator(reconnect_grace_s=1.0)
+    for session in (1, 2):
+        join = a_join(f"n{session}", spec=a_spec(2, 2))
+        coordinator.handle(Connected(session, join, "10.0.0.1", "10.0.0.254"), 0.0)
+    running = an_observed(run="e-1", round=1, phase=Phase.RUNNING, beat=True)
+    for session in (1, 2):
+        coordinator.handle(Reported(session, running), 1.0)
+    for event in (Disconnected(2), Reported(1, running)):
+        assert coordinator.handle(event, 6.0).records == ()
+    assert let_pass(coordinator, 8.0) == []
+    assert let_pass(coordinator, 12.0) != [], "its lease is over"

@@ -61,6 +61,7 @@ class Job:
         step = begin
         for _ in range(seconds):
             self.now += 1.0
+            let_pass(self.machine, self.now)
             step += int(per_s)
             for number in self.nodes:
                 self.send(number, step, step)

@@ -23,6 +23,8 @@ class SleepWatch:
         """When to check the clock again."""
         self._returns_until = -math.inf
         """The time up to which a node whose connection has closed may reconnect."""
+        self.closes_until = -math.inf
+        """The time up to which connections close since their nodes heard nothing during the last sleep."""
 
     def begin(self, policy: Policy, now: float) -> None:
         """Begin to watch."""
@@ -59,5 +61,6 @@ class SleepWatch:
         asleep_s = now - self.awake_at
         if self.awake_at < self._returns_until:
             self._returns_until += asleep_s
+        self.closes_until = now + policy.reconnect_grace_s
         self.begin(policy, now)
         return asleep_s
