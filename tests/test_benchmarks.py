@@ -28,7 +28,7 @@ JOIN_MESSAGES_FROM = 2
 """The messages of each node: its join, and that its workers run."""
 JOIN_MESSAGES_TO = (1, 2)
 """The messages to each node: wait, unless a round is formed before that is sent, and run."""
-JOIN_BYTES_FROM = 862
+JOIN_BYTES_FROM = 883
 JOIN_BYTES_TO_MOST = 957
 """A wait has texts of different lengths, by how many have come."""
 

@@ -10,7 +10,7 @@ from coordinatord.hints import other_workers
 from coordinatord.hints.match import cause_of, hint
 from coordinatord.protocol.exit_codes import describe_exit, shell_exit_code
 from coordinatord.protocol.http.api import EarlyEndStatus, FailureStatus, OtherFailureStatus, StragglerStatus
-from coordinatord.protocol.messages import Report
+from coordinatord.protocol.messages import Failure, Report
 
 KEPT_MAX = 1_000
 """The size of the cache: one failure for each known job."""
@@ -29,7 +29,7 @@ def failure_status(report: Report) -> FailureStatus:
         local_rank=failure.local_rank,
         pid=failure.pid or None,
         exit_code=shell_exit_code(failure.exit_code),
-        how=describe_exit(failure.exit_code, left=failure.left) if failure.hang is None else f"hung: {failure.hang}",
+        how=_how(failure),
         cause=cause_of(failure),
         hang=failure.hang or "",
         hang_ranks=failure.hang_ranks,
@@ -60,3 +60,9 @@ def failure_status(report: Report) -> FailureStatus:
         behind=other_workers.stragglers(report),
         then=other_workers.consequences(report),
     )
+
+
+def _how(failure: Failure) -> str:
+    if failure.diverged:
+        return "diverged"
+    return describe_exit(failure.exit_code, left=failure.left) if failure.hang is None else f"hung: {failure.hang}"

@@ -81,12 +81,20 @@ CACHED_MAX = 1_000
 _FINAL = "no restart mends this error, so the run ended at once: correct the script, and start the nodes again"
 
 
+_DIVERGED = (
+    "a GPU may compute wrong values in silence, or the script lets a rank train by itself. If it is the same host each "
+    "time, `nodeclient quarantine HOST` keeps that out, as --on-divergence quarantine does by itself"
+)
+
+
 def hint(report: Report) -> str | None:
     """Return one or two sentences of advice about the root cause; None if the cause is not known."""
     if report.failure.hang is not None:
         return _hang_advice(report.failure.hang, report.failure).format(host=report.host)
     if report.failure.final:
         return _FINAL
+    if report.failure.diverged:
+        return _DIVERGED
     rule = rule_for(report)
     return None if rule is None else _advice(rule, report)
 
@@ -101,6 +109,8 @@ def cause_of(failure: Failure) -> Cause:
         return Cause.DEVICE
     if failure.hang is not None:
         return Cause.HANG
+    if failure.diverged:
+        return Cause.DIVERGENCE
     if failure.final:
         return Cause.USER_CODE
     rule = next((rule for rule in RULES if not (rule.alone or rule.early) and _found(rule, failure)), None)
@@ -111,7 +121,7 @@ def cause_of(failure: Failure) -> Cause:
 
 def rule_for(report: Report) -> HintRule | None:
     """Return the rule of a failure's known reason; None without one, as for a worker that hung."""
-    if report.failure.hang is not None:
+    if report.failure.hang is not None or report.failure.diverged:
         return None
     return next((rule for rule in RULES if _advice(rule, report) is not None), None)
 

@@ -159,6 +159,17 @@ class ScaleUp(StrEnum):
     """The round does not end for new nodes: they are spares."""
 
 
+class OnDivergence(StrEnum):
+    """What is done when ranks that should have the same state have different ones; a setting of the job."""
+
+    REPORT = "report"
+    """It is said, and the round goes on."""
+    RESTART = "restart"
+    """The round ends, and the next one goes back to a step at which all were alike."""
+    QUARANTINE = "quarantine"
+    """The same, and the host of the ranks that differ from most others is charged."""
+
+
 class JobSpec(Strict, frozen=True):
     """The settings that all nodes of a run must agree on."""
 
@@ -177,6 +188,7 @@ class JobSpec(Strict, frozen=True):
     """If set, only the restarts of so many last seconds are counted."""
     max_futile_rounds: Counter = 0
     """How many rounds in a row may fail without a new step before the run ends; 0 for any number."""
+    on_divergence: OnDivergence = OnDivergence.REPORT
 
     def __post_init__(self) -> None:
         """Reject an empty range. Raises `SchemaError`."""
@@ -213,6 +225,8 @@ class Cause(StrEnum):
     """Somebody outside the job asked it to end, as a scheduler does that takes the host away."""
     HANG = "hang"
     """A worker did not come to what all others waited for."""
+    DIVERGENCE = "divergence"
+    """Ranks that should have the same state have different ones."""
     DEVICE = "device"
     """A GPU is broken or gone: an Xid error that is the node's, ECC, NVLink, or a GPU that cannot be found."""
     NETWORK = "network"
@@ -328,6 +342,8 @@ class Failure(Strict, frozen=True):
     """Set if it hung: all others waited for it, `message` says where, and `last_lines` is its stack."""
     hang_ranks: Annotated[tuple[Count, ...], Meta(max_length=CONSEQUENCES_MAX)] = ()
     """The first few ranks that hung, if there are several; `rank` is the first of them."""
+    diverged: bool = False
+    """Set if its state is not that of others, and `message` says whose; no process has ended."""
     left: bool = False
     """It left its round because of a failed collective, and its process has not ended."""
     final: bool = False

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from coordinatord.protocol.fields import RANKS_MAX
 from coordinatord.protocol.kept_state import PersistOffer
-from coordinatord.protocol.messages import JobSpec, ScaleUp
+from coordinatord.protocol.messages import JobSpec, OnDivergence, ScaleUp
 from coordinatord.runtime.settings import SettingsParser, filled
 from nodeclient.access.keyring import AccessSettings
 from nodeclient.config.access_flags import read_access
@@ -146,6 +146,7 @@ def _spec(parser: SettingsParser, given: argparse.Namespace, nodes: tuple[int, i
         drain_laggards=given.drain_laggards or 0.0,
         restart_window_s=window_s,
         max_futile_rounds=given.max_futile_rounds,
+        on_divergence=OnDivergence(given.on_divergence),
     )
 
 

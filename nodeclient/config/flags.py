@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Sequence
 from functools import partial
 
-from coordinatord.protocol.messages import ScaleUp
+from coordinatord.protocol.messages import OnDivergence, ScaleUp
 from coordinatord.runtime.logs import FORMATS, LEVELS
 from coordinatord.runtime.settings import SettingsParser, folder, joined, seconds
 from nodeclient.config import flag_values
@@ -76,6 +76,12 @@ def add_job_flags(parser: SettingsParser) -> None:
         "drain a node whose worker makes each step FACTOR times as long, such as 1.2",
         flag_values.laggard_factor,
         by_default="never",
+    )
+    add_own(
+        "--on-divergence WHAT",
+        "report, restart, quarantine: what is done when replicas diverge",
+        choices=[str(choice) for choice in OnDivergence],
+        default=str(OnDivergence.REPORT),
     )
     add("--role ROLE", "role of this node's workers", flag_values.name, default="default")
 

@@ -33,7 +33,7 @@ LINES_MAX = 55
 
 def lines(failure: FailureStatus, seen_at: datetime) -> list[str]:
     """Return the block; `seen_at` is the local time of the report."""
-    started = failure.pid is not None or bool(failure.hang)
+    started = failure.pid is not None or _verb(failure) != "failed"
     process = "" if failure.pid is None else f", pid {failure.pid}"
     error = "" if failure.last_lines[-1:] == (failure.error,) else failure.error  # the line above it is the same
     facts = [
@@ -51,16 +51,22 @@ def lines(failure: FailureStatus, seen_at: datetime) -> list[str]:
     ]
     fact_lines = [line for label, text in facts if text for line in _fact(label, text)]
     return [
-        f"{RULE[:4]} round {failure.round} {'hung' if failure.hang else 'failed'}: {_summary(failure)} {RULE}"[
-            : len(RULE)
-        ].rstrip(),
+        f"{RULE[:4]} round {failure.round} {_verb(failure)}: {_summary(failure)} {RULE}"[: len(RULE)].rstrip(),
         *_last_lines(failure)[len(fact_lines) + 2 - LINES_MAX :],
         *fact_lines,
         RULE,
     ]
 
 
+def _verb(failure: FailureStatus) -> str:
+    if failure.cause == Cause.DIVERGENCE:
+        return "diverged"
+    return "hung" if failure.hang else "failed"
+
+
 def _summary(failure: FailureStatus) -> str:
+    if failure.cause == Cause.DIVERGENCE:
+        return "replicas are not alike"
     if failure.hang == HangKind.NETWORK:
         return "a collective completes for none"
     if failure.hang_ranks:
@@ -70,6 +76,8 @@ def _summary(failure: FailureStatus) -> str:
 
 
 def _root_cause(failure: FailureStatus) -> str:
+    if failure.cause == Cause.DIVERGENCE:
+        return "ranks that should have the same state, and do not"
     if failure.hang == HangKind.NETWORK:
         return "no rank alone: they wait in collectives that complete for none"
     if failure.hang_ranks:
@@ -134,7 +142,7 @@ def log_fields(report: Report) -> dict[str, object]:
         "local_rank": failure.local_rank,
         "pid": failure.pid or None,
         "exit_code": failure.exit_code,
-        "how": shown.how if failure.pid or failure.hang else "not started",
+        "how": shown.how if failure.pid or failure.hang or failure.diverged else "not started",
         "cause": shown.cause,
         "hang": failure.hang,
         "age_s": failure.age_s,

@@ -27,6 +27,7 @@ from tests.sim.history import (
     copying_world,
     differing_world,
     diverging_world,
+    going_back_world,
     hanging_world,
     keeping_world,
     lagging_world,
@@ -80,6 +81,7 @@ APART = {
     73: planned_world,
     79: lemon_world,
     83: diverging_world,
+    89: going_back_world,
 }
 """Kinds that one in so many seeds plays; the first one that applies. They are not in `KINDS`, so that the other seeds
 play what they have always played. Each number is a prime that does not divide the number of `KINDS`, so it takes as

@@ -9,7 +9,7 @@ from dataclasses import replace
 from msgspec import structs
 
 from coordinatord.core.rounds.values.admin_requests import UndrainNode
-from coordinatord.protocol.messages import ScaleUp
+from coordinatord.protocol.messages import OnDivergence, ScaleUp
 from coordinatord.server.driver import WRITE_WITHIN_S
 from tests.sim.coincidences import COINCIDENCES, KEEPING, miss_one_for_long, newcomer
 from tests.sim.disk_coincidences import PERSISTING
@@ -366,6 +366,35 @@ def diverging_world(seed: int, *, loud: bool = False, digested: bool = False) ->
         world.queue.plan(chance.uniform(5.0, 60.0), _flip, world, chance.random())
     for _ in range(chance.choice([0, 0, 1, 2])):
         world.queue.plan(chance.uniform(5.0, 90.0), strike, world, chance.choice(BESIDE_HANGS))
+    world.go_on(120.0)
+    come_to_rest(world)
+    return world
+
+
+def going_back_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
+    """Play one of replicas whose job goes back to a kept step when they diverge. Raises as `small_world` does."""
+    chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
+    drawn = draw_calm_scenario(chance)
+    workers = replace(stepping_workers(chance, drawn), work_s=chance.uniform(60.0, 120.0))
+    scenario = replace(
+        drawn,
+        nodes_min=chance.choice([1, 2]),
+        nodes_max=3,
+        hosts=3,
+        max_restarts=chance.choice([1, 9, 9]),
+        keeps=chance.choice([Keeps.SHARED, Keeps.SHARED, Keeps.UNIQUE]),
+        persist_every_s=chance.choice([None, 2, 5, 5, 600]),
+        digest_steps=DIGEST_STEPS,
+        on_divergence=chance.choice([*OnDivergence, OnDivergence.QUARANTINE]),
+        workers=workers,
+    )
+    world = World(seed, scenario, loud=loud, digested=digested)
+    world.boot()
+    world.comes_back = 1.0
+    for _ in range(chance.choice([1, 2, 3])):
+        world.queue.plan(chance.uniform(10.0, 80.0), _flip, world, chance.random())
+    for _ in range(chance.choice([0, 0, 1, 3])):
+        world.queue.plan(chance.uniform(5.0, 90.0), strike, world, chance.choice((*BESIDE_HANGS, *ENDS_OF_RUNS)))
     world.go_on(120.0)
     come_to_rest(world)
     return world

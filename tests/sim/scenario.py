@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass, field, replace
 
 from coordinatord.core.rounds.policy import Policy
-from coordinatord.protocol.messages import JobSpec, NodeOffer, ScaleUp
+from coordinatord.protocol.messages import JobSpec, NodeOffer, OnDivergence, ScaleUp
 from nodeclient.core.agent_settings import Settings
 from tests.sim.kept_copies import Keeps
 
@@ -100,6 +100,8 @@ class Scenario:
     """How many times as long a step must take for a node to be drained; 0: none ever is."""
     digest_steps: int = 0
     """The steps between two digests that workers report of their states; 0 if they report none."""
+    on_divergence: OnDivergence = OnDivergence.REPORT
+    """What is done if these differ."""
     arrive_within_s: float = 3.0
     """When `World.boot` starts the nodeclients, at the latest."""
     skew: float = 0.0
@@ -148,6 +150,7 @@ class Scenario:
             scale_up=self.scale_up,
             hang_timeout_s=self.hang_timeout_s,
             drain_laggards=self.drain_laggards,
+            on_divergence=self.on_divergence,
         )
 
     def offer_of(self, name: str) -> NodeOffer:

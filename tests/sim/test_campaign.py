@@ -76,6 +76,14 @@ KINDS = (
     Kind(history.staying_world, 10, ((lambda world: world.invariants.agents.taken_over, 1 / 2),)),
     Kind(history.lagging_world, 10, ((drained, 1 / 5),)),
     Kind(history.diverging_world, 20, ((lambda world: len(world.invariants.replicas.found), 1 / 2),)),
+    Kind(
+        history.going_back_world,
+        20,
+        (
+            (lambda world: len(world.invariants.replicas.ended), 1 / 2),
+            (lambda world: world.invariants.replicas.charged, 1 / 5),
+        ),
+    ),
     Kind(history.standby_world, 20, ((lambda world: world.takeovers, 1),), TAKEOVERS),
     Kind(history.coincident_world, 30, ((lambda world: world.invariants.identities.claims, 1),), COINCIDENCES),
     Kind(history.torn_world, 25, ((lambda world: world.invariants.departures.proved, 1 / 20),), TORN),

@@ -38,7 +38,7 @@ def test_a_step_is_useless_to_the_next_coordinator_only_if_that_was_recorded(rec
     assert chosen is not None
     assert session is not None
     world.daemon.take(Reported(session, early), world.daemon.life)  # it comes late, and lacks what is kept by now
-    assert world.run.durable.spoiled is not None
+    assert world.run.durable.spoiled
     if recorded:
         world.daemon.doom(CrashPoint.AFTER, RoundFormed)
         world.daemon.disk.repair()

@@ -47,7 +47,18 @@ from coordinatord.core.rounds.values.records import (
 )
 from coordinatord.core.shown.job_view import job_view
 from coordinatord.protocol.kept_state import Holding, Restoring, StateDigest
-from coordinatord.protocol.messages import Desired, Goal, JobSpec, Join, Launcher, Observed, Phase, ScaleUp, Section
+from coordinatord.protocol.messages import (
+    Desired,
+    Goal,
+    JobSpec,
+    Join,
+    Launcher,
+    Observed,
+    OnDivergence,
+    Phase,
+    ScaleUp,
+    Section,
+)
 from coordinatord.protocol.pair_messages import PairResult
 from tests.support.builders import EPOCH, a_failure, a_join, an_end, an_observed, an_offer
 from tests.support.kept_state import a_holding, a_keeper, kept_text, wrote
@@ -221,6 +232,7 @@ class Stage:
             scale_up=ScaleUp(options.pop("scale", ScaleUp.NOW)),
             hang_timeout_s=float(options.pop("hang")) if "hang" in options else None,
             drain_laggards=float(options.pop("laggards", 0)),
+            on_divergence=OnDivergence(options.pop("divergence", OnDivergence.REPORT)),
         )
         top: dict[str, Any] = {"job": options.pop("job", "default"), "spec": spec}
         top["incarnation"] = int(options.pop("incarnation", 1))

@@ -10,9 +10,18 @@ from coordinatord.core.rounds.values.resume_point import ResumePoint
 from coordinatord.protocol.kept_state import DiskStep, KeptStep, PersistedStep
 
 
-def found_by(member: Member) -> tuple[PersistedStep, ...]:
-    """Return the steps that a node finds on the disk and can use, the newest first."""
-    return () if member.observed.kept is None else member.observed.kept.persisted
+def found_by(kept: KeptState, member: Member) -> tuple[PersistedStep, ...]:
+    """Return the steps that a node finds on the disk and can use, the newest first, but none that ranks differ in."""
+    return () if member.observed.kept is None else _useful(kept, member.observed.kept.persisted)
+
+
+def _useful(kept: KeptState, steps: Sequence[PersistedStep]) -> tuple[PersistedStep, ...]:
+    run, index = kept.run, kept.index
+    return tuple(
+        step
+        for step in steps
+        if not (run.durable.has_spoiled(step.at, step.run) or (step.run == run.id and index.differs(step.at)))
+    )
 
 
 def unusable_to(member: Member) -> str:
@@ -20,25 +29,33 @@ def unusable_to(member: Member) -> str:
     return "" if member.observed.kept is None else member.observed.kept.unusable
 
 
-def find_step(member: Member, point: ResumePoint) -> PersistedStep | None:
+def find_step(kept: KeptState, member: Member, point: ResumePoint) -> PersistedStep | None:
     """Return the step of a resume point as a node finds it on the disk; None if it finds none, or for one in memory."""
     disk = point.disk
     if disk is None:
         return None
     wanted = disk.run, KeptStep(disk.round, point.step)
-    return next((persisted for persisted in found_by(member) if (persisted.run, persisted.at) == wanted), None)
+    return next((persisted for persisted in found_by(kept, member) if (persisted.run, persisted.at) == wanted), None)
 
 
-def newest_on_disk(kept: KeptState, nodes: Sequence[Member]) -> ResumePoint | None:
+def newest_of_run(kept: KeptState) -> KeptStep | None:
+    """Return the newest step of this run that any node finds on the disk; None if none does."""
+    found = (persisted for member in kept.run.members.values() for persisted in found_by(kept, member))
+    return max((persisted.at for persisted in found if persisted.run == kept.run.id), default=None)
+
+
+def newest_on_disk(kept: KeptState, nodes: Sequence[Member], before: KeptStep | None = None) -> ResumePoint | None:
     """Return the newest step that all of these nodes find on the disk, as a point to resume from, if any.
 
+    With `before`, it is one that is older than this step.
     A step of an earlier run has the round 0: it is older than all steps of this run.
     """
     if not nodes:
         return None
-    others = [{(persisted.run, persisted.at) for persisted in found_by(member)} for member in nodes[1:]]
-    for persisted in found_by(nodes[0]):
-        if all((persisted.run, persisted.at) in found for found in others):
+    others = [{(persisted.run, persisted.at) for persisted in found_by(kept, member)} for member in nodes[1:]]
+    for persisted in found_by(kept, nodes[0]):
+        is_older = before is None or persisted.run != kept.run.id or persisted.at < before
+        if is_older and all((persisted.run, persisted.at) in found for found in others):
             return _point(kept, persisted)
     return None
 
@@ -54,7 +71,8 @@ def any_finder(kept: KeptState) -> tuple[str, PersistedStep] | None:
     """Return a node that finds steps on the disk, or did before it left, and the newest of these steps."""
     if not kept.disk.found.has_any:
         return None
-    found = [(member.node, found_by(member)) for member in kept.run.members.values()]
+    found = [(member.node, found_by(kept, member)) for member in kept.run.members.values()]
     if kept.disk.found.departed is not None:
-        found.append(kept.disk.found.departed)
+        node, steps = kept.disk.found.departed
+        found.append((node, _useful(kept, steps)))
     return next(((node, steps[0]) for node, steps in found if steps), None)

@@ -76,7 +76,7 @@ def _record_disk(kept: KeptState, member: Member, now: float) -> None:
     disk, report = kept.disk, None if member.observed.kept is None else member.observed.kept.persisting
     if member.keeper is not None and member.keeper.persist is not None:
         disk.every_s = min(member.keeper.persist.every_s, disk.every_s or math.inf)
-    found = found_by(member)
+    found = found_by(kept, member)
     disk.found.record(member.node, found, unusable_to(member))
     ours = [persisted.at for persisted in found if persisted.run == kept.run.id]
     disk.step = max([*ours, *([] if disk.step is None else [disk.step])], default=None)
@@ -92,5 +92,5 @@ def _record_lost_step(kept: KeptState, member: Member) -> None:
     point, stepped = kept.run.durable.resume, kept.run.durable.stepped
     if point is None or point.disk is None or stepped or has_restored(kept, member):
         return
-    if find_step(member, point) is None:
+    if find_step(kept, member, point) is None:
         kept.failed.setdefault(member.node, unusable_to(member) or "it is no longer on the disk")

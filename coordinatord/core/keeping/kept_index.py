@@ -104,6 +104,7 @@ class KeptIndex:
 
     def __init__(self, durable: DurableRun) -> None:
         """Begin with the recorded members: their parts are not known before they are heard."""
+        self._durable = durable
         self._unheard = {node for node, member in durable.members.items() if member.outcome is None}
         """The members that have not reported their parts since the coordinator was started. Released ones report no
         more."""
@@ -170,8 +171,9 @@ class KeptIndex:
 
     @property
     def newest_whole(self) -> KeptStep | None:
-        """The newest step that is whole, whether it is protected yet or not."""
-        return max((at for at, holders in self._of_step.items() if holders.is_whole), default=None)
+        """The newest step that is whole, whether it is protected yet or not. One with a damaged part may count."""
+        whole = (at for at, holders in self._of_step.items() if holders.is_whole)
+        return max((at for at in whole if not self._durable.has_spoiled(at, self._durable.id)), default=None)
 
     def steps(self) -> list[KeptStep]:
         """Return the steps of which any node has a part, the newest first."""

@@ -145,7 +145,7 @@ def order_for(kept: KeptState, member: Member) -> PersistOrder | None:
 def _in_use(kept: KeptState, member: Member) -> int | None:
     """Return the serial of the step on the disk that the round resumes from, if nodes may still read it."""
     point = kept.run.durable.resume
-    found = None if point is None or kept.run.durable.stepped else find_step(member, point)
+    found = None if point is None or kept.run.durable.stepped else find_step(kept, member, point)
     return None if found is None else found.serial
 
 

@@ -62,6 +62,10 @@ class Protection:
         steps = tuple(dict.fromkeys(step for step in named if step is not None))
         return steps if steps or self.index.all_heard else None
 
+    def has(self, at: KeptStep) -> bool:
+        """Whether nodes protect all of a step, and are to do so."""
+        return at in (self.steps or ()) and self.index.step_holders(at).is_protected
+
     def is_useful(self, at: KeptStep) -> bool:
         """Whether a step is whole, and the next round may resume from it."""
         return self.index.is_whole(at) and not self._durable.has_spoiled(at)

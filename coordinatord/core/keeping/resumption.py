@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from coordinatord.core.keeping.disk_steps import any_finder, find_step, found_by, newest_on_disk, unusable_to
 from coordinatord.core.keeping.known import KeptState
+from coordinatord.core.keeping.persisting import WriteState
 from coordinatord.core.keeping.resume_plan import ResumePlan
 from coordinatord.core.keeping.shards import are_whole
 from coordinatord.core.rounds.queries.master_address import master_address
@@ -23,14 +24,17 @@ from coordinatord.protocol.kept_state import KeptSource, KeptStep, PersistedStep
 from coordinatord.protocol.messages import Goal
 
 
-def resume_point(kept: KeptState, nodes: Sequence[Member]) -> ResumePoint | None:
+def resume_point(kept: KeptState, nodes: Sequence[Member], before: KeptStep | None = None) -> ResumePoint | None:
     """Choose the step that a round of these nodes resumes from; None if it has to begin anew.
 
-    Memory is preferred where it is as new as the disk.
+    Memory is preferred where it is as new as the disk. With `before`, only a step that is older than this one, and that
+    stays while workers go on: a newer one that is made whole on the disk may delete the oldest one there.
     """
     if not nodes or not all(member.keeper is not None for member in nodes):
         return None
-    disk, memory = newest_on_disk(kept, nodes), _point_in_memory(kept, nodes)
+    may_go = before is not None and kept.disk.state is WriteState.COMMITTING
+    disk = None if may_go else newest_on_disk(kept, nodes, before)
+    memory = _point_in_memory(kept, nodes, before)
     return disk if disk is not None and (memory is None or disk.at > memory.at) else memory
 
 
@@ -63,7 +67,9 @@ def disk_obstacle(kept: KeptState) -> DiskObstacle | None:
     if (found := any_finder(kept)) is not None:
         at = found[1].run, found[1].at
         hindered = [
-            member for member in nodes if at not in {(persisted.run, persisted.at) for persisted in found_by(member)}
+            member
+            for member in nodes
+            if at not in {(persisted.run, persisted.at) for persisted in found_by(kept, member)}
         ]
     else:
         gone = kept.disk.step is not None  # this run has written a step, and no node finds it any more
@@ -71,11 +77,14 @@ def disk_obstacle(kept: KeptState) -> DiskObstacle | None:
     return next((DiskObstacle(member, unusable_to(member), found) for member in hindered), None)
 
 
-def _point_in_memory(kept: KeptState, nodes: Sequence[Member]) -> ResumePoint | None:
+def _point_in_memory(kept: KeptState, nodes: Sequence[Member], before: KeptStep | None) -> ResumePoint | None:
     if not kept.index:
         return None
     world_size = sum(member.offer.workers for member in nodes)
-    for at in kept.index.steps():
+    steps = kept.index.steps()
+    if before is not None:
+        steps = [at for at in steps if at < before and kept.protection.has(at)]
+    for at in steps:
         point = _point(kept, at) if may_be_chosen(kept, at) else None
         if point is None:
             continue
@@ -183,7 +192,7 @@ def _sources(
     """Return the parts that a node needs, by the node that has them: for a step on the disk, the node itself."""
     if point.disk is None:
         plan = plan_of_round(kept)
-    elif (found := find_step(kept.run.members[node], point)) is not None:
+    elif (found := find_step(kept, kept.run.members[node], point)) is not None:
         plan = ResumePlan(point, {node: [replace(part, round=point.round) for part in found.parts]})
     else:
         plan = None

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from coordinatord.core.keeping import handover, holdings, persistence, resumption, sentences, table
 from coordinatord.core.keeping.copying import copies_for
-from coordinatord.core.keeping.disk_steps import found_by
+from coordinatord.core.keeping.disk_steps import found_by, newest_of_run
 from coordinatord.core.keeping.halting import can_halt
 from coordinatord.core.keeping.known import KeptState
 from coordinatord.core.rounds.policy import END_S
@@ -40,7 +40,7 @@ class RunKeeping(KeptState, KeepingWing):
         self.record_parts(member.node, ())
         self.copies.record_problem(member.node, "")
         self.copies.drop_all()
-        self.disk.found.record_departure(member.node, found_by(member))
+        self.disk.found.record_departure(member.node, found_by(self, member))
         self.stays_until.pop(member.node, None)
 
     def follow(self, record: Record) -> None:
@@ -57,6 +57,15 @@ class RunKeeping(KeptState, KeepingWing):
                 self.protection.clear()
                 self.begin_round(None)
                 self.disk.drop()
+        self._drop_spoiled()
+
+    def _drop_spoiled(self) -> None:
+        """Write no spoiled step to the disk, and count none there."""
+        disk, run = self.disk, self.run
+        if disk.work is not None and run.durable.has_spoiled(disk.work.at, run.id):
+            disk.drop()
+        if disk.step is not None and run.durable.has_spoiled(disk.step, run.id):
+            disk.step = newest_of_run(self)
 
     def _begin_round(self, record: RoundFormed) -> None:
         """Protect the step that the round resumes from; its nodes can fetch it only from now on."""

@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.values.records import ReplicasDiverged
 from coordinatord.protocol.fields import CONSEQUENCES_MAX
 from coordinatord.protocol.kept_state import StateDigest
+from coordinatord.protocol.messages import OnDivergence
 from coordinatord.protocol.text import name_ranks, name_some
 
 STEPS_MAX = 4
@@ -86,13 +88,9 @@ def _differing(digests: Mapping[int, StateDigest]) -> tuple[list[int], list[int]
 
 
 def divergence_record(run: Run, divergence: Divergence) -> ReplicasDiverged:
-    """Return the record of a difference; its reason names the ranks, their nodes, and the steps."""
+    """Return the record of a difference; its reason names the ranks, their nodes, the steps, and what is done."""
     step, agreed, ranks = divergence.step, divergence.agreed, divergence.ranks
-    nodes = [
-        own.node
-        for own in run.durable.order.values()
-        if any(own.first_rank <= rank < own.first_rank + own.workers for rank in ranks)
-    ]
+    nodes = [own.node for own in run.durable.nodes_of(ranks)]
     named = f"{name_ranks(ranks)} on {name_some(nodes, len(nodes))}"
     if divergence.others:
         have = "has" if len(ranks) == 1 else "have"
@@ -106,4 +104,18 @@ def divergence_record(run: Run, divergence: Divergence) -> ReplicasDiverged:
     else:
         when = f"replicas diverged after step {agreed:,}, by step {step:,}"
     minority = ranks[:CONSEQUENCES_MAX] if divergence.others else ()
-    return ReplicasDiverged(run.job, run.id, f"{when}: {what}", run.durable.round, step, agreed, minority)
+    record = ReplicasDiverged(run.job, run.id, f"{when}: {what}", run.durable.round, step, agreed, minority)
+    return record if run.spec.on_divergence is OnDivergence.REPORT else _with_way_back(run, record)
+
+
+def _with_way_back(run: Run, record: ReplicasDiverged) -> ReplicasDiverged:
+    """Add the step that the next round can go back to, or why this one goes on."""
+    back = run.keeping.resume_point(list(run.roll.inside), record.since)
+    if run.restarts_counted(run.durable.ledger.total(run.roll.heard_at)) >= run.spec.max_restarts:
+        what = "training goes on, since no restart is left"
+    elif back is None:
+        what = "training goes on, since no step from before that is kept"
+    else:
+        what = f"the next round goes back to step {back.step:,}"
+        return replace(record, reason=f"{record.reason}; {what}", back_to=back.at)
+    return replace(record, reason=f"{record.reason}; {what}")

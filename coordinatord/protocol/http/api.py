@@ -198,10 +198,11 @@ class FailureStatus(Struct, frozen=True, kw_only=True):
     exit_code: Whole
     """The exit code as in a shell: 128 + n for signal n."""
     how: AnyText
-    """The exit code in words, which distinguishes 134 from SIGABRT; for a worker that hung, the kind of the hang."""
+    """The exit code in words, which distinguishes 134 from SIGABRT; for a worker that hung, the kind of the hang;
+    `diverged` for replicas."""
     cause: AnyText = ""
-    """The class of the cause: `user_code`, `host_memory`, `gpu_memory`, `signal`, `preempted`, `hang`, `device`,
-    `network`, `disk` or `unknown`."""
+    """The class of the cause: `user_code`, `host_memory`, `gpu_memory`, `signal`, `preempted`, `hang`,
+    `divergence`, `device`, `network`, `disk` or `unknown`."""
     hang: AnyText = ""
     """Set if the worker had not ended: `absent`, `stuck`, `busy`, `mismatched` or `network`."""
     hang_ranks: Annotated[tuple[Whole, ...], Meta(max_length=ITEMS_MAX)] = ()

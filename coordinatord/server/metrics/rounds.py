@@ -34,6 +34,7 @@ from coordinatord.store.interface import Entry
 
 WORKER_FAILED = conditions.worker_failed.__name__
 HUNG = conditions.hung.__name__
+DIVERGED = conditions.diverged.__name__
 NODE_LOST = conditions.node_lost.__name__
 
 OTHER = "other"
@@ -194,7 +195,8 @@ def _end(tally: JobTally, record: RoundEnded | RunEnded) -> None:
 def _reason_of(tally: JobTally, record: RoundEnded | RunEnded) -> str:
     """Return why a round ended, by the verdict: a worker may have failed only because a node was lost."""
     if record.report is not None:
-        return WORKER_FAILED if record.report.failure.hang is None else HUNG
+        failure = record.report.failure
+        return DIVERGED if failure.diverged else WORKER_FAILED if failure.hang is None else HUNG
     if tally.reason is None:  # the round was not stopped, so it ended with its run
         return known_reason(record.condition) if isinstance(record, RunEnded) else OTHER
-    return NODE_LOST if tally.reason in {WORKER_FAILED, HUNG} else tally.reason
+    return NODE_LOST if tally.reason in {WORKER_FAILED, HUNG, DIVERGED} else tally.reason

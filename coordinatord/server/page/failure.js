@@ -19,7 +19,7 @@ export function failurePanel() {
     update({ job, failure }, elapsed) {
       show(element, failure !== null);
       if (failure === null) return;
-      setText(title, `Round ${count(failure.round)} ${failure.hang ? "hung" : "failed"}: ${whoOf(failure)}`);
+      setText(title, `Round ${count(failure.round)} ${verbOf(failure)}: ${whoOf(failure)}`);
       setText(when, ago(failure.age_s + elapsed));
       when.title = clock(failure.age_s + elapsed);
       keep(facts, factsOf(failure), (fact) => fact.label, fact);
@@ -31,7 +31,13 @@ export function failurePanel() {
   };
 }
 
+function verbOf(failure) {
+  if (failure.cause === "divergence") return "diverged";
+  return failure.hang ? "hung" : "failed";
+}
+
 function whoOf(failure) {
+  if (failure.cause === "divergence") return "replicas are not alike";
   if (failure.hang === "network") return "a collective completes for none";
   return failure.hang_ranks.length ? ranksOf(failure) : `rank ${failure.rank} on ${failure.host}`;
 }
@@ -42,6 +48,7 @@ function ranksOf(failure) {
 }
 
 function causeOf(failure) {
+  if (failure.cause === "divergence") return "ranks that should have the same state, and do not";
   if (failure.hang === "network") return "no rank alone: they wait in collectives that complete for none";
   if (failure.hang_ranks.length) {
     return ranksOf(failure) + (failure.hang === "mismatched" ? ", which wait in different collectives" : "");

@@ -49,7 +49,7 @@ class AllLaws:
         self.hangs = HangLaws(facts, self.root_cause)
         preparing = PreparingLaws(facts)
         self.judgements = JudgementLaws(facts)
-        self.replicas = ReplicaLaws(facts)
+        self.replicas = ReplicaLaws(facts, self.root_cause)
         self.sets: tuple[Laws, ...] = (
             facts,
             self.rounds,

@@ -78,8 +78,8 @@ class KeptStateLaws(Laws):
 
     def __init__(self, facts: Facts) -> None:
         super().__init__(facts)
-        self.persisted = PersistedStateLaws(facts)
         self.useless = UselessSteps()
+        self.persisted = PersistedStateLaws(facts, self.useless)
         self.candidates = CandidateLaws(facts)
         self.waits = CheckpointWaitLaws(facts)
         self._safe: dict[str, tuple[int, KeptStep, list[tuple[Host, int]]]] = {}
@@ -126,6 +126,8 @@ class KeptStateLaws(Laws):
 
     def _judge(self, run: Run, record: Record) -> None:
         self.useless.note_parts(run.id, self._parts_of(run, run.members.values(), gone=True))
+        for each in record.spoiled if isinstance(record, RoundFormed) else ():
+            self.check(self.useless.knows(run.id, each.at), "nothing is wrong with %s", each.at)
         self.useless.note(record)
         if isinstance(record, RoundStopped):
             can_fail = record.condition != "unrestorable" or self.useless.does_resume((record.run, record.round))
@@ -428,7 +430,7 @@ class KeptStateLaws(Laws):
         self._lonely.discard(run.id)
         self._note_lonely()
         memories = [host.memory for host in self.world.hosts.values() if host.memory is not None]
-        damaged = any(memory.withdrawn for memory in memories) or self.useless.last(run.id) == promised
+        damaged = any(memory.withdrawn for memory in memories) or (promised and self.useless.excludes(run.id, promised))
         lonely = was_lonely or run.id in self._lonely
         excused = kept_of(run).copies.problems or damaged or lonely or self.world.scenario.network.harsh
         if promised is not None and circumstances == before and not excused and not run.durable.state.ended:

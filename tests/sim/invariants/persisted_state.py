@@ -18,6 +18,7 @@ from coordinatord.protocol.kept_state import KeptStep
 from nodeclient.keeping.disk.disk_thread import STALL_S
 from tests.sim.invariants.laws import Facts, Laws
 from tests.sim.invariants.root_cause import ROUGHLY
+from tests.sim.invariants.useless_steps import UselessSteps
 from tests.sim.kept_disk import Directory, OnDisk, Step
 from tests.sim.kept_memory import KeptMemory
 
@@ -31,8 +32,9 @@ STANDS_STILL_S = 5.0
 class PersistedStateLaws(Laws):
     """Watches the directory of one world, and the decisions about it."""
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: Facts, useless: UselessSteps) -> None:
         super().__init__(facts)
+        self._useless = useless
         self._newest: dict[int, OnDisk] = {}
         """The newest step that was whole in each directory, keyed by the directory's `id`."""
         self._on_disk: set[tuple[str, int]] = set()
@@ -67,7 +69,8 @@ class PersistedStateLaws(Laws):
         shards = {part.first_shard for part in found.parts if part.big}
         self.check(len(shards) == found.parts[0].shards, "step %s is whole without all shards: %s", of, shards)
         self.check(len(found.chains) == 1, "step %s is a mixture of %d states", of, len(found.chains))
-        later = [step.of for step in directory.whole if step.of[0] == of[0] and step.of[1] > of[1]]
+        useful = (step.of for step in directory.whole if not self._is_useless(step.of))
+        later = [each for each in useful if each[0] == of[0] and each[1] > of[1]]
         newer = directory.whole[0].of == of
         self.check(not (later and newer), "step %s becomes the newest one, beside %s", of, later)
         self.written += 1
@@ -158,11 +161,15 @@ class PersistedStateLaws(Laws):
         return there is not None and there >= kept
 
     def _newest_there(self, run: Run) -> KeptStep | None:
-        return max((step.of[1] for step in self.world.disks.shared.whole if step.of[0] == run.id), default=None)
+        useful = (step.of for step in self.world.disks.shared.whole if not self._is_useless(step.of))
+        return max((at for of_run, at in useful if of_run == run.id), default=None)
 
     def _found(self, member: Member) -> dict[Step, int]:
-        kept = member.observed.kept
-        return {} if kept is None else {(step.run, step.at): step.serial for step in kept.persisted}
+        found = () if member.observed.kept is None else member.observed.kept.persisted
+        return {(step.run, step.at): step.serial for step in found if not self._is_useless((step.run, step.at))}
+
+    def _is_useless(self, of: Step) -> bool:
+        return self._useless.excludes(*of, on_disk=True)
 
     def _is_hindered(self, member: Member) -> bool:
         kept = member.observed.kept
@@ -234,6 +241,7 @@ class PersistedStateLaws(Laws):
         work = kept_of(run).disk.work
         if work is None or run.durable.state.ended:
             return
+        self.check(not self._is_useless((run.id, work.at)), "%s is written, and of no use", work.at)
         protected = work.state is WriteState.COMMITTING or work.at in (kept_of(run).protection.steps or ())
         self.check(protected, "%s is written, and not protected", work.at)
         if work.state is WriteState.COMMITTING and not self.world.disks.was_unmounted:

@@ -1,11 +1,19 @@
-"""Invariants of replicas: each divergence that is recorded is one, names the right rank, and comes in time."""
+"""Invariants of replicas: each divergence on record is one, and names the right rank in time.
+
+If the job is to restart then, no later round resumes from a step that may be wrong, wherever it is. Only the host of a
+rank that is known to be wrong is charged, and only if the job wants that.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from coordinatord.core.rounds.values.records import Record, ReplicasDiverged
+from coordinatord.core.rounds.values.charges import Fault
+from coordinatord.core.rounds.values.records import HostJudged, Record, ReplicasDiverged, RoundFormed, RoundStopped
+from coordinatord.protocol.kept_state import KeptStep
+from coordinatord.protocol.messages import OnDivergence
 from tests.sim.invariants.laws import Facts, Laws
+from tests.sim.invariants.root_cause import RootCauseLaws
 from tests.sim.workers import STEP_S, Round
 
 HEARD_S = 3.0
@@ -13,18 +21,90 @@ HEARD_S = 3.0
 
 
 class ReplicaLaws(Laws):
-    """Watches which divergences are recorded."""
+    """Watches which divergences are recorded, and what is done about them."""
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: Facts, root_cause: RootCauseLaws) -> None:
         super().__init__(facts)
+        self._root_cause = root_cause
         self.found: set[Round] = set()
         """The rounds of which a divergence was recorded."""
+        self._undone: dict[Round, ReplicasDiverged] = {}
+        """Those of these whose job goes back, as far as that is durable."""
+        self._last: ReplicasDiverged | None = None
+        self.ended: set[Round] = set()
+        """Those that were ended for it."""
+        self.charged = 0
+        """How often a host was charged with it."""
 
     def decided(self, records: Sequence[Record]) -> None:
-        """Check each divergence against the bits that have flipped."""
+        """Check each divergence against the bits that have flipped, and each round and charge against these."""
         for record in records:
-            if isinstance(record, ReplicasDiverged):
-                self._check(record)
+            match record:
+                case ReplicasDiverged():
+                    self._check(record)
+                    self._last = record
+                case RoundStopped(condition="diverged"):
+                    self._check_stop(record)
+                case RoundFormed():
+                    self._check_resumed(record)
+                case HostJudged() if record.charges and record.charges[-1].fault is Fault.DIVERGENCE:
+                    if not record.charges[-1].age_s:
+                        self._check_charge(record)
+
+    def durable(self, record: Record) -> None:
+        """Note from which rounds a job goes back."""
+        if isinstance(record, ReplicasDiverged) and record.back_to is not None:
+            self._undone[record.run, record.round] = record
+
+    def set_back(self, records: Sequence[Record], now: float) -> None:
+        """Forget what the store has forgotten."""
+        self._undone.clear()
+        for record in records:
+            self.durable(record)
+
+    def _check_stop(self, record: RoundStopped) -> None:
+        key = record.run, record.round
+        self.check(self._policy is not OnDivergence.REPORT, "round %d is stopped, and only a report is wanted", key[1])
+        self.check(key in self.found, "round %d is stopped, and its replicas are alike", key[1])
+        self.ended.add(key)
+        assert record.first_failure is not None
+        self._root_cause.hung(key, record.first_failure.node, record.first_failure.failure.exit_code)
+
+    def _check_resumed(self, record: RoundFormed) -> None:
+        """Check that a round resumes from no step that some rank may have wrong, in this run or an earlier one."""
+        point = record.resume
+        if point is None:
+            before = self._undone.get((record.run, record.round - 1))
+            lost = before is None or self._is_disturbed((record.run, before.round))
+            self.check(lost, "round %d begins anew, and was to go back", record.round)
+            return
+        run, at = (
+            (record.run, point.at) if point.disk is None else (point.disk.run, KeptStep(point.disk.round, point.step))
+        )
+        for key, found in self._undone.items():
+            if key[0] == run and at.round == found.round:
+                [flipped] = self.world.trainings[key].replicas.flipped.values()
+                self.check(
+                    at.step < flipped, "round %d resumes from %s, and step %d is wrong", record.round, at, flipped
+                )
+                agreed = -1 if found.agreed is None else found.agreed
+                self.check(at.step <= agreed, "round %d resumes from %s, after step %s", record.round, at, found.agreed)
+
+    def _check_charge(self, record: HostJudged) -> None:
+        self.charged += 1
+        self.check(self._policy is OnDivergence.QUARANTINE, "%s is charged, and that is not wanted", record.node)
+        assert self._last is not None
+        key = self._last.run, self._last.round
+        [rank] = self.world.trainings[key].replicas.flipped
+        formed = self.facts.formed[key].nodes
+        [own] = (each.node for each in formed if each.first_rank <= rank < each.first_rank + each.workers)
+        is_clear = sum(each.workers for each in formed) > 2
+        is_right = is_clear and record.node == f"host-{own}"
+        self.check(is_right, "%s is charged with %r, and the rank is on %s", record.node, self._last.reason, own)
+
+    @property
+    def _policy(self) -> OnDivergence:
+        return self.world.scenario.on_divergence
 
     def _check(self, record: ReplicasDiverged) -> None:
         key = record.run, record.round
@@ -37,12 +117,14 @@ class ReplicaLaws(Laws):
         self.check(record.ranks == right, "rank %d has flipped: %s", rank, record.reason)
         in_time = step <= record.step < step + 2 * self.world.scenario.digest_steps
         self.check(in_time or self._is_disturbed(key), "step %d is not the first: %s", record.step, record.reason)
+        if self._policy is OnDivergence.REPORT:
+            self.check(record.back_to is None, "a job goes back that wants only a report: %s", record.reason)
         is_before = record.agreed is None or record.agreed < step
         self.check(is_before, "step %s was not alike: %s", record.agreed, record.reason)
 
     def _is_disturbed(self, key: Round) -> bool:
         since = self.world.trainings[key].replicas.flipped_at
-        return self.facts.upset_at >= since or not self.facts.was_quiet(key)
+        return not self.world.daemon.up or self.facts.upset_at >= since or not self.facts.was_quiet(key)
 
     def look_for(self, key: Round) -> None:
         """Check a round in which a bit has flipped, once that has to be known."""

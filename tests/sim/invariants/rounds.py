@@ -97,8 +97,8 @@ class RoundLaws(Laws):
     def _judge_stop(self, record: RoundStopped) -> None:
         key = (record.run, record.round)
         training = self.world.trainings.get(key)
-        if record.condition in {"unrestorable", "hung"}:
-            return  # see `kept_state` and `hangs`
+        if record.condition in {"unrestorable", "hung", "diverged"}:
+            return  # see `kept_state`, `hangs` and `replicas`
         if key not in self.facts.disturbed and training is not None and not training.broken:
             quiet = self.facts.was_quiet(key)
             self.check(not quiet, "round %d was stopped for nothing: %s", record.round, record.reason)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from coordinatord.core.journal import Decided
-from coordinatord.core.rounds.values.records import Record, RoundFormed, RoundStopped
+from coordinatord.core.rounds.values.records import Record, ReplicasDiverged, RoundFormed, RoundStopped
 from coordinatord.core.rounds.values.resume_point import ResumePoint
 from coordinatord.protocol.kept_state import KeptParts, KeptStep
 from tests.sim.invariants.part_sets import differing
@@ -13,16 +13,16 @@ from tests.sim.workers import Round
 
 
 class UselessSteps:
-    """The last step of each run from which a round could not resume, and those of which ranks had different states.
+    """The steps of each run from which a round could not resume, and those of which ranks had different states.
 
-    A step on the disk does not count: a node that cannot read it reports it no more.
+    A step that could not be read from the disk does not count: a node that cannot read it reports it no more.
     """
 
     def __init__(self) -> None:
         self._points: dict[Round, ResumePoint | None] = {}
         """What each round resumes from."""
-        self._last: dict[str, tuple[KeptStep, int]] = {}
-        """The step, and the round that could not resume from it, by run."""
+        self._found: dict[str, list[tuple[KeptStep, int, bool]]] = {}
+        """Steps, the rounds since which they are known to be useless, and whether on the disk too, by run."""
         self.differing: dict[str, set[KeptStep]] = {}
         """The steps of which ranks had different states, by run."""
 
@@ -30,10 +30,18 @@ class UselessSteps:
         """Note what a round resumes from, or that it cannot."""
         if isinstance(record, RoundFormed):
             self._points[record.run, record.round] = record.resume
+            for each in record.spoiled:
+                self._add(record.run, each.at, each.round, on_disk=each.on_disk)
+        elif isinstance(record, ReplicasDiverged) and record.back_to is not None:
+            at = KeptStep(record.round, 0 if record.agreed is None else record.agreed + 1)
+            self._add(record.run, at, record.round + 1, on_disk=True)
         elif isinstance(record, RoundStopped) and record.condition == "unrestorable":
             point = self._points.get((record.run, record.round))
             if point is not None and point.disk is None:
-                self._last[record.run] = (point.at, record.round)
+                self._add(record.run, point.at, record.round, on_disk=False)
+
+    def _add(self, run: str, at: KeptStep, number: int, *, on_disk: bool) -> None:
+        self._found.setdefault(run, []).append((at, number, on_disk))
 
     def note_parts(self, run: str, parts: Iterable[KeptParts]) -> None:
         """Note the parts that the nodes of a run have reported."""
@@ -41,7 +49,7 @@ class UselessSteps:
 
     def restored(self, past: Iterable[Decided]) -> None:
         """Note what a coordinator that starts can know: a crash forgets a decision that was not recorded."""
-        self._last.clear()
+        self._found.clear()
         self.differing.clear()  # nodes report them again
         for _, record in past:
             self.note(record)
@@ -50,13 +58,13 @@ class UselessSteps:
         """Whether a round resumes from anything."""
         return self._points.get(key) is not None
 
-    def last(self, run: str) -> KeptStep | None:
-        """Return the last useless step of a run."""
-        return self._last[run][0] if run in self._last else None
+    def knows(self, run: str, at: KeptStep) -> bool:
+        """Whether it is known that ranks differ in this step, or that a round could not resume from it."""
+        return at in self.differing.get(run, ()) or any(at == first for first, *_ in self._found.get(run, ()))
 
-    def excludes(self, run: str, at: KeptStep) -> bool:
-        """Whether ranks differ, or a step is the useless one or a later one, and was done before that was known."""
-        useless = self._last.get(run)
+    def excludes(self, run: str, at: KeptStep, *, on_disk: bool = False) -> bool:
+        """Whether ranks differ, or a step is a useless one or a later one, and was done before that was known."""
         if at in self.differing.get(run, ()):
             return True
-        return useless is not None and at.round < useless[1] and at >= useless[0]
+        found = self._found.get(run, ())
+        return any(first <= at and at.round < number and (wrong or not on_disk) for first, number, wrong in found)

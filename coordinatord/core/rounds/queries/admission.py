@@ -135,6 +135,7 @@ def check_spec(run: Run, join: Join) -> None:
             ("--hang-timeout", hang_timeout(join.spec), hang_timeout(run.spec)),
             ("--max-futile-rounds", join.spec.max_futile_rounds, run.spec.max_futile_rounds),
             ("--drain-laggards", drain_laggards(join.spec), drain_laggards(run.spec)),
+            ("--on-divergence", join.spec.on_divergence, run.spec.on_divergence),
         )
         if theirs != ours
     ]

@@ -210,9 +210,15 @@ def busy_awaited(run: Run) -> float | None:
     return _now_if(run.watching.awaited())
 
 
-def diverged(run: Run) -> float | None:
+def divergence_found(run: Run) -> float | None:
     """Ranks that should have the same state have different ones, and no record says so yet."""
     return _now_if(run.watching.divergence())
+
+
+def diverged(run: Run) -> float | None:
+    """Ranks have different states, and the next round is to go back to a step at which all were alike."""
+    found = run.durable.divergence
+    return None if found is None else _now_if(found.back_to)
 
 
 def resumed(run: Run) -> float | None:

@@ -110,6 +110,8 @@ def cause_in_brief(report: Report) -> str:
     failure = report.failure
     if failure.hang is HangKind.NETWORK:
         return f"a collective did not complete in round {report.round}"
+    if failure.diverged:
+        return f"replicas diverged in round {report.round}"
     if failure.left:
         return f"a collective failed on rank {failure.rank} on node {report.node} in round {report.round}"
     subject = f"rank {failure.rank} on node {report.node}" if failure.pid else f"node {report.node}"

@@ -8,7 +8,7 @@ applied the records.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -17,7 +17,7 @@ from msgspec import Struct
 from coordinatord.core.rounds.values.charges import HostCharges
 from coordinatord.core.rounds.values.ranks import Ranks
 from coordinatord.core.rounds.values.records import Reason, ReplicasDiverged
-from coordinatord.core.rounds.values.resume_point import ResumePoint
+from coordinatord.core.rounds.values.resume_point import ResumePoint, SpoiledStep
 from coordinatord.core.rounds.values.root_cause import LostNode, WorkerFailure
 from coordinatord.core.rounds.values.round_history import RoundHistory
 from coordinatord.core.rounds.values.time_ledger import Activity, Ledger, Spent
@@ -102,14 +102,6 @@ class LostMember(Struct, frozen=True):
     """Whether its host or its network went, and not only its process."""
 
 
-class SpoiledStep(Struct, frozen=True):
-    """A step that a round could not resume from, though nodes had all of it."""
-
-    at: KeptStep
-    round: int
-    """The round that could not resume from it."""
-
-
 class EarlierRun(Struct, frozen=True):
     """The summary of an earlier run of a job."""
 
@@ -121,6 +113,8 @@ class EarlierRun(Struct, frozen=True):
     spent: Spent
     ended_at: float
     exit_code: int
+    spoiled: tuple[SpoiledStep, ...] = ()
+    """What it leaves on the disk that no later run resumes from."""
 
 
 @dataclass(slots=True)
@@ -173,10 +167,9 @@ class DurableRun:
     """The longest stop timeout of the round's nodes, in seconds."""
     resume: ResumePoint | None = None
     """The step that the workers of the current or last round resume from; None if they resume from none."""
-    spoiled: SpoiledStep | None = None
-    """The last step in memory that a round could not resume from: it was damaged, or ranks had different states of it.
-    Neither it nor a newer step from before that round is chosen again. Nodes themselves report a step on the disk that
-    they cannot read.
+    spoiled: tuple[SpoiledStep, ...] = ()
+    """The steps that were damaged, or in which ranks differed, the last one found at the end. Nodes themselves report a
+    step on the disk that they cannot read.
     """
     stepped: bool = False
     """Whether a worker has reported a step of the current round."""
@@ -228,9 +221,17 @@ class DurableRun:
         awaited = self.state is State.STARTING or self.reports_steps
         return Activity.STARTING if awaited else Activity.RUNNING
 
-    def has_spoiled(self, at: KeptStep) -> bool:
-        """Whether no round resumes from a step any more: `spoiled` is it, or an older one, and its round came later."""
-        return self.spoiled is not None and self.spoiled.at <= at and at.round < self.spoiled.round
+    def has_spoiled(self, at: KeptStep, disk: str | None = None) -> bool:
+        """Whether no round resumes from a step any more, in memory, or on the disk as a step of the run `disk`."""
+        spoiled = self.spoiled
+        if disk not in {None, self.id}:
+            spoiled = next((earlier.spoiled for earlier in self.earlier if earlier.run == disk), ())
+        return any(step.covers(at, on_disk=disk is not None) for step in spoiled)
+
+    def nodes_of(self, ranks: Collection[int]) -> list[Ranks]:
+        """Return the nodes of the current or last round that have any of these ranks, by group rank."""
+        each = self.order.values()
+        return [own for own in each if any(0 <= rank - own.first_rank < own.workers for rank in ranks)]
 
     def knows(self, run: str) -> bool:
         """Whether this is the id of the run, or of an earlier run of the job that is kept."""

@@ -77,8 +77,11 @@ class KeepingWing:
 
     # Queries
 
-    def resume_point(self, nodes: Sequence[Member]) -> ResumePoint | None:
-        """Return the step that a round of these nodes resumes from; None if they begin from nothing that is kept."""
+    def resume_point(self, nodes: Sequence[Member], before: KeptStep | None = None) -> ResumePoint | None:
+        """Return the step that a round of these nodes resumes from; None if they begin from nothing that is kept.
+
+        With `before`, it is one that is older than this step, and stays while workers go on.
+        """
         return None
 
     def differing_step(self, point: ResumePoint | None) -> KeptStep | None:

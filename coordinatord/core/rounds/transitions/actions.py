@@ -45,10 +45,12 @@ from coordinatord.core.rounds.values.records import (
     TrainingResumed,
     TrainingStalled,
 )
+from coordinatord.core.rounds.values.resume_point import SpoiledStep, with_spoiled
+from coordinatord.core.rounds.values.root_cause import WorkerFailure
 from coordinatord.core.rounds.values.time_ledger import Activity
 from coordinatord.protocol.exit_codes import ExitCode, shell_exit_code
-from coordinatord.protocol.fields import DURATION_S_MAX, WINDOW_RESTARTS_MAX
-from coordinatord.protocol.messages import Cause, Outcome, Report, Result
+from coordinatord.protocol.fields import DURATION_S_MAX, MESSAGE_MAX, WINDOW_RESTARTS_MAX
+from coordinatord.protocol.messages import Cause, Failure, Outcome, Report, Result
 from coordinatord.protocol.text import clip
 
 _SUSPICIOUS = {Cause.NETWORK, Cause.HANG}
@@ -59,19 +61,20 @@ _SUSPICIOUS = {Cause.NETWORK, Cause.HANG}
 def form_round(run: Run, reason: Reason, decision: Decision) -> None:
     """Assign ranks to the ready nodes; nodes beyond the maximum remain as spares."""
     nodes = run.candidates
-    point = run.keeping.resume_point(nodes)
+    point, number, spoiled = run.keeping.resume_point(nodes), run.durable.round + 1, run.durable.spoiled
+    differing = run.keeping.differing_step(point)
     decision.record(
         RoundFormed(
             run.job,
             run.id,
             reason.sentence,
-            round=run.durable.round + 1,
+            round=number,
             nodes=tuple(assign([member.seat for member in nodes])),
             master_address=master_address(nodes[0], nodes),
             master_port=nodes[0].observed.port,
             spent=spent(run, decision.now),
             resume=point,
-            differing=run.keeping.differing_step(point),
+            spoiled=spoiled if differing is None else with_spoiled(spoiled, SpoiledStep(differing, number)),
         )
     )
     make_way(run, decision)
@@ -135,6 +138,29 @@ def stop_hung(run: Run, reason: Reason, decision: Decision) -> None:
     hang = run.watching.hang()
     assert hang is not None  # noqa: S101 - it is the row's condition
     run.evidence.failures[hang.node] = hang
+    _stop(run, reason, decision, planned=False)
+
+
+def stop_diverged(run: Run, reason: Reason, decision: Decision) -> None:
+    """Stop a round whose replicas have diverged; this is charged as a failure of a rank that is wrong, if known."""
+    found = run.durable.divergence
+    assert found is not None  # noqa: S101 - it is the row's condition
+    rank = found.ranks[0] if found.ranks else 0
+    own = run.durable.nodes_of([rank])[0]
+    failure = Failure(
+        rank=rank,
+        local_rank=rank - own.first_rank,
+        exit_code=ExitCode.DATA_ERROR,
+        pid=0,
+        message=clip(found.reason, MESSAGE_MAX),
+        error="",
+        last_lines=(),
+        followers=(),
+        age_s=0.0,
+        diverged=True,
+    )
+    host = run.members[own.node].offer.host if own.node in run.members else own.node
+    run.evidence.failures[own.node] = WorkerFailure(own.node, host, decision.now, failure)
     _stop(run, reason, decision, planned=False)
 
 
@@ -294,7 +320,17 @@ def end_run(
     so_far = spent_when_broken(run, decision.now) if is_broken else spent_at_the_end(run, decision.now)
     outcome = Outcome(result, exit_code, clip(reason.sentence))
     decision.record(
-        RunEnded(run.job, run.id, reason.sentence, outcome, report, so_far, condition=reason.condition, step=run.step)
+        RunEnded(
+            run.job,
+            run.id,
+            reason.sentence,
+            outcome,
+            report,
+            so_far,
+            condition=reason.condition,
+            step=run.step,
+            spoiled=run.durable.spoiled,
+        )
     )
     decision.notify_all(run)
 

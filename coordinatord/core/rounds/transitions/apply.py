@@ -20,11 +20,11 @@ from coordinatord.core.rounds.state.durable import (
     DurableRun,
     EarlierRun,
     LostMember,
-    SpoiledStep,
     State,
 )
 from coordinatord.core.rounds.values import records
 from coordinatord.core.rounds.values.charges import HostCharges
+from coordinatord.core.rounds.values.resume_point import SpoiledStep, with_spoiled
 from coordinatord.core.rounds.values.root_cause import LostNode, WorkerFailure
 from coordinatord.core.rounds.values.round_history import RoundHistory
 from coordinatord.core.rounds.values.time_ledger import Activity, Ledger, Spent
@@ -86,7 +86,7 @@ def _earlier(run: DurableRun | None) -> tuple[EarlierRun, ...]:
     if run is None or run.outcome is None:
         return () if run is None else run.earlier
     spent, code = run.ledger.settled, run.outcome.exit_code
-    last = EarlierRun(run.id, run.state, run.reason, run.last_step, spent, run.entered_at, code)
+    last = EarlierRun(run.id, run.state, run.reason, run.last_step, spent, run.entered_at, code, run.spoiled)
     return (last, *run.earlier)[:EARLIER_MAX]
 
 
@@ -187,9 +187,7 @@ def _round_formed(run: DurableRun, record: records.RoundFormed, at: float) -> No
         )
     run.order = {ranks.node: ranks for ranks in record.nodes}
     run.slowest_s = max((member.offer.stop_timeout_s for member in members), default=0.0)
-    run.formed_reason, run.resume = record.reason, record.resume
-    if record.differing is not None:
-        run.spoiled = SpoiledStep(record.differing, record.round)
+    run.formed_reason, run.resume, run.spoiled = record.reason, record.resume, record.spoiled
     _begin_round(run, record, at)
 
 
@@ -246,6 +244,8 @@ def _busy_worker_awaited(*_: object) -> None:
 
 def _replicas_diverged(run: DurableRun, record: records.ReplicasDiverged, _: float) -> None:
     run.divergence = record
+    if record.back_to is not None:
+        run.spoiled = with_spoiled(run.spoiled, SpoiledStep(record.since, record.round + 1))
 
 
 def _nodes_silent(run: DurableRun, record: records.NodesSilent, at: float) -> None:
@@ -266,7 +266,7 @@ def _round_stopped(run: DurableRun, record: records.RoundStopped, at: float) -> 
         run.first_failure = WorkerFailure(first.node, first.host, at - first.failure.age_s, first.failure)
     run.stop_reason, run.planned = records.Reason(record.condition, record.reason), record.planned
     if record.condition == _SPOILS and run.resume is not None and run.resume.disk is None:
-        run.spoiled = SpoiledStep(run.resume.at, run.round)
+        run.spoiled = with_spoiled(run.spoiled, SpoiledStep(run.resume.at, run.round, on_disk=False))
     run.rounds.follow(record)
     _enter(run, State.STOPPING, record.reason, at)
     _spend(run, record.spent, Activity.STOPPING, at)
@@ -287,7 +287,7 @@ def _round_ended(run: DurableRun, record: records.RoundEnded, at: float) -> None
 
 def _run_ended(run: DurableRun, record: records.RunEnded, at: float) -> None:
     _keep_report(run, record.report, at)
-    run.outcome, run.last_step = record.outcome, record.step
+    run.outcome, run.last_step, run.spoiled = record.outcome, record.step, record.spoiled
     run.concluded = record.condition in _FAILED_FOR_GOOD or record.outcome.result in _CONCLUSIONS
     _drop_rounds(run)
     _enter(run, _ENDS.get(record.outcome.result, State.FAILED), record.reason, at)
@@ -304,7 +304,7 @@ def _drop_rounds(run: DurableRun) -> None:
     run.stepped = run.step_overdue = run.repeats_steps = run.silent = run.planned = False
     run.formed_reason = run.superseded_reason = run.last_end_reason = ""
     run.stop_reason, run.first_failure, run.slowest_s = records.Reason("", ""), None, 0.0
-    run.stop_asked, run.reports_steps, run.resume, run.spoiled, run.divergence = "", False, None, None, None
+    run.stop_asked, run.reports_steps, run.resume, run.divergence = "", False, None, None
     if not any(True for _ in run.rounds):
         run.round = 0  # nodes remembered this number from an earlier run
     run.rounds = RoundHistory()

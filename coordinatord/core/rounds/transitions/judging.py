@@ -33,7 +33,7 @@ from coordinatord.core.rounds.values.records import HostJudged
 from coordinatord.hints.xid import OF_THE_NODE
 from coordinatord.protocol.exit_codes import describe_exit, signal_behind
 from coordinatord.protocol.fields import MESSAGE_MAX
-from coordinatord.protocol.messages import CheckResult, HangKind, Report
+from coordinatord.protocol.messages import Cause, CheckResult, HangKind, OnDivergence, Report
 from coordinatord.protocol.text import clip
 
 HOSTS_MAX = 20_000
@@ -42,7 +42,10 @@ HOSTS_MAX = 20_000
 
 def judge(run: Run, report: Report | None, decision: Decision) -> None:
     """Charge the host that ended the round, if one did by a fault of its own, and quarantine it if that is enough."""
-    found = _lost_host(run) if report is None else _failed_host(report)
+    if report is not None and report.cause is Cause.DIVERGENCE:
+        found = _diverged_host(run, report)
+    else:
+        found = _lost_host(run) if report is None else _failed_host(report)
     hosts = decision.cluster.durable.hosts
     if found is None or len(_hosts_of(run) | {found[0]}) == 1 or len(hosts) >= HOSTS_MAX:
         return
@@ -145,6 +148,19 @@ def _failed_host(report: Report) -> tuple[str, Charge] | None:
     error = failure.hang or failure.error or failure.message or describe_exit(failure.exit_code)
     is_certain = not OF_THE_NODE.keys().isdisjoint(failure.xids)
     return report.host, Charge(fault, "" if is_certain else clip(error, MESSAGE_MAX), 0.0)
+
+
+def _diverged_host(run: Run, report: Report) -> tuple[str, Charge] | None:
+    """Return the host of the ranks that differ from most others with its charge; None unless one node has all of them.
+
+    The numbers are in the error for people: they do not count when it is compared with those of other hosts.
+    """
+    found = run.durable.divergence
+    if found is None or run.spec.on_divergence is not OnDivergence.QUARANTINE:
+        return None
+    error = f"other parameters or optimizer state than most ranks at step {found.step}"
+    is_one = [own.node for own in run.durable.nodes_of(found.ranks)] == [report.node]
+    return (report.host, Charge(Fault.DIVERGENCE, error, 0.0)) if is_one else None
 
 
 def _lost_host(run: Run) -> tuple[str, Charge] | None:

@@ -134,7 +134,8 @@ def steps_have_consequences(run: Run) -> bool:
     if run.durable.repeats_steps and conditions.caught_up(run) is not None:
         return True
     return any(
-        condition(run) is not None for condition in (conditions.stalled, conditions.resumed, conditions.diverged)
+        condition(run) is not None
+        for condition in (conditions.stalled, conditions.resumed, conditions.divergence_found)
     )
 
 
@@ -156,8 +157,9 @@ def record_report(run: Run, member: Member, observed: Observed) -> bool:
     if member.state is MemberState.QUARANTINED:
         run.gathering.begin_wait(member, now)
     if observed.failure and not run.durable.state.ended and _is_about_this_round(run, member, observed):
-        # Only the coordinator may report a hang: the text becomes the reason of a record.
-        run.evidence.record_failure(member, replace(observed.failure, hang=None, hang_ranks=()), now)
+        # Only the coordinator may report a hang or a divergence: the text becomes the reason of a record.
+        failure = replace(observed.failure, hang=None, hang_ranks=(), diverged=False)
+        run.evidence.record_failure(member, failure, now)
     if _must_be_recorded(run, member, observed):
         run.claims[member.node] = None
     return concerns_all

@@ -49,6 +49,8 @@ class Fault(StrEnum):
     """The host went while it was in a round."""
     CRASH = "crash"
     """Native code crashed."""
+    DIVERGENCE = "divergence"
+    """Its ranks had another state than most others should have had with them."""
 
 
 FAULT_OF = {
@@ -56,6 +58,7 @@ FAULT_OF = {
     Cause.HANG: Fault.HANG,
     Cause.DISK: Fault.DISK,
     Cause.UNKNOWN: Fault.CRASH,
+    Cause.DIVERGENCE: Fault.DIVERGENCE,
 }
 """The causes that may be a host's fault. An error of the script, a lack of memory, and what somebody outside the job
 does to a worker are none. A broken connection is none either, since each end may have failed."""

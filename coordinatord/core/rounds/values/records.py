@@ -15,7 +15,7 @@ from msgspec import Meta, Struct
 
 from coordinatord.core.rounds.values.charges import CHARGES_MAX, Charge, Judge
 from coordinatord.core.rounds.values.ranks import Ranks
-from coordinatord.core.rounds.values.resume_point import ResumePoint
+from coordinatord.core.rounds.values.resume_point import SPOILED_MAX, ResumePoint, SpoiledStep
 from coordinatord.core.rounds.values.time_ledger import SPAN_MAX, Span, Spent
 from coordinatord.protocol.fields import (
     CONSEQUENCES_MAX,
@@ -141,8 +141,8 @@ class RoundFormed(Record, frozen=True):
     """The time of the run so far, as in each record that changes the activity."""
     resume: ResumePoint | None = None
     """The step that its workers resume from; None if no node keeps a whole one."""
-    differing: KeptStep | None = None
-    """A newer kept step that was not chosen, because ranks have different states of it; None if there is none."""
+    spoiled: Annotated[tuple[SpoiledStep, ...], Meta(max_length=SPOILED_MAX)] = ()
+    """Kept steps that are not chosen any more, the last one found at the end."""
 
 
 class RoundRemembered(Record, frozen=True):
@@ -218,6 +218,13 @@ class ReplicasDiverged(Record, frozen=True):
     """The last step of the round at which all such ranks were alike; None if none is known."""
     ranks: Annotated[tuple[Count, ...], Meta(max_length=CONSEQUENCES_MAX)]
     """The first few ranks that differ from most of the others; empty if nobody can say which are wrong."""
+    back_to: KeptStep | None = None
+    """The kept step that the next round can go back to; None if this one goes on."""
+
+    @property
+    def since(self) -> KeptStep:
+        """The first step that may be wrong on some rank."""
+        return KeptStep(self.round, 0 if self.agreed is None else self.agreed + 1)
 
 
 class NodesSilent(Record, frozen=True):
@@ -287,6 +294,8 @@ class RunEnded(Record, frozen=True):
     condition: Condition
     step: Step | None = None
     """The last step that all workers had reached; None if none was known."""
+    spoiled: Annotated[tuple[SpoiledStep, ...], Meta(max_length=SPOILED_MAX)] = ()
+    """The kept steps that the next run does not choose from the disk either."""
 
 
 class JobStopAsked(Record, frozen=True):

@@ -1,4 +1,4 @@
-"""The choice of the step that a round resumes from, as it is recorded."""
+"""The choice of the step that a round resumes from, and the steps that are not chosen any more, as recorded."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from coordinatord.protocol.fields import Count, Name, Step
-from coordinatord.protocol.kept_state import AtShardedStep, DiskStep
+from coordinatord.protocol.fields import Count, Counter, Name, Step
+from coordinatord.protocol.kept_state import AtShardedStep, DiskStep, KeptStep
+from coordinatord.protocol.schema import Strict
 
 HOLDERS_NAMED = 8
 """The most holders of a step that are named; the others are counted."""
@@ -24,3 +25,30 @@ class ResumePoint(AtShardedStep, frozen=True):
     """How many more nodes hold it."""
     disk: DiskStep | None = None
     """The names of the step on the disk; None if it is in memory."""
+
+
+SPOILED_MAX = 8
+"""The most spoiled steps that are on record of a run. Of more, the two oldest become one, which covers both."""
+
+
+class SpoiledStep(Strict, frozen=True):
+    """A step from which no round resumes any more, nor from a newer one that was made before a later round."""
+
+    at: KeptStep
+    round: Counter
+    """The first round whose own steps are good again."""
+    on_disk: bool = True
+    """Whether the state is wrong wherever it is, as where ranks differ. Memory that is damaged spoils no disk."""
+
+    def covers(self, at: KeptStep, *, on_disk: bool) -> bool:
+        """Whether a step in memory or on the disk is spoiled by this one."""
+        return self.at <= at and at.round < self.round and (self.on_disk or not on_disk)
+
+
+def with_spoiled(known: tuple[SpoiledStep, ...], step: SpoiledStep) -> tuple[SpoiledStep, ...]:
+    """Return the spoiled steps of a run with one that was found later; it replaces those that it covers."""
+    left = [each for each in known if not step.covers(each.at, on_disk=each.on_disk)]
+    if len(left) == SPOILED_MAX:
+        first, second, *left = left
+        left.insert(0, SpoiledStep(min(first.at, second.at), second.round, first.on_disk or second.on_disk))
+    return (*left, step)

@@ -48,7 +48,7 @@ class WorkerFailure(Struct, frozen=True):
     def __str__(self) -> str:
         """Return a headline; the report has the rest."""
         failure = self.failure
-        if failure.hang is not None:
+        if failure.hang is not None or failure.diverged:
             return failure.message
         if not failure.pid:
             return f"node {self.node} could not start its workers: {failure.message}"

@@ -8,8 +8,8 @@ from msgspec import structs
 from coordinatord.core.keeping.copy_plan import CopyPlan
 from coordinatord.core.keeping.known import KeptState
 from coordinatord.core.keeping.protection import ROWS, StepState
-from coordinatord.core.rounds.state.durable import SpoiledStep, State
-from coordinatord.core.rounds.values.resume_point import ResumePoint
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.values.resume_point import ResumePoint, SpoiledStep
 from coordinatord.protocol.kept_state import KeptParts, KeptStep
 from tests.support.kept_runs import NODES, a_kept, a_write, keep, note, shard
 from tests.support.kept_state import kept_parts
@@ -189,13 +189,13 @@ def test_a_step_from_which_a_round_could_not_resume_does_not_replace_the_older_w
     keep(kept, 8, protected=True)
     keep(kept, 16)
     assert named(kept) == [8, 16]
-    kept.run.durable.spoiled = SpoiledStep(KeptStep(1, 16), 2)
+    kept.run.durable.spoiled = (SpoiledStep(KeptStep(1, 16), 2),)
     keep(kept, 16, protected=True)
     keep(kept, 24)
     assert named(kept) == [8]
 
 
 def test_a_step_from_which_a_round_could_not_resume_is_not_the_whole_one_after_a_restart() -> None:
-    kept = a_kept(members=1, spoiled=SpoiledStep(KeptStep(1, 16), 2))
+    kept = a_kept(members=1, spoiled=(SpoiledStep(KeptStep(1, 16), 2),))
     note(kept, 0, *(kept_parts(1, step, protected=True) for step in (8, 16)))
     assert kept.protection.whole == KeptStep(1, 8)

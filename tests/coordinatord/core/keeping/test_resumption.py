@@ -9,7 +9,7 @@ from coordinatord.core.keeping import resumption
 from coordinatord.core.keeping.known import kept_of
 from coordinatord.core.keeping.resume_plan import ResumePlan
 from coordinatord.core.rounds.values.records import RoundFormed
-from coordinatord.core.rounds.values.resume_point import ResumePoint
+from coordinatord.core.rounds.values.resume_point import SPOILED_MAX, ResumePoint
 from coordinatord.protocol.kept_state import DiskStep, Holding, KeptParts, KeptStep, Resume
 from coordinatord.protocol.messages import Phase
 from tests.support.builders import a_coordinator
@@ -136,6 +136,52 @@ def test_a_coordinator_that_is_started_anew_uses_no_step_of_which_ranks_had_diff
     later.restore(stage.past, stage.now)
     kept = kept_of(later.jobs["default"])
     assert [resumption.may_be_chosen(kept, KeptStep(1, step)) for step in (4, 8)] == [True, False]
+
+
+def test_a_step_of_which_ranks_differed_is_not_read_from_the_disk_either_nor_after_a_later_difference() -> None:
+    stage = train("n1", "n2", n1="600s", n2="600s")
+    stage.play("step n1 8", "keep n1 1:4:5 1:8:7", "keep n2 1:4:5 1:8:9")
+    stage.play(*(f"write {node} written found=e-1:1:8" for node in ("n1", "n2")))
+    break_round(stage, "n1", "n2")
+    stage.play("fetch n1 ready", "fetch n2 ready", "running n1 n2", "step n1 9")
+    stage.play("keep n1 1:4:5 2:6:7", "keep n2 1:4:5 2:6:9")
+    break_round(stage, "n1", "n2")
+    assert [point and (point.at, point.disk) for point in formed(stage)] == [None, *[(KeptStep(1, 4), None)] * 2]
+    durable, steps = stage.coordinator.jobs["default"].durable, [KeptStep(*at) for at in ((1, 4), (1, 9), (2, 5))]
+    assert [durable.has_spoiled(at, disk) for at in steps for disk in (None, "e-1", "e-0")] == (
+        [False] * 3 + [True, True, False] + [False] * 3
+    )
+
+
+def test_memory_that_is_damaged_spoils_no_disk() -> None:
+    stage = train("n1", "n2")
+    stage.play("keep n1 1:4 1:8")
+    break_round(stage, "n1", "n2")
+    stage.play("fetch n2 failed why=digest", "stopped n1 n2")
+    durable = stage.coordinator.jobs["default"].durable
+    assert [durable.has_spoiled(KeptStep(1, 8), disk) for disk in (None, "e-1")] == [True, False]
+
+
+def test_the_next_run_reads_nothing_from_the_disk_that_an_earlier_one_has_spoiled() -> None:
+    stage = train("n1", "n2")
+    stage.play("step n1 8", "keep n1 1:8:7", "keep n2 1:8:9")
+    break_round(stage, "n1", "n2")
+    stage.play("leave n1 n2", "stopped n1 n2", "join n3 min=1 max=1 keeps=600s restarts=9")
+    durable = stage.coordinator.jobs["default"].durable
+    assert (durable.id, durable.earlier[0].run) == ("e-2", "e-1")
+    assert [durable.has_spoiled(KeptStep(1, step), "e-1") for step in (7, 8)] == [False, True]
+
+
+def test_the_oldest_spoiled_steps_become_one_that_covers_them() -> None:
+    stage = train("n1", "n2")
+    rounds = range(1, SPOILED_MAX + 2)
+    for number in rounds:
+        stage.play(f"step n1 {8 + number}", f"keep n1 {number}:8:7", f"keep n2 {number}:8:9")
+        break_round(stage, "n1", "n2")
+        stage.play("fetch n1 ready", "fetch n2 ready", "running n1 n2")
+    durable = stage.coordinator.jobs["default"].durable
+    assert len(durable.spoiled) == SPOILED_MAX
+    assert all(durable.has_spoiled(KeptStep(number, 8)) for number in rounds)
 
 
 def test_where_ranks_agree_on_no_step_the_run_begins_anew_and_says_why() -> None:

@@ -1,0 +1,135 @@
+"""What `--on-divergence` does: which step a job goes back to, who is charged, and when training goes on instead."""
+
+import pytest
+
+from coordinatord.core.keeping.known import kept_of
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.values.charges import Fault
+from coordinatord.core.rounds.values.records import HostJudged, ReplicasDiverged, RoundFormed
+from coordinatord.core.rounds.values.resume_point import ResumePoint
+from coordinatord.hints.failure_status import failure_status
+from coordinatord.protocol.kept_state import KeptStep
+from coordinatord.protocol.messages import Cause
+from tests.support.ledgers import shown
+from tests.support.running_job import Job, desired_of
+
+ALIKE = ("digest n1 16 7 7", "digest n2 16 7 7")
+APART = ("digest n1 32 8 8", "digest n2 32 8 9")
+APART_AT_ONCE = ("digest n1 16 8 8", "digest n2 16 8 9")
+"""All are alike after step 16, and rank 3 differs after step 32; or it differs at the first digest."""
+
+IN_MEMORY = ("keep n1 1:16", "keep n2 1:16", "advance 1s", "keep n1 1:16 protected=y", "keep n2 1:16 protected=y")
+TOO_NEW = tuple(line.replace("1:16", "1:17") for line in IN_MEMORY)
+ON_DISK = ("write n1 written found=e-1:1:16", "write n2 written found=e-1:1:16")
+TOO_NEW_ON_DISK = tuple(line.replace("1:16", "1:17") for line in ON_DISK)
+OF_EARLIER_RUN = tuple(line.replace("e-1:1:16", "e-0:4:90") for line in ON_DISK)
+
+UNKEPT = "training goes on, since no step from before that is kept"
+
+
+def diverges(*lines: str, settings: str = "divergence=restart restarts=3") -> tuple[Job, ReplicasDiverged]:
+    """Play a job of four ranks on two nodes, which diverge; return what is recorded of that."""
+    job = Job(f"workers=2 keeps=600s {settings}")
+    job.play(*lines)
+    [found] = [record for _, record in job.stage.past if isinstance(record, ReplicasDiverged)]
+    return job, found
+
+
+@pytest.mark.parametrize(
+    ("lines", "back_to", "what"),
+    [
+        ((*IN_MEMORY, *ALIKE, *APART), KeptStep(1, 16), "the next round goes back to step 16"),
+        ((*ON_DISK, *ALIKE, *APART), KeptStep(1, 16), "the next round goes back to step 16"),
+        ((*OF_EARLIER_RUN, *APART_AT_ONCE), KeptStep(0, 90), "the next round goes back to step 90"),
+        ((*ON_DISK, *APART_AT_ONCE), None, UNKEPT),
+        ((*TOO_NEW, *ALIKE, *APART), None, UNKEPT),
+        ((*TOO_NEW_ON_DISK, *ALIKE, *APART), None, UNKEPT),
+        ((ON_DISK[0], *ALIKE, *APART), None, UNKEPT),
+        ((*IN_MEMORY[:2], *ALIKE, *APART), None, UNKEPT),
+        ((*ALIKE, *APART), None, UNKEPT),
+    ],
+    ids=["memory", "disk", "earlier run", "agreed never", "new", "new on disk", "one node", "not protected", "nothing"],
+)
+def test_a_round_ends_only_if_a_step_is_kept_at_which_all_were_alike(
+    lines: tuple[str, ...], back_to: KeptStep | None, what: str
+) -> None:
+    job, found = diverges(*lines)
+    assert found.back_to == back_to
+    assert found.reason.endswith(f"; {what}")
+    assert job.stops == (["diverged"] if back_to else [])
+    assert job.reason.startswith(found.reason) if back_to else job.reason.endswith(found.reason)
+
+
+@pytest.mark.parametrize(("settings", "says"), [("divergence=report", "the same"), ("divergence=restart", "is left")])
+def test_a_round_goes_on_if_that_is_wanted_or_no_restart_is_left(settings: str, says: str) -> None:
+    job, found = diverges(*IN_MEMORY, *ALIKE, *APART, settings=f"{settings} restarts=0")
+    assert (found.back_to, job.stops) == (None, [])
+    assert found.reason.endswith(says)
+
+
+def test_the_next_round_goes_back_behind_the_difference_and_newer_steps_never_count_again() -> None:
+    job, found = diverges(*IN_MEMORY, *ALIKE, *APART)
+    job.play("keep n1 1:16 1:32 protected=y", "keep n2 1:16 1:32 protected=y")
+    job.play("write n1 written found=e-1:1:32", "write n2 written found=e-1:1:32", "stopped n1 n2", "advance 5s")
+    assert [point and point.at for point in formed(job)] == [None, KeptStep(1, 16)]
+    assert desired_of(job.stage, "n1").reason.startswith("replicas diverged in round 1; ")
+    assert kept_of(job.run).disk.step is None
+    job.play("fetch n1 ready", "fetch n2 ready", "running n1 n2", "step n1 20", "step n2 20")
+    job.play("die 1s", "reconnect n1 n2", "fail n1", "stopped n1 n2", "advance 5s")
+    assert [point and point.at for point in formed(job)] == [None, *[KeptStep(1, 16)] * 2]
+    assert job.run.durable.restarts_used == 2
+    assert found.since == KeptStep(1, 17)
+
+
+def formed(job: Job) -> list[ResumePoint | None]:
+    return [record.resume for _, record in job.stage.past if isinstance(record, RoundFormed)]
+
+
+def test_a_step_that_was_being_written_is_dropped_if_it_may_be_wrong() -> None:
+    job = Job("workers=2 keeps=1s divergence=restart restarts=3")
+    job.play(*TOO_NEW, "advance 2s")
+    assert desired_of(job.stage, "n1").persist is not None
+    job.play(*(line.replace("written", "writing") for line in OF_EARLIER_RUN), *APART_AT_ONCE)
+    job.play("stopped n1 n2", "advance 20s")
+    assert [point and point.step for point in formed(job)] == [None, 90]
+    assert desired_of(job.stage, "n1").persist is None
+
+
+def test_the_report_has_a_class_of_its_own_and_no_process_that_ended() -> None:
+    job, found = diverges(*IN_MEMORY, *ALIKE, *APART)
+    job.play("stopped n1 n2", "advance 5s")
+    report = job.run.durable.report
+    assert report is not None
+    assert (report.node, report.failure.rank, report.failure.local_rank) == ("n2", 3, 1)
+    status = failure_status(report)
+    assert (status.cause, status.how, status.message) == (Cause.DIVERGENCE, "diverged", found.reason)
+    assert "--on-divergence quarantine" in status.hint
+    assert shown(job.stage).failure is not None
+
+
+@pytest.mark.parametrize(
+    ("settings", "apart", "charged"),
+    [
+        ("divergence=quarantine", APART, ["host-n2"]),
+        ("divergence=restart", APART, []),
+        ("divergence=quarantine", ("digest n1 32 7 8", "digest n2 32 7 8"), []),
+    ],
+    ids=["minority", "not wanted", "no majority"],
+)
+def test_only_the_host_of_a_minority_is_charged(settings: str, apart: tuple[str, ...], charged: list[str]) -> None:
+    job, _ = diverges(*IN_MEMORY, *ALIKE, *apart, settings=f"{settings} restarts=3")
+    job.play("stopped n1 n2", "advance 5s")
+    assert job.run.durable.state is State.STARTING
+    judged = [record for _, record in job.stage.past if isinstance(record, HostJudged)]
+    assert [record.node for record in judged] == charged
+    for record in judged:
+        assert [charge.fault for charge in record.charges] == [Fault.DIVERGENCE]
+        assert "divergence (other parameters or optimizer state than most ranks at step 32)" in record.reason
+
+
+def test_a_minority_on_several_nodes_charges_nobody() -> None:
+    job = Job("workers=4 keeps=600s divergence=quarantine restarts=3")
+    job.play(*IN_MEMORY, "digest n1 16 7 7 7 7", "digest n2 16 7 7 7 7", "digest n1 32 7 7 7 6", "digest n2 32 7 7 7 9")
+    job.play("stopped n1 n2", "advance 5s")
+    assert job.stops == ["diverged"]
+    assert not any(isinstance(record, HostJudged) for _, record in job.stage.past)
