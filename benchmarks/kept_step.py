@@ -4,7 +4,8 @@ python -m benchmarks.kept_step
 
 It starts `nodeclient join --standalone` with itself as the script. Two workers have the same state, which is saved only
 when a round breaks; a worker alone saves at an interval, here at each step that finds a place. Bare copies are made in
-turn with the steps, so that both meet the same load. A whole step of a small network, without keep and with it, shows
+turn with the steps, so that both meet the same load. Before that the two train, and the digests that they make of the
+state since the beginning of the round are timed. A whole step of a small network, without keep and with it, shows
 what the hooks in forward and before the optimizer cost as well: it is timed on the processor, beside nothing else.
 """
 
@@ -42,6 +43,8 @@ SMALL_LAYERS = 20
 MEMORY_S = 5.0
 """The time for the node to make its memory, between the first step that is kept and those that are timed."""
 
+BATCH = 64
+
 WITHIN_S = 300
 
 
@@ -56,6 +59,12 @@ class Costs:
     """A save at an interval, of a worker alone; 0 for others."""
     copy_s: float
     """A bare copy of the same tensors, into memory that was touched before."""
+    train_s: float
+    """A whole step while digests are timed."""
+    digests: float
+    """How many digests were made meanwhile; 0 by a worker alone."""
+    digests_share: float
+    """The part of that time that they took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,24 +75,33 @@ class StepCosts:
     kept_s: float
 
 
-def work(megabytes: int, count: int) -> None:
-    """Measure, as a worker, so many steps with a pause after each, and as many without."""
+def work(megabytes: int, seconds: float, count: int) -> None:
+    """Measure, as a worker, digests for some seconds, so many steps with a pause after each, and as many without."""
     torch.set_num_threads(1)
     intervals.SHARE_MAX = 1e9
-    saves = note_saves()
+    saves, digests = note_saves(), note_digests()
     with workerlib.init() as ctx:
         model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(max(1, megabytes // 2))))
         optimizer = torch.optim.SGD(model.parameters(), 1e-3, 0.9)
         ctx.keep(model=model, optimizer=optimizer)
-        model(torch.randn(4, WIDTH)).sum().backward()
+
+        def train() -> None:
+            optimizer.zero_grad()
+            model(torch.randn(BATCH, WIDTH)).square().mean().backward()
+            optimizer.step()
+            ctx.step(len(trained))
+
+        trained, began_at = list[float](), time.perf_counter()
+        while not trained or (ctx.world_size > 1 and time.perf_counter() < began_at + seconds):
+            trained.append(timed(train))
+        digested = len(digests), sum(digests) / (time.perf_counter() - began_at)
         tensors = [tensor.detach() for tensor in model.parameters()]
-        optimizer.step()
         tensors += [state["momentum_buffer"] for state in optimizer.state.values()]
         copies = [tensor.clone() for tensor in tensors]
         pause, steps, loop, bare = Event(), [], [], []
         for step in range(2 * count):
             optimizer.step()  # what no optimizer has changed is no new state
-            took_s = timed(lambda: ctx.step(step))  # noqa: B023 - it is called at once
+            took_s = timed(lambda: ctx.step(len(trained) + step))  # noqa: B023 - it is called at once
             if step < count:  # meanwhile the node makes the memory, and the coordinator says what may go
                 steps.append(took_s)
                 pause.wait(0.05)
@@ -93,7 +111,8 @@ def work(megabytes: int, count: int) -> None:
         if ctx.world_size == 1 and not saves:
             raise BenchmarkError("no step was saved at an interval")
         if ctx.rank == 0:
-            print(json.dumps(asdict(Costs(*map(statistics.median, (steps, loop, saves or [0.0], bare))))), flush=True)
+            medians = map(statistics.median, (steps, loop, saves or [0.0], bare, trained))
+            print(json.dumps(asdict(Costs(*[*medians, *digested]))), flush=True)
 
 
 def note_saves() -> list[float]:
@@ -111,6 +130,19 @@ def note_saves() -> list[float]:
 
     intervals.SaveInterval.record_save = note  # type: ignore[method-assign]  # to listen
     return saves
+
+
+def note_digests() -> list[float]:
+    """Return a list of what digests of the state take, which grows with each."""
+    digests: list[float] = []
+    record = intervals.DigestInterval.record
+
+    def note(self: intervals.DigestInterval, step: int, seconds: float, now: float) -> None:
+        digests.append(seconds)
+        record(self, step, seconds, now)
+
+    intervals.DigestInterval.record = note  # type: ignore[method-assign]  # to listen
+    return digests
 
 
 def work_small(norms: bool, count: int) -> None:
@@ -172,16 +204,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="kept_step", description="Time what keeping state costs each step.")
     parser.add_argument("--megabytes", type=positive, default=100, help="of state (default: 100)")
     parser.add_argument("--steps", type=positive, default=STEPS, help=f"of each kind (default: {STEPS})")
+    parser.add_argument(
+        "--seconds", type=float, default=40, help="of training in which digests are timed (default: 40)"
+    )
     parser.add_argument("--worker", choices=["big", "small", "norms"], help=argparse.SUPPRESS)
     add_flags(parser, repeat=3)
     options = parser.parse_args()
     if options.worker == "big":
-        work(options.megabytes, options.steps)
+        work(options.megabytes, options.seconds, options.steps)
         return
     if options.worker:
         work_small(options.worker == "norms", options.steps)
         return
-    size = ("--worker", "big", "--megabytes", str(options.megabytes), "--steps", str(options.steps))
+    size = ["--worker", "big", "--megabytes", str(options.megabytes), "--steps", str(options.steps)]
+    size += ["--seconds", str(options.seconds)]
     alike = [Costs(**measure(2, *size)) for _ in range(options.repeat)]
     alone = [Costs(**measure(1, *size)) for _ in range(options.repeat)]
     small = {
@@ -189,6 +225,9 @@ def main() -> None:
         for kind in ("small", "norms")
     }
     table = Table(runs_words(options.repeat), f"{options.megabytes} MB")
+    table.add("a step of the training, ms", spread([run.train_s * 1e3 for run in alike], ".1f"))
+    table.add(f"digests in its first {options.seconds:g} s", spread([run.digests for run in alike], ".0f"))
+    table.add("their part of the time, %", spread([run.digests_share * 100 for run in alike], ".2f"))
     table.add("ctx.step, state that other ranks have too, us", spread([run.loop_s * 1e6 for run in alike], ".0f"))
     table.add("the same, 50 ms after the one before", spread([run.step_s * 1e6 for run in alike], ".0f"))
     for kind, words in (("small", "without buffers"), ("norms", "with batch norms")):

@@ -42,6 +42,8 @@ Standard library only.
                                      see `round_messages`.
 `COORDINATORD_STACKS`                The socket by which nodeclient asks where this worker stands; see `responder`,
                                      which removes it.
+`COORDINATORD_DIGESTS`               What nodeclient inherited: with `0` the digests by which replicas are compared are
+                                     not made.
 ===================================  ===================================================================================
 
 The names without `COORDINATORD_` have the same meaning as under torchrun
@@ -64,6 +66,9 @@ KEEP = "COORDINATORD_KEEP"
 
 STACKS = "COORDINATORD_STACKS"
 """The path of nodeclient's Unix socket over which it asks this worker where it stands; see `responder`."""
+
+DIGESTS = "COORDINATORD_DIGESTS"
+"""The variable with which a user switches off the digests by which replicas are compared."""
 
 ROUNDS = "COORDINATORD_ROUNDS"
 """The path of nodeclient's Unix socket for workers that go into another round as the same process."""

@@ -25,6 +25,12 @@ class Adapter:
     iterates_when_read = False
     """Whether reading its values may begin an iteration. If so, they are not read before the first step is done."""
 
+    is_own = False
+    """Whether ranks may come to have different tensors of it, although they began with the same, as of a metric."""
+
+    has_unequal_inputs = False
+    """Whether ranks may do different numbers of steps."""
+
     size_changes = 0
     """How many calls of `values` found more or less state than the call before."""
 

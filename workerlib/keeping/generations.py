@@ -70,6 +70,15 @@ class GenerationWriter:
         """Return all big tensors with their names. Raises `KeptStateError` as `Adapter.big_tensors` does."""
         return [pair for kept in self._objects.values() for pair in kept.big_tensors()]
 
+    def replicas(self) -> list[tuple[str, torch.Tensor]]:
+        """Return the big tensors that training changes alike on all ranks, if they were alike. Raises as `tensors`."""
+        return [pair for kept in self._objects.values() if not kept.is_own for pair in kept.big_tensors()]
+
+    @property
+    def has_unequal_inputs(self) -> bool:
+        """Whether ranks may do different numbers of steps."""
+        return any(kept.has_unequal_inputs for kept in self._objects.values())
+
     def bytes_needed(self, small: int) -> int:
         """Return how many bytes a generation needs, with a small state of `small` bytes."""
         return small_offset(lay_out(_pieces_of(self.tensors()))) + small

@@ -1,12 +1,15 @@
 """Decides at which steps to save state or make a digest of it, so that this takes a small share of training's time.
 
-Each rank saves the steps that its interval divides. Intervals are powers of two, so ranks need not agree on one: all of
-them save the steps that the largest interval divides. The interval begins at `STEPS_FIRST` and at most doubles with
-each save. So whatever ranks measure, all of them save the first step of a round that 8 divides, the first that 16
-divides, and so on.
+Each rank does so at the steps that its interval divides. Intervals are powers of two, so ranks need not agree on one:
+all of them act at the steps that the largest interval divides. That of saves begins at `STEPS_FIRST` and at most
+doubles with each save. So whatever ranks measure, all of them save the first step of a round that 8 divides, the first
+that 16 divides, and so on. That of digests begins at 1, and doubles without a second digest until the first one has
+become a small share. From there on it at most doubles with each digest.
 """
 
 from __future__ import annotations
+
+import math
 
 from workerlib.contract.channel_messages import Interval
 
@@ -32,11 +35,10 @@ WEIGHT = 0.2
 
 
 class SaveInterval:
-    """Measures steps and saves, and decides at which steps to save; a digest counts as a save."""
+    """Measures steps and saves, and decides at which steps to save."""
 
-    def __init__(self, share_max: float | None = None) -> None:
-        """Begin with the interval `STEPS_FIRST`; saves may take this share of training's time, or `SHARE_MAX`."""
-        self._share_max = SHARE_MAX if share_max is None else share_max
+    def __init__(self) -> None:
+        """Begin with the interval `STEPS_FIRST`."""
         self.steps = STEPS_FIRST
         """The interval, in steps: the difference of two steps' numbers."""
         self._least_s = 0.0
@@ -71,7 +73,7 @@ class SaveInterval:
     def record_save(self, seconds: float) -> None:
         """Record how long a save took, and choose a new interval. The first save, into new memory, never raises it."""
         steps_max = 2 * self.steps if self._save_s else self.steps
-        least_s = max(seconds / self._share_max, self._least_s)
+        least_s = max(seconds / SHARE_MAX, self._least_s)
         self._save_s, self.steps = seconds, 1
         while self.steps < steps_max and self.steps * self._step_s < least_s:
             self.steps *= 2
@@ -87,3 +89,39 @@ class SaveInterval:
             return None
         self._reported = now
         return now
+
+
+class DigestInterval:
+    """Measures digests, and decides after which steps to make one."""
+
+    def __init__(self) -> None:
+        """Begin with a digest at the next step."""
+        self.steps = 1
+        """The interval, in steps: the difference of two steps' numbers."""
+        self._before = -1
+        """The step before the present one."""
+        self._made = -1, -math.inf
+        """The step of the last digest, and when that was made."""
+        self._least_s = 0.0
+        """The least time until the next one."""
+        self._is_chosen = False
+        """Whether the interval was chosen by the time between two digests."""
+
+    def is_due(self, step: int, now: float) -> bool:
+        """Whether to make a digest after a step. Scripts may skip numbers of steps."""
+        before, self._before = self._before, step
+        if step // self.steps == before // self.steps:
+            return False
+        if not self._is_chosen and now - self._made[1] < self._least_s:
+            self.steps *= 2
+            return False
+        return True
+
+    def record(self, step: int, seconds: float, now: float) -> None:
+        """Record that a digest was made after a step and took so long, and choose a new interval."""
+        (before, made_at), self._made = self._made, (step, now)
+        self._least_s = max(seconds / DIGESTS_SHARE_MAX, HEARD_S)
+        self._is_chosen = made_at > -math.inf
+        steps_max, self.steps = 2 * self.steps, 1
+        while self.steps < steps_max and self.steps * (now - made_at) < self._least_s * (step - before):
+            self.steps *= 2

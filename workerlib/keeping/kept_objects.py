@@ -88,6 +88,11 @@ class KeptModule(Adapter):
             raise KeptStateError(f"{self._name} {text}: call keep() when it has all of them")
         yield from self.parameters
 
+    @property
+    def has_unequal_inputs(self) -> bool:  # type: ignore[override]  # no other adapter has it as a property
+        """Whether it is trained within `DistributedDataParallel.join`."""
+        return getattr(getattr(self.module, "_join_config", None), "enable", False)
+
     def buffer_places(self) -> Iterator[BufferPlace]:
         """Yield the places of the buffers of its state dict, also of those that are None at present."""
         for prefix, submodule in self.module.named_modules():
@@ -331,6 +336,8 @@ class _GroupOptions:
 
 class KeptStateful(Adapter):
     """Adapts anything with `state_dict` and `load_state_dict`: a scheduler, a sampler, a gradient scaler, a metric."""
+
+    is_own = True
 
     def __init__(self, name: str, stateful: Any) -> None:
         self._name = name

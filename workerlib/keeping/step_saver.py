@@ -7,6 +7,7 @@ that cannot be kept ends the saving, and never the training.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -18,11 +19,11 @@ import torch
 from workerlib import progress
 from workerlib.contract.arena import PENDING, Arena, Commit
 from workerlib.contract.channel_messages import FirstState, Message, NotSaved, Saved
-from workerlib.contract.env import WorkerEnvironment
+from workerlib.contract.env import DIGESTS, WorkerEnvironment
 from workerlib.keeping.arena_request import ArenaRequest
 from workerlib.keeping.gate import TorchGroups
 from workerlib.keeping.generations import GenerationWriter, NotNowError
-from workerlib.keeping.intervals import DIGESTS_SHARE_MAX, DISK_SHARE, HEARD_S, SaveInterval
+from workerlib.keeping.intervals import DISK_SHARE, HEARD_S, DigestInterval, SaveInterval
 from workerlib.keeping.kept_errors import KeptStateError
 from workerlib.keeping.pieces import digest_of, is_sharded, shard_of
 from workerlib.keeping.restoring import RestorePoint
@@ -143,9 +144,9 @@ class StepSaver:
         self.interval = SaveInterval()
         if environment.group_world_size > 1:
             self.interval.raise_pause(HEARD_S)
-        self._digests = SaveInterval(DIGESTS_SHARE_MAX)
+        self._digests = DigestInterval()
         """When to make a digest of the state."""
-        self._digests.raise_pause(HEARD_S)
+        self._makes_digests = os.environ.get(DIGESTS) != "0"
         self._collectives: int | None = None
         """How many collectives had begun when parameters could first change in this step: at the first optimizer's
         step, or at the beginning without an optimizer. None if that is not known."""
@@ -219,7 +220,7 @@ class StepSaver:
         if not is_kept or commits.is_compared or commits.is_requested or not self._is_trained:
             return
         commits.is_requested = True
-        if (digest := self._digest()) is not None:
+        if (digest := self._digest(self._generations.tensors)) is not None:
             self._report(FirstState(digest))
             commits.answered.wait(COMPARED_WITHIN_S)
 
@@ -232,23 +233,23 @@ class StepSaver:
 
     def report_digest(self) -> None:
         """Report a digest of the state after the last step if one is due, and if other ranks should have the same."""
-        if self.has_unique_state or not self.commits.is_compared or self.numbers.problem:
+        if not self._makes_digests or self.has_unique_state or not self.commits.is_compared or self.numbers.problem:
             return
-        is_due, began_at = self._digests.end_step(self.last_step, time.monotonic()), time.monotonic()
-        if is_due:
-            if (digest := self._digest()) is None:
-                return
+        is_due = self._digests.is_due(self.last_step, time.monotonic()) and not self._generations.has_unequal_inputs
+        if is_due and (digest := self._digest(self._generations.replicas)) is not None:
             progress.report_digest(self.last_step, self.commits.shard, digest)
-            self._digests.record_save(time.monotonic() - began_at)
-        self._digests.begin_step(self.last_step, time.monotonic())
 
-    def _digest(self) -> int | None:
-        """Return a digest of the big state; None if that cannot be made, and then this worker keeps nothing more."""
+    def _digest(self, tensors: Callable[[], list[tuple[str, torch.Tensor]]]) -> int | None:
+        """Return a digest of tensors; None if that cannot be made, and then this worker keeps nothing more."""
+        began_at = time.monotonic()
         try:
-            return digest_of(self._generations.tensors())
+            digest = digest_of(tensors())
         except (KeptStateError, RuntimeError) as error:  # as in `keep_step`, or a layout of which torch has no bits
             self._stop_keeping(str(error))
             return None
+        ended_at = time.monotonic()
+        self._digests.record(self.last_step, ended_at - began_at, ended_at)
+        return digest
 
     def expect_disk(self, every_s: float) -> None:
         """Save at intervals also if all ranks are alike: nodeclient writes a step to a disk every `every_s` seconds."""

@@ -1,11 +1,12 @@
-"""Tests of the interval at which a rank saves the state that only it has."""
+"""Tests of the intervals at which a rank saves the state that only it has, and makes digests of what all ranks have."""
 
 import random
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
 
-from workerlib.keeping.intervals import DIGESTS_SHARE_MAX, STEPS_FIRST, SaveInterval
+from workerlib.keeping.intervals import DIGESTS_SHARE_MAX, HEARD_S, STEPS_FIRST, DigestInterval, SaveInterval
 
 
 def saved_steps(interval: SaveInterval, begin: int, count: int, step_s: float, save_s: list[float]) -> list[int]:
@@ -43,11 +44,6 @@ def test_saves_take_one_hundredth_of_the_time_at_most() -> None:
     assert {after - before for before, after in pairwise(saved[7:])} == {256}
 
 
-def test_digests_take_half_as_much_of_the_time() -> None:
-    made = saved_steps(SaveInterval(DIGESTS_SHARE_MAX), -1, 3_000, 0.1, [0.15])
-    assert {after - before for before, after in pairwise(made[8:])} == {512}
-
-
 def test_the_first_save_makes_saves_no_rarer() -> None:
     assert saved_steps(SaveInterval(), 1, 8, 0.1, [100.0, 0.001]) == [4, 8, 9]
 
@@ -72,3 +68,44 @@ def test_the_longest_of_the_least_times_between_two_saves_counts() -> None:
         interval.raise_pause(least_s)
     saved_steps(interval, 0, 100, 0.1, [0.001])
     assert interval.steps == 16
+
+
+def digested_steps(begin: int, count: int, step_s: float, digest_s: Callable[[], float]) -> list[int]:
+    """Return after which of the `count` steps after `begin` digests are made."""
+    interval, now, made = DigestInterval(), 0.0, list[int]()
+    for step in range(begin + 1, begin + 1 + count):
+        now += step_s
+        if interval.is_due(step, now):
+            now += (seconds := digest_s())
+            interval.record(step, seconds, now)
+            made.append(step)
+    return made
+
+
+@pytest.mark.parametrize("digest_s", [0.0001, 0.05, 0.5])
+@pytest.mark.parametrize("step_s", [0.02, 3.0])
+def test_digests_after_the_first_take_half_a_hundredth_of_the_time_at_most(step_s: float, digest_s: float) -> None:
+    made = digested_steps(-1, 20_000, step_s, lambda: digest_s)
+    least_s = max(digest_s / DIGESTS_SHARE_MAX, HEARD_S)
+    pauses = [(after - before) * step_s for before, after in pairwise(made)]
+    assert min(pauses) + digest_s >= least_s
+    assert max(pauses[1:]) <= max(2 * least_s, step_s)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_all_ranks_have_digests_of_some_steps_whatever_they_measure(seed: int) -> None:
+    draw = random.Random(seed)  # noqa: S311 - it keeps no secret
+    begin, digest_s = draw.randrange(-1, 200), 10 ** draw.uniform(-4, -1)
+    made = [
+        set(digested_steps(begin, 5_000, 0.1, lambda: digest_s * draw.choice([1, 1, 1.2, 1.5, 3]))) for _ in range(8)
+    ]
+    common = sorted(set.intersection(*made))
+    assert common[0] == begin + 1
+    least_s = max(3 * digest_s / DIGESTS_SHARE_MAX, HEARD_S)
+    assert max(after - before for before, after in pairwise([*common, begin + 5_000])) <= 8 * least_s / 0.1
+
+
+def test_one_slow_digest_doubles_the_interval() -> None:
+    took = iter([0.001, 0.001, 9.0])
+    made = digested_steps(-1, 200, 0.1, lambda: next(took, 0.001))
+    assert [after - before for before, after in pairwise(made)][:8] == [16, 16, 32, 16, 16, 16, 16, 16]

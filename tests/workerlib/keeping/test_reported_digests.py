@@ -1,11 +1,14 @@
 """The digests that a worker leaves in its slot: at which steps, and of which states."""
 
 import pytest
+import torch
+from torch.nn.parallel import DistributedDataParallel
 
-from tests.support.kept_script import Script, train
+from tests.support.kept_script import Script, network, train
 from workerlib import progress
-from workerlib.contract.env import DIGEST_AT, DIGEST_WORDS, PROGRESS, unpack_digest
+from workerlib.contract.env import DIGEST_AT, DIGEST_WORDS, DIGESTS, PROGRESS, unpack_digest
 from workerlib.keeping.pieces import digest_of
+from workerlib.keeping.plain_values import BYTES_MAX
 
 pytestmark = pytest.mark.slow
 
@@ -25,21 +28,69 @@ def _new_slot(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_digest_is_of_the_state_after_its_step(script: Script) -> None:
     with script.trains() as (model, optimizer, kept):
         kept._saver.record_comparison(alike=True)
-        for step in range(5):
-            train(model, optimizer)
-            kept.step(step)
-            if step in (0, 4):  # the others are not due
-                assert reported() == (step, 0, digest_of(kept._saver._generations.tensors()))
         train(model, optimizer)
-        found = reported()
-        assert found is not None
-        assert found[2] != digest_of(kept._saver._generations.tensors()), "the state of the next step is another"
+        kept.step(0)
+        assert reported() == (0, 0, digest_of(kept._saver._generations.tensors()))
+        train(model, optimizer)
+        assert reported() != (0, 0, digest_of(kept._saver._generations.tensors())), (
+            "the state of the next step is another"
+        )
 
 
-def test_no_digest_is_reported_of_a_state_that_no_other_rank_should_have(script: Script) -> None:
+@pytest.mark.parametrize("alike", [True, False])
+def test_no_digest_is_reported_of_what_no_other_rank_should_have_nor_where_it_is_switched_off(
+    script: Script, alike: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if alike:
+        monkeypatch.setenv(DIGESTS, "0")
     with script.trains() as (model, optimizer, kept):
-        kept._saver.record_comparison(alike=False)
+        kept._saver.record_comparison(alike=alike)
         for step in range(9):
             train(model, optimizer)
             kept.step(step)
         assert reported() is None
+
+
+@pytest.mark.usefixtures("group")
+def test_no_digest_is_reported_where_ranks_may_do_different_numbers_of_steps(script: Script) -> None:
+    model = DistributedDataParallel(network())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with script.runs({"model": model, "optimizer": optimizer}) as (_, kept), model.join():
+        kept._saver.record_comparison(alike=True)
+        train(model, optimizer)
+        kept.step(0)
+        assert reported() is None
+
+
+class Metric:
+    """A metric of one rank, with more sums than are kept at each step."""
+
+    def __init__(self) -> None:
+        self.sums = torch.zeros(BYTES_MAX)
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Return its sums."""
+        return {"sums": self.sums}
+
+    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+        """Take over its sums."""
+        self.sums = state["sums"]
+
+
+def test_parameters_and_what_training_adds_to_them_are_compared_and_what_ranks_may_have_apart_is_not(
+    script: Script,
+) -> None:
+    model, metric, factors = network(), Metric(), [torch.ones(2)]
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, 0.9)
+    objects = {"model": model, "optimizer": optimizer, "metric": metric, "factors": factors}
+    with script.runs(objects) as (_, kept):
+        train(model, optimizer)
+        kept.step(0)
+        weight = model.get_parameter("0.weight")
+        compared = [weight, optimizer.state[weight]["momentum_buffer"], *factors]
+        for changed in (*compared, model.get_buffer("1.running_mean"), metric.sums):
+            before = digest_of(kept._saver._generations.replicas())
+            with torch.no_grad():
+                changed[0] += 1
+            is_compared = any(changed is each for each in compared)
+            assert (digest_of(kept._saver._generations.replicas()) != before) is is_compared
