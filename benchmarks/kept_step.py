@@ -78,6 +78,7 @@ class StepCosts:
 def work(megabytes: int, seconds: float, count: int) -> None:
     """Measure, as a worker, digests for some seconds, so many steps with a pause after each, and as many without."""
     torch.set_num_threads(1)
+    torch.manual_seed(0)  # otherwise each rank has a state of its own
     intervals.SHARE_MAX = 1e9
     saves, digests = note_saves(), note_digests()
     with workerlib.init() as ctx:
