@@ -44,7 +44,7 @@ RARE_ROWS = frozenset(
         "forming -> forming: keeping_due_first",
         "forming -> forming: keeping_due",
         "running -> running: first_step_overdue",  # it takes ten minutes
-        "forming -> forming: suspected",  # no connection breaks twice in a row, or hangs, in histories with preflights
+        "forming -> forming: suspected",  # a connection hardly ever breaks twice in a row in histories with preflights
         "forming -> forming: turn_over",
         "starting -> starting: turn_over",
         "stopping -> stopping: turn_over",

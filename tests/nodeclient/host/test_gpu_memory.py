@@ -158,8 +158,7 @@ def test_an_orphan_that_the_node_has_adopted_is_left_behind_and_a_program_that_i
         assert child.stdout
         child.stdout.readline()
         found = gpus_in_use({"CUDA_VISIBLE_DEVICES": "0"}, host)
-        reads = [sys.executable, "-c", FACTS_OF, host.devices, host.nvml]
-        as_fact = subprocess.check_output(reads, text=True)
+        as_fact = subprocess.check_output([sys.executable, "-c", FACTS_OF, str(host.devices), host.nvml], text=True)
         child.kill()
     assert found == (GpuUse("nvidia1", GIB, (GpuProcess(child.pid, ME, left_behind=is_adopted),)),)
     assert as_fact.strip() == str((child.pid, is_adopted))

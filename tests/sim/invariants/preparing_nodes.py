@@ -22,6 +22,9 @@ from tests.sim.invariants.laws import Facts, Laws
 ALIKE_S = 0.05
 """Two readings of the coordinator's clock in the same moment differ by less."""
 
+HELD_S = 15.0
+"""How long tests in pairs may hold up a round."""
+
 
 class PreparingLaws(Laws):
     """Watches when nodes join, and when they are ready."""
@@ -74,12 +77,19 @@ class PreparingLaws(Laws):
             return
         due = next_row(run, -math.inf)[1]
         last = max(self._came_at, self._ready_at) if run.roll.count(MemberState.PREPARING) else self._came_at
-        late_s = math.inf if due is None else due - last - machine.policy.settle_s
+        held = -math.inf if run.preflight is None else run.preflight.holds_until
+        late_s = math.inf if due is None else due - max(last + machine.policy.settle_s, held)
+        held_s = held - self.world.daemon.clock.read()
+        self.check(held_s <= HELD_S, "enough nodes are ready, and tests hold them up for %.2f s more", held_s)
         self.check(late_s <= ALIKE_S, "enough nodes are ready, and wait for %.2f s too long", late_s)
 
 
 def _may_form(run: Run) -> bool:
-    if run.durable.state is not State.FORMING or run.roll.count(MemberState.READY) < run.spec.nodes_min:
+    """Whether enough nodes are ready, with quarantined ones if no others come, and nothing but time delays a round."""
+    ready = run.roll.count(MemberState.READY)
+    if not run.roll.count(MemberState.PREPARING):
+        ready += run.roll.count(MemberState.QUARANTINED)
+    if run.durable.state is not State.FORMING or ready < run.spec.nodes_min:
         return False
     waits = run.roll.count(MemberState.DISCONNECTED) or run.pause_s or run.durable.stop_asked or _waits_for_disk(run)
     return not waits
