@@ -15,9 +15,6 @@ from coordinatord.runtime.pinned_tls import PinError, authority_context, pinned_
 from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import AccessSettings, KeyringError, find_keyring, keyring_of
 
-CONNECT_WITHIN_S = 10.0
-"""How long `token_for_node` waits for a connection: a person waits."""
-
 PROBE_WITHIN_S = 3.0
 """How long a test for TLS may take, after a connection without TLS got no answer."""
 
@@ -182,20 +179,3 @@ class SecuredAttempt:
                 " may answer in its place, or it was set up anew; then fetch its new token"
             )
         self._pin = pin
-
-
-def token_for_node(settings: AccessSettings, endpoint: Endpoint) -> str:
-    """Connect to the coordinator at `endpoint`, and return the text of the token that a node has to show it.
-
-    It is empty for a coordinator in the clear, or if there is no token here. Raises `AccessError`.
-    """
-    attempt = SecuredAttempt(settings, endpoint, Role.JOIN)
-    try:
-        with socket.create_connection((endpoint.host, endpoint.port), CONNECT_WITHIN_S) as connection:
-            if attempt.context is None:
-                return ""
-            with attempt.context.wrap_socket(connection, server_hostname=endpoint.host):
-                token = attempt.headers and attempt.sent_token
-    except (OSError, UnicodeError) as error:
-        raise attempt.explain(error) or AccessError(f"{endpoint} is not reached from here: {error}") from error
-    return token.text if token else ""

@@ -12,6 +12,8 @@ LOST = 255
 END_WITHIN_S = 10.0
 """How long after a failed node the others still run that end of the same failure: they hear of it within a lease."""
 
+SIGNALS_MAX = 2
+"""How many signals nodes get: the first one lets workers save, and the second one does not."""
 
 _WEIGHTS = {ExitCode.OK: 0, ExitCode.TERMINATED: 2, LOST: 3}
 """How little a node's exit code says of the job; 1 for all others."""
@@ -29,6 +31,7 @@ class Fleet:
         self._least = least
         self._may_take_s = END_WITHIN_S + stop_timeout_s
         self._codes: list[int] = []
+        self._signals: list[int] = []
 
     def record_end(self, host: str, exit_code: int, now: float) -> str | None:
         """Record how the node of a host has ended; return a sentence about it, or None after a success."""
@@ -38,32 +41,40 @@ class Fleet:
             return None
         if self.stop_at is None and len(self.live) < self._least <= len(self.live) + len(self._codes):
             self.stop_at = now + self._may_take_s
+        node = "the connection is lost, or the node was killed, or it" if exit_code == LOST else "the node"
         left = f"{len(self.live)} of {len(self.live) + len(self._codes)} hosts are left"
-        if exit_code == LOST:
-            return f"the connection is lost, or the node has ended with exit code {LOST}; {left}"
-        return f"the node has ended with exit code {exit_code}; {left}"
+        return f"{node} has ended with exit code {exit_code}; {left}"
 
-    def gives_up(self, now: float) -> bool:
-        """Whether the time has come to end all nodes that are left; true only once."""
-        if self.stop_at is None or now < self.stop_at:
-            return False
+    def gives_up(self) -> bool:
+        """Whether nodes that are left are to be ended, at `stop_at`; true only once, and never after a signal."""
+        due = self.stop_at is not None and bool(self.live)
         self.stop_at, self._least = None, 0
-        return True
+        return due
+
+    def record_signal(self, signum: int) -> bool:
+        """Record a signal to all nodes; return whether to wait for them.
+
+        A person who sends one more than nodes know does not wait: a host may hang, or nobody may read the output.
+        """
+        self.stop_at, self._least = None, 0
+        self._signals.append(signum)
+        return len(self._signals) <= SIGNALS_MAX
 
     @property
     def exit_code(self) -> int:
         """The code of the job: that of the first node that has ended, and was neither ended nor out of reach.
 
-        0 if any node has ended with it, since a job succeeds as a whole.
+        0 if any node has ended with it, since a job succeeds as a whole. A signal kills a node that has just begun.
         """
-        return min(self._codes, key=lambda code: _WEIGHTS.get(code, 1))
+        code = min(self._codes, key=lambda code: _WEIGHTS.get(code, 1))
+        return 128 + self._signals[0] if code == LOST and self._signals else code
 
 
-def why_not_ready(host: str, exit_code: int, said: str, program: str) -> str:
-    """Explain the end of a host's program before it was ready; `said` is the end of its standard error."""
+def why_not_ready(host: str, exit_code: int) -> str:
+    """Explain the end of a host's program that gave no answer; what it or ssh said of it was shown before."""
     if exit_code == LOST:
-        return f"it cannot be reached: {said or 'ssh said nothing'}. See: ssh -o BatchMode=yes {host} true"
+        return f"it cannot be reached, for the reason above. See: ssh -o BatchMode=yes {host} true"
     return (
-        f"{program} does not run nodeclient there (exit code {exit_code}: {said or 'it said nothing'}): install the"
-        " same release there at the same path, or name the Python that has it by --remote-python"
+        f"there is no nodeclient of this release (exit code {exit_code}, see above): install the same release there at"
+        " the same path, or name the Python that has it by --remote-python"
     )

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from msgspec import json, msgpack
 
-from coordinatord.protocol.access_token import Role
+from coordinatord.protocol.access_token import BEARER, Role
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.http.api import AdminBody, DrainBody, ErrorAnswer, PageLinkBody
@@ -249,6 +249,17 @@ class Client:
                 except ValueError as error:
                     raise _WrongAnswerError(f"does not tell the time as HTTP servers do, but {date[:40]!r}") from error
                 return max(0.0, sent_at - (told_at + 1.0)) or min(0.0, now().timestamp() - told_at)
+
+        return self._with_failover(ask)
+
+    def node_token(self) -> str:
+        """Return the text of the token that nodes have to show; empty for a coordinator in the clear."""
+
+        def ask(contact: ContactPoint) -> str:
+            with self._connected(contact, Role.JOIN) as (connection, headers):
+                connection.request(HTTPMethod.GET, HEALTH_PATH)  # without TLS, only this shows that no token is wanted
+                connection.getresponse()
+                return headers.get("Authorization", "").removeprefix(BEARER)
 
         return self._with_failover(ask)
 

@@ -7,22 +7,19 @@ import logging
 import os
 import select
 import signal
-import sys
 from contextlib import suppress
-
-from msgspec import Struct
 
 from coordinatord.runtime import __version__, logs
 from coordinatord.runtime.early_signals import ENDING
 from coordinatord.runtime.tasks import Tasks, in_thread
 from nodeclient.access.endpoint import Endpoint, is_address
-from nodeclient.access.secured_attempt import AccessError, token_for_node
 from nodeclient.config.up import UpConfig
 from nodeclient.core.fleet import Fleet
+from nodeclient.core.leaving import LeaveSignals
 from nodeclient.host.ports import LOOPBACK
+from nodeclient.operate.client import Client
 from nodeclient.remote.host_link import HostError, HostLink
-from nodeclient.remote.link_messages import BEAT_S, Arrival, Errand, RunNode, ServeCoordinator, Serving
-from nodeclient.shell.embedded_coordinator import is_here
+from nodeclient.remote.link_messages import BEAT_S, Errand, RunNode
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +29,7 @@ most."""
 
 
 def run(config: UpConfig) -> int:
-    """Run the job of these settings; return its exit code. Raises `HostError` and `AccessError`."""
+    """Run the job of these settings; return its exit code. Raises `HostError` and `RequestError`."""
     logs.configure(config.log_level, "nodeclient", config.log_format)
     for remark in config.remarks:
         log.info("%s", remark)
@@ -53,11 +50,13 @@ class _Up:
         self._links: list[HostLink] = []
         self._nodes: list[HostLink] = []
         """The links to nodes, once these may run."""
+        self._fleet = Fleet([host.name for host in config.hosts], config.nodes[0], config.stop_timeout_s)
+        self._signals = LeaveSignals()
         self._signum = 0
-        """The signal that came before; 0 without one."""
+        """The last one."""
+        self._hurry = asyncio.get_running_loop().create_future()
+        """Done once nothing is waited for any more."""
         self._writing = asyncio.Lock()
-        self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        """The exit code of the job."""
 
     async def run(self) -> int:
         """Start everything, wait for the end of all nodes, and return the exit code."""
@@ -73,17 +72,22 @@ class _Up:
             return 128 + self._signum
         finally:
             work.cancel()
-            within_s = CLOSE_WITHIN_S + self._config.stop_timeout_s
+            within_s = 0 if self._hurry.done() else CLOSE_WITHIN_S + self._config.stop_timeout_s
             await asyncio.gather(*(link.close(within_s) for link in self._links))
             await self._tasks.cancel()
 
     def _on_signal(self, signum: int, work: asyncio.Task[int]) -> None:
         """Pass a signal on to all nodes, as if each were in this terminal; before there are any, end."""
-        if self._nodes:
-            self._pass_on(signum)
-        else:
-            self._signum = signum
+        if not self._signals.counts(signum, asyncio.get_running_loop().time()):
+            return
+        self._signum = signum
+        self._pass_on(signum)
+        if not self._nodes:
             work.cancel()
+        elif not self._fleet.record_signal(signum) and not self._hurry.done():
+            self._hurry.set_result(None)
+            for link in self._nodes:
+                link.kill()
 
     def _pass_on(self, signum: int) -> None:
         for link in self._nodes:
@@ -97,103 +101,72 @@ class _Up:
 
     async def _work(self) -> int:
         tasks = await self._start()
-        fleet = Fleet([link.host for link in self._nodes], self._config.nodes[0], self._config.stop_timeout_s)
-        for link, task in zip(self._nodes, tasks, strict=True):
-            self._tasks.spawn(self._attend(fleet, link, task), name=f"node on {link.host}")
-        return await self._ended
+        await asyncio.gather(*map(self._attend, self._nodes, tasks))
+        return self._fleet.exit_code
 
-    async def _attend(self, fleet: Fleet, link: HostLink, task: RunNode) -> None:
+    async def _attend(self, link: HostLink, task: RunNode) -> None:
         """Run a node until it ends, and do what follows from its end."""
-        loop, exit_code = asyncio.get_running_loop(), await link.run(task)
+        loop, fleet, exit_code = asyncio.get_running_loop(), self._fleet, await link.run(task)
         if text := fleet.record_end(link.host, exit_code, loop.time()):
             log.warning("%s: %s", link.host, text)
         if fleet.stop_at is not None:
-            loop.call_at(fleet.stop_at, self._give_up, fleet)
-        if not fleet.live:
-            self._ended.set_result(fleet.exit_code)
+            loop.call_at(fleet.stop_at, self._give_up)
 
-    def _give_up(self, fleet: Fleet) -> None:
-        if fleet.live and fleet.gives_up(asyncio.get_running_loop().time()):
+    def _give_up(self) -> None:
+        if self._fleet.gives_up():
             log.warning("too few hosts are left for a round: the others end")
             self._pass_on(signal.SIGTERM)
 
     async def _start(self) -> list[RunNode]:
-        """See that all hosts are ready, start the coordinator, and return the tasks of `_nodes`.
+        """See that all hosts are ready, and return the tasks of `_nodes`.
 
-        Raises `HostError` and `AccessError`, and then has started no node.
+        Raises `HostError` and `RequestError`, and then has started no node.
         """
         config = self._config
-        visits = [self._visit(host.name, str(config.workdir)) for host in config.hosts]
+        visits = [self._visit(host.name, Errand(str(config.workdir))) for host in config.hosts]
         if not config.coordinators:
-            visits.append(self._visit(config.coordinator_host, "/"))
+            visits.append(self._visit(config.coordinator_host, Errand(None)))
         visited = await asyncio.gather(*visits, return_exceptions=True)
-        errors = [error for error in visited if isinstance(error, BaseException)]
-        for error in errors:
-            if not isinstance(error, HostError):
+        ready = [visit for visit in visited if isinstance(visit, HostLink)]
+        for error in visited:
+            if isinstance(error, HostError):
+                log.error("%s", error)
+            elif isinstance(error, BaseException):
                 raise error
-            log.error("%s", error)
-        if errors:
-            raise HostError(
-                f"nothing was started, since {len(errors)} of {len(visited)} hosts are not ready: see above"
-            )
-        ready = [visit for visit in visited if isinstance(visit, _Visit)]
+        if lacking := len(visited) - len(ready):
+            raise HostError(f"no node was started, since {lacking} of {len(visited)} hosts are not ready: see above")
         if config.coordinators:
-            token = await in_thread(lambda: _token(config), "token")
+            token = await in_thread(Client(config.coordinators, config.access).node_token, "token")
             endpoints = [",".join(map(str, config.coordinators))] * len(config.hosts)
         else:
             seat = ready.pop()
-            serving = await seat.link.ask(ServeCoordinator(), Serving)
-            token = serving.token
-            endpoints = [str(Endpoint(seat.address_for(visit), serving.port)) for visit in ready]
-            where = Endpoint(LOOPBACK, serving.port)
-            log.info("the coordinator is on %s; there: nodeclient status --coord %s", config.coordinator_host, where)
-        self._nodes = [visit.link for visit in ready]
+            token, port = seat.arrival.token, seat.arrival.port
+            endpoints = [str(Endpoint(_address(seat, link), port)) for link in ready]
+            where = Endpoint(LOOPBACK, port)
+            log.info("the coordinator is on %s; there: nodeclient status --coord %s", seat.host, where)
+        self._nodes = ready
         return [RunNode(arguments(config, rank, endpoint), token) for rank, endpoint in enumerate(endpoints)]
 
-    async def _visit(self, host: str, workdir: str) -> _Visit:
-        """Begin a link to a host; see that it can do its part. Raises `HostError`."""
-        own = "@" not in host and await is_here(host)
-        program = sys.executable if own else self._config.remote_python
-        link = await HostLink.open(host, program, self._write, self._tasks, is_here=own)
+    async def _visit(self, host: str, errand: Errand) -> HostLink:
+        """Begin a link to a host, and see that it can do its part. Raises `HostError`."""
+        link = await HostLink.open(host, self._config.remote_python, self._write, self._tasks)
         self._links.append(link)
-        arrival = await link.ask(Errand(workdir), Arrival)
-        if arrival.release != __version__:
+        await link.ask(errand)
+        if (release := link.arrival.release) != __version__:
+            raise HostError(f"{host}: it has release {release}, and this host {__version__}: install the same on both")
+        if why := link.arrival.problem:
             raise HostError(
-                f"{host}: it has release {arrival.release}, and this host {__version__}: install the same on both"
+                f"{host}: its directory {errand.workdir} cannot be entered ({why}): share it, copy it there, or name"
+                " another one by --workdir"
             )
-        if arrival.problem:
-            raise HostError(f"{host}: {arrival.problem}")
-        await link.be_ready()
-        return _Visit(link, arrival, own)
+        return link
 
     async def _write(self, fd: int, lines: bytes) -> None:
         """Write lines to a descriptor of this process; without a reader they are lost, and the job goes on."""
         async with self._writing:
-            with suppress(OSError):
-                await in_thread(lambda: _write_all(fd, lines), "output")
-
-
-class _Visit(Struct, frozen=True):
-    """A host that is ready."""
-
-    link: HostLink
-    arrival: Arrival
-    is_here: bool
-
-    def address_for(self, other: _Visit) -> str:
-        """Return the address at which another host reaches this one, by what the sshd of one of them has seen.
-
-        Raises `HostError` if that sshd was not reached by TCP.
-        """
-        if self.is_here and other.is_here:
-            return LOOPBACK
-        asked, address = (other, other.arrival.peer) if self.is_here else (self, self.arrival.address)
-        if not is_address(address):
-            raise HostError(
-                f"{asked.link.host}: its sshd does not say at which address the coordinator can be reached: start a"
-                " coordinatord, and name it by --coord"
-            )
-        return address
+            if not self._hurry.done():
+                written = in_thread(lambda: _write_all(fd, lines), "output")
+                await asyncio.wait([written, self._hurry], return_when=asyncio.FIRST_COMPLETED)
 
 
 def arguments(config: UpConfig, rank: int, endpoint: str) -> tuple[str, ...]:
@@ -210,16 +183,24 @@ def arguments(config: UpConfig, rank: int, endpoint: str) -> tuple[str, ...]:
     )
 
 
-def _token(config: UpConfig) -> str:
-    """Return the token that nodes have to show, from the first coordinator that answers. Raises `AccessError`."""
-    *others, last = config.coordinators
-    for endpoint in others:
-        with suppress(AccessError):
-            return token_for_node(config.access, endpoint)
-    return token_for_node(config.access, last)
+def _address(seat: HostLink, link: HostLink) -> str:
+    """Return the address at which the host of a link reaches the coordinator's, by what one of their sshds has seen.
+
+    Raises `HostError` if that sshd was not reached by TCP.
+    """
+    if seat.is_here and link.is_here:
+        return LOOPBACK
+    asked, address = (link, link.arrival.peer) if seat.is_here else (seat, seat.arrival.address)
+    if not is_address(address):
+        raise HostError(
+            f"{asked.host}: its sshd does not say at which address the coordinator can be reached: start a"
+            " coordinatord, and name it by --coord"
+        )
+    return address
 
 
 def _write_all(fd: int, data: bytes) -> None:
-    while data:
-        select.select([], [fd], [])  # the terminal may be non-blocking, by the will of another program
-        data = data[os.write(fd, data) :]
+    with suppress(OSError):
+        while data:
+            select.select([], [fd], [])  # the terminal may be non-blocking, by the will of another program
+            data = data[os.write(fd, data) :]

@@ -5,21 +5,19 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
+import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TypeVar
-
-from msgspec import Struct
 
 from coordinatord.protocol.errors import OperationalError
-from coordinatord.protocol.text import clip
 from coordinatord.runtime.tasks import Tasks
 from nodeclient.core.fleet import LOST, why_not_ready
 from nodeclient.output.descriptors import READ_BYTES
 from nodeclient.output.lines import LineCutter, as_lines, prefixed
 from nodeclient.remote import UP_HOST
-from nodeclient.remote.link_messages import LINE_BYTES_MAX, decode_line, encode_line
+from nodeclient.remote.link_messages import Arrival, Message, decode_line, encode_line
+from nodeclient.shell.embedded_coordinator import is_here
 
 SSH = (
     "ssh",
@@ -39,17 +37,11 @@ user forwards in other sessions are not forwarded again. Silence of 20 s ends it
 ANSWER_WITHIN_S = 60.0
 """How long a host may take for an answer: a login may take 20 s, and the imports some on a slow file system."""
 
-HELD_BYTES_MAX = 4096
-"""How much of the end of its output is kept of a program that is not ready: it says why."""
-
 OWN_PREFIX = "NODECLIENT_"
 """The beginning of the variables with settings. Those of this terminal come to all hosts as flags."""
 
 Write = Callable[[int, bytes], Awaitable[None]]
 """Writes lines to a descriptor of this process: 1 or 2."""
-
-Answer = TypeVar("Answer", bound=Struct)
-Pipe = TypeVar("Pipe", asyncio.StreamReader, asyncio.StreamWriter)
 
 
 class HostError(OperationalError):
@@ -59,88 +51,80 @@ class HostError(OperationalError):
 class HostLink:
     """The program on one host, and the connection to it."""
 
-    def __init__(self, host: str, program: str, process: Process, write: Write, tasks: Tasks) -> None:
+    def __init__(self, host: str, process: Process, write: Write, tasks: Tasks, *, is_here: bool) -> None:
         """Use `open`."""
+        assert process.stdin and process.stdout and process.stderr  # noqa: PT018, S101 - all three are pipes
         self.host = host
-        self._program = program
+        self.is_here = is_here
+        """Whether it is this host."""
+        self.arrival = Arrival("")
+        """Its answer; without a release before it is there."""
         self._process = process
+        self._stdin, self._stdout = process.stdin, process.stdout
         self._write = write
-        self._said: bytes | None = b""
-        """The end of its output while it is not ready; None from then on."""
-        self._errors = tasks.spawn(self._relay(_opened(process.stderr), 2), name=f"errors of {host}")
+        self._errors = tasks.spawn(self._relay(process.stderr, 2), name=f"errors of {host}")
 
     @classmethod
-    async def open(cls, host: str, program: str, write: Write, tasks: Tasks, *, is_here: bool) -> HostLink:
-        """Start the program by ssh, or without it on this host. Raises `HostError`."""
-        words = (program, "-P", "-m", "nodeclient", UP_HOST)  # -P: the home directory has none of our modules
-        argv = words if is_here else (*SSH, host, shlex.join(words))
-        environ = {name: value for name, value in os.environ.items() if not name.startswith(OWN_PREFIX)}
+    async def open(cls, host: str, program: str, write: Write, tasks: Tasks) -> HostLink:
+        """Start the `program`, a Python, by ssh; on this host start our own without it. Raises `HostError`."""
+        own = "@" not in host and await is_here(host)
+        words = (sys.executable if own else program, "-P", "-m", "nodeclient", UP_HOST)  # -P: no modules of the home
+        argv = words if own else (*SSH, host, shlex.join(words))
         try:
             process = await asyncio.create_subprocess_exec(
                 *argv,
                 stdin=PIPE,
                 stdout=PIPE,
                 stderr=PIPE,
-                limit=LINE_BYTES_MAX,
-                env=environ,
+                env={name: value for name, value in os.environ.items() if not name.startswith(OWN_PREFIX)},
                 start_new_session=True,  # Ctrl-C is for this process, which passes it on
             )
         except OSError as error:
             raise HostError(f"{host}: {argv[0]} cannot be run on this host: {error.strerror}") from error
-        return cls(host, program, process, write, tasks)
+        return cls(host, process, write, tasks, is_here=own)
 
-    async def ask(self, message: Struct, kind: type[Answer]) -> Answer:
-        """Send a message, and return its answer. Raises `HostError`."""
-        self.send(encode_line(message))
+    async def ask(self, errand: Message) -> None:
+        """Send the errand, and wait for `arrival`. Raises `HostError`, whose cause the program may have said above."""
+        self.send(encode_line(errand))
         try:
             async with asyncio.timeout(ANSWER_WITHIN_S):
-                while line := await _opened(self._process.stdout).readline():
-                    answer: Answer | None = decode_line(line, kind)
-                    if answer is not None:
-                        return answer
-                    if line.strip():
-                        await self._show(2, line)
+                while line := await self._stdout.readline():
+                    if (arrival := decode_line(line, Arrival)) is not None:
+                        self.arrival = arrival
+                        return
+                    if said := line.strip():
+                        await self._show(2, as_lines(said + b"\n"))
                 await self._errors
-        except TimeoutError:
-            raise HostError(f"{self.host}: {self._program} has not answered within {ANSWER_WITHIN_S:g} s") from None
-        except ValueError:
-            raise HostError(f"{self.host}: it has written a line of more than {LINE_BYTES_MAX} bytes") from None
-        code = await self._exit_code()
-        if self._said is None:
-            raise HostError(f"{self.host}: it has ended with exit code {code}, for the reason above")
-        said = clip(self._said.decode(errors="replace").strip().replace("\n", " / "))
-        raise HostError(f"{self.host}: {why_not_ready(self.host, code, said, self._program)}")
+                code = await self._exit_code()
+        except (TimeoutError, ValueError):  # ValueError: a line without an end
+            raise HostError(
+                f"{self.host}: no answer of nodeclient within {ANSWER_WITHIN_S:g} s, or within 64 KiB of other output: do"
+                " files of its login shell read the input, or print without an end?"
+            ) from None
+        raise HostError(f"{self.host}: {why_not_ready(self.host, code)}")
 
-    async def be_ready(self) -> None:
-        """Show what the program has said, and from now on each line as it comes."""
-        said, self._said = self._said or b"", None
-        await self._show(2, said)
-
-    async def run(self, task: Struct) -> int:
+    async def run(self, task: Message) -> int:
         """Give the program its task, and relay its output until it ends; return its exit code, or `LOST`."""
         self.send(encode_line(task))
-        await asyncio.gather(self._errors, self._relay(_opened(self._process.stdout), 1))
+        await asyncio.gather(self._errors, self._relay(self._stdout, 1))
         return await self._exit_code()
 
     def send(self, line: bytes) -> None:
         """Send a line, unless the program has ended."""
-        stdin = _opened(self._process.stdin)
-        if not stdin.is_closing():
-            stdin.write(line)
+        if not self._stdin.is_closing():
+            self._stdin.write(line)
 
     async def close(self, within_s: float) -> None:
-        """End the program's input, on which it ends by itself, and wait for that. Kill it if not ready, or too slow."""
-        _opened(self._process.stdin).close()
-        if self._said is not None:
-            self._kill()
-        try:
-            async with asyncio.timeout(within_s):
-                await self._exit_code()
-        except TimeoutError:
-            self._kill()
-            await self._exit_code()
+        """End the program's input, on which it ends by itself; kill it after that time, or an ssh without an answer."""
+        self._stdin.close()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._exit_code(), within_s if self.is_here or self.arrival.release else 0)
+        self.kill()
+        await self._stdout.read()  # asyncio reports no end before that of its output
+        await self._exit_code()
 
-    def _kill(self) -> None:
+    def kill(self) -> None:
+        """Kill the program here; an ssh breaks the connection."""
         with suppress(ProcessLookupError):
             self._process.kill()
 
@@ -156,15 +140,5 @@ class HostLink:
             await self._show(fd, cutter.take_unfinished() + b"\n")
 
     async def _show(self, fd: int, lines: bytes) -> None:
-        if self._said is not None:
-            self._hold(lines)
-        elif lines:
+        if lines:
             await self._write(fd, prefixed(f"{self.host}: ".encode(), lines))
-
-    def _hold(self, lines: bytes) -> None:
-        self._said = ((self._said or b"") + lines)[-HELD_BYTES_MAX:]
-
-
-def _opened(pipe: Pipe | None) -> Pipe:
-    assert pipe is not None  # noqa: S101 - all three are pipes
-    return pipe

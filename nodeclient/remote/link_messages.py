@@ -1,18 +1,18 @@
 """The messages between `nodeclient up` and its program on a host: JSON, one object a line.
 
-`up` writes to the program's standard input: an `Errand`, then one of the tasks, then names of signals. Empty lines in
-between show that it lives. The program answers on standard output with an `Arrival`, and `Serving` where it brings up
-the coordinator. After that its output is that of the node. A token is in these lines only, so no list of processes and
-no log of sshd has it.
+`up` writes an `Errand` to the program's standard input, a `RunNode` once all hosts are ready, and then names of
+signals. Empty lines in between show that it lives. The program answers the errand with an `Arrival` on standard output,
+which is that of the node from then on. A token is in these lines only, so no list of processes and no log of sshd has
+it.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, TypeVar
 
 from msgspec import Meta, Struct, json
 
-from coordinatord.protocol.fields import Port
+from coordinatord.protocol.fields import PORT_MAX
 from coordinatord.protocol.schema import ERRORS, printable
 
 BEAT_S = 5.0
@@ -24,19 +24,26 @@ SILENCE_S = 30.0
 LINE_BYTES_MAX = 1024 * 1024
 """The limit of a message: the kernel allows a command line of 2 MiB, and people write a hundredth of that."""
 
-Path = Annotated[str, Meta(min_length=1, max_length=4096)]
-Words = Annotated[tuple[Annotated[str, Meta(max_length=128 * 1024)], ...], Meta(max_length=10_000)]
-"""Arguments of a program. One argument has at most 128 KiB (execve(2))."""
+Token = Annotated[str, Meta(max_length=1024)]
 
 
-class Errand(Struct, frozen=True, tag=True):
-    """The first line to a host: what the host needs to have."""
+class Message(Struct, frozen=True, tag=True):
+    """A line between the two."""
 
-    workdir: Path
+    def __repr__(self) -> str:
+        """Show no token."""
+        return type(self).__name__
 
 
-class Arrival(Struct, frozen=True, tag=True):
-    """The answer of a host's program: it is there, and whether a node can start."""
+class Errand(Message, frozen=True, tag=True):
+    """What a host is to do."""
+
+    workdir: str | None
+    """The directory of its node; None to bring up the coordinator."""
+
+
+class Arrival(Message, frozen=True, tag=True):
+    """A host's program is there: its node can start, or the coordinator serves."""
 
     release: Annotated[str, printable(64)]
     """The release of nodeclient."""
@@ -44,44 +51,32 @@ class Arrival(Struct, frozen=True, tag=True):
     """The address at which sshd was reached; empty without one."""
     peer: Annotated[str, printable(64)] = ""
     """The address from which it was reached."""
-    problem: Annotated[str, printable(8192)] = ""
-    """What the host lacks; empty if nothing."""
+    problem: Annotated[str, printable(256)] = ""
+    """Why the directory cannot be entered; empty if it can be."""
+    port: Annotated[int, Meta(ge=0, le=PORT_MAX)] = 0
+    """The port of the coordinator."""
+    token: Token = ""
+    """Its token for nodes."""
 
 
-class RunNode(Struct, frozen=True, tag=True):
-    """The task of a training host."""
+class RunNode(Message, frozen=True, tag=True):
+    """The start of a node."""
 
-    arguments: Words
+    arguments: tuple[str, ...]
     """Those of nodeclient."""
-    token: Annotated[str, Meta(max_length=1024)]
+    token: Token
     """The coordinator's token; empty where it wants none."""
 
-    def __repr__(self) -> str:
-        """Show no secret."""
-        return f"{type(self).__name__}(...)"
+
+Kind = TypeVar("Kind", bound=Message)
 
 
-class ServeCoordinator(Struct, frozen=True, tag=True):
-    """The task of the coordinator's host."""
-
-
-class Serving(Struct, frozen=True, tag=True):
-    """The answer to `ServeCoordinator`."""
-
-    port: Port
-    token: Annotated[str, Meta(min_length=1, max_length=1024)]
-
-    def __repr__(self) -> str:
-        """Show no secret."""
-        return f"{type(self).__name__}(...)"
-
-
-def encode_line(message: Struct) -> bytes:
+def encode_line(message: Message) -> bytes:
     """Encode one message as a line."""
     return json.encode(message) + b"\n"
 
 
-def decode_line(line: bytes, kind: Any) -> Any:
+def decode_line(line: bytes, kind: type[Kind]) -> Kind | None:
     """Decode a line; None if it is no message of this kind, such as output of a login shell's own files."""
     try:
         return json.decode(line, type=kind)

@@ -1,5 +1,6 @@
 """`nodeclient up` with an `ssh` that runs the commands on this host, in directories of their own."""
 
+import os
 import re
 import signal
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.programs import BIN, Program, clean_environ, run
+from tests.support.programs import BIN, Program, clean_environ, run, wait_until
 from tests.support.saving import SAVING
 
 pytestmark = pytest.mark.slow
@@ -43,10 +44,10 @@ def up(tmp_path: Path) -> Iterator[Callable[..., Program]]:
     ssh.chmod(0o755)
     started: list[Program] = []
 
-    def start(hosts: str, *words: str, **environ: str) -> Program:
-        own = clean_environ(SSH_LOG=str(tmp_path / "log"), XDG_CONFIG_HOME=str(tmp_path), **environ)
+    def start(hosts: str, *words: str, **options: int) -> Program:
+        own = clean_environ(SSH_LOG=str(tmp_path / "log"), XDG_CONFIG_HOME=str(tmp_path))
         own["PATH"] = f"{tmp_path}:{own['PATH']}"
-        started.append(Program(BIN / "nodeclient", "up", "--hosts", hosts, *words, environ=own))
+        started.append(Program(BIN / "nodeclient", "up", "--hosts", hosts, *words, environ=own, **options))
         return started[-1]
 
     yield start
@@ -87,11 +88,12 @@ def test_the_exit_code_is_that_of_the_job(up: Callable[..., Program], tmp_path: 
 def test_a_host_that_is_not_ready_is_named_before_anything_starts(up: Callable[..., Program], tmp_path: Path) -> None:
     program = up("gpu1,down2", "--", "touch", str(tmp_path / "started"))
     assert program.wait() == 69
-    assert "down2: it cannot be reached: ssh: connect to host down2 port 22: Connection refused" in program.output
-    assert "nothing was started" in program.output
+    assert "down2: ssh: connect to host down2 port 22: Connection refused" in program.output
+    assert "down2: it cannot be reached" in program.output
+    assert "no node was started" in program.output
     lacking = up("gpu1", "--remote-python", "/nonexistent/python", "--", "touch", str(tmp_path / "started"))
     assert lacking.wait() == 69
-    assert re.search(r"gpu1: /nonexistent/python does not run .*exit code 127.*--remote-python", lacking.output)
+    assert re.search(r"gpu1: there is no nodeclient .*exit code 127.*--remote-python", lacking.output)
     elsewhere = up("gpu1", "--workdir", "/nonexistent", "--", "touch", str(tmp_path / "started"))
     assert elsewhere.wait() == 69
     assert "gpu1: its directory /nonexistent cannot be entered" in elsewhere.output
@@ -141,6 +143,19 @@ def test_a_signal_ends_all_hosts_with_time_to_save(
     program.signal(signum)
     assert program.wait() == 128 + signum, program.output
     check_saved(program, tmp_path)
+
+
+def test_the_third_signal_ends_up_although_nobody_reads_the_output(up: Callable[..., Program], tmp_path: Path) -> None:
+    unread, output = os.pipe()
+    flooding = ("sh", "-c", "touch started; yes | head -c 2000000; exec sleep 1000")
+    program = up("gpu1", "--workdir", str(tmp_path), "--", *flooding, stdout=output)
+    wait_until("the worker", (tmp_path / "started").exists)
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        program.signal(signum)
+    assert program.wait() in {129, 130, 143}, "as whichever of them it saw first"
+    program.await_no_leftovers()
+    for fd in (unread, output):
+        os.close(fd)
 
 
 def test_when_up_is_killed_all_hosts_save_and_nothing_stays_there(up: Callable[..., Program], tmp_path: Path) -> None:

@@ -1,17 +1,20 @@
 """Which of several coordinators answers an operator's request."""
 
+import asyncio
 import socket
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 
 import pytest
 
 from coordinatord.protocol.http.api import AdminBody
-from nodeclient.access.keyring import INSECURE_ACCESS
+from nodeclient.access.keyring import INSECURE_ACCESS, AccessSettings
 from nodeclient.config.flag_values import endpoints
 from nodeclient.operate import client
-from nodeclient.operate.client import Client, LostError
+from nodeclient.operate.client import Client, LostError, RequestError
 from tests.support.canned_http import Answer, canned, hang_up, packed, stands_by
+from tests.support.secured import secured, serving
 
 NOBODY_LEADS = packed({"error": "standby", "message": "this coordinator stands by, and nobody leads: no etcd"}, 503)
 
@@ -91,6 +94,20 @@ def test_of_a_name_each_address_is_asked(monkeypatch: pytest.MonkeyPatch) -> Non
         named = Client(endpoints(f"coord:{port}"), INSECURE_ACCESS)
         assert named.get("/jobs") == "yes"
         assert named.where == f"coord:{port}"
+
+
+async def test_the_token_for_nodes_is_that_of_the_coordinator_that_answers(tmp_path: Path, nobody: str) -> None:
+    ours = secured(tmp_path)
+    async with serving(ours) as server:
+        url = server.url.removeprefix("https://")
+
+        async def token_of(home: Path) -> str:
+            access = AccessSettings(config_home=str(home))
+            return await asyncio.to_thread(Client(endpoints(f"{nobody},{url}"), access).node_token)
+
+        assert await token_of(ours.home) == ours.token().text
+        with pytest.raises(RequestError, match="wants a token"):
+            await token_of(tmp_path / "nobody")
 
 
 def test_one_that_hangs_up_is_followed_by_the_next_one() -> None:
