@@ -98,8 +98,8 @@ class HostLink:
                 code = await self._exit_code()
         except (TimeoutError, ValueError):  # ValueError: a line without an end
             raise HostError(
-                f"{self.host}: no answer of nodeclient within {ANSWER_WITHIN_S:g} s, or within 64 KiB of other output: do"
-                " files of its login shell read the input, or print without an end?"
+                f"{self.host}: no answer of nodeclient within {ANSWER_WITHIN_S:g} s, or behind 64 KiB of other output:"
+                " do files of its login shell read the input, or print without an end?"
             ) from None
         raise HostError(f"{self.host}: {why_not_ready(self.host, code)}")
 
