@@ -11,7 +11,7 @@ import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
@@ -21,9 +21,8 @@ from typing import Any, TextIO
 import pytest
 import torch
 
-from tests.support.keeping import Keep
+from tests.support.keeping import Keep, environment
 from tests.support.programs import TIMEOUT_S
-from workerlib import WorkerEnvironment
 from workerlib.contract.channel_messages import Saved
 from workerlib.contract.env import KEEP
 
@@ -68,28 +67,8 @@ def started(folder: Path, number: int, world_size: int, keep: Keep | None = None
         reserved.bind(("", 0))
         workers: Workers = []
         for rank in range(world_size):
-            environment = WorkerEnvironment(
-                rank=rank,
-                local_rank=0,
-                world_size=world_size,
-                local_world_size=1,
-                group_rank=rank,
-                group_world_size=world_size,
-                role="default",
-                role_rank=rank,
-                role_world_size=world_size,
-                master_address="127.0.0.1",
-                master_port=reserved.getsockname()[1],
-                restart_count=0,
-                max_restarts=0,
-                job="digits",
-                run="only",
-                round=number,
-                node=f"node-{rank}",
-                worker=0,
-                reason="",
-            )
-            environ = environment.to_environ()
+            worker = environment(rank, world_size, number, reserved.getsockname()[1])
+            environ = replace(worker, group_world_size=world_size).to_environ()
             if keep is not None:
                 environ[KEEP] = str(keep.nodes[rank].path)
             workers.append(stack.enter_context(closing(start(folder / f"host-{rank}", environ))))

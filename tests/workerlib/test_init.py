@@ -14,6 +14,7 @@ import pytest
 
 from nodeclient.host.ports import PortReservation
 from tests.support.gloo import BUSY_AT_THE_END, skip_where_gloo_needs_no_python
+from tests.support.keeping import environment
 from tests.support.programs import TIMEOUT_S
 from workerlib import WorkerEnvironment, store
 from workerlib.contract.env import ERROR_HANDLING, KEEP
@@ -21,27 +22,7 @@ from workerlib.init import _outlive_errors
 
 pytestmark = pytest.mark.slow
 
-SOLO = WorkerEnvironment(
-    rank=0,
-    local_rank=0,
-    world_size=1,
-    local_world_size=1,
-    group_rank=0,
-    group_world_size=1,
-    role="default",
-    role_rank=0,
-    role_world_size=1,
-    master_address="127.0.0.1",
-    master_port=1,
-    restart_count=2,
-    max_restarts=3,
-    job="job",
-    run="run",
-    round=4,
-    node="node",
-    worker=0,
-    reason="",
-)
+SOLO = replace(environment(0, 1, 4, 1), restart_count=2, max_restarts=3, job="job", run="run", node="node")
 
 WORLD_SIZE = 2
 
