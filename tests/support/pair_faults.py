@@ -36,7 +36,7 @@ def _wrong_product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 def interpreter(folder: Path, fault: Fault) -> Path:
     """Return an interpreter of such a host, a script in this folder."""
-    script = folder / "python"
+    script = folder / f"python-{fault}"
     script.write_text(f'#!/bin/sh\nexec {sys.executable} {__file__} {fault} "$@"\n')
     script.chmod(0o755)
     return script
