@@ -27,5 +27,5 @@ def test_no_rank_resumes_from_a_step_of_which_two_ranks_have_different_states(tm
 def test_a_rank_that_comes_to_have_another_state_is_named_while_it_trains(tmp_path: Path) -> None:
     script = (sys.executable, "-m", "tests.support.different_states", str(tmp_path), "on")
     with cluster_of_its_own("diverges") as cluster:
-        node = cluster.join("a", "--nnodes", "1", "--nproc-per-node", "3", command=script)
+        node = cluster.join("a", "--nnodes", "1", "--nproc-per-node", "3", "--preload", "torch", command=script)
         node.await_line("rank 1 on node a has other parameters or optimizer state than 2 ranks that should have")

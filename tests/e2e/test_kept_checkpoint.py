@@ -12,6 +12,8 @@ from tests.support.undisturbed import train_undisturbed
 
 pytestmark = pytest.mark.slow
 
+WARM = ("--preload", "torch.distributed.checkpoint,numpy")
+
 STEPS = 12
 
 WORLD_SIZE = 2
@@ -31,7 +33,7 @@ def test_a_script_with_torchs_checkpoints_goes_on_from_the_newest_one_in_memory(
     kill = f"1:1:{KILLED}:forward"
     command = (sys.executable, "-m", "tests.support.kept_program", "dcp", str(notes), str(STEPS), kill)
     with cluster_of_its_own("kept", *QUICK) as cluster:
-        nodes = [cluster.join(name, "--nnodes", "2", "--max-restarts", "1", command=command) for name in "ab"]
+        nodes = [cluster.join(name, "--nnodes", "2", "--max-restarts", "1", *WARM, command=command) for name in "ab"]
         assert [node.wait() for node in nodes] == [0, 0], "\n".join(node.output for node in nodes)
     begins = notes_of(notes, "begins")
     for rank, steps in notes_of(notes).items():
