@@ -129,7 +129,7 @@ def _epoch(draw: st.DrawFn, remainder: Remainder) -> Epoch:
 
 
 @given(_epoch("exact"))
-@settings(max_examples=1500)
+@settings(max_examples=200)
 def test_each_sample_comes_once_whatever_becomes_of_the_ranks(epoch: Epoch) -> None:
     steps = epoch.train()
     samples = [sample for step in steps for sample in step.samples]

@@ -333,7 +333,7 @@ LOOKS = st.none() | st.builds(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(st.lists(st.builds(SeenWorker, st.sampled_from("ab"), st.integers(0, 9), LOOKS, LOOKS), max_size=6))
 def test_whatever_workers_say_the_verdict_names_some_of_them(seen_workers: list[SeenWorker]) -> None:
     found = find_hang(seen_workers)

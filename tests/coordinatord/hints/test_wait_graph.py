@@ -228,7 +228,7 @@ def leads_of(data: st.DataObject, layout: Layout) -> list[int]:
     return data.draw(st.lists(every, min_size=len(layout.ranks), max_size=len(layout.ranks)))
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(LAYOUTS, st.data(), st.integers(0, OPERATIONS), st.booleans())
 def test_a_host_that_stops_is_named_whatever_the_others_have_begun(
     layout: Layout, data: st.DataObject, begun: int, is_silent: bool
@@ -241,7 +241,7 @@ def test_a_host_that_stops_is_named_whatever_the_others_have_begun(
     assert found.ranks == (guilty,)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(LAYOUTS, st.data(), st.integers(0, OPERATIONS), st.integers(0, OPERATIONS))
 def test_a_gpu_that_fails_is_named_if_a_collective_is_over_for_others_alone(
     layout: Layout, data: st.DataObject, recorded: int, more: int

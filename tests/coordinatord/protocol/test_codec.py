@@ -97,7 +97,7 @@ def wrong_values(annotation: Any) -> list[object]:
 
 @pytest.mark.parametrize("kind", MESSAGES)
 def test_a_message_comes_back_as_it_was(kind: type[Any]) -> None:
-    @settings(max_examples=25)
+    @settings(max_examples=10)
     @given(messages(kind))
     def comes_back(message: Any) -> None:
         if isinstance(message, Join):
