@@ -191,6 +191,7 @@ def test_a_worker_that_is_slow_in_backward_is_named(tmp_path: Path) -> None:
     assert found["steps"] <= LATE_STEPS_MOST
 
 
+@pytest.mark.long
 def test_a_training_on_nodes_that_come_and_are_killed_has_the_losses_of_one_worker(tmp_path: Path) -> None:
     picture = tmp_path / "losses.svg"
     _, [found] = run("losses", tmp_path, "--changes", "2", "--dtypes", "float64", "--svg", str(picture))

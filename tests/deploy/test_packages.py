@@ -33,6 +33,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build("wheel", ROOT, tmp_path_factory.mktemp("wheel"))
 
 
+@pytest.mark.long
 def test_the_source_has_the_tree_and_makes_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
     with tarfile.open(build("sdist", ROOT, tmp_path / "sdist")) as archive:
         archive.extractall(tmp_path, filter="data")

@@ -20,6 +20,7 @@ def command(folder: Path, *kills: str) -> tuple[str, ...]:
     return (sys.executable, "-m", "tests.support.kept_program", "ddp", str(folder), str(STEPS), *kills)
 
 
+@pytest.mark.long
 def test_killed_workers_cost_no_step_even_without_a_coordinator(
     tmp_path: Path,
     notes: Path,

@@ -84,6 +84,7 @@ def test_a_node_that_is_drained_hands_its_shards_over_before_it_leaves(cluster: 
     assert set(steps) == set(range(max(steps) + 1))
 
 
+@pytest.mark.long
 def test_a_second_planned_end_before_the_first_step_of_a_round_costs_no_step(cluster: Cluster, tmp_path: Path) -> None:
     """The node that had a shard has left, and the one that got it has kept nothing of its own yet."""
     nodes = {name: cluster.join(name, "--nnodes", "2", *WARM, command=command(tmp_path)) for name in "ab"}

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
         pytest.param("ddp", "compile", marks=pytest.mark.long),
         ("ddp", "data loader"),
         pytest.param("ddp", "collective", marks=pytest.mark.long),
-        ("fsdp", "collective"),
+        pytest.param("fsdp", "collective", marks=pytest.mark.long),
         pytest.param("ddp", "warm-up", marks=pytest.mark.long),
         pytest.param("fsdp", "before the first step", marks=pytest.mark.long),
     ],
@@ -37,6 +37,7 @@ def test_the_newest_state_is_on_the_disk_where_a_shutdown_ends_the_coordinator_t
     play("fsdp", TRAINS, tmp_path, nodes=3, shutdown=random.Random(seed))  # noqa: S311 - an order, no secret
 
 
+@pytest.mark.long
 def test_sigusr1_of_slurm_saves_as_sigterm_does(tmp_path: Path) -> None:
     pytest.importorskip("safetensors", reason="the test reads the files with it")
     play("ddp", TRAINS, tmp_path, signum=signal.SIGUSR1)

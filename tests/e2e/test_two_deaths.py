@@ -67,6 +67,7 @@ def test_a_survivor_dies_while_it_saves(cluster: Cluster, notes: Path) -> None:
     assert ["came from other nodes" in node.output for node in nodes] == [True, True, False], "rank 2 alone has saved"
 
 
+@pytest.mark.long
 def test_the_node_that_sends_its_state_to_that_of_a_dead_worker_dies(
     own_coordinator: Callable[..., Coordinator], notes: Path
 ) -> None:

@@ -132,7 +132,10 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
             there.close()
 
 
-@pytest.mark.parametrize("seat", [[], ["--coordinator-host", "gpu2"]], ids=["coordinator here", "coordinator there"])
+@pytest.mark.parametrize(
+    "seat",
+    [pytest.param([], marks=pytest.mark.long, id="coordinator here"), ["--coordinator-host", "gpu2"]],
+)
 def test_three_hosts_train(terminal: Terminal, seat: list[str]) -> None:
     program = terminal.up("--hosts", "gpu1,gpu2,gpu3", *seat, "--", sys.executable, ROOT / "examples" / "ddp.py")
     assert program.wait() == 0, program.output
