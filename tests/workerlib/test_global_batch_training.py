@@ -68,7 +68,9 @@ def train(worlds: Sequence[int], dtype: torch.dtype) -> list[float]:
     return losses
 
 
-@pytest.mark.parametrize(("dtype", "relative"), [(torch.float64, 1e-6), pytest.param(torch.float32, 2e-3, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("dtype", "relative"), [(torch.float64, 1e-6), pytest.param(torch.float32, 2e-3, marks=pytest.mark.long)]
+)
 def test_twenty_changes_of_size_change_no_loss(dtype: torch.dtype, relative: float) -> None:
     changed, fixed = train(WORLDS, dtype), train([4] * len(WORLDS), dtype)
     assert changed == pytest.approx(fixed, rel=relative)
