@@ -33,6 +33,9 @@ have it, and Kubernetes' SERVICE_PORT under our prefix has not."""
 FLAG_SIMILARITY = 0.6
 """The least similarity of a known flag to an unknown one to be suggested."""
 
+_HELP_WIDTH = 110
+"""The width of a help text, in characters."""
+
 
 class SettingsError(OperationalError):
     """A setting is wrong, missing or unknown."""
@@ -363,6 +366,13 @@ class SettingsParser(argparse.ArgumentParser):
                 near = _nearest(flag.replace("_", "-"), sorted(known))
                 self.error(f"unrecognized arguments: {word}{f'; did you mean {near}?' if near else ''}")
 
+    def format_help(self) -> str:
+        """Return the help text, with its long lines folded: those of the description and the epilog."""
+        folded = (
+            textwrap.fill(line, _HELP_WIDTH, break_on_hyphens=False) for line in super().format_help().split("\n")
+        )
+        return "\n".join(folded)
+
     def error(self, message: str) -> NoReturn:
         """Raise `SettingsError` instead of printing argparse's usage text and exiting with code 2."""
         line = " ".join(message.splitlines())
@@ -418,15 +428,11 @@ def _underscored(flag: str) -> str:
     return f"--{flag[2:].replace('-', '_')}" if flag.startswith("--") else flag
 
 
-class _HelpFormatter(argparse.HelpFormatter):
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
     """Shows only one spelling of each flag, and preserves line breaks in the epilog."""
 
     def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=32, width=110)
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        lines = (textwrap.fill(line, width, break_on_hyphens=False) for line in text.splitlines())
-        return textwrap.indent("\n".join(lines), indent)
+        super().__init__(prog, max_help_position=32, width=_HELP_WIDTH)
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
         if not action.option_strings or action.option_strings[0] == "-h":
