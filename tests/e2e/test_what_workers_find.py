@@ -39,24 +39,9 @@ def facts(*words: str | Path, **environ: str) -> list[dict[str, Any]]:
     return sorted(map(json.loads, lines), key=lambda said: int(said["environ"]["RANK"]))
 
 
-def test_launch_gives_scripts_their_local_rank_before_their_own_arguments(script: Path) -> None:
-    said = facts("launch", "--nproc-per-node", "2", script, "config.yaml", "--lr", "3")
-    assert [worker["arguments"] for worker in said] == [
-        [f"--local-rank={rank}", "config.yaml", "--lr", "3"] for rank in (0, 1)
-    ]
-    assert [worker["environ"]["LOCAL_RANK"] for worker in said] == ["0", "1"]
-
-
 def test_run_fills_the_macro_in_and_gives_nothing_else(script: Path) -> None:
     said = facts("run", "--nproc-per-node", "2", script, "--cache", "cache/${local_rank}", "$$")
     assert [worker["arguments"] for worker in said] == [["--cache", f"cache/{rank}", "$$"] for rank in (0, 1)]
-
-
-def test_with_virtual_local_ranks_each_worker_has_one_gpu_of_the_list(script: Path) -> None:
-    flags = ("--nproc-per-node", "2", "--virtual-local-rank")
-    said = facts("run", *flags, script, CUDA_VISIBLE_DEVICES="GPU-b,GPU-a")
-    assert [worker["environ"]["CUDA_VISIBLE_DEVICES"] for worker in said] == ["GPU-b", "GPU-a"]
-    assert [worker["environ"]["LOCAL_RANK"] for worker in said] == ["0", "0"]
 
 
 def test_bound_workers_share_no_core(script: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import MemberState
-from coordinatord.protocol.messages import Phase, ScaleUp
+from coordinatord.protocol.messages import Phase
 from tests.sim import campaign
 from tests.sim.crash_point import CrashPoint
 from tests.sim.disk import Fault
@@ -141,31 +141,6 @@ def test_a_leader_that_starts_without_a_way_to_its_nodes_loses_the_spare_alone_u
     assert (world.run.durable.state, world.run.durable.round) == (State.RUNNING, 1)
     assert world.invariants.facts.records["NodeLost"] == 1
     assert len(world.run.members) == 3
-
-
-@pytest.mark.parametrize(("scale_up", "rounds"), [(ScaleUp.NOW, 2), (ScaleUp.NEVER, 1)])
-def test_eight_nodes_that_arrive_one_after_another_cost_one_round_or_none(scale_up: ScaleUp, rounds: int) -> None:
-    world = World(1, replace(TRIO, nodes_max=20, scale_up=scale_up))
-    world.boot()
-    world.until(world.is_running, within=30)
-    for _ in range(8):
-        world.add_host(f"n{len(world.hosts) + 1}").boot()
-        world.go_on(world.scenario.policy.settle_s / 2)
-    world.go_on(20)
-    assert world.is_running()
-    assert (world.run.durable.round, len(world.order)) == (rounds, 11 if rounds > 1 else 3)
-
-
-def test_a_coordinator_that_is_killed_leaves_the_workers_alone() -> None:
-    world = running_trio()
-    started = {name: host.workers.training for name, host in world.hosts.items()}
-    for _ in range(20):
-        world.daemon.crash()
-        world.go_on(1.0)
-        world.daemon.start()
-        world.until(lambda: world.daemon.machine.sessions == 3, within=3)
-    assert (world.run.durable.state, world.run.durable.round) == (State.RUNNING, 1)
-    assert {name: host.workers.training for name, host in world.hosts.items()} == started
 
 
 def test_while_the_disk_takes_nothing_jobs_run_on_and_no_round_is_formed() -> None:

@@ -2,14 +2,11 @@
 
 import os
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
-from coordinatord.protocol.messages import CheckResult
-from nodeclient.core.host_health import GpuFacts, GpuUse, HostFacts, Interface, Xid, judge
+from nodeclient.core.host_health import GpuFacts, GpuUse, HostFacts, Interface, Xid
 from nodeclient.host.devices import Host
 from nodeclient.host.host_facts import facts_command, read_facts
 from tests.support.machines import compile_c
@@ -71,65 +68,6 @@ def test_gpus_are_read_with_what_they_need(host: Host, monkeypatch: pytest.Monke
     )
     monkeypatch.setenv("TEST_RECOVERY", "none")
     assert facts_of(host).gpus == (GpuFacts("GPU-1", "0000:3b:00.0", None),)
-
-
-def lose_a_gpu(_: Host, patch: pytest.MonkeyPatch) -> None:
-    """Leave one of two GPUs."""
-    patch.setenv("TEST_GPUS", "1")
-
-
-def need_a_reset(_: Host, patch: pytest.MonkeyPatch) -> None:
-    """Have NVML say that the GPUs need a reset."""
-    patch.setenv("TEST_RECOVERY", "1")
-
-
-def log_an_xid(host: Host, patch: pytest.MonkeyPatch) -> None:
-    """Add an error of a GPU to the kernel's log, with a driver that does not tell what the GPU needs."""
-    patch.setenv("TEST_RECOVERY", "none")
-    (host.devices / "kmsg").write_text(LOG + LOG.replace("1202", "1302"))
-
-
-def fill_the_disk(_: Host, patch: pytest.MonkeyPatch) -> None:
-    """Have the kernel say that no block is free."""
-    state = os.statvfs("/")
-    patch.setattr(os, "statvfs", lambda _: os.statvfs_result((*state[:4], 0, *state[5:])))
-
-
-def take_the_interface_down(host: Host, _: pytest.MonkeyPatch) -> None:
-    """Take the interface down."""
-    (host.system / "class/net/eth0/operstate").write_text("down\n")
-
-
-def count_errors(host: Host, _: pytest.MonkeyPatch) -> None:
-    """Add two errors to the counter of received frames."""
-    (host.system / "class/net/eth0/statistics/rx_errors").write_text("5\n")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("injure", "result", "text"),
-    [
-        (lose_a_gpu, CheckResult.BAD, "GPU GPU-2 at 0000:3c:00.0 is gone"),
-        (need_a_reset, CheckResult.BAD, "GPU GPU-1 at 0000:3b:00.0 needs a reset"),
-        (log_an_xid, CheckResult.BAD, "GPU 0000:3b:00 had Xid 79"),
-        (fill_the_disk, CheckResult.BAD, "/ (logs) is full"),
-        (take_the_interface_down, CheckResult.BAD, "network interface eth0, on the way to the coordinator, is down"),
-        (count_errors, CheckResult.WARNING, "network interface eth0, on the way to the coordinator, had 2 errors"),
-    ],
-)
-def test_a_fault_of_a_host_is_found_in_its_facts(
-    injure: Callable[[Host, pytest.MonkeyPatch], None],
-    result: CheckResult,
-    text: str,
-    host: Host,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    compile_c(NVML, "-shared", "-fPIC", "-o", host.nvml)
-    before = replace(facts_of(host), route="eth0")
-    injure(host, monkeypatch)
-    findings = judge(facts_of(host, {"logs": Path("/")}), before, is_idle=False)
-    assert findings[0].text.startswith(text)
-    assert {finding.result for finding in findings} == {result}
 
 
 @pytest.mark.slow
