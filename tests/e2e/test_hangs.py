@@ -86,6 +86,7 @@ def test_a_worker_that_hangs_is_named_and_its_round_restarted(
     assert counted in cluster.coordinator.fetch("/metrics")
 
 
+@pytest.mark.long
 def test_an_evaluation_of_one_rank_is_let_alone(cluster: Cluster, tmp_path: Path) -> None:
     evaluated = tmp_path / "evaluated"
     nodes = join(cluster, "evaluates", str(evaluated))

@@ -47,7 +47,9 @@ with workerlib.init() as ctx:
 def test_a_worker_that_comes_last_to_collectives_is_named_within_50_steps(cluster: Cluster, tmp_path: Path) -> None:
     command = (sys.executable, "-W", "ignore", "-c", WORKER, str(tmp_path))
     nodes = [
-        cluster.join(name, "--nnodes", "2", "--nproc-per-node", workers, command=command)
+        cluster.join(
+            name, "--nnodes", "2", "--nproc-per-node", workers, "--preload", "torch.distributed", command=command
+        )
         for name, workers in (("a", "2"), ("b", "1"))
     ]
     coordinator = cluster.coordinator

@@ -32,6 +32,7 @@ def nodes(coordinator: str, names: str) -> Iterator[list[Node]]:
         yield started
 
 
+@pytest.mark.long
 async def test_a_node_that_is_killed_while_it_trains_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(USER_HOME)  # the coordinator in this process serves everybody
     store = MemoryStore()

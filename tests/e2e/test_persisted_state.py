@@ -21,6 +21,8 @@ pytestmark = pytest.mark.slow
 
 JOB = "persisted"
 
+WARM = ("--preload", "torch.distributed.fsdp,numpy")
+
 
 def a_job(settle: str = "10") -> AbstractContextManager[Cluster]:
     """Return a job at a coordinator that knows nothing of any run before, and waits so long for more nodes."""
@@ -42,7 +44,7 @@ def train(
     notes.mkdir()
     program = (sys.executable, "-m", "tests.support.kept_program", kind, str(notes), str(steps))
     persist = ("--persist", str(disk), "--persist-every", str(every_s), "--persist-keep", "2")
-    flags = ("--nnodes", nnodes or str(len(names)), "--nproc-per-node", str(workers), *persist)
+    flags = ("--nnodes", nnodes or str(len(names)), "--nproc-per-node", str(workers), *persist, *WARM)
     return [cluster.join(name, *flags, command=program) for name in names]
 
 
@@ -91,12 +93,11 @@ def whole_tensors_by_stock_torch(folder: Path) -> list[torch.Tensor]:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "before", "after", "nnodes"),
-    [
-        pytest.param("fsdp", "ab", "c", "1", id="full", marks=pytest.mark.long),
-        pytest.param("ddp", "ab", "cd", "2:3", id="elastic", marks=pytest.mark.long),
-    ],
+    [("fsdp", "ab", "c", "1"), ("ddp", "ab", "cd", "2:3")],
+    ids=["full", "elastic"],
 )
 def test_all_nodes_get_sigterm_and_others_go_on_from_the_disk(
     tmp_path: Path, kind: str, before: str, after: str, nnodes: str
@@ -126,14 +127,8 @@ def test_all_nodes_get_sigterm_and_others_go_on_from_the_disk(
     assert set(notes_of(second)[0]) >= set(range(last + 1, last + 5))
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        pytest.param("fsdp", "fsdp", id="fsdp", marks=pytest.mark.long),
-        pytest.param("hsdp", "hsdp", id="hsdp"),
-        pytest.param("hsdp", "fsdp", id="hsdp to fsdp", marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("before", "after"), [("fsdp", "fsdp"), ("hsdp", "hsdp"), ("hsdp", "fsdp")])
 def test_two_ranks_go_on_from_what_four_have_written(tmp_path: Path, before: str, after: str) -> None:
     """They read four shards, or two of which there are two replicas, into two shards, or into two replicas."""
     disk, first, second = tmp_path / "disk", tmp_path / "first", tmp_path / "second"

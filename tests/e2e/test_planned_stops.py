@@ -192,6 +192,7 @@ def prompt_cluster() -> Iterator[Cluster]:
         yield cluster
 
 
+@pytest.mark.long
 def test_a_node_that_arrives_is_taken_in_when_the_script_has_written_its_next_checkpoint(
     prompt_cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -64,6 +64,7 @@ def cluster() -> Iterator[Cluster]:
         yield cluster
 
 
+@pytest.mark.long
 def test_workers_stay_while_nodes_come_and_go(cluster: Cluster, notes: Path) -> None:
     flags = ("--nnodes", "2:3", "--max-restarts", "0", *WARM, *PATIENT)
     endless = (*command(notes)[:-1], "1000000")
