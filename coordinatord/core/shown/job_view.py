@@ -145,8 +145,8 @@ def rounds_view(run: Run, rounds: RoundHistory, now: float) -> tuple[api.RoundSt
     return tuple(_round_status(round_, so_far, so_far.total + since_end_s) for round_ in rounds)
 
 
-def _preflight(preflight: Preflight | None) -> api.PreflightStatus | None:
-    if preflight is None:
+def _preflight(preflight: Preflight) -> api.PreflightStatus | None:
+    if not preflight.members:
         return None
     search = preflight.search
     return api.PreflightStatus(

@@ -378,8 +378,8 @@ def test_idle_nodes_are_not_tested_beside_workers_of_another_job_until_these_are
     assert job.orders() == {}, "nobody is tested again for the sake of the one beside workers"
     job.handle(AdminRequested(-1, StopJob(other.job, "alice", "")))
     job.handle(Reported(999, an_observed(run=other.id, round=1, phase=Phase.STOPPED)))
-    assert job.now < job.run.idle_at <= job.now + IDLE_FOR_S
-    job.wait(job.run.idle_at - job.now)
+    assert job.now < job.run.preflight.idle_at <= job.now + IDLE_FOR_S
+    job.wait(job.run.preflight.idle_at - job.now)
     assert beside in job.orders()
 
 

@@ -104,7 +104,7 @@ def arrived(run: Run) -> float | None:
 
 def _pause_end(run: Run) -> float:
     pause_end = run.durable.entered_at + run.pause_s if run.pause_s else NOW
-    at = pause_end if run.preflight is None else max(pause_end, run.preflight.holds_until)
+    at = max(pause_end, run.preflight.holds_until)
     return NOW if at == NOW else before_first_timeout(run, at)
 
 
@@ -324,7 +324,7 @@ def stop_overdue(run: Run) -> float | None:
 
 def turn_over(run: Run) -> float | None:
     """All nodes of a turn of the preflight have reported their results, or are gone, or its time is over."""
-    if run.preflight is None or run.preflight.is_over:
+    if run.preflight.is_over:
         return None
     return run.preflight.ends_at if run.preflight.awaited else NOW
 
@@ -336,7 +336,7 @@ def suspected(run: Run) -> float | None:
     is not tested again for its lateness before a while: its worker may have more to do than others.
     """
     wanted = run.policy.preflight is PreflightWhen.SUSPICION and run.spec.launcher is not Launcher.TORCHRUN
-    since = _suspect_since(run) if wanted and not _is_tested(run) else None
+    since = _suspect_since(run) if wanted and run.preflight.is_over else None
     if since is None or len({member.offer.host for member in run.testable}) == 1:
         return None
     times = [at for at in (full(run), settled(run)) if at is not None]
@@ -344,33 +344,30 @@ def suspected(run: Run) -> float | None:
 
 
 def _suspect_since(run: Run) -> float | None:
-    if run.suspicions >= SUSPICIONS:
+    if run.evidence.suspicions >= SUSPICIONS:
         return NOW
     late, _ = run.watching.late()
     if late not in {member.node for member in run.testable}:
         return None
-    return run.preflight.ends_at + RETEST_AFTER_S if run.preflight and late in run.preflight.members else NOW
+    return run.preflight.ends_at + RETEST_AFTER_S if late in run.preflight.members else NOW
 
 
 def idle_untested(run: Run) -> float | None:
     """Nodes have waited for a while, and one was never tested, or its host is quarantined."""
-    if run.policy.preflight is PreflightWhen.ASKED or run.spec.launcher is Launcher.TORCHRUN or _is_tested(run):
+    may_test = run.policy.preflight is not PreflightWhen.ASKED and run.spec.launcher is not Launcher.TORCHRUN
+    if not may_test or not run.preflight.is_over:
         return None
     members = run.testable if run.roll.count(MemberState.READY, MemberState.QUARANTINED) > 1 else []
     if not needs_test(members):
         return None
-    waited = max(run.idle_at, max(member.readiness.arrived_at for member in members) + IDLE_FOR_S)
-    return waited if run.preflight is None else max(waited, run.preflight.ends_at + RETEST_AFTER_S)
+    waited = max(member.readiness.arrived_at for member in members) + IDLE_FOR_S
+    return max(waited, run.preflight.idle_at, run.preflight.ends_at + RETEST_AFTER_S)
 
 
 def needs_test(members: Sequence[Member]) -> bool:
     """Whether these members are on several hosts, and one was never tested, or its host is quarantined."""
     is_new = any(member.observed.pair is None or member.readiness.quarantined for member in members)
     return is_new and len({member.offer.host for member in members}) > 1
-
-
-def _is_tested(run: Run) -> bool:
-    return run.preflight is not None and not run.preflight.is_over
 
 
 def awaited_checkpoint(run: Run) -> float | None:

@@ -96,7 +96,7 @@ class Reasons:
     def suspicion(self) -> str:
         """Why nodes are tested in pairs before the next round."""
         _, late = self._run.watching.late()
-        if self._run.suspicions < SUSPICIONS:
+        if self._run.evidence.suspicions < SUSPICIONS:
             return f"in the last round, {late}"
         return "the last two rounds have failed of the network or a hang"
 
@@ -176,7 +176,7 @@ class Reasons:
     @property
     def _tests(self) -> str:
         run = self._run
-        if run.preflight is None or run.preflight.holds_until <= run.durable.entered_at:
+        if run.preflight.holds_until <= run.durable.entered_at:
             return ""
         return f"nodes are tested in pairs before round {run.durable.round + 1}: {run.preflight.why}"
 

@@ -1,6 +1,7 @@
 """The preflight of a run: tests in pairs among its nodes without workers, one turn after the other.
 
-It is live state: a restarted coordinator has none, and the nodes end their tests when they hear from it.
+It is live state: a restarted coordinator has none, and the nodes end their tests when they hear from it. A run begins
+with one of no members, which is over.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ REPORTED_MAX = COUNTER_MAX // 2
 class Preflight:
     """One preflight of some members, which need not stay members."""
 
-    def __init__(self, members: Sequence[Member], why: str, after: int) -> None:
+    def __init__(self, members: Sequence[Member] = (), why: str = "", after: int = 0) -> None:
         """Begin a search, because of `why`, after a test with the number `after`; `begin_turn` follows."""
         self.members = {member.node: member for member in members}
         """A younger process of one of them, with the same name, is none of them: it may be on another host."""
@@ -41,8 +42,10 @@ class Preflight:
         self.awaited: set[str] = set()
         """The nodes whose results are still to come."""
         self._holds_until = -math.inf
-        self.ends_at = 0.0
+        self.ends_at = -math.inf
         """When the turn is over, even if results are still to come."""
+        self.idle_at = -math.inf
+        """When to look again for members to test that wait on idle hosts: the last look has found too few."""
         reported = (member.observed.pair.number for member in members if member.observed.pair is not None)
         self.number = max((after, *(number for number in reported if number <= REPORTED_MAX)))
         """The number of the tests of this turn, higher than that of any earlier test of these nodes."""

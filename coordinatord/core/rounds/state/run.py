@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Iterable
 from enum import StrEnum
 
@@ -88,12 +87,8 @@ class Run:
         """Nodes of the round that leave when it is over: their users or an operator want that."""
         self.restart_asked = ""
         """Why an operator wants another round at once; empty if none does."""
-        self.preflight: Preflight | None = None
-        """The last preflight; None before the first one in this life of the daemon."""
-        self.idle_at = -math.inf
-        """When to look again whether members wait on idle hosts, after a look that has found too few."""
-        self.suspicions = 0
-        """How many rounds in a row have failed of the network or a hang, since the last preflight for that."""
+        self.preflight = Preflight()
+        """The last preflight of this life of the daemon."""
 
         self.progress = TrainingProgress(self.spec.hang_timeout_s or None)
         self.steps_announced = False
@@ -120,8 +115,7 @@ class Run:
         self.roll.remove(member)
         self.keeping.remove(member)
         self.gathering.join_timeouts.discard(member.node)
-        if self.preflight is not None:
-            self.preflight.awaited.discard(member.node)
+        self.preflight.awaited.discard(member.node)
         self.leaving.discard(member.node)
         self.claims.pop(member.node, None)
 
@@ -152,16 +146,14 @@ class Run:
         self.roll.missing.clear()
         self.leaving.clear()
         self.claims.clear()
-        if self.preflight is not None:
-            self.preflight.stop("the job is over")
+        self.preflight.stop("the job is over")
 
     def postpone(self, by: float, now: float) -> None:
         """Put off all deadlines of nodes by the `by` seconds before `now` in which no node could be judged."""
         self.gathering.postpone(by, now)
         self.evidence.stop_overdue_at += by
         self.roll.expired_at += by
-        if self.preflight is not None:
-            self.preflight.postpone(by)
+        self.preflight.postpone(by)
         if self.emptied_at is not None:
             self.emptied_at += by
 

@@ -202,7 +202,7 @@ def end_round(run: Run, reason: Reason, decision: Decision) -> None:
     is_gone = report is not None and run.can_spare(report.node)
     repeats = 0 if is_gone else run.repeats  # the next round is without the host that ended this one
     charged = report is not None and report.cause.is_charged
-    run.suspicions = run.suspicions + 1 if report is not None and report.cause in _SUSPICIOUS else 0
+    run.evidence.suspicions = run.evidence.suspicions + 1 if report is not None and report.cause in _SUSPICIOUS else 0
     pause_s = 0.0 if run.restart_asked else run.policy.pause_after(repeats)
     decision.record(
         RoundEnded(

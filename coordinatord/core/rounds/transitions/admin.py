@@ -145,7 +145,7 @@ def _forget(run: Run, request: Request, decision: Decision) -> Reply:
 
 def _preflight(run: Run, request: Request, decision: Decision) -> Reply:
     members = run.testable
-    if run.preflight is not None and not run.preflight.is_over:
+    if not run.preflight.is_over:
         return Reply(AdminResult.NOTHING, f"a preflight of job {run.job} is under way already: {run.preflight.why}")
     if len(members) < 2 or run.spec.launcher is Launcher.TORCHRUN:  # noqa: PLR2004 - a pair
         why = "it needs two nodes without workers, such as spares"

@@ -145,8 +145,7 @@ def record_report(run: Run, member: Member, observed: Observed) -> bool:
     member.observed, member.lease.expired = observed, False
     run.roll.place(member)
     concerns_all = run.keeping.report(member, now)
-    if run.preflight is not None:
-        run.preflight.record(member)
+    run.preflight.record(member)
     if member.state is MemberState.PREPARING:
         run.gathering.record_preparing(member, now)
     if member.state is MemberState.READY and before is not MemberState.READY:

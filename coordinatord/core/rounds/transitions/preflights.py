@@ -16,7 +16,7 @@ from coordinatord.core.rounds.values.records import Reason
 
 def begin(run: Run, members: Sequence[Member], why: str, decision: Decision) -> Preflight:
     """Begin a preflight of these members, and return it."""
-    run.preflight = Preflight(members, why, after=0 if run.preflight is None else run.preflight.number)
+    run.preflight = Preflight(members, why, after=run.preflight.number)
     _begin_turn(run, run.preflight, decision)
     return run.preflight
 
@@ -28,12 +28,12 @@ def begin_idle(run: Run, reason: Reason, decision: Decision) -> None:
     if needs_test(members):
         begin(run, members, reason.sentence, decision)
     else:
-        run.idle_at = decision.now + IDLE_FOR_S
+        run.preflight.idle_at = decision.now + IDLE_FOR_S
 
 
 def begin_suspected(run: Run, reason: Reason, decision: Decision) -> None:
     """Begin a preflight of all members, for which the next round waits for a while."""
-    run.suspicions = 0
+    run.evidence.suspicions = 0
     preflight = begin(run, run.testable, reason.sentence, decision)
     preflight.hold(decision.now + HOLD_S)
 
@@ -41,7 +41,6 @@ def begin_suspected(run: Run, reason: Reason, decision: Decision) -> None:
 def end_turn(run: Run, _: Reason, decision: Decision) -> None:
     """Record the results of a turn; begin the next one, or judge the hosts if there is none."""
     preflight = run.preflight
-    assert preflight is not None  # noqa: S101 - the condition of the row
     preflight.search.end_turn(preflight.results)
     _begin_turn(run, preflight, decision)
     if preflight.is_over:
@@ -53,7 +52,7 @@ def make_way(run: Run, decision: Decision) -> None:
     hosts = {member.offer.host for member in run.roll.inside}
     for each in decision.cluster.live:
         tests = each.preflight
-        if tests is not None and any(tests.members[node].offer.host in hosts for node in tests.orders):
+        if any(tests.members[node].offer.host in hosts for node in tests.orders):
             tests.stop(f"round {run.durable.round} of job {run.job} was formed on its hosts")
             decision.notify_all(each)
 
