@@ -105,6 +105,8 @@ class Findings:
     events: int = 0
     seconds: float = 0.0
     """The simulated time."""
+    steps: int = 0
+    """The steps of all trainings."""
     cpu_s: float = 0.0
     skipped_s: float = 0.0
     """The part of the simulated time that was skipped."""
@@ -123,6 +125,7 @@ class Findings:
         self.seeds += other.seeds
         self.events += other.events
         self.seconds += other.seconds
+        self.steps += other.steps
         self.cpu_s += other.cpu_s
         self.skipped_s += other.skipped_s
         self.faults.update(other.faults)
@@ -137,6 +140,7 @@ class Findings:
         """Take in a history that came to its end."""
         self.events += world.queue.events
         self.seconds += world.queue.time
+        self.steps += sum(training.steps for training in world.trainings.values())
         self.skipped_s += world.queue.skipped
         self.faults.update(world.faults)
         self.records.update(world.invariants.facts.records)

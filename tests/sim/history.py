@@ -347,18 +347,12 @@ def lagging_world(seed: int, *, loud: bool = False, digested: bool = False) -> W
     return world
 
 
-DIGEST_STEPS = 8
-"""The steps between two digests in a simulated training: a step takes 0.4 s, and a node reports each second."""
-
-
 def diverging_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
     """Play the history of replicas, of which some rank may come to have another state. Raises as `small_world` does."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
     drawn = draw_calm_scenario(chance)
     workers = replace(stepping_workers(chance, drawn), work_s=chance.uniform(60.0, 120.0))
-    scenario = replace(
-        drawn, nodes_min=1, nodes_max=3, hosts=3, max_restarts=9, workers=workers, digest_steps=DIGEST_STEPS
-    )
+    scenario = replace(drawn, nodes_min=1, nodes_max=3, hosts=3, max_restarts=9, workers=workers)
     world = World(seed, scenario, loud=loud, digested=digested)
     world.boot()
     world.comes_back = 1.0

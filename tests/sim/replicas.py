@@ -32,9 +32,9 @@ class Replicas:
     def digests(self, host: Host, step: int) -> tuple[StateDigest | None, ...]:
         """Return what a host reports after a step: the digests of the last step for which workers make them."""
         every = self._world.scenario.digest_steps
-        if not every or step // every * every < self._training.first_step:
-            return ()
         step = step // every * every
+        if step < self._training.first_step:
+            return ()
         formed = self._world.invariants.facts.formed[self._training.key]
         own = next(ranks for ranks in formed.nodes if ranks.node == host.node)
         ranks = range(own.first_rank, own.first_rank + own.workers)

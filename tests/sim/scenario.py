@@ -98,8 +98,9 @@ class Scenario:
     """How long there may be no step; None: by the run's own steps, 0: for ever."""
     drain_laggards: float = 0.0
     """How many times as long a step must take for a node to be drained; 0: none ever is."""
-    digest_steps: int = 0
-    """The steps between two digests that workers report of their states; 0 if they report none."""
+    digest_steps: int = 8
+    """The steps between two digests that workers report of their states: a step takes 0.4 s, and a node reports each
+    second."""
     on_divergence: OnDivergence = OnDivergence.REPORT
     """What is done if these differ."""
     arrive_within_s: float = 3.0

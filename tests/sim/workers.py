@@ -130,6 +130,12 @@ class Training:
             at += end - begin if at > begin else 0.0
         return self.first_step + int(steps), now - at
 
+    @property
+    def steps(self) -> int:
+        """How many steps all workers have taken."""
+        stepped = self.stepped()
+        return 0 if stepped is None else stepped[0] + 1 - self.first_step
+
     def stand_still(self, host: Host, *, one_more: bool) -> int:
         """Let the workers of a host go no further than the step that they are in; return which one that is."""
         stepped = self.stepped()

@@ -20,8 +20,9 @@ A written step is older than the newest one by at most that share."""
 SHARE_MAX = 0.01
 """The part of training's time that saves may take."""
 
-DIGESTS_SHARE_MAX = 0.005
-"""The part of training's time that digests of the state may take."""
+DIGESTS_SHARE_MAX = 0.003
+"""The part of training's time that digests of the state may take if the next one takes as long as the last. On a busy
+host it may take longer, and all of them are to stay below half a percent."""
 
 HEARD_S = 1.5
 """The least time between two saves where several nodes have to agree on a step, in seconds. A node reports once a

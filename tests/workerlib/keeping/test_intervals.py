@@ -82,9 +82,9 @@ def digested_steps(begin: int, count: int, step_s: float, digest_s: Callable[[],
     return made
 
 
-@pytest.mark.parametrize("digest_s", [0.0001, 0.05, 0.5])
+@pytest.mark.parametrize("digest_s", [0.0001, 0.05, 0.2])
 @pytest.mark.parametrize("step_s", [0.02, 3.0])
-def test_digests_after_the_first_take_half_a_hundredth_of_the_time_at_most(step_s: float, digest_s: float) -> None:
+def test_digests_after_the_first_take_a_small_share_of_the_time(step_s: float, digest_s: float) -> None:
     made = digested_steps(-1, 20_000, step_s, lambda: digest_s)
     least_s = max(digest_s / DIGESTS_SHARE_MAX, HEARD_S)
     pauses = [(after - before) * step_s for before, after in pairwise(made)]
