@@ -7,8 +7,6 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from msgspec import Struct
-
 from coordinatord.protocol.text import clip
 from coordinatord.runtime.private_files import PrivateFileError, read_given
 from nodeclient.config import flag_values
@@ -28,21 +26,17 @@ _HOST = re.compile(
 dash, so ssh takes none for a flag. `max_slots` says how far Open MPI may overload a host: here nothing does."""
 
 
-class TrainingHost(Struct, frozen=True):
-    """A host on which `nodeclient up` starts a node."""
-
-    name: str
-    """The name for ssh, such as `gpu1` or `ana@gpu1`."""
-    slots: int | None = None
-    """The number of workers; None for the default of `nodeclient join`."""
+Hosts = dict[str, int | None]
+"""The names of hosts for ssh, such as `gpu1` or `ana@gpu1`, each with its number of workers; None for the default of
+`nodeclient join`."""
 
 
-def read_hosts(text: str) -> tuple[TrainingHost, ...]:
+def read_hosts(text: str) -> Hosts:
     """Parse `HOST[:SLOTS][,...]`. Raises `ArgumentTypeError`."""
     return _merged(_host(part.strip()) for part in text.split(",") if part.strip())
 
 
-def read_hostfile(path: str) -> tuple[TrainingHost, ...]:
+def read_hostfile(path: str) -> Hosts:
     """Parse a host file: `gpu1 slots=8` (DeepSpeed), `gpu1 slots=8 max_slots=8` (Open MPI) or `gpu1:8` (MPICH).
 
     Raises `ArgumentTypeError`, which names the line.
@@ -61,24 +55,22 @@ def read_hostfile(path: str) -> tuple[TrainingHost, ...]:
     return _merged(hosts)
 
 
-def _host(text: str) -> TrainingHost:
+def _host(text: str) -> tuple[str, int | None]:
     match = _HOST.fullmatch(text)
     if match is None:
         expected = "expected HOST, HOST:SLOTS or HOST slots=SLOTS, such as gpu1, ana@gpu1:8 or [fd00::5]:8"
         raise argparse.ArgumentTypeError(f"{clip(text)!r}: {expected}")
     name = (match["user"] or "") + (match["name"] or match["bracketed"] or match["bare"])
     slots = match["named_slots"] or match["slots"]
-    return TrainingHost(name, None if slots is None else flag_values.slots(slots))
+    return name, None if slots is None else flag_values.slots(slots)
 
 
-def _merged(hosts: Iterable[TrainingHost]) -> tuple[TrainingHost, ...]:
+def _merged(hosts: Iterable[tuple[str, int | None]]) -> Hosts:
     """Add up the slots of a host that is named more than once, each time for one slot or more, as in MPI."""
-    merged: dict[str, TrainingHost] = {}
-    for host in hosts:
-        before = merged.get(host.name)
-        slots = host.slots if before is None else flag_values.slots(str((before.slots or 1) + (host.slots or 1)))
-        merged[host.name] = TrainingHost(host.name, slots)
+    merged: Hosts = {}
+    for name, slots in hosts:
+        merged[name] = flag_values.slots(str((merged[name] or 1) + (slots or 1))) if name in merged else slots
     if len(merged) > HOSTS_MAX:
         text = f"{len(merged)} hosts are more than {HOSTS_MAX}: have a scheduler start nodeclient join"
         raise argparse.ArgumentTypeError(text)
-    return tuple(merged.values())
+    return merged

@@ -17,7 +17,7 @@ from nodeclient.access.keyring import AccessSettings
 from nodeclient.config import flag_values
 from nodeclient.config.access_flags import read_access
 from nodeclient.config.command_line import CommandLine
-from nodeclient.config.host_list import TrainingHost, read_hostfile, read_hosts
+from nodeclient.config.host_list import Hosts, read_hostfile, read_hosts
 from nodeclient.config.join import UNNAMED, add_join_flags, explain
 from nodeclient.config.join_config import DEFAULT_JOB
 
@@ -45,7 +45,7 @@ class UpConfig(Struct, frozen=True):
 
     PROGRAM: ClassVar[Literal["up"]] = "up"
 
-    hosts: tuple[TrainingHost, ...]
+    hosts: Hosts
     coordinators: tuple[Endpoint, ...]
     """The coordinators that are there; empty to start one."""
     coordinator_host: str
@@ -73,13 +73,13 @@ def _add_up_flags(parser: SettingsParser) -> None:
         "start a node on each, with so many workers",
         read_hosts,
         array=joined,
-        default=(),
+        default={},
     )
     add(
         "--hostfile FILE",
         "the hosts in a file, as for DeepSpeed (gpu1 slots=8) or for MPI (gpu1:8)",
         read_hostfile,
-        default=(),
+        default={},
     )
     add(
         "--coordinator-host HOST",

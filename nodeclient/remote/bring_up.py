@@ -50,7 +50,7 @@ class _Up:
         self._links: list[HostLink] = []
         self._nodes: list[HostLink] = []
         """The links to nodes, once these may run."""
-        self._fleet = Fleet([host.name for host in config.hosts], config.nodes[0], config.stop_timeout_s)
+        self._fleet = Fleet(config.hosts, config.nodes[0], config.stop_timeout_s)
         self._signals = LeaveSignals()
         self._signum = 0
         """The last one."""
@@ -123,7 +123,7 @@ class _Up:
         Raises `HostError` and `RequestError`, and then has started no node.
         """
         config = self._config
-        visits = [self._visit(host.name, Errand(str(config.workdir))) for host in config.hosts]
+        visits = [self._visit(host, Errand(str(config.workdir))) for host in config.hosts]
         if not config.coordinators:
             visits.append(self._visit(config.coordinator_host, Errand(None)))
         visited = await asyncio.gather(*visits, return_exceptions=True)
@@ -171,7 +171,7 @@ class _Up:
 
 def arguments(config: UpConfig, rank: int, endpoint: str) -> tuple[str, ...]:
     """Return the arguments of the node on the host with this number, for a coordinator at `endpoint`."""
-    slots = config.hosts[rank].slots
+    slots = list(config.hosts.values())[rank]
     return (
         "join",
         f"--coord={endpoint}",
@@ -190,11 +190,10 @@ def _address(seat: HostLink, link: HostLink) -> str:
     """
     if seat.is_here and link.is_here:
         return LOOPBACK
-    asked, address = (link, link.arrival.peer) if seat.is_here else (seat, seat.arrival.address)
+    host, address = (link.host, link.arrival.peer) if seat.is_here else (seat.host, seat.arrival.address)
     if not is_address(address):
         raise HostError(
-            f"{asked.host}: its sshd does not say at which address the coordinator can be reached: start a"
-            " coordinatord, and name it by --coord"
+            f"{host}: its sshd does not say where the coordinator can be reached: start one, and see --coord"
         )
     return address
 

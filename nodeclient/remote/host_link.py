@@ -19,16 +19,9 @@ from nodeclient.remote import UP_HOST
 from nodeclient.remote.link_messages import Arrival, Message, decode_line, encode_line
 from nodeclient.shell.embedded_coordinator import is_here
 
-SSH = (
-    "ssh",
-    "-T",
-    *("-o", "BatchMode=yes"),
-    *("-o", "ControlMaster=no"),
-    *("-o", "ClearAllForwardings=yes"),
-    *("-o", "ConnectTimeout=10"),
-    *("-o", "ServerAliveInterval=5"),
-    *("-o", "ServerAliveCountMax=4"),
-    "--",
+SSH = shlex.split(
+    "ssh -T -o BatchMode=yes -o ControlMaster=no -o ClearAllForwardings=yes -o ConnectTimeout=10"
+    " -o ServerAliveInterval=5 -o ServerAliveCountMax=4 --"
 )
 """No terminal and no questions: a host whose key or user is not known yet is an error. A connection that the user
 shares already is used, but this one is shared with nobody, since the ssh that shares it would live on. Ports that the

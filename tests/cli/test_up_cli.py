@@ -97,7 +97,7 @@ def test_a_host_that_is_not_ready_is_named_before_anything_starts(up: Callable[.
     assert re.search(r"gpu1: there is no nodeclient .*exit code 127.*--remote-python", lacking.output)
     piped = up("gpu1,piped2", "--", "touch", str(tmp_path / "started"))
     assert piped.wait() == 69
-    assert "piped2: its sshd does not say at which address the coordinator can be reached" in piped.output
+    assert "piped2: its sshd does not say where the coordinator can be reached" in piped.output
     assert not (tmp_path / "started").exists()
     for each in (program, lacking, piped):
         each.await_no_leftovers()

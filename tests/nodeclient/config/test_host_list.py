@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeclient.config.host_list import HOSTS_MAX, TrainingHost, read_hostfile, read_hosts
+from nodeclient.config.host_list import HOSTS_MAX, Hosts, read_hostfile, read_hosts
 
 DEEPSPEED = """
 # the first rack
@@ -26,10 +26,6 @@ gpu2:4
 """
 
 
-def pairs(hosts: tuple[TrainingHost, ...]) -> list[tuple[str, int | None]]:
-    return [(host.name, host.slots) for host in hosts]
-
-
 @pytest.fixture
 def file(tmp_path: Path) -> Callable[[str], str]:
     """Return the path of a host file with a text."""
@@ -46,21 +42,21 @@ def file(tmp_path: Path) -> Callable[[str], str]:
 def test_the_host_files_of_other_launchers_are_read(
     text: str, written: Callable[[str], str], file: Callable[[str], str]
 ) -> None:
-    assert pairs(read_hostfile(file(written(text)))) == [("gpu1", 8), ("gpu2", 4)]
+    assert read_hostfile(file(written(text))) == {"gpu1": 8, "gpu2": 4}
 
 
 @pytest.mark.parametrize(
     ("text", "hosts"),
     [
-        ("gpu1,gpu2:8", [("gpu1", None), ("gpu2", 8)]),
-        (" gpu1 , gpu2 ,", [("gpu1", None), ("gpu2", None)]),
-        ("ana@gpu1.example.org:2", [("ana@gpu1.example.org", 2)]),
-        ("10.0.0.1:2,fd00::5,[fd00::6]:2", [("10.0.0.1", 2), ("fd00::5", None), ("fd00::6", 2)]),
-        ("", []),
+        ("gpu1,gpu2:8", {"gpu1": None, "gpu2": 8}),
+        (" gpu1 , gpu2 ,", {"gpu1": None, "gpu2": None}),
+        ("ana@gpu1.example.org:2", {"ana@gpu1.example.org": 2}),
+        ("10.0.0.1:2,fd00::5,[fd00::6]:2", {"10.0.0.1": 2, "fd00::5": None, "fd00::6": 2}),
+        ("", {}),
     ],
 )
-def test_hosts_are_named_as_for_ssh(text: str, hosts: list[tuple[str, int | None]]) -> None:
-    assert pairs(read_hosts(text)) == hosts
+def test_hosts_are_named_as_for_ssh(text: str, hosts: Hosts) -> None:
+    assert read_hosts(text) == hosts
 
 
 @pytest.mark.parametrize(
@@ -69,7 +65,7 @@ def test_hosts_are_named_as_for_ssh(text: str, hosts: list[tuple[str, int | None
 def test_a_host_that_is_named_twice_has_the_slots_of_both_lines(
     text: str, slots: int, file: Callable[[str], str]
 ) -> None:
-    assert pairs(read_hostfile(file(text)))[0] == ("gpu1", slots)
+    assert read_hostfile(file(text))["gpu1"] == slots
 
 
 @pytest.mark.parametrize(

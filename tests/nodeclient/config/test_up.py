@@ -7,7 +7,6 @@ import pytest
 
 from coordinatord.runtime.settings import SettingsError
 from nodeclient.access.endpoint import Endpoint
-from nodeclient.config.host_list import TrainingHost
 from nodeclient.config.join_config import JoinConfig
 from nodeclient.config.parse import parse
 from nodeclient.config.up import UpConfig
@@ -32,7 +31,7 @@ def node(config: UpConfig, rank: int) -> JoinConfig:
 
 def test_the_defaults_need_no_thought() -> None:
     config = up("--hosts", "gpu1,gpu2:8")
-    assert config.hosts == (TrainingHost("gpu1"), TrainingHost("gpu2", 8))
+    assert config.hosts == {"gpu1": None, "gpu2": 8}
     assert (config.coordinators, config.coordinator_host) == ((), "localhost")
     assert (config.remote_python, config.workdir) == (sys.executable, Path.cwd())
     assert (config.nodes, config.command, config.remarks) == ((2, 2), COMMAND, ())
@@ -66,7 +65,7 @@ def test_a_host_beyond_the_largest_number_of_nodes_is_a_spare_without_a_rank_of_
 def test_hosts_are_read_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "hosts"
     file.write_text("gpu1 slots=2\ngpu2 slots=2\n")
-    assert up("--hostfile", str(file)).hosts == (TrainingHost("gpu1", 2), TrainingHost("gpu2", 2))
+    assert up("--hostfile", str(file)).hosts == {"gpu1": 2, "gpu2": 2}
 
 
 def test_a_coordinator_that_is_there_gets_its_own_flags() -> None:
