@@ -69,18 +69,9 @@ def _add_up_flags(parser: SettingsParser) -> None:
     parser.add_heading(OWN_HEADING)
     add = parser.add_setting
     add(
-        "--hosts HOST[:SLOTS][,...]",
-        "start a node on each, with so many workers",
-        read_hosts,
-        array=joined,
-        default={},
+        "--hosts HOST[:SLOTS][,...]", "start a node on each, with so many workers", read_hosts, array=joined, default={}
     )
-    add(
-        "--hostfile FILE",
-        "the hosts in a file, as for DeepSpeed (gpu1 slots=8) or for MPI (gpu1:8)",
-        read_hostfile,
-        default={},
-    )
+    add("--hostfile FILE", "hosts in a file, as of DeepSpeed (gpu1 slots=8) or MPI (gpu1:8)", read_hostfile, default={})
     add(
         "--coordinator-host HOST",
         "where to start the coordinator, unless --coord names one",

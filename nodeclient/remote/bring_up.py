@@ -19,9 +19,12 @@ from nodeclient.core.leaving import LeaveSignals
 from nodeclient.host.ports import LOOPBACK
 from nodeclient.operate.client import Client
 from nodeclient.remote.host_link import HostError, HostLink
-from nodeclient.remote.link_messages import BEAT_S, Errand, RunNode
+from nodeclient.remote.link_messages import Errand, RunNode
 
 log = logging.getLogger(__name__)
+
+BEAT_S = 5.0
+"""How often `up` shows that it lives; after 30 s of silence hosts take it for gone."""
 
 CLOSE_WITHIN_S = 20.0
 """How long a program may take to end after its input, beside the time for its workers: the coordinator takes 18 s at

@@ -25,16 +25,14 @@ from nodeclient.access.keyring import VARIABLE, AccessSettings
 from nodeclient.host.ports import LOOPBACK
 from nodeclient.operate.client import Client
 from nodeclient.output.descriptors import READ_BYTES
-from nodeclient.remote.link_messages import (
-    LINE_BYTES_MAX,
-    SILENCE_S,
-    Arrival,
-    Errand,
-    RunNode,
-    decode_line,
-    encode_line,
-)
+from nodeclient.remote.link_messages import Arrival, Errand, RunNode, decode_line, encode_line
 from nodeclient.shell.embedded_coordinator import coordinator_for_others
+
+SILENCE_S = 30.0
+"""The silence after which `up` counts as gone, since the end of a cut connection may be noticed much later."""
+
+LINE_BYTES_MAX = 1024 * 1024
+"""The limit of a message: the kernel allows a command line of 2 MiB, and people write a hundredth of that."""
 
 
 class LinkError(OperationalError):

@@ -30,9 +30,6 @@ user forwards in other sessions are not forwarded again. Silence of 20 s ends it
 ANSWER_WITHIN_S = 60.0
 """How long a host may take for an answer: a login may take 20 s, and the imports some on a slow file system."""
 
-OWN_PREFIX = "NODECLIENT_"
-"""The beginning of the variables with settings. Those of this terminal come to all hosts as flags."""
-
 Write = Callable[[int, bytes], Awaitable[None]]
 """Writes lines to a descriptor of this process: 1 or 2."""
 
@@ -63,13 +60,15 @@ class HostLink:
         own = "@" not in host and await is_here(host)
         words = (sys.executable if own else program, "-P", "-m", "nodeclient", UP_HOST)  # -P: no modules of the home
         argv = words if own else (*SSH, host, shlex.join(words))
+        # Settings in variables of this terminal come to all hosts as flags.
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("NODECLIENT_")}
         try:
             process = await asyncio.create_subprocess_exec(
                 *argv,
                 stdin=PIPE,
                 stdout=PIPE,
                 stderr=PIPE,
-                env={name: value for name, value in os.environ.items() if not name.startswith(OWN_PREFIX)},
+                env=environ,
                 start_new_session=True,  # Ctrl-C is for this process, which passes it on
             )
         except OSError as error:

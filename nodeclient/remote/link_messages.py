@@ -15,15 +15,6 @@ from msgspec import Meta, Struct, json
 from coordinatord.protocol.fields import PORT_MAX
 from coordinatord.protocol.schema import ERRORS, printable
 
-BEAT_S = 5.0
-"""How often `up` shows that it lives."""
-
-SILENCE_S = 30.0
-"""The silence after which a host takes `up` for gone, since the end of a cut connection may be noticed much later."""
-
-LINE_BYTES_MAX = 1024 * 1024
-"""The limit of a message: the kernel allows a command line of 2 MiB, and people write a hundredth of that."""
-
 Token = Annotated[str, Meta(max_length=1024)]
 
 
