@@ -22,7 +22,13 @@ def test_a_node_says_of_an_impossible_host_name_that_it_cannot_be_resolved(host:
     assert f"the host name {host.partition(':')[0]} cannot be resolved" in ended.stderr.splitlines()[-1]
 
 
-@pytest.mark.parametrize("address", ["nowhere", "@nobody-listens-here", "x" * 200, "folder"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        "nowhere",
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("@nobody-listens-here", "x" * 200, "folder")),
+    ],
+)
 def test_coordinatord_serves_though_systemd_cannot_be_notified(tmp_path: Path, address: str) -> None:
     socket = str(tmp_path) if address == "folder" else str(tmp_path / address) if address == "nowhere" else address
     environ = clean_environ(NOTIFY_SOCKET=socket)
@@ -39,8 +45,10 @@ def children(parent: int) -> list[int]:
     return [int(pid) for pid in found]
 
 
-@pytest.mark.parametrize("closed", [0, 1, 2])
-@pytest.mark.parametrize("flags", [(), ("--preload", "json")], ids=["cold", "warm"])
+@pytest.mark.parametrize("closed", [0, 1, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "flags", [pytest.param((), id="cold", marks=pytest.mark.long), pytest.param(("--preload", "json"), id="warm")]
+)
 def test_a_node_without_a_standard_stream_gives_its_worker_an_empty_one(
     tmp_path: Path, closed: int, flags: tuple[str, ...]
 ) -> None:

@@ -73,7 +73,13 @@ def operate(*words: str) -> subprocess.CompletedProcess[str]:
     return run(BIN / "nodeclient", *words)
 
 
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]", socket.gethostname()])
+@pytest.mark.parametrize(
+    "host",
+    [
+        "localhost",
+        *(pytest.param(host, marks=pytest.mark.long) for host in ("127.0.0.1", "[::1]", socket.gethostname())),
+    ],
+)
 def test_of_two_nodes_on_the_host_of_the_endpoint_one_brings_it_along(
     host: str, port: int, start: Callable[..., Program]
 ) -> None:

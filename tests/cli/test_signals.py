@@ -57,8 +57,13 @@ COMMANDS = {
     "launch": ("launch", "--use-env", *HANDED_ON),
 }
 
+AS_OTHERS = ("join", "launch")
+"""Those that `make long` tries: they start workers as others here do."""
 
-@pytest.mark.parametrize("command", COMMANDS)
+EACH = [pytest.param(name, marks=pytest.mark.long if name in AS_OTHERS else ()) for name in COMMANDS]
+
+
+@pytest.mark.parametrize("command", EACH)
 def test_ctrl_c_is_ctrl_c_to_the_workers(command: str, script: str) -> None:
     with training(*COMMANDS[command], script) as node:
         node.signal(signal.SIGINT)
@@ -81,8 +86,10 @@ except KeyboardInterrupt:
 """
 
 
-@pytest.mark.parametrize("flags", [(), ("--nproc-per-node", "2")], ids=["one", "two"])
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    "flags", [pytest.param((), id="one", marks=pytest.mark.long), pytest.param(("--nproc-per-node", "2"), id="two")]
+)
+@pytest.mark.parametrize("command", EACH)
 def test_ctrl_c_prints_no_traceback_of_a_worker_that_it_ends(
     command: str, flags: tuple[str, ...], tmp_path: Path
 ) -> None:
@@ -107,7 +114,14 @@ def test_a_traceback_that_a_script_prints_itself_is_shown(tmp_path: Path) -> Non
         assert "KeyboardInterrupt" in node.output
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1])
+@pytest.mark.parametrize(
+    "signum",
+    [
+        signal.SIGTERM,
+        signal.SIGUSR1,
+        *(pytest.param(signum, marks=pytest.mark.long) for signum in (signal.SIGHUP, signal.SIGQUIT)),
+    ],
+)
 def test_workers_get_the_very_signal(signum: signal.Signals, script: str) -> None:
     with training("run", script, "handle") as node:
         node.signal(signum)

@@ -33,8 +33,8 @@ def node(folder: Path, script: str, *flags: str, coord: str = "") -> Iterator[tu
 
 @pytest.mark.parametrize(
     ("start", "end", "code"),
-    [(IN_ITS_SESSION, "exit 0", 0), (IN_THE_GROUP, "exit 3", 3), (FORKS_AGAIN, "exit 0", 0)],
-    ids=["session", "group", "forks again"],
+    [(IN_THE_GROUP, "exit 3", 3), (FORKS_AGAIN, "exit 0", 0)],
+    ids=["group", "forks again"],
 )
 def test_a_node_waits_for_it_before_it_ends_and_says_so(tmp_path: Path, start: str, end: str, code: int) -> None:
     with node(tmp_path, f"{start} {end}") as (program, go):
