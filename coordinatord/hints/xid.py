@@ -1,18 +1,10 @@
-"""The table of the NVIDIA driver's errors (Xid) that tell whose fault a failure is. Pure.
+"""The table of the NVIDIA driver's errors (Xid) that are the fault of a node. Pure.
 
-The source is NVIDIA's catalogue, https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html: an error after
-which the application is to be restarted is the program's own. One after which the GPU is to be reset, or the node to be
-examined, is the node's. Errors that are not in the table tell nothing.
+The source is NVIDIA's catalogue, https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html: after these
+errors the GPU is to be reset, or the node to be examined. After others the application is to be restarted.
 """
 
 from __future__ import annotations
-
-OF_THE_PROGRAM = {
-    13: "an illegal instruction or address in a kernel",
-    31: "an access to memory that is not mapped",
-    43: "the GPU stopped processing after an error of the program",
-    94: "an uncorrectable memory error, contained to the program",
-}
 
 OF_THE_NODE = {
     48: "an uncorrectable (double bit) memory error",

@@ -140,9 +140,9 @@ class Gatekeeper:
             self._count_failure(error, peer)
             raise
 
-    def admit_uncounted(self, authorization: str, wanted: Role, job: str | None = None) -> Caller:
+    def admit_uncounted(self, authorization: str, wanted: Role) -> Caller:
         """Accept the bearer of a token as `admit` does, but count and log no failure. Raises `DeniedError`."""
-        return self._check(Caller(self._token_of(authorization)), wanted, job)
+        return self._check(Caller(self._token_of(authorization)), wanted, None)
 
     @staticmethod
     def _check(caller: Caller, wanted: Role, job: str | None, *, own_jobs: bool = False) -> Caller:

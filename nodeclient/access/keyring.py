@@ -121,13 +121,13 @@ def keyring_of(proven: AccessToken) -> Keyring:
     return Keyring("the memory of this process", {proven.pin: (proven,)})
 
 
-def forget_variable(environ: Mapping[str, str] = os.environ) -> None:
+def forget_variable() -> None:
     """Remove the token from the environment of this process, so that no child inherits it.
 
     /proc and core files show the memory of a process's first environment, so the token is overwritten there.
     """
-    value = environ.get(VARIABLE)
-    if environ is not os.environ or value is None:
+    value = os.environ.get(VARIABLE)
+    if value is None:
         return
     import ctypes  # noqa: PLC0415 - few have a token there
 

@@ -184,8 +184,8 @@ def state_between(before: ProcessState | None, after: ProcessState | None) -> st
     return WAITS_FOR_DISK if before.waits_for_disk and after.waits_for_disk else after.state
 
 
-def catches(pid: int, signum: int, proc: Path = Path("/proc")) -> bool:
+def catches(pid: int, signum: int) -> bool:
     """Whether a process has a handler for a signal, which would otherwise end it."""
-    lines = read_if_there(proc / str(pid) / "status").splitlines()
+    lines = read_if_there(Path(f"/proc/{pid}/status")).splitlines()
     caught = next((int(line.partition(":")[2], 16) for line in lines if line.startswith("SigCgt:")), 0)
     return bool(caught >> (signum - 1) & 1)
