@@ -378,7 +378,6 @@ def going_back_world(seed: int, *, loud: bool = False, digested: bool = False) -
         max_restarts=chance.choice([1, 9, 9]),
         keeps=chance.choice([Keeps.SHARED, Keeps.SHARED, Keeps.UNIQUE]),
         persist_every_s=chance.choice([None, 2, 5, 5, 600]),
-        digest_steps=DIGEST_STEPS,
         on_divergence=chance.choice([*OnDivergence, OnDivergence.QUARANTINE]),
         workers=workers,
     )
