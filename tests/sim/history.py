@@ -375,19 +375,25 @@ def going_back_world(seed: int, *, loud: bool = False, digested: bool = False) -
         nodes_min=chance.choice([1, 2]),
         nodes_max=3,
         hosts=3,
-        max_restarts=chance.choice([1, 9, 9]),
+        max_restarts=chance.choice([1, 9, 9, 9]),
         keeps=chance.choice([Keeps.SHARED, Keeps.SHARED, Keeps.UNIQUE]),
-        persist_every_s=chance.choice([None, 2, 5, 5, 600]),
+        persist_every_s=chance.choice([None, 2, 2, 5, 10, 10, 600]),
         on_divergence=chance.choice([*OnDivergence, OnDivergence.QUARANTINE]),
         workers=workers,
     )
     world = World(seed, scenario, loud=loud, digested=digested)
     world.boot()
     world.comes_back = 1.0
+    if chance.random() < 0.5:
+        world.queue.plan(chance.uniform(8.0, 12.0), strike, world, "worker fails")  # memory has a step from then on
     for _ in range(chance.choice([1, 2, 3])):
-        world.queue.plan(chance.uniform(10.0, 80.0), _flip, world, chance.random())
-    for _ in range(chance.choice([0, 0, 1, 3])):
-        world.queue.plan(chance.uniform(5.0, 90.0), strike, world, chance.choice((*BESIDE_HANGS, *ENDS_OF_RUNS)))
+        at = chance.uniform(12.0, 60.0)
+        world.queue.plan(at, _flip, world, chance.random())
+        for _ in range(chance.choice([0, 1, 1])):
+            world.queue.plan(at + chance.uniform(5.0, 12.0), _flip, world, chance.random())
+        for _ in range(chance.choice([0, 0, 1])):
+            name = chance.choice((*BESIDE_HANGS, *ENDS_OF_RUNS))
+            world.queue.plan(at + chance.uniform(-4.0, 16.0), strike, world, name)
     world.go_on(120.0)
     come_to_rest(world)
     return world
@@ -401,8 +407,8 @@ def _flip(world: World, which: float) -> None:
     training = world.trainings.get(key)
     if training is not None:
         ranks = sum(own.workers for own in world.invariants.facts.formed[key].nodes)
-        training.replicas.flip(int(which * ranks))
-        world.queue.plan(laws.known_within(), laws.look_for, key)
+        if training.replicas.flip(int(which * ranks)):
+            world.queue.plan(laws.known_within(), laws.look_for, key)
 
 
 def standby_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:

@@ -22,12 +22,17 @@ class Replicas:
         self.flipped_at = 0.0
         """When the first of them flipped."""
 
-    def flip(self, rank: int) -> None:
-        """Flip a bit in the state of a rank, which so has another state after each later step."""
+    def flip(self, rank: int) -> bool:
+        """Flip a bit in the state of a rank, which so has another state after each later step; return whether it did.
+
+        It does not if none trains, or one has flipped already.
+        """
         stepped = self._training.stepped()
-        if stepped is not None and not self._training.broken and not self.flipped:
-            self._world.trace.note("round %d: a bit flips on rank %d", self._training.key[1], rank)
-            self.flipped[rank], self.flipped_at = stepped[0] + 1, self._world.queue.now
+        if stepped is None or self._training.broken or self.flipped:
+            return False
+        self._world.trace.note("round %d: a bit flips on rank %d", self._training.key[1], rank)
+        self.flipped[rank], self.flipped_at = stepped[0] + 1, self._world.queue.now
+        return True
 
     def digests(self, host: Host, step: int) -> tuple[StateDigest | None, ...]:
         """Return what a host reports after a step: the digests of the last step for which workers make them."""

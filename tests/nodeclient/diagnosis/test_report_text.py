@@ -70,6 +70,17 @@ BLOCKS = {
             message="rank 0 on node a waits in barrier 7 and rank 2 on node b in all_reduce 7, for 12 s",
         ),
     ),
+    "diverged": a_report(
+        round=2,
+        failure=a_failure(
+            rank=3,
+            pid=0,
+            exit_code=65,
+            diverged=True,
+            message="replicas diverged after step 16, by step 32: rank 3 on node n2 has other parameters or optimizer"
+            " state than 3 ranks that should have the same; the next round goes back to step 16",
+        ),
+    ),
 }
 
 

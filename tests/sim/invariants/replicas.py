@@ -124,7 +124,8 @@ class ReplicaLaws(Laws):
 
     def _is_disturbed(self, key: Round) -> bool:
         since = self.world.trainings[key].replicas.flipped_at
-        return not self.world.daemon.up or self.facts.upset_at >= since or not self.facts.was_quiet(key)
+        daemon = self.world.daemon
+        return not daemon.up or daemon.paused or self.facts.upset_at >= since or not self.facts.was_quiet(key)
 
     def look_for(self, key: Round) -> None:
         """Check a round in which a bit has flipped, once that has to be known."""

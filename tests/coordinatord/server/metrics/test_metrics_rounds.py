@@ -1,5 +1,7 @@
 """Records as `GET /metrics` shows them: how long rounds took, and for which reasons they end."""
 
+from typing import Any
+
 import pytest
 from prometheus_client import Histogram
 
@@ -132,9 +134,10 @@ def test_what_another_version_has_recorded_has_a_reason_as_well() -> None:
     assert known_reason("") == known_reason("the moon was full") == OTHER
 
 
-def test_a_round_that_hung_counts_as_such() -> None:
+@pytest.mark.parametrize(("reason", "found"), [("hung", {"hang": HangKind.STUCK}), ("diverged", {"diverged": True})])
+def test_a_round_that_hung_or_diverged_counts_as_such(reason: str, found: dict[str, Any]) -> None:
     meter = RoundMeter([])
-    failure = a_failure(hang=HangKind.STUCK, exit_code=124)
+    failure = a_failure(**found)
     over = RoundEnded("job", "e-1", "r", 1, True, 1, a_report(failure=failure), Spent(), 0)
     meter.on_records(made_at(1.0, opened(), formed(1), stopped(1, planned=False), over))
-    assert meter.tallies["job"].rounds == {"hung": 1}
+    assert meter.tallies["job"].rounds == {reason: 1}

@@ -68,6 +68,10 @@ def test_a_hang_is_the_root_cause_and_a_laggard_is_named(coordinator: Coordinato
     show(page, a_job(nodes=3, failure=two_sides))
     page.wait_for_text("Round 1 hung: ranks 0, 2", ".failure header")
     page.wait_for_text("ranks 0, 2, which wait in different collectives", ".failure .facts")
+    diverged = a_failure_status(cause="divergence", how="diverged", message="replicas diverged after step 16", error="")
+    show(page, a_job(nodes=3, failure=diverged))
+    page.wait_for_text("Round 1 diverged: replicas are not alike", ".failure header")
+    page.wait_for_text("ranks that should have the same state, and do not", ".failure .facts")
 
 
 def test_the_page_asks_where_the_workers_stand(coordinator: Coordinator, open_page: Open) -> None:
