@@ -3,6 +3,7 @@
 import pytest
 
 from coordinatord.core.keeping.known import kept_of
+from coordinatord.core.keeping.persisting import WriteState
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.values.charges import Fault
 from coordinatord.core.rounds.values.records import HostJudged, ReplicasDiverged, RoundFormed
@@ -93,6 +94,15 @@ def test_a_step_that_was_being_written_is_dropped_if_it_may_be_wrong() -> None:
     job.play("stopped n1 n2", "advance 20s")
     assert [point and point.step for point in formed(job)] == [None, 90]
     assert desired_of(job.stage, "n1").persist is None
+
+
+def test_a_step_on_the_disk_that_may_make_room_for_a_newer_one_right_now_is_no_way_back() -> None:
+    job = Job("workers=2 keeps=1s divergence=restart restarts=3")
+    job.play(*TOO_NEW, "advance 2s", *OF_EARLIER_RUN)
+    assert kept_of(job.run).disk.state is WriteState.COMMITTING
+    job.play(*APART_AT_ONCE)
+    assert job.stops == []
+    assert job.reason.endswith(UNKEPT)
 
 
 def test_the_report_has_a_class_of_its_own_and_no_process_that_ended() -> None:
