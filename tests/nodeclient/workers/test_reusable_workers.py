@@ -141,7 +141,7 @@ pytestmark = pytest.mark.timeout(TIMEOUT_S)
 @pytest.mark.slow
 async def test_a_stopped_worker_is_waited_for_in_a_planned_end_alone(tmp_path: Path) -> None:
     async with stage(tmp_path) as on:
-        hello = '{"staying":{"local_rank":0,"round":1,"pid":PID}}'
+        hello = '{"CanStay":{"local_rank":0,"round":1,"pid":PID}}'
         command = [sys.executable, "-c", STOPS, on.path, hello]
         worker = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
         assert await on.event() == ReuseReported(0)
