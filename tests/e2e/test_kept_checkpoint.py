@@ -10,7 +10,7 @@ from tests.support.kept_checkpoint import train_and_save
 from tests.support.kept_training import notes_of
 from tests.support.undisturbed import train_undisturbed
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 WARM = ("--preload", "torch.distributed.checkpoint,numpy")
 

@@ -142,7 +142,8 @@ def checkpoints(folder: Path) -> dict[int, set[int]]:
     return found
 
 
-@pytest.mark.parametrize("stride", [pytest.param(1, marks=pytest.mark.long), 7])
+@pytest.mark.long
+@pytest.mark.parametrize("stride", [1, 7])
 def test_a_script_that_writes_checkpoints_writes_one_of_the_same_step_on_all_ranks(
     cluster: Cluster, tmp_path: Path, stride: int
 ) -> None:

@@ -33,6 +33,7 @@ def test_a_job_with_real_collectives_is_restarted_many_times(torchruns: Torchrun
     assert coordinator.await_job(job, state="succeeded")["restarts"]["used"] == RESTARTS
 
 
+@pytest.mark.long
 def test_three_nodes_go_on_without_the_one_of_rank_0_and_then_with_another(
     torchruns: Torchruns, coordinator: Coordinator
 ) -> None:
