@@ -28,18 +28,7 @@ LINE = {"mark": "step", "at": 7.5, "step": 1, "pid": 9, "rank": 0, "world_size":
 @pytest.mark.long
 def test_training_goes_on_after_a_kill_and_every_part_of_the_pause_is_known(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
-    words = (
-        "--repeat",
-        "1",
-        "--nodes",
-        "1",
-        "--scenarios",
-        "worker",
-        "--sides",
-        "cold",
-        "--patience",
-        f"{TIMEOUT_S:.0f}",
-    )
+    words = f"--repeat 1 --nodes 1 --scenarios worker --sides cold --patience {TIMEOUT_S:.0f}".split()
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.recovery", *words, "--json", str(report)],
         cwd=ROOT,
