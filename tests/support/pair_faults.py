@@ -35,8 +35,9 @@ def _wrong_product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 def interpreter(folder: Path, fault: Fault) -> Path:
-    """Return an interpreter of such a host, a script in this folder."""
-    script = folder / f"python-{fault}"
+    """Return an interpreter of such a host, a script below this folder."""
+    script = folder / fault / "python"  # nodeclient knows an interpreter by its name
+    script.parent.mkdir()
     script.write_text(f'#!/bin/sh\nexec {sys.executable} {__file__} {fault} "$@"\n')
     script.chmod(0o755)
     return script
