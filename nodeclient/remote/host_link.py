@@ -30,6 +30,11 @@ user forwards in other sessions are not forwarded again. Silence of 20 s ends it
 ANSWER_WITHIN_S = 60.0
 """How long a host may take for an answer: a login may take 20 s, and the imports some on a slow file system."""
 
+ERRORS_WITHIN_S = 1.0
+"""How long the rest of standard error may take after the end of the output."""
+
+POLL_EVERY_S = 0.05
+
 Write = Callable[[int, bytes], Awaitable[None]]
 """Writes lines to a descriptor of this process: 1 or 2."""
 
@@ -86,8 +91,7 @@ class HostLink:
                         return
                     if said := line.strip():
                         await self._show(2, as_lines(said + b"\n"))
-                await self._errors
-                code = await self._exit_code()
+                code = await self._end()
         except (TimeoutError, ValueError):  # ValueError: a line without an end
             raise HostError(
                 f"{self.host}: no answer of nodeclient within {ANSWER_WITHIN_S:g} s, or behind 64 KiB of other output:"
@@ -98,8 +102,8 @@ class HostLink:
     async def run(self, task: Message) -> int:
         """Give the program its task, and relay its output until it ends; return its exit code, or `LOST`."""
         self.send(encode_line(task))
-        await asyncio.gather(self._errors, self._relay(self._stdout, 1))
-        return await self._exit_code()
+        await self._relay(self._stdout, 1)
+        return await self._end()
 
     def send(self, line: bytes) -> None:
         """Send a line, unless the program has ended."""
@@ -112,16 +116,23 @@ class HostLink:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._exit_code(), within_s if self.is_here or self.arrival.release else 0)
         self.kill()
-        await self._stdout.read()  # asyncio reports no end before that of its output
         await self._exit_code()
 
     def kill(self) -> None:
-        """Kill the program here; an ssh breaks the connection."""
-        with suppress(ProcessLookupError):
-            self._process.kill()
+        """Kill the program here, and close its pipes; an ssh breaks the connection."""
+        self._process._transport.close()  # type: ignore[attr-defined]  # noqa: SLF001 - `Process` has no way
+
+    async def _end(self) -> int:
+        """Wait for the end after that of its output; return the exit code.
+
+        An ssh to a jump host, which other sessions share, may hold standard error for hours.
+        """
+        await asyncio.wait([self._errors], timeout=ERRORS_WITHIN_S)
+        return await self._exit_code()
 
     async def _exit_code(self) -> int:
-        code = await self._process.wait()
+        while (code := self._process.returncode) is None:  # noqa: ASYNC110 - `wait` waits for its pipes, too
+            await asyncio.sleep(POLL_EVERY_S)
         return code if code >= 0 else LOST
 
     async def _relay(self, stream: asyncio.StreamReader, fd: int) -> None:
