@@ -64,9 +64,10 @@ class Fleet:
     def exit_code(self) -> int:
         """The code of the job: that of the first node that has ended, and was neither ended nor out of reach.
 
-        0 if any node has ended with it, since a job succeeds as a whole. A signal kills a node that has just begun.
+        0 if any node has ended with it, since a job succeeds as a whole. A signal may kill a node as it begins, or come
+        before that.
         """
-        code = min(self._codes, key=lambda code: _WEIGHTS.get(code, 1))
+        code = min(self._codes, key=lambda code: _WEIGHTS.get(code, 1), default=LOST)
         return 128 + self._signals[0] if code == LOST and self._signals else code
 
 

@@ -55,8 +55,6 @@ class _Up:
         """The links to nodes, once these may run."""
         self._fleet = Fleet(config.hosts, config.nodes[0], config.stop_timeout_s)
         self._signals = LeaveSignals()
-        self._signum = 0
-        """The last one."""
         self._hurry = asyncio.get_running_loop().create_future()
         """Done once nothing is waited for any more."""
         self._writing = asyncio.Lock()
@@ -72,7 +70,7 @@ class _Up:
         try:
             return await self._tasks.guard(work)
         except asyncio.CancelledError:
-            return 128 + self._signum
+            return self._fleet.exit_code
         finally:
             work.cancel()
             within_s = 0 if self._hurry.done() else CLOSE_WITHIN_S + self._config.stop_timeout_s
@@ -83,11 +81,11 @@ class _Up:
         """Pass a signal on to all nodes, as if each were in this terminal; before there are any, end."""
         if not self._signals.counts(signum, asyncio.get_running_loop().time()):
             return
-        self._signum = signum
+        waits = self._fleet.record_signal(signum)
         self._pass_on(signum)
         if not self._nodes:
             work.cancel()
-        elif not self._fleet.record_signal(signum) and not self._hurry.done():
+        elif not waits and not self._hurry.done():
             self._hurry.set_result(None)
             for link in self._nodes:
                 link.kill()

@@ -49,9 +49,10 @@ def test_nodes_that_were_asked_to_end_are_not_asked_again_since_that_would_leave
     assert not fleet.gives_up()
 
 
-def test_a_node_that_a_signal_has_killed_as_it_began_is_not_lost() -> None:
+def test_a_node_that_a_signal_has_killed_before_or_as_it_began_is_not_lost() -> None:
     fleet = Fleet(["a", "b"], 2, STOP_TIMEOUT_S)
     fleet.record_signal(2)
+    assert fleet.exit_code == 130
     for host in "ab":
         fleet.record_end(host, LOST, 0.0)
     assert fleet.exit_code == 130
