@@ -161,6 +161,16 @@ def test_what_cannot_be_kept_is_refused_in_words(value: Any, words: str) -> None
         adapt({"n": value})
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # this part of torch uses torch.jit
+@pytest.mark.usefixtures("group")
+def test_an_optimizer_of_which_each_rank_has_a_part_is_refused() -> None:
+    from torch.distributed.optim import ZeroRedundancyOptimizer  # noqa: PLC0415 - see above
+
+    optimizer = ZeroRedundancyOptimizer(nn.Linear(2, 2).parameters(), torch.optim.SGD, lr=0.1)
+    with pytest.raises(KeptStateError, match="not ZeroRedundancyOptimizer"):
+        adapt({"optimizer": optimizer})
+
+
 def test_another_model_is_not_filled() -> None:
     saved, layout = SavedTensors(), lay_out([piece_of("model.weight", torch.zeros(2, 3))])
     saved.add(layout, memoryview(bytearray(layout.manifest) + bytes(layout.end - len(layout.manifest))))
