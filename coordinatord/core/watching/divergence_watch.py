@@ -103,7 +103,9 @@ def divergence_record(run: Run, divergence: Divergence) -> ReplicasDiverged:
         when = f"replicas are not alike at step {step:,}, and were at no earlier step that is known"
     else:
         when = f"replicas diverged after step {agreed:,}, by step {step:,}"
-    minority = ranks[:CONSEQUENCES_MAX] if divergence.others else ()
+    minority = ranks if divergence.others else ()
+    if len(minority) > CONSEQUENCES_MAX:
+        minority = (*minority[: CONSEQUENCES_MAX - 1], minority[-1])
     record = ReplicasDiverged(run.job, run.id, f"{when}: {what}", run.durable.round, step, agreed, minority)
     return record if run.spec.on_divergence is OnDivergence.REPORT else _with_way_back(run, record)
 

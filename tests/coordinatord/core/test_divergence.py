@@ -7,12 +7,12 @@ from coordinatord.core.keeping.persisting import WriteState
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.values.charges import Fault
 from coordinatord.core.rounds.values.records import HostJudged, ReplicasDiverged, RoundFormed
-from coordinatord.core.rounds.values.resume_point import ResumePoint
+from coordinatord.core.rounds.values.resume_point import SPOILED_MAX, ResumePoint
 from coordinatord.hints.failure_status import failure_status
 from coordinatord.protocol.kept_state import KeptStep
 from coordinatord.protocol.messages import Cause
 from tests.support.ledgers import shown
-from tests.support.running_job import Job, desired_of
+from tests.support.running_job import Job, desired_of, running_job
 
 ALIKE = ("digest n1 16 7 7", "digest n2 16 7 7")
 APART = ("digest n1 32 8 8", "digest n2 32 8 9")
@@ -82,6 +82,22 @@ def test_the_next_round_goes_back_behind_the_difference_and_newer_steps_never_co
     assert found.since == KeptStep(1, 17)
 
 
+def test_a_job_goes_back_to_the_same_step_however_many_differences_come_after_it() -> None:
+    """The record has room for few spoiled steps, and the good one lies between two of them."""
+    job, _ = diverges(*IN_MEMORY, *ALIKE, *APART, settings="divergence=restart restarts=99")
+    good = ("keep n1 2:40", "keep n2 2:40", "advance 1s", "keep n1 2:40 protected=y", "keep n2 2:40 protected=y")
+    for _ in range(SPOILED_MAX + 2):
+        job.play("stopped n1 n2", "advance 30s", "fetch n1 ready", "fetch n2 ready", "running n1 n2")
+        job.play(*good, "digest n1 40 7 7", "digest n2 40 7 7", "digest n1 48 8 8", "digest n2 48 8 9")
+        good = ()
+    assert [point and point.at for point in formed(job)] == [
+        None,
+        KeptStep(1, 16),
+        *[KeptStep(2, 40)] * (SPOILED_MAX + 1),
+    ]
+    assert len(job.run.durable.spoiled) == SPOILED_MAX
+
+
 def formed(job: Job) -> list[ResumePoint | None]:
     return [record.resume for _, record in job.stage.past if isinstance(record, RoundFormed)]
 
@@ -135,6 +151,20 @@ def test_only_the_host_of_a_minority_is_charged(settings: str, apart: tuple[str,
     for record in judged:
         assert [charge.fault for charge in record.charges] == [Fault.DIVERGENCE]
         assert "divergence (other parameters or optimizer state than most ranks at step 32)" in record.reason
+
+
+def test_a_minority_of_more_ranks_than_are_named_charges_nobody_if_it_is_on_several_nodes() -> None:
+    nodes = {f"n{number}": 7 if number > 2 else 9 for number in range(1, 6)}
+    stage = running_job(list(nodes), "min=5 max=5 workers=8 keeps=600s divergence=quarantine restarts=3")
+    stage.play("advance 1s", *(line for node in nodes for line in (f"step {node} 10", f"keep {node} 1:16")))
+    stage.play("advance 1s", *(f"keep {node} 1:16 protected=y" for node in nodes))
+    for step, digests in ((16, dict.fromkeys(nodes, 7)), (32, nodes)):
+        stage.play(*(f"digest {node} {step}{f' {digest}' * 8}" for node, digest in digests.items()))
+    stage.play(f"stopped {' '.join(nodes)}", "advance 5s")
+    report = stage.coordinator.jobs["default"].durable.report
+    assert report is not None
+    assert report.cause is Cause.DIVERGENCE
+    assert not any(isinstance(record, HostJudged) for _, record in stage.past)
 
 
 def test_a_minority_on_several_nodes_charges_nobody() -> None:

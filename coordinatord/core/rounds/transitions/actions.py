@@ -62,7 +62,8 @@ def form_round(run: Run, reason: Reason, decision: Decision) -> None:
     """Assign ranks to the ready nodes; nodes beyond the maximum remain as spares."""
     nodes = run.candidates
     point, number, spoiled = run.keeping.resume_point(nodes), run.durable.round + 1, run.durable.spoiled
-    differing = run.keeping.differing_step(point)
+    if (differing := run.keeping.differing_step(point)) is not None:
+        spoiled = with_spoiled(spoiled, SpoiledStep(differing, number), None if point is None else point.at)
     decision.record(
         RoundFormed(
             run.job,
@@ -74,7 +75,7 @@ def form_round(run: Run, reason: Reason, decision: Decision) -> None:
             master_port=nodes[0].observed.port,
             spent=spent(run, decision.now),
             resume=point,
-            spoiled=spoiled if differing is None else with_spoiled(spoiled, SpoiledStep(differing, number)),
+            spoiled=spoiled,
         )
     )
     make_way(run, decision)

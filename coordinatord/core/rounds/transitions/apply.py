@@ -245,7 +245,7 @@ def _busy_worker_awaited(*_: object) -> None:
 def _replicas_diverged(run: DurableRun, record: records.ReplicasDiverged, _: float) -> None:
     run.divergence = record
     if record.back_to is not None:
-        run.spoiled = with_spoiled(run.spoiled, SpoiledStep(record.since, record.round + 1))
+        run.spoiled = with_spoiled(run.spoiled, SpoiledStep(record.since, record.round + 1), record.back_to)
 
 
 def _nodes_silent(run: DurableRun, record: records.NodesSilent, at: float) -> None:
@@ -266,7 +266,7 @@ def _round_stopped(run: DurableRun, record: records.RoundStopped, at: float) -> 
         run.first_failure = WorkerFailure(first.node, first.host, at - first.failure.age_s, first.failure)
     run.stop_reason, run.planned = records.Reason(record.condition, record.reason), record.planned
     if record.condition == _SPOILS and run.resume is not None and run.resume.disk is None:
-        run.spoiled = with_spoiled(run.spoiled, SpoiledStep(run.resume.at, run.round, on_disk=False))
+        run.spoiled = with_spoiled(run.spoiled, SpoiledStep(run.resume.at, run.round, on_disk=False), None)
     run.rounds.follow(record)
     _enter(run, State.STOPPING, record.reason, at)
     _spend(run, record.spent, Activity.STOPPING, at)

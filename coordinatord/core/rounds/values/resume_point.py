@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Annotated
 
 from msgspec import Meta
@@ -28,7 +29,7 @@ class ResumePoint(AtShardedStep, frozen=True):
 
 
 SPOILED_MAX = 8
-"""The most spoiled steps that are on record of a run. Of more, the two oldest become one, which covers both."""
+"""The most spoiled steps that are on record of a run. Of more, two old ones become one, which covers both."""
 
 
 class SpoiledStep(Strict, frozen=True):
@@ -45,10 +46,19 @@ class SpoiledStep(Strict, frozen=True):
         return self.at <= at and at.round < self.round and (self.on_disk or not on_disk)
 
 
-def with_spoiled(known: tuple[SpoiledStep, ...], step: SpoiledStep) -> tuple[SpoiledStep, ...]:
-    """Return the spoiled steps of a run with one that was found later; it replaces those that it covers."""
+def with_spoiled(
+    known: tuple[SpoiledStep, ...], step: SpoiledStep, back_to: KeptStep | None
+) -> tuple[SpoiledStep, ...]:
+    """Return the spoiled steps of a run with one that was found later; it replaces those that it covers.
+
+    If two of them have to become one, that does not cover the step `back_to`, which the next round resumes from.
+    """
     left = [each for each in known if not step.covers(each.at, on_disk=each.on_disk)]
     if len(left) == SPOILED_MAX:
-        first, second, *left = left
-        left.insert(0, SpoiledStep(min(first.at, second.at), second.round, first.on_disk or second.on_disk))
+        both = [
+            SpoiledStep(min(first.at, second.at), second.round, first.on_disk or second.on_disk)
+            for first, second in pairwise(left)
+        ]
+        at = next((at for at, each in enumerate(both) if back_to is None or not each.covers(back_to, on_disk=False)), 0)
+        left[at : at + 2] = [both[at]]
     return (*left, step)
