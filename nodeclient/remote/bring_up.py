@@ -7,6 +7,7 @@ import logging
 import os
 import select
 import signal
+from collections.abc import Collection
 from contextlib import suppress
 
 from coordinatord.runtime import __version__, logs
@@ -119,34 +120,35 @@ class _Up:
             self._pass_on(signal.SIGTERM)
 
     async def _start(self) -> list[RunNode]:
-        """See that all hosts are ready, and return the tasks of `_nodes`.
+        """See that all hosts are ready, start the coordinator, and return the tasks of `_nodes`.
 
         Raises `HostError` and `RequestError`, and then has started no node.
         """
         config = self._config
-        visits = [self._visit(host, Errand(str(config.workdir))) for host in config.hosts]
-        if not config.coordinators:
-            visits.append(self._visit(config.coordinator_host, Errand(None)))
-        visited = await asyncio.gather(*visits, return_exceptions=True)
-        ready = [visit for visit in visited if isinstance(visit, HostLink)]
-        for error in visited:
-            if isinstance(error, HostError):
-                log.error("%s", error)
-            elif isinstance(error, BaseException):
-                raise error
-        if lacking := len(visited) - len(ready):
-            raise HostError(f"no node was started, since {lacking} of {len(visited)} hosts are not ready: see above")
+        ready = await self._visit_all(config.hosts, Errand(str(config.workdir)))
         if config.coordinators:
             token = await in_thread(Client(config.coordinators, config.access).node_token, "token")
             endpoints = [",".join(map(str, config.coordinators))] * len(config.hosts)
         else:
-            seat = ready.pop()
+            [seat] = await self._visit_all([config.coordinator_host], Errand(None))
             token, port = seat.arrival.token, seat.arrival.port
             endpoints = [str(Endpoint(_address(seat, link), port)) for link in ready]
             where = Endpoint(LOOPBACK, port)
             log.info("the coordinator is on %s; there: nodeclient status --coord %s", seat.host, where)
         self._nodes = ready
         return [RunNode(arguments(config, rank, endpoint), token) for rank, endpoint in enumerate(endpoints)]
+
+    async def _visit_all(self, hosts: Collection[str], errand: Errand) -> list[HostLink]:
+        """Begin a link to each of these hosts; log what one lacks, and raise `HostError` then."""
+        visited = await asyncio.gather(*(self._visit(host, errand) for host in hosts), return_exceptions=True)
+        errors = [visit for visit in visited if isinstance(visit, BaseException)]
+        for error in errors:
+            if not isinstance(error, HostError):
+                raise error
+            log.error("%s", error)
+        if errors:
+            raise HostError(f"nothing was started, since {len(errors)} of {len(hosts)} hosts are not ready: see above")
+        return [visit for visit in visited if isinstance(visit, HostLink)]
 
     async def _visit(self, host: str, errand: Errand) -> HostLink:
         """Begin a link to a host, and see that it can do its part. Raises `HostError`."""

@@ -94,7 +94,7 @@ def test_a_host_that_is_not_ready_is_named_before_anything_starts(up: Callable[.
     assert "gpu1: its directory /nonexistent cannot be entered" in program.output
     assert "down2: ssh: connect to host down2 port 22: Connection refused" in program.output
     assert "down2: it cannot be reached" in program.output
-    assert "no node was started, since 2 of 3 hosts are not ready" in program.output
+    assert "nothing was started, since 2 of 2 hosts are not ready" in program.output
     lacking = up("gpu1", "--remote-python", "/nonexistent/python", "--", "touch", str(tmp_path / "started"))
     assert lacking.wait() == 69
     assert re.search(r"gpu1: there is no nodeclient .*exit code 127.*--remote-python", lacking.output)
