@@ -72,7 +72,8 @@ def disk_obstacle(kept: KeptState) -> DiskObstacle | None:
             if at not in {(persisted.run, persisted.at) for persisted in found_by(kept, member)}
         ]
     else:
-        gone = kept.disk.step is not None  # this run has written a step, and no node finds it any more
+        step = kept.disk.step
+        gone = step is not None and not kept.index.differs(step)  # written by this run, and no node finds it any more
         hindered = [member for member in nodes if unusable_to(member)] or (nodes[:1] if gone else [])
     return next((DiskObstacle(member, unusable_to(member), found) for member in hindered), None)
 

@@ -192,6 +192,14 @@ def test_where_ranks_agree_on_no_step_the_run_begins_anew_and_says_why() -> None
     assert "have the same state of it, and do not; no other step that nodes keep is whole" in stage.past[-1][1].reason
 
 
+def test_nobody_waits_for_a_step_on_the_disk_of_which_ranks_turn_out_to_have_different_states() -> None:
+    stage = train("n1", "n2", n1="600s", n2="600s")
+    stage.play("step n1 8", "keep n1 1:8:7", *(f"write {node} written found=e-1:1:8" for node in ("n1", "n2")))
+    stage.play("keep n2 1:8:9")
+    break_round(stage, "n1", "n2")
+    assert formed(stage) == [None, None]
+
+
 def test_a_round_ends_if_a_node_has_another_state_of_its_step() -> None:
     stage = train("n1", "n2", "n3")
     stage.play("keep n1 1:4:5 1:8:7")
