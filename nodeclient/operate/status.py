@@ -23,7 +23,6 @@ from coordinatord.protocol.http.api import (
     NodeStatus,
     SharedStatus,
 )
-from coordinatord.protocol.messages import Cause
 from coordinatord.runtime.local_time import moment, now
 from nodeclient.config.operate import StatusConfig
 from nodeclient.operate.client import Client
@@ -263,7 +262,7 @@ def _copies(job: JobStatus) -> str:
 
 def _failure(failure: FailureStatus) -> str:
     time = f"round {failure.round}, {duration(failure.age_s)} ago"
-    if failure.cause == Cause.DIVERGENCE:
+    if failure.cause == "divergence":
         return f"last failure: {time}: {failure.message}"
     place = f"rank {failure.rank} on node {failure.node} (host {failure.host})"
     facts = ["not started" if failure.pid is None else failure.how, failure.message, failure.error]
