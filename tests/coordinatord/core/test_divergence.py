@@ -1,6 +1,7 @@
 """What `--on-divergence` does: which step a job goes back to, who is charged, and when training goes on instead."""
 
 import pytest
+from msgspec.structs import replace
 
 from coordinatord.core.keeping.known import kept_of
 from coordinatord.core.keeping.persisting import WriteState
@@ -9,7 +10,7 @@ from coordinatord.core.rounds.values.charges import Fault
 from coordinatord.core.rounds.values.records import HostJudged, ReplicasDiverged, RoundFormed
 from coordinatord.core.rounds.values.resume_point import SPOILED_MAX, ResumePoint
 from coordinatord.hints.failure_status import failure_status
-from coordinatord.protocol.kept_state import KeptStep
+from coordinatord.protocol.kept_state import KeptStep, StateDigest
 from coordinatord.protocol.messages import Cause
 from tests.support.ledgers import shown
 from tests.support.running_job import Job, desired_of, running_job
@@ -85,17 +86,24 @@ def test_the_next_round_goes_back_behind_the_difference_and_newer_steps_never_co
 def test_a_job_goes_back_to_the_same_step_however_many_differences_come_after_it() -> None:
     """The record has room for few spoiled steps, and the good one lies between two of them."""
     job, _ = diverges(*IN_MEMORY, *ALIKE, *APART, settings="divergence=restart restarts=99")
-    good = ("keep n1 2:40", "keep n2 2:40", "advance 1s", "keep n1 2:40 protected=y", "keep n2 2:40 protected=y")
-    for _ in range(SPOILED_MAX + 2):
+    good = [line.replace("1:16", "2:40") for line in IN_MEMORY]
+    for number in range(SPOILED_MAX + 2):
         job.play("stopped n1 n2", "advance 30s", "fetch n1 ready", "fetch n2 ready", "running n1 n2")
-        job.play(*good, "digest n1 40 7 7", "digest n2 40 7 7", "digest n1 48 8 8", "digest n2 48 8 9")
-        good = ()
-    assert [point and point.at for point in formed(job)] == [
-        None,
-        KeptStep(1, 16),
-        *[KeptStep(2, 40)] * (SPOILED_MAX + 1),
-    ]
+        job.play(*([] if number else good), *(line.replace(" 16 ", " 40 ") for line in ALIKE))
+        job.play(*(line.replace(" 32 ", " 48 ") for line in APART))
+    points = [None, KeptStep(1, 16), *[KeptStep(2, 40)] * (SPOILED_MAX + 1)]
+    assert [point and point.at for point in formed(job)] == points
     assert len(job.run.durable.spoiled) == SPOILED_MAX
+
+
+def test_a_difference_that_is_known_when_a_worker_fails_is_gone_behind_too() -> None:
+    job = Job("workers=2 keeps=600s divergence=restart restarts=3")
+    job.play("keep n1 1:32", "keep n2 1:32", *ON_DISK, *ALIKE, APART[0])
+    puppet = job.stage.puppets["n2"]
+    puppet.observed = replace(puppet.observed, steps=(32,), digests=(StateDigest(32, 0, 8), StateDigest(32, 0, 9)))
+    job.play("fail n2", "stopped n1", "failed n2", "advance 5s")
+    assert job.stops == ["worker_failed"]
+    assert [point and point.at for point in formed(job)] == [None, KeptStep(1, 16)]
 
 
 def formed(job: Job) -> list[ResumePoint | None]:

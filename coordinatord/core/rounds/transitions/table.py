@@ -80,6 +80,8 @@ _TABLE: list[tuple[tuple[State, ...], Condition, State | None, Action, str]] = [
     # A round at work
     ((STARTING,), when.all_started, RUNNING, do.record_started, "all workers are started{reasons.starts}"),
     ((RUNNING,), when.all_succeeded, SUCCEEDED, do.end_as_succeeded, "all workers succeeded"),
+    # Whatever ends the round, the next one does not resume from a step that is known to be wrong.
+    ((RUNNING,), when.divergence_found, None, do.record_divergence, "{reasons.diverged}"),
     ((STARTING, RUNNING), when.outrun, STOPPING, do.stop_at_once, "{run.durable.superseded_reason}"),
     ((STARTING, RUNNING), when.worker_failed, STOPPING, do.stop_at_once, "{run.evidence.first}"),
     ((STARTING, RUNNING), when.node_lost, STOPPING, do.stop_at_once, "lost {reasons.lost}"),
@@ -115,7 +117,6 @@ _TABLE: list[tuple[tuple[State, ...], Condition, State | None, Action, str]] = [
     ((RUNNING,), when.first_step_overdue, None, do.record_overdue, "{reasons.overdue}"),
     ((RUNNING,), when.stalled, None, do.record_stalled, "{reasons.idle}"),
     ((RUNNING,), when.resumed, None, do.record_resumed, "workers do steps again"),
-    ((RUNNING,), when.divergence_found, None, do.record_divergence, "{reasons.diverged}"),
     ((RUNNING,), when.diverged, STOPPING, do.stop_diverged, "{run.durable.divergence.reason}"),
     ((RUNNING,), when.hung, STOPPING, do.stop_hung, "{reasons.hung}"),
     ((RUNNING,), when.busy_awaited, None, do.record_busy, "{reasons.awaited}"),
