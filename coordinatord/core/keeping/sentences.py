@@ -29,7 +29,9 @@ def resume_text(kept: KeptState, nodes: Sequence[Member]) -> str:
         return f"{text}; resumes {_resumed(kept, point)}"
     if not kept.index or kept.run.durable.reached is None:
         return ""
-    return f"{text}; no other step that nodes keep is whole" if text else "; no step that nodes keep is whole"
+    is_spoiled = any(kept.index.is_whole(at) and kept.run.durable.has_spoiled(at) for at in kept.index.steps())
+    other, what = "other " if text else "", "can be trusted" if is_spoiled else "is whole"
+    return f"{text}; no {other}step that nodes keep {what}"
 
 
 def _resumed(kept: KeptState, point: ResumePoint) -> str:
