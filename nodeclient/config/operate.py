@@ -369,7 +369,7 @@ def _add_coordinators(parser: SettingsParser, *, required: bool) -> None:
 
 def _add_command(parser: SettingsParser) -> None:
     add = partial(parser.add_setting, variables=())
-    add("--reason TEXT", "reason for the events and the nodes", flag_values.sentence, default="")
+    add("--reason --because TEXT", "reason for the events and the nodes", flag_values.sentence, default="")
     add("--dry-run", "say what would be done, and change nothing")
 
 
