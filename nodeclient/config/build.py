@@ -27,6 +27,7 @@ from nodeclient.host.schedulers import SchedulerError, SchedulerValue, scheduler
 from nodeclient.keeping.disk.persist_settings import PersistSettings
 from nodeclient.output.output_settings import Choice, OutputSettings
 from nodeclient.workers.spawn import SpawnError, WorkerCommand, check_program
+from workerlib.contract.env import DIGESTS
 
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 """The workers' variables for the network interface of gloo and NCCL, which the user may have set."""
@@ -82,7 +83,7 @@ def join_config(
         coordinators=given.coord,
         job=job or DEFAULT_JOB,
         node=given.node_id or fresh_node_id(),
-        spec=_spec(parser, given, nodes),
+        spec=_spec(parser, given, nodes, environ, remarks),
         workers=workers,
         advertise_address=address,
         abort_timeout_s=ABORT_TIMEOUT_S if given.abort_timeout_s is None else given.abort_timeout_s,
@@ -130,7 +131,13 @@ def _record_derived(parser: SettingsParser, config: JoinConfig, from_scheduler: 
             parser.record(dest, value, sources.get(dest, "default"))
 
 
-def _spec(parser: SettingsParser, given: argparse.Namespace, nodes: tuple[int, int]) -> JobSpec:
+def _spec(
+    parser: SettingsParser,
+    given: argparse.Namespace,
+    nodes: tuple[int, int],
+    environ: Mapping[str, str],
+    remarks: list[str],
+) -> JobSpec:
     least, most = nodes
     if given.standalone and least > 1:
         parser.error(
@@ -146,8 +153,21 @@ def _spec(parser: SettingsParser, given: argparse.Namespace, nodes: tuple[int, i
         drain_laggards=given.drain_laggards or 0.0,
         restart_window_s=window_s,
         max_futile_rounds=given.max_futile_rounds,
-        on_divergence=OnDivergence(given.on_divergence),
+        on_divergence=_on_divergence(given, environ, remarks),
     )
+
+
+def _on_divergence(given: argparse.Namespace, environ: Mapping[str, str], remarks: list[str]) -> OnDivergence:
+    chosen = OnDivergence(given.on_divergence)
+    needed = {
+        "--max-restarts": given.max_restarts[0],
+        "--keep-memory": given.keep_memory,
+        DIGESTS: environ.get(DIGESTS) != "0",
+    }
+    lacking = [name for name, value in needed.items() if not value]
+    if chosen is not OnDivergence.REPORT and lacking:
+        remarks.append(f"--on-divergence {chosen} ends no round, since {' and '.join(lacking)} is 0")
+    return chosen
 
 
 def _workers(

@@ -116,7 +116,7 @@ def _with_way_back(run: Run, record: ReplicasDiverged) -> ReplicasDiverged:
     if run.restarts_counted(run.durable.ledger.total(run.roll.heard_at)) >= run.spec.max_restarts:
         what = "training goes on, since no restart is left"
     elif back is None:
-        what = "training goes on, since no step from before that is kept"
+        what = "training goes on, since no step from before then is kept"
     else:
         what = f"the next round goes back to step {back.step:,}"
         return replace(record, reason=f"{record.reason}; {what}", back_to=back.at)

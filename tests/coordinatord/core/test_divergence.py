@@ -26,7 +26,7 @@ ON_DISK = ("write n1 written found=e-1:1:16", "write n2 written found=e-1:1:16")
 TOO_NEW_ON_DISK = tuple(line.replace("1:16", "1:17") for line in ON_DISK)
 OF_EARLIER_RUN = tuple(line.replace("e-1:1:16", "e-0:4:90") for line in ON_DISK)
 
-UNKEPT = "training goes on, since no step from before that is kept"
+UNKEPT = "training goes on, since no step from before then is kept"
 
 
 def diverges(*lines: str, settings: str = "divergence=restart restarts=3") -> tuple[Job, ReplicasDiverged]:

@@ -86,6 +86,25 @@ def test_a_disk_without_memory_to_keep_state_in_gets_a_remark() -> None:
     assert join(*line).remarks == ()
 
 
+@pytest.mark.parametrize(
+    ("flags", "environ", "why"),
+    [
+        ((), {}, "--max-restarts is 0"),
+        (("--max-restarts", "1", "--keep-memory", "0"), {}, "--keep-memory is 0"),
+        (("--max-restarts", "1"), {"COORDINATORD_DIGESTS": "0"}, "COORDINATORD_DIGESTS is 0"),
+    ],
+)
+def test_a_restart_on_divergence_that_can_never_come_gets_a_remark(
+    flags: tuple[str, ...], environ: dict[str, str], why: str
+) -> None:
+    line = ("--coord", "h", "--job-id", "j", *flags)
+    assert join(*line, "--on-divergence", "quarantine", **environ).remarks == (
+        f"--on-divergence quarantine ends no round, since {why}",
+    )
+    assert join(*line, **environ).remarks == ()
+    assert join("--coord", "h", "--job-id", "j", "--max-restarts", "1", "--on-divergence", "restart").remarks == ()
+
+
 def test_two_nodeclients_of_a_host_have_names_of_their_own() -> None:
     assert join("--coord", "h").node != join("--coord", "h").node
     assert join("--coord", "h", "--node-id", "gpu7").node == "gpu7"
