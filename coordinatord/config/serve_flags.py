@@ -186,8 +186,8 @@ def _add_preflights(parser: SettingsParser) -> None:
     add, defaults = parser.add_setting, Policy()
     add(
         "--preflight WHEN",
-        "asked, idle, suspicion: whether nodes are tested in pairs only on request, also while they wait on hosts"
-        " without workers, or also before a round if two have failed of the network or a hang, or one had a laggard",
+        "when nodes are tested in pairs: asked, only on request; idle, also spares on hosts without workers;"
+        " suspicion, also before a round if two have failed of the network or a hang, or one had a laggard",
         choices=[str(choice) for choice in PreflightWhen],
         default=str(defaults.preflight),
         reload=True,

@@ -345,7 +345,11 @@ def _add_crash(parser: SettingsParser) -> None:
 def _add_check(parser: SettingsParser) -> None:
     parser.add_setting("--json", "print JSON, for programs")
     parser.add_argument(
-        "folders", nargs="*", type=folder, metavar="DIR", help="directories that need space, such as that of --log-dir"
+        "folders",
+        nargs="*",
+        type=folder,
+        metavar="DIR",
+        help="directories that need space, such as that of --log-dir; if one does not exist, the nearest one above it",
     )
     _add_coordinators(parser, required=False)
 

@@ -41,7 +41,7 @@ def run(config: CommandConfig) -> int:
         try:
             _write(read(AdminAnswer, client.post(f"{node_path(node)}/{config.verb}", body)))
         except RequestError as error:
-            remedy = " (--ahead)" if isinstance(error, UnknownNameError) else ""
+            remedy = " (--ahead)" if config.verb is Verb.DRAIN and isinstance(error, UnknownNameError) else ""
             sys.stderr.write(f"nodeclient: {error}{remedy}\n")
             code = code or error.exit_code
     return code

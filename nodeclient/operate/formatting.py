@@ -42,9 +42,9 @@ def count(number: int, thing: str) -> str:
 
 
 def budget(restarts: RestartsStatus) -> str:
-    """Format the used restarts, and the budget if there is one: restarts 1 of 3, or 1 of 3 in 21600 s."""
+    """Format the used restarts, and the budget if there is one: restarts 1 of 3, or 1 of 3 within 6h00m."""
     most = "" if restarts.max is None else f" of {restarts.max}"
-    return f"restarts {restarts.used}{most}" + (f" in {restarts.window_s:g} s" if restarts.window_s else "")
+    return f"restarts {restarts.used}{most}" + (f" within {duration(restarts.window_s)}" if restarts.window_s else "")
 
 
 def start_ways(status: WorkerStartsStatus | None) -> str:

@@ -90,6 +90,7 @@ def test_several_nodes_are_drained_at_once_and_such_as_are_not_there_only_ahead(
     assert (code, said) == (69, "")
     assert "no job has a node or a host 'gpu71'; did you mean gpu17? To keep out one that is to come later" in errors
     assert len(errors.splitlines()) == 2
+    assert "--ahead" not in operator.ask("quarantine", "gpu71")[2]
     code, said, errors = operator.ask("drain", "gpu71", "spare", "--ahead")
     assert (code, errors) == (0, "")
     first, second = said.splitlines()

@@ -413,8 +413,10 @@ def _reason(member: Member, now: float) -> str:
     so_far = "" if since is None else f", for {lasted(now - since)} so far"
     held_up = f": {member.observed.held_up}" if member.observed.held_up else ""
     check = member.observed.check
-    checked = f"; its health check {check.says}" if check is not None and check.result is not CheckResult.GOOD else ""
-    return _BY_PHASE[member.observed.phase] + so_far + held_up + checked
+    judged = f"; its health check {check.says}" if check is not None and check.result is not CheckResult.GOOD else ""
+    if member.readiness.quarantined:
+        judged = f"; its host is {member.readiness.quarantined}"
+    return _BY_PHASE[member.observed.phase] + so_far + held_up + judged
 
 
 _BY_PHASE = {

@@ -267,6 +267,9 @@ def test_a_quarantine_outlives_the_coordinator_and_ends_with_a_pardon() -> None:
 def test_a_quarantine_by_an_operator_ends_only_with_a_pardon() -> None:
     job = Job()
     job.handle(AdminRequested(-1, QuarantineNode("n3", "alice", "slow")))
+    job.report("n3", Phase.RUNNING)
+    [n3] = [node for node in job_view(job.run, job.now, None).nodes if node.node == "n3"]
+    assert n3.reason == "its workers are running; its host is quarantined by alice: slow"
     job.fail("n3", **crash())
     job.fail("n4", **crash())
     assert job.quarantined == {"host-n3"}

@@ -10,6 +10,7 @@ from coordinatord.core.rounds.effects import Answer
 from coordinatord.core.rounds.events import AdminRequested, Compared, Connected, Reported
 from coordinatord.core.rounds.policy import Policy, PreflightWhen
 from coordinatord.core.rounds.queries.conditions import IDLE_FOR_S, RETEST_AFTER_S
+from coordinatord.core.rounds.queries.reasons import Reasons
 from coordinatord.core.rounds.state.preflight import GRACE_S, HOLD_S
 from coordinatord.core.rounds.values.admin_requests import AdminResult, DrainNode, PardonNode, PreflightJob, StopJob
 from coordinatord.core.rounds.values.records import HostJudged
@@ -428,6 +429,17 @@ def test_a_round_waits_for_a_preflight_only_for_a_while() -> None:
     job.wait(HOLD_S)
     assert job.inside
     assert job.shown.stopped == "round 3 of job default was formed on its hosts"
+
+
+def test_tests_that_follow_the_pause_after_the_same_error_are_what_the_round_waits_for() -> None:
+    job = Job(spares=3, preflight=PreflightWhen.SUSPICION, retry_pause_s=4.0)
+    for _ in range(2):
+        fail(job, **NETWORK)
+        job.wait(3.0)
+    assert Reasons(job.run).waiting_for.startswith("waiting 4 s before round 3: ")
+    job.wait(1.0)
+    assert sorted(job.orders()) == job.names
+    assert Reasons(job.run).waiting_for.startswith("nodes are tested in pairs before round 3: ")
 
 
 def test_other_failures_and_planned_stops_between_two_are_no_reason_for_a_preflight() -> None:

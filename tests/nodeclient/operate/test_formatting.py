@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeclient.operate.formatting import Column, count, duration, listed, table
+from coordinatord.protocol.http.api import RestartsStatus
+from nodeclient.operate.formatting import Column, budget, count, duration, listed, table
 from nodeclient.operate.terminal_info import NARROW, TerminalInfo, cut, width
 
 PIPE = TerminalInfo(None, 0, is_terminal=False, coloured=False)
@@ -63,3 +64,8 @@ def test_many_names_are_counted() -> None:
     assert listed(["a", "b"]) == "a, b"
     assert listed(["a", "b"], 5) == "a, b and 3 more"
     assert listed([str(number) for number in range(20)]) == "0, 1, 2, 3, 4, 5, 6, 7 and 12 more"
+
+
+def test_a_budget_has_its_window_as_people_read_it() -> None:
+    assert budget(RestartsStatus(used=1, max=3)) == "restarts 1 of 3"
+    assert budget(RestartsStatus(used=1, max=3, window_s=21_600.0)) == "restarts 1 of 3 within 6h00m"

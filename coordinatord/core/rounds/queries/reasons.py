@@ -188,7 +188,7 @@ class Reasons:
         joined = ready + preparing + run.roll.count(MemberState.QUARANTINED)
         if run.durable.stop_asked:
             return "; ".join(filter(None, (run.durable.stop_asked, run.keeping.wait_at_end().why)))
-        if ready >= least and run.pause_s:
+        if ready >= least and run.pause_s and not self._tests:
             return pause_text(run.pause_s, run.durable.round + 1, run.durable.repeats)
         if ready >= least and (obstacle := run.keeping.obstacle() or self._tests):
             return obstacle

@@ -278,7 +278,7 @@ def _judge(request: Request, decision: Decision) -> Reply:
         if not request.dry_run:
             judging.pardon(host, f"host {host} is {request.attribution('pardoned')}", decision)
     else:
-        effect = "is in a round only if too few others are there"
+        effect = "is quarantined: from the next round on, it is in one only if too few others are there"
         if not request.dry_run:
             judging.quarantine(host, request.attribution("quarantined"), decision)
     return Reply(AdminResult.DONE, f"host {host} {effect}")

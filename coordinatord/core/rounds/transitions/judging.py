@@ -59,7 +59,7 @@ def judge(run: Run, report: Report | None, decision: Decision) -> None:
     elif _is_enough(held, run.policy) and (not why or by in {Judge.CHECK, Judge.PREFLIGHT}):
         if why or _may_lose_one(run, host, decision):
             by = Judge.CHARGES
-            why = clip(f"quarantined for {_count(held)}, the last one {_describe(charge)}", MESSAGE_MAX)
+            why = clip(f"quarantined for {_count(held)}, the last one: {_describe(charge)}", MESSAGE_MAX)
             text = f"host {host} is {why}"
         else:
             text += "; it is not quarantined, since as many hosts are as may be (--quarantine-share)"
