@@ -13,7 +13,7 @@ from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.queries.reasons import Reasons
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.values.admin_requests import DrainNode, PardonNode, QuarantineNode
-from coordinatord.core.rounds.values.charges import Charge, Fault, Judge, weight
+from coordinatord.core.rounds.values.charges import Charge, Fault, HostCharges, Judge, hosts_with, weight
 from coordinatord.core.rounds.values.records import HostJudged
 from coordinatord.core.shown.job_view import job_view
 from coordinatord.protocol.messages import CheckResult, Failure, HealthCheck, Phase
@@ -365,6 +365,13 @@ def test_nothing_is_quarantined_where_that_is_switched_off() -> None:
     assert job.quarantined == set()
 
 
+def test_an_error_of_another_job_does_not_make_a_charge_that_of_many_hosts() -> None:
+    charge = Charge(Fault.CRASH, "killed by SIGABRT", 0.0, "mnist")
+    hosts = {"h1": HostCharges((charge,)), "h2": HostCharges((replace(charge, job="other"),))}
+    assert hosts_with(charge, hosts, since=0.0) == {"h1"}
+
+
 def test_a_charge_weighs_half_after_each_half_life() -> None:
-    charges = [Charge(Fault.HANG, "", 0.0), Charge(Fault.HANG, "", HOUR), Charge(Fault.LOST, "", 2 * HOUR)]
+    faults = ((Fault.HANG, 0.0), (Fault.HANG, HOUR), (Fault.LOST, 2 * HOUR))
+    charges = [Charge(fault, "", age_s, "mnist") for fault, age_s in faults]
     assert weight(charges, HOUR, 1.5) == pytest.approx(1 + 0.5 + 0.25)

@@ -45,7 +45,7 @@ def judge(run: Run, report: Report | None, decision: Decision) -> None:
     if report is not None and report.cause is Cause.DIVERGENCE:
         found = _diverged_host(run, report)
     else:
-        found = _lost_host(run) if report is None else _failed_host(report)
+        found = _lost_host(run) if report is None else _failed_host(run, report)
     hosts = decision.cluster.durable.hosts
     if found is None or len(_hosts_of(run) | {found[0]}) == 1 or len(hosts) >= HOSTS_MAX:
         return
@@ -135,7 +135,7 @@ def _record(
             run.gathering.record_arrival(member, decision.now)  # the round at work may end for it
 
 
-def _failed_host(report: Report) -> tuple[str, Charge] | None:
+def _failed_host(run: Run, report: Report) -> tuple[str, Charge] | None:
     """Return the host of the first failed worker with its charge; None if the failure may be no fault of a host."""
     failure, fault = report.failure, FAULT_OF.get(report.cause)
     waited = fault is Fault.HANG and failure.hang is None  # until a timeout, for a worker that nobody names
@@ -147,7 +147,7 @@ def _failed_host(report: Report) -> tuple[str, Charge] | None:
         return None
     error = failure.hang or failure.error or failure.message or describe_exit(failure.exit_code)
     is_certain = not OF_THE_NODE.keys().isdisjoint(failure.xids)
-    return report.host, Charge(fault, "" if is_certain else clip(error, MESSAGE_MAX), 0.0)
+    return report.host, Charge(fault, "" if is_certain else clip(error, MESSAGE_MAX), 0.0, run.job)
 
 
 def _diverged_host(run: Run, report: Report) -> tuple[str, Charge] | None:
@@ -160,7 +160,7 @@ def _diverged_host(run: Run, report: Report) -> tuple[str, Charge] | None:
         return None
     error = f"other parameters or optimizer state than most ranks at step {found.step}"
     is_one = [own.node for own in run.durable.nodes_of(found.ranks)] == [report.node]
-    return (report.host, Charge(Fault.DIVERGENCE, error, 0.0)) if is_one else None
+    return (report.host, Charge(Fault.DIVERGENCE, error, 0.0, run.job)) if is_one else None
 
 
 def _lost_host(run: Run) -> tuple[str, Charge] | None:
@@ -168,7 +168,7 @@ def _lost_host(run: Run) -> tuple[str, Charge] | None:
     nodes = {loss.node for loss in run.durable.losses}
     lost = [each for each in run.durable.lost if each.node in nodes and each.round == run.durable.round]
     hosts = {each.host for each in lost if all(other.silent for other in lost)}
-    return (hosts.pop(), Charge(Fault.LOST, "", 0.0)) if len(hosts) == 1 else None
+    return (hosts.pop(), Charge(Fault.LOST, "", 0.0, run.job)) if len(hosts) == 1 else None
 
 
 def _hosts_of(run: Run) -> set[str]:
@@ -183,7 +183,7 @@ def _may_lose_one(run: Run, host: str, decision: Decision) -> bool:
 
 
 def _hosts_with(charge: Charge, run: Run, decision: Decision) -> set[str]:
-    """Return the hosts on which this error has come lately, of those on record."""
+    """Return the hosts on which this error of the job has come lately, of those on record."""
     since = decision.now - SPREAD_HALF_LIVES * run.policy.charge_half_life_s
     return hosts_with(charge, decision.cluster.durable.hosts, since)
 

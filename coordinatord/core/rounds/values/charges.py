@@ -2,7 +2,7 @@
 
 A script may fail on each host that it visits, and a network may cut off many at once. So a failure charges a host only
 if it may be the host's fault, and if nothing like it happened on another host in the same round. A charge counts only
-as long as few hosts are charged with the same error.
+as long as its job has charged few hosts with the same error.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from enum import StrEnum
 from typing import Annotated
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
-from coordinatord.protocol.fields import Sentence
+from coordinatord.protocol.fields import Name, Sentence
 from coordinatord.protocol.messages import Cause
 from coordinatord.protocol.schema import Strict
 from coordinatord.protocol.text import is_same_error
@@ -72,6 +73,8 @@ class Charge(Strict, frozen=True):
     """The error, to compare it with those of other hosts; empty if the fault is certain."""
     age_s: Annotated[float, Meta(ge=0, le=AGE_MAX)]
     """How long ago it was, as of the record that has it."""
+    job: Name
+    """The job of the round."""
 
 
 class Judge(StrEnum):
@@ -106,7 +109,7 @@ class HostCharges(Struct, frozen=True):
     def as_of(self, now: float) -> tuple[Charge, ...]:
         """Return the charges with their ages as of `now`."""
         passed = max(0.0, now - self.at)
-        return tuple(Charge(each.fault, each.error, min(each.age_s + passed, AGE_MAX)) for each in self.charges)
+        return tuple(replace(each, age_s=min(each.age_s + passed, AGE_MAX)) for each in self.charges)
 
 
 def weight(charges: Iterable[Charge], half_life_s: float, threshold: float) -> float:
@@ -119,7 +122,10 @@ def weight(charges: Iterable[Charge], half_life_s: float, threshold: float) -> f
 
 
 def hosts_with(charge: Charge, hosts: Mapping[str, HostCharges], since: float) -> set[str]:
-    """Return the hosts that were charged with the same error at `since` or later, by the coordinator's clock."""
+    """Return the hosts that the same job has charged with the same error at `since` or later.
+
+    That is a time of the coordinator's clock.
+    """
     return {
         name
         for name, known in hosts.items()
@@ -128,5 +134,8 @@ def hosts_with(charge: Charge, hosts: Mapping[str, HostCharges], since: float) -
 
 
 def is_same_charge(one: Charge, other: Charge) -> bool:
-    """Whether two charges are for the same error, which then is no fault of either host."""
-    return one.fault is other.fault and is_same_error(one.error, other.error)
+    """Whether two charges are for the same error of one job, which then is no fault of either host.
+
+    Two jobs may well meet a bad host each: of a crash, often only the signal is known.
+    """
+    return one.job == other.job and one.fault is other.fault and is_same_error(one.error, other.error)
