@@ -27,7 +27,9 @@ from nodeclient.host.schedulers import SchedulerError, SchedulerValue, scheduler
 from nodeclient.keeping.disk.persist_settings import PersistSettings
 from nodeclient.output.output_settings import Choice, OutputSettings
 from nodeclient.workers.spawn import SpawnError, WorkerCommand, check_program
-from workerlib.contract.env import DIGESTS
+
+DIGESTS = "COORDINATORD_DIGESTS"
+"""The variable that switches digests off. workerlib has it too, and is imported only once it is known to be ours."""
 
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 """The workers' variables for the network interface of gloo and NCCL, which the user may have set."""

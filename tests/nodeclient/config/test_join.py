@@ -32,6 +32,7 @@ from nodeclient.host.devices import Host
 from nodeclient.host.memory import memory
 from nodeclient.output.output_settings import Choice, OutputSettings, Streams
 from tests.support.builders import given_spec
+from workerlib.contract.env import DIGESTS
 
 PYTHON = sys.executable
 
@@ -91,7 +92,7 @@ def test_a_disk_without_memory_to_keep_state_in_gets_a_remark() -> None:
     [
         ((), {}, "--max-restarts is 0"),
         (("--max-restarts", "1", "--keep-memory", "0"), {}, "--keep-memory is 0"),
-        (("--max-restarts", "1"), {"COORDINATORD_DIGESTS": "0"}, "COORDINATORD_DIGESTS is 0"),
+        (("--max-restarts", "1"), {DIGESTS: "0"}, f"{DIGESTS} is 0"),
     ],
 )
 def test_a_restart_on_divergence_that_can_never_come_gets_a_remark(
