@@ -31,7 +31,7 @@ class Blocker:
         if name == os.environ["BLOCKED"]:
             sys.stdout.write("importing\\n")
             sys.stdout.flush()
-            signal.pause()
+            while True: signal.sigtimedwait([], 0.1)
 
 sys.meta_path.insert(0, Blocker())
 """

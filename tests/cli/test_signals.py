@@ -25,7 +25,7 @@ for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1) if
     signal.signal(signum, note)
 try:
     say("training")
-    while True: signal.pause()
+    while True: signal.sigtimedwait([], 0.1)  # a signal may come just before a pause, and is not handled then
 except KeyboardInterrupt:
     say("saving for Ctrl-C")
 finally:
@@ -73,13 +73,13 @@ def test_ctrl_c_is_ctrl_c_to_the_workers(command: str, script: str) -> None:
         node.await_line("SIGINT: leaving; workers get up to 30 s to save")
 
 
-PLAIN = "import signal\nprint('training', flush=True)\nsignal.pause()\n"
+PLAIN = "import signal\nprint('training', flush=True)\nwhile True: signal.sigtimedwait([], 0.1)\n"
 
 CAUGHT = """
 import signal, sys, traceback
 print("training", flush=True)
 try:
-    signal.pause()
+    while True: signal.sigtimedwait([], 0.1)
 except KeyboardInterrupt:
     traceback.print_exc()
     sys.exit(1)
@@ -140,7 +140,7 @@ def test_a_second_signal_kills_who_does_not_end(tmp_path: Path) -> None:
     deaf = tmp_path / "deaf.py"
     # In one piece: print writes several, and a line of nodeclient's log may come in between.
     hear = "signal.signal(signal.SIGINT, lambda *_: os.write(1, b'heard\\n'))"
-    deaf.write_text(f"import os, signal\n{hear}\nprint('training')\n" + 9 * "signal.pause()\n")
+    deaf.write_text(f"import os, signal\n{hear}\nprint('training')\nwhile True: signal.sigtimedwait([], 0.1)\n")
     with training("run", "--stop-timeout", "1000", str(deaf)) as node:
         node.signal(signal.SIGINT)
         node.await_line("heard")

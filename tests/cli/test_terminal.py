@@ -144,7 +144,11 @@ os.execvp(sys.argv[1], sys.argv[1:])
 def test_a_ctrl_c_that_the_command_around_a_node_passes_on_as_well_counts_once(cluster: Cluster) -> None:
     """The terminal sends SIGINT to timeout(1) and to the node, and timeout sends the node another one."""
     around = (sys.executable, "-c", OWN_TERMINAL, "timeout", f"{TIMEOUT_S:g}")
-    command = (sys.executable, "-c", "import signal; print('training', flush=True); signal.pause()")
+    command = (
+        sys.executable,
+        "-c",
+        "import signal\nprint('training', flush=True)\nwhile True: signal.sigtimedwait([], 0.1)",
+    )
     flags = ("--job-id", cluster.job, "--nnodes", "1")
     endpoint = cluster.coordinator.endpoint
     with on_a_terminal(endpoint, *flags, command=command, both=True, around=around) as (node, other):

@@ -25,8 +25,7 @@ class Holder:
         if name == "coordinatord.runtime.logs":
             sys.stdout.write("importing\\n")
             sys.stdout.flush()
-            while True:
-                signal.pause()
+            while True: signal.sigtimedwait([], 0.1)
 
 sys.meta_path.insert(0, Holder())
 """

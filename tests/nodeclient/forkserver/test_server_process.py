@@ -30,7 +30,7 @@ if os.fork() == 0:
 os.wait()
 report.report(pid=os.getpid())
 signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-while True: signal.pause()
+while True: signal.sigtimedwait([], 0.1)
 """
 """Prints that it is there and waits for input; before that it leaves an orphan behind."""
 

@@ -234,7 +234,7 @@ SAVES = "say('saved' if os.waitpid(child, os.WNOHANG) == (0, 0) else 'lost its c
 async def test_who_catches_sigterm_is_asked_and_its_children_are_its_own_business(group: Group) -> None:
     catches = f"signal.signal(signal.SIGTERM, lambda *_: {SAVES}); signal.pthread_sigmask(signal.SIG_SETMASK, ())\n"
     loads = "child = os.fork(); child or signal.signal(signal.SIGTERM, signal.SIG_DFL); say(f'{child > 0}')\n"
-    group.workers.start([group.python(f"{catches}{loads}while True: signal.pause()")])
+    group.workers.start([group.python(f"{catches}{loads}while True: signal.sigtimedwait([], 0.1)")])
     assert {await group.line() for _ in range(3)} == {"ready", "True", "False"}, "both are ready"
     group.workers.terminate()
     assert await group.line() == "saved"
