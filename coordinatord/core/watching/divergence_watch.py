@@ -113,7 +113,7 @@ def divergence_record(run: Run, divergence: Divergence) -> ReplicasDiverged:
 def _with_way_back(run: Run, record: ReplicasDiverged) -> ReplicasDiverged:
     """Add the step that the next round can go back to, or why this one goes on."""
     back = run.keeping.resume_point(list(run.roll.inside), record.since)
-    if run.restarts_counted(run.durable.ledger.total(run.roll.heard_at)) >= run.spec.max_restarts:
+    if run.has_no_restart_left(run.durable.ledger.total(run.roll.heard_at)):
         what = "training goes on, since no restart is left"
     elif back is None:
         what = "training goes on, since no step from before then is kept"

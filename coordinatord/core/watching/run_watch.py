@@ -182,7 +182,7 @@ class RunWatch(WatchingWing):
         run, verdict, look = self._run, self._hang.verdict, self._hang.judged
         if verdict is None or look is None:
             return False
-        is_last = run.restarts_counted(run.durable.ledger.total(look.at)) >= run.spec.max_restarts
+        is_last = run.has_no_restart_left(run.durable.ledger.total(look.at))
         return verdict.rests_on_pace and is_last and run.spec.hang_timeout_s is None
 
     def record_digests(self, member: Member) -> None:

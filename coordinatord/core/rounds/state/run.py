@@ -313,6 +313,10 @@ class Run:
         counts_all = self.spec.restart_window_s is None
         return self.durable.restarts_used if counts_all else len(self.restarts_within(total))
 
+    def has_no_restart_left(self, total: float) -> bool:
+        """Whether a failure at a time of the run's ledger that is charged would end the run."""
+        return self.restarts_counted(total) >= self.spec.max_restarts
+
     @property
     def over_at(self) -> float:
         """When the round that is over was stopped, by the run's ledger."""
@@ -366,7 +370,7 @@ class Run:
             return None
         if charged.failure.final:
             return NoRestart.FINAL
-        if charged.cause.is_charged and self.restarts_counted(self.over_at) >= self.spec.max_restarts:
+        if charged.cause.is_charged and self.has_no_restart_left(self.over_at):
             return NoRestart.SPENT
         if not limit:
             return None

@@ -24,7 +24,7 @@ class SleepWatch:
         self._returns_until = -math.inf
         """The time up to which a node whose connection has closed may reconnect."""
         self.closes_until = -math.inf
-        """The time up to which connections close since their nodes heard nothing during the last sleep."""
+        """The time up to which a closed connection shows no dead node: it heard nothing during the last sleep."""
 
     def begin(self, policy: Policy, now: float) -> None:
         """Begin to watch."""

@@ -217,8 +217,8 @@ class ReplicasDiverged(Record, frozen=True):
     agreed: Step | None
     """The last step of the round at which all such ranks were alike; None if none is known."""
     ranks: Annotated[tuple[Count, ...], Meta(max_length=CONSEQUENCES_MAX)]
-    """The ranks that differ from most of the others, and of many the first few and the last one, which show whether one
-    node has all; empty if nobody can say which are wrong."""
+    """The ranks that differ from most of the others; empty if nobody can say which are wrong. Of many, these are the
+    first few and the last one: they show whether all are on one node."""
     back_to: KeptStep | None = None
     """The kept step that the next round can go back to; None if this one goes on."""
 

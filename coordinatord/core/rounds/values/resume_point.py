@@ -33,7 +33,7 @@ SPOILED_MAX = 8
 
 
 class SpoiledStep(Strict, frozen=True):
-    """A step from which no round resumes any more, nor from a newer one that was made before a later round."""
+    """A step that no round resumes from any more, like all newer steps that rounds before `round` have made."""
 
     at: KeptStep
     round: Counter
