@@ -18,7 +18,7 @@ trap 'exit 0' USR1
 echo "round $COORDINATORD_ROUND of $RANK"
 echo "trouble of $RANK" >&2
 if [ "$COORDINATORD_ROUND" = 1 ] && [ "$RANK" = 1 ]; then read line < {gate}; exit 3; fi
-if [ "$COORDINATORD_ROUND" = 2 ]; then read line < {end}; echo "last of $RANK"; exit 0; fi
+if [ "$COORDINATORD_ROUND" = 2 ]; then read line < {end}.$RANK; echo "last of $RANK"; exit 0; fi
 while :; do sleep 0.01; done
 """
 
@@ -59,7 +59,7 @@ def test_the_logs_of_all_workers_stand_behind_their_ranks(cluster: Cluster, tmp_
 
 def test_who_follows_reads_on_over_a_restart_to_the_last_line(cluster: Cluster, tmp_path: Path) -> None:
     gate, end = tmp_path / "gate", tmp_path / "end"
-    run("mkfifo", gate, end)
+    run("mkfifo", gate, *(f"{end}.{rank}" for rank in (0, 1)))
     script = SAYS.format(gate=gate, end=end)
     flags = ("--nnodes", "1", "--nproc-per-node", "2", "--max-restarts", "1", "--log-dir", str(tmp_path / "logs"))
     node = cluster.join("a", *flags, command=("sh", "-c", script))
@@ -71,8 +71,8 @@ def test_who_follows_reads_on_over_a_restart_to_the_last_line(cluster: Cluster, 
         gate.write_text("go\n")
         follow.await_line("nodeclient: round 2 begins")
         follow.await_line(r"\[\S+ rank 1\] round 2 of 1")
-        with end.open("w") as both:
-            both.write("go\ngo\n")
+        for rank in (0, 1):
+            Path(f"{end}.{rank}").write_text("go\n")
         assert node.wait() == 0
         assert follow.wait() == 0
         for rank in (0, 1):
