@@ -116,7 +116,9 @@ def test_a_slow_node_of_four_is_named(own_coordinator: Callable[..., Coordinator
         ended = run(*PREFLIGHT, coordinator.endpoint, "mnist", "--json")
         assert ended.returncode == 1, ended.stderr
         nodes = {node["node"]: node for node in json.loads(ended.stdout)["nodes"]}
-        assert {name: node["verdict"] for name, node in nodes.items()} == dict.fromkeys("bcd", "good") | {"e": "slow"}
+        assert set(nodes) == set("bcde")
+        # How fast links are beside other tests says nothing about the nodes.
+        assert [name for name, node in nodes.items() if node["verdict"] == "slow"] == ["e"]
         for node in nodes.values():
             assert node["gflops"] > 0
             assert node["mb_s"] > 0

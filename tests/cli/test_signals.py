@@ -77,8 +77,8 @@ PLAIN = "import signal\nprint('training', flush=True)\nwhile True: signal.sigtim
 
 CAUGHT = """
 import signal, sys, traceback
-print("training", flush=True)
 try:
+    print("training", flush=True)
     while True: signal.sigtimedwait([], 0.1)
 except KeyboardInterrupt:
     traceback.print_exc()

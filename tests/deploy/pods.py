@@ -117,7 +117,10 @@ class Pod(Program):
 
 
 def _runs(pid: int, script: Path) -> bool:
-    words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:  # it has ended
+        return False
     return os.fsencode(script) in words and not any(word.endswith(b"nodeclient") for word in words)
 
 

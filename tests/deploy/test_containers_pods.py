@@ -111,7 +111,7 @@ def test_an_evicted_pod_drains_and_its_replacement_is_taken_in(kubelets: Kubelet
     assert evicted.wait() == ExitCode.TERMINATED
     for pod in staying:
         started(pod, 2, world_size=2)
-        assert '"saved"' in pod.output
+        pod.await_line('"saved"')
 
     replacement = kubelets.node(1, "bbbbb")
     staying.append(replacement)

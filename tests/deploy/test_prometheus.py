@@ -92,7 +92,7 @@ class Prometheus(Program):
 def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Coordinator]:
     """Yield a coordinator, as it is by default, with a job that has just begun."""
     home = tmp_path_factory.mktemp("config")
-    coordinator = Coordinator("--settle", "0.1", "--heartbeat", "0.2", home=home)
+    coordinator = Coordinator("--settle", "0.1", home=home)
     cluster = Cluster(coordinator, JOB)
     try:
         disk = tmp_path_factory.mktemp("steps")

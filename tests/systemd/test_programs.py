@@ -4,11 +4,13 @@ import shutil
 import socket
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from coordinatord.protocol.exit_codes import ExitCode
+from nodeclient.host.ports import PortReservation
 from tests.support.programs import BIN, TIMEOUT_S, Program, clean_environ, run
 
 pytestmark = pytest.mark.slow
@@ -85,14 +87,14 @@ def test_a_node_says_where_it_stands_and_no_child_of_its_speaks_for_it(
 
 
 def test_the_daemon_serves_with_the_sockets_that_systemd_passes(start: Callable[..., Program]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as first, socket.create_server(("127.0.0.1", 0)) as second:
-        ports = [first.getsockname()[1], second.getsockname()[1]]
-    daemon = start(*passing(*(f"127.0.0.1:{port}" for port in ports)), *DAEMON, "--insecure", "--port", "1")
-    daemon.await_line("Listening on .* as 4")
-    for port in ports:
-        assert run(BIN / "nodeclient", "status", "--coord", f"127.0.0.1:{port}").stdout.startswith("no jobs\n")
-    assert f"coordinatord listening on http://127.0.0.1:{ports[0]}" in daemon.lines
-    assert "--host and --port have no effect" in daemon.output
+    with closing(PortReservation()) as first, closing(PortReservation()) as second:
+        addresses = [f"127.0.0.1:{reservation.port}" for reservation in (first, second)]
+        daemon = start(*passing(*addresses), *DAEMON, "--insecure", "--port", "1")
+        daemon.await_line("Listening on .* as 4")
+    for address in addresses:
+        assert run(BIN / "nodeclient", "status", "--coord", address).stdout.startswith("no jobs\n")
+    daemon.await_line(f"^coordinatord listening on http://{addresses[0]}$")
+    daemon.await_line("--host and --port have no effect")
     assert daemon.stop() == 0
 
 
