@@ -59,8 +59,7 @@ def test_a_cut_between_a_node_and_the_coordinator_is_a_loss_and_the_node_ends_it
 
         for source, target in ways:
             site.link.cut(source, target)
-        without = site.cluster.await_round(2, after=begun)
-        assert sorted(without.nodes) == ["a", "b"]
+        without = site.cluster.await_round(2, after=begun, nodes="ab")
         assert without.restarts == {0}
         [stale] = begun.on("c")
         nodes["c"].await_line("out of touch with the coordinator for 3 s: .* its workers stop")
@@ -68,9 +67,7 @@ def test_a_cut_between_a_node_and_the_coordinator_is_a_loss_and_the_node_ends_it
             await_end(pid)
 
         site.link.mend()
-        again = site.cluster.await_round(3, after=without)
-        assert sorted(again.nodes) == ["a", "b", "c"]
-        assert again.restarts == {0}
+        assert site.cluster.await_round(3, after=without).restarts == {0}
 
 
 @pytest.mark.long
@@ -81,11 +78,11 @@ def test_a_node_that_is_back_within_the_outage_grace_finds_its_round_over_and_en
         site.coordinator.await_line("all workers are started")
 
         site.link.isolate("c")
-        without = site.cluster.await_round(2, after=begun)
+        without = site.cluster.await_round(2, after=begun, nodes="ab")
         nodes["c"].await_line("lost the coordinator: .*; the workers go on")
         site.link.mend()
         nodes["c"].await_line(f"stopping the workers of round {begun.number}: ")
         [stale] = begun.on("c")
         for pid in (stale.pid, *stale.family):
             await_end(pid)
-        assert sorted(site.cluster.await_round(3, after=without).nodes) == ["a", "b", "c"]
+        site.cluster.await_round(3, after=without)

@@ -62,26 +62,21 @@ def site(request: pytest.FixtureRequest) -> Iterator[Site]:
 
 
 @pytest.mark.parametrize("site", [("--outage-grace", "0.5")], indirect=True, ids=["a short grace"])
-@pytest.mark.parametrize("victim", ["a", pytest.param("c", marks=pytest.mark.long)], ids=["rank 0's host", "another"])
-def test_the_survivors_of_a_cut_cable_go_on_and_the_host_that_is_back_joins_them(site: Site, victim: str) -> None:
+@pytest.mark.parametrize("place", [0, pytest.param(2, marks=pytest.mark.long)], ids=["rank 0's host", "another"])
+def test_the_survivors_of_a_cut_cable_go_on_and_the_host_that_is_back_joins_them(site: Site, place: int) -> None:
     flags = ("--nnodes", "2:3", "--max-restarts", "1", "--stop-timeout", "1")
-    nodes = {}
-    # Ranks are in the order of arrival where a round is formed before all are there.
-    for name, let_in in {"a": "waiting for nodes", "b": "2 joined|starting round", "c": "starting round"}.items():
-        nodes[name] = site.join(name, *flags, script="--mesh --family")
-        nodes[name].await_line(let_in)
+    nodes = {name: site.join(name, *flags, script="--mesh --family") for name in "abc"}
     before = site.cluster.await_round(3)
-    assert {worker.address for worker in before.workers} == {site.hosts.address["a"]}
+    assert {worker.address for worker in before.workers} == {site.hosts.address[before.nodes[0]]}
+    victim = before.nodes[place]
     for node in nodes.values():
-        node.await_event("connected")
+        node.await_event("connected", round=before.number)
 
     site.hosts.cut(victim)
     cut_at = time.monotonic()
-    without = site.cluster.await_round(2, before)
+    without = site.cluster.await_round(2, before, [name for name in nodes if name != victim])
     print(f"re-formed {time.monotonic() - cut_at:.1f} s after the cut, with a lease of 2 s")  # noqa: T201 - a figure
-    survivors = [name for name in "abc" if name != victim]
-    assert without.nodes == survivors
-    assert {worker.address for worker in without.workers} == {site.hosts.address[survivors[0]]}
+    assert {worker.address for worker in without.workers} == {site.hosts.address[without.nodes[0]]}
     assert without.restarts == {0}
 
     nodes[victim].await_line("out of touch with the coordinator for 0.5 s")
@@ -90,9 +85,7 @@ def test_the_survivors_of_a_cut_cable_go_on_and_the_host_that_is_back_joins_them
         await_end(pid)
 
     site.hosts.mend(victim)
-    after = site.cluster.await_round(3, without)
-    assert after.nodes == [*survivors, victim]
-    assert after.restarts == {0}
+    assert site.cluster.await_round(3, without).restarts == {0}
     assert site.job()["restarts"] == {"used": 0, "max": 1, "window_s": None}
 
 

@@ -269,13 +269,17 @@ class Cluster:
             if sorted(workers) == list(range(workers[max(workers)].world_size)):
                 yield Round(number, tuple(workers[rank] for rank in sorted(workers)))
 
-    def await_round(self, world_size: int, after: Round | None = None) -> Round:
-        """Wait until all workers of a later round have started, and return the last such round."""
+    def await_round(self, world_size: int, after: Round | None = None, nodes: Sequence[str] = ()) -> Round:
+        """Wait until all workers of a later round have started, and return the last such round.
+
+        Where a lease is short, a busy machine may cost any node its place: the round to wait for is that of `nodes`.
+        """
         least = after.number if after else 0
 
         def look() -> Round | None:
             rounds = [round_ for round_ in self.rounds() if round_.number > least and len(round_.workers) == world_size]
-            return max(rounds, key=lambda round_: round_.number, default=None)
+            wanted = [round_ for round_ in rounds if not nodes or sorted(round_.nodes) == sorted(nodes)]
+            return max(wanted, key=lambda round_: round_.number, default=None)
 
         return wait_until(f"a round of {world_size} after {least} of job {self.job}", look)
 
