@@ -16,7 +16,8 @@ from coordinatord.core.rounds.state.member import Member
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.values.records import NodeLost, NodeReleased, Record, RoundFormed, RoundStopped, RunEnded
 from coordinatord.protocol.kept_state import KeptParts, KeptStep, Restoring, Resume
-from coordinatord.protocol.messages import Observed, Phase, Result
+from coordinatord.protocol.messages import Degraded, Desired, Observed, Phase, Refused, Result
+from nodeclient.core import events
 from tests.sim.invariants.checkpoint_waits import CheckpointWaitLaws
 from tests.sim.invariants.laws import Facts, Laws
 from tests.sim.invariants.part_sets import came_late, is_whole, ranks_of, shards_of
@@ -28,6 +29,7 @@ from tests.sim.workers import Round, Training
 
 if TYPE_CHECKING:  # the world imports its invariants
     from tests.sim.host import Host
+    from tests.sim.network import Session
 
 SETTLED_WITHIN_S = 10.0
 """The longest wait of a candidate: some tries for each copy, a heartbeat for each answer. Most take less than 2 s."""
@@ -86,6 +88,8 @@ class KeptStateLaws(Laws):
         """The last whole and protected step of each run, with the life of the coordinator, and its holders."""
         self._heard: dict[tuple[str, int], Observed] = {}
         """The last report of each node, by its incarnation."""
+        self._unread: dict[Host, list[Desired]] = {}
+        """The messages of the present session of each host that it has not read."""
         self._named: dict[Round, int] = {}
         """The step that all workers of a round were to keep before its end."""
         self._keep_named: dict[Round, dict[str, tuple[Host, KeptMemory]]] = {}
@@ -118,6 +122,19 @@ class KeptStateLaws(Laws):
             _, member = self.world.daemon.machine._sessions.get(event.session, (None, None))
             if member is not None:
                 self._heard[member.node, member.incarnation] = event.observed
+
+    def sent(self, session: Session, message: Desired | Degraded | Refused) -> None:
+        """Note a message that is on its way to a node."""
+        if self.world.scenario.keeps is not None and isinstance(message, Desired):
+            self._unread.setdefault(session.host, []).append(message)
+
+    def happens(self, host: Host, event: events.Event) -> None:
+        """Note that a node reads a message, or that those on their way are lost."""
+        unread = self._unread.get(host, [])
+        if isinstance(event, events.SessionOpened):
+            unread.clear()
+        elif isinstance(event, events.DesiredReceived) and event.desired in unread:
+            del unread[: unread.index(event.desired) + 1]
 
     def decided(self, records: Sequence[Record]) -> None:
         """Check the choice for a round, by what nodes have reported."""
@@ -324,7 +341,7 @@ class KeptStateLaws(Laws):
                     holder
                     for holder in self._holders(run.id, whole)
                     if holder[0].node in known_to_have
-                    and not _may_overwrite(holder[0], run.members[holder[0].node], whole)
+                    and not self._may_overwrite(holder[0], run.members[holder[0].node], whole)
                     and not came_late(known_to_have, holder[0].node)
                 ]
                 self._safe[run.id] = (self.world.daemon.life, whole, there)
@@ -440,6 +457,17 @@ class KeptStateLaws(Laws):
         runs = self.world.daemon.machine.jobs.values()
         self._lonely |= {run.id for run in runs if any(plan.uncopied for plan in kept_of(run).copies.plans.values())}
 
+    def _may_overwrite(self, host: Host, member: Member, at: KeptStep) -> bool:
+        """Whether a node does not know yet that it is to protect a step, or is about to read that it need not.
+
+        So it is where workers go on that were left behind, and where a round goes back to a step that was let go for a
+        newer one. If the step is overwritten, the next round cannot get it, and another step is chosen.
+        """
+        if any(message.protected is not None and at not in message.protected for message in self._unread.get(host, ())):
+            return True
+        goes_on = not member.durable.in_round and bool(host.workers.alive)
+        return goes_on and host.memory is not None and at not in host.memory.protected
+
     def judge_end(self) -> None:
         """Check that all workers that live have what they resume from, some time after the last fault."""
         for host in self.world.hosts.values():
@@ -456,17 +484,6 @@ class KeptStateLaws(Laws):
             if host.memory is not None
             and any((stored.run, stored.parts.at) == (run, at) for stored in host.memory.stored)
         ]
-
-
-def _may_overwrite(host: Host, member: Member, at: KeptStep) -> bool:
-    """Whether a node that was left behind has workers that go on, and does not know yet that it is to protect a step.
-
-    If they overwrite the step, the next round cannot get it, and another step is chosen.
-    """
-    memory = host.memory
-    return (
-        not member.durable.in_round and bool(host.workers.alive) and memory is not None and at not in memory.protected
-    )
 
 
 def _can_halt(report: Observed, key: Round) -> bool:
