@@ -1,6 +1,6 @@
 """Encodes messages between a worker and its nodeclient as packets of one JSON object each, and checks received ones.
 
-Standard library only. The receiver ends the connection after a packet that is malformed.
+Standard library only. The receiver ends the connection after a malformed packet.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class PacketCodec(Generic[Message]):
             case str() if self._nested is not None and kind == f"tuple[{self._nested.__name__}, ...]":
                 if isinstance(value, list) and len(value) <= self._nested_max:
                     return tuple(self._read(self._nested, item) for item in value)
-        raise ChannelError(f"{where} is not what it should be")
+        raise ChannelError(f"{where} is no valid {kind}")
 
 
 def last_that_fit(lines: Sequence[str]) -> tuple[str, ...]:

@@ -40,9 +40,9 @@ class ElasticCallback(Callback):
     """Reports each step, and has all workers save and end when the node of any of them asks for a stop."""
 
     def __init__(self, path: str | os.PathLike[str], ctx: Context | None = None, *, every_n_steps: int = 10) -> None:
-        """Save at `path` in a planned stop; whether there is one is checked every `every_n_steps` steps.
+        """Check every `every_n_steps` steps for a planned stop, and save at `path` then.
 
-        With a context, the state of each step is kept, and training resumes from that and not from a checkpoint.
+        With a context, the state of each step is kept, and training resumes from it instead of a checkpoint.
         """
         self.path = path
         self.ctx = ctx
@@ -51,7 +51,7 @@ class ElasticCallback(Callback):
         """The last step that is done."""
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Announce that steps will be reported: up to the first one the job counts as starting."""
+        """Announce that steps will be reported. Until the first one the job counts as starting."""
         del trainer, pl_module
         if stage == "fit":
             progress.announce()
@@ -66,7 +66,7 @@ class ElasticCallback(Callback):
             f"scheduler{number}": config.scheduler for number, config in enumerate(trainer.lr_scheduler_configs)
         }
         if self.ctx.keep(**objects) >= 0:
-            # Lightning would restore optimizers and loops from the checkpoint, which is older, after this.
+            # After this hook, Lightning would restore optimizers and loops from the checkpoint, which is older.
             trainer._checkpoint_connector._loaded_checkpoint.clear()  # noqa: SLF001 - there is no other way
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -123,15 +123,14 @@ class _Loops:
 
 
 def _correct_place(state: dict[str, Any], world_size: int) -> None:
-    """Have a stateful data loader begin its epoch anew where the state of Lightning's loops would mislead it.
+    """Drop the position of a stateful data loader where it is wrong, so that the loader begins its epoch anew.
 
-    After the last batch of an epoch, Lightning begins the next epoch with a loader that is still at its end, and so
-    without batches. With another number of workers the loader has another number of batches, and fails if more were
-    done.
+    After the last batch of an epoch, Lightning would begin the next epoch with a loader that is still at its end. With
+    another number of workers an epoch has another number of batches, and the loader would fail if more were done.
     """
     batches = state["epoch_loop.batch_progress"]
     if batches["is_last_batch"]:
-        # Lightning sets these to 0 if they are those of a whole epoch, which may have more batches now than before.
+        # Lightning begins a new epoch if as many batches are done as an epoch has now, which may be more than before.
         batches["current"] = dict.fromkeys(batches["current"], sys.maxsize)
     if batches["is_last_batch"] or state.get(WORLD_SIZE, world_size) != world_size:
         state["state_dict"].pop("combined_loader", None)

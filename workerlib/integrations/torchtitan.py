@@ -34,7 +34,7 @@ class ElasticTrainer(Trainer):
         """The configuration of torchtitan's own trainer; by this class torchtitan finds `ElasticTrainer`."""
 
     def __init__(self, config: Config) -> None:
-        """Announce that steps will be reported: up to the first one the job counts as starting."""
+        """Announce that steps will be reported. Until the first one the job counts as starting."""
         progress.announce()
         super().__init__(config)
 

@@ -26,7 +26,7 @@ class AgentChannel:
         self._socket.send(encode(message), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
     def report(self, message: Message) -> None:
-        """Send a message, and ignore an error: if nodeclient is gone, its workers are ended as well."""
+        """Send a message, and ignore errors: if nodeclient is gone, its workers are ended as well."""
         with suppress(OSError):
             self.send(message)
 

@@ -1,7 +1,7 @@
 """Saves the state of a step: the small state at its end, the big state when that is due or requested.
 
-The caller holds the lock of the state, see `keeper`. If a save fails, the answer to nodeclient has the reason. State
-that cannot be kept ends the saving, and never the training.
+The caller holds the lock of the state, see `keeper`. If a save fails, the answer to nodeclient has the reason. If state
+cannot be kept, saving ends and training goes on.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LOG = logging.getLogger("workerlib.keeping")
 
 
 class StepCommits:
-    """Knows which part of the state this rank has, and makes the commits of its steps."""
+    """Makes the commits of this rank's steps, which say which shard of the state it has."""
 
     def __init__(self, environment: WorkerEnvironment, tensors: Iterable[torch.Tensor]) -> None:
         """Find this rank's shard of the big tensors."""
@@ -46,7 +46,7 @@ class StepCommits:
         self.has_unique_state = environment.world_size == self.shards
         """Whether no other rank has this rank's state."""
         self.is_compared = self.has_unique_state or self.has_sharded
-        """Whether it is known if other ranks have the same state. Nothing is saved before."""
+        """Whether it is known that other ranks have the same state, or that they have not. Nothing is saved before."""
         self.is_requested = False
         """Whether the coordinator was asked to compare the states of all ranks."""
         self.answered = threading.Event()
@@ -60,7 +60,7 @@ class StepCommits:
 
     @property
     def requested(self) -> tuple[int, int]:
-        """The shard to request memory for, and the number of shards: before a comparison, ranks count as alike."""
+        """The shard to request memory for, and the number of shards. Before a comparison, all ranks count as alike."""
         return (self.shard, self.shards) if self.is_compared else (0, 1)
 
     @property
@@ -89,7 +89,7 @@ class StepCommits:
     def commit_of(self, step: int, flags: int = 0) -> Commit:
         """Return the commit of a step, without its length and serial.
 
-        The step that this round resumes from has the number of its own round, by which it may be in the arena already.
+        A commit of the step that this round resumes from names the round that did it: the arena may have it already.
         """
         environment, round_ = self._environment, self._environment.round
         if step == self._resumed_step and self._resumed_round is not None:
@@ -106,8 +106,8 @@ COMPARED_WITHIN_S = 5.0
 coordinator is back by then."""
 
 COMPARED_AFTER = 32
-"""The steps after which states are compared even if no change was seen, as of writes to `.data` or by a collective. A
-gradient scaler skips fewer steps at first: it begins at 2**16, and halves that with each."""
+"""The steps after which states are compared even if no change was seen: writes to `.data`, and those of a collective,
+are not seen. A gradient scaler skips fewer steps at first, since it begins at 2**16 and halves that at each."""
 
 
 @dataclass(slots=True)
@@ -195,7 +195,7 @@ class StepSaver:
     def attach(self, arena: Arena, *, lent: bool) -> None:
         """Use an arena from now on, and write the small state that waits for it.
 
-        A `lent` arena is only for the big state: its small states are those of a rank that has ended.
+        A `lent` arena takes only the big state: its small states are those of a rank that has ended.
         """
         with self._small.lock:
             self._generations.attach(arena)
@@ -258,7 +258,7 @@ class StepSaver:
             self.interval.raise_pause(DISK_SHARE * every_s)
 
     def end(self, *, in_step: bool) -> None:
-        """Record that training has ended, perhaps `in_step`: then the state is that of no step."""
+        """Record the end of training; `in_step` says that it came within a step, so that the state belongs to none."""
         if in_step:
             self.numbers.apply(StateEvent.TORN)
 
@@ -280,7 +280,7 @@ class StepSaver:
         After an optimizer's step only a forward with gradients counts, such as a second network's. An evaluation there
         contributes nothing, and if a rank dies in it, its state belongs to no step.
         """
-        # If a forward runs while parameters change, the other ranks may wait there for a rank that died.
+        # In a forward while parameters change, the other ranks may wait in a collective for a rank that died.
         self.role.saves_at_intervals |= in_step or self._generations.has_changed()
         if self._may_write_small and (with_gradients or (self._small.is_pending and not in_step)):
             self._write_pending()
@@ -312,8 +312,7 @@ class StepSaver:
             if not self._generations.record_step():
                 self.numbers.apply(StateEvent.TORN)
                 return False
-            # If ranks have collectives while parameters change, they may wait there for a rank that died, with no whole
-            # step to save.
+            # In collectives while parameters change, ranks may wait for a rank that died, without a whole step to save.
             self.role.saves_at_intervals = self.role.saves_at_intervals or (
                 self._is_trained and self._collectives_began()
             )
@@ -325,7 +324,7 @@ class StepSaver:
                 self._check_sizes(snapshot, now=not fits or self.memory.awaited or self._generations.has_changed_size())
             if self.role.saves_at_intervals and self.role.saves_big:
                 self._save_if_due()
-        except KeptStateError as error:  # no state is worth the end of a training
+        except KeptStateError as error:  # training goes on without kept state
             self._stop_keeping(str(error))
         return True
 
@@ -411,7 +410,7 @@ class StepSaver:
         if why := self.memory.obstacle():
             return why
         if self.commits.is_from_other_ranks(self.last_step):
-            return "no step was done since this round began, and what it began from is kept"
+            return "no step was done since this round began, and the step that it resumed from is kept"
         changed = self.role.saves_small and (
             self._generations.has_changed() or (not self._sees_changes and self._collectives_began())
         )

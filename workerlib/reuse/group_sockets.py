@@ -1,10 +1,10 @@
-"""Shuts down the connections of gloo's process groups, so that a collective fails in which a thread waits.
+"""Shuts down the connections of gloo's process groups, so that a thread that waits in a collective gets an error.
 
 gloo has no abort (torch 2.13: `abort` and `shutdown` of its groups do nothing), so a worker whose peer is stopped waits
-until the timeout. If its connection has nothing more to read, it fails within a millisecond. gloo does not show its
-descriptors. This module finds them: they are the connected TCP sockets that appear while a group is made, and that
-Python has not made. Connections that another native library makes just then are included by mistake. Listening sockets
-are left out, because gloo ends the process if one of them fails.
+until the timeout. If reads from its connection fail, it gets the error within a millisecond. gloo does not show its
+descriptors. This module finds them: they are the connected TCP sockets that appear while a group is made, except for
+those that Python makes. Connections that another native library makes just then are included by mistake. Listening
+sockets are left out, because gloo ends the process if one of them fails.
 
 No write of gloo may fail, here or at a peer: gloo would forget the operation, and its thread would wait until the
 timeout (torch 2.13, gloo/transport/tcp/pair.cc: `write` leaves EPIPE and ECONNRESET to the next read, and
@@ -51,7 +51,6 @@ class GroupSockets:
     """The connections of the process groups of one round. One thread makes groups, another one may shut them down."""
 
     def __init__(self) -> None:
-        """Begin with no connection."""
         self._inodes: set[str] = set()
         """The inodes of the connections."""
         self._shut: dict[str, socket.socket] = {}
@@ -59,9 +58,9 @@ class GroupSockets:
         self._before: set[str] | None = None
         """The inodes of the sockets before the group that is being made now; None if none is being made."""
         self._begun: list[weakref.ref[socket.socket]] = []
-        """The sockets that Python has begun to make while groups were made: they are the script's."""
+        """The script's sockets whose construction began while a group was made; some have no descriptor yet."""
         self._made: set[str] = set()
-        """The inodes of those that are made. They are kept, since an object may pass its descriptor on."""
+        """The inodes of the script's sockets that are made: an object loses its descriptor by `detach`."""
         self._original: Callable[..., None] | None = None
         """Python's `socket.socket.__init__`, while `_replacement` is in its place."""
         self._replacement: Any = None
@@ -84,10 +83,10 @@ class GroupSockets:
             self._before = None
 
     def _record_sockets_of_python(self) -> None:
-        """Record each socket that Python makes, in any thread, until `close`: they are the script's.
+        """Record each socket that Python makes, in any thread, until `close`: these are the script's.
 
-        That includes sockets made after the block of `gathering`: `accept` makes a Python object of a connection that
-        the kernel may have made within the block.
+        Sockets made after the block of `gathering` count too: the kernel may have accepted a connection within the
+        block, for which `accept` makes the object later.
         """
         if self._original is not None:
             return
@@ -111,11 +110,11 @@ class GroupSockets:
     def shut(self, side: int = socket.SHUT_RD) -> int:
         """Shut down one direction of the connections, so that reads fail; return how many were shut down.
 
-        With SHUT_RD the reads of this process fail. With SHUT_WR those of the peers fail, which is for a thread that is
-        out of its collective and writes no more.
+        With SHUT_RD the reads of this process fail. With SHUT_WR those of the peers fail; use it only when the thread
+        has left its collective, since gloo's writes must not fail.
 
-        Connections that are closed are left out, even if their descriptors are in use again. Within the block of
-        `gathering`, this shuts down the connections so far: call it again until the block is left.
+        Closed connections are left out, even if their descriptors are in use again. Within the block of `gathering`,
+        this shuts down the connections so far: call it again until the block is left.
         """
         before, shut_before = self._before, len(self._shut)
         sockets = _sockets()
