@@ -57,7 +57,6 @@ class Shown:
     """The messages of the coordinator that the user was shown, so that none is shown twice."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
         self._errors: set[str] = set()
         """The errors of this outage."""
         self._report: tuple[str, int] | None = None

@@ -47,7 +47,6 @@ class GroupEnding:
     """The end of the workers of one round. Times are in the agent's clock."""
 
     def __init__(self) -> None:
-        """Begin with workers that are not asked to end."""
         self.stage: EndStage | None = None
         """The present stage; None before the first one."""
         self.until: float | None = None

@@ -21,7 +21,7 @@ AGAIN_AFTER_S = 60.0
 the command costs little."""
 
 _RESULTS = {0: CheckResult.GOOD, 1: CheckResult.WARNING, 2: CheckResult.BAD}
-"""The exit codes of Nagios plugins, which Meta's `health_checks` (gpucm) has too. Each other one is `UNKNOWN`, as is 3
+"""The exit codes of Nagios plugins, which Meta's `health_checks` (gpucm) uses too. All others are `UNKNOWN`, as 3 is
 there: a check that cannot tell must not cost a host."""
 
 EXIT_CODES = {**{result: code for code, result in _RESULTS.items()}, CheckResult.UNKNOWN: 3}
@@ -38,20 +38,19 @@ _LEVELS = {
 
 
 class HealthChecks:
-    """The health checks of one node. Nothing waits for them: the last one counts."""
+    """The health checks of one node. Nothing waits for one to end: the last result counts."""
 
     def __init__(self, *, wanted: bool) -> None:
-        """Begin without a check."""
         self._wanted = wanted
         self._runs = False
         self._is_idle = True
         """Whether no process of a worker lived when the check began."""
         self._passed: HostFacts | None = None
-        """The facts of the last check that the built-in one passed: a GPU that is gone since stays gone."""
+        """The facts of the last built-in check that passed: a GPU that was there then must still be there."""
         self._failed: HostFacts | None = None
         """The facts of the last built-in check that failed; None if one has passed since."""
         self.last: HealthCheck | None = None
-        """The last one that has ended."""
+        """The last check that has ended."""
         self.again_at: float | None = None
         """When to check again if the node has no workers then; None if that is not needed."""
 
@@ -83,13 +82,13 @@ class HealthChecks:
 
     def _with_facts(self, result: CheckResult, text: str, facts: HostFacts) -> tuple[CheckResult, str]:
         """Return the worse result of the command and the built-in check, with the texts of all that is as bad."""
-        own, said = conclude(judge(facts, self._passed, is_idle=self._is_idle), facts)
-        if own in PASSES and self._failed and set(facts.unread) - set(self._failed.unread):
-            own = CheckResult.UNKNOWN  # what was bad may be so still, and cannot be read now
-        if own in PASSES:
+        builtin, said = conclude(judge(facts, self._passed, is_idle=self._is_idle), facts)
+        if builtin in PASSES and self._failed and set(facts.unread) - set(self._failed.unread):
+            builtin = CheckResult.UNKNOWN  # a fact that cannot be read any more may be the one that was bad
+        if builtin in PASSES:
             self._passed, self._failed = remembered(facts, self._passed), None
-        elif own is CheckResult.BAD:
+        elif builtin is CheckResult.BAD:
             self._failed = facts
-        worst = worst_of(result, own)
-        texts = (text if result is worst else "", f"built-in check: {said}" if own is worst and said else "")
+        worst = worst_of(result, builtin)
+        texts = (text if result is worst else "", f"built-in check: {said}" if builtin is worst and said else "")
         return worst, "; ".join(filter(None, texts))

@@ -13,7 +13,6 @@ class HostTests:
     """The tests of one host. One with another node runs while the coordinator wants it and no worker lives."""
 
     def __init__(self, *, checks_health: bool) -> None:
-        """Begin without a test."""
         self.checks = HealthChecks(wanted=checks_health)
         self._order: PairOrder | None = None
         self.last_pair: PairResult | None = None

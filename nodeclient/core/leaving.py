@@ -20,7 +20,6 @@ class LeaveSignals:
     """The signals that ask a node to leave. The second one leaves no time to save."""
 
     def __init__(self) -> None:
-        """Begin without a signal."""
         self._last: tuple[int, float] | None = None
         """The number of the last signal that counted, and when it came."""
 
@@ -36,7 +35,6 @@ class Leaving:
     """Whether and how one node leaves its job. Times are in the agent's clock."""
 
     def __init__(self) -> None:
-        """Begin with a node that does not leave."""
         self.signum: int | None = None
         """The signal that asked the node to leave, 0 if none did; None while it does not leave."""
         self.decide_by: float | None = None

@@ -4,7 +4,7 @@
        └──────────────────────────┴──────> FAILED
 
 Only one node, the committer, goes beyond WRITTEN: it makes the step whole, and then deletes older ones. The coordinator
-may give a step up in any stage. Then the attempt is over, and nothing that its thread still does is reported.
+may give up a step in any stage. Then the attempt is over, and its thread's further progress is not reported.
 """
 
 from __future__ import annotations
@@ -44,7 +44,6 @@ class PersistAttempt:
     """One attempt to carry out an order to write."""
 
     def __init__(self, run: str, order: PersistOrder) -> None:
-        """Begin to write a step of a run."""
         self.run = run
         self.name = str(order.attempt)
         """The attempt's part of file names."""
@@ -52,7 +51,7 @@ class PersistAttempt:
         """The last order for this attempt."""
         self.stage = Stage.WRITING
         self._bytes = self._bytes_before = 0
-        """The bytes that are written by now, and those that were when the present stage began."""
+        """The bytes written so far, and those written before the present stage."""
         self._problem = ""
         """Why the attempt failed, if it did."""
 
@@ -97,7 +96,7 @@ class PersistAttempt:
         return PersistReport(order.round, order.step, _REPORTED[self.stage], self._bytes, self._problem, order.attempt)
 
     def _go(self, stage: Stage, *before: Stage) -> None:
-        assert self.stage in before, f"{self.stage} leads not to {stage}"  # noqa: S101 - a mistake of the caller
+        assert self.stage in before, f"{self.stage} does not lead to {stage}"  # noqa: S101 - a mistake of the caller
         self.stage = stage
 
 

@@ -24,16 +24,18 @@ _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 def listening_address(advertised: str | None, *, standalone: bool) -> str:
-    """Return the address of this host at which other agents connect; empty if it may be any address.
+    """Return the address of this host to listen at for other agents; empty for all addresses.
 
-    They connect to the `advertised` address, or else to the one by which the coordinator knows this node. That is
-    loopback if all nodes are on one host, which a node knows only if it is `standalone`.
+    Agents connect to the `advertised` address, or else to the one by which the coordinator knows this node. That is
+    loopback if all nodes are on one host; a node knows that only if it is `standalone`.
     """
     if advertised is None:
         return LOOPBACK if standalone else ""
     if ipaddress.ip_address(advertised.partition("%")[0]).is_loopback:
         return advertised if standalone else ""  # agents of other hosts get another address
-    return advertised if interface_of(advertised) else ""  # perhaps that of a router, which forwards to this host
+    return (
+        advertised if interface_of(advertised) else ""
+    )  # else it may be that of a router, which forwards to this host
 
 
 def listening_socket(address: str, backlog: int) -> socket.socket:
@@ -57,7 +59,7 @@ class Acceptor:
         self._on_connection = on_connection
         self._loop = asyncio.get_running_loop()
         self._resuming: asyncio.TimerHandle | None = None
-        """The end of a pause; None without one."""
+        """The timer that ends a pause; None without a pause."""
         self._resume()
 
     def close(self) -> None:
@@ -88,7 +90,7 @@ class Acceptor:
 
 
 class PortReservation:
-    """A TCP port that the kernel does not choose for a process that asks for any free port, until `close`.
+    """A TCP port that the kernel gives to no process that asks for any free port, until `close`.
 
     A socket is bound to it with SO_REUSEADDR and does not listen. So the kernel never chooses the port for another
     process's bind to port 0 or for an outgoing connection. A process that asks for this very port with SO_REUSEADDR

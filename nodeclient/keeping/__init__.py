@@ -1,6 +1,6 @@
 """Training state that workers keep in memory of their node, so that later rounds resume from it.
 
-Other rooms call `state_keeper`, which carries out the agent's orders. `resources` has the objects that all modules
+Other packages call `state_keeper`, which carries out the agent's orders. `resources` has the objects that all modules
 share.
 
 - The channel: `worker_channel` has the connections to the workers of this node, and `round_workers` their reports.

@@ -1,4 +1,4 @@
-"""The objects that all modules of this room share: settings, memory, threads, tasks, callbacks and the disk."""
+"""The objects that all modules of this package share: settings, memory, threads, tasks, callbacks and the disk."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ class KeepResources(Struct, frozen=True):
         if withdraw(held.place, held.commit):
             commit = held.commit
             text = (
-                f"what was kept of rank {commit.rank} at step {commit.step} is not what was saved: its digest does not "
-                "match. It is not used; the memory of this host may be bad"
+                f"the kept state of rank {commit.rank} at step {commit.step} is damaged: its digest does not match. "
+                "It is not used; the memory of this host may be bad"
             )
             self.notify(Level.WARNING, text, "state_damaged")
             self.submit(KeptChanged())

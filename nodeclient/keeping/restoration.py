@@ -41,11 +41,11 @@ class FileSystemError(RestoreError):
 
 
 class DamagedError(RestoreError):
-    """A part on this node has other bytes than were saved."""
+    """A part on this node is damaged."""
 
     def __init__(self, held: Held) -> None:
         commit = held.commit
-        super().__init__(f"what this node kept of rank {commit.rank} at step {commit.step} is not what was saved")
+        super().__init__(f"the state of rank {commit.rank} at step {commit.step} is damaged in this node's memory")
         self.held = held
 
 
@@ -73,7 +73,7 @@ class ReadyParts:
         self.add(landed.commit, read_only(landed.owned.file), big=landed.is_generation, small=has_small)
 
     def close(self, arenas: Arenas) -> None:
-        """Close the descriptors, and drop what came from elsewhere and is not protected."""
+        """Close the descriptors, and drop the received parts that are not protected."""
         for _, file in self.parts:
             os.close(file)
         arenas.close(self.read)
@@ -106,7 +106,7 @@ class Restoration:
                     for wanted in source.parts:
                         for rank in wanted.each_rank:
                             group.create_task(self._get_rank(resume, source, rank, wanted))
-            # What came from other nodes is reported with the digests by which the coordinator compares it.
+            # Received parts are reported with the digests by which the coordinator compares them.
             computing = self._resources.compute_digests(Kind.BIG)
             await asyncio.shield(asyncio.gather(*map(asyncio.wrap_future, computing)))  # others may wait for it too
         except BaseExceptionGroup as errors:

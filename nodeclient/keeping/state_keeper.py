@@ -1,6 +1,6 @@
 """Keeps the state of this node's workers: carries out the agent's effects, and handles messages of the workers.
 
-Other rooms call this module.
+Other packages call this module.
 """
 
 from __future__ import annotations

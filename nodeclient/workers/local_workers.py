@@ -24,7 +24,7 @@ from nodeclient.workers.spawn import Spawn, WorkerCommand, spawn
 from nodeclient.workers.syscalls import pidfd_open
 
 POLL_S = 0.01
-"""The polling interval of the end of dismissed workers."""
+"""How often dismissed workers are polled for their end."""
 
 ContinueWorker = Callable[[int, int, int], None]
 """Makes a parked process enter a round; takes its local rank, and the descriptors of its stdout and stderr."""
@@ -167,7 +167,7 @@ class LocalWorkers:
         await self.sweep()
 
     def end_as(self, local_rank: int, exit_code: int) -> bool:
-        """Kill a worker, and report `exit_code`, that of its program; return whether the worker lived."""
+        """Kill a worker that outlives its program, and report the program's `exit_code`; return whether it lived."""
         for worker in self._workers.values():
             if worker.local_rank == local_rank and worker.exit_code() is None:
                 worker.ended_as = exit_code
@@ -223,7 +223,7 @@ class LocalWorkers:
         self._ended.append(worker)
 
     def _settle(self) -> None:
-        """Watch the rest of ended workers' process groups if it counts as the worker, else report the exits."""
+        """Report the exits of ended workers, but first watch the rest of a process group that counts as the worker."""
         ended, self._ended = self._ended, []
         left: dict[int, list[int]] = {worker.pid: [] for worker in ended}
         shells = set[int]()

@@ -1,8 +1,8 @@
 """Kept state on a disk: nodes write it in the background, and read it back when no node has it in memory any more.
 
-Other rooms call `persister`, with the user's `persist_settings`. It carries out the coordinator's orders to write, and
-`nodeclient.core.persist_attempt` has the stages of such a write. `steps_on_disk` scans the disk for steps, and
-`known_steps` has the results.
+Other packages call `persister`, with the user's `persist_settings`. It carries out the coordinator's orders to write,
+whose stages are in `nodeclient.core.persist_attempt`. `steps_on_disk` scans the disk for steps, and `known_steps` has
+the results.
 
 - The files: `step_folder` knows which files a step has, and when it is whole. `tensor_file` is the format of tensors,
   which stock torch reads too. `part_writer` writes parts out of memory of this node, and `part_reader` reads them back.

@@ -1,4 +1,4 @@
-"""The user's settings for kept state on a disk. Command lines import no other module of this room."""
+"""The user's settings for kept state on a disk. Command lines import no other module of this package."""
 
 from __future__ import annotations
 
@@ -25,6 +25,6 @@ class PersistSettings(Struct, frozen=True):
     offer: PersistOffer
     """The settings that the coordinator has to know."""
     command: str = ""
-    """The digest of the workers' command, by which two trainings are told apart; empty without a command."""
+    """The digest of the workers' command, which distinguishes two trainings; empty without a command."""
     named: bool = True
     """Whether the user has named the job. If so, another command may resume from its steps."""

@@ -1,7 +1,7 @@
-"""Writes steps to the disk as the coordinator orders. Other rooms call this module.
+"""Writes steps to the disk as the coordinator orders. Other packages call this module.
 
 A disk may be slow, full, broken or missing, and a network file system may hang for ever. So everything that touches the
-disk runs in daemon threads, and a hang shows in that no bytes are written or read.
+disk runs in daemon threads, and a thread that neither reads nor writes bytes for a while counts as hung.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class Persister:
         self, name: StepName, parts: list[tuple[Kind, Held]], progress: Progress, aborted: tuple[int, ...]
     ) -> None:
         """Write this node's parts, in a thread; delete them again if that fails or is given up."""
-        with suppress(OSError):  # without locks, the user was warned when the round began
+        with suppress(OSError):  # if it cannot be locked, the user was warned when the round began
             self._claim.acquire(name.run, CLAIM_WITHIN_S)
         step_folder.delete_attempts(self.steps.folder, name.run, aborted, progress)
         folder = step_folder.begin(self.steps.folder, name)

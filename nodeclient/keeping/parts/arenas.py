@@ -1,9 +1,9 @@
 """The memory in which the workers of a node keep state. It belongs to this process, so it outlives them.
 
 There is an arena for each local rank; `workerlib.contract.arena` has its layout. A worker of a later round gets the
-arena of its local rank again, with what is in it. If it needs a larger one, the older one stays until the new one has
-something whole. What came from other nodes for a round to resume from stays here as long as its step is protected: the
-node that had it may be gone, and the workers keep nothing before their first step.
+arena of its local rank again, with its contents. If it needs a larger one, the older one stays until the new one has a
+whole generation. A part that was received for a round to resume from stays as long as its step is protected: the node
+that sent it may be gone, and the workers save nothing before their first step.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ _CHUNK_BYTES = 16 << 20
 """The bytes that are allocated between two checks of the free memory, which other nodes on this host may take too."""
 
 _FOR_THREADS = 256_000_000
-"""The address space that kept state leaves to nodeclient. Without room for its stack, no thread starts."""
+"""The address space that kept state leaves to nodeclient, in which each new thread needs a stack."""
 
 COPIES = 2
-"""How many steps of another node's rank are copied: the protected one, and the next one that will be."""
+"""How many steps of another node's rank are copied: the protected one, and the candidate."""
 
 COPIES_WITH_DISK = 3
 """The same where nodes write to a disk, since a step that is being written is protected too."""
@@ -101,7 +101,7 @@ class Arenas:
         self._copies: dict[int, list[Owned]] = {}
         """Copies of what other nodes keep, by rank; the last one is in use."""
         self._received: dict[int, list[Owned]] = {}
-        """What came from other nodes for a round to resume from, by rank."""
+        """Parts that were received for a round to resume from, by rank."""
         self.run = ""
         """The run whose parts are held."""
         self._protected: dict[str, Collection[tuple[int, int]]] = {}
@@ -117,7 +117,7 @@ class Arenas:
     async def reserve(self, local_rank: int, sizes: ArenaSizes) -> int:
         """Return the file of an arena of at least these sizes for a local rank. Raises `NoMemoryError`.
 
-        What came from other nodes is dropped if there is no memory otherwise.
+        Copies and received parts are dropped if there is no memory otherwise.
         """
         owned = self._owned.get(local_rank, [])
         if owned and owned[-1].arena.sizes.holds(sizes):
@@ -177,7 +177,7 @@ class Arenas:
         sizes, copies = ArenaSizes.at_least(commit.length, 0), self._copies.get(commit.rank, [])
         if not copies or not copies[-1].arena.sizes.holds(sizes):
             size = HEADER_BYTES + self._places_of_copies * sizes.generation
-            copied = f"{self._places_of_copies} copies of what rank {commit.rank} has"
+            copied = f"{self._places_of_copies} copies of the state of rank {commit.rank}"
             demand = f"to keep {copied} takes {size_in_words(size)}"
             self.claim(size, demand)
             owned = await self._allocate(sizes, size, demand)
@@ -187,7 +187,7 @@ class Arenas:
         held = [(place, place.read()) for place in places]
         free = [(place, old) for place, old in held if old is None or not self.is_protected(old)]
         if not free:
-            raise NoMemoryError(f"all {self._places_of_copies} copies of what rank {commit.rank} has are still wanted")
+            raise NoMemoryError(f"all {self._places_of_copies} copies of the state of rank {commit.rank} are protected")
         place, _ = min(free, key=lambda entry: (0, 0) if entry[1] is None else (entry[1].round, entry[1].step))
         place.invalidate()
         return place
@@ -209,11 +209,11 @@ class Arenas:
             of_others.clear()
 
     def receive(self, rank: int, owned: Owned) -> None:
-        """Own the memory of a part of this rank, which came from another node, until `drop_received`."""
+        """Own the memory of a received part of this rank, until `drop_received`."""
         self._received.setdefault(rank, []).append(owned)
 
     def drop_received(self) -> None:
-        """Drop the parts that came from other nodes for a round to resume from, except for those of protected steps."""
+        """Drop the received parts, except for those of protected steps."""
         received, self._received = self._received, {}
         for rank, of_rank in received.items():
             for owned in of_rank:
@@ -273,7 +273,7 @@ class Arenas:
             self.give_back(owned.size)
 
     def held(self) -> Iterator[Held]:
-        """Return what all places hold that are whole."""
+        """Return the whole parts in all places."""
         return self._held_in(self._all())
 
     @staticmethod
@@ -288,7 +288,7 @@ class Arenas:
     def find(self, rank: int, round_number: int, step: int, kind: Kind) -> Held | None:
         """Return this part with its place; None if no place has it.
 
-        The small state may lie in a generation. One from after the step is preferred to one from within it.
+        A generation may hold the small state too. One from the end of the step is preferred to one from within it.
         """
         wanted, own = (rank, round_number, step), (owned for of_rank in self._owned.values() for owned in of_rank)
         candidates = [
@@ -348,7 +348,7 @@ class Arenas:
 def allocate(sizes: ArenaSizes, size: int, has_room: Callable[[int], bool]) -> int:
     """Return the file of a new arena, the first `size` bytes of which have memory. Raises `OSError`.
 
-    `has_room` returns whether the host has so many bytes more to spare, and is asked before each chunk.
+    `has_room` is called with the size of each chunk before it is allocated; it returns whether the host can spare that.
     """
     file = syscalls.memory_file(MEMORY_NAME)
     try:

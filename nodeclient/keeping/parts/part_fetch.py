@@ -84,7 +84,7 @@ def _receive_part(
 ) -> int:
     """Receive a part into memory; return the CRC that its holder has computed.
 
-    Raises `ValueError` if the bytes are not those that were saved.
+    Raises `ValueError` if the part was damaged, at the holder or on the way.
     """
     tag = exchange.data_tag()
     until = time.monotonic() + GRACE_S + len(memory) / RATE_MIN
@@ -95,7 +95,7 @@ def _receive_part(
         pace(len(chunk))
     crc = exchange.read_end(tag, _receive(connection, END_BYTES, until, given_up))
     if crc is None:
-        raise ValueError("what it holds is not what was saved")
+        raise ValueError("the part that it holds is damaged")
     return crc
 
 

@@ -58,7 +58,7 @@ def kinds_of(wanted: WantedParts) -> list[Kind]:
 
 
 class PartName(Struct, frozen=True):
-    """The name of a part among all that a node may hold."""
+    """Identifies a part among all that a node may hold."""
 
     run: str
     rank: int
@@ -71,7 +71,6 @@ class Exchange:
     """One exchange about one part, on either side: makes tags, and checks those of the other side."""
 
     def __init__(self, key: str, holder_nonce: bytes, request: bytes) -> None:
-        """Begin with the holder's nonce and the packed request."""
         self._key = key.encode()
         self._common = holder_nonce + request
 
@@ -87,7 +86,7 @@ class Exchange:
     def read_answer(self, data: bytes) -> Commit | None:
         """Return the control words of the part; None if the holder does not have it.
 
-        Raises `ValueError` for a false tag, and for numbers that no part can have.
+        Raises `ValueError` for a wrong tag, and for numbers that no part can have.
         """
         packed, tag = data[: _ANSWER.size], data[_ANSWER.size :]
         _check(tag, self._tag(b"answer", packed).digest())
@@ -115,7 +114,7 @@ class Exchange:
     def read_end(tag: hmac.HMAC, data: bytes) -> int | None:
         """Return the CRC of the data that `tag` was updated with; None if the holder found it damaged.
 
-        Raises `ValueError` for a false tag.
+        Raises `ValueError` for a wrong tag.
         """
         packed = data[: _END.size]
         tag.update(packed)
@@ -138,9 +137,9 @@ def read_request(packed: bytes, run: str) -> PartName | None:
     return PartName(run, rank, round_number, step, Kind(kind)) if digest == _digest(run) else None
 
 
-def _check(tag: bytes, right: bytes) -> None:
-    if not hmac.compare_digest(tag, right):
-        raise ValueError("a tag is false: this is not the node that holds the part, or what it sends was changed")
+def _check(tag: bytes, expected: bytes) -> None:
+    if not hmac.compare_digest(tag, expected):
+        raise ValueError("a tag is wrong: another node answers at this address, or the data was changed on the way")
 
 
 def _digest(run: str) -> bytes:

@@ -126,7 +126,7 @@ async def test_a_lack_of_memory_is_said_in_words_and_own_state_comes_first(tmp_p
             return "" if holding is None else holding.copy_problem
 
         await b.until(lambda: bool(problem()))
-        assert "there is no copy of node a here: to keep 2 copies of what rank 0 has takes 6.16 MB" in problem()
+        assert "there is no copy of node a here: to keep 2 copies of the state of rank 0 takes 6.16 MB" in problem()
         assert "--keep-memory is" in problem()
         want(b)
         assert problem() == ""

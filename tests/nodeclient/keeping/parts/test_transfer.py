@@ -186,7 +186,7 @@ async def test_a_bit_that_flips_in_memory_is_found_before_it_is_used_elsewhere(t
         worker = await holder(a)
         await a.damage(worker, 7)
         b.begin(2, a_resume(1, 7, a.source(wanted())))
-        assert "what it holds is not what was saved" in await failed(b)
+        assert "the part that it holds is damaged" in await failed(b)
         await a.until(lambda: KeptChanged() in a.events)
         holding = a.reported()
         assert not any(part.big for part in holding.parts), "its holder withdraws it"
@@ -290,7 +290,7 @@ async def test_a_bit_that_flips_on_the_wire_is_found(tmp_path: Path, place: int)
         async with between(a.source(wanted(small=False)), flip) as source:
             b.begin(2, a_resume(1, 7, source))
             problem = await failed(b)
-        assert "a tag is false" in problem or "broke off" in problem
+        assert "a tag is wrong" in problem or "broke off" in problem
 
 
 async def test_what_was_recorded_is_worth_nothing_later(tmp_path: Path) -> None:
@@ -312,7 +312,7 @@ async def test_what_was_recorded_is_worth_nothing_later(tmp_path: Path) -> None:
         assert len(recorded) > len(BIG)
         async with answering(replay) as port:
             b.begin(3, a_resume(1, 7, replace(a.source(wanted(small=False)), port=port)))
-            assert "a tag is false" in await failed(b)
+            assert "a tag is wrong" in await failed(b)
 
 
 def silent(reader: socket.socket) -> None:
