@@ -1,4 +1,4 @@
-"""Parses and formats the address of a coordinator, from a command line, a page's address or a leader's."""
+"""Parses and formats the address of a coordinator: of a command line, the URL of a page, or a leader's."""
 
 from __future__ import annotations
 

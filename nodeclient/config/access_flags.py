@@ -25,19 +25,19 @@ def add_access_flags(parser: SettingsParser) -> None:
         "--token-file FILE",
         "file with the token of the coordinator",
         _file,
-        by_default="NODECLIENT_TOKEN, the credential nodeclient-token of systemd, or what is in"
+        by_default="NODECLIENT_TOKEN, the credential nodeclient-token of systemd, or the files in"
         " ~/.config/coordinatord/tokens",
     )
     add(
         "--tls-ca FILE",
-        "authorities to trust, in PEM, where the coordinator has a certificate of an organisation",
+        "authorities to trust, in PEM, if one of them has signed the coordinator's certificate",
         _file,
         by_default="the key that the token names",
         dest="authorities",
     )
-    add("--tls-cert FILE", "certificate to show, in PEM, to a coordinator that wants one", _file, dest="certificate")
+    add("--tls-cert FILE", "client certificate, in PEM, for a coordinator that asks for one", _file, dest="certificate")
     add("--tls-key FILE", "its key, in PEM, without a password", _file, dest="key")
-    add("--insecure", "speak in the clear and show no token, to a coordinator that was started so too")
+    add("--insecure", "use neither TLS nor a token, as a coordinator with --insecure does")
 
 
 def read_access(

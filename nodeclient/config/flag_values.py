@@ -1,4 +1,4 @@
-"""Parses the value of a flag or a variable. Raises `argparse.ArgumentTypeError` with an example of a right value."""
+"""Parses the value of a flag or a variable. Raises `argparse.ArgumentTypeError` with an example of a valid value."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ RATE_MIN = 2_000_000
 """The lowest rate of transfers between agents, which abort a transfer at half this rate."""
 
 HANG_TIMEOUT_MIN = 1.0
-"""The shortest hang timeout. Detecting a hang takes two samples of the workers, and so more than a smaller number."""
+"""The shortest hang timeout: a hang shows in two samples of the workers, which take longer than a shorter one."""
 
 LAGGARD_FACTOR_MIN = 1.05
 """The smallest slowdown of a laggard. A drain costs a stop and a start, and a smaller delay may be chance."""

@@ -1,7 +1,7 @@
-"""The flags that all three command lines share; each sets their defaults, and adds its own flags.
+"""The flags that all three command lines share; each command line sets their defaults, and adds its own flags.
 
-Flags of torchrun have torchrun's names here, and take their default from the variable with the parser's own prefix.
-Other flags take it from `NODECLIENT_*` everywhere.
+torchrun's flags have torchrun's names here, and variables with the parser's own prefix. The variables of all other
+flags begin with `NODECLIENT_` in each command line.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ STOP_TIMEOUT_S = 30.0
 """The same default as torchrun's."""
 
 KEEP_SHARE = 0.25
-"""The default share of the memory for kept state. A model on GPUs has a state of a fraction of the host's memory, and
+"""The default share of the memory for kept state. The state of a model on GPUs is a fraction of the host's memory, and
 training on CPUs needs most of the memory itself."""
 
 
@@ -42,7 +42,7 @@ def add_size_flags(parser: SettingsParser, *, nodes: str, workers: str, workers_
     add("--nproc-per-node N|auto|gpu|cpu", "workers on this host", default=workers_default, by_default=workers)
     add(
         "--max-restarts N[/TIME]",
-        "worker failures the whole job survives; with a time, such as 3/6h, within that",
+        "worker failures that the whole job survives; 3/6h is 3 within any 6 hours",
         flag_values.restarts,
         default=(0, None),
         by_default="0",
@@ -87,7 +87,7 @@ def add_job_flags(parser: SettingsParser) -> None:
 
 
 def add_identity_flags(parser: SettingsParser) -> None:
-    """Add the flags that tell one node from the others."""
+    """Add the flags that identify this node."""
     parser.add_heading("which node this is")
     parser.add_setting(
         "--node-id ID",
@@ -107,7 +107,7 @@ def add_worker_flags(
 ) -> None:
     """Add the flags for starting workers, for their devices, and for the signals that end them.
 
-    The environment variables of two flags are arguments, because torchrun's names of them follow no rule.
+    The environment variables of two flags are arguments, because torchrun's names for them follow no rule.
     """
     parser.add_heading("how workers are started")
     add, add_own = parser.add_setting, partial(parser.add_setting, prefix=PREFIX)
@@ -216,7 +216,7 @@ def add_output_flags(parser: SettingsParser, *, template_variable: str) -> None:
     add_own("--log-rotations-kept N", "old files kept of each", flag_values.count, default=ROTATIONS_KEPT)
     add_own(
         "--log-keep N|all",
-        "rounds of the job whose files stay on this host, the last failed one beside them",
+        "rounds of the job whose files stay on this host, besides the last failed one",
         flag_values.rounds_kept,
         by_default="all",
     )
@@ -224,7 +224,7 @@ def add_output_flags(parser: SettingsParser, *, template_variable: str) -> None:
 
 def add_node_flags(parser: SettingsParser) -> None:
     """Add the flags without a counterpart in torchrun: access, topology, checks, log and times of a node."""
-    parser.add_heading("how the coordinator is spoken to")
+    parser.add_heading("connection to the coordinator")
     add_access_flags(parser)
     parser.add_heading("this node")
     add = partial(parser.add_setting, prefix=PREFIX)
@@ -235,7 +235,7 @@ def add_node_flags(parser: SettingsParser) -> None:
     )
     add(
         "--topology KEY",
-        "nodes with neighbouring keys (rack, switch) get neighbouring ranks, and copies lie under another key",
+        "nodes with neighbouring keys (rack, switch) get neighbouring ranks; copies of kept state go to another key",
         flag_values.topology,
         default="",
     )
@@ -246,7 +246,7 @@ def add_node_flags(parser: SettingsParser) -> None:
         array=shlex.join,
         default=(),
     )
-    add("--no-builtin-check", "leave out nodeclient's own check of GPUs, disks, clock and network at the same times")
+    add("--no-builtin-check", "skip nodeclient's own check of GPUs, disks, clock and network, made at the same times")
     parser.add_heading("nodeclient's own log")
     add("--log-level LEVEL", "debug, info, warning, error", str.lower, choices=LEVELS, default="info")
     add(

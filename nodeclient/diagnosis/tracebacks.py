@@ -17,10 +17,10 @@ from coordinatord.protocol.fields import MESSAGE_MAX
 from nodeclient.diagnosis.stderr_text import is_log_line, is_native_frame
 
 FOLLOWING_LINES_MAX = 20
-"""The most lines of its own that a program writes after its fatal error. If there are more, it continued."""
+"""How many lines of output may follow a fatal error. After more of them, the program has continued."""
 
 FOLLOWING_LINES_MAX_KILLED = 2
-"""The same for a program that a signal ended: an exception does not end Python with a signal."""
+"""The same for a program that a signal ended, which is rarely due to an exception: Python then exits with 1."""
 
 FOLDED_LINES_MAX = 6
 """The limit of an exception's text in lines: errors of NCCL have four, and more may be the program's next output."""
@@ -55,15 +55,15 @@ _NOT_FOUND = re.compile(
     r"(?:.*/[^/:]*|python[\d.]*): "
     r"((?:No module named|Error while finding module specification for|can't open file|can't find '__main__') .*)"
 )
-"""Python's line, after its own path, if it does not find the program."""
+"""Python's message, after its own path, when it does not find the program."""
 
 _HARMLESS = re.compile(
     r"Exception ignored (?:in|on)\b|Error in (?:atexit|sys\.)|--- Logging error ---|Task exception was never retrieved"
 )
 """A line above the traceback of an error that does not end a program."""
 _CONTINUING_THREAD = re.compile(r'  File "[^"]*multiprocessing/resource_sharer\.py", line \d+, in _serve')
-"""The first frame of a thread that continues after each error that it prints. It runs in each process of a DataLoader,
-and prints one when the worker of that process was killed."""
+"""The first frame of a thread that prints errors and continues. Each process of a DataLoader has one, which prints an
+error when the worker of that process was killed."""
 _ELSEWHERE = re.compile(r"Exception in thread\b|Process [\w-]+(?::\d+)*:$")
 """A line above the traceback of a thread or a child process, which may or may not have ended the program."""
 
@@ -75,7 +75,7 @@ _ADVICE_OF_CUDA = re.compile(
 
 
 class _ErrorOrigin(IntEnum):
-    """Where an error was raised, the most likely end of the program last."""
+    """Where an error was raised, in order of how likely it ended the program."""
 
     HARMLESS = 0
     """It does not end a program."""
@@ -121,7 +121,7 @@ def find(lines: Sequence[str], *, killed: bool) -> LoggedError | None:
 
 
 def repeated(lines: Sequence[str], trace: LoggedError) -> Iterator[range]:
-    """Yield the places of the same error before: a program may log an exception and then end because of it."""
+    """Yield the earlier places of the same error: a program may log an exception and then end because of it."""
     innermost = _innermost(lines, trace)
     for other in _traces(lines[: trace.first]):
         if _innermost(lines, other) == innermost:
@@ -217,7 +217,7 @@ def _read_not_found(lines: Sequence[str], header: int) -> LoggedError | None:
 
 
 def _innermost(lines: Sequence[str], trace: LoggedError) -> Sequence[str]:
-    """Return an exception with the frame that raised it, because the outer frames depend on the handler."""
+    """Return an exception with the frame that raised it: the outer frames depend on where it was caught."""
     frames = (at for at in range(trace.exception - 1, trace.first, -1) if _FRAME.match(lines[at]))
     return lines[next(frames, trace.first) : trace.exception + 1]
 

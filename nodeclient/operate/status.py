@@ -150,7 +150,7 @@ def _select_jobs(jobs: Sequence[JobStatus], ended_max: int | None) -> list[JobSt
 
 def _drain_lines(drains: Sequence[DrainedStatus], output: TerminalInfo, rows_max: int | None) -> list[str]:
     shown = list(drains) if rows_max is None or not output.is_terminal else drains[:DRAINS_MAX]
-    lines = [f"{mark.node}: {mark.reason.removeprefix(mark.node).strip() or 'drained'}" for mark in shown]
+    lines = [f"{drain.node}: {drain.reason.removeprefix(drain.node).strip() or 'drained'}" for drain in shown]
     if len(drains) > len(shown):
         lines.append(f"and {len(drains) - len(shown)} more are drained")
     return [line for text in lines for line in output.wrapped(text)]

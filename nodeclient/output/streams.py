@@ -133,7 +133,7 @@ class Prefixed(Sink):
         self._joiner = RowJoiner()
         self._cutter = LineCutter()
         self._overwrites = False
-        """Whether the last piece ended with a carriage return, so that the next one overwrites it."""
+        """Whether the last piece ended with a carriage return, so that the next piece overwrites it."""
         self._state = b""
         """The last unwritten state, if the output is no terminal."""
         self._show_at = 0.0
@@ -168,10 +168,7 @@ class Prefixed(Sink):
             self._terminal_writer.write_beginning(self, self._prefix, text)
 
     def end(self) -> None:
-        """Write the last line, without its end.
-
-        After the last end of a line a program may still switch modes of the terminal, as rich shows the cursor again.
-        """
+        """Write an unfinished last line, or the terminal modes after the last one: rich ends with showing the cursor."""
         line = self._cutter.take_unfinished().rstrip(b"\r")
         if not is_visible(line):
             self._terminal_writer.switch_modes(modes(line))

@@ -35,7 +35,7 @@ _ERASE_LINE = b"\r\x1b[K"
 """Carriage return, and erase to the end of the line (ECMA-48, EL)."""
 
 _READER_GONE = frozenset({errno.EPIPE, errno.EIO, errno.ECONNRESET})
-"""Errors of an output without a reader or a terminal, where nobody would see a warning."""
+"""The errors of an output whose reader or terminal is gone, so that nobody would see a warning."""
 
 _JOIN_BYTES = 4096
 """The size up to which writes are joined: one line of each of 64 workers is one write."""
@@ -52,7 +52,7 @@ class ByteQueue:
         self._warn = warn
         self._writer = open_writer(fd)
         self._is_file = stat.S_ISREG(os.fstat(fd).st_mode)
-        """Whether errors may be temporary, as for a file; a reader that is gone does not come back."""
+        """Whether it is a file, whose errors may be temporary. A reader that is gone does not come back."""
         self._queue: deque[bytes] = deque()
         self._written = 0
         """How many bytes of the first item in the queue are written."""

@@ -2,8 +2,8 @@
 
 Attempts are separated by pauses that grow and are random, so that a thousand nodes do not connect at the moment when a
 coordinator is back. After a session, the first attempt goes to the same coordinator, unless it fell silent or had not
-let the node in. Each further attempt goes to the next coordinator in the list. Only a leader that a standby names is
-tried at once.
+let the node in. Each further attempt goes to the next coordinator in the list. Without a pause, only a leader that a
+standby names is tried.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ CONNECT_WITHIN_S = 5.0
 """The timeout of an attempt: one lease, since a node that takes longer would be lost before its session began."""
 
 REACH_WITHIN_S = 1.0
-"""The timeout of a TCP connection if there is another coordinator to try. A host that is gone does not answer, and the
-kernel of a busy one still accepts connections."""
+"""The timeout of a TCP connection if there is another coordinator to try. A host that is gone does not answer, but even
+a busy one answers at once: its kernel accepts connections."""
 
 CLOSE_WITHIN_S = 0.5
 """How long to wait for the other side's close frame. A silent coordinator sends none, and must not delay the next
@@ -72,7 +72,7 @@ PAUSE_MOST_S = 1.0
 a restart of the daemon."""
 
 NEXT_ADDRESS_S = 0.25
-"""If a name has several addresses, each is tried so much later than the one before (RFC 8305, 5)."""
+"""The delay between the attempts at the several addresses of a name (RFC 8305, 5)."""
 
 TURNED_AWAY_MOST_S = 10.0
 """The longest pause if the coordinator has no place for this node until a person makes one, which takes minutes."""
@@ -104,8 +104,8 @@ CUT_SHORT = (HandshakeError, ConnectionError)
 """The errors of a node that connects in the clear to a coordinator that serves TLS."""
 
 UNPROVEN = (
-    "%s serves in the clear, so this node cannot verify which coordinator answers there, although it has a token: give"
-    " --token-file FILE, and it connects only to the coordinator of that token"
+    "%s serves in the clear, so this node cannot verify which coordinator answers there, although it has a token: with"
+    " --token-file FILE, it connects only to the coordinator of that token"
 )
 
 
@@ -134,7 +134,7 @@ class CoordinatorConnection:
         self._session: _CoordinatorSession | None = None
         self._why_closed = ""
         self._let_in = False
-        """Whether the coordinator has let the node in. If not, the next attempt does not follow at once."""
+        """Whether the coordinator has let the node in. If not, pauses grow."""
         self._turned_away = False
         """Whether the coordinator has no place for this node until a person or another node makes one."""
         self._leader: Endpoint | None = None
@@ -142,7 +142,7 @@ class CoordinatorConnection:
         self._timed_out = False
         """Whether the last attempt got no answer in time."""
         self._wrong_since: float | None = None
-        """The first of the last attempts that all failed because of a wrong token; None if the last one did not."""
+        """Since when all attempts have failed because of a wrong token; None if the last one did not."""
 
     def send(self, observed: Observed) -> None:
         """Send the state of the node if there is a connection. Otherwise the next `Join` carries it."""
@@ -204,7 +204,7 @@ class CoordinatorConnection:
     def _deny(self, reason: str, since: float | None, *, wrong: bool) -> str:
         """Report that a coordinator denies access, and return the reason.
 
-        If the token is `wrong`, it has been so in all attempts `since` then; None if this is the first one.
+        `since` is when attempts began to fail because of a `wrong` token; None if the attempt before did not.
         """
         now = asyncio.get_running_loop().time()
         since = now if since is None else since
@@ -295,7 +295,7 @@ class CoordinatorConnection:
             kinds = (Desired, Degraded, Refused, ReadLog, AskStacks, AskArrivals)
             received = decode(message, *kinds)
         except SchemaError as error:
-            return f"the coordinator sent what is no message: {error}"
+            return f"the coordinator sent a malformed message: {error}"
         if isinstance(received, Refused) and received.code is RefusalCode.VERSION:
             return received
         if isinstance(received, Refused):
@@ -395,7 +395,7 @@ def _describe(error: HandshakeError) -> str:
     if error.status == STANDBY_STATUS and (leader := leader_in(error.location)) is not None:
         return f" stands by: {leader} leads"
     if error.status == HTTPStatus.SERVICE_UNAVAILABLE:
-        return f" {clip(error.reason or 'cannot serve now: does it begin to lead, or end?')}"
+        return f" {clip(error.reason or 'cannot serve now: it may be starting or stopping')}"
     if error.status == HTTPStatus.BAD_REQUEST and error.reason:
         return f": {clip(error.reason)}"
     if error.status not in DENIALS:

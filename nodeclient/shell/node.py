@@ -159,10 +159,10 @@ class Node:
         """
         systemd = systemd or SystemdNotifier({}, os.getpid())
         extension = StopExtension(systemd.notify, max(self._config.stop_timeout_s, self._config.abort_timeout_s))
-        counted, loop, setup = LeaveSignals(), asyncio.get_running_loop(), self._setup
+        leave_signals, loop, setup = LeaveSignals(), asyncio.get_running_loop(), self._setup
         for signum in self._config.signals:
             if signal.getsignal(signum) is not signal.SIG_IGN:  # ignored signals stay ignored, as users of nohup expect
-                loop.add_signal_handler(signum, self._leave, signum, counted, extension)
+                loop.add_signal_handler(signum, self._leave, signum, leave_signals, extension)
         if self._config.preload:
             adopt_orphans()  # makes warm workers children of this process
         with reaping_orphans(partial(self._children, embedded)):
@@ -235,12 +235,11 @@ class Node:
         """Hand an event to the agent."""
         self._participation.events.submit(event)
 
-    def _leave(self, signum: int, counted: LeaveSignals, extension: StopExtension) -> None:
-        if not counted.counts(signum, self._now):
-            return
-        extension.begin()
-        self._leftovers.on_signal()
-        self.submit(LeaveRequested(signum))
+    def _leave(self, signum: int, signals: LeaveSignals, extension: StopExtension) -> None:
+        if signals.counts(signum, self._now):
+            extension.begin()
+            self._leftovers.on_signal()
+            self.submit(LeaveRequested(signum))
 
     # Effects out
 
@@ -286,7 +285,7 @@ class Node:
                 self._end(effect)
 
     async def _probe(self, probe: Probe) -> None:
-        # The head start counts from now: the node of rank 0 got the round at about the same time.
+        # The head start of rank 0's node begins now, since that node got the round at about the same time.
         result, _ = await asyncio.gather(
             probe_master(probe), self._setup.starter.delay_start(needed=probe.delays_start)
         )

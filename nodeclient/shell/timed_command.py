@@ -1,4 +1,4 @@
-"""Runs a command beside everything else, and kills it with its process group if it does not end in time."""
+"""Runs a command without blocking the event loop, and kills its process group if it does not end in time."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class CommandEnd(Struct, frozen=True):
         return ": ".join(filter(None, (self.problem, *self.lines[-1:])))
 
     def answer(self, kind: type[Answer]) -> Answer | None:
-        """Return its last line that is JSON of this kind: a command may answer and fail, or write more, as it ends."""
+        """Return the last line that is JSON of this kind, or None. The command may write more or fail after it."""
         for line in reversed(self.lines):
             with suppress(*ERRORS):
                 return json.decode(line, type=kind)
@@ -53,10 +53,9 @@ class CommandEnd(Struct, frozen=True):
 
 
 class TimedCommand:
-    """A command that runs at times. It has the mark of the nodeclient, so the guard kills it if the node ends first."""
+    """Runs one command at a time, with the mark of the nodeclient: if the node ends first, the guard kills it."""
 
     def __init__(self, mark: str) -> None:
-        """Run nothing yet."""
         self._mark = {MARK_VARIABLE: mark}
         self._ended: asyncio.Future[int] | None = None
         """The exit code of the last command; None before the first."""
@@ -66,7 +65,7 @@ class TimedCommand:
     async def run(self, command: WorkerCommand, within_s: float) -> CommandEnd:
         """Run a command, for `within_s` seconds at most; return how it ended.
 
-        A killed command may hang in a driver. It is left behind then, and no other one is started until it has ended.
+        A killed command may hang in a driver. This does not wait for it, and starts no other one until it has ended.
         """
         if self.pids:
             return CommandEnd(None, "the one before still hangs, although it was killed: see the kernel's log (dmesg)")
