@@ -172,7 +172,9 @@ def _systemd_sockets(systemd: SystemdNotifier) -> list[socket.socket]:
     try:
         passed = systemd.take_sockets()
     except OSError as error:
-        raise ListenError(f"systemd passed what is no socket ({error.strerror}): see coordinatord.socket") from error
+        raise ListenError(
+            f"systemd passed a descriptor that is no socket ({error.strerror}): see coordinatord.socket"
+        ) from error
     if passed:
         names = fields("sockets_passed", count=len(passed))
         log.info("systemd listens at the address in coordinatord.socket: --host and --port have no effect", extra=names)

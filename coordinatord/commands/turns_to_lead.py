@@ -42,7 +42,7 @@ RETRY_PAUSE_S = 2.0
 """How long a coordinator that failed to lead lets others lead before it retries."""
 
 CUT_OFF = "no node is heard any more, and this host's network may have failed"
-"""The reason why such a leader stands by."""
+"""Why a leader that was cut off stands by."""
 
 
 class CutOffError(LeadershipLostError):
@@ -56,12 +56,12 @@ Lead = Callable[[Store, Sequence[socket.socket], Candidate, SharedAccess], Await
 async def watch_for_cut_off(driver: Driver, roster: Roster) -> None:
     """Raise `CutOffError` once no node is heard, if etcd answers and another coordinator stands by.
 
-    To give up the lead costs nothing then. It cannot happen in a loop, because the next leader counts as cut off only
-    after nodes have reached it.
+    Giving up the lead costs nothing then. Leaders do not take turns without end, because the next one counts as cut off
+    only after nodes have reached it.
     """
     while not (is_cut_off(driver.machine.cluster) and roster.standbys and not roster.problem):  # noqa: ASYNC110 - silence is no event
         await asyncio.sleep(POLL_EVERY_S)
-    raise CutOffError(f"{CUT_OFF}: this coordinator stands by, so that one leads that nodes can reach")
+    raise CutOffError(f"{CUT_OFF}: this coordinator gives up the lead to one that nodes may reach")
 
 
 class TurnsToLead:
@@ -76,7 +76,7 @@ class TurnsToLead:
         ended: asyncio.Future[None],
         lead: Lead,
     ) -> None:
-        """Stand by with these parts, and call `lead` at each turn, until `ended` is done."""
+        """Call `lead` at each turn, until `ended` is done."""
         self._settings = settings
         self._shared = shared
         self._systemd = systemd
@@ -107,7 +107,7 @@ class TurnsToLead:
 
     async def _take_turn(self, gateway: Gateway, access: SharedAccess, listeners: Sequence[socket.socket]) -> None:
         """Stand by until this coordinator leads, and lead until it loses the lead or the program ends."""
-        candidate = Candidate(gateway, self._keys, self._described(listeners[0]), self._shared.lease_s)
+        candidate = Candidate(gateway, self._keys, self._roster_entry(listeners[0]), self._shared.lease_s)
         try:
             await self._stand_by(candidate, access, [listener.dup() for listener in listeners])
             if not self._ended.done():
@@ -191,8 +191,8 @@ class TurnsToLead:
         """Return why no coordinator leads; empty if that is not known."""
         return candidate.problem or (self._failure and f"this coordinator cannot lead: {self._failure}")
 
-    def _described(self, listener: socket.socket) -> Coordinatord:
-        """Return this coordinator's entry for the others and for nodes."""
+    def _roster_entry(self, listener: socket.socket) -> Coordinatord:
+        """Return the entry by which other coordinators and nodes find this one."""
         host = socket.gethostname()
         port = listener.getsockname()[1] or DEFAULT_PORT
         endpoint = self._shared.advertise or f"{host}:{port}"

@@ -13,8 +13,7 @@ from collections import deque
 from collections.abc import Callable
 
 UNREAD_BYTES_MAX = 1024 * 1024
-"""The most bytes of queued lines; later lines are dropped and counted. These are some ten thousand lines, as of a
-night."""
+"""The most bytes of queued lines; later lines are dropped and counted. A night has some ten thousand lines."""
 
 FLUSH_WITHIN_S = 2.0
 """How long the end of a program waits for a slow reader, which must not keep it alive."""

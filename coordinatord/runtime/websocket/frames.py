@@ -33,7 +33,7 @@ MASK_BYTES = 4
 
 
 class CloseCode(IntEnum):
-    """Why an end closes a WebSocket (RFC 6455, 7.4.1)."""
+    """Why an endpoint closes a WebSocket (RFC 6455, 7.4.1)."""
 
     NORMAL = 1000
     GOING_AWAY = 1001
@@ -70,7 +70,7 @@ def xored(payload: bytes, mask: bytes) -> bytes:
 
 
 class FrameReader:
-    """Decodes the bytes that arrive at one end, in pieces of any size."""
+    """Decodes the bytes that arrive at one endpoint, in pieces of any size."""
 
     __slots__ = ("_begun", "_kind", "_masked", "_most", "_pieces", "_wanted", "allowed", "error")
 

@@ -49,7 +49,7 @@ class StacksApi:
     async def _serve(self, request: web.Request) -> web.Response:
         job = request.match_info["job"]
         ranks = _ranks(request)
-        refusal = f"{READERS_MAX} others, the limit, are reading stacks already: try again later"
+        refusal = f"{READERS_MAX} others are reading stacks already, which is the limit: try again later"
         with self._readers.admit(READERS_MAX, refusal):
             run = await self._driver.written_run(job)
             if run is None:
@@ -71,7 +71,7 @@ class StacksApi:
         notes = [f"node {answer.source.node}: {answer.problem}" for answer in answers if answer.problem]
         if looks_again and hang is None and not notes:
             notes = [SLOW_WORK]
-        whole = StacksAnswer(
+        answer = StacksAnswer(
             job=job,
             run=run_id,
             round=number,
@@ -79,7 +79,7 @@ class StacksApi:
             groups=group_stacks(answered),
             notes=tuple(dict.fromkeys(notes)),
         )
-        return respond(request, whole)
+        return respond(request, answer)
 
 
 def _ranks(request: web.Request) -> tuple[range, ...]:

@@ -25,8 +25,8 @@ SAMPLES_PER_POINT = 4
 """The samples in each point of a series. The interval never exceeds `WINDOW_S`, over which the pace is the mean."""
 
 NODES_AT_ONCE = 1_000
-"""How many nodes are sampled without a pause: those of some 25 jobs, counted with `driver.JOB_COST`, take a
-millisecond."""
+"""How many nodes are sampled without a pause, which takes a millisecond. Each job counts as `driver.JOB_COST` more, so
+these are at most 25 jobs."""
 
 
 @dataclass(slots=True)
