@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-from msgspec import Struct
-
-from coordinatord.protocol.http.api import CoordinatorStatus
 from coordinatord.store.database import Database
 from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.history import History, StoredHistory
@@ -17,20 +14,8 @@ from coordinatord.store.interface import UnreadableStoreError
 from coordinatord.store.migrations import STEPS
 
 
-class SharedState(Struct, frozen=True):
-    """The content of a namespace."""
-
-    database: Database
-    size: int
-    """The bytes of all commits."""
-    leader: CoordinatorStatus | None
-    standbys: tuple[CoordinatorStatus, ...]
-    lease_s: float | None
-    """The remaining seconds of the leader's lease; None if no coordinator leads."""
-
-
-def read_shared_state(location: EtcdLocation) -> SharedState:
-    """Read a namespace. Raises `StoreError`."""
+def read_shared_state(location: EtcdLocation) -> tuple[Database, int, Coordinators]:
+    """Return the records of a namespace, the bytes of all commits, and the coordinators. Raises `StoreError`."""
     stored, coordinators = asyncio.run(_read(location))
     if stored.about.version != len(STEPS):
         raise UnreadableStoreError(
@@ -39,9 +24,7 @@ def read_shared_state(location: EtcdLocation) -> SharedState:
         )
     database = Database.in_memory()
     database.fill(stored.rows, stored.about.identity)
-    leader = None if coordinators.leader is None else coordinators.leader.status
-    standbys = tuple(standby.status for standby in coordinators.standbys)
-    return SharedState(database, stored.size, leader, standbys, coordinators.lease_s)
+    return database, stored.size, coordinators
 
 
 async def _read(location: EtcdLocation) -> tuple[StoredHistory, Coordinators]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from coordinatord.commands.json_output import StoredJob, StoredNode, StoredState, as_json
 from coordinatord.commands.offline_replay import counted, final_state, replay_drains, restarts_of
@@ -11,11 +12,13 @@ from coordinatord.config.state_flags import StateConfig
 from coordinatord.core.rounds.state.durable import DurableRun
 from coordinatord.core.shown.job_view import drained_view
 from coordinatord.protocol.exit_codes import ExitCode
-from coordinatord.protocol.http.api import CoordinatorStatus
 from coordinatord.runtime.local_time import local, moment
 from coordinatord.store.database import Database
 from coordinatord.store.directory import DATABASE
 from coordinatord.store.interface import StoreError
+
+if TYPE_CHECKING:
+    from coordinatord.store.etcd.roster import Coordinators
 
 
 def show(config: StateConfig) -> int:
@@ -26,26 +29,19 @@ def show(config: StateConfig) -> int:
     else:
         from coordinatord.commands.shared_state import read_shared_state  # noqa: PLC0415 - a directory needs no HTTP
 
-        shared = read_shared_state(source)
-        found = _stored_state(shared.database, str(source), shared.size, shared.leader, shared.standbys, shared.lease_s)
+        database, size, coordinators = read_shared_state(source)
+        found = _stored_state(database, str(source), size, coordinators)
     sys.stdout.write(f"{as_json(found) if config.json else _text(found)}\n")
     return ExitCode.OK
 
 
-def _stored_state(
-    database: Database,
-    where: str,
-    size: int,
-    leader: CoordinatorStatus | None = None,
-    standbys: tuple[CoordinatorStatus, ...] = (),
-    lease_s: float | None = None,
-) -> StoredState:
+def _stored_state(database: Database, where: str, size: int, shared: Coordinators | None = None) -> StoredState:
     last_runs = dict(database.runs())  # the last one of each job, since they are in order
     return StoredState(
         state_dir=where,
-        leader=leader,
-        standbys=standbys,
-        lease_s=lease_s,
+        leader=None if shared is None or shared.leader is None else shared.leader.status,
+        standbys=() if shared is None else tuple(standby.status for standby in shared.standbys),
+        lease_s=None if shared is None else shared.lease_s,
         version=database.version,
         bytes=size,
         records=database.count(),
