@@ -90,12 +90,6 @@ def test_a_coordinator_that_is_not_there_is_looked_for_until_the_join_timeout(se
         assert "see --coord and --join-timeout" in line
 
 
-def test_a_name_that_cannot_be_resolved_is_named() -> None:
-    code, line = join("no-such-host.invalid", "--join-timeout", "3")
-    assert code == 69
-    assert "the host name no-such-host.invalid cannot be resolved" in line
-
-
 def test_a_port_in_use_is_said_with_what_to_do(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])

@@ -21,7 +21,8 @@ from coordinatord.protocol.codec import encode
 from coordinatord.protocol.fields import HEARTBEAT_S_MIN
 from coordinatord.protocol.messages import Goal, Outcome, Result
 from tests.support.cluster import Cluster
-from tests.support.programs import BIN, TIMEOUT_S, Program, kill_quietly, wait_until
+from tests.support.programs import BIN, TIMEOUT_S, Program, kill_quietly
+from tests.support.screens import read_terminal
 from tests.support.strange_coordinator import WAIT, strange_coordinator
 
 pytestmark = pytest.mark.slow
@@ -47,19 +48,6 @@ def on_a_terminal(
     with Program(*around, *join, *flags, "--", *command, stdin=inputs, stdout=outputs, stderr=terminal) as node:
         os.close(terminal)
         yield node, controller
-
-
-def read_terminal(controller: int, pattern: str) -> str:
-    """Read what a program draws on its terminal until `pattern` is found in it."""
-    drawn = b""
-
-    def look() -> bool:
-        nonlocal drawn
-        drawn += os.read(controller, 65_536)
-        return re.search(pattern, drawn.decode(errors="replace")) is not None
-
-    wait_until(f"{pattern!r} on the terminal", look)
-    return drawn.decode()
 
 
 def test_on_a_terminal_one_live_line_counts_down(cluster: Cluster) -> None:
@@ -167,7 +155,7 @@ def test_workers_that_share_a_terminal_are_told_apart_by_prefix_and_colour(clust
     script = """
 import os, sys
 rank = os.environ["RANK"]
-for number in range(200): print("line", number, "of", rank, flush=True)
+for number in range(20): print("line", number, "of", rank, flush=True)
 for percent in range(0, 101, 10): os.write(2, b"\\r%d%%" % percent)
 sys.exit("isatty" if os.isatty(2) else 0)
 """
@@ -178,7 +166,7 @@ sys.exit("isatty" if os.isatty(2) else 0)
         for rank, colour in enumerate((36, 33, 32)):
             prefix = f"\x1b[{colour}m[rank {rank}]\x1b[0m "
             found = [line.rpartition(prefix)[2] for line in drawn.split("\r\n") if prefix in line]
-            assert [line for line in found if line.startswith("line")] == [f"line {n} of {rank}" for n in range(200)]
+            assert [line for line in found if line.startswith("line")] == [f"line {n} of {rank}" for n in range(20)]
             assert "100%" in found
         own = [line for line in drawn.split("\r\n") if "nodeclient: " in line]
         assert own

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.programs import BIN, TIMEOUT_S, Program, wait_until
+from tests.support.programs import BIN, TIMEOUT_S, Program
+from tests.support.screens import read_terminal
 
 pytestmark = pytest.mark.slow
 
@@ -82,21 +83,14 @@ def test_on_a_terminal_one_line_says_where_it_serves_in_words_that_can_be_used()
     daemon = Program(*command, stdout=terminal, stderr=terminal)
     os.close(terminal)
     try:
-        drawn = b""
-
-        def look() -> bool:
-            nonlocal drawn
-            drawn += os.read(controller, 65_536)
-            return b"--coord" in drawn
-
-        wait_until("the line that says where it serves", look)
-        found = re.search(rb"serves: open (\S+), or ask with nodeclient status --coord (\S+)\r\n", drawn)
-        assert found is not None
-        assert found[1].decode() == f"http://{found[2].decode()}/"
-        assert b"[::]" not in found[1]
+        serves = r"serves: open (\S+), or ask with nodeclient status --coord (\S+)\r\n"
+        drawn = read_terminal(controller, serves)
+        [(url, endpoint)] = re.findall(serves, drawn)
+        assert url == f"http://{endpoint}/"
+        assert "[::]" not in url
         daemon.process.terminate()
         assert daemon.wait() == 0
-        assert b"listening" not in drawn
+        assert "listening" not in drawn
     finally:
         daemon.close()
         os.close(controller)

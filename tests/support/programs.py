@@ -33,6 +33,9 @@ PAUSE = 3
 """Any other, such as a request or a program, is followed by a pause of so many times as long, whatever programs write
 meanwhile: the programs need the processor."""
 
+PAUSE_MOST_S = 5.0
+"""The longest pause: the machine may have stood still during the look."""
+
 LINES_SHOWN = 200
 """The lines of an output's end that are shown: they show what went wrong."""
 
@@ -71,7 +74,7 @@ def wait_until(what: str, look: Callable[[], Result | None], timeout_s: float = 
             with _output_changed:
                 _output_changed.wait(LOOK_AGAIN_S)
         else:
-            threading.Event().wait(max(LOOK_AGAIN_S, PAUSE * took_s))
+            threading.Event().wait(min(max(LOOK_AGAIN_S, PAUSE * took_s), PAUSE_MOST_S))
         looked_at = time.monotonic()
 
 

@@ -5,6 +5,7 @@ import fcntl
 import os
 import pty
 import re
+import select
 import struct
 import sys
 import termios
@@ -12,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from tests.support.programs import Program, clean_environ, wait_until
+from tests.support.programs import TIMEOUT_S, Program, clean_environ, wait_until
 
 _PIECE = re.compile(r"\x1b\[(?P<arguments>[?\d;]*)(?P<command>[A-Za-z])|(?P<control>[\r\n])|(?P<text>[^\x1b\r\n]+)")
 
@@ -25,6 +26,19 @@ fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 os.execv(sys.argv[1], sys.argv[1:])
 """
 """A wrapper that makes the terminal the program's own, so that keys, and another size, become signals."""
+
+
+def read_terminal(controller: int, pattern: str) -> str:
+    """Read what a program draws on its terminal until `pattern` is found in it.
+
+    It is read as it comes: what nobody takes from a program at its end for two seconds is lost.
+    """
+    drawn = ""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    while not re.search(pattern, drawn):
+        assert select.select([controller], [], [], TIMEOUT_S)[0], f"no {pattern!r} on the terminal, but {drawn!r}"
+        drawn += decoder.decode(os.read(controller, 65_536))
+    return drawn
 
 
 class Screen:

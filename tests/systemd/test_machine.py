@@ -214,10 +214,10 @@ def test_a_node_whose_event_loop_is_stuck_comes_back_and_rejoins(cluster: Cluste
 
 
 def test_stop_lets_the_workers_save_for_as_long_as_their_node_allows(cluster: Cluster) -> None:
-    with changed(cluster.beta, NODE, "TimeoutStopSec=1"):
+    with changed(cluster.beta, NODE, "TimeoutStopSec=4"):
         before = cluster.await_training()
         for machine in cluster.machines:
-            machine.write("/home/nodeclient/seconds-to-save", "2.5")
+            machine.write("/home/nodeclient/seconds-to-save", "5")
         cluster.beta.run("systemctl", "stop", NODE)
         for machine in cluster.machines:
             machine.path("/home/nodeclient/seconds-to-save").unlink()

@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 STEP_S = 0.02
@@ -31,11 +32,12 @@ def main() -> None:
     facts = {"pid": os.getpid(), "round": int(os.environ["COORDINATORD_ROUND"]), "world": os.environ["WORLD_SIZE"]}
     supervised = [name for name in os.environ if name.startswith(("NOTIFY_", "WATCHDOG_", "LISTEN_"))]
     other = meet(rank)
-    other.sendall(b".")
-    while other.recv(1):
-        write(f"now-{rank}", facts | {"supervised": supervised})
-        time.sleep(STEP_S)  # noqa: TID251 - it stands for work
+    with suppress(ConnectionError):
         other.sendall(b".")
+        while other.recv(1):
+            write(f"now-{rank}", facts | {"supervised": supervised})
+            time.sleep(STEP_S)  # noqa: TID251 - it stands for work
+            other.sendall(b".")
     while True:
         signal.sigtimedwait([], 0.1)  # a signal may come just before a pause, and is not handled then
 
