@@ -28,7 +28,7 @@ class Training:
     def __init__(self, folder: Path, nodes: str = "abc", least: int = 2, flags: tuple[str, ...] = ()) -> None:
         self.notes = folder / "notes"
         self.notes.mkdir()
-        self.coordinator = Coordinator("--settle", "10", "--heartbeat", "0.5", state_dir=folder)
+        self.coordinator = Coordinator("--settle", "10", state_dir=folder)
         self.cluster = Cluster(self.coordinator, "copies")
         command = (sys.executable, "-m", "tests.support.kept_program", "fsdp", str(self.notes), str(FOREVER))
         shape = ("--nnodes", f"{least}:{len(nodes)}", "--max-restarts", "9", *WARM, *flags)

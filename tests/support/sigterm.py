@@ -54,7 +54,7 @@ def play(
     notes, disk = folder / "notes", folder / "disk"
     notes.mkdir(parents=True)
     with (
-        Coordinator("--settle", "10", "--heartbeat", "0.5", state_dir=folder) as coordinator,
+        Coordinator("--settle", "10", state_dir=folder) as coordinator,
         Cluster(coordinator, JOB) as cluster,
     ):
         command = (sys.executable, "-m", "tests.support.sigterm_program", kind, moment, str(notes), str(LAST))
