@@ -241,5 +241,5 @@ class Terminal:
             last.close()
 
     def draw(self, text: str) -> None:
-        """Redraw the live line; the next output erases it."""
+        """Redraw the live line, which the next output erases; an empty text erases it."""
         self._pump.post(lambda: self._terminal_writer.draw_live(b"", text.encode(errors="replace")))

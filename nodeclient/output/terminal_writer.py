@@ -189,7 +189,10 @@ class TerminalWriter(ByteQueue):
             self.put(self._fresh_line())
 
     def draw_live(self, prefix: bytes, text: bytes) -> None:
-        """Draw a line that the next output erases; nothing is drawn if the terminal is too slow."""
+        """Draw a line that the next output erases, or erase it; nothing is drawn if the terminal is too slow."""
+        if not (prefix or text):
+            self.put(self._clear_live())
+            return
         if self.size > LIVE_BYTES_MAX or self.broken:
             return
         # Only one row can be erased. The last column stays free, or the cursor would wrap.

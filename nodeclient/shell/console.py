@@ -40,7 +40,7 @@ class TerminalLines(Protocol):
         """Write lines above the live line; `text` lacks the last line's end."""
 
     def draw(self, text: str) -> None:
-        """Draw the live line anew."""
+        """Draw the live line anew; an empty text erases it."""
 
 
 class Console:
@@ -67,6 +67,9 @@ class Console:
     def notify(self, level: Level, text: str, event: str, **more: object) -> None:
         """Write one log line, and erase the live line; `more` are fields for machines only."""
         self._log(_LEVELS[level], text, event, **(more if self._for_machines else {}))
+        if self._waiting is not None:  # the level of this line is not written
+            self._forget_wait()
+            self._terminal.draw("")
 
     def show(self, report: Report, seen_at: datetime) -> None:
         """Show why a round failed, in a block of lines, or in one log line for machines."""

@@ -144,6 +144,7 @@ async def test_log_lines_and_the_live_line_begin_on_a_line_of_their_own(fifo: Pa
         await asyncio.to_thread(fifo.write_text, "go")
         await stage.ended()
         terminal.draw("w" * 200)
+        terminal.draw("")
         terminal.write_lines("last words")
     drawn = stage.stderr.finish()
     erase = b"\r\x1b[K"

@@ -65,6 +65,15 @@ def test_on_a_terminal_what_is_waited_for_is_drawn_and_elsewhere_it_is_a_line() 
     assert file.lines[0].endswith("INFO    nodeclient: waiting for nodes (for at most 65 s) job=j node=a")
 
 
+def test_what_is_waited_for_no_more_is_erased_also_by_a_line_that_is_not_written() -> None:
+    screen = Screen(is_live=True)
+    console = a_console("text", screen, level="error")
+    console.wait(Waiting("waiting for nodes", None), 0.0)
+    console.notify(Level.INFO, "starting round 1", "round_starting")
+    assert (screen.drawn, screen.lines) == (["waiting for nodes", ""], [])
+    assert not console.redraw(1.0), "workers write there now"
+
+
 def test_where_the_workers_go_on_meanwhile_it_says_when_they_stop() -> None:
     live, file = Screen(is_live=True), Screen(is_live=False)
     looking = Waiting("looking for the coordinator: no answer", 298.0, working=True)
