@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from nodeclient.core.events import Diagnosis, Event, WorkerExited
+from nodeclient.output.output import ANSWER_WITHIN_S
 from nodeclient.workers import exit_reporter
 from nodeclient.workers.exit_reporter import Diagnose, ExitReporter
 
@@ -91,6 +92,10 @@ async def test_in_a_stop_without_a_failure_nothing_is_worth_a_diagnosis() -> Non
         kept.record_exit(0, 3, pid=7)
         await kept.await_reported()
     assert facts(events) == [(0, 3, "")]
+
+
+def test_where_the_last_output_does_not_come_in_time_the_error_file_is_still_read() -> None:
+    assert exit_reporter.DIAGNOSED_WITHIN_S >= 2 * ANSWER_WITHIN_S
 
 
 async def test_a_diagnosis_that_hangs_keeps_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
