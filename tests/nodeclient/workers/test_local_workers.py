@@ -191,7 +191,7 @@ async def test_all_that_a_worker_has_left_behind_lives_on(group: Group, tmp_path
 
 
 async def test_what_is_left_of_a_worker_that_was_reaped_long_ago_is_found(group: Group) -> None:
-    group.start("setsid sh -c 'echo $$ > $FIFO; exec sleep 1000' & read pid < $FIFO; echo $pid > $FIFO", "sleep 1000")
+    group.start("echo $(setsid sh -c 'sleep 1000 > /dev/null & echo $!') > $FIFO", "sleep 1000")
     daemon = int(await group.line())
     assert await group.exits.get() == (0, 0)
     await group.workers.sweep()

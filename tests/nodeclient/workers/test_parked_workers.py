@@ -17,8 +17,9 @@ from tests.support.programs import TIMEOUT_S
 pytestmark = [pytest.mark.timeout(TIMEOUT_S), pytest.mark.slow]
 
 
-WITH_DAEMON = "(setsid sh -c 'echo $$ > {fifo}; exec sleep 1000' &); exec sleep 1000"
-"""A worker that starts a process which is not its child for long, as some loggers do, and writes its number."""
+WITH_DAEMON = "echo $(setsid sh -c 'sleep 1000 > /dev/null & echo $!') > {fifo}; exec sleep 1000"
+"""A worker that starts a process which is not its child, as some loggers do, and writes its number once no other process
+of it is left."""
 
 
 class TwoWorkers:
