@@ -16,8 +16,9 @@ from coordinatord.protocol.fields import CONSEQUENCES_MAX
 from nodeclient.core.events import CollectiveFailed, Diagnosis, Event, WorkerExited, WorkerLeft
 
 DIAGNOSED_WITHIN_S = 3.0
-"""The timeout of a diagnosis, which takes milliseconds. If it hangs, it must not delay the end of the other workers. The
-last output takes up to `output.ANSWER_WITHIN_S` of it, after which the error file and the kernel's counters are read."""
+"""The timeout of a diagnosis, which takes milliseconds. If it hangs, it must not delay the end of the other workers.
+
+The last output takes up to `output.ANSWER_WITHIN_S` of it; then the error file and the kernel's counters are read."""
 
 _SIGNALS_FROM = 128
 """The lowest exit code by which a shell reports a signal."""

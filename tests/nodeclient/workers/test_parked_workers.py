@@ -18,8 +18,8 @@ pytestmark = [pytest.mark.timeout(TIMEOUT_S), pytest.mark.slow]
 
 
 WITH_DAEMON = "echo $(setsid sh -c 'sleep 1000 > /dev/null & echo $!') > {fifo}; exec sleep 1000"
-"""A worker that starts a process which is not its child, as some loggers do, and writes its number once no other process
-of it is left."""
+"""A worker that starts a process which is not its child, as some loggers do, and writes its number once all others that
+it took have ended."""
 
 
 class TwoWorkers:
