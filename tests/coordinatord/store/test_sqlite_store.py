@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from coordinatord.store import database
 from coordinatord.store.database import Database
 from coordinatord.store.directory import DATABASE
 from coordinatord.store.interface import StoreError, UnreadableStoreError
@@ -14,6 +15,7 @@ from coordinatord.store.memory_store import MemoryStore
 from coordinatord.store.migrations import STEPS
 from coordinatord.store.sqlite_store import SqliteStore
 from tests.support.histories import a_forgetting, a_join_of, an_opening, made_at, set_clock_since
+from tests.support.programs import TIMEOUT_S
 
 
 async def test_what_is_read_ahead_is_loaded_once_and_then_read_anew(tmp_path: Path) -> None:
@@ -63,7 +65,10 @@ async def test_damage_that_is_met_ahead_is_told_by_the_load(tmp_path: Path) -> N
     await store.close()
 
 
-async def test_the_event_loop_goes_on_while_the_disk_is_waited_for(tmp_path: Path) -> None:
+async def test_the_event_loop_goes_on_while_the_disk_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "BUSY_S", TIMEOUT_S)
     store = SqliteStore.open(tmp_path)
     await store.append(made_at(1.0, an_opening()))
     with closing(sqlite3.connect(tmp_path / DATABASE, isolation_level=None)) as other:

@@ -28,9 +28,17 @@ from nodeclient.shell import coordinator_connection, join_attempts
 from nodeclient.shell.coordinator_connection import CoordinatorConnection, pause_after
 from tests.support.builders import a_join, a_spec
 from tests.support.canned_http import canned, stands_by
+from tests.support.programs import TIMEOUT_S
 from tests.support.raw_session import until
 from tests.support.secured import secured
 from tests.support.strange_coordinator import WAIT, strange_coordinator
+
+
+@pytest.fixture(autouse=True)
+def _no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Try no other coordinator because this machine is busy."""
+    monkeypatch.setattr(coordinator_connection, "REACH_WITHIN_S", TIMEOUT_S)
+    monkeypatch.setattr(coordinator_connection, "CONNECT_WITHIN_S", TIMEOUT_S)
 
 
 def refusals(heard: Sequence[Event]) -> list[Refused]:

@@ -25,6 +25,13 @@ ROUND = LogPaths("job", "e-1", 1)
 WANTED = ReadLog(1, "e-1", 1, 0, LogStream.STDOUT, None, last_bytes=LOG_BYTES_MAX, last_lines=None, follow=False)
 
 
+@pytest.fixture(autouse=True)
+def _no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for the disk of a busy machine, and take no reader for gone that only waits for a processor."""
+    monkeypatch.setattr(log_service, "SETTLE_S", TIMEOUT_S)
+    monkeypatch.setattr(log_service, "FOLLOWED_WITHIN_S", TIMEOUT_S)
+
+
 def a_service(log_dir: Path | None, *, keep: int | None = None) -> LogService:
     def fail(error: Exception) -> None:
         raise error
