@@ -12,8 +12,6 @@ from nodeclient.host.addresses import host_id
 
 pytestmark = pytest.mark.slow
 
-pytestmark = pytest.mark.slow
-
 
 def _python(expression: str, *wrapper: str) -> str:
     program = f"from nodeclient.host.addresses import *; print({expression})"

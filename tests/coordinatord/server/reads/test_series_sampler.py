@@ -34,7 +34,7 @@ async def test_the_page_is_sent_how_a_job_has_been(start: Start) -> None:
                 pass
         assert now["revision"] > before["revision"], "there is a new event"
         series = now["series"]
-        assert series["upto_s"] == pytest.approx(now["status"]["opened_s"], abs=0.1)
+        assert series["upto_s"] >= now["status"]["opened_s"] - 0.01, "it goes up to the state"
         assert len(series["training_s"]) == len(series["restarts"]) == len(series["steps_per_s"])
 
 
