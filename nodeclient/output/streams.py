@@ -168,7 +168,7 @@ class Prefixed(Sink):
             self._terminal_writer.write_beginning(self, self._prefix, text)
 
     def end(self) -> None:
-        """Write an unfinished last line, or the terminal modes after the last one: rich ends with showing the cursor."""
+        """Write an unfinished last line, or else the terminal modes after the last line: rich shows the cursor."""
         line = self._cutter.take_unfinished().rstrip(b"\r")
         if not is_visible(line):
             self._terminal_writer.switch_modes(modes(line))

@@ -142,7 +142,7 @@ class CoordinatorConnection:
         self._timed_out = False
         """Whether the last attempt got no answer in time."""
         self._wrong_since: float | None = None
-        """Since when all attempts have failed because of a wrong token; None if the last one did not."""
+        """When the attempts began to fail because of a wrong token; None if the last one did not."""
 
     def send(self, observed: Observed) -> None:
         """Send the state of the node if there is a connection. Otherwise the next `Join` carries it."""
