@@ -48,16 +48,16 @@ def test_design_shows_the_table_of_a_node_with_the_phases_in_which_the_same_is_d
     )
 
 
-def test_the_table_of_rooms_has_all_packages_and_no_other() -> None:
-    table = DESIGN.read_text().split("## The rooms, and who may know whom")[1].split("\n## ")[0]
-    rooms = set(re.findall(r"^\| `([\w/]+)` \|", table, re.MULTILINE))
+def test_the_table_of_packages_has_all_and_no_other() -> None:
+    table = DESIGN.read_text().split("## The packages, and which may import which")[1].split("\n## ")[0]
+    listed = set(re.findall(r"^\| `([\w/]+)` \|", table, re.MULTILINE))
     packages = {
         str(file.parent.relative_to(ROOT))
         for package in ("coordinatord", "nodeclient", "workerlib")
         for file in (ROOT / package).rglob("__init__.py")
     }
-    within = {package for package in packages - rooms for room in rooms if package.startswith(f"{room}/")}
-    assert rooms == packages - within - {"coordinatord", "nodeclient"}
+    within = {package for package in packages - listed for other in listed if package.startswith(f"{other}/")}
+    assert listed == packages - within - {"coordinatord", "nodeclient"}
 
 
 def test_the_table_of_tests_has_all_folders_of_tests() -> None:

@@ -1,4 +1,4 @@
-"""Everything lies in its room and has a name of its own."""
+"""Everything lies in its package and has a name of its own."""
 
 import ast
 from collections import Counter
@@ -12,11 +12,11 @@ from tests.support.source import Source
 PACKAGES = {("coordinatord",), ("nodeclient",), ("workerlib",)}
 
 
-def test_the_folders_of_tests_mirror_the_rooms(tree: list[Source]) -> None:
+def test_the_folders_of_tests_mirror_the_packages(tree: list[Source]) -> None:
     tests = {source.path.parent for source in tree if source.is_test and source.path.name.startswith("test_")}
     folders = {folder.relative_to("tests") for folder in tests}
-    rooms = {source.path.parent for source in tree if source.is_python}
-    assert {folder for folder in folders if folder.parts[:1] in PACKAGES} - rooms == set()
+    packages = {source.path.parent for source in tree if source.is_python}
+    assert {folder for folder in folders if folder.parts[:1] in PACKAGES} - packages == set()
 
 
 MIRRORS = {"cli", "effects", "events", "table", "Effect", "Event", "Tick"}
@@ -34,9 +34,9 @@ def test_no_module_and_no_class_has_the_name_of_another(tree: list[Source]) -> N
 
 CORE = {"rounds", "keeping", "watching", "shown", "machine", "journal"}
 
-COORDINATORD_ROOMS = {"commands", "config", "core", "hints", "protocol", "runtime", "security", "server", "store"}
+COORDINATORD_PACKAGES = {"commands", "config", "core", "hints", "protocol", "runtime", "security", "server", "store"}
 
-NODECLIENT_ROOMS = {
+NODECLIENT_PACKAGES = {
     "access",
     "config",
     "core",
@@ -59,11 +59,11 @@ NODECLIENT_ROOMS = {
         ("coordinatord/core", CORE),
         ("coordinatord/core/rounds", {*chain(*KERNEL_FLOORS), *KERNEL_EDGES}),
         ("coordinatord/server", {*chain(*SERVER_FLOORS)}),
-        ("coordinatord", COORDINATORD_ROOMS | {"cli"}),
-        ("nodeclient", NODECLIENT_ROOMS | {"cli"}),
+        ("coordinatord", COORDINATORD_PACKAGES | {"cli"}),
+        ("nodeclient", NODECLIENT_PACKAGES | {"cli"}),
     ],
 )
-def test_nothing_lies_beside_the_rooms(folder: str, names: set[str], tree: list[Source]) -> None:
+def test_nothing_lies_beside_the_packages(folder: str, names: set[str], tree: list[Source]) -> None:
     within = [source.path.relative_to(folder) for source in tree if source.is_python and source.is_in(folder)]
     assert {path.parts[0].removesuffix(".py") for path in within} - {"__init__", "__main__"} == names
 
@@ -108,7 +108,7 @@ def fields_in(node: ast.ClassDef) -> set[str]:
     return set_in_init | (declared if "dataclass" in decorators else set())
 
 
-def test_no_modules_and_no_rooms_import_each_other_in_a_circle(tree: list[Source]) -> None:
+def test_no_modules_and_no_packages_import_each_other_in_a_circle(tree: list[Source]) -> None:
     own = [source for source in tree if source.is_in("coordinatord", "nodeclient", "workerlib")]
     circles = {folder: cycle_among(imports) for folder, imports in neighbours(own).items()}
     assert {folder: circle for folder, circle in circles.items() if circle} == {}

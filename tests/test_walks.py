@@ -1,4 +1,4 @@
-"""DESIGN.md prints the walks that real events take through the pure rooms of the two machines.
+"""DESIGN.md prints the walks that real events take through the pure packages of the two machines.
 
 `pytest --rewrite` prints them anew.
 """

@@ -37,13 +37,13 @@ PURE_STDLIB = frozenset(
 )
 """Modules, and names out of modules, that depend on nothing but their arguments."""
 
-PURE_ROOMS = {
+PURE_PACKAGES = {
     "coordinatord/core": ("coordinatord.core", "coordinatord.hints", "coordinatord.protocol", "msgspec"),
     "coordinatord/hints": ("coordinatord.hints", "coordinatord.protocol", "msgspec"),
     "coordinatord/protocol": ("coordinatord.protocol", "msgspec", "threading.Lock"),
     "nodeclient/core": ("nodeclient.core", "coordinatord.hints", "coordinatord.protocol", "msgspec"),
 }
-"""The rooms that do no IO, and what each of them may import beside `PURE_STDLIB`."""
+"""The packages that do no IO, and what each of them may import beside `PURE_STDLIB`."""
 
 Floors = tuple[tuple[str, ...], ...]
 
@@ -63,7 +63,7 @@ SERVER_FLOORS: Floors = (
 """The floors of `coordinatord/server`, lowest first: what carries messages knows nothing of what shows them."""
 
 FLOORS = {"coordinatord/core/rounds": KERNEL_FLOORS, "coordinatord/server": SERVER_FLOORS}
-"""The rooms with floors: each file may import from its own floor and from lower ones. What is no floor is an edge."""
+"""The packages with floors: a file may import from its own floor and from lower ones. What is no floor is an edge."""
 
 APART = {
     "coordinatord/core/machine.py": ("coordinatord.core.shown",),
@@ -71,20 +71,20 @@ APART = {
     "coordinatord/core/keeping": ("coordinatord.core.watching", "coordinatord.core.shown"),
     "coordinatord/core/watching": ("coordinatord.core.keeping", "coordinatord.core.shown"),
 }
-"""What a room of `coordinatord/core` must not import: the kernel can do without its wings, each wing without the other,
-and all of them without what is shown."""
+"""What a package of `coordinatord/core` must not import: the kernel can do without its wings, each wing without the
+other, and all of them without what is shown."""
 
-TORCHRUN_ROOM = "nodeclient/torchrun"
-"""The backend of torchrun's rendezvous: the one room of nodeclient that lives in torchrun's process."""
+TORCHRUN_PACKAGE = "nodeclient/torchrun"
+"""The backend of torchrun's rendezvous: the one package of nodeclient that lives in torchrun's process."""
 
 
-LATE_ROOMS = ("workerlib/keeping", "workerlib/reuse")
-"""The rooms of workerlib that are loaded only when a script uses them, and may import torch when they are."""
+LATE_PACKAGES = ("workerlib/keeping", "workerlib/reuse")
+"""The packages of workerlib that are loaded only when a script uses them, and may import torch when they are."""
 
 
 def impure_imports(source: Source) -> Iterator[Finding]:
     """Find imports of what is not known to be pure; types count too, for they bind as code does."""
-    [own] = [own for room, own in PURE_ROOMS.items() if source.is_in(room)]
+    [own] = [own for package, own in PURE_PACKAGES.items() if source.is_in(package)]
     for imported in source.imports:
         if not imported.within(*PURE_STDLIB, *own):
             yield imported.line, f"imports {imported.module}"
@@ -92,18 +92,18 @@ def impure_imports(source: Source) -> Iterator[Finding]:
 
 def imports_back_up(source: Source) -> Iterator[Finding]:
     """Find imports from a higher floor than the file's own; an edge belongs to the lowest."""
-    [(room, floors)] = [(room, floors) for room, floors in FLOORS.items() if source.is_in(room)]
-    name = source.path.relative_to(room).parts[0].removesuffix(".py")
+    [(package, floors)] = [(package, floors) for package, floors in FLOORS.items() if source.is_in(package)]
+    name = source.path.relative_to(package).parts[0].removesuffix(".py")
     own = next((number for number, floor in enumerate(floors) if name in floor), 0)
-    higher = [f"{room.replace('/', '.')}.{above}" for floor in floors[own + 1 :] for above in floor]
+    higher = [f"{package.replace('/', '.')}.{above}" for floor in floors[own + 1 :] for above in floor]
     for imported in source.imports:
         if imported.within(*higher):
             yield imported.line, f"imports {imported.module}"
 
 
 def imports_apart(source: Source) -> Iterator[Finding]:
-    """Find imports of a room that the file's own room has to do without."""
-    [apart] = [apart for room, apart in APART.items() if source.is_in(room)]
+    """Find imports of a package that the file's own package has to do without."""
+    [apart] = [apart for package, apart in APART.items() if source.is_in(package)]
     for imported in source.imports:
         if imported.within(*apart):
             yield imported.line, f"imports {imported.module}"
@@ -123,11 +123,11 @@ def node_imports(source: Source) -> Iterator[Finding]:
     """
     shared = ["coordinatord.protocol", "coordinatord.runtime", "coordinatord.hints"]
     allowed = [*shared, "workerlib.contract", "workerlib.gloo", "workerlib.responder"]
-    if source.is_in(TORCHRUN_ROOM):
+    if source.is_in(TORCHRUN_PACKAGE):
         allowed.append("torch")
     for imported in source.imports:
         foreign = imported.within("coordinatord", "workerlib", "torch", "numpy") and not imported.within(*allowed)
-        if foreign or (imported.within("nodeclient.torchrun") and not source.is_in(TORCHRUN_ROOM)):
+        if foreign or (imported.within("nodeclient.torchrun") and not source.is_in(TORCHRUN_PACKAGE)):
             yield imported.line, f"imports {imported.module}"
 
 
@@ -141,7 +141,7 @@ def worker_imports(source: Source) -> Iterator[Finding]:
         yield from ((each.line, f"imports {each.module}") for each in source.imports if not each.within(*own))
         return
     library = [source.path.stem] if source.is_in("workerlib/integrations") else []
-    is_late = source.is_in(*LATE_ROOMS)
+    is_late = source.is_in(*LATE_PACKAGES)
     for imported in source.imports:
         if imported.within("torch", "workerlib.keeping", "workerlib.reuse"):
             if not imported.deferred and not is_late:
@@ -153,7 +153,7 @@ def worker_imports(source: Source) -> Iterator[Finding]:
 
 
 def neighbours(sources: Collection[Source]) -> Mapping[str, Mapping[str, set[str]]]:
-    """Return, for each folder with Python code, which of its modules and rooms imports which others of them."""
+    """Return, for each folder with Python code, which of its modules and packages imports which others of them."""
     modules = {source.path.with_suffix("").parts for source in sources if source.is_python}
     found: defaultdict[str, defaultdict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     for source in sources:
@@ -169,7 +169,7 @@ def neighbours(sources: Collection[Source]) -> Mapping[str, Mapping[str, set[str
 
 
 def cycle_among(imports: Mapping[str, Collection[str]]) -> list[str]:
-    """Return modules and rooms that import each other in a circle; none if there is no circle."""
+    """Return modules and packages that import each other in a circle; none if there is no circle."""
     try:
         TopologicalSorter(imports).prepare()
     except CycleError as error:

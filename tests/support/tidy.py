@@ -14,7 +14,7 @@ from tests.support.docstrings import fragments, leaning_sentences, wordless_func
 from tests.support.imports import (
     APART,
     FLOORS,
-    PURE_ROOMS,
+    PURE_PACKAGES,
     coordinator_imports,
     imports_apart,
     imports_back_up,
@@ -136,8 +136,8 @@ def foreign_places(source: Source) -> Iterator[Finding]:
             yield number, f"names {found.group()}"
 
 
-def _in_pure_room(source: Source) -> bool:
-    return source.is_python and source.is_in(*PURE_ROOMS)
+def _in_pure_package(source: Source) -> bool:
+    return source.is_python and source.is_in(*PURE_PACKAGES)
 
 
 def _in(folder: str) -> Callable[[Source], bool]:
@@ -146,15 +146,15 @@ def _in(folder: str) -> Callable[[Source], bool]:
 
 RULES = (
     Rule(
-        "pure rooms import nothing that does IO",
-        _in_pure_room,
+        "pure packages import nothing that does IO",
+        _in_pure_package,
         impure_imports,
         "Take what you need as an argument or return it as an effect; a module without IO, clock"
         " and chance may join PURE_STDLIB in tests/support/tidy.py.",
     ),
     Rule(
-        "pure rooms ask for no time and no chance",
-        _in_pure_room,
+        "pure packages ask for no time and no chance",
+        _in_pure_package,
         impure_calls,
         "Take `now`, or what was drawn, as an argument: the shell has the clock and the dice.",
     ),
