@@ -102,7 +102,7 @@ def _who_leads(stored: StoredState) -> str:
     if "://" not in stored.state_dir:
         return ""
     leader = "nobody leads" if stored.leader is None else f"{stored.leader.endpoint} leads"
-    lease = "" if stored.lease_s is None else f", its lease lasts {stored.lease_s:g} s yet"
+    lease = "" if stored.lease_s is None else f", its lease lasts another {stored.lease_s:g} s"
     standbys = ", ".join(standby.endpoint for standby in stored.standbys) or "nobody stands by"
     return f"{leader}{lease}; {'standing by: ' if stored.standbys else ''}{standbys}\n"
 

@@ -31,7 +31,7 @@ def awaited(kind: HangKind, culprits: Sequence[SeenWorker]) -> str:
 
 
 def others_wait(kind: HangKind, culprits: Sequence[SeenWorker], waiting: Sequence[SeenWorker]) -> str:
-    """Say what the culprits do, which wait in no collective, and where the others wait."""
+    """Say what the culprits do, since they wait in no collective, and where the others wait."""
     subject, lasted = _name_workers(culprits), _lasting(waiting)
     if kind is HangKind.ABSENT and all(worker.now is not None for worker in culprits):
         has = "has" if len(culprits) == 1 else "have"
@@ -52,7 +52,7 @@ def left_behind(places: Places, ahead: int, waiting: Sequence[SeenWorker]) -> st
 
 
 def apart(places: Places, most: Places, waiting: Sequence[SeenWorker]) -> str:
-    """Say that workers wait at other places than `most` do, which wait at one place; without `most`, only where."""
+    """Say at which `places` workers wait, and where `most` others wait; `most` has one place, or is empty."""
     where = ""
     for place, others in most.items():
         wait = f"rank {others[0].rank} waits" if len(others) == 1 else f"{len(others)} others wait"
@@ -61,7 +61,7 @@ def apart(places: Places, most: Places, waiting: Sequence[SeenWorker]) -> str:
 
 
 def never_completes(place: WaitPlace, groups: int, stuck: Sequence[SeenWorker], waiting: Sequence[SeenWorker]) -> str:
-    """Say that in each of so many `groups` all members wait at one place, such as this one."""
+    """Say that all members of each of `groups` groups wait at one place, such as `place`."""
     subject = f"all {len(waiting)} workers" if len(stuck) == len(waiting) else _name_workers(stuck)
     several = f" in collectives of {groups} groups, such as {_name(place)}," if groups > 1 else f" in {_name(place)}"
     none = "none of them completes" if groups > 1 else "it completes for none"

@@ -226,8 +226,8 @@ PARTS_MAX = 64
 Workers of one node with the same kinds of parts share a group, so ten are usual."""
 
 SOURCES_MAX = 64
-"""The most nodes that one node fetches parts from. It needs so many only if the number of ranks has changed and each of
-these nodes has another shard, and then it needs memory for the state of all of them."""
+"""The most nodes that one node fetches parts from. It needs this many only if the number of ranks has changed and each
+of these nodes has another shard, and then it needs memory for the state of all of them."""
 
 COPIES_MAX = 2
 """The most nodes whose parts a node copies at a time."""

@@ -146,7 +146,7 @@ class Database:
             self._connection.execute("COMMIT")
 
     def shift_times(self, by_s: float) -> None:
-        """Add so many seconds to the times of all records. Raises `StoreError`."""
+        """Add `by_s` to the times of all records. Raises `StoreError`."""
         with store_errors(self._where):
             self._connection.execute("UPDATE records SET at = min(max(at + ?, 0.0), ?)", (by_s, row_codec.AT_MAX))
 

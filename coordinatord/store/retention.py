@@ -38,8 +38,8 @@ RUNS_KEPT = 3
 """Runs to keep of each job: the last one continues, and `replay` can compare it with the two before."""
 
 VISITORS_KEPT = 200
-"""Nodes to keep that joined and left without a round: so many for each run and way to leave. One that does so every few
-seconds for a month would otherwise leave a million records."""
+"""Nodes to keep that joined and left without a round, for each run and way to leave. One that does so every few seconds
+for a month would otherwise leave a million records."""
 
 MARKS_KEPT = 1_000
 """Drains, undrains and judgements of hosts to keep after they ended, and forgotten jobs to keep: people look for recent

@@ -15,12 +15,12 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("FACTOR", "WEIGHT", "H", "SHARE"), (int, float)),
     **dict.fromkeys(("SIZE", "STREAMS", "RANKS", "N[/TIME]"), (int, str)),
 }
-"""The types in a file, by the name of the value in the help. A file must not quote a number, because `settle = "2"` may
-be a mistake."""
+"""The types that a settings file may use for a value, by the value's name in the help. A number in quotes is rejected,
+because `settle = "2"` may be a mistake."""
 
 
 def types(value: str) -> tuple[type, ...]:
-    """Return the types in a file of a value with this name, which may have alternatives, as in `N|auto`."""
+    """Return the types that a file may use for a value with this name, such as `N`, or `N|auto` with an alternative."""
     return _TYPES.get(value, (int, str) if "|" in value else (str,))
 
 
@@ -54,5 +54,5 @@ def joined(parts: Sequence[str]) -> str:
     """Join an array of TOML with commas, as the text of a flag."""
     for part in parts:
         if "," in part:
-            raise argparse.ArgumentTypeError(f"{part!r} has a comma: make it elements of their own")
+            raise argparse.ArgumentTypeError(f"{part!r} has a comma: make it several elements")
     return ",".join(parts)

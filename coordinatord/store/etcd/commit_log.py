@@ -20,7 +20,7 @@ from coordinatord.store.interface import UnreadableStoreError
 from coordinatord.store.row_codec import Row
 
 WASTE_ROWS = 1_000
-"""Values are merged once there are so many more dropped rows than live rows."""
+"""Values are merged once there are this many more dropped rows than live rows."""
 
 MERGED_VALUES_MAX = 64
 """The most values of one merger, which delays a commit by some milliseconds."""
