@@ -23,7 +23,7 @@ TORCHRUN_FLAGS = {
     "--use-env": "not needed, LOCAL_RANK is always set",
     "--rdzv-endpoint": "--coord",
     "--rdzv-id": "--job-id",
-    "--rdzv-backend": "not needed, coordinatord is the one",
+    "--rdzv-backend": "not needed, it is always coordinatord",
     "--rdzv-conf": "--join-timeout, and coordinatord's own flags",
     "--local-addr": "--advertise-addr",
     "--master-addr": "not needed, each round has its own",
@@ -42,7 +42,7 @@ MOVED = {"--outage-grace": "it is a flag of coordinatord now, the same for all n
 
 
 def add_join_flags(parser: SettingsParser, nodes: str = "1:", *, of_one_node: bool = True) -> None:
-    """Add the flags of `nodeclient join`, or without those `of_one_node` only those that several nodes may share.
+    """Add the flags of `nodeclient join`. `of_one_node` includes those that must differ between nodes.
 
     `nodes` is the default of `--nnodes`, for the help text.
     """

@@ -46,7 +46,7 @@ STREAMS = ("stdout", "stderr", "both")
 
 
 class LogEnd(Struct, frozen=True):
-    """How much of the end of a log is wanted: so many lines, or bytes; all of it without both."""
+    """How much of the end of a log is wanted, in lines or bytes; without either, all of it."""
 
     lines: int | None = None
     bytes: int | None = None
@@ -359,7 +359,7 @@ def _read_check(parser: SettingsParser, given: argparse.Namespace, environ: Mapp
 
 
 def _add_coordinators(parser: SettingsParser, *, required: bool) -> None:
-    parser.add_heading("how the coordinator is reached")
+    parser.add_heading("connection to the coordinator")
     parser.add_setting(
         "--coord HOST[:PORT][,...]",
         "where coordinatord listens (port: 29400); several are tried in turn",

@@ -68,9 +68,7 @@ class UpConfig(Struct, frozen=True):
 def _add_up_flags(parser: SettingsParser) -> None:
     parser.add_heading(OWN_HEADING)
     add = parser.add_setting
-    add(
-        "--hosts HOST[:SLOTS][,...]", "start a node on each, with so many workers", read_hosts, array=joined, default={}
-    )
+    add("--hosts HOST[:SLOTS][,...]", "start a node on each, with SLOTS workers", read_hosts, array=joined, default={})
     add("--hostfile FILE", "hosts in a file, as of DeepSpeed (gpu1 slots=8) or MPI (gpu1:8)", read_hostfile, default={})
     add(
         "--coordinator-host HOST",

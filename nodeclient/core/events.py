@@ -52,7 +52,7 @@ class TurnedAway(Event, frozen=True):
 
     refused: Refused
     patience_s: float = math.inf
-    """A refusal that stays the same becomes final after so many seconds; infinity if it never does."""
+    """The seconds after which a refusal that stays the same becomes final; infinity if it never does."""
 
 
 class Reached(Event, frozen=True):

@@ -25,7 +25,7 @@ from nodeclient.core.events import Diagnosis
 from nodeclient.core.table import EndStage
 
 _ENDED_BY_US = frozenset({0, 128 + Signals.SIGKILL})
-"""Exit codes, as a shell gives them, of workers that this node has asked to end, besides that of the signal."""
+"""The exit codes, as a shell gives them, of workers that this node has asked to end; that of the signal is added."""
 
 
 class Exits:
@@ -50,9 +50,9 @@ class Exits:
     def judge(self, local_rank: int, exit_code: int, diagnosis: Diagnosis, at: float) -> None:
         """Judge whether a worker that ended, failed to start, or left its round at `at` is the first failure.
 
-        It is if it failed before the round began to end. It also is if it failed without a signal and without having
-        lost a peer, while the first failure so far had lost one: that one may be its consequence. Otherwise it may be a
-        consequence itself.
+        It failed by itself if this node had sent no signal and it had lost no peer. Without a failure so far, it is the
+        first if it failed by itself, or before the round began to end. A failure by itself also replaces a first one
+        that had lost a peer, since that may be its consequence. Otherwise it may be a consequence itself.
         """
         first, new = self._failure, self._failure_of(local_rank, exit_code, diagnosis)
         before_end = exit_code != 0 and not self._had_begun_to_end(at)

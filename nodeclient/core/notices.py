@@ -102,7 +102,7 @@ def _waits(leaves_in_s: float) -> str:
 
 
 def cut_off(grace_s: float, settings: Settings) -> str:
-    """Return the notice that the workers stop, since the coordinator was out of reach for so long."""
+    """Return the notice that the workers stop, since the coordinator was out of reach for `grace_s`."""
     text = f"out of touch with the coordinator for {grace_s:g} s: this node may have been replaced, its workers stop"
     text += f" and get up to {settings.stop_timeout_s:g} s to save"
     return (

@@ -19,10 +19,10 @@ FREE_BYTES = 512 << 20
 """A GPU of which no more than this is in use is free. NVRx tolerates as much."""
 
 FREE_WITHIN_S = 50.0
-"""How long a node waits for GPUs to be free: as long as NVRx."""
+"""How long a node waits for GPUs to be free. NVRx waits as long."""
 
 OVERDUE_AFTER_S = 30.0
-"""The coordinator goes on without a node that takes so much longer than its stop timeout to end a round."""
+"""How much longer than its stop timeout a node may take to end a round. Then the coordinator goes on without it."""
 
 SPARE_S = 2.0
 """The part of `OVERDUE_AFTER_S` that is left for messages to travel."""
@@ -34,8 +34,8 @@ SAMPLE_EVERY_S = 0.5
 class Sweeping:
     """The sweeps of one node. Times are in the agent's clock.
 
-    A round that lacks GPU memory fails, which costs a restart. So the node waits until the memory is free, unless a
-    living process has it that no worker has started.
+    A round that lacks GPU memory fails, which costs a restart. So the node waits until the memory is free, unless some
+    of it belongs to a program that no worker started.
     """
 
     def __init__(self, stop_timeout_s: float, port: int, now: float) -> None:

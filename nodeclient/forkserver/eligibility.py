@@ -52,7 +52,7 @@ def check(argv: Sequence[str], environ: Mapping[str, str], macro: str) -> tuple[
         raise ColdError(f"{argv[0]} is no Python interpreter: begin the command with one, such as python -m")
     options, main = _split(argv)
     if any(macro in word for word in argv[: main + 1]):
-        raise ColdError(f"{macro} stands before the program's own arguments, so that each worker is another program")
+        raise ColdError(f"{macro} stands before the program's own arguments, so each worker would run another program")
     return (argv[0], *options)
 
 

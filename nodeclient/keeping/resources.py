@@ -44,7 +44,7 @@ class KeepSettings(Struct, frozen=True):
     """How many bytes a second of other nodes' parts this node may copy; 0 for no copies."""
 
     def save_within_s(self, kept_bytes: int) -> float:
-        """Return how long workers have to save one generation, if all generations have so many bytes."""
+        """Return how long workers have to save one generation, if all generations have `kept_bytes` together."""
         return min(SAVE_BASE_S + kept_bytes / GENERATIONS / SAVE_RATE, self.timeout_s)
 
 

@@ -45,7 +45,7 @@ class DamagedError(RestoreError):
 
     def __init__(self, held: Held) -> None:
         commit = held.commit
-        super().__init__(f"the state of rank {commit.rank} at step {commit.step} is damaged in this node's memory")
+        super().__init__(f"the state of rank {commit.rank} at step {commit.step} is damaged in memory")
         self.held = held
 
 
@@ -85,10 +85,9 @@ class Restoration:
     """Gets the parts that the workers of one round resume from."""
 
     def __init__(self, resources: KeepResources, run: str) -> None:
-        """Prepare to get parts of a run.
+        """Request parts of `run`, again for a while if a holder does not send one.
 
-        A part that its holder does not send is requested again for a while. If the holder is lost or has withdrawn the
-        part, the coordinator names another holder.
+        If the holder is lost or has withdrawn the part, the coordinator names another holder.
         """
         self._resources = resources
         self._run = run
@@ -126,7 +125,7 @@ class Restoration:
             await self._receive(source, resume, rank, wanted)
 
     def _is_here(self, resume: Resume, rank: int, wanted: WantedParts) -> bool:
-        """Whether parts are here that were to come from another node: an earlier try got them."""
+        """Whether an earlier attempt has received the parts that another node is named for."""
         find = self._resources.arenas.find
         return all(find(rank, resume.round, resume.step, kind) is not None for kind in kinds_of(wanted))
 
@@ -193,7 +192,7 @@ class Restoration:
                     return landing.take()
             except (FetchError, NoMemoryError, OSError) as error:
                 part = f"the state of rank {name.rank} at step {name.step}"
-                self.problem = f"{part} could not be had from node {source.node}: {error}"
+                self.problem = f"{part} could not be received from node {source.node}: {error}"
                 if not isinstance(error, FetchError) or loop.time() >= until:
                     raise RestoreError(self.problem) from error
             await asyncio.sleep(PAUSE_S)
@@ -226,13 +225,13 @@ class Resuming:
 
     @property
     def problem(self) -> str:
-        """Why parts could not be read or received, finally or so far; empty without a problem."""
+        """Why parts could not be read or received, even if they are still tried; empty without a problem."""
         if self._problem or self.restoring is not Restoring.FETCHING or self._restoration is None:
             return self._problem
         return self._restoration.problem
 
     def pursue(self, resume: Resume | None) -> None:
-        """Get the parts of a resume point, or none for None. A later call may name other holders."""
+        """Get the parts of a resume point; None if the round resumes from none. A later call may name other holders."""
         if resume is None:
             self._answer = NOTHING
             self._answer_all()
@@ -284,7 +283,7 @@ class Resuming:
 
     def _resumption(self, resume: Resume, restoration: Restoration, took_s: float) -> str:
         ready = restoration.ready
-        redone = f", {redone_words(resume.redone)}" if resume.round else ""  # nothing is said of an earlier run
+        redone = f", {redone_words(resume.redone)}" if resume.round else ""  # a step of an earlier run has round 0
         lacking = f", without {self._unkept}" if self._unkept else ""
         text = f"round {self._number} resumes at step {resume.step:,} from {_place(resume)}{redone}{lacking}"
         size = size_in_words(ready.received_bytes)

@@ -117,7 +117,7 @@ class RoundWorkers:
         self.checkpointing.discard(local_rank)
 
     def named_first_states(self, workers: int) -> tuple[int, ...]:
-        """Return `Holding.first_states` for so many workers: the distinct digests, once two differ or all came."""
+        """Return `Holding.first_states`: the distinct digests, once two differ or all `workers` have sent theirs."""
         different = sorted({*self.first_states.values()})[:FIRST_STATES_MAX]
         return tuple(different) if len(different) > 1 or len(self.first_states) == workers else ()
 

@@ -55,7 +55,7 @@ class HostPrograms:
 
 
 def _result(order: PairOrder, end: CommandEnd) -> PairResult:
-    """Return what a test has measured: its last line of figures has all that it came to."""
+    """Return the result of a test: its last line of figures includes those of the lines before."""
     why = end.problem if end.exit_code is None else describe_exit(end.exit_code) if end.exit_code else ""
     figures = end.answer(PairResult)
     if figures is not None:

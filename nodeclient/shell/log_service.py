@@ -32,7 +32,7 @@ from nodeclient.output.output_settings import OutputSettings
 from nodeclient.shell.coordinator_connection import Answer
 
 FOLLOWED_WITHIN_S = 3.0
-"""A log counts as followed for so long after it was last read: a follower reads each second."""
+"""How long a log counts as followed after it was last read: a follower reads each second."""
 
 FOLLOWERS_WITHIN_S = 2.0
 """How long the exit of this process waits for followers to read to the end."""

@@ -222,7 +222,7 @@ def test_the_help_of_an_operators_command_ends_with_how_the_coordinator_is_reach
         parse([command, "--help"], {})
     *_, own, connection, _ = capsys.readouterr().out.split("\n\n")
     assert own.startswith("options:\n")
-    assert connection.startswith("how the coordinator is reached:\n  --coord ")
+    assert connection.startswith("connection to the coordinator:\n  --coord ")
 
 
 def test_the_help_of_join_begins_with_what_most_jobs_need(capsys: pytest.CaptureFixture[str]) -> None:

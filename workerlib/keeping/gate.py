@@ -66,7 +66,7 @@ def queue_of_collectives(state_queue: DeviceQueue | None) -> DeviceQueue | None:
     """Return the queue with the collectives of training; None if the host itself waits for these.
 
     `state_queue` is that of the GPUs that have the state, None if the host has it. With FSDP's offload the host has the
-    state, and a GPU reduces the gradients: then it is the queue of the current GPU.
+    state, but the current GPU reduces the gradients, so that GPU's queue is returned.
     """
     if state_queue is None and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # as above
         return DeviceQueue(torch.device("cuda", torch.cuda.current_device()))
@@ -107,8 +107,8 @@ class TorchGroups:
 
 
 PAUSES = 200
-"""The pause between two checks of the device is the time since the first one, divided by this: so a wait that is not
-short takes at most half a percent more than the device needs."""
+"""The pause between two checks of the device is the time since the first one, divided by this: so the pauses lengthen a
+long wait by half a percent at most."""
 
 PAUSE_MIN_S, PAUSE_MAX_S = 2e-5, 1e-3
 """The shortest pause is what the kernel takes to wake a thread. The longest one bounds how late an error is seen."""
@@ -125,7 +125,7 @@ class Gate:
     """Waits for the work that training has queued. The training thread and the one that saves use it."""
 
     def __init__(self, queue: DeviceQueue, groups: TorchGroups | None = None, *, has_peers: bool = True) -> None:
-        """Begin with a whole state and by default torch's process groups; without peers, `open` never waits."""
+        """Guard the work in `queue`; `groups` are torch's by default. Without peers, `open` never waits."""
         self._queue = queue
         self._groups = TorchGroups() if groups is None else groups
         self._has_peers = has_peers
@@ -140,8 +140,8 @@ class Gate:
     def open(self) -> bool:
         """Wait until the device has done all queued work; return False if the round has ended meanwhile.
 
-        In that case nodeclient has shut the gate, or a process group has failed for long and `failed` says so. The
-        training thread calls this before the first change of a step. Raises `RuntimeError` as `DeviceQueue.mark` says.
+        Then nodeclient has shut the gate, or a process group failed long ago and `failed` names it. The training thread
+        calls this before the first change of a step. Raises `RuntimeError` as `DeviceQueue.mark` says.
         """
         self._opened_at = None
         if not self._has_peers:

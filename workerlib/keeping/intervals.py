@@ -39,7 +39,6 @@ class SaveInterval:
     """Measures steps and saves, and decides at which steps to save."""
 
     def __init__(self) -> None:
-        """Begin with the interval `STEPS_FIRST`."""
         self.steps = STEPS_FIRST
         """The interval, in steps: the difference of two steps' numbers."""
         self._least_s = 0.0

@@ -100,7 +100,7 @@ def _without_tensors(value: Any) -> Any:
 
 
 def _merge(present: Any, kept: Any) -> None:
-    """Change a dict or list in place to what was kept; its tensors stay the same objects."""
+    """Give a dict or list its kept contents in place; its tensors stay the same objects."""
     if isinstance(present, list):
         del present[len(kept) :]
         present.extend([None] * (len(kept) - len(present)))

@@ -197,7 +197,7 @@ class KeptWriter(StorageWriter):
     """Saves a state dict into the memory of this node, as that of a step, which is the same on all ranks."""
 
     def __init__(self, step: int) -> None:
-        """Take a step that is higher than those of earlier saves. Raises `ValueError` for what is not a step."""
+        """Take a step that is higher than those of earlier saves. Raises `ValueError` if it is no step."""
         self._step = progress.whole_step(step)
         self._save = 0
         """The number of this save in its process; see `OwnItems`."""

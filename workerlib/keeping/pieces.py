@@ -134,8 +134,8 @@ def _view(piece: Piece, begin: int, data: memoryview) -> torch.Tensor:
 
 
 GAPS_MAX = 16
-"""A tensor is made with the gaps between its elements that it had, unless it would take more than so many times the
-memory of its elements, as a column of a wide matrix would."""
+"""How many times the memory of its elements a tensor may take. One that takes more, such as a column of a wide matrix,
+is made without the gaps between its elements."""
 
 
 class SavedTensors:

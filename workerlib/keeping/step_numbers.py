@@ -8,7 +8,7 @@ from enum import Enum, auto
 LOG = logging.getLogger("workerlib.keeping")
 
 UNREPORTED = 100
-"""How many optimizer steps without a `ctx.step` lead to a warning. No script has so many optimizers."""
+"""How many optimizer steps without a `ctx.step` lead to a warning. No script has this many optimizers."""
 
 
 class StateStage(Enum):

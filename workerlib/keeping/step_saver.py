@@ -37,7 +37,6 @@ class StepCommits:
     """Makes the commits of this rank's steps, which say which shard of the state it has."""
 
     def __init__(self, environment: WorkerEnvironment, tensors: Iterable[torch.Tensor]) -> None:
-        """Find this rank's shard of the big tensors."""
         self._environment = environment
         tensors = list(tensors)
         self.shard, self.shards = shard_of(tensors, environment.rank, environment.world_size)

@@ -68,7 +68,6 @@ class ReusedWorker:
     """This process as a worker of several rounds. The main thread uses it, and the one that reads from nodeclient."""
 
     def __init__(self, channel: RoundChannel, round_number: int) -> None:
-        """Begin in the round with this number."""
         self._channel = channel
         self._round = CurrentRound(round_number)
         self._round_changed = threading.Condition()

@@ -33,10 +33,10 @@ class PartLostError(OperationalError):
 
 
 class DamagedPartError(PartLostError):
-    """A part in memory has other bytes than were saved."""
+    """A part in memory is damaged."""
 
     def __init__(self, held: Held) -> None:
-        super().__init__(f"what this node kept of rank {held.commit.rank} at step {held.commit.step} is damaged")
+        super().__init__(f"the state of rank {held.commit.rank} at step {held.commit.step} is damaged in memory")
         self.held = held
 
 

@@ -135,7 +135,7 @@ class Arenas:
         return new.file
 
     async def reserve_small(self, local_rank: int, small: int) -> int | None:
-        """Return the file of an arena for small states of so many bytes; None if there is no memory for that either."""
+        """Return the file of an arena for small states of `small` bytes; None if there is no memory for that either."""
         try:
             return await self.reserve(local_rank, ArenaSizes.at_least(0, small))
         except (NoMemoryError, ArenaError):

@@ -355,7 +355,7 @@ async def test_a_bit_that_flips_in_memory_is_found_and_the_part_withdrawn(tmp_pa
         await node.until(lambda: node.events.count(KeptChanged()) == 2)
         holding = node.reported(workers=True)
         assert holding.restoring is Restoring.FAILED
-        assert holding.problem == "the state of rank 0 at step 8 is damaged in this node's memory"
+        assert holding.problem == "the state of rank 0 at step 8 is damaged in memory"
         assert [part.step for part in holding.parts] == [7]
         third = node.worker(node.begin(3, a_resume(1, 7, node.source(wanted()))))
         assert (await third.resume())[1][0, True] == BIG

@@ -260,7 +260,7 @@ async def test_what_is_damaged_in_memory_is_not_written(tmp_path: Path) -> None:
         worker = await train(node, 4)
         await node.damage(worker, 4)
         found = await write(node, an_order())
-        assert found.problem == "what this node kept of rank 0 at step 4 is damaged"
+        assert found.problem == "the state of rank 0 at step 4 is damaged in memory"
 
 
 async def test_a_step_that_has_taken_the_place_of_a_damaged_one_stays(tmp_path: Path) -> None:

@@ -198,7 +198,7 @@ async def test_what_a_holder_does_not_have_is_not_waited_for(tmp_path: Path) -> 
         await holder(a)
         b.begin(2, a_resume(1, 8, a.source(wanted())))
         assert await failed(b) == (
-            "the state of rank 0 at step 8 could not be had from node a: 127.0.0.1 does not hold it any more"
+            "the state of rank 0 at step 8 could not be received from node a: 127.0.0.1 does not hold it any more"
         )
 
 
@@ -368,7 +368,7 @@ async def test_a_strange_holder_costs_a_bounded_time(
     monkeypatch.setattr(part_fetch, "GRACE_S", 0.3)
     async with keeping_nodes(tmp_path, "b") as [b], answering(peer) as port:
         b.begin(2, a_resume(1, 7, replace(b.source(wanted()), node="a", port=port)))
-        assert "could not be had from node a" in await failed(b)
+        assert "could not be received from node a" in await failed(b)
 
 
 async def test_where_nobody_listens_nothing_is_had(tmp_path: Path) -> None:
