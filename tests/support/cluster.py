@@ -167,25 +167,40 @@ class Coordinator(Program):
         return wait_until(f"job {name} with {facts}", look)
 
 
-class Events:
-    """The JSON objects that workers print, one a line: each line is read once, however often `so_far` is called."""
+class Launcher(Program):
+    """A program with workers, which print JSON objects, one a line."""
 
-    def __init__(self, lines: Sequence[str]) -> None:
-        """Begin with the output of a program, which grows."""
-        self._lines = lines
-        self._read = 0
+    def __init__(self, *command: str | Path, environ: Mapping[str, str] | None = None) -> None:
+        super().__init__(*command, environ=environ)
+        self._seen = 0
+        """The number of lines whose events are known."""
         self._found: list[dict[str, Any]] = []
 
-    def so_far(self) -> list[dict[str, Any]]:
-        """Return the events that were printed so far, which are the caller's to change."""
-        while self._read < len(self._lines):
-            if event := EVENT.match(self._lines[self._read]):
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """The events of its workers so far, which are the caller's to change."""
+        while self._seen < len(self.lines):
+            if event := EVENT.match(self.lines[self._seen]):
                 self._found.append(json.loads(event[1]))
-            self._read += 1
+            self._seen += 1
         return [dict(event) for event in self._found]
 
+    def await_event(self, event: str, **facts: object) -> dict[str, Any]:
+        """Wait for this event of one of its workers."""
 
-class Node(Program):
+        def look() -> dict[str, Any] | None:
+            ended = not self.reading
+            events = (entry for entry in self.events if entry["event"] == event)
+            found = next(
+                (entry for entry in events if all(entry[name] == value for name, value in facts.items())), None
+            )
+            assert found or not ended, f"{self.command} ended without {event} {facts}:\n{self.output}"
+            return found
+
+        return wait_until(f"{event} {facts} of {self.command}", look)
+
+
+class Node(Launcher):
     """A nodeclient with its workers."""
 
     def __init__(
@@ -203,26 +218,6 @@ class Node(Program):
         self.name = name
         join = (BIN / "nodeclient", "join", "--coord", coord, "--job-id", job, "--node-id", name)
         super().__init__(*prefix, *join, *flags, "--", *command, environ=environ)
-        self._events = Events(self.lines)
-
-    @property
-    def events(self) -> list[dict[str, Any]]:
-        """The events of its workers so far."""
-        return self._events.so_far()
-
-    def await_event(self, event: str, **facts: object) -> dict[str, Any]:
-        """Wait for this event of one of its workers."""
-
-        def look() -> dict[str, Any] | None:
-            ended = not self.reading
-            events = (entry for entry in self.events if entry["event"] == event)
-            found = next(
-                (entry for entry in events if all(entry[name] == value for name, value in facts.items())), None
-            )
-            assert found or not ended, f"{self.name} ended without {event} {facts}:\n{self.output}"
-            return found
-
-        return wait_until(f"{event} {facts} on {self.name}", look)
 
     def await_no_zombies(self) -> None:
         """Wait until it has reaped whatever has ended."""

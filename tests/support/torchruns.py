@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.cluster import STDLIB_PYTHON, WORKER, Coordinator, Events
-from tests.support.programs import BIN, Program, clean_environ, wait_until
+from tests.support.cluster import STDLIB_PYTHON, WORKER, Coordinator, Launcher
+from tests.support.programs import BIN, clean_environ, wait_until
 
 HERE = Path(__file__).parent
 
@@ -25,18 +25,12 @@ NEEDS_BACKENDS = pytest.mark.skipif(
 """Skips a test that has torch find the backend by its name, where it cannot."""
 
 
-class Torchrun(Program):
-    """A torchrun with its workers, which print one JSON object a line."""
+class Torchrun(Launcher):
+    """A torchrun with its workers."""
 
     def __init__(self, endpoint: str, job: str, *arguments: str) -> None:
         rendezvous = ("--rdzv-backend=coordinatord", f"--rdzv-endpoint={endpoint}", f"--rdzv-id={job}")
         super().__init__(sys.executable, BIN / "torchrun", *rendezvous, *arguments, environ=clean_environ())
-        self._events = Events(self.lines)
-
-    @property
-    def events(self) -> list[dict[str, Any]]:
-        """The events of its workers so far."""
-        return self._events.so_far()
 
     def await_sum(self, nodes: int, after: dict[str, Any] | None = None) -> dict[str, Any]:
         """Wait until a worker has added up over so many nodes, in a later round than that of the event `after`."""
@@ -48,20 +42,6 @@ class Torchrun(Program):
             return next((event for event in sums if event["sum"] == nodes), None)
 
         return wait_until(f"a sum over {nodes} after round {least} of {self.command}", look)
-
-    def await_event(self, event: str, **facts: object) -> dict[str, Any]:
-        """Wait for this event of one of its workers."""
-
-        def look() -> dict[str, Any] | None:
-            ended = not self.reading
-            events = (entry for entry in self.events if entry["event"] == event)
-            found = next(
-                (entry for entry in events if all(entry[name] == value for name, value in facts.items())), None
-            )
-            assert found or not ended, f"torchrun ended without {event} {facts}:\n{self.output}"
-            return found
-
-        return wait_until(f"{event} {facts} of {self.command}", look)
 
 
 def await_node(coordinator: Coordinator, job: str, state: str) -> None:
