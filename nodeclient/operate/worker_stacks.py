@@ -1,9 +1,14 @@
-"""`nodeclient stacks`: prints the stacks of a job's workers; equal stacks are printed once."""
+"""`nodeclient stacks`: prints the stacks of a job's workers; equal stacks are printed once.
+
+With `--dumps` it finds the workers that block all others, from files of torch's flight recorder.
+"""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from urllib.parse import urlencode
 
 from msgspec.structs import replace
@@ -12,7 +17,7 @@ from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.http.stack_answers import CollectiveStatus, StackedWorker, StackGroup, StacksAnswer
 from coordinatord.protocol.stack_messages import CollectiveState, StackOrigin
 from nodeclient.config.operate import StacksConfig
-from nodeclient.operate.client import Client, read
+from nodeclient.operate.client import Client, RequestError, read
 from nodeclient.operate.formatting import NAMES_MAX, count, listed
 from nodeclient.operate.job_lookup import get_job_data, only_job
 from nodeclient.operate.terminal_info import terminal, write
@@ -20,13 +25,16 @@ from nodeclient.operate.terminal_info import terminal, write
 BUSY_CPUS = 0.05
 """The least CPU use that is shown. Threads that poll now and then use less."""
 
+NOBODY = "no rank waits in a collective, so none is named"
+
+NONE_NAMED = 1
+"""The exit code of `--dumps` if no rank is named."""
+
 
 def run(config: StacksConfig) -> int:
     """Print the stacks and return the exit code: 0 if there are any."""
     if config.dumps is not None:
-        from nodeclient.operate import dumped_hang  # noqa: PLC0415 - few ask for them
-
-        return dumped_hang.run(config.dumps, as_json=config.json)
+        return _judge(config.dumps, as_json=config.json)
     client = Client(config.coordinators, config.access)
     job = only_job(client, config.job, live=True)
     query = f"?{urlencode({'rank': config.ranks})}" if config.ranks else ""
@@ -38,6 +46,30 @@ def run(config: StacksConfig) -> int:
         output = terminal()
         write(line for text in _lines(answer) for line in output.wrapped(text, "      "))
     return ExitCode.OK if answer.groups else ExitCode.UNAVAILABLE
+
+
+def _judge(folder: Path, *, as_json: bool) -> int:
+    """Print the culprits in files of torch's flight recorder; return the exit code: 0 if there are any.
+
+    Raises `RequestError`.
+    """
+    from coordinatord.hints.hang_verdict import find_hang  # noqa: PLC0415 - few ask for them
+    from nodeclient.diagnosis.recorder_files import UnreadableDumpError, dumps_in, samples_in  # noqa: PLC0415
+
+    try:
+        dumps, problems = dumps_in(folder)
+        seen = samples_in(dumps)
+    except UnreadableDumpError as error:
+        raise RequestError(str(error), ExitCode.DATA_ERROR) from error
+    for problem in problems:
+        sys.stderr.write(f"nodeclient: {problem}\n")
+    hang = find_hang(seen)
+    kind, ranks, sentence = (None, (), NOBODY) if hang is None else (hang.kind, hang.ranks, hang.sentence)
+    if as_json:
+        write([json.dumps({"kind": kind, "ranks": ranks, "sentence": sentence})])
+    else:
+        write(terminal().wrapped(sentence if kind is None else f"{kind}: {sentence}", "      "))
+    return NONE_NAMED if hang is None else ExitCode.OK
 
 
 def _lines(answer: StacksAnswer) -> Iterator[str]:

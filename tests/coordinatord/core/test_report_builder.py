@@ -9,7 +9,7 @@ from coordinatord.core.machine import Coordinator
 from coordinatord.core.rounds.events import Connected, Disconnected, Reported
 from coordinatord.core.rounds.values.records import RoundEnded, RunEnded
 from coordinatord.core.shown.job_view import job_view
-from coordinatord.hints import other_workers
+from coordinatord.hints.failure_status import failure_status
 from coordinatord.protocol.messages import (
     Desired,
     EarlyEnd,
@@ -134,7 +134,7 @@ def test_a_worker_that_has_left_its_round_is_not_said_to_have_failed(left: tuple
     job.fail(a_failure(rank=0, left=left[0], followers=(Follower(2, 1, left=left[1]),)))
     assert (report := job.report(1)) is not None
     last = "left its round" if left[1] else "exit code 1"
-    assert other_workers.consequences(report) == f"{then}rank 2 on a ({last})"
+    assert failure_status(report).then == f"{then}rank 2 on a ({last})"
 
 
 def test_who_failed_with_the_same_error_did_not_do_so_in_consequence() -> None:
@@ -153,7 +153,7 @@ def test_who_failed_with_the_same_error_did_not_do_so_in_consequence() -> None:
         (5, False),
     ]
     assert (report.consequences_count, report.same_error_count) == (5, 3)
-    assert other_workers.consequences(report) == (
+    assert failure_status(report).then == (
         "5 other workers failed, 3 of them with the same error: rank 2 on b (exit code 1), rank 0 on a (exit code 1), "
         "rank 4 on a (exit code 1); and in consequence: rank 3 on b (killed by SIGABRT), "
         "rank 5 on a (killed by SIGABRT)"
@@ -174,7 +174,7 @@ def test_workers_that_had_ended_with_0_are_named_with_how_long_before_that_was()
     job.send(2, Phase.FAILED, ERROR, now=10.0)
     assert (report := job.report(1)) is not None
     assert report.early == (EarlyEnd("a", 2, 1.0),)  # the other one ended after it
-    assert other_workers.early(report) == "rank 2 on a had ended with 0, 1.0 s before"
+    assert failure_status(report).before == "rank 2 on a had ended with 0, 1.0 s before"
 
 
 def test_what_a_node_said_of_another_round_is_no_early_end() -> None:
@@ -205,7 +205,7 @@ def test_where_a_worker_waited_in_vain_it_is_said_who_was_behind(error: str, sai
         job.handle(Reported(session, sent), 9.0)
     assert (report := job.report(1)) is not None
     assert (report.step, report.stragglers) == (5, (Straggler("a", 0, 4),))
-    assert other_workers.stragglers(report) == said
+    assert failure_status(report).behind == said
 
 
 @pytest.mark.parametrize("session", [1, 2])
