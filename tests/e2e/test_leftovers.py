@@ -60,8 +60,8 @@ def test_a_node_that_waits_for_it_is_out_of_the_job(
 def test_it_goes_on_beside_the_next_round_and_what_it_writes_is_shown(tmp_path: Path) -> None:
     last = "test $COORDINATORD_ROUND = 2 && { echo again; read go < $GO.2; exit 0; }"
     script = f"{last}; {IN_ITS_SESSION} exit 3"
+    os.mkfifo(tmp_path / "go.2")
     with node(tmp_path, script, "--max-restarts", "1") as (program, go):
-        os.mkfifo(tmp_path / "go.2")
         program.await_line("^again$")
         go.write_text("\n")
         program.await_line("^tracked$")
