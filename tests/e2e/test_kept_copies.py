@@ -1,7 +1,6 @@
 """The loss of a host, with all real programs: what it alone kept is had from its copy, and no disk is needed."""
 
 import os
-import re
 import signal
 import sys
 from contextlib import closing
@@ -62,11 +61,7 @@ class Training:
 
     def resumed(self, name: str, number: int) -> int:
         """Return the step at which a round has resumed, once it has."""
-        words = rf"round {number} resumes at step ([\d,]+) from"
-        self.nodes[name].await_line(words)
-        found = re.search(words, self.nodes[name].output)
-        assert found is not None
-        return int(found[1])
+        return int(self.nodes[name].await_line(rf"round {number} resumes at step ([\d,]+) from")[1].replace(",", ""))
 
     def await_steps(self, number: int, ranks: int) -> None:
         """Wait until all ranks of a round have done steps."""
