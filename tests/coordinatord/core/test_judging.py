@@ -214,7 +214,8 @@ def test_a_quarantined_node_waits_a_moment_before_it_is_a_round_by_itself() -> N
     assert job.inside == ["n0"]
 
 
-def test_no_more_quarantined_nodes_are_taken_than_are_needed_beside_one_that_prepares() -> None:
+def short_job() -> Job:
+    """Return a job of three to four nodes without a round: two are quarantined, of which one is needed."""
     job = Job(nodes=4, nodes_min=3)
     job.past = [
         (0.0, HostJudged("", "", f"host {host} is slow", host, quarantined="slow", by=Judge.OPERATOR))
@@ -227,9 +228,23 @@ def test_no_more_quarantined_nodes_are_taken_than_are_needed_beside_one_that_pre
     job.join("n3", phase=Phase.PREPARING)
     job.wait(12.0)
     assert job.inside == []
+    return job
+
+
+def test_no_more_quarantined_nodes_are_taken_than_are_needed_beside_one_that_prepares() -> None:
+    job = short_job()
     job.report("n3", Phase.IDLE)
     job.wait(3.0)
     assert job.inside == ["n0", "n2", "n3"]
+
+
+def test_a_quarantined_node_that_is_no_longer_needed_does_not_make_a_round_full() -> None:
+    job = short_job()
+    job.join("n4")
+    job.report("n3", Phase.IDLE)
+    assert job.inside == []
+    job.join("n5")
+    assert job.inside == ["n2", "n3", "n4", "n5"]
 
 
 def test_several_hosts_that_are_lost_at_once_are_not_charged() -> None:

@@ -133,6 +133,8 @@ class RoundLaws(Laws):
         self.check(run.state is State.FORMING, "a round is formed while one is %s", run.state)
         spec = run.spec
         self.check(spec.nodes_min <= len(record.nodes) <= spec.nodes_max, "a round of %d nodes", len(record.nodes))
+        short = "all that --nnodes allows" in record.reason and len(record.nodes) < spec.nodes_max
+        self.check(not short, "round %d counts as full with %d nodes", record.round, len(record.nodes))
         nodes = [ranks.node for ranks in record.nodes]
         self.check(len(set(nodes)) == len(nodes), "a node twice in a round: %s", nodes)
         given: list[int] = []

@@ -55,12 +55,12 @@ def replaced(run: Run) -> float | None:
 
 
 def full(run: Run) -> float | None:
-    """The ready nodes are as many as a round may have, and nothing delays it.
+    """A round that is formed now has as many nodes as it may have, and nothing delays it.
 
     A recurring error delays it, and so does an obstacle to what is kept, such as a disk that one node cannot read, or
     nodes that are not heard yet after a start of the coordinator, and may keep what the others resume from.
     """
-    if run.roll.count(MemberState.READY) < run.spec.nodes_max or run.durable.stop_asked:
+    if run.next_size < run.spec.nodes_max or run.durable.stop_asked:
         return None
     return None if run.keeping.obstacle() else _pause_end(run)
 
@@ -70,7 +70,7 @@ def settled(run: Run) -> float | None:
 
     The same delays it as in `full`. A recurring error delays it at most until the first join timeout expires.
     """
-    if run.roll.count(MemberState.READY) < run.spec.nodes_min or run.roll.count(MemberState.DISCONNECTED):
+    if run.next_size < run.spec.nodes_min or run.roll.count(MemberState.DISCONNECTED):
         return None
     if run.durable.stop_asked or run.keeping.obstacle():
         return None

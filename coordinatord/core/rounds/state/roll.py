@@ -36,6 +36,8 @@ class Roll:
         """Whether nodes of other jobs were heard when no node of this one was any more."""
         self._by_state: dict[MemberState, dict[str, Member]] = {state: {} for state in STATES}
         self._connected: set[str] = set()
+        self.enlisted: set[str] = set()
+        """The ready nodes on quarantined hosts."""
 
     def add(self, member: Member) -> None:
         """Add a member."""
@@ -56,6 +58,8 @@ class Roll:
         if member.is_connected is not (node in self._connected):
             self.changes += 1  # others are told from which connected nodes they can get kept state
             self._connected ^= {node}
+        if (state is MemberState.READY and bool(member.readiness.quarantined)) is not (node in self.enlisted):
+            self.enlisted ^= {node}
 
     def place_all(self) -> None:
         """Index all members by their present states."""
@@ -72,6 +76,7 @@ class Roll:
             self.missing[node] = None
         del self._by_state[member.state][node]
         self._connected.discard(node)
+        self.enlisted.discard(node)
 
     @property
     def inside(self) -> Iterator[Member]:

@@ -183,11 +183,15 @@ class Run:
         return sorted(quarantined, key=lambda member: member.readiness.arrived_at)[:lacking]
 
     @property
-    def candidates(self) -> list[Member]:
-        """The members to form a round of now, by group rank.
+    def next_size(self) -> int:
+        """How many nodes a round has that is formed now. Quarantined ones only fill up the minimum."""
+        ready = self.roll.count(MemberState.READY)
+        good = ready - len(self.roll.enlisted)
+        return min(max(good, min(ready, self.spec.nodes_min)), self.spec.nodes_max)
 
-        Nodes of the last round are preferred, then early ones. Quarantined ones only fill up the minimum.
-        """
+    @property
+    def candidates(self) -> list[Member]:
+        """The members to form a round of now, by group rank: nodes of the last round are preferred, then early ones."""
         before = self.durable.order
         ready = sorted(
             self.roll.in_state(MemberState.READY),
@@ -197,9 +201,7 @@ class Run:
                 member.readiness.arrived_at,
             ),
         )
-        good = sum(not member.readiness.quarantined for member in ready)
-        most = min(max(good, self.spec.nodes_min), self.spec.nodes_max)
-        chosen = {member.node: member for member in ready[:most]}
+        chosen = {member.node: member for member in ready[: self.next_size]}
         previous = {node: ranks.workers for node, ranks in before.items()}
         return [chosen[seat.node] for seat in order([member.seat for member in chosen.values()], previous)]
 
