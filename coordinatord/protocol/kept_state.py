@@ -150,6 +150,11 @@ Serial = Annotated[int, Meta(ge=1, le=2**53 - 1)]
 """The number of a step on the disk, over all runs of a job: a later step has a higher one."""
 
 
+STAYS_MAX = 2
+"""The most steps that stay on the disk beside the newest ones: the one that workers resume from, and the newest one at
+which replicas were alike."""
+
+
 class PersistOffer(Strict, frozen=True):
     """A user's settings for a node's directory of steps on a disk."""
 
@@ -203,8 +208,8 @@ class PersistOrder(AtShardedStep, frozen=True):
     parts: Annotated[tuple[WantedParts, ...], Meta(max_length=WANTED_MAX)]
     commit: bool
     """Whether the node has to commit the step: all nodes have written their parts."""
-    in_use: Serial | None = None
-    """A step that must not be deleted although there are newer ones: the workers resume from it."""
+    stays: Annotated[tuple[Serial, ...], Meta(max_length=STAYS_MAX)] = ()
+    """Steps that must not be deleted although there are newer ones."""
     small: Annotated[int, Meta(ge=0, le=RANKS_MAX)] = 0
     """The number of ranks whose small state all nodes together write: the committer must find all of them."""
     attempt: Counter = 0

@@ -102,7 +102,7 @@ class PersistAttempt:
 
 def _files_of(order: PersistOrder) -> PersistOrder:
     """Return an order without the fields that may change later: all others say which files are written."""
-    return replace(order, commit=False, in_use=None, small=0, aborted=())
+    return replace(order, commit=False, stays=(), small=0, aborted=())
 
 
 class StepOnDisk(Struct, frozen=True):
@@ -115,13 +115,13 @@ class StepOnDisk(Struct, frozen=True):
     """False if this node has failed to read the step."""
 
 
-def steps_to_delete(steps: Collection[StepOnDisk], keep: int, in_use: int | None) -> frozenset[str]:
+def steps_to_delete(steps: Collection[StepOnDisk], keep: int, stays: Collection[int]) -> frozenset[str]:
     """Return the folders of the steps to delete: those older than the newest `keep` usable ones.
 
-    Unusable steps do not count as kept, because they cannot replace a step that proves damaged. `in_use` is the serial
-    of the step that the workers resume from, which is never deleted; None without one.
+    Unusable steps do not count as kept, because they cannot replace a step that proves damaged. `stays` has the serials
+    of steps that are never deleted.
     """
     newest = sorted((step.serial for step in steps if step.usable), reverse=True)[:keep]
     if len(newest) < keep:
         return frozenset()
-    return frozenset(step.folder for step in steps if step.serial < newest[-1] and step.serial != in_use)
+    return frozenset(step.folder for step in steps if step.serial < newest[-1] and step.serial not in stays)

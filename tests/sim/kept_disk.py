@@ -240,11 +240,11 @@ class KeptDisk:
         elif directory.find(of) is None and not directory.has_all(of, order.shards, order.small):
             self._report(PersistState.FAILED, "not all is found: is it one directory?")
         else:
-            self._make_whole(directory, of, order)
+            self._make_whole(directory, of, order, began_at)
             self._find()
             self._report(PersistState.COMMITTED)
 
-    def _make_whole(self, directory: Directory, of: Step, order: PersistOrder) -> None:
+    def _make_whole(self, directory: Directory, of: Step, order: PersistOrder, began_at: float) -> None:
         if directory.find(of) is None:
             files = directory.files.pop(of)
             ranks = sorted({rank for rank, _ in files})
@@ -265,7 +265,10 @@ class KeptDisk:
             directory.whole.insert(0, OnDisk(serial, of, tuple(parts), chains))
         self._world.invariants.kept.persisted.is_whole(directory, of)
         there = [StepOnDisk(step.serial, str(step.serial), self._may_read(step)) for step in directory.whole]
-        gone = steps_to_delete(there, KEEP, order.in_use)
+        gone = steps_to_delete(there, KEEP, order.stays)
+        readable = [step for step in directory.whole if self._may_read(step)]
+        which = {number for number, step in enumerate(readable) if str(step.serial) in gone}
+        self._world.invariants.replicas.deletes(of[0], [step.of for step in readable], which, began_at)
         directory.whole = [step for step in directory.whole if str(step.serial) not in gone]
         directory.files.clear()  # older steps that were not made whole
 
@@ -296,4 +299,4 @@ class KeptDisk:
 
 def _same_work(wanted: tuple[str, PersistOrder]) -> tuple[str, PersistOrder]:
     run, order = wanted
-    return run, replace(order, commit=False, in_use=None, small=0)
+    return run, replace(order, commit=False, stays=(), small=0)

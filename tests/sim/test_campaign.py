@@ -82,6 +82,7 @@ KINDS = (
         (
             (lambda world: len(world.invariants.replicas.ended), 1 / 2),
             (lambda world: world.invariants.replicas.charged, 1 / 5),
+            (lambda world: world.invariants.replicas.spared, 1 / 5),
         ),
     ),
     Kind(history.standby_world, 20, ((lambda world: world.takeovers, 1),), TAKEOVERS),

@@ -114,7 +114,8 @@ def wrote(puppets: Mapping[str, Any], words: list[str], options: dict[str, str])
         run, number, step = found.split(":")
         size = int(options.get("of", 2))
         part = kept_parts(int(number), int(step), range(size), world_size=size, shards=int(options.get("shards", 1)))
-        kept = replace(kept, persisted=(PersistedStep(1, run, (part,)), *kept.persisted))
+        serial = 1 + max((step.serial for step in kept.persisted), default=0)
+        kept = replace(kept, persisted=(PersistedStep(serial, run, (part,)), *kept.persisted))
     if why := options.get("unusable"):
         kept = replace(kept, persisted=(), unusable=why)
     return {"kept": kept}

@@ -333,12 +333,13 @@ class Stage:
         self._handle(Compared(run.id, run.durable.round, nodes))
 
     def _keep(self, words: list[str], options: dict[str, str]) -> None:
-        """Let a node keep these steps and no others; its next report says so."""
+        """Let a node keep these steps in memory and no others; its next report says so."""
         puppet = self.puppets[words[0]]
         member = self.coordinator.jobs[puppet.join.job].durable.members.get(puppet.join.node)
         part = member.assignment if member else None
         kept = a_holding(words[1:], options, part, puppet.join.offer.workers)
-        puppet.observed = structs.replace(puppet.observed, kept=kept)
+        found = () if puppet.observed.kept is None else puppet.observed.kept.persisted
+        puppet.observed = structs.replace(puppet.observed, kept=structs.replace(kept, persisted=found))
 
     def _fetch(self, words: list[str], options: dict[str, str]) -> None:
         """Have a node report how far its restoration has come: `fetch n1 failed why=checksum`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from coordinatord.core.keeping.known import KeptState
 from coordinatord.core.rounds.state.member import Member
@@ -42,6 +42,23 @@ def newest_of_run(kept: KeptState) -> KeptStep | None:
     """Return the newest step of this run that any node finds on the disk; None if none does."""
     found = (persisted for member in kept.run.members.values() for persisted in found_by(kept, member))
     return max((persisted.at for persisted in found if persisted.run == kept.run.id), default=None)
+
+
+def agreed_step(kept: KeptState, members: Iterable[Member], before: KeptStep | None = None) -> PersistedStep | None:
+    """Return the newest step on the disk in which ranks do not differ, as far as nodes find it, or have found it.
+
+    Unless it is older than the step `before`, a step of the present round counts once a digest has confirmed it.
+    """
+    run, agreed, known = kept.run, kept.run.watching.agreed, kept.disk.found.agreed
+    end = before or KeptStep(run.durable.round, 0 if agreed is None else agreed + 1)
+    end = max(end, run.durable.doubted or end)
+    right = (
+        step
+        for member in members
+        for step in found_by(kept, member)
+        if not run.durable.doubts(step.at, step.run) and (step.run != run.id or step.at < end)
+    )
+    return max((*right, *(() if known is None else (known,))), key=lambda step: step.serial, default=None)
 
 
 def newest_on_disk(kept: KeptState, nodes: Sequence[Member], before: KeptStep | None = None) -> ResumePoint | None:

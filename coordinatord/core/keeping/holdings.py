@@ -6,7 +6,7 @@ import math
 
 from coordinatord.core.keeping.checkpoint_watch import NONE_YET
 from coordinatord.core.keeping.copying import plan_for
-from coordinatord.core.keeping.disk_steps import find_step, found_by, unusable_to
+from coordinatord.core.keeping.disk_steps import agreed_step, find_step, found_by, unusable_to
 from coordinatord.core.keeping.known import KeptState
 from coordinatord.core.keeping.resumption import has_restored
 from coordinatord.core.rounds.state.durable import State
@@ -78,6 +78,7 @@ def _record_disk(kept: KeptState, member: Member, now: float) -> None:
         disk.every_s = min(member.keeper.persist.every_s, disk.every_s or math.inf)
     found = found_by(kept, member)
     disk.found.record(member.node, found, unusable_to(member))
+    disk.found.agreed = agreed_step(kept, [member]) if kept.run.durable.has_doubts else None
     ours = [persisted.at for persisted in found if persisted.run == kept.run.id]
     disk.step = max([*ours, *([] if disk.step is None else [disk.step])], default=None)
     if disk.work is not None and report is not None and member.observed.run == kept.run.id:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 
-from coordinatord.core.keeping.disk_steps import find_step
+from coordinatord.core.keeping.disk_steps import agreed_step, find_step
 from coordinatord.core.keeping.known import KeptState
 from coordinatord.core.keeping.persisting import (
     BACK_S,
@@ -135,18 +135,22 @@ def order_for(kept: KeptState, member: Member) -> PersistOrder | None:
         work.shards,
         work.writers[member.node].parts,
         commit,
-        _in_use(kept, member) if commit else None,
+        _staying(kept, member) if commit else (),
         small=work.small_states if commit else 0,
         attempt=work.attempt,
         aborted=kept.disk.aborted,
     )
 
 
-def _in_use(kept: KeptState, member: Member) -> int | None:
-    """Return the serial of the step on the disk that the round resumes from, if nodes may still read it."""
-    point = kept.run.durable.resume
-    found = None if point is None or kept.run.durable.stepped else find_step(kept, member, point)
-    return None if found is None else found.serial
+def _staying(kept: KeptState, member: Member) -> tuple[int, ...]:
+    """Return the serials of the steps on the disk that stay: the one to resume from, and the newest good one.
+
+    Nodes may still read the first. The other matters only if ranks have differed.
+    """
+    point, durable = kept.run.durable.resume, kept.run.durable
+    resumed = None if point is None or durable.stepped else find_step(kept, member, point)
+    agreed = agreed_step(kept, kept.run.members.values()) if durable.has_doubts else None
+    return tuple(sorted({step.serial for step in (resumed, agreed) if step is not None}))
 
 
 def why_failed(kept: KeptState, work: PersistWork) -> str:

@@ -134,6 +134,8 @@ class FoundSteps:
         self.departed: tuple[str, tuple[PersistedStep, ...]] | None = None
         """The last departed node that had found steps on the disk, and these steps, until another node finds one as
         new. Without it, a round that is formed after that would begin from scratch."""
+        self.agreed: PersistedStep | None = None
+        """The newest step that a node has found in which ranks do not differ; None while none is known to differ."""
 
     def record(self, node: str, found: tuple[PersistedStep, ...], unusable: str) -> None:
         """Record the steps that a node finds on the disk, newest first, and why it cannot use others."""

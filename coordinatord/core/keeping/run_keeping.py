@@ -99,6 +99,7 @@ class RunKeeping(KeptState, KeepingWing):
     differing_step = resumption.differing_step
     resume_text = sentences.resume_text
     obstacle = sentences.obstacle
+    doubt = sentences.doubt
     restore_problem = sentences.restore_problem
 
     @property

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from coordinatord.core.keeping.disk_steps import agreed_step
 from coordinatord.core.keeping.known import KeptState
 from coordinatord.core.keeping.persistence import END_IDLE_S, is_unsure, longest_until, step_to_write
+from coordinatord.core.keeping.persisting import WriteState
 from coordinatord.core.keeping.resumption import (
     differing_step,
     disk_obstacle,
@@ -98,6 +100,17 @@ def obstacle(kept: KeptState) -> str:
     if member.keeper is None or member.keeper.persist is None:
         return f"{text}: start it with --persist too, or all would begin anew"
     return f"{text}: is --persist the same directory on both, and mounted? All would begin anew"
+
+
+def doubt(kept: KeptState, since: KeptStep) -> str:
+    """Say which step stays on the disk while ranks may differ since this one, as the end of a sentence.
+
+    A node that makes a newer step whole may be deleting it right now, so nothing is said then.
+    """
+    if kept.disk.state is WriteState.COMMITTING:
+        return ""
+    step = agreed_step(kept, kept.run.roll.inside, since)
+    return "" if step is None else f"; step {step.at.step:,} stays on the disk"
 
 
 def restore_problem(kept: KeptState) -> str:

@@ -107,14 +107,16 @@ def divergence_record(run: Run, divergence: Divergence) -> ReplicasDiverged:
     if len(minority) > CONSEQUENCES_MAX:
         minority = (*minority[: CONSEQUENCES_MAX - 1], minority[-1])
     record = ReplicasDiverged(run.job, run.id, f"{when}: {what}", run.durable.round, step, agreed, minority)
-    return record if run.spec.on_divergence is OnDivergence.REPORT else _with_way_back(run, record)
+    if run.spec.on_divergence is OnDivergence.REPORT:
+        return replace(record, reason=record.reason + run.keeping.doubt(record.since))
+    return _with_way_back(run, record)
 
 
 def _with_way_back(run: Run, record: ReplicasDiverged) -> ReplicasDiverged:
     """Add the step that the next round can go back to, or why this one goes on."""
     back = run.keeping.resume_point(list(run.roll.inside), record.since)
     if run.has_no_restart_left(run.durable.ledger.total(run.roll.heard_at)):
-        what = "training goes on, since no restart is left"
+        what = f"training goes on, since no restart is left{run.keeping.doubt(record.since)}"
     elif back is None:
         what = "training goes on, since no step from before then is kept"
     else:

@@ -192,6 +192,11 @@ class RunWatch(WatchingWing):
             digests = member.observed.digests[: member.offer.workers]
             self._divergence.record(assignment.first_rank, digests, assignment.world_size)
 
+    @property
+    def agreed(self) -> int | None:
+        """The last step of the round after which all ranks had the same state; None if none is known."""
+        return self._divergence.agreed
+
     def divergence(self) -> ReplicasDiverged | None:
         """Return the record that ranks of the round have different states; None if none have, or it is recorded."""
         found = self._divergence.found

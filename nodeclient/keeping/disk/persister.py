@@ -175,7 +175,7 @@ class Persister:
         text = f"step {whole.step} is on the disk, in {folder / whole.folder}"
         self._notify(Level.INFO, text, "state_persisted")
         await self.steps.scan()
-        dropped = steps_to_delete(self.steps.known.whole, self.settings.offer.keep, attempt.order.in_use) | unfinished
+        dropped = steps_to_delete(self.steps.known.whole, self.settings.offer.keep, attempt.order.stays) | unfinished
         try:
             await in_thread(lambda: step_folder.delete_steps(folder, dropped), THREAD)
         except OSError as error:

@@ -69,6 +69,61 @@ def test_a_round_goes_on_if_that_is_wanted_or_no_restart_is_left(settings: str, 
     assert found.reason.endswith(says)
 
 
+def both(line: str) -> tuple[str, str]:
+    """Return a line of a script for each node."""
+    return line.replace("NODE", "n1"), line.replace("NODE", "n2")
+
+
+def writes(job: Job, step: str) -> tuple[int, ...]:
+    """Have both nodes keep and write a step, as `1:40`; return the older steps that stay as it is made whole."""
+    job.play(*both(f"keep NODE {step}"), "advance 1s", *both(f"keep NODE {step} protected=y"), "advance 2s")
+    job.play(*both("write NODE written"))
+    [staying] = [
+        order.stays for node in ("n1", "n2") if (order := desired_of(job.stage, node).persist) and order.commit
+    ]
+    job.play(*both("write NODE committed"), *both(f"write NODE written found=e-1:{step}"))
+    return staying
+
+
+def next_round(job: Job) -> None:
+    job.play("fail n1", "stopped n2", "failed n1", "advance 9s", *both("fetch NODE ready"), "running n1 n2")
+
+
+@pytest.mark.parametrize("settings", ["divergence=report", "divergence=restart"])
+def test_the_last_step_at_which_all_were_alike_stays_on_the_disk_until_they_are_again(settings: str) -> None:
+    job = Job(f"workers=2 keeps=1s {settings} restarts=9")
+    job.play(*ON_DISK, *ALIKE)
+    assert writes(job, "1:17") == ()
+    job.play(*APART)
+    if settings == "divergence=restart":
+        job.play("stopped n1 n2", "advance 9s", *both("fetch NODE ready"), "running n1 n2")
+    else:
+        assert job.reason.endswith("; step 16 stays on the disk")
+        assert writes(job, "1:40") == (1,)
+        next_round(job)
+        job.play(*both("step NODE 41"), *both("digest NODE 41 4 4"))
+        assert "replicas may differ since step 17 of round 1; step 16 stays on the disk" in job.reason
+    assert writes(job, "2:48") == (1,)
+    if settings == "divergence=report":
+        return
+    job.play(*both("step NODE 49"), *both("digest NODE 49 4 4"))
+    assert writes(job, "2:50") == (3,)
+    assert writes(job, "2:51") == (3,)
+
+
+@pytest.mark.parametrize("ends", ["leave", "succeed"])
+def test_the_next_run_doubts_the_steps_of_one_that_has_not_ended_well(ends: str) -> None:
+    job = Job("workers=2 keeps=600s divergence=report")
+    job.play(*ALIKE, *APART, f"{ends} n1 n2", *(["stopped n1 n2"] if ends == "leave" else []))
+    job.play("join n3 min=1 max=2 workers=4 keeps=600s divergence=report")
+    durable = job.run.durable
+    assert (durable.id, durable.has_doubts) == ("e-2", ends == "leave")
+    assert [durable.doubts(KeptStep(1, step), "e-1") for step in (16, 17)] == [False, ends == "leave"]
+    job.play("write n3 written of=4 found=e-1:1:16", "write n3 written of=4 found=e-1:1:40", "advance 9s")
+    assert durable.doubted == (KeptStep(1, 0) if ends == "leave" else None)
+    assert [point and point.step for point in formed(job)] == [None, 40]
+
+
 def test_the_next_round_goes_back_behind_the_difference_and_newer_steps_never_count_again() -> None:
     job, found = diverges(*IN_MEMORY, *ALIKE, *APART)
     job.play("keep n1 1:16 1:32 protected=y", "keep n2 1:16 1:32 protected=y")

@@ -10,7 +10,7 @@ PART = WantedParts(0, 1, big=True, small=True)
 
 WRITE = PersistOrder(1, 4, 1, 1, (PART,), commit=False)
 
-COMMIT = replace(WRITE, commit=True, in_use=3, small=1)
+COMMIT = replace(WRITE, commit=True, stays=(3,), small=1)
 
 
 def reported(attempt: PersistAttempt) -> tuple[Stage, PersistState]:
@@ -55,7 +55,7 @@ def test_what_cannot_be_done_is_reported_and_not_done_again(order: PersistOrder)
     [
         ("r-1", WRITE, True),
         ("r-1", COMMIT, True),
-        ("r-1", replace(COMMIT, in_use=None), True),
+        ("r-1", replace(COMMIT, stays=()), True),
         ("r-2", WRITE, False),
         ("r-1", replace(WRITE, step=5), False),
         ("r-1", replace(WRITE, round=2), False),

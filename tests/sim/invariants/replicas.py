@@ -1,12 +1,13 @@
 """Invariants of replicas: each divergence on record is one, and names the right rank in time.
 
 If the job is to restart then, no later round resumes from a step that may be wrong, wherever it is. Only the host of a
-rank that is known to be wrong is charged, and only if the job wants that.
+rank that is known to be wrong is charged, and only if the job wants that. If training goes on, the newest right step on
+the disk stays there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from coordinatord.core.rounds.values.charges import Fault
 from coordinatord.core.rounds.values.records import HostJudged, Record, ReplicasDiverged, RoundFormed, RoundStopped
@@ -14,6 +15,7 @@ from coordinatord.protocol.kept_state import KeptStep
 from coordinatord.protocol.messages import OnDivergence
 from tests.sim.invariants.laws import Facts, Laws
 from tests.sim.invariants.root_cause import RootCauseLaws
+from tests.sim.kept_disk import KEEP
 from tests.sim.workers import STEP_S, Round
 
 HEARD_S = 3.0
@@ -30,6 +32,10 @@ class ReplicaLaws(Laws):
         """The rounds of which a divergence was recorded."""
         self._undone: dict[Round, ReplicasDiverged] = {}
         """Those of these whose job goes back, as far as that is durable."""
+        self._doubts: dict[str, tuple[KeptStep, float]] = {}
+        """The first step that may be wrong of each run that goes on from there, and when that was recorded."""
+        self.spared = 0
+        """How often an old right step stayed on the disk."""
         self._last: ReplicasDiverged | None = None
         self.ended: set[Round] = set()
         """Those that were ended for it."""
@@ -52,15 +58,33 @@ class ReplicaLaws(Laws):
                         self._check_charge(record)
 
     def durable(self, record: Record) -> None:
-        """Note from which rounds a job goes back."""
+        """Note from which rounds a job goes back, and where it goes on from steps that may be wrong."""
         if isinstance(record, ReplicasDiverged) and record.back_to is not None:
             self._undone[record.run, record.round] = record
+        elif isinstance(record, ReplicasDiverged):
+            self._doubts.setdefault(record.run, (record.since, self.world.queue.now))
+        elif isinstance(record, RoundFormed) and record.run in self._doubts:
+            point, (since, _) = record.resume, self._doubts[record.run]
+            if point is None or (point.disk is not None and point.disk.run != record.run) or point.at < since:
+                del self._doubts[record.run]
 
     def set_back(self, records: Sequence[Record], now: float) -> None:
         """Forget what the store has forgotten."""
         self._undone.clear()
+        self._doubts.clear()
         for record in records:
             self.durable(record)
+
+    def deletes(
+        self, run: str, there: Sequence[tuple[str, KeptStep]], gone: Collection[int], ordered_at: float
+    ) -> None:
+        """Check which of the steps that a node can read on the disk, the newest first, it deletes for a run."""
+        since, recorded_at = self._doubts.get(run, (None, 0.0))
+        if since is None or ordered_at < recorded_at + HEARD_S:
+            return
+        right = next((which for which, (of, at) in enumerate(there) if of == run and at < since), None)
+        self.check(right not in gone, "%s is deleted, the last step before %s", right, since)
+        self.spared += right is not None and right >= KEEP
 
     def _check_stop(self, record: RoundStopped) -> None:
         key = record.run, record.round

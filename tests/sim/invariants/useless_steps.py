@@ -23,6 +23,8 @@ class UselessSteps:
         """What each round resumes from."""
         self._found: dict[str, list[tuple[KeptStep, int, bool]]] = {}
         """Steps, the rounds since which they are known to be useless, and whether on the disk too, by run."""
+        self._doubted: set[tuple[str, KeptStep]] = set()
+        """The first steps that may be wrong, where rounds go on from there."""
         self.differing: dict[str, set[KeptStep]] = {}
         """The steps of which ranks had different states, by run."""
 
@@ -35,6 +37,8 @@ class UselessSteps:
         elif isinstance(record, ReplicasDiverged) and record.back_to is not None:
             at = KeptStep(record.round, 0 if record.agreed is None else record.agreed + 1)
             self._add(record.run, at, record.round + 1, on_disk=True)
+        elif isinstance(record, ReplicasDiverged):
+            self._doubted.add((record.run, record.since))
         elif isinstance(record, RoundStopped) and record.condition == "unrestorable":
             point = self._points.get((record.run, record.round))
             if point is not None and point.disk is None:
@@ -60,7 +64,8 @@ class UselessSteps:
 
     def knows(self, run: str, at: KeptStep) -> bool:
         """Whether it is known that ranks differ in this step, or that a round could not resume from it."""
-        return at in self.differing.get(run, ()) or any(at == first for first, *_ in self._found.get(run, ()))
+        is_doubted = at in self.differing.get(run, ()) or (run, at) in self._doubted
+        return is_doubted or any(at == first for first, *_ in self._found.get(run, ()))
 
     def excludes(self, run: str, at: KeptStep, *, on_disk: bool = False) -> bool:
         """Whether ranks differ, or a step is a useless one or a later one, and was done before that was known."""

@@ -258,8 +258,7 @@ class Reasons:
         run = self._run
         if run.durable.state is not State.RUNNING:
             return text
-        divergence = "" if run.durable.divergence is None else run.durable.divergence.reason
-        return "; ".join(filter(None, (text, divergence, run.watching.notice)))
+        return "; ".join(filter(None, (text, run.difference, run.watching.notice)))
 
     @property
     def awaited(self) -> str:

@@ -115,6 +115,8 @@ class EarlierRun(Struct, frozen=True):
     exit_code: int
     spoiled: tuple[SpoiledStep, ...] = ()
     """What it leaves on the disk that no later run resumes from."""
+    doubted: KeptStep | None = None
+    """The first step that it leaves there in which ranks may differ; None after a success."""
 
 
 @dataclass(slots=True)
@@ -171,6 +173,8 @@ class DurableRun:
     """The steps that were damaged, or in which ranks differed, the last one found at the end. Nodes themselves report a
     step on the disk that they cannot read.
     """
+    doubted: KeptStep | None = None
+    """The first step that may be wrong since a difference between ranks, as long as rounds go on from there."""
     stepped: bool = False
     """Whether a worker has reported a step of the current round."""
     step_overdue: bool = False
@@ -227,6 +231,18 @@ class DurableRun:
         if disk not in {None, self.id}:
             spoiled = next((earlier.spoiled for earlier in self.earlier if earlier.run == disk), ())
         return any(step.covers(at, on_disk=disk is not None) for step in spoiled)
+
+    def doubts(self, at: KeptStep, disk: str) -> bool:
+        """Whether ranks may differ in a step that is on the disk as one of the run `disk`."""
+        earlier = next((earlier.doubted for earlier in self.earlier if earlier.run == disk), None)
+        since = self.doubted if disk == self.id else earlier
+        return self.has_spoiled(at, disk) or (since is not None and since <= at)
+
+    @property
+    def has_doubts(self) -> bool:
+        """Whether steps are known in which ranks differ, or may differ."""
+        left = self.doubted if self.doubted is not None or not self.earlier else self.earlier[0].doubted
+        return left is not None or any(step.on_disk for step in self.spoiled)
 
     def nodes_of(self, ranks: Collection[int]) -> list[Ranks]:
         """Return the nodes of the current or last round that have any of these ranks, by group rank."""

@@ -104,6 +104,15 @@ class Run:
         """A counter of all changes that may change the message to a running node."""
         return self.followed + self.roll.changes + self.keeping.changes
 
+    @property
+    def difference(self) -> str:
+        """Say which ranks differ, or that some may as no round has gone back since they did; empty if none does."""
+        found, since = self.durable.divergence, self.durable.doubted
+        if found is not None or since is None:
+            return "" if found is None else found.reason
+        text = f"replicas may differ since step {since.step:,} of round {since.round}"
+        return text + self.keeping.doubt(since)
+
     def change_policy(self, policy: Policy) -> None:
         """Decide by another policy from now on."""
         self.policy = policy

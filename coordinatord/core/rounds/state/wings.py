@@ -96,6 +96,10 @@ class KeepingWing:
         """Say why no round may be formed; empty if one may."""
         return ""
 
+    def doubt(self, since: KeptStep) -> str:
+        """Say which step stays on the disk while ranks may differ since this one, as the end of a sentence."""
+        return ""
+
     def restore_problem(self) -> str:
         """Say why nodes of the round cannot get what it resumes from; empty if they can."""
         return ""
@@ -210,6 +214,11 @@ class WatchingWing:
 
     def record_digests(self, member: Member) -> None:
         """Record the digests in a member's last report, which is about the present round."""
+
+    @property
+    def agreed(self) -> int | None:
+        """The last step of the round after which all ranks had the same state; None if none is known."""
+        return None
 
     def divergence(self) -> ReplicasDiverged | None:
         """Return the record that ranks of the round have different states; None if none have, or it is recorded."""

@@ -45,11 +45,12 @@ from coordinatord.core.rounds.values.records import (
     TrainingResumed,
     TrainingStalled,
 )
-from coordinatord.core.rounds.values.resume_point import SpoiledStep, with_spoiled
+from coordinatord.core.rounds.values.resume_point import ResumePoint, SpoiledStep, with_spoiled
 from coordinatord.core.rounds.values.root_cause import WorkerFailure
 from coordinatord.core.rounds.values.time_ledger import Activity
 from coordinatord.protocol.exit_codes import ExitCode, shell_exit_code
 from coordinatord.protocol.fields import DURATION_S_MAX, MESSAGE_MAX, WINDOW_RESTARTS_MAX
+from coordinatord.protocol.kept_state import KeptStep
 from coordinatord.protocol.messages import Cause, Failure, Outcome, Report, Result
 from coordinatord.protocol.text import clip
 
@@ -64,6 +65,7 @@ def form_round(run: Run, reason: Reason, decision: Decision) -> None:
     point, number, spoiled = run.keeping.resume_point(nodes), run.durable.round + 1, run.durable.spoiled
     if (differing := run.keeping.differing_step(point)) is not None:
         spoiled = with_spoiled(spoiled, SpoiledStep(differing, number), None if point is None else point.at)
+    spoiled, doubted = _after(run, point, spoiled)
     decision.record(
         RoundFormed(
             run.job,
@@ -76,10 +78,26 @@ def form_round(run: Run, reason: Reason, decision: Decision) -> None:
             spent=spent(run, decision.now),
             resume=point,
             spoiled=spoiled,
+            doubted=doubted,
         )
     )
     make_way(run, decision)
     decision.notify_all(run)
+
+
+def _after(
+    run: Run, point: ResumePoint | None, spoiled: tuple[SpoiledStep, ...]
+) -> tuple[tuple[SpoiledStep, ...], KeptStep | None]:
+    """Return the spoiled steps and the first doubted one, as the next round resumes from `point`.
+
+    A round that goes back behind the doubted steps makes them spoiled.
+    """
+    number, doubted = run.durable.round + 1, run.durable.doubted
+    if point is not None and run.durable.doubts(*point.made_as(run.id)):
+        return spoiled, doubted or KeptStep(number, 0)
+    if doubted is not None:
+        spoiled = with_spoiled(spoiled, SpoiledStep(doubted, number), None if point is None else point.at)
+    return spoiled, None
 
 
 def enlist_quarantined(run: Run, reason: Reason, decision: Decision) -> None:
@@ -331,6 +349,7 @@ def end_run(
             condition=reason.condition,
             step=run.step,
             spoiled=run.durable.spoiled,
+            doubted=run.durable.doubted,
         )
     )
     decision.notify_all(run)

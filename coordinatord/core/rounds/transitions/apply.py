@@ -86,7 +86,8 @@ def _earlier(run: DurableRun | None) -> tuple[EarlierRun, ...]:
     if run is None or run.outcome is None:
         return () if run is None else run.earlier
     spent, code = run.ledger.settled, run.outcome.exit_code
-    last = EarlierRun(run.id, run.state, run.reason, run.last_step, spent, run.entered_at, code, run.spoiled)
+    doubted = None if run.state is State.SUCCEEDED else run.doubted
+    last = EarlierRun(run.id, run.state, run.reason, run.last_step, spent, run.entered_at, code, run.spoiled, doubted)
     return (last, *run.earlier)[:EARLIER_MAX]
 
 
@@ -187,7 +188,8 @@ def _round_formed(run: DurableRun, record: records.RoundFormed, at: float) -> No
         )
     run.order = {ranks.node: ranks for ranks in record.nodes}
     run.slowest_s = max((member.offer.stop_timeout_s for member in members), default=0.0)
-    run.formed_reason, run.resume, run.spoiled = record.reason, record.resume, record.spoiled
+    run.formed_reason, run.resume = record.reason, record.resume
+    run.spoiled, run.doubted = record.spoiled, record.doubted
     _begin_round(run, record, at)
 
 
@@ -244,7 +246,9 @@ def _busy_worker_awaited(*_: object) -> None:
 
 def _replicas_diverged(run: DurableRun, record: records.ReplicasDiverged, _: float) -> None:
     run.divergence = record
-    if record.back_to is not None:
+    if record.back_to is None:
+        run.doubted = run.doubted or record.since
+    else:
         run.spoiled = with_spoiled(run.spoiled, SpoiledStep(record.since, record.round + 1), record.back_to)
 
 
@@ -287,7 +291,8 @@ def _round_ended(run: DurableRun, record: records.RoundEnded, at: float) -> None
 
 def _run_ended(run: DurableRun, record: records.RunEnded, at: float) -> None:
     _keep_report(run, record.report, at)
-    run.outcome, run.last_step, run.spoiled = record.outcome, record.step, record.spoiled
+    run.outcome, run.last_step = record.outcome, record.step
+    run.spoiled, run.doubted = record.spoiled, record.doubted
     run.concluded = record.condition in _FAILED_FOR_GOOD or record.outcome.result in _CONCLUSIONS
     _drop_rounds(run)
     _enter(run, _ENDS.get(record.outcome.result, State.FAILED), record.reason, at)

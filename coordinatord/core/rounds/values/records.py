@@ -143,6 +143,8 @@ class RoundFormed(Record, frozen=True):
     """The step that its workers resume from; None if no node keeps a whole one."""
     spoiled: Annotated[tuple[SpoiledStep, ...], Meta(max_length=SPOILED_MAX)] = ()
     """Kept steps that are not chosen any more, the last one found at the end."""
+    doubted: KeptStep | None = None
+    """The first step in which ranks may differ, although this round goes on from there."""
 
 
 class RoundRemembered(Record, frozen=True):
@@ -297,6 +299,8 @@ class RunEnded(Record, frozen=True):
     """The last step that all workers had reached; None if none was known."""
     spoiled: Annotated[tuple[SpoiledStep, ...], Meta(max_length=SPOILED_MAX)] = ()
     """The kept steps that the next run does not choose from the disk either."""
+    doubted: KeptStep | None = None
+    """The first step in which ranks may differ, as of the last round."""
 
 
 class JobStopAsked(Record, frozen=True):

@@ -27,6 +27,10 @@ class ResumePoint(AtShardedStep, frozen=True):
     disk: DiskStep | None = None
     """The names of the step on the disk; None if it is in memory."""
 
+    def made_as(self, run: str) -> tuple[KeptStep, str]:
+        """Return the step in the round that made it, and the run of that; `run` is the present one."""
+        return (self.at, run) if self.disk is None else (KeptStep(self.disk.round, self.step), self.disk.run)
+
 
 SPOILED_MAX = 8
 """The most spoiled steps that are on record of a run. Of more, two old ones become one, which covers both."""

@@ -125,7 +125,7 @@ async def test_a_step_is_made_whole_once_though_the_order_changes_meanwhile(
         hanging.clear()
         node.keeper.carry_out(Persist(RUN, an_order(commit=True)))
         await node.until(lambda: any((tmp_path / "disk").glob("job/*/.manifest*")))
-        node.keeper.carry_out(Persist(RUN, replace(an_order(commit=True), in_use=1)))
+        node.keeper.carry_out(Persist(RUN, replace(an_order(commit=True), stays=(1,))))
         hanging.set()
         states = {PersistState.COMMITTED, PersistState.FAILED}
         await node.until(lambda: (found := report(node)) is not None and found.state in states)
@@ -149,7 +149,7 @@ async def test_a_step_that_comes_into_use_while_another_is_made_whole_stays(
         hanging.clear()
         node.keeper.carry_out(Persist(RUN, an_order(12, commit=True)))
         await node.until(lambda: any((tmp_path / "disk").glob("job/step-12-*/.manifest*")))
-        node.keeper.carry_out(Persist(RUN, replace(an_order(12, commit=True), in_use=1)))
+        node.keeper.carry_out(Persist(RUN, replace(an_order(12, commit=True), stays=(1,))))
         begun = tmp_path / "disk" / "job" / "step-9-round-1-0123456789ab"
         begun.mkdir()  # it is the last to go of what is dropped
         hanging.set()

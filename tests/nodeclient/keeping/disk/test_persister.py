@@ -63,8 +63,8 @@ async def test_only_the_newest_steps_stay_and_one_that_is_in_use(tmp_path: Path)
         worker = await train(node)
         for step in (4, 8, 12, 16):
             worker.save(step, BIG, SMALL)
-            in_use = 1 if step > 4 else None
-            done = await write(node, PersistOrder(1, step, 1, 1, (PART,), commit=True, in_use=in_use))
+            stays = (1,) if step > 4 else ()
+            done = await write(node, PersistOrder(1, step, 1, 1, (PART,), commit=True, stays=stays))
             assert done.state is PersistState.COMMITTED
         await node.until(lambda: len(find_whole(tmp_path / "disk" / "job")[0]) == 3)
         assert [step.of.step for step in find_whole(tmp_path / "disk" / "job")[0]] == [16, 12, 4]
