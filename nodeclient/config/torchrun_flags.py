@@ -13,7 +13,7 @@ from pathlib import Path
 
 from coordinatord.runtime import PAGES
 from coordinatord.runtime.logs import LEVELS
-from coordinatord.runtime.settings import Rank, SettingsParser, seconds
+from coordinatord.runtime.settings import SettingsParser, Source, seconds
 from nodeclient.config import flag_values, flags
 from nodeclient.config.build import FrontEnd, check_script, join_config
 from nodeclient.config.command_line import CommandLine
@@ -97,7 +97,7 @@ def _read_run(parser: SettingsParser, given: argparse.Namespace, environ: Mappin
     if not (rendezvous.coordinators or given.standalone or given.nnodes):
         remarks.extend(_remark_on_lone_node(environ))
     _translate(parser, given, rendezvous)
-    if parser.rank("log_level") is Rank.DEFAULT:
+    if parser.source("log_level") is Source.DEFAULT:
         given.log_level = _log_level(environ, remarks) or given.log_level
     may_have_other_jobs = rendezvous.coordinators and not rendezvous.own_coordinator
     front_end = FrontEnd(
@@ -122,11 +122,11 @@ def _translate(parser: SettingsParser, given: argparse.Namespace, rendezvous: Re
     given.standalone = not rendezvous.coordinators
     if given.job_id == "none":
         given.job_id = None  # torchrun's default, which some users give
-    if parser.rank("join_timeout_s") is Rank.DEFAULT:
+    if parser.source("join_timeout_s") is Source.DEFAULT:
         keys = ("join_timeout",) if given.rdzv_backend in IGNORING_TIMEOUT else ("join_timeout", "timeout")
         found = (read_conf(parser, given.rdzv_conf, key, seconds) for key in keys)
         given.join_timeout_s = next(filter(None, found), given.join_timeout_s)
-    if parser.rank("stop_timeout_s") is Rank.DEFAULT and given.shutdown_timeout_s is not None:
+    if parser.source("stop_timeout_s") is Source.DEFAULT and given.shutdown_timeout_s is not None:
         given.stop_timeout_s = given.shutdown_timeout_s
     if given.abort_timeout_s is None:
         given.abort_timeout_s = given.shutdown_timeout_s

@@ -9,13 +9,13 @@ file that `--config` names. Each program defines its settings.
 
 from coordinatord.runtime.settings.completion import add_completion
 from coordinatord.runtime.settings.parser import SettingsError, SettingsParser, help_texts, with_help_flag
-from coordinatord.runtime.settings.setting import Rank, filled
+from coordinatord.runtime.settings.setting import Source, filled
 from coordinatord.runtime.settings.setting_values import folder, joined, port, seconds
 
 __all__ = [
-    "Rank",
     "SettingsError",
     "SettingsParser",
+    "Source",
     "add_completion",
     "filled",
     "folder",

@@ -19,7 +19,7 @@ from coordinatord.protocol.errors import OperationalError, OutputError
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.text import clip
 from coordinatord.runtime import PAGES
-from coordinatord.runtime.settings.setting import InForce, Rank, Setting
+from coordinatord.runtime.settings.setting import InForce, Setting, Source
 from coordinatord.runtime.settings.setting_values import types
 from coordinatord.runtime.settings.toml_file import ConfigFile, ConfigFileError, remark, toml_line, toml_value
 
@@ -164,7 +164,7 @@ class SettingsParser(argparse.ArgumentParser):
         missing = [
             " or the environment variable ".join([setting.action.option_strings[0], *setting.variables])
             for dest, setting in self._settings.items()
-            if setting.required and self.rank(dest) is Rank.DEFAULT
+            if setting.required and self.source(dest) is Source.DEFAULT
         ]
         if missing and not unknown:
             self.error("; ".join([f"the following arguments are required: {', '.join(missing)}", *self.misspelt]))
@@ -197,13 +197,13 @@ class SettingsParser(argparse.ArgumentParser):
         return {
             dest: f"--{setting.keys[0]}" if setting.is_switch else f"--{setting.keys[0]}={self._texts[dest]}"
             for dest, setting in self._settings.items()
-            if self.rank(dest) is not Rank.DEFAULT and not setting.is_command
+            if self.source(dest) is not Source.DEFAULT and not setting.is_command
             if not setting.is_switch or self._in_force[dest].value
         }
 
-    def rank(self, dest: str) -> Rank:
-        """Return the kind of source of a setting's value."""
-        return self._in_force[dest].rank
+    def source(self, dest: str) -> Source:
+        """Return the source of a setting's value."""
+        return self._in_force[dest].source
 
     def exclude(self, given: argparse.Namespace, switch: str, other: str, message: str) -> None:
         """Reset a switch or another setting if both are given: the one from the weaker source.
@@ -212,17 +212,17 @@ class SettingsParser(argparse.ArgumentParser):
         """
         if not getattr(given, switch) or not getattr(given, other):
             return
-        if self.rank(switch) is self.rank(other):
+        if self.source(switch) is self.source(other):
             self.error(message)
-        winner, loser = sorted((switch, other), key=self.rank, reverse=True)
+        winner, loser = sorted((switch, other), key=self.source, reverse=True)
         setattr(given, loser, self._settings[loser].default)
         origin = f"overruled: {self._settings[winner].keys[0]} is given by {self._in_force[winner].origin}"
-        self._in_force[loser] = InForce(Rank.DEFAULT, origin, None)
+        self._in_force[loser] = InForce(Source.DEFAULT, origin, None)
 
     def record(self, dest: str, value: object, origin: str = "default") -> None:
         """Record the value that a program uses for a setting without one, for `--show-config`."""
-        if self.rank(dest) is Rank.DEFAULT:
-            self._in_force[dest] = InForce(Rank.DEFAULT, origin, value)
+        if self.source(dest) is Source.DEFAULT:
+            self._in_force[dest] = InForce(Source.DEFAULT, origin, value)
 
     def show_if_requested(self, given: argparse.Namespace) -> None:
         """Print the settings in force and end the program, if `--show-config` was given."""
@@ -259,14 +259,14 @@ class SettingsParser(argparse.ArgumentParser):
             value = getattr(given, dest)
             text = self._texts.get(dest)
             written = value if setting.is_switch or setting.is_command or text is None else setting.as_toml(text)
-            in_force = InForce(Rank.FLAG, "flag", written)
+            in_force = InForce(Source.FLAG, "flag", written)
         elif variable is not None:
             value = self._from_environment(setting, variable, self._environ[variable])
             written = value if setting.is_switch else setting.as_toml(self._environ[variable])
-            in_force = InForce(Rank.ENVIRONMENT, f"environment variable {variable}", written)
+            in_force = InForce(Source.ENVIRONMENT, f"environment variable {variable}", written)
         elif key is not None and self._file is not None:
             value = self._from_file(self._file, setting, key)
-            in_force = InForce(Rank.FILE, f"file {self._file.place(key)}", values[key])
+            in_force = InForce(Source.FILE, f"file {self._file.place(key)}", values[key])
         else:
             in_force = setting.by_default
         self._in_force[dest] = in_force

@@ -13,8 +13,8 @@ from msgspec.structs import fields
 Made = TypeVar("Made", bound=Struct)
 
 
-class Rank(IntEnum):
-    """The kinds of sources of a value; the greater one wins."""
+class Source(IntEnum):
+    """The sources of a value; the greater one wins."""
 
     DEFAULT = 0
     FILE = 1
@@ -25,8 +25,7 @@ class Rank(IntEnum):
 class InForce(Struct, frozen=True):
     """The value of a setting and its source."""
 
-    rank: Rank
-    """The kind of source."""
+    source: Source
     origin: str
     """The source as a text, such as `environment variable X`."""
     value: object
@@ -68,9 +67,9 @@ class Setting(Struct, frozen=True):
     def by_default(self) -> InForce:
         """The default and its source; without a plain value, the source quotes the default from the help."""
         if isinstance(self.default, bool | int | float | str) and self.default is not argparse.SUPPRESS:
-            return InForce(Rank.DEFAULT, "default", self.default)
+            return InForce(Source.DEFAULT, "default", self.default)
         _, marker, words = (self.action.help or "").partition("(default: ")
-        return InForce(Rank.DEFAULT, f"not set (default: {words.partition(')')[0]})" if marker else "not set", None)
+        return InForce(Source.DEFAULT, f"not set (default: {words.partition(')')[0]})" if marker else "not set", None)
 
     def as_toml(self, text: str) -> object:
         """Convert the text of the flag to a value as in a file."""

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from coordinatord.runtime.settings import Rank, SettingsError, SettingsParser, filled, joined, port, seconds
+from coordinatord.runtime.settings import SettingsError, SettingsParser, Source, filled, joined, port, seconds
 from coordinatord.runtime.settings.toml_file import BYTES_MAX, toml_line
 
 
@@ -91,8 +91,8 @@ def test_flags_win_over_the_environment_that_over_the_file_and_that_over_the_def
     read = parser({"PROGRAM_MAX_RESTARTS": "2", "PROGRAM_PORT": "20", "PROGRAM_CONFIG": file})
     given = read.parse_args(["--max-restarts", "3"])
     assert (given.max_restarts, given.port, given.level, given.wait_s) == (3, 20, "high", None)
-    ranks = [read.rank(name) for name in ("max_restarts", "port", "level", "wait_s")]
-    assert ranks == [Rank.FLAG, Rank.ENVIRONMENT, Rank.FILE, Rank.DEFAULT]
+    sources = [read.source(name) for name in ("max_restarts", "port", "level", "wait_s")]
+    assert sources == [Source.FLAG, Source.ENVIRONMENT, Source.FILE, Source.DEFAULT]
     assert read.file == Path(file)
 
 
