@@ -23,8 +23,8 @@ ADDRESSES_MAX = 16
 """The most addresses of one name to try: three or five coordinators have one or two each."""
 
 SUSPECT_S = 4.0
-"""How long a coordinator that fell silent gets a shorter timeout. A node detects a silent leader after 5 s, and the
-leader's lease of 5 s expires at most half a second later, and then the standby that named it leads."""
+"""How long a coordinator that fell silent gets a shorter timeout. A node detects a silent leader after 5 s. Its lease
+of 5 s expires at most half a second later, and then the standby that named it leads."""
 
 
 class ContactPoint(Struct, frozen=True):
@@ -52,7 +52,7 @@ class ContactPoints:
         self._served = False
         """Whether the current contact point has served this node before."""
         self._silent_at: dict[Endpoint, float] = {}
-        """The times in the last `SUSPECT_S` when coordinators fell silent that have not served this node since."""
+        """When each suspect fell silent: in the last `SUSPECT_S`, and it has not served this node since."""
 
     @property
     def current(self) -> ContactPoint:

@@ -29,7 +29,7 @@ CONTEXT_LINES = 8
 OUTER_LINES = 9
 """How many of the first lines of a long traceback to show: they have the frames of the script."""
 
-_NOT_OOM = "it was not the kernel's OOM killer"
+_NOT_OOM = "not the kernel's OOM killer"
 
 _DATA_LOADER_KILLED = re.compile(r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) is killed by signal: Killed")
 
@@ -41,7 +41,7 @@ class RoundDiagnoses:
     """Diagnoses the workers of one round from their output and their error files."""
 
     def __init__(self, output: Output, error_files: Sequence[Path]) -> None:
-        """Begin before the workers are started; `error_files` are theirs, by local rank."""
+        """Create it before the workers start. `error_files` are theirs, by local rank."""
         self._output = output
         self._error_files = error_files
         self._kills = oom.count_kills()

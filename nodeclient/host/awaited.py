@@ -1,6 +1,6 @@
 """Finds in /proc what a process waits for outside its job: a program, a lock, a server, or its own streams.
 
-With it a report can tell a worker that waits for such a thing from one that hangs in a collective. It examines the
+So a report distinguishes a worker that waits outside from one that hangs in a collective. The module examines the
 system call of the main thread (proc_pid_syscall(5), proc_locks(5)), and finds nothing if the kernel hides that.
 """
 
@@ -65,7 +65,7 @@ def awaited_outside(
 
     That is a living child, the program at the other end of a pipe, a lock that no process of the job has, a server, or
     the other end of the process's own input and output. A fork of Python counts only if the process waits for its
-    end: others, such as those that load data, are a part of the worker.
+    end: other forks, such as those that load data, are a part of the worker.
 
     `waits_in` is the kernel function of the main thread, and `workers` are the processes of the job on this host. A
     connection to `store_port` does not count: there rank 0 serves torch's store, by which ranks wait for each other.

@@ -24,7 +24,7 @@ _RANK = re.compile(rb"^(?:\[rank\d+\]: ?)+", re.MULTILINE)
 _FIRST = re.compile(
     rb"^(?:\[rank\d+\]: ?)*(?:Traceback \(most recent call last\):|Exception ignored in|Process \S+:\r?$)", re.MULTILINE
 )
-"""The first line of a traceback, or a line of Python and its multiprocessing before some."""
+"""The first line of a traceback, or the line that Python or multiprocessing writes before it."""
 
 _LINK = re.compile(rb"During handling of the above exception|The above exception was the direct cause")
 """The line between two tracebacks of a chain, the last of which ended the process."""

@@ -1,9 +1,9 @@
 """A coordinator that a node starts as its child, so that the user need not start one.
 
-With `--standalone` it serves only this host, at a port that the kernel chooses, and ends with the node. Where the user
-has named an endpoint as for torchrun's own store, it serves there, on the host that has this address. That one may be
-used by other nodes and jobs, so it ends when none of them needs it any more. So does that of `nodeclient up`, which is
-the only one that demands tokens.
+With `--standalone` it serves only this host, at a port that the kernel chooses, and ends with the node. If the user has
+named an endpoint as for torchrun's own store, it serves there, on the host that has this address. Other nodes and jobs
+may use it then, so it ends when none of them needs it any more. So does that of `nodeclient up`, the only one that
+demands tokens.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class EmbeddedCoordinator(Struct, frozen=True):
 
     pid: int | None = None
     ended: asyncio.Future[str] | None = None
-    """How the coordinator ended, when it has; None for one that another coordinator may replace."""
+    """Done with a description of its end once it ends; None for a coordinator that another one may replace."""
 
 
 NO_COORDINATOR = EmbeddedCoordinator()
@@ -184,7 +184,7 @@ async def _start_at(child: _Child, port: int) -> bool:
 
 def _is_taken(port: int) -> bool:
     try:
-        PortReservation(port).close()  # old connections that have ended are not in the way
+        PortReservation(port).close()  # succeeds in spite of old connections in TIME_WAIT
     except OSError as error:
         return error.errno == errno.EADDRINUSE
     return False

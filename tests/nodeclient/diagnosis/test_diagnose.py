@@ -216,7 +216,7 @@ def test_killed(tmp_path: Path) -> None:
     code, found = end(tmp_path, 'import os, sys\nprint("step 1", file=sys.stderr, flush=True)\nos.kill(os.getpid(), 9)')
     assert (code, found.error, found.last_lines) == (-9, "", ("step 1",))
     known = oom.count_kills().cgroup is not None
-    assert found.message == ("some process sent it, it was not the kernel's OOM killer" if known else "")
+    assert found.message == ("some process sent it, not the kernel's OOM killer" if known else "")
 
 
 def test_of_a_deep_stack_both_ends_are_shown(tmp_path: Path) -> None:

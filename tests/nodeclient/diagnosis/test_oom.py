@@ -124,7 +124,7 @@ def test_the_report_says_who_killed(unified: Host) -> None:
     log.write_text(LOG)
     for exit_code in (-9, 137):
         found = diagnose(exit_code, 4_711, None, b"", before, unified.root, log)
-        assert found.message == "some process sent it, it was not the kernel's OOM killer"
+        assert found.message == "some process sent it, not the kernel's OOM killer"
     assert diagnose(-15, 4_711, None, b"", before, unified.root, log).message == ""
     unified.kills("sys/fs/cgroup/slurm/job 7", 1, 1, str(64 * 2**30))
     for exit_code in (-9, 137):
