@@ -50,7 +50,7 @@ RECORDS_AT_ONCE = 100
 """Records that are logged and counted in one turn of the event loop: some 5 ms."""
 
 JOB_COST = 40
-"""The cost of viewing a job without its nodes, in nodes."""
+"""The cost of viewing a job, without that of its nodes, as a number of nodes."""
 
 RECORDED = Subject(
     "coordinatord",
@@ -81,7 +81,7 @@ class Driver:
         """
         self.machine = machine
         self._handlers: dict[type, Callable[[Any], None]] = {}
-        """Carry out effects, by their class."""
+        """The functions that carry out effects, by the effect's class."""
         self._tasks = tasks
         self._loop = asyncio.get_running_loop()  # kept, since to ask for it costs a system call for each heartbeat
         self._timer = DeadlineTimer(self._loop, lambda now: self._handle(Tick(), now))
@@ -239,7 +239,7 @@ class RecordWriter:
         if self._machine.store_error != error:
             text = "nothing can be recorded: no round is formed, the workers go on: %s"
             log.error(text, error, extra=fields("recording_stopped"))
-            self._changed.set()  # readers of durable state get the last one
+            self._changed.set()  # `written` waits no longer: its callers get the last durable state
             self._submit(StoreFailed(error))
 
 

@@ -108,7 +108,7 @@ class Database:
 
     @classmethod
     def open_reader(cls, path: Path) -> Self:
-        """Open a database file only for reading, beside the connection that writes it; neither waits for the other.
+        """Open a database file only for reading, while another connection writes it; neither waits for the other.
 
         Raises `StoreError`.
         """

@@ -26,13 +26,13 @@ class Adapter:
     """Whether reading its values may begin an iteration. If so, they are not read before the first step is done."""
 
     is_own = False
-    """Whether ranks may come to have different tensors of it, although they began with the same, as of a metric."""
+    """Whether its tensors may come to differ between ranks that began with the same, such as those of a metric."""
 
     has_unequal_inputs = False
     """Whether ranks may do different numbers of steps."""
 
     size_changes = 0
-    """How many calls of `values` found more or less state than the call before."""
+    """How many calls of `values` returned more or less state than the call before."""
 
     def big_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield its big tensors by name. Raises `KeptStateError` if the object has other tensors than at `keep`."""

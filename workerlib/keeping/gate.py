@@ -50,7 +50,7 @@ class DeviceQueue:
         return lambda: all(event.query() for event in events)
 
     def copy(self, targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
-        """Copy tensors beside training, and wait for the end of that. Raises `RuntimeError` as `mark` says."""
+        """Copy tensors while training goes on, and wait for the copy. Raises `RuntimeError` as `mark` says."""
         with torch.cuda.stream(self._copy_stream):
             copy_tensors(targets, sources)
         self._copy_stream.synchronize()
