@@ -11,5 +11,5 @@ protocol. `persist_attempt` is the life of one attempt to write a step to a disk
 another node.
 `leftover_stages` limits how long processes may outlive the programs of their workers.
 `logged_rounds` selects the log files that may be read and deleted, and `notices` has the texts for the user.
-Beside the agent, `fleet` decides for `nodeclient up` what the end of one node means.
+Besides the agent, `fleet` decides for `nodeclient up` what the end of one node means.
 """

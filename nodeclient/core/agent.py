@@ -74,7 +74,7 @@ class Agent:
             if self._settings.keeps and not self.exited:
                 self._effects += self._kept.pursue(self._desired, self.run, self.round)
             self._report(now)
-        return sorted(self._effects, key=lambda effect: effect.rank)
+        return sorted(self._effects, key=lambda effect: effect.turn)
 
     def next_deadline(self) -> float | None:
         """Return the time of the next deadline, for `Tick`; None if there is none."""

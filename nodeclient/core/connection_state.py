@@ -173,11 +173,11 @@ class ConnectionState:
         return now >= self.searching_since + self.outage_grace_s
 
     def record_refusal(self, refused: Refused, until: float) -> None:
-        """Record that a coordinator refuses this node, finally from `until` on. The session is about to end."""
+        """Record that a coordinator refuses this node. The same refusal after `until` is final."""
         self._refusal = Refusal(refused, until, self.coordinator if self.connected else "")
 
     def search_notice(self, until: float, *, working: bool) -> Waiting:
-        """Return the notice of a search for a coordinator that goes on `until` then."""
+        """Return the notice of a search for a coordinator that ends at `until`."""
         refusal = self._refusal
         if refusal is None or refusal.refused.message != self.error:
             return Waiting(f"{notices.LOOKING}: {self.error}", until, working)

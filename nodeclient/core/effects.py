@@ -23,8 +23,8 @@ class Level(StrEnum):
 class Effect(Struct, frozen=True):
     """Something that the shell is to do."""
 
-    rank: ClassVar[int] = 1
-    """Effects with a lower rank are carried out first; those with the same rank in the order of their decisions."""
+    turn: ClassVar[int] = 1
+    """Effects with a lower turn are carried out first; those with the same turn in the order of their decisions."""
 
 
 class Probe(Effect, frozen=True):
@@ -49,7 +49,7 @@ class Start(Effect, frozen=True):
     reason: str
     """Why this round was formed."""
     reused: tuple[int, ...] = ()
-    """The local ranks that are not started, because the processes of an earlier round are reused."""
+    """The local ranks for which the process of an earlier round is reused."""
 
 
 class Restore(Effect, frozen=True):
@@ -62,9 +62,9 @@ class Restore(Effect, frozen=True):
 
 
 class Protect(Effect, frozen=True):
-    """Let no worker overwrite what is kept of these steps, and of no others."""
+    """Protect the kept state of these steps from being overwritten by workers, and that of no others."""
 
-    rank: ClassVar[int] = 0  # workers that save overwrite what is not protected
+    turn: ClassVar[int] = 0  # workers that save overwrite what is not protected
     run: str
     steps: tuple[KeptStep, ...]
 
@@ -100,11 +100,11 @@ class SaveKept(Effect, frozen=True):
 
 
 class HaltWorkers(Effect, frozen=True):
-    """Have all workers that keep state stand still after this step and save it; answered by `KeptSaved`."""
+    """Have all workers that keep state halt after this step and save it; answered by `KeptSaved`."""
 
     step: int | None
-    """None before the coordinator has named a step. Then each worker stands still after its present step, and the node
-    reports that step."""
+    """None before the coordinator has named a step. Then each worker halts after its present step, and the node reports
+    that step."""
 
 
 class LeaveRound(Effect, frozen=True):
@@ -148,16 +148,16 @@ class Sweep(Effect, frozen=True):
 
 
 class CheckHealth(Effect, frozen=True):
-    """Check this host beside everything else; answered by `HealthChecked`."""
+    """Check this host in the background; answered by `HealthChecked`."""
 
     within_s: float
     """How long it may take."""
 
 
 class RunPairTest(Effect, frozen=True):
-    """Run this test with another node beside everything else, in place of any other; answered by `PairTested`."""
+    """Run this test with another node in the background, in place of any other; answered by `PairTested`."""
 
-    rank: ClassVar[int] = 0  # what follows may start workers, which need the host for themselves
+    turn: ClassVar[int] = 0  # later effects may start workers, which need the host for themselves
     order: PairOrder | None
     """None ends the one that runs."""
 

@@ -1,8 +1,8 @@
 """Lists the rounds of which this host's nodes have log files, and deletes the files of a round.
 
-Beside the files, each node writes a *note* about itself and the round. So the files can be attributed to a node after a
-restart, and in a log directory of several hosts. A node locks its note while it writes files, so that no other process
-deletes them. All methods wait for a disk, so call them in a thread.
+Besides the files, each node writes a *note* about itself and the round, by which the files are attributed to a node
+after a restart, and in a log directory of several hosts. A node locks its note while it writes files, so that no other
+process deletes them. All methods wait for a disk, so call them in a thread.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ BEAT_S = 5.0
 """How often `up` shows that it lives; after 30 s of silence hosts take it for gone."""
 
 CLOSE_WITHIN_S = 20.0
-"""How long a program may take to end after its input, beside the time for its workers: the coordinator takes 18 s at
+"""How long a program may take to end after its input, besides the time for its workers: the coordinator takes 18 s at
 most."""
 
 
