@@ -25,8 +25,7 @@ _HANGS = {
     ),
     HangKind.BUSY: (
         "it computed for longer than --hang-timeout allows. An evaluation is named by `ctx.section(name, "
-        "limit=SECONDS)`; else its stack shows where it loops. Without --hang-timeout a worker that computes is let "
-        "alone"
+        "limit=SECONDS)`; else its stack shows where it loops. Without --hang-timeout, a worker may compute for ever"
     ),
     HangKind.MISMATCHED: (
         "the ranks came to different collectives: look for one in a branch that not all take, for loops of different "
@@ -51,7 +50,7 @@ _DISK = (
 )
 
 _OUTSIDE = (
-    "what it waits for is no part of the job, and has not come for minutes: look on {host} what it does. If it may "
+    "what it waits for is no part of the job, and has not come for minutes: see what it does on {host}. If it may "
     "take that long, name the phase by `ctx.section(name, limit=SECONDS)`"
 )
 
@@ -82,8 +81,8 @@ _FINAL = "no restart mends this error, so the run ended at once: correct the scr
 
 
 _DIVERGED = (
-    "a GPU may compute wrong values in silence, or the script lets a rank train by itself. If it is the same host each "
-    "time, `nodeclient quarantine HOST` keeps that out, as --on-divergence quarantine does by itself"
+    "a GPU may silently compute wrong values, or the script lets a rank train by itself. If it is the same host each "
+    "time, `nodeclient quarantine HOST` keeps it out, as --on-divergence quarantine does by itself"
 )
 
 

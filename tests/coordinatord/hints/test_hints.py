@@ -88,7 +88,7 @@ def test_each_kind_of_hang_gets_advice_whatever_its_words_are(kind: HangKind, sa
         ("sleeping", "", "its stack says what it waited for"),
         ("stopped", "", "a signal (SIGSTOP, SIGTSTP) has stopped it on host-n1"),
         (WAITS_FOR_DISK, "", "the kernel log of host-n1 (`dmesg`)"),
-        ("sleeping", "the program rsync (process 99)", "look on host-n1 what it does"),
+        ("sleeping", "the program rsync (process 99)", "see what it does on host-n1"),
     ],
 )
 @pytest.mark.parametrize("stuck", [1, 2])
