@@ -41,7 +41,7 @@ TEXT_MAX = 200
 """The limit of the text of an error, in characters."""
 
 MARGIN_S = 1.0
-"""How long before the end of its time the program gives up a partner, so that it can say so."""
+"""How long before the end of its time the program gives up its partner, so that it can still report that."""
 
 
 def measure_products(torch: Any, devices: list[Any]) -> tuple[float, bool]:

@@ -143,7 +143,7 @@ def _spec(
     least, most = nodes
     if given.standalone and least > 1:
         parser.error(
-            f"--standalone is for this host alone, but --nnodes wants {least}: start a coordinatord, see --coord"
+            f"--standalone is for this host only, but --nnodes wants {least}: start a coordinatord, see --coord"
         )
     max_restarts, window_s = given.max_restarts
     return JobSpec(
@@ -190,8 +190,7 @@ def _advertised_address(
     if address and ipaddress.ip_address(address.partition("%")[0]).is_loopback:
         flag = "--advertise-addr" if given.advertise_addr else f"--interface {given.interface}:"
         remarks.append(
-            f"{flag} {address} is of loopback, where no other host reaches this one: it counts in rounds on this host"
-            " alone"
+            f"{flag} {address} is of loopback, where no other host reaches this one: only rounds on this host use it"
         )
     return address
 

@@ -62,7 +62,7 @@ def add_join_flags(parser: SettingsParser, nodes: str = "1:", *, of_one_node: bo
         default=(),
     )
     if of_one_node:
-        add("--standalone", "bring a coordinator along: a job on this host alone")
+        add("--standalone", "bring a coordinator along: a job on this host only")
     add("--job-id ID", "nodes with the same id train together", flag_values.name, by_default=DEFAULT_JOB)
     flags.add_size_flags(parser, nodes=nodes, workers="one a GPU, else 1")
     flags.add_job_flags(parser)
@@ -81,7 +81,7 @@ def add_join_flags(parser: SettingsParser, nodes: str = "1:", *, of_one_node: bo
 
 
 def _read_join(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> JoinConfig:
-    advice = "give --coord HOST[:PORT], or --standalone for a job on this host alone, and not both"
+    advice = "give --coord HOST[:PORT], or --standalone for a job on this host only, and not both"
     parser.exclude(given, "standalone", "coord", advice)
     if not given.standalone and not given.coord:
         parser.error("; ".join([advice, *parser.misspelt]))

@@ -49,7 +49,7 @@ def _add_run(parser: SettingsParser) -> None:
 def _add_launch(parser: SettingsParser) -> None:
     _add_common(parser)
     parser.usage = "nodeclient launch [flags] SCRIPT [ARGUMENTS ...]"
-    parser.add_heading("of torch.distributed.launch alone")
+    parser.add_heading("only of torch.distributed.launch")
     parser.add_setting("--use-env", "do not give the script --local-rank=N; it reads LOCAL_RANK", variables=())
 
 

@@ -90,7 +90,7 @@ def add_rendezvous_flags(parser: SettingsParser) -> None:
         by_default=DEFAULT_JOB,
     )
     add("--rdzv-conf KEY=VALUE,...", "keys of torchrun's backends", flag_values.pairs, array=joined, default={})
-    add("--standalone", "bring a coordinator along: a job only on this host")
+    add("--standalone", "bring a coordinator along: a job on this host only")
     add("--master-addr ADDR", "address of the host with node rank 0", by_default=MASTER_ADDRESS)
     add("--master-port N", "port of the coordinator there", port, by_default=MASTER_PORT)
     add(
@@ -117,7 +117,7 @@ def choose_coordinators(parser: SettingsParser, given: argparse.Namespace, most:
     has_master = bool(given.master_addr) or given.master_port is not None
     if not named and most == 1:
         flags = "--master-addr or --master-port" if has_master else f"--rdzv-backend {backend}"
-        remark = f"{flags}: not needed for a job only on this host, nodeclient brings a coordinator along"
+        remark = f"{flags}: not needed for a job on this host only, nodeclient brings a coordinator along"
         return Rendezvous(remarks=(remark,) if has_master or backend != OURS else ())
     if given.rdzv_backend is None and has_master and not named:
         backend = "static"  # torchrun's default

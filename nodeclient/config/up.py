@@ -1,4 +1,4 @@
-"""The flags of `nodeclient up`, beside those of `nodeclient join`, which it passes on to the nodes."""
+"""The flags of `nodeclient up`, besides those of `nodeclient join`, which it passes on to the nodes."""
 
 from __future__ import annotations
 

@@ -368,7 +368,7 @@ class Agent:
         self._effects += self._group.ending.kill([self._group.exits.rank(rank) for rank in sorted(self._group.alive)])
 
     def _end_group(self, now: float) -> None:
-        """Begin to sweep, since no worker of the round lives; a failure makes this host suspect if it may go on."""
+        """Begin to sweep, since no worker of the round lives; after a failure, check this host if it may go on."""
         terms = self._terms
         if self._group.result is not Phase.SUCCEEDED and not terms.planned and terms.leave_within_s is not None:
             self._effects += self._tests.checks.begin(is_idle=False)  # the sweep looks at their memory of GPUs

@@ -20,7 +20,7 @@ class Status(Struct, frozen=True):
     answer: JobsAnswer
     """Has only `jobs` if one job was requested."""
     data: dict[str, Any]
-    """The same as the coordinator has sent it, for programs."""
+    """The same as the coordinator sent it, for programs."""
 
 
 def get_status(client: Client, job: str | None) -> Status:

@@ -133,7 +133,7 @@ class FileSink(Sink):
 class Filter(Sink):
     """Copies the lines of one stream that contain any of some words into a file that several streams share.
 
-    It is never `flush`: it searches only whole lines, however slowly they arrive.
+    It ignores `flush`: it searches only whole lines, however slowly they arrive.
     """
 
     def __init__(self, words: Sequence[str], prefix: bytes, file: FileSink) -> None:

@@ -25,7 +25,7 @@ from nodeclient.remote.link_messages import Errand, RunNode
 log = logging.getLogger(__name__)
 
 BEAT_S = 5.0
-"""How often `up` shows that it lives; after 30 s of silence hosts take it for gone."""
+"""How often `up` shows that it lives; after 30 s of silence hosts count it as gone."""
 
 CLOSE_WITHIN_S = 20.0
 """How long a program may take to end after its input, besides the time for its workers: the coordinator takes 18 s at

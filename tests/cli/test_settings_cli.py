@@ -119,7 +119,7 @@ WRONG_NODECLIENT = [
     (("run", "--nnodes", "2", "--master-port", "0", SCRIPT), "--master-addr and --master-port: "),
     (("run", "--nnodes", "2", "--master-addr", "a b", SCRIPT), "--master-addr and --master-port: "),
     (("run", "--nnodes", "2", "--rdzv-endpoint", "h", "--node-rank", "2", SCRIPT), "ranks go from 0 to 1"),
-    (("run", "--standalone", "--nnodes", "2", SCRIPT), "--standalone is for this host alone"),
+    (("run", "--standalone", "--nnodes", "2", SCRIPT), "--standalone is for this host only"),
     (
         ("run", "--rdzv-backend", "zookeeper", SCRIPT),
         "--rdzv-backend zookeeper is not known here, only coordinatord, c10d",

@@ -47,7 +47,7 @@ class GenerationWriter:
         """The tensors in each place that has the manifest of the present layout, by the place's identity."""
         self._size_changes = 0
         self._sample: list[torch.Tensor] = []
-        """Some of the tensors; changes of the state are noticed by theirs."""
+        """Some of the tensors, whose changes show those of the state."""
         self._versions: list[int] = []
         """How often each tensor of the sample had been changed at the end of the last step."""
         self._first_versions: list[int] = []

@@ -118,7 +118,7 @@ class DigestInterval:
         return True
 
     def record(self, step: int, seconds: float, now: float) -> None:
-        """Record that a digest was made after a step and took so long, and choose a new interval."""
+        """Record how long a digest after a step took, and choose a new interval."""
         (before, made_at), self._made = self._made, (step, now)
         self._least_s = max(seconds / DIGESTS_SHARE_MAX, HEARD_S)
         self._is_chosen = made_at > -math.inf

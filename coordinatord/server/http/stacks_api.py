@@ -49,7 +49,7 @@ class StacksApi:
     async def _serve(self, request: web.Request) -> web.Response:
         job = request.match_info["job"]
         ranks = _ranks(request)
-        refusal = f"{READERS_MAX} others are reading stacks already, which is the limit: try again later"
+        refusal = f"{READERS_MAX} others read stacks already, the limit: try again later"
         with self._readers.admit(READERS_MAX, refusal):
             run = await self._driver.written_run(job)
             if run is None:

@@ -61,7 +61,7 @@ class Landing:
         except ArenaError as error:
             raise NoMemoryError(str(error)) from None
         size = sizes.one_of_each
-        self._arenas.claim(size, f"what rank {commit.rank} had at step {commit.step} takes {size_in_words(size)}")
+        self._arenas.claim(size, f"the state of rank {commit.rank} at step {commit.step} takes {size_in_words(size)}")
         owned = self._arenas.allocate_claimed(sizes, size)
         self._own(Landed(commit, owned, is_generation))
         owned.arena.touch(1)
