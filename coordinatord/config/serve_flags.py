@@ -19,7 +19,7 @@ from coordinatord.core.rounds.values.charges import CHARGES_MAX
 from coordinatord.protocol.fields import DEFAULT_PORT, HEARTBEAT_S_MIN
 from coordinatord.runtime import __version__
 from coordinatord.runtime.logs import FORMATS, LEVELS
-from coordinatord.runtime.settings import SettingsParser, filled, folder, joined, port, seconds
+from coordinatord.runtime.settings import SettingsParser, filled, folder, joined, number, port, seconds
 
 _HOST_NAME = re.compile(r"\.?[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*\.?", re.ASCII | re.IGNORECASE)
 
@@ -126,13 +126,12 @@ def _add_security(parser: SettingsParser) -> None:
 
 def _add_times(parser: SettingsParser) -> None:
     defaults = Policy()
-    add = parser.add_setting
+    add = partial(parser.add_setting, reload=True)
     add(
         "--settle S",
         "seconds that a round with enough nodes waits for one more",
         partial(seconds, least=SETTLE_S_MIN),
         default=defaults.settle_s,
-        reload=True,
     )
     add(
         "--retry-pause S",
@@ -140,37 +139,32 @@ def _add_times(parser: SettingsParser) -> None:
         f" each time, up to {defaults.retry_pause_max_s:g}; 0 for none",
         _retry_pause,
         default=defaults.retry_pause_s,
-        reload=True,
     )
     add(
         "--quarantine-at WEIGHT",
         "weight of a host's charges at which rounds do without it, if they can; a failed round that it ended weighs 1;"
         " 0 for never",
-        partial(_number, least=0.0, most=CHARGES_MAX),
+        partial(number, least=0.0, most=CHARGES_MAX),
         default=defaults.quarantine_at,
-        reload=True,
     )
     add(
         "--charge-half-life H",
         "hours in which a charge loses half of its weight",
-        partial(_number, least=0.1, most=HALF_LIFE_H_MAX),
+        partial(number, least=0.1, most=HALF_LIFE_H_MAX),
         default=defaults.charge_half_life_s / 3_600,
         dest="charge_half_life_h",
-        reload=True,
     )
     add(
         "--quarantine-share SHARE",
         "largest share of a job's hosts that are quarantined at a time; one host always may be",
-        partial(_number, least=0.0, most=1.0),
+        partial(number, least=0.0, most=1.0),
         default=defaults.quarantine_share,
-        reload=True,
     )
     add(
         "--heartbeat S",
         "least seconds between two heartbeats; a node is lost after five",
         partial(seconds, least=HEARTBEAT_S_MIN),
         default=defaults.heartbeat_s,
-        reload=True,
     )
     add(
         "--outage-grace S",
@@ -178,19 +172,17 @@ def _add_times(parser: SettingsParser) -> None:
         " may have been replaced, and its old workers live on for as long",
         partial(seconds, least=OUTAGE_GRACE_S_MIN),
         default=defaults.outage_grace_s,
-        reload=True,
     )
 
 
 def _add_preflights(parser: SettingsParser) -> None:
-    add, defaults = parser.add_setting, Policy()
+    add, defaults = partial(parser.add_setting, reload=True), Policy()
     add(
         "--preflight WHEN",
         "when nodes are tested in pairs: asked, only on request; idle, also spares on hosts without workers;"
         " suspicion, also before a round if two have failed of the network or a hang, or one had a laggard",
         choices=[str(choice) for choice in PreflightWhen],
         default=str(defaults.preflight),
-        reload=True,
     )
     add(
         "--pair-timeout S",
@@ -198,18 +190,7 @@ def _add_preflights(parser: SettingsParser) -> None:
         seconds,
         default=defaults.pair_timeout_s,
         dest="pair_timeout_s",
-        reload=True,
     )
-
-
-def _number(text: str, least: float, most: float) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = -1.0
-    if not least <= number <= most:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a number from {least:g} to {most:g}")
-    return number
 
 
 def _retry_pause(text: str) -> float:

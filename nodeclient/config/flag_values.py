@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import re
 import shlex
 import signal
@@ -21,7 +20,7 @@ from coordinatord.protocol.fields import (
     WORKERS_MAX,
 )
 from coordinatord.protocol.kept_state import KEEP_STEPS_MAX
-from coordinatord.runtime.settings import seconds
+from coordinatord.runtime.settings import number, seconds
 from nodeclient.access.endpoint import Endpoint, read_endpoint
 from nodeclient.output.output_settings import Choice, Streams
 
@@ -140,7 +139,7 @@ def _whole(text: str, least: int, most: int, expected: str) -> int:
 
 def seconds_or_zero(text: str) -> float:
     """Parse a duration in seconds that may be 0."""
-    return _number(text, 0, DURATION_S_MAX, f"seconds, 0 to {DURATION_S_MAX}")
+    return number(text, 0, DURATION_S_MAX, f"seconds, 0 to {DURATION_S_MAX}")
 
 
 def hang_timeout(text: str) -> float:
@@ -154,17 +153,7 @@ def hang_timeout(text: str) -> float:
 def laggard_factor(text: str) -> float:
     """Parse the slowdown of a step above which a laggard's node is drained."""
     expected = f"how many times as long a step takes, from {LAGGARD_FACTOR_MIN:g} to {FACTOR_MAX:g}, such as 1.2"
-    return _number(text, LAGGARD_FACTOR_MIN, FACTOR_MAX, expected)
-
-
-def _number(text: str, least: float, most: float, expected: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not least <= number <= most:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected {expected}")
-    return number
+    return number(text, LAGGARD_FACTOR_MIN, FACTOR_MAX, expected)
 
 
 def name(text: str) -> str:

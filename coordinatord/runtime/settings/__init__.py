@@ -10,7 +10,7 @@ file that `--config` names. Each program defines its settings.
 from coordinatord.runtime.settings.completion import add_completion
 from coordinatord.runtime.settings.parser import SettingsError, SettingsParser, help_texts, with_help_flag
 from coordinatord.runtime.settings.setting import Source, filled
-from coordinatord.runtime.settings.setting_values import folder, joined, port, seconds
+from coordinatord.runtime.settings.setting_values import folder, joined, number, port, seconds
 
 __all__ = [
     "SettingsError",
@@ -21,6 +21,7 @@ __all__ = [
     "folder",
     "help_texts",
     "joined",
+    "number",
     "port",
     "seconds",
     "with_help_flag",

@@ -1,8 +1,9 @@
-"""Parses values of settings: ports, directories, seconds and lists. Errors are `argparse.ArgumentTypeError`."""
+"""Parses values of settings: ports, directories, numbers and lists. Errors are `argparse.ArgumentTypeError`."""
 
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -38,16 +39,21 @@ def folder(text: str) -> Path:
     return Path(text)
 
 
+def number(text: str, least: float, most: float, expected: str = "") -> float:
+    """Parse a number within limits; `expected` says in an error what is expected."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not least <= found <= most:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected {expected or f'a number from {least:g} to {most:g}'}")
+    return found
+
+
 def seconds(text: str, least: float = 0.0) -> float:
     """Parse a duration in seconds, at least `least`."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = -1
-    if number <= 0 or not least <= number <= DURATION_S_MAX:
-        lower = f"at least {least:g}" if least else "more than 0"
-        raise argparse.ArgumentTypeError(f"{text!r}: expected seconds, {lower} and at most {DURATION_S_MAX}")
-    return number
+    lower = f"at least {least:g}" if least else "more than 0"
+    return number(text, least or math.ulp(0.0), DURATION_S_MAX, f"seconds, {lower} and at most {DURATION_S_MAX}")
 
 
 def joined(parts: Sequence[str]) -> str:
