@@ -19,6 +19,7 @@ from coordinatord.server.driver import Driver
 from coordinatord.server.http.responses import (
     EVENT_STREAM,
     STREAM_HEADERS,
+    MalformedQueryError,
     ReaderLimit,
     UnknownJobError,
     check_query,
@@ -71,11 +72,8 @@ class EventsApi:
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         job = request.match_info.get("job")
         check_query(request, "after", "last", "since", "kind")
-        try:
-            after = _after(request, self._store.identity)
-            selection = _Selection(job, _kinds(request), _since(request), _last(request))
-        except ValueError as error:
-            return error_response(request, 400, "malformed", str(error))
+        after = _after(request, self._store.identity)
+        selection = _Selection(job, _kinds(request), _since(request), _last(request))
         await self._driver.written()
         if job is not None and job not in self._driver.machine.jobs:
             raise UnknownJobError(job)
@@ -145,42 +143,42 @@ class EventsApi:
 def _after(request: web.Request, identity: str) -> int | None:
     """Return the number of the client's last event; None if it has none of this store.
 
-    Raises `ValueError`.
+    Raises `MalformedQueryError`.
     """
     text = request.headers.get("Last-Event-ID") or request.query.get("after")
     if text is None:
         return None
     found = _ID.fullmatch(text)
     if found is None:
-        raise ValueError(f"after is the id of an event, or its number, not {text[:40]!r}")
+        raise MalformedQueryError(f"after is the id of an event, or its number, not {text[:40]!r}")
     store, number = found["store"], int(found["number"])
     return min(number, NUMBER_MAX) if store in {None, identity} else None
 
 
 def _kinds(request: web.Request) -> frozenset[str]:
-    """Parse the requested kinds, such as `node-lost` or `NodeLost`. Raises `ValueError`."""
+    """Parse the requested kinds, such as `node-lost` or `NodeLost`. Raises `MalformedQueryError`."""
     known = {name.lower(): name for name in KINDS}
     requested = [kind for text in request.query.getall("kind", ()) for kind in text.split(",")]
     plain = {re.sub(r"[-_ ]", "", kind).lower(): kind for kind in requested}
     if unknown := [kind for name, kind in plain.items() if name not in known]:
         names = ", ".join("-".join(kind.kind_words()) for kind in KINDS.values())
-        raise ValueError(f"kind is one or several of {names}, not {unknown[0][:40]!r}")
+        raise MalformedQueryError(f"kind is one or several of {names}, not {unknown[0][:40]!r}")
     return frozenset(known[name] for name in plain)
 
 
 def _since(request: web.Request) -> float:
-    """Parse the seconds of `since`, and return that time. Raises `ValueError`."""
+    """Parse the seconds of `since`, and return that time. Raises `MalformedQueryError`."""
     text = request.query.get("since")
     if text is None:
         return 0.0
     if not re.fullmatch(r"\d{1,12}(\.\d{1,9})?", text, re.ASCII):
-        raise ValueError(f"since is how many seconds ago, not {text[:40]!r}")
+        raise MalformedQueryError(f"since is how many seconds ago, not {text[:40]!r}")
     return now().timestamp() - float(text)
 
 
 def _last(request: web.Request) -> int:
-    """Parse the requested number of newest events. Raises `ValueError`."""
+    """Parse the requested number of newest events. Raises `MalformedQueryError`."""
     text = request.query.get("last", str(AT_ONCE_MAX))
     if not re.fullmatch(r"\d{1,9}", text, re.ASCII) or not 1 <= int(text) <= AT_ONCE_MAX:
-        raise ValueError(f"last is 1 to {AT_ONCE_MAX}, not {text[:40]!r}")
+        raise MalformedQueryError(f"last is 1 to {AT_ONCE_MAX}, not {text[:40]!r}")
     return int(text)

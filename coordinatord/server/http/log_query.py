@@ -14,6 +14,7 @@ from multidict import MultiMapping
 from coordinatord.core.shown.log_sources import WORKERS_AT_ONCE_MAX, LogChoice
 from coordinatord.protocol.fields import COUNTER_MAX, RANKS_MAX
 from coordinatord.protocol.log_messages import FILE_MAX, LOG_BYTES_MAX, LOG_LINES_MAX, LogPlace, LogStream
+from coordinatord.server.http.responses import MalformedQueryError
 
 LAST_LINES = 100
 """The default number of lines: a long traceback and some screens before it."""
@@ -58,10 +59,10 @@ class LogQuery(Struct, frozen=True):
 
 
 def read_query(query: MultiMapping[str]) -> LogQuery:
-    """Parse the query. Raises `ValueError`."""
+    """Parse the query. Raises `MalformedQueryError`."""
     ranks, nodes = read_ranks(query), frozenset(query.getall("node", []))
     if len(nodes) > PARTS_MAX:
-        raise ValueError(f"at most {PARTS_MAX} nodes are chosen at once")
+        raise MalformedQueryError(f"at most {PARTS_MAX} nodes are chosen at once")
     last = query.get("last")
     bytes_ = _number(query, "last_bytes", LOG_BYTES_MAX, LOG_BYTES_MAX)
     lines = None if last == ALL or (last is None and "last_bytes" in query) else _number(query, "last", LAST_LINES)
@@ -69,7 +70,7 @@ def read_query(query: MultiMapping[str]) -> LogQuery:
     places = [read_place(text) for text in query.getall("after", [])]
     after_rounds = {place[0] for place in places}
     if len(places) > PLACES_MAX or len(after_rounds | {number} - {None}) > 1:
-        raise ValueError(f"after is given for at most {PLACES_MAX} logs, all of the round that is wanted")
+        raise MalformedQueryError(f"after is given for at most {PLACES_MAX} logs, all of the round that is wanted")
     return LogQuery(
         choice=LogChoice(ranks, nodes, _streams(query.get("stream", BOTH))),
         run=query.get("run"),
@@ -83,10 +84,10 @@ def read_query(query: MultiMapping[str]) -> LogQuery:
 
 
 def read_ranks(query: MultiMapping[str]) -> tuple[range, ...]:
-    """Parse the chosen ranks; none means all. Raises `ValueError`."""
+    """Parse the chosen ranks; none means all. Raises `MalformedQueryError`."""
     ranks = tuple(_ranks(query.getall("rank", [])))
     if len(ranks) > PARTS_MAX:
-        raise ValueError(f"at most {PARTS_MAX} ranks or ranges are chosen at once")
+        raise MalformedQueryError(f"at most {PARTS_MAX} ranks or ranges are chosen at once")
     return ranks
 
 
@@ -96,13 +97,13 @@ def write_place(number: int, log: Log, place: LogPlace) -> str:
 
 
 def read_place(text: str) -> tuple[int, Log, LogPlace]:
-    """Parse the round, the log and the place from the text of `write_place`. Raises `ValueError`."""
+    """Parse the round, the log and the place from the text of `write_place`. Raises `MalformedQueryError`."""
     matched = _PLACE.fullmatch(text)
     if matched is None:
-        raise ValueError(f"after is the place of a part of a log, not {text[:80]!r}")
+        raise MalformedQueryError(f"after is the place of a part of a log, not {text[:80]!r}")
     number, rank, file, offset = int(matched[1]), int(matched[2]), int(matched[4], 16), int(matched[5])
     if number > COUNTER_MAX or rank > RANKS_MAX or file > FILE_MAX or offset > LOG_BYTES_MAX:
-        raise ValueError(f"after is the place of a part of a log, not {text[:80]!r}")
+        raise MalformedQueryError(f"after is the place of a part of a log, not {text[:80]!r}")
     return number, (rank, LogStream(matched[3])), LogPlace(file, offset)
 
 
@@ -111,7 +112,7 @@ def _ranks(texts: list[str]) -> Iterator[range]:
         found = _RANKS.fullmatch(part)
         first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
         if not 0 <= first <= last <= RANKS_MAX:
-            raise ValueError(f"rank is a number or a range, such as 3 or 0-7, not {part[:40]!r}")
+            raise MalformedQueryError(f"rank is a number or a range, such as 3 or 0-7, not {part[:40]!r}")
         yield range(first, last + 1)
 
 
@@ -119,7 +120,7 @@ def _number(query: MultiMapping[str], name: str, default: int, most: int = LOG_L
     text = query.get(name, str(default))
     if not re.fullmatch(r"\d{1,19}", text, re.ASCII) or int(text) > most:
         choice = f" or {ALL}" if name == "last" else ""
-        raise ValueError(f"{name} is 0 to {most}{choice}, not {text[:40]!r}")
+        raise MalformedQueryError(f"{name} is 0 to {most}{choice}, not {text[:40]!r}")
     return int(text)
 
 
@@ -127,12 +128,12 @@ def _streams(text: str) -> tuple[LogStream, ...]:
     if text == BOTH:
         return tuple(LogStream)
     if text not in set(LogStream):
-        raise ValueError(f"stream is {', '.join(LogStream)} or {BOTH}, not {text[:40]!r}")
+        raise MalformedQueryError(f"stream is {', '.join(LogStream)} or {BOTH}, not {text[:40]!r}")
     return (LogStream(text),)
 
 
 def _follows(query: MultiMapping[str]) -> bool:
     text = query.get("follow", "false")
     if text not in {"true", "false"}:
-        raise ValueError(f"follow is true or false, not {text[:40]!r}")
+        raise MalformedQueryError(f"follow is true or false, not {text[:40]!r}")
     return text == "true"

@@ -21,8 +21,8 @@ from coordinatord.server.http.log_reading import LogReading
 from coordinatord.server.http.responses import (
     EVENT_STREAM,
     STREAM_HEADERS,
+    MalformedQueryError,
     ReaderLimit,
-    RequestRejectedError,
     UnknownJobError,
     check_query,
     error_response,
@@ -90,14 +90,11 @@ class LogsApi:
 
 
 def _query(request: web.Request, *, streams: bool) -> LogQuery:
-    """Parse the query of a request. Raises `RequestRejectedError`."""
+    """Parse the query of a request. Raises `MalformedQueryError`."""
     check_query(request, *PARAMETERS)
-    try:
-        query = read_query(request.query)
-    except ValueError as error:
-        raise RequestRejectedError(400, "malformed", str(error)) from error
+    query = read_query(request.query)
     if query.follow and not streams:
-        raise RequestRejectedError(400, "malformed", f"to follow, ask for a stream: Accept: {EVENT_STREAM}")
+        raise MalformedQueryError(f"to follow, ask for a stream: Accept: {EVENT_STREAM}")
     return query
 
 

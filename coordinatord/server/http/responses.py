@@ -66,12 +66,19 @@ class RequestRejectedError(OperationalError):
         self.code = code
 
 
+class MalformedQueryError(RequestRejectedError):
+    """A parameter of a request is unknown, or has no valid value. State: unchanged."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(400, "malformed", message)
+
+
 def check_query(request: web.Request, *known: str) -> None:
-    """Check that a request has only these parameters in its query. Raises `RequestRejectedError`."""
+    """Check that a request has only these parameters in its query. Raises `MalformedQueryError`."""
     unknown = next((name for name in request.query if name not in known), None)
     if unknown is not None:
         choice = f"those known here are {', '.join(sorted(known))}" if known else "none is known here"
-        raise RequestRejectedError(400, "malformed", f"{unknown[:40]!r} is an unknown parameter: {choice}")
+        raise MalformedQueryError(f"{unknown[:40]!r} is an unknown parameter: {choice}")
 
 
 class UnknownJobError(RequestRejectedError):

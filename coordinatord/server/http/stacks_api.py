@@ -17,7 +17,6 @@ from coordinatord.server.driver import Driver
 from coordinatord.server.http.log_query import read_ranks
 from coordinatord.server.http.responses import (
     ReaderLimit,
-    RequestRejectedError,
     UnknownJobError,
     check_query,
     error_response,
@@ -48,7 +47,8 @@ class StacksApi:
 
     async def _serve(self, request: web.Request) -> web.Response:
         job = request.match_info["job"]
-        ranks = _ranks(request)
+        check_query(request, "rank")
+        ranks = read_ranks(request.query)
         refusal = f"{READERS_MAX} others read stacks already, the limit: try again later"
         with self._readers.admit(READERS_MAX, refusal):
             run = await self._driver.written_run(job)
@@ -80,12 +80,3 @@ class StacksApi:
             notes=tuple(dict.fromkeys(notes)),
         )
         return respond(request, answer)
-
-
-def _ranks(request: web.Request) -> tuple[range, ...]:
-    """Return the ranks of a request. Raises `RequestRejectedError`."""
-    check_query(request, "rank")
-    try:
-        return read_ranks(request.query)
-    except ValueError as error:
-        raise RequestRejectedError(400, "malformed", str(error)) from error
