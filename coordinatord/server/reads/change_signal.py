@@ -20,7 +20,8 @@ class ChangeSignal:
         """The number of changes."""
         self.closed = False
         """Whether the daemon is ending, so that no change will follow."""
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._changed = asyncio.Event()
+        """Set at the next change, and then replaced by another one."""
 
     def on_records(self, entries: Sequence[Entry]) -> None:
         """Count new durable records, as one of the driver's watchers."""
@@ -34,18 +35,10 @@ class ChangeSignal:
         self._wake()
 
     def _wake(self) -> None:
-        waiting, self._waiting = self._waiting, set()
-        for future in waiting:
-            if not future.done():  # its reader may have been cancelled
-                future.set_result(None)
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
 
-    async def wait_after(self, version: int) -> int:
-        """Wait for a version after `version`, or for the end of the daemon; return the present version."""
+    async def wait_after(self, version: int) -> None:
+        """Wait for a version after `version`, or for the end of the daemon."""
         while self.version <= version and not self.closed:
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.add(future)
-            try:
-                await future
-            finally:
-                self._waiting.discard(future)
-        return self.version
+            await self._changed.wait()
