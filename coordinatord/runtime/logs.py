@@ -13,7 +13,6 @@ import math
 import os
 import sys
 import traceback
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -104,10 +103,9 @@ def leads_to_journal(fd: int) -> bool:
     return os.environ.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}"
 
 
-def colours_wanted(environ: Mapping[str, str] | None = None) -> bool:
+def colours_wanted() -> bool:
     """Return whether the user allows colours on a terminal (NO_COLOR, no-color.org)."""
-    environ = os.environ if environ is None else environ
-    return not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def prioritized(text: str, level: int) -> str:

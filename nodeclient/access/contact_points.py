@@ -14,7 +14,8 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from coordinatord.protocol.fields import DEFAULT_PORT
-from nodeclient.access.endpoint import Endpoint, is_address, read_endpoint
+from coordinatord.protocol.text import is_address
+from nodeclient.access.endpoint import Endpoint, read_endpoint
 
 STANDBY_STATUS = HTTPStatus.TEMPORARY_REDIRECT
 """The status of a standby's answer; the leader's address is in `Location` (RFC 9110, 15.4.8)."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import ipaddress
 import re
 
 from msgspec import Struct
 
 from coordinatord.protocol.fields import DEFAULT_PORT, PORT_MAX
+from coordinatord.protocol.text import is_address
 
 _ENDPOINT = re.compile(
     r"""(?: \[ (?P<bracketed> [0-9a-fA-F:.]+ ) \]  |  (?P<host> [^\s:/\[\],]+ ) )  (?: : (?P<port> \d{1,5} ) )?
@@ -36,12 +36,3 @@ def read_endpoint(text: str, least_port: int = 1) -> Endpoint:
     if match is None or not least_port <= port <= PORT_MAX or (ipv6 and not is_address(ipv6)):
         raise argparse.ArgumentTypeError(f"{text!r} is no HOST[:PORT], such as coord.example:29400 or [fd00::5]:29400")
     return Endpoint(ipv6 or match["host"], port)
-
-
-def is_address(text: str) -> bool:
-    """Whether a text is an IP address and not a name."""
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True

@@ -15,6 +15,7 @@ from signal import SIGPIPE
 from msgspec import Struct
 
 from coordinatord.protocol.errors import OutputError
+from coordinatord.runtime.logs import colours_wanted
 
 NARROW = 20
 """The least width in columns for formatting, even on a narrower terminal."""
@@ -67,9 +68,8 @@ def terminal() -> TerminalInfo:
     if not sys.stdout.isatty():
         return TerminalInfo(columns=None, rows=0, is_terminal=False, coloured=False)
     size = os.get_terminal_size(sys.stdout.fileno())
-    coloured = not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
     columns = max(NARROW, size.columns) if size.columns else None
-    return TerminalInfo(columns, size.lines, is_terminal=True, coloured=coloured)
+    return TerminalInfo(columns, size.lines, is_terminal=True, coloured=colours_wanted())
 
 
 def write(lines: Iterable[str]) -> None:

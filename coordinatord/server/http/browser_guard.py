@@ -8,7 +8,6 @@ as behind proxies and tunnels. No page can make them send requests, so only brow
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import socket
 import threading
@@ -17,9 +16,9 @@ from collections.abc import Collection
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from coordinatord.core.rounds.queries.master_address import plain_address
+from coordinatord.core.rounds.queries.master_address import is_loopback, plain_address
 from coordinatord.protocol.messages import SESSION_PATH
-from coordinatord.protocol.text import clip
+from coordinatord.protocol.text import clip, is_address
 from coordinatord.runtime.logs import fields
 from coordinatord.security.gatekeeper import client_network
 from coordinatord.server.http.responses import error_response
@@ -69,7 +68,7 @@ class OwnNames:
         name = _plain(name)
         if not name or "." not in name:
             return True  # nobody can register it, so it is a host of this network
-        if _is_address(name) or name.endswith(UNREGISTERED) or name in self._own | self._allowed:
+        if is_address(name) or name.endswith(UNREGISTERED) or name in self._own | self._allowed:
             return True
         return any(allowed.startswith(".") and name.endswith(allowed) for allowed in self._allowed)
 
@@ -119,13 +118,12 @@ class BrowserGuard:
         if request.secure and scheme != "https":
             return False  # the page was loaded in the clear, so anybody on the way may have changed it
         is_same_origin = request.headers.get("Sec-Fetch-Site", "same-origin") == "same-origin"
-        return is_own and is_same_origin and (request.secure or is_loopback(request.remote))
+        return is_own and is_same_origin and (request.secure or is_on_this_host(request.remote))
 
 
-def is_loopback(peer: str | None) -> bool:
+def is_on_this_host(peer: str | None) -> bool:
     """Whether a peer is on this host, so that nobody can intercept its requests."""
-    address = plain_address(peer or "")
-    return _is_address(address) and ipaddress.ip_address(address).is_loopback
+    return is_loopback(plain_address(peer or ""))
 
 
 def _unknown_name(name: str) -> str:
@@ -148,11 +146,3 @@ def _host(header: str) -> str:
 
 def _plain(name: str) -> str:
     return name.lower().removesuffix(".")
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True

@@ -19,7 +19,7 @@ from coordinatord.protocol.schema import check
 from coordinatord.runtime.logs import fields
 from coordinatord.security.browser_sessions import LINK_S, SESSION_S
 from coordinatord.security.gatekeeper import DeniedError, Gatekeeper
-from coordinatord.server.http.browser_guard import is_loopback
+from coordinatord.server.http.browser_guard import is_on_this_host
 from coordinatord.server.http.request_body import read_body
 from coordinatord.server.http.responses import error_response, respond
 from coordinatord.server.sessions.connections import CALLER
@@ -48,7 +48,8 @@ def viewer_of(request: web.Request) -> PageViewer:
     token = CALLER.get().token
     is_admin = token is None or token.role.may(Role.ADMIN)
     return PageViewer(
-        token="" if token is None else token.name, may_act=is_admin and (request.secure or is_loopback(request.remote))
+        token="" if token is None else token.name,
+        may_act=is_admin and (request.secure or is_on_this_host(request.remote)),
     )
 
 

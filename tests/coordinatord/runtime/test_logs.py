@@ -164,8 +164,9 @@ def test_a_line_on_a_terminal_is_short(
 @pytest.mark.parametrize(
     ("environ", "wanted"), [({}, True), ({"NO_COLOR": ""}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)]
 )
-def test_who_wants_no_colours_gets_none(environ: dict[str, str], wanted: bool) -> None:
-    assert colours_wanted(environ) is wanted
+def test_who_wants_no_colours_gets_none(monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], wanted: bool) -> None:
+    monkeypatch.setattr(os, "environ", environ)
+    assert colours_wanted() is wanted
 
 
 def test_the_journal_gets_the_urgency_of_each_line_and_not_the_time() -> None:

@@ -17,7 +17,7 @@ from coordinatord.security.gatekeeper import FAILURES_MAX
 from coordinatord.security.identity import CERTIFICATE, KEY
 from coordinatord.security.setup import FOLDER
 from coordinatord.server.app import ListenAddress, serve
-from coordinatord.server.http.browser_guard import is_loopback
+from coordinatord.server.http.browser_guard import is_on_this_host
 from coordinatord.store.memory_store import MemoryStore
 from tests.coordinatord.server.conftest import Start
 from tests.support.secured import Secured, secured
@@ -185,4 +185,4 @@ async def test_in_the_clear_our_page_acts_on_this_host_alone(start: Start) -> No
     [("127.0.0.1", True), ("::ffff:127.0.0.1", True), ("::1", True), ("10.0.0.7", False), (None, False)],
 )
 async def test_what_this_host_is(peer: str | None, here: bool) -> None:
-    assert is_loopback(peer) is here
+    assert is_on_this_host(peer) is here
