@@ -6,7 +6,7 @@ from itertools import chain
 
 import pytest
 
-from tests.support.imports import KERNEL_EDGES, KERNEL_FLOORS, SERVER_FLOORS, cycle_among, neighbours
+from tests.support.imports import KERNEL_EDGES, KERNEL_FLOORS, SERVER_FLOORS, WINGS, cycle_among, neighbours
 from tests.support.source import Source
 
 PACKAGES = {("coordinatord",), ("nodeclient",), ("workerlib",)}
@@ -32,7 +32,7 @@ def test_no_module_and_no_class_has_the_name_of_another(tree: list[Source]) -> N
     assert {name for name, count in (modules + classes).items() if count > 1} == MIRRORS
 
 
-CORE = {"rounds", "keeping", "watching", "shown", "machine", "journal"}
+CORE = {"rounds", *WINGS, "shown", "machine", "journal"}
 
 COORDINATORD_PACKAGES = {"commands", "config", "core", "hints", "protocol", "runtime", "security", "server", "store"}
 
@@ -72,7 +72,7 @@ FIELDS_MAX = 12
 """A class with more is several objects in one. Records may have more: they are lists of facts."""
 
 MANY_FIELDS = {
-    "Run": "it is the sum of its parts: records, members, arrivals, evidence, progress and two wings",
+    "Run": "it is the sum of its parts: records, members, arrivals, evidence, progress and three wings",
     "Round": "what is written once parts from what changes while it runs",
 }
 """The classes above that, and what will mend each."""

@@ -4,11 +4,12 @@ The one entry is `machine`: `Coordinator` takes an event and the time. It return
 first, and effects, which are then carried out. `journal` is the gate that holds back effects until their records are
 durable.
 
-Behind `machine` are the kernel, two wings and what is shown:
+Behind `machine` are the kernel, three wings and what is shown:
 
 * `rounds` is the kernel: who is in a run, which round is on, and who has which rank. It imports no wing, and calls
   them only by the interfaces in `rounds/state/wings`.
 * `keeping` is the wing for training state that outlives workers: in memory, copied to other nodes, and on a disk.
 * `watching` is the wing that looks at workers: which one holds up the others, and which one is late.
+* `judging` is the wing that judges hosts: which one is charged with a failed round, and which ones rounds do without.
 * `shown` describes jobs to readers. It may read everything, and nothing in here reads it.
 """

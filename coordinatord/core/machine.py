@@ -12,6 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from coordinatord.core.judging.run_judging import RunJudging
 from coordinatord.core.keeping.run_keeping import RunKeeping
 from coordinatord.core.rounds import events
 from coordinatord.core.rounds.effects import Answer, Batch, Refuse, ReportDegraded
@@ -35,7 +36,7 @@ from coordinatord.protocol.errors import Table
 from coordinatord.protocol.messages import Degraded, Desired, Observed
 from coordinatord.protocol.text import clip
 
-WINGS = Wings(keeping=RunKeeping, watching=RunWatch)
+WINGS = Wings(keeping=RunKeeping, watching=RunWatch, judging=RunJudging)
 """The wings of a run outside tests of the kernel."""
 
 
@@ -103,7 +104,7 @@ class Coordinator:
                 self._leases.set((run.id, member.node), now + self.policy.restart_grace_s)
             self.registry.plan(run, next_row(run, -math.inf)[1])
         apply_drains(self.cluster)
-        apply_quarantines(self.cluster)
+        apply_quarantines(self.cluster, now)
         self._due = self._first_due()
 
     def next_deadline(self) -> float | None:

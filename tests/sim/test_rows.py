@@ -44,10 +44,10 @@ RARE_ROWS = frozenset(
         "forming -> forming: keeping_due_first",
         "forming -> forming: keeping_due",
         "running -> running: first_step_overdue",  # it takes ten minutes
-        "forming -> forming: suspected",  # a connection hardly ever breaks twice in a row in histories with preflights
-        "forming -> forming: turn_over",
-        "starting -> starting: turn_over",
-        "stopping -> stopping: turn_over",
+        "forming -> forming: judging_due_first",  # with preflights, a connection hardly ever breaks twice in a row
+        "forming -> forming: judging_due",
+        "starting -> starting: judging_due",
+        "stopping -> stopping: judging_due",
         "running -> stopping: unrestorable",
         "stopping -> stopping: keeping_due",
         "forming -> forming: given",

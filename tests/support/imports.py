@@ -65,14 +65,19 @@ SERVER_FLOORS: Floors = (
 FLOORS = {"coordinatord/core/rounds": KERNEL_FLOORS, "coordinatord/server": SERVER_FLOORS}
 """The packages with floors: a file may import from its own floor and from lower ones. What is no floor is an edge."""
 
+WINGS = ("judging", "keeping", "watching")
+
 APART = {
     "coordinatord/core/machine.py": ("coordinatord.core.shown",),
-    "coordinatord/core/rounds": ("coordinatord.core.keeping", "coordinatord.core.watching", "coordinatord.core.shown"),
-    "coordinatord/core/keeping": ("coordinatord.core.watching", "coordinatord.core.shown"),
-    "coordinatord/core/watching": ("coordinatord.core.keeping", "coordinatord.core.shown"),
+    **{
+        f"coordinatord/core/{package}": tuple(
+            f"coordinatord.core.{other}" for other in (*WINGS, "shown") if other != package
+        )
+        for package in ("rounds", *WINGS)
+    },
 }
 """What a package of `coordinatord/core` must not import: the kernel can do without its wings, each wing without the
-other, and all of them without what is shown."""
+others, and all of them without what is shown."""
 
 TORCHRUN_PACKAGE = "nodeclient/torchrun"
 """The backend of torchrun's rendezvous: the one package of nodeclient that lives in torchrun's process."""

@@ -6,6 +6,8 @@ from itertools import islice
 
 from msgspec.structs import asdict, replace
 
+from coordinatord.core.judging.judgements import weight
+from coordinatord.core.judging.preflight import Preflight
 from coordinatord.core.keeping.copying import copy_problem
 from coordinatord.core.keeping.known import kept_of
 from coordinatord.core.keeping.sentences import memory_of, unkept
@@ -17,9 +19,7 @@ from coordinatord.core.rounds.queries.time_attribution import spent
 from coordinatord.core.rounds.state.cluster import Cluster
 from coordinatord.core.rounds.state.durable import DurableCluster, EarlierRun, State
 from coordinatord.core.rounds.state.member import Member, MemberState
-from coordinatord.core.rounds.state.preflight import Preflight
 from coordinatord.core.rounds.state.run import Health, Run
-from coordinatord.core.rounds.values.charges import weight
 from coordinatord.core.rounds.values.round_history import Round, RoundHistory
 from coordinatord.core.rounds.values.time_ledger import Spent
 from coordinatord.core.rounds.values.training_progress import furthest_step
@@ -87,9 +87,7 @@ def job_view(run: Run, now: float, store_error: str | None) -> api.JobStatus:
 
 def whole_view(run: Run, rounds: RoundHistory, now: float, store_error: str | None) -> api.JobStatus:
     """Return a job as `job_view` does, with its last rounds and preflight: for a reader of only this job."""
-    return replace(
-        job_view(run, now, store_error), rounds=rounds_view(run, rounds, now), preflight=_preflight(run.preflight)
-    )
+    return replace(job_view(run, now, store_error), rounds=rounds_view(run, rounds, now), preflight=_preflight(run))
 
 
 def summary_view(run: Run, now: float, store_error: str | None) -> JobSummary:
@@ -145,8 +143,9 @@ def rounds_view(run: Run, rounds: RoundHistory, now: float) -> tuple[api.RoundSt
     return tuple(_round_status(round_, so_far, so_far.total + since_end_s) for round_ in rounds)
 
 
-def _preflight(preflight: Preflight) -> api.PreflightStatus | None:
-    if not preflight.members:
+def _preflight(run: Run) -> api.PreflightStatus | None:
+    preflight = run.judging
+    if not isinstance(preflight, Preflight) or not preflight.members:
         return None
     search = preflight.search
     return api.PreflightStatus(

@@ -5,7 +5,6 @@ from coordinatord.core.rounds.events import Compared, Looked
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.run import Wings
-from coordinatord.core.rounds.state.wings import KeepingWing, WatchingWing
 from coordinatord.core.shown.job_view import job_view
 from coordinatord.protocol.messages import Goal
 from tests.support.builders import EPOCH
@@ -19,7 +18,7 @@ JOIN = "min=2 max=3 keeps=600s"
 def bare_stage() -> Stage:
     """Return a stage whose coordinator has no wing."""
     stage = Stage()
-    stage.coordinator = Coordinator(Policy(), EPOCH, Wings(KeepingWing, WatchingWing))
+    stage.coordinator = Coordinator(Policy(), EPOCH, Wings())
     return stage
 
 
@@ -64,7 +63,7 @@ def test_a_coordinator_that_is_started_again_goes_on() -> None:
     for node in NODES:
         stage.play(f"join {node} {JOIN}")
     train(stage, *NODES)
-    again = Coordinator(Policy(), EPOCH, Wings(KeepingWing, WatchingWing))
+    again = Coordinator(Policy(), EPOCH, Wings())
     again.restore(stage.past, stage.now)
     assert again.jobs["default"].durable.state is State.RUNNING
 
@@ -76,3 +75,16 @@ def test_nothing_follows_from_an_answer_that_nobody_asked_for() -> None:
     for event in (Looked(run.id, 1, 1, ()), Compared(run.id, 1, ())):
         assert stage.coordinator.handle(event, stage.now).records == ()
     assert (stage.past, job_view(run, stage.now, None).laggard, stage.look) == (before, None, None)
+
+
+def test_no_host_is_charged_or_tested_and_an_operator_quarantines_one_all_the_same() -> None:
+    stage = bare_stage()
+    for node in NODES:
+        stage.play(f"join {node} {JOIN}")
+    for _ in range(2):
+        train(stage, *NODES)
+        stage.play("fail n1 exit=-11", "failed n1", "stopped n2 n3", "advance 3s")
+    assert stage.coordinator.cluster.durable.hosts == {}
+    stage.play("ask preflight default", "ask quarantine n3")
+    assert [desired_of(stage, node).pair for node in NODES] == [None] * 3
+    assert stage.coordinator.cluster.durable.hosts.keys() == {"host-n3"}

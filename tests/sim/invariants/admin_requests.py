@@ -120,7 +120,7 @@ class AdminLaws(Laws):
                 done = run is not None and run.state is not State.RUNNING
             case PreflightJob():  # it need not be durable
                 live = self.world.daemon.machine.jobs.get(request.target)
-                done = live is None or live.id != run_id or bool(live.preflight.members)
+                done = live is None or live.id != run_id or bool(live.judging.why)
             case ForgetJob():
                 done = run is None or run.id != run_id  # a node may have come at once, and opened another
             case _:

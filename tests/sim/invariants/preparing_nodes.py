@@ -77,7 +77,7 @@ class PreparingLaws(Laws):
             return
         due = next_row(run, -math.inf)[1]
         last = max(self._came_at, self._ready_at) if run.roll.count(MemberState.PREPARING) else self._came_at
-        held = run.preflight.holds_until
+        held = run.judging.holds_until
         late_s = math.inf if due is None else due - max(last + machine.policy.settle_s, held)
         held_s = held - self.world.daemon.clock.read()
         self.check(held_s <= HELD_S, "enough nodes are ready, and tests hold them up for %.2f s more", held_s)

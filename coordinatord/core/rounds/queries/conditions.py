@@ -8,26 +8,16 @@ the function is the name of the condition in databases, metrics and over HTTP.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from coordinatord.core.rounds.policy import PreflightWhen
 from coordinatord.core.rounds.queries.corroboration import node_gone
 from coordinatord.core.rounds.state.durable import State
-from coordinatord.core.rounds.state.member import Member, MemberState
+from coordinatord.core.rounds.state.member import MemberState
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.values.time_ledger import Activity
 from coordinatord.protocol.messages import Launcher, ScaleUp
 
 Condition = Callable[[Run], float | None]
-
-IDLE_FOR_S = 60.0
-"""How long nodes wait before they are tested in pairs by themselves: nodes that come together are tested together."""
-
-SUSPICIONS = 2
-"""How many failures of the network or hangs in a row have the nodes tested: a single one has another cause often."""
-
-RETEST_AFTER_S = 1_800.0
-"""The pause before nodes are tested by themselves again. A host that was mended is let in, and the cost is small."""
 
 NOW = -math.inf
 """Stands for the present: a time that is over at any clock's reading."""
@@ -104,7 +94,7 @@ def arrived(run: Run) -> float | None:
 
 def _pause_end(run: Run) -> float:
     pause_end = run.durable.entered_at + run.pause_s if run.pause_s else NOW
-    at = max(pause_end, run.preflight.holds_until)
+    at = max(pause_end, run.judging.holds_until)
     return NOW if at == NOW else before_first_timeout(run, at)
 
 
@@ -270,6 +260,16 @@ def keeping_due(run: Run) -> float | None:
     return run.keeping.next_at()
 
 
+def judging_due_first(run: Run) -> float | None:
+    """The judging wing has to act before rounds are formed."""
+    return run.judging.next_at(first=True)
+
+
+def judging_due(run: Run) -> float | None:
+    """The judging wing has to act: tests of hosts begin, or are over."""
+    return run.judging.next_at()
+
+
 def restart_asked(run: Run) -> float | None:
     """An operator wants another round."""
     return _now_if(run.restart_asked)
@@ -320,54 +320,6 @@ def all_stopped(run: Run) -> float | None:
 def stop_overdue(run: Run) -> float | None:
     """A node has not ended its workers within the longest stop timeout of the round and the policy's limit."""
     return run.evidence.stop_overdue_at if run.roll.with_workers else None
-
-
-def turn_over(run: Run) -> float | None:
-    """All nodes of a turn of the preflight have reported their results, or are gone, or its time is over."""
-    if run.preflight.is_over:
-        return None
-    return run.preflight.ends_at if run.preflight.awaited else NOW
-
-
-def suspected(run: Run) -> float | None:
-    """Nodes of the last rounds are suspect, and the next one could be formed.
-
-    Two rounds in a row have failed of the network or a hang, or a node was late in the last one. A node that was tested
-    is not tested again for its lateness before a while: its worker may have more to do than others.
-    """
-    wanted = run.policy.preflight is PreflightWhen.SUSPICION and run.spec.launcher is not Launcher.TORCHRUN
-    since = _suspect_since(run) if wanted and run.preflight.is_over else None
-    if since is None or len({member.offer.host for member in run.testable}) == 1:
-        return None
-    times = [at for at in (full(run), settled(run)) if at is not None]
-    return max(since, min(times)) if times else None
-
-
-def _suspect_since(run: Run) -> float | None:
-    if run.evidence.suspicions >= SUSPICIONS:
-        return NOW
-    late, _ = run.watching.late()
-    if late not in {member.node for member in run.testable}:
-        return None
-    return run.preflight.ends_at + RETEST_AFTER_S if late in run.preflight.members else NOW
-
-
-def idle_untested(run: Run) -> float | None:
-    """Nodes have waited for a while, and one was never tested, or its host is quarantined."""
-    may_test = run.policy.preflight is not PreflightWhen.ASKED and run.spec.launcher is not Launcher.TORCHRUN
-    if not may_test or not run.preflight.is_over:
-        return None
-    members = run.testable if run.roll.count(MemberState.READY, MemberState.QUARANTINED) > 1 else []
-    if not needs_test(members):
-        return None
-    waited = max(member.readiness.arrived_at for member in members) + IDLE_FOR_S
-    return max(waited, run.preflight.idle_at, run.preflight.ends_at + RETEST_AFTER_S)
-
-
-def needs_test(members: Sequence[Member]) -> bool:
-    """Whether these members are on several hosts, and one was never tested, or its host is quarantined."""
-    is_new = any(member.observed.pair is None or member.readiness.quarantined for member in members)
-    return is_new and len({member.offer.host for member in members}) > 1
 
 
 def awaited_checkpoint(run: Run) -> float | None:

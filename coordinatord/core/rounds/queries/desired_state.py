@@ -80,7 +80,7 @@ def knows_goal(run: Run, member: Member) -> bool:
 
 def _urgent(run: Run, member: Member, goal: Goal) -> tuple[str, int, bool, Outcome | None, PairOrder | None]:
     """Return the fields whose changes are sent at once, like those of the goal. Others wait for the next heartbeat."""
-    pair = run.preflight.orders.get(member.node) if goal is Goal.WAIT else None
+    pair = run.judging.orders.get(member.node) if goal is Goal.WAIT else None
     return run.id, _round(run, member), _is_planned(run, member, goal), _outcome(run, member, goal), pair
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from itertools import islice
 
-from coordinatord.core.rounds.queries.conditions import SUSPICIONS, outage
+from coordinatord.core.rounds.queries.conditions import outage
 from coordinatord.core.rounds.queries.start_counts import count_starts
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import UNHEARD, Member, MemberState
@@ -93,14 +93,6 @@ class Reasons:
         return f"its workers are gone: its connection closed, and workers of {failed} lost a connection to a peer"
 
     @property
-    def suspicion(self) -> str:
-        """Why nodes are tested in pairs before the next round."""
-        _, late = self._run.watching.late()
-        if self._run.evidence.suspicions < SUSPICIONS:
-            return f"in the last round, {late}"
-        return "the last two rounds have failed of the network or a hang"
-
-    @property
     def stopped(self) -> str:
         """The nodes of the round that have ended their workers, or are about to."""
         return self._names(MemberState.STOPPING, MemberState.STOPPED)
@@ -176,9 +168,9 @@ class Reasons:
     @property
     def _tests(self) -> str:
         run = self._run
-        if run.preflight.holds_until <= run.durable.entered_at:
+        if run.judging.holds_until <= run.durable.entered_at:
             return ""
-        return f"nodes are tested in pairs before round {run.durable.round + 1}: {run.preflight.why}"
+        return f"nodes are tested in pairs before round {run.durable.round + 1}: {run.judging.why}"
 
     @property
     def waiting_for(self) -> str:

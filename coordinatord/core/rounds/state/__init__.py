@@ -3,7 +3,7 @@
 * `durable` has the durable state, which outlives the daemon. The other modules have the live state.
 * `cluster` has the runs of all jobs, and `run` is one of them.
 * The parts of a run: its members (`roll` of `member`s), the nodes that wait for a round (`gathering`), why a round ends
-  (`evidence`), the tests of its nodes in pairs (`preflight`), and the interfaces of its two wings (`wings`).
+  (`evidence`), and the interfaces of its three wings (`wings`).
 * `lease` works out how long a node may be silent, and `leases` has when that ends for each node.
 * `sleep_watch` notices that the coordinator itself was asleep.
 """

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from coordinatord.core.rounds.state.durable import DurableCluster
-from coordinatord.core.rounds.state.member import Member
+from coordinatord.core.rounds.state.durable import DurableCluster, State
+from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.state.run import Run, Wings
 
 DRAINED_MAX = 20_000
 """The most names that are drained, as many as there may be nodes."""
+
+HOSTS_MAX = 20_000
+"""The most hosts that are on record, as many as there may be nodes; a further one is not charged."""
 
 
 @dataclass(slots=True)
@@ -48,11 +51,15 @@ def is_cut_off(cluster: Cluster) -> bool:
     return silent
 
 
-def apply_quarantines(cluster: Cluster) -> None:
-    """Mark the members on quarantined hosts, and unmark others."""
+def apply_quarantines(cluster: Cluster, now: float) -> None:
+    """Mark the members on quarantined hosts, and unmark others; a member that is let in arrives `now`."""
+    spared = [(run, member) for run in cluster.live for member in run.roll.in_state(MemberState.QUARANTINED)]
     for run in cluster.live:
         for member in run.members.values():
             apply_quarantine(cluster, run, member)
+    for run, member in spared:
+        if member.state is MemberState.READY and run.durable.state is not State.FORMING:
+            run.gathering.record_arrival(member, now)  # the round at work may end for it
 
 
 def apply_quarantine(cluster: Cluster, run: Run, member: Member) -> None:

@@ -27,8 +27,6 @@ class Evidence:
         """When failures begin to count as consequences of the stop; None if a failure caused it."""
         self.stop_overdue_at = 0.0
         """When the round ends without the nodes that have not ended their workers."""
-        self.suspicions = 0
-        """How many rounds in a row have failed of the network or a hang, since the last preflight for that."""
 
     def begin_round(self) -> None:
         """Drop the evidence on the round before."""

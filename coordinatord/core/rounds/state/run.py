@@ -15,9 +15,8 @@ from coordinatord.core.rounds.state.durable import DurableRun, State
 from coordinatord.core.rounds.state.evidence import Evidence
 from coordinatord.core.rounds.state.gathering import Gathering
 from coordinatord.core.rounds.state.member import Member, MemberState
-from coordinatord.core.rounds.state.preflight import Preflight
 from coordinatord.core.rounds.state.roll import Roll
-from coordinatord.core.rounds.state.wings import KeepingWing, WatchingWing
+from coordinatord.core.rounds.state.wings import JudgingWing, KeepingWing, WatchingWing
 from coordinatord.core.rounds.values.ranks import Ranks, order
 from coordinatord.core.rounds.values.root_cause import RoundVerdict, is_same, is_same_place
 from coordinatord.core.rounds.values.time_ledger import Activity
@@ -51,10 +50,11 @@ class NoRestart(StrEnum):
 
 
 class Wings(Struct, frozen=True):
-    """The classes of the two wings of each run; by default, wings that do nothing."""
+    """The classes of the three wings of each run; by default, wings that do nothing."""
 
     keeping: Callable[[Run], KeepingWing] = KeepingWing
     watching: Callable[[Run], WatchingWing] = WatchingWing
+    judging: Callable[[Run], JudgingWing] = JudgingWing
 
 
 class Run:
@@ -63,7 +63,6 @@ class Run:
     def __init__(self, durable: DurableRun, policy: Policy, wings: Wings) -> None:
         """Begin with the durable state: all members are disconnected until they join again."""
         self.durable = durable
-        self.keeping, self.watching = wings.keeping(self), wings.watching(self)
         self.job, self.id, self.spec = durable.job, durable.id, durable.spec
         """Copies of three values of `durable` that never change."""
         self.policy = policy
@@ -87,13 +86,12 @@ class Run:
         """Nodes of the round that leave when it is over: their users or an operator want that."""
         self.restart_asked = ""
         """Why an operator wants another round at once; empty if none does."""
-        self.preflight = Preflight()
-        """The last preflight of this life of the daemon."""
 
         self.progress = TrainingProgress(self.spec.hang_timeout_s or None)
         self.steps_announced = False
         """Whether a worker of the current round has announced steps; nodes repeat that after a restart."""
         self.evidence = Evidence()
+        self.keeping, self.watching, self.judging = wings.keeping(self), wings.watching(self), wings.judging(self)
         for member in (*durable.members.values(), *durable.released.values()):
             self.roll.add(Member(member))
 
@@ -123,8 +121,8 @@ class Run:
         self.progress.gone_step, self.progress.furthest = self._step_of([member]), self._furthest_of([member])
         self.roll.remove(member)
         self.keeping.remove(member)
+        self.judging.remove(member)
         self.gathering.join_timeouts.discard(member.node)
-        self.preflight.awaited.discard(member.node)
         self.leaving.discard(member.node)
         self.claims.pop(member.node, None)
 
@@ -155,14 +153,14 @@ class Run:
         self.roll.missing.clear()
         self.leaving.clear()
         self.claims.clear()
-        self.preflight.stop("the job is over")
+        self.judging.stop_tests("the job is over")
 
     def postpone(self, by: float, now: float) -> None:
         """Put off all deadlines of nodes by the `by` seconds before `now` in which no node could be judged."""
         self.gathering.postpone(by, now)
         self.evidence.stop_overdue_at += by
         self.roll.expired_at += by
-        self.preflight.postpone(by)
+        self.judging.postpone(by)
         if self.emptied_at is not None:
             self.emptied_at += by
 
@@ -213,12 +211,6 @@ class Run:
         chosen = {member.node: member for member in ready[: self.next_size]}
         previous = {node: ranks.workers for node, ranks in before.items()}
         return [chosen[seat.node] for seat in order([member.seat for member in chosen.values()], previous)]
-
-    @property
-    def testable(self) -> list[Member]:
-        """The members that wait without workers, by host."""
-        waiting = self.roll.in_state(MemberState.READY, MemberState.QUARANTINED)
-        return sorted(waiting, key=lambda member: (member.offer.host, member.node))
 
     def can_spare(self, node: str) -> bool:
         """Whether a node is quarantined, and enough others are there for a round without it."""

@@ -1,4 +1,4 @@
-"""The interfaces by which a run calls its two wings, for kept state and for looks at workers.
+"""The interfaces by which a run calls its three wings: for kept state, for looks at workers and for judging hosts.
 
 The kernel decides whether a round is formed, stopped and ended. A wing only answers, and says when to call it. The base
 classes are wings that do nothing, with which a run works as well.
@@ -17,11 +17,13 @@ from msgspec import Struct
 from coordinatord.core.rounds.effects import Look
 from coordinatord.core.rounds.events import Compared, Looked
 from coordinatord.core.rounds.state.member import Member
-from coordinatord.core.rounds.values.records import NodeDrained, Record, ReplicasDiverged
+from coordinatord.core.rounds.values.admin_requests import AdminResult, Request
+from coordinatord.core.rounds.values.records import HostJudged, NodeDrained, Record, ReplicasDiverged
 from coordinatord.core.rounds.values.resume_point import ResumePoint
 from coordinatord.core.rounds.values.root_cause import WorkerFailure
 from coordinatord.protocol.kept_state import Halt, KeptCopy, KeptStep, PersistOrder, Resume
-from coordinatord.protocol.messages import Goal
+from coordinatord.protocol.messages import Goal, Report
+from coordinatord.protocol.pair_messages import PairOrder
 
 
 class Wait(Struct, frozen=True):
@@ -231,3 +233,54 @@ class WatchingWing:
     def laggard(self) -> NodeDrained | None:
         """Return the drain of a late node, if the job wants that and can do without the node; else None."""
         return None
+
+
+class JudgingWing:
+    """The wing that charges, tests and quarantines hosts; this one judges none.
+
+    The kernel takes the records of a judgement one by one, and applies each before it takes the next. `cluster` is the
+    `Cluster`, which has the hosts on record and the runs of all jobs.
+    """
+
+    orders: Mapping[str, PairOrder] = {}
+    """The tests that nodes are asked to run, by node."""
+    holds_until: float = -math.inf
+    """When the next round no longer waits for tests; in the past if it does not."""
+    why: str = ""
+    """Why nodes were tested in pairs the last time."""
+
+    def __init__(self, run: Any) -> None:
+        """Begin with a run of which no node was tested."""
+
+    def judge(self, report: Report | None, cluster: Any, now: float) -> Iterable[HostJudged]:
+        """Judge the host that ended the round; without a report, no worker failed by itself."""
+        return ()
+
+    def check(self, member: Member, cluster: Any, now: float) -> Iterable[HostJudged]:
+        """Judge the host of a member by its last health check."""
+        return ()
+
+    def report(self, member: Member) -> None:
+        """Record the result of a test that a member has just reported."""
+
+    def remove(self, member: Member) -> None:
+        """Remove a node that is no longer a member."""
+
+    def postpone(self, by: float) -> None:
+        """Put off all deadlines by so many seconds."""
+
+    def next_at(self, *, first: bool = False) -> float | None:
+        """Return when to call `act`; with `first`, only for actions that come before rounds form."""
+        return None
+
+    def act(self, cluster: Any, now: float) -> Iterable[HostJudged]:
+        """Do what is due; any member may have to be sent something."""
+        return ()
+
+    def begin_preflight(self, request: Request, now: float) -> tuple[AdminResult, str]:
+        """Have nodes tested because an operator wants it, unless that is a dry run; return the answer."""
+        return AdminResult.REFUSED, "this coordinator tests no nodes"
+
+    def stop_tests(self, why: str, hosts: Collection[str] | None = None) -> bool:
+        """End the tests if any is on these hosts, or wherever they are; return whether there were such tests."""
+        return False

@@ -3,6 +3,5 @@
 * `table` lists which state of a run follows which, and when; `actions` has what its rows do.
 * `decision` collects what follows from an event. `apply` applies a record to the durable state, `follow` to the rest.
 * `observations` records what nodes report, and `admin` carries out what operators ask for.
-* `judging` charges and quarantines hosts that end rounds. `preflights` has nodes tested in pairs.
 * `runs` opens and drops runs. `releases` releases nodes that are to leave or have waited for too long.
 """

@@ -23,8 +23,6 @@ from coordinatord.core.rounds.state.roll import MAY_HAVE_WORKERS
 from coordinatord.core.rounds.state.run import NoRestart, Run
 from coordinatord.core.rounds.transitions import releases
 from coordinatord.core.rounds.transitions.decision import Decision
-from coordinatord.core.rounds.transitions.judging import judge
-from coordinatord.core.rounds.transitions.preflights import make_way
 from coordinatord.core.rounds.values.ranks import assign
 from coordinatord.core.rounds.values.records import (
     AGE_MAX,
@@ -51,10 +49,8 @@ from coordinatord.core.rounds.values.time_ledger import Activity
 from coordinatord.protocol.exit_codes import ExitCode, shell_exit_code
 from coordinatord.protocol.fields import DURATION_S_MAX, MESSAGE_MAX, WINDOW_RESTARTS_MAX
 from coordinatord.protocol.kept_state import KeptStep
-from coordinatord.protocol.messages import Cause, Failure, Outcome, Report, Result
+from coordinatord.protocol.messages import Failure, Outcome, Report, Result
 from coordinatord.protocol.text import clip
-
-_SUSPICIOUS = {Cause.NETWORK, Cause.HANG}
 
 # Actions of rows
 
@@ -81,7 +77,10 @@ def form_round(run: Run, reason: Reason, decision: Decision) -> None:
             doubted=doubted,
         )
     )
-    make_way(run, decision)
+    hosts, why = {member.offer.host for member in nodes}, f"round {number} of job {run.job} was formed on its hosts"
+    for each in decision.cluster.live:
+        if each.judging.stop_tests(why, hosts):  # tests would slow the workers
+            decision.notify_all(each)
     decision.notify_all(run)
 
 
@@ -214,14 +213,19 @@ def advance_keeping(run: Run, _: Reason, decision: Decision) -> None:
         decision.notify(run, member)
 
 
+def advance_judging(run: Run, _: Reason, decision: Decision) -> None:
+    """Let the judging wing do the work that is due."""
+    decision.record_all(run.judging.act(decision.cluster, decision.now))
+    decision.notify_all(run)
+
+
 def end_round(run: Run, reason: Reason, decision: Decision) -> None:
     """Judge the round, charge the budget if a worker failed by itself, and release the nodes that are to leave."""
     report = report_on(run, decision.now)
-    judge(run, report, decision)
+    decision.record_all(run.judging.judge(report, decision.cluster, decision.now))
     is_gone = report is not None and run.can_spare(report.node)
     repeats = 0 if is_gone else run.repeats  # the next round is without the host that ended this one
     charged = report is not None and report.cause.is_charged
-    run.evidence.suspicions = run.evidence.suspicions + 1 if report is not None and report.cause in _SUSPICIOUS else 0
     pause_s = 0.0 if run.restart_asked else run.policy.pause_after(repeats)
     decision.record(
         RoundEnded(
@@ -290,7 +294,7 @@ def end_as_failed(run: Run, reason: Reason, decision: Decision) -> None:
     reasons = Reasons(run)
     reason = replace(reason, sentence=f"{reason.sentence} ({reasons.budget}){reasons.last_step}")
     report = report_on(run, decision.now)
-    judge(run, report, decision)
+    decision.record_all(run.judging.judge(report, decision.cluster, decision.now))
     end_run(run, reason, Result.FAILED, code, decision, report)
 
 

@@ -12,11 +12,11 @@ from itertools import islice
 from msgspec import Struct
 
 from coordinatord.core.rounds.queries.reasons import Reasons
-from coordinatord.core.rounds.state.cluster import DRAINED_MAX, Cluster, apply_drains
+from coordinatord.core.rounds.state.cluster import DRAINED_MAX, HOSTS_MAX, Cluster, apply_drains
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.state.run import Run
-from coordinatord.core.rounds.transitions import actions, judging, observations, preflights
+from coordinatord.core.rounds.transitions import actions, observations
 from coordinatord.core.rounds.transitions.decision import Decision
 from coordinatord.core.rounds.values.admin_requests import (
     AdminResult,
@@ -30,10 +30,18 @@ from coordinatord.core.rounds.values.admin_requests import (
     StopJob,
     UndrainNode,
 )
-from coordinatord.core.rounds.values.charges import Judge
-from coordinatord.core.rounds.values.records import JobForgotten, JobStopAsked, NodeDrained, NodeUndrained, Reason
+from coordinatord.core.rounds.values.charges import HostCharges, Judge
+from coordinatord.core.rounds.values.records import (
+    HostJudged,
+    JobForgotten,
+    JobStopAsked,
+    NodeDrained,
+    NodeUndrained,
+    Reason,
+)
 from coordinatord.protocol.exit_codes import ExitCode
-from coordinatord.protocol.messages import Launcher, Result
+from coordinatord.protocol.fields import MESSAGE_MAX
+from coordinatord.protocol.messages import Result
 from coordinatord.protocol.text import NAMES_MAX, clip, name_some
 
 
@@ -144,17 +152,11 @@ def _forget(run: Run, request: Request, decision: Decision) -> Reply:
 
 
 def _preflight(run: Run, request: Request, decision: Decision) -> Reply:
-    members = run.testable
-    if not run.preflight.is_over:
-        return Reply(AdminResult.NOTHING, f"a preflight of job {run.job} is under way already: {run.preflight.why}")
-    if len(members) < 2 or run.spec.launcher is Launcher.TORCHRUN:  # noqa: PLR2004 - a pair
-        why = "it needs two nodes without workers, such as spares"
-        if run.spec.launcher is Launcher.TORCHRUN:
-            why = "torchrun starts the workers of its nodes, and tests none"
-        return Reply(AdminResult.REFUSED, f"job {run.job} cannot have a preflight now: {why}")
-    if not request.dry_run:
-        preflights.begin(run, members, request.attribution("asked for"), decision)
-    return Reply(AdminResult.DONE, f"{len(members)} nodes of job {run.job} are tested in pairs", [run])
+    result, text = run.judging.begin_preflight(request, decision.now)
+    if result is not AdminResult.DONE:
+        return Reply(result, text)
+    decision.notify_all(run)
+    return Reply(result, text, [run])
 
 
 # Nodes
@@ -271,14 +273,15 @@ def _judge(request: Request, decision: Decision) -> Reply:
     if known is None if pardons else known is not None and known.by is Judge.OPERATOR:
         why = "it is not charged" if known is None else known.quarantined
         return Reply(AdminResult.NOTHING, f"nothing to do for host {host}: {why}")
-    if not pardons and known is None and len(cluster.durable.hosts) >= judging.HOSTS_MAX:
-        return Reply(AdminResult.REFUSED, f"{judging.HOSTS_MAX} hosts are on record, the limit: pardon some first")
+    if not pardons and known is None and len(cluster.durable.hosts) >= HOSTS_MAX:
+        return Reply(AdminResult.REFUSED, f"{HOSTS_MAX} hosts are on record, the limit: pardon some first")
     if pardons:
         effect = "is no longer charged, and is let in again"
-        if not request.dry_run:
-            judging.pardon(host, f"host {host} is {request.attribution('pardoned')}", decision)
+        judged = HostJudged("", "", f"host {host} is {request.attribution('pardoned')}", host)
     else:
         effect = "is quarantined: from the next round on, it is in one only if too few others are there"
-        if not request.dry_run:
-            judging.quarantine(host, request.attribution("quarantined"), decision)
+        why, charges = request.attribution("quarantined"), (known or HostCharges()).as_of(decision.now)
+        judged = HostJudged("", "", f"host {host} is {why}", host, charges, clip(why, MESSAGE_MAX), Judge.OPERATOR)
+    if not request.dry_run:
+        decision.record(judged)
     return Reply(AdminResult.DONE, f"host {host} {effect}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from coordinatord.core.rounds.effects import Answer, Close, Look, Refuse, Send
 from coordinatord.core.rounds.policy import Policy
@@ -33,8 +33,13 @@ class Decision:
     def record(self, record: Record) -> None:
         """Add a record, and apply it at once to the durable and to the live state."""
         apply(self.cluster.durable, record, self.now)
-        follow(self.cluster, record, self._policy)
+        follow(self.cluster, record, self._policy, self.now)
         self.records.append(record)
+
+    def record_all(self, records: Iterable[Record]) -> None:
+        """Add records, each of which may depend on the one before it."""
+        for record in records:
+            self.record(record)
 
     def close(self, member: Member) -> None:
         """End the session of a node that is no longer a member, if it has one."""

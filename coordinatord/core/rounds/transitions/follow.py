@@ -14,8 +14,8 @@ from coordinatord.core.rounds.values import records
 from coordinatord.core.rounds.values.records import Record
 
 
-def follow(cluster: Cluster, record: Record, policy: Policy) -> None:
-    """Bring the live state up to date with a record that has just taken effect."""
+def follow(cluster: Cluster, record: Record, policy: Policy, now: float) -> None:
+    """Bring the live state up to date with a record that has just taken effect, at `now`."""
     match record:
         case records.RunOpened():
             cluster.jobs.pop(record.job, None)
@@ -24,7 +24,7 @@ def follow(cluster: Cluster, record: Record, policy: Policy) -> None:
             if record.job not in cluster.durable.jobs:
                 cluster.jobs.pop(record.job, None)
         case records.HostJudged():
-            apply_quarantines(cluster)
+            apply_quarantines(cluster, now)
         case _:
             run = cluster.jobs.get(record.job)
             if run is not None:

@@ -21,7 +21,6 @@ from coordinatord.core.rounds.state.member import Member, MemberState, Session
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.transitions import releases
 from coordinatord.core.rounds.transitions.decision import Decision
-from coordinatord.core.rounds.transitions.judging import heed_check
 from coordinatord.core.rounds.values.records import NodeJoined, NodeSucceeded, RoundsMissed, TrainingBegan
 from coordinatord.protocol.fields import MESSAGE_MAX
 from coordinatord.protocol.messages import QUIET, Join, Observed, Phase
@@ -145,7 +144,7 @@ def record_report(run: Run, member: Member, observed: Observed) -> bool:
     member.observed, member.lease.expired = observed, False
     run.roll.place(member)
     concerns_all = run.keeping.report(member, now)
-    run.preflight.record(member)
+    run.judging.report(member)
     if member.state is MemberState.PREPARING:
         run.gathering.record_preparing(member, now)
     if member.state is MemberState.READY and before is not MemberState.READY:
@@ -214,7 +213,7 @@ def record_claims(run: Run, decision: Decision) -> None:
             decision.record(NodeSucceeded(run.job, run.id, reason, member.node, member.incarnation, run.durable.round))
         if member.observed.check != member.readiness.checked:
             member.readiness.checked = member.observed.check
-            heed_check(run, member, decision)
+            decision.record_all(run.judging.check(member, decision.cluster, decision.now))
         if member.leaves:
             _let_leave(run, member, decision)
 

@@ -16,7 +16,7 @@ from coordinatord.core.rounds.queries.reasons import Reasons
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.transitions import actions as do
-from coordinatord.core.rounds.transitions import preflights, releases
+from coordinatord.core.rounds.transitions import releases
 from coordinatord.core.rounds.transitions.decision import Decision
 from coordinatord.core.rounds.values.records import Reason
 from coordinatord.protocol.errors import InternalError
@@ -67,7 +67,7 @@ _TABLE: list[tuple[tuple[State, ...], Condition, State | None, Action, str]] = [
         do.end_as_abandoned,
         "{reasons.because}no node is left: all have gone, were lost or gave up",
     ),
-    ((FORMING,), when.suspected, None, preflights.begin_suspected, "{reasons.suspicion}"),
+    ((FORMING,), when.judging_due_first, None, do.advance_judging, "nodes of the last rounds are suspect"),
     ((FORMING,), when.full, STARTING, do.form_round, f"{_FORMED}, all that --nnodes allows{{reasons.resumes}}"),
     ((FORMING,), when.settled, STARTING, do.form_round, f"{_FORMED}{{reasons.resumes}}"),
     (
@@ -110,8 +110,7 @@ _TABLE: list[tuple[tuple[State, ...], Condition, State | None, Action, str]] = [
     ),
     # This waits while workers start, which takes a moment.
     ((FORMING, RUNNING, STOPPING), when.keeping_due, None, do.advance_keeping, "what nodes keep is looked after"),
-    ((FORMING, STARTING, RUNNING, STOPPING), when.turn_over, None, preflights.end_turn, "a turn of tests is over"),
-    ((RUNNING,), when.idle_untested, None, preflights.begin_idle, "nodes wait on hosts without workers"),
+    ((FORMING, STARTING, RUNNING, STOPPING), when.judging_due, None, do.advance_judging, "hosts are tested"),
     # Steps
     ((RUNNING,), when.caught_up, None, do.record_caught_up, "step {run.durable.reached} is reached again"),
     ((RUNNING,), when.first_step_overdue, None, do.record_overdue, "{reasons.overdue}"),

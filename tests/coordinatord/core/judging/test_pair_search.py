@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinatord.core.rounds.values.pair_search import TURNS_MAX, NodeVerdict, PairSearch
+from coordinatord.core.judging.pair_search import TURNS_MAX, NodeVerdict, PairSearch
 from coordinatord.protocol.pair_messages import PairResult
 
 GFLOPS, MB_S = 50.0, 1000.0

@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from coordinatord.core.judging.preflight import GRACE_S
+from coordinatord.core.judging.run_judging import HOLD_S, IDLE_FOR_S, RETEST_AFTER_S, RunJudging
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.rounds.effects import Answer
 from coordinatord.core.rounds.events import AdminRequested, Compared, Connected, Reported
 from coordinatord.core.rounds.policy import Policy, PreflightWhen
-from coordinatord.core.rounds.queries.conditions import IDLE_FOR_S, RETEST_AFTER_S
 from coordinatord.core.rounds.queries.reasons import Reasons
-from coordinatord.core.rounds.state.preflight import GRACE_S, HOLD_S
 from coordinatord.core.rounds.values.admin_requests import AdminResult, DrainNode, PardonNode, PreflightJob, StopJob
 from coordinatord.core.rounds.values.records import HostJudged
 from coordinatord.core.rounds.values.round_history import RoundHistory
@@ -379,8 +379,9 @@ def test_idle_nodes_are_not_tested_beside_workers_of_another_job_until_these_are
     assert job.orders() == {}, "nobody is tested again for the sake of the one beside workers"
     job.handle(AdminRequested(-1, StopJob(other.job, "alice", "")))
     job.handle(Reported(999, an_observed(run=other.id, round=1, phase=Phase.STOPPED)))
-    assert job.now < job.run.preflight.idle_at <= job.now + IDLE_FOR_S
-    job.wait(job.run.preflight.idle_at - job.now)
+    assert isinstance(job.run.judging, RunJudging)
+    assert job.now < job.run.judging.idle_at <= job.now + IDLE_FOR_S
+    job.wait(job.run.judging.idle_at - job.now)
     assert beside in job.orders()
 
 

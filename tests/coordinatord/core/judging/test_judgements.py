@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from coordinatord.core.judging.judgements import is_same_charge, weight
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.rounds.effects import Answer
 from coordinatord.core.rounds.events import AdminRequested, Reported
@@ -13,7 +14,7 @@ from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.queries.reasons import Reasons
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.values.admin_requests import DrainNode, PardonNode, QuarantineNode
-from coordinatord.core.rounds.values.charges import Charge, Fault, HostCharges, Judge, hosts_with, weight
+from coordinatord.core.rounds.values.charges import Charge, Fault, Judge
 from coordinatord.core.rounds.values.records import HostJudged
 from coordinatord.core.shown.job_view import job_view
 from coordinatord.protocol.messages import CheckResult, Failure, HealthCheck, Phase
@@ -382,8 +383,8 @@ def test_nothing_is_quarantined_where_that_is_switched_off() -> None:
 
 def test_an_error_of_another_job_does_not_make_a_charge_that_of_many_hosts() -> None:
     charge = Charge(Fault.CRASH, "killed by SIGABRT", 0.0, "mnist")
-    hosts = {"h1": HostCharges((charge,)), "h2": HostCharges((replace(charge, job="other"),))}
-    assert hosts_with(charge, hosts, since=0.0) == {"h1"}
+    assert is_same_charge(charge, charge)
+    assert not is_same_charge(charge, replace(charge, job="other"))
 
 
 def test_a_charge_weighs_half_after_each_half_life() -> None:

@@ -1,0 +1,140 @@
+"""Implements `JudgingWing`, the kernel's view of the judging of hosts: charges them, and has nodes tested in pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from coordinatord.core.judging.judgements import heed, heed_preflight, judge
+from coordinatord.core.judging.preflight import Preflight
+from coordinatord.core.rounds.policy import PreflightWhen
+from coordinatord.core.rounds.queries.conditions import NOW, full, settled
+from coordinatord.core.rounds.state.cluster import Cluster
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.state.member import Member, MemberState
+from coordinatord.core.rounds.values.admin_requests import AdminResult, Request
+from coordinatord.core.rounds.values.charges import Judge
+from coordinatord.core.rounds.values.records import HostJudged
+from coordinatord.protocol.messages import Cause, CheckResult, Launcher, Report
+
+HOLD_S = 15.0
+"""How long a round waits for a preflight on suspicion: two turns of good nodes take 8 s."""
+
+IDLE_FOR_S = 60.0
+"""How long nodes wait before they are tested in pairs by themselves: nodes that come together are tested together."""
+
+SUSPICIONS = 2
+"""How many failures of the network or hangs in a row have the nodes tested: a single one has another cause often."""
+
+RETEST_AFTER_S = 1_800.0
+"""The pause before nodes are tested by themselves again. A host that was mended is let in, and the cost is small."""
+
+_SUSPICIOUS = {Cause.NETWORK, Cause.HANG}
+
+
+class RunJudging(Preflight):
+    """Judges the hosts of one run, as `JudgingWing` says."""
+
+    _suspicions = 0
+    """How many rounds in a row have failed of the network or a hang, since the last preflight for that."""
+
+    def judge(self, report: Report | None, cluster: Cluster, now: float) -> Iterable[HostJudged]:
+        """Judge the host that ended the round, and count rounds that ended of what a bad host may have caused."""
+        self._suspicions = self._suspicions + 1 if report is not None and report.cause in _SUSPICIOUS else 0
+        return judge(self.run, report, cluster.durable, now)
+
+    def check(self, member: Member, cluster: Cluster, now: float) -> Iterable[HostJudged]:
+        """Quarantine the host of a node whose health check failed, or let it in again after one that passes."""
+        check = member.observed.check
+        if check is None or check.result is CheckResult.UNKNOWN:
+            return ()
+        says, is_bad = f"its health check {check.says}", check.result is CheckResult.BAD
+        return heed(self.run, member.offer.host, says, Judge.CHECK, cluster.durable, now, is_bad=is_bad)
+
+    def begin_preflight(self, request: Request, now: float) -> tuple[AdminResult, str]:
+        """Begin a preflight of all nodes without workers, if there are two."""
+        run, members = self.run, self.testable
+        if not self.is_over:
+            return AdminResult.NOTHING, f"a preflight of job {run.job} is under way already: {self.why}"
+        if len(members) < 2 or run.spec.launcher is Launcher.TORCHRUN:  # noqa: PLR2004 - a pair
+            why = "it needs two nodes without workers, such as spares"
+            if run.spec.launcher is Launcher.TORCHRUN:
+                why = "torchrun starts the workers of its nodes, and tests none"
+            return AdminResult.REFUSED, f"job {run.job} cannot have a preflight now: {why}"
+        if not request.dry_run:
+            self.begin(members, request.attribution("asked for"), now)
+        return AdminResult.DONE, f"{len(members)} nodes of job {run.job} are tested in pairs"
+
+    def next_at(self, *, first: bool = False) -> float | None:
+        """Return when a turn is over, or a preflight begins by itself; with `first`, one on suspicion."""
+        if first:
+            return self._suspected_from()
+        if self.is_over:
+            return self._idle_from()
+        return self.ends_at if self.awaited else NOW
+
+    def act(self, cluster: Cluster, now: float) -> Iterable[HostJudged]:
+        """End a turn, or begin a preflight; if nobody needs one on idle hosts, look again later."""
+        if not self.is_over:
+            return self._end_turn(cluster, now)
+        if self.run.durable.state is State.FORMING:
+            _, why = self._suspicion() or (NOW, "")
+            self.begin(self.testable, why, now, holds_until=now + HOLD_S)
+            self._suspicions = 0
+            return ()
+        busy = cluster.hosts_at_work
+        members = [member for member in self.testable if member.offer.host not in busy]
+        if _need_test(members):
+            self.begin(members, "nodes wait on hosts without workers", now)
+        else:
+            self.idle_at = now + IDLE_FOR_S
+        return ()
+
+    def _suspected_from(self) -> float | None:
+        """Return from when nodes are suspect, and the next round could be formed."""
+        run = self.run
+        wanted = run.policy.preflight is PreflightWhen.SUSPICION and run.spec.launcher is not Launcher.TORCHRUN
+        suspicion = self._suspicion() if wanted and self.is_over else None
+        if suspicion is None or len({member.offer.host for member in self.testable}) == 1:
+            return None
+        times = [at for at in (full(run), settled(run)) if at is not None]
+        return max(suspicion[0], min(times)) if times else None
+
+    def _suspicion(self) -> tuple[float, str] | None:
+        """Return from when nodes of the last rounds are suspect, and why; None if none is.
+
+        Two rounds in a row have failed of the network or a hang, or a node was late in the last one. A node that was
+        tested is not tested again for its lateness before a while: its worker may have more to do than others.
+        """
+        if self._suspicions >= SUSPICIONS:
+            return NOW, "the last two rounds have failed of the network or a hang"
+        node, late = self.run.watching.late()
+        if node not in {member.node for member in self.testable}:
+            return None
+        return self.ends_at + RETEST_AFTER_S if node in self.members else NOW, f"in the last round, {late}"
+
+    def _idle_from(self) -> float | None:
+        """Return from when nodes have waited for a while, and one was never tested, or its host is quarantined."""
+        run = self.run
+        may_test = run.policy.preflight is not PreflightWhen.ASKED and run.spec.launcher is not Launcher.TORCHRUN
+        if not may_test or run.durable.state is not State.RUNNING:
+            return None
+        members = self.testable if run.roll.count(MemberState.READY, MemberState.QUARANTINED) > 1 else []
+        if not _need_test(members):
+            return None
+        waited = max(member.readiness.arrived_at for member in members) + IDLE_FOR_S
+        return max(waited, self.idle_at, self.ends_at + RETEST_AFTER_S)
+
+    def _end_turn(self, cluster: Cluster, now: float) -> Iterable[HostJudged]:
+        """Record the results of a turn; begin the next one, or judge the hosts if there is none."""
+        self.search.end_turn(self.results)
+        self.begin_turn(now)
+        if not self.is_over:
+            return ()
+        busy = {member.offer.host for run in cluster.live for member in run.roll.inside}
+        return heed_preflight(self.run, self.search, busy, cluster.durable, now)
+
+
+def _need_test(members: Sequence[Member]) -> bool:
+    """Whether these members are on several hosts, and one was never tested, or its host is quarantined."""
+    is_new = any(member.observed.pair is None or member.readiness.quarantined for member in members)
+    return is_new and len({member.offer.host for member in members}) > 1
