@@ -52,7 +52,7 @@ def global_batch(
     `rank` and `world_size` are by default those of torch's default process group. Where only some of the ranks have
     samples of their own, as with tensor parallelism, give those of the dimension of the mesh that has them.
 
-    Raises `ValueError` for wrong numbers.
+    Raises `ValueError` for wrong numbers, and without them before there is a process group.
     """
     responder.begin()
     return split(batch, micro, *place(batch, micro, rank, world_size))
@@ -61,11 +61,16 @@ def global_batch(
 def place(batch: int, micro: int, rank: int | None, world_size: int | None) -> tuple[int, int]:
     """Return the rank and the world size, by default those of torch's default process group.
 
-    Raises `ValueError` if they make no sense, or the batch or the micro-batches do not.
+    Raises `ValueError` if they make no sense, or the batch or the micro-batches do not, or there is no such group.
     """
     if rank is None or world_size is None:
         import torch.distributed as dist
 
+        if not (dist.is_available() and dist.is_initialized()):
+            raise ValueError(
+                "the micro-batches of a rank depend on its rank and the world size, and there is no process group yet: "
+                "call workerlib.init() first, or give rank and world_size"
+            )
         rank = dist.get_rank() if rank is None else rank
         world_size = dist.get_world_size() if world_size is None else world_size
     numbers: dict[str, object] = {"the batch": batch, "micro": micro, "world_size": world_size}

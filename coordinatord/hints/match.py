@@ -81,8 +81,8 @@ _FINAL = "no restart mends this error, so the run ended at once: correct the scr
 
 
 _DIVERGED = (
-    "a GPU may silently compute wrong values, or the script lets a rank train by itself. If it is the same host each "
-    "time, `nodeclient quarantine HOST` keeps it out, as --on-divergence quarantine does by itself"
+    "a GPU may silently compute wrong values, or the script lets a rank train by itself. `nodeclient quarantine HOST` "
+    "keeps a host out at once. With --on-divergence quarantine, that happens by itself when its ranks differ again"
 )
 
 

@@ -379,6 +379,7 @@ def going_back_world(seed: int, *, loud: bool = False, digested: bool = False) -
         keeps=chance.choice([Keeps.SHARED, Keeps.SHARED, Keeps.UNIQUE]),
         persist_every_s=chance.choice([None, 2, 2, 5, 10, 10, 600]),
         on_divergence=chance.choice([*OnDivergence, OnDivergence.QUARANTINE]),
+        max_futile_rounds=seed % 3,
         workers=workers,
     )
     world = World(seed, scenario, loud=loud, digested=digested)

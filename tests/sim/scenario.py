@@ -102,6 +102,7 @@ class Scenario:
     """The steps between two digests that workers report of their states: a step takes 0.4 s, and a node reports each
     second."""
     on_divergence: OnDivergence = OnDivergence.REPORT
+    max_futile_rounds: int = 0
     """What is done if these differ."""
     arrive_within_s: float = 3.0
     """When `World.boot` starts the nodeclients, at the latest."""
@@ -152,6 +153,7 @@ class Scenario:
             hang_timeout_s=self.hang_timeout_s,
             drain_laggards=self.drain_laggards,
             on_divergence=self.on_divergence,
+            max_futile_rounds=self.max_futile_rounds,
         )
 
     def offer_of(self, name: str) -> NodeOffer:

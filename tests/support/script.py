@@ -228,6 +228,7 @@ class Stage:
             int(options.pop("min", 1)),
             int(options.pop("max", 4)),
             max_restarts=int(options.pop("restarts", 3)),
+            max_futile_rounds=int(options.pop("futile", 0)),
             launcher=Launcher(options.pop("launcher", Launcher.NODECLIENT)),
             scale_up=ScaleUp(options.pop("scale", ScaleUp.NOW)),
             hang_timeout_s=float(options.pop("hang")) if "hang" in options else None,

@@ -95,3 +95,11 @@ def test_the_samples_of_a_rank_are_dealt_out_in_turn_as_the_sampler_does() -> No
 def test_numbers_that_make_no_sense_are_refused(wrong: dict[str, int], what: str) -> None:
     with pytest.raises(ValueError, match=what):
         global_batch(**{"batch": 1024, "micro": 16, "rank": 0, "world_size": 4, **wrong})
+
+
+@pytest.mark.parametrize("known", [{}, {"rank": 0}, {"world_size": 2}])
+def test_before_there_is_a_process_group_it_says_what_to_do(known: dict[str, int]) -> None:
+    with pytest.raises(
+        ValueError, match=r"no process group yet: call workerlib\.init\(\) first, or give rank and world"
+    ):
+        global_batch(8, micro=4, **known)

@@ -114,9 +114,11 @@ def divergence_record(run: Run, divergence: Divergence) -> ReplicasDiverged:
 
 def _with_way_back(run: Run, record: ReplicasDiverged) -> ReplicasDiverged:
     """Add the step that the next round can go back to, or why this one goes on."""
-    back = run.keeping.resume_point(list(run.roll.inside), record.since)
+    back, stays = run.keeping.resume_point(list(run.roll.inside), record.since), run.keeping.doubt(record.since)
     if run.has_no_restart_left(run.durable.ledger.total(run.roll.heard_at)):
-        what = f"training goes on, since no restart is left{run.keeping.doubt(record.since)}"
+        what = f"training goes on, since no restart is left{stays}"
+    elif 0 < run.spec.max_futile_rounds <= run.durable.futile:
+        what = f"training goes on, since the last rounds made no new step, see --max-futile-rounds{stays}"
     elif back is None:
         what = "training goes on, since no step from before then is kept"
     else:

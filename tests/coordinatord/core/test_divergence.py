@@ -151,6 +151,15 @@ def test_a_job_goes_back_to_the_same_step_however_many_differences_come_after_it
     assert len(job.run.durable.spoiled) == SPOILED_MAX
 
 
+def test_a_job_that_goes_back_is_not_ended_for_getting_nowhere_and_goes_on_at_last() -> None:
+    job, _ = diverges(*IN_MEMORY, *ALIKE, *APART, settings="divergence=restart restarts=99 futile=3")
+    for number in range(1, 5):
+        job.play("stopped n1 n2", "advance 60s", *both("fetch NODE ready"), "running n1 n2", *ALIKE, *APART)
+        assert (job.run.durable.round, job.run.durable.futile) == (number + 1, number - 1)
+    assert job.stops == ["diverged"] * 4
+    assert "; training goes on, since the last rounds made no new step, see --max-futile-rounds" in job.reason
+
+
 def test_a_difference_that_is_known_when_a_worker_fails_is_gone_behind_too() -> None:
     job = Job("workers=2 keeps=600s divergence=restart restarts=3")
     job.play("keep n1 1:32", "keep n2 1:32", *ON_DISK, *ALIKE, APART[0])

@@ -10,7 +10,14 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from coordinatord.core.rounds.values.charges import Fault
-from coordinatord.core.rounds.values.records import HostJudged, Record, ReplicasDiverged, RoundFormed, RoundStopped
+from coordinatord.core.rounds.values.records import (
+    HostJudged,
+    Record,
+    ReplicasDiverged,
+    RoundFormed,
+    RoundStopped,
+    RunEnded,
+)
 from coordinatord.protocol.kept_state import KeptStep
 from coordinatord.protocol.messages import OnDivergence
 from tests.sim.invariants.laws import Facts, Laws
@@ -53,6 +60,16 @@ class ReplicaLaws(Laws):
                     self._check_stop(record)
                 case RoundFormed():
                     self._check_resumed(record)
+                case RunEnded(condition="exhausted"):
+                    goes_back = any(
+                        run == record.run and number == self.world.daemon.machine.jobs[record.job].durable.round
+                        for run, number in self._undone
+                    )
+                    self.check(
+                        not (goes_back and "--max-futile-rounds" in record.reason),
+                        "a job ends that goes back: %s",
+                        record.reason,
+                    )
                 case HostJudged() if record.charges and record.charges[-1].fault is Fault.DIVERGENCE:
                     if not record.charges[-1].age_s:
                         self._check_charge(record)

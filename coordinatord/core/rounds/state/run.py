@@ -375,7 +375,8 @@ class Run:
             return NoRestart.FINAL
         if charged.cause.is_charged and self.has_no_restart_left(self.over_at):
             return NoRestart.SPENT
-        if not limit:
+        goes_back = self.durable.divergence is not None and self.durable.divergence.back_to is not None
+        if not limit or goes_back:
             return None
         if charged.cause is Cause.USER_CODE and self.futile and self._fails_as_before(charged.failure):
             return NoRestart.SAME_ERROR
