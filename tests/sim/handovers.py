@@ -193,6 +193,14 @@ def _replace_node(world: World) -> None:
     newcomer(world)
 
 
+def _replace_all(world: World) -> None:
+    """Replace all nodes at once, and start the coordinator again before it knows that it may let them go."""
+    for host in in_round(world):
+        world.daemon.ask(DrainNode(host.node, "operator", ""))
+        newcomer(world)
+    world.queue.plan(world.chance.uniform(0.0, APART_S), _restart_coordinator, world)
+
+
 def _restart_job(world: World) -> None:
     world.daemon.ask(RestartJob(JOB, "operator", ""))
 
@@ -204,6 +212,7 @@ def _restart_coordinator(world: World) -> None:
 
 PLANNED: dict[str, Strike] = {
     "a node is replaced": _replace_node,
+    "all nodes are replaced": _replace_all,
     "operator restarts": _restart_job,
     "coordinator is started again": _restart_coordinator,
 }
