@@ -233,8 +233,9 @@ def test_frames_that_are_refused_leave_nothing_in_memory() -> None:
 
 @given(st.binary(max_size=200))
 def test_random_bytes_raise_nothing_but_a_schema_error(frame: bytes) -> None:
-    with pytest.raises(SchemaError):
+    with pytest.raises(SchemaError) as caught:
         decode(frame, Join, Observed)
+    assert str(caught.value).isprintable()
 
 
 @given(st.integers(0, len(encode(a_join())) - 1), st.integers(0, 255))

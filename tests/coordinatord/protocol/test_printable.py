@@ -89,13 +89,6 @@ def test_a_text_is_clipped_to_the_length_wanted(text: str, most: int) -> None:
     assert len(clip(text, most)) <= most
 
 
-@given(st.binary(max_size=60))
-def test_what_is_said_of_random_bytes_is_printable(frame: bytes) -> None:
-    with pytest.raises(SchemaError) as caught:
-        decode(frame, Join)
-    assert str(caught.value).isprintable()
-
-
 @pytest.mark.parametrize("character", UNPRINTABLE.values(), ids=UNPRINTABLE)
 def test_the_names_of_unknown_fields_and_types_are_said_printably(character: str) -> None:
     for body in (
