@@ -104,12 +104,7 @@ class NodeclientJob(Job):
 
 @contextmanager
 def running_job(
-    side: str,
-    nnodes: str,
-    folder: Path,
-    hosts: Hosts | None = None,
-    flags: Sequence[str] = (),
-    programs: Path = BIN,
+    side: str, nnodes: str, folder: Path, hosts: Hosts | None = None, flags: Sequence[str] = (), programs: Path = BIN
 ) -> Iterator[Job]:
     """Make a job without nodes of one of the `SIDES` or of the `RIVALS`, and leave no process of it behind.
 

@@ -16,16 +16,7 @@ import uvloop
 from daemon import coordinatord
 from fleet_process import Beats, fleet_process
 from probe import probe
-from tables import (
-    Table,
-    add_flags,
-    allow_connections,
-    errors_in_one_line,
-    positive,
-    runs_words,
-    spread,
-    write_report,
-)
+from tables import Table, add_flags, allow_connections, errors_in_one_line, positive, runs_words, spread, write_report
 
 WITHIN_S = 300.0
 """A bound for each of the two joins, so that a benchmark of something broken ends."""

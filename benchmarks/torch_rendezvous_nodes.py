@@ -17,11 +17,7 @@ from typing import Any
 
 from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]  # public all the same
 from torch.distributed.elastic.rendezvous import RendezvousParameters
-from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
-    RendezvousBackend,
-    Token,
-    create_handler,
-)
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import RendezvousBackend, Token, create_handler
 
 BASE64_GROWTH = 4 / 3
 """The growth of the state, as both backends send it."""

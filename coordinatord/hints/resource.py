@@ -135,13 +135,7 @@ _LEFT_OPEN = "terminate called without an active exception"
 this gets no hint."""
 
 SIGNALS = (
-    HintRule(
-        "SIGKILL, not by the OOM killer",
-        Cause.SIGNAL,
-        _KILLER,
-        r"not the kernel's OOM killer",
-        signals=_KILL,
-    ),
+    HintRule("SIGKILL, not by the OOM killer", Cause.SIGNAL, _KILLER, r"not the kernel's OOM killer", signals=_KILL),
     HintRule(
         "SIGKILL",
         Cause.SIGNAL,

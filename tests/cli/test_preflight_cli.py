@@ -83,10 +83,7 @@ def test_json_is_what_the_coordinator_shows() -> None:
             a_preflight(a_node("n1", "no answer", "gave no answer"), stopped="round 2 was formed of its nodes"),
             "nodeclient: the preflight of job mnist ended early: round 2 was formed of its nodes",
         ),
-        (
-            None,
-            "nodeclient: the preflight of job mnist is gone: the coordinator, or the job, was started again",
-        ),
+        (None, "nodeclient: the preflight of job mnist is gone: the coordinator, or the job, was started again"),
     ],
     ids=["round", "restart"],
 )

@@ -15,13 +15,7 @@ from coordinatord.protocol.http.stack_answers import HangStatus, StacksAnswer
 from coordinatord.protocol.stack_messages import AskStacks, Stacks
 from coordinatord.server.driver import Driver
 from coordinatord.server.http.log_query import read_ranks
-from coordinatord.server.http.responses import (
-    ReaderLimit,
-    UnknownJobError,
-    check_query,
-    error_response,
-    respond,
-)
+from coordinatord.server.http.responses import ReaderLimit, UnknownJobError, check_query, error_response, respond
 from coordinatord.server.reads.stack_reads import ask_all, seen_workers_of
 from coordinatord.server.sessions.node_reads import NodeReads
 

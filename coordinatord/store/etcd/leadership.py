@@ -45,12 +45,7 @@ class Candidate:
     """This coordinator, which stands by, leads and resigns in a namespace."""
 
     def __init__(
-        self,
-        gateway: Gateway,
-        keys: Keys,
-        me: Coordinatord,
-        lease_s: float,
-        clock: Callable[[], float] = boot_clock,
+        self, gateway: Gateway, keys: Keys, me: Coordinatord, lease_s: float, clock: Callable[[], float] = boot_clock
     ) -> None:
         """Begin without a lease, and unknown to the others; `clock` returns seconds, and runs while the host sleeps."""
         self._gateway = gateway

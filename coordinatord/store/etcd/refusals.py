@@ -44,10 +44,7 @@ class EtcdAwayError(StoreError):
 
 
 _TEXTS = (
-    (
-        "database space exceeded",
-        "it is out of space: make room or raise its quota, and then etcdctl alarm disarm",
-    ),
+    ("database space exceeded", "it is out of space: make room or raise its quota, and then etcdctl alarm disarm"),
     ("authentication failed", "it does not know this user with this password: see --etcd-user-file"),
     ("user name is empty", "it wants a user and a password: see --etcd-user-file"),
     (

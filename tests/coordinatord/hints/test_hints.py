@@ -127,10 +127,7 @@ def test_only_an_end_of_a_peer_counts_as_a_lost_connection() -> None:
     [
         (Cause.USER_CODE, {"error": "ValueError: loss is nan"}),
         (Cause.USER_CODE, {"error": "RuntimeError: wrong data", "final": True}),
-        (
-            Cause.HOST_MEMORY,
-            {"message": "killed by the kernel's OOM killer (memory)", "exit_code": -9},
-        ),
+        (Cause.HOST_MEMORY, {"message": "killed by the kernel's OOM killer (memory)", "exit_code": -9}),
         (Cause.GPU_MEMORY, {"error": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"}),
         (Cause.SIGNAL, {"exit_code": -9}),
         (Cause.SIGNAL, {"exit_code": -15}),

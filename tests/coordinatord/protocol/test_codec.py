@@ -13,15 +13,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from coordinatord.protocol.codec import decode, encode
-from coordinatord.protocol.messages import (
-    FRAME_BYTES_MAX,
-    PROTOCOL_VERSION,
-    Desired,
-    Goal,
-    Join,
-    Observed,
-    Refused,
-)
+from coordinatord.protocol.messages import FRAME_BYTES_MAX, PROTOCOL_VERSION, Desired, Goal, Join, Observed, Refused
 from coordinatord.protocol.schema import SchemaError
 from tests.support.builders import a_desired, a_join, an_assignment, an_observed
 from tests.support.messages import MESSAGES, WIDEST, as_map, fields_of, inner_of, largest, messages

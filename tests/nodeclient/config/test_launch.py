@@ -43,23 +43,14 @@ def test_a_script_alone_is_a_job_of_one_worker_on_this_host() -> None:
 def test_a_job_of_several_hosts_is_one_of_join() -> None:
     config = script(*AT, "--nnodes", "1:4", "--nproc-per-node", "8", "--max-restarts", "3", "--node-rank", "2")
     assert (config.standalone, config.coordinators) == (False, (Endpoint("10.0.0.1", 29400),))
-    assert (config.spec, config.workers, config.job, config.group_rank) == (
-        given_spec(1, 4, 3),
-        8,
-        "mnist",
-        2,
-    )
+    assert (config.spec, config.workers, config.job, config.group_rank) == (given_spec(1, 4, 3), 8, "mnist", 2)
     assert (config.own_coordinator, config.remarks) == (False, ())
 
 
 def test_our_own_names_of_things_are_understood_too() -> None:
     config = script("--nnodes", "2:", "--coord", "a,b:1", "--job-id", "j", "--advertise-addr", "127.0.0.9")
     assert config.coordinators == (Endpoint("a", 29400), Endpoint("b", 1))
-    assert (config.spec, config.job, config.advertise_address) == (
-        given_spec(2, RANKS_MAX, 0),
-        "j",
-        "127.0.0.9",
-    )
+    assert (config.spec, config.job, config.advertise_address) == (given_spec(2, RANKS_MAX, 0), "j", "127.0.0.9")
     config = script("--node-id", "n", "--topology", "rack1", "--log-level", "debug", "--join-timeout", "5")
     assert (config.node, config.topology, config.log_level, config.join_timeout_s) == ("n", "rack1", "debug", 5)
 
@@ -67,11 +58,7 @@ def test_our_own_names_of_things_are_understood_too() -> None:
 def test_what_torchrun_has_is_read_from_its_variables_and_what_is_ours_from_ours() -> None:
     environ = {"PET_NNODES": "2", "PET_RDZV_ENDPOINT": "h", "NODECLIENT_NNODES": "9", "NODECLIENT_COORD": "g"}
     config = script(**environ, PET_TOPOLOGY="a", NODECLIENT_TOPOLOGY="b")
-    assert (config.spec, config.coordinators, config.topology) == (
-        given_spec(2, 2, 0),
-        (Endpoint("h", 29400),),
-        "b",
-    )
+    assert (config.spec, config.coordinators, config.topology) == (given_spec(2, 2, 0), (Endpoint("h", 29400),), "b")
 
 
 # Where nodes meet
@@ -139,12 +126,7 @@ MASTER = ("--nnodes", "2", "--master-addr", "10.0.0.7")
 @pytest.mark.parametrize(
     ("flags", "endpoint", "own", "remark"),
     [
-        (
-            (*AT, "--rdzv-backend", "c10d"),
-            AT[3],
-            True,
-            f"c10d: coordinatord at {AT[3]} takes its place, ",
-        ),
+        ((*AT, "--rdzv-backend", "c10d"), AT[3], True, f"c10d: coordinatord at {AT[3]} takes its place, "),
         (("--nnodes", "1:2", "--rdzv-backend", "c10d"), "localhost:29400", True, "c10d: "),
         (
             (*AT, "--rdzv-backend", "etcd"),
