@@ -58,7 +58,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
     What programs keep for their user goes into a folder that ends with the tests. The certificates of the system are
     hidden: aiohttp reads them all at its import, 30 ms for each of many programs. Hypothesis draws the same examples
-    each time and looks at no clock: how long one takes is the machine's affair.
+    each time and looks at no clock: how long one takes is the machine's affair. torch computes in one thread: several
+    of them spin while they wait for each other, and take ten times as long on a machine that has other work.
     """
     places = tempfile.TemporaryDirectory(prefix="coordinatord-tests-", ignore_cleanup_errors=True)
     config.add_cleanup(places.cleanup)
@@ -66,6 +67,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for place in ("HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME"):
         os.environ[place] = places.name
     os.environ["SSL_CERT_FILE"] = os.devnull
+    os.environ["OMP_NUM_THREADS"] = "1"
     settings.load_profile("ci")
     gc.disable()
 

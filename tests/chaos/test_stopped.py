@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.cluster import Cluster, Round
 from tests.support.lives import Lives, MemberState, await_back
-from tests.support.programs import wait_until, zombies
+from tests.support.programs import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -87,5 +87,5 @@ def test_a_node_that_was_stopped_is_lost_and_ends_its_workers_first_when_it_wake
     sleeper.await_line(rf"starting round (?!({earlier}):)")
     assert alive(begun, "a") == []
     assert cluster.await_round(2, after=without).restarts == {0}
-    assert not zombies(sleeper.pid)
+    sleeper.await_no_zombies()
     other.stop()
