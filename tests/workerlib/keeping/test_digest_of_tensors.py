@@ -38,6 +38,19 @@ def test_a_digest_shows_any_bit_that_flips() -> None:
     assert digest_of(tensors) == before
 
 
+@pytest.mark.parametrize("dtype", TYPES[:5], ids=str)
+def test_a_digest_shows_words_that_change_places(dtype: torch.dtype) -> None:
+    small = torch.arange(16).to(dtype)
+    large = torch.arange(40_000).remainder(251).to(dtype)
+    digests = {digest_of([("a", tensor)]) for tensor in (small, small.roll(8), small.flip(0), small.roll(1))}
+    swapped, half = large.clone(), len(large) // 2
+    swapped[:1024], swapped[half : half + 1024] = large[half : half + 1024], large[:1024]
+    digests |= {digest_of([("a", tensor)]) for tensor in (large, large.roll(1), large.roll(half), swapped)}
+    assert len(digests) == 8
+    both = [digest_of([("a", first), ("b", other)]) for first, other in ((large, swapped), (swapped, large))]
+    assert both[0] != both[1]
+
+
 def test_a_view_has_the_digest_of_its_elements() -> None:
     whole = torch.arange(24, dtype=torch.bfloat16)
     part = whole[1:13].view(3, 4).t()
