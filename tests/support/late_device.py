@@ -140,6 +140,11 @@ class Device(DeviceQueue, TorchGroups):
 
         return is_done
 
+    def stopwatch(self) -> Callable[[], float]:
+        """Return a function that counts a second for each work that was given since now."""
+        begin = len(self.given)
+        return lambda: float(len(self.given) - begin)
+
     def copy(self, targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
         """Copy beside what was given."""
         with torch.no_grad():

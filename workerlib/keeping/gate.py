@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -48,6 +49,26 @@ class DeviceQueue:
         """
         events = [torch.cuda.current_stream(device).record_event() for device in self._devices]
         return lambda: all(event.query() for event in events)
+
+    def stopwatch(self) -> Callable[[], float]:
+        """Return a function that waits for the GPUs, and returns how many seconds they took for the work since now.
+
+        Work that is queued already does not count. The function raises `RuntimeError` as `mark` says.
+        """
+        begins = self._record_times()
+
+        def taken_s() -> float:
+            ends = self._record_times()
+            for end in ends:
+                end.synchronize()
+            ms = max(begin.elapsed_time(end) for begin, end in zip(begins, ends, strict=True))
+            return float(ms) / 1000
+
+        return taken_s
+
+    def _record_times(self) -> list[torch.cuda.Event]:
+        timed: Callable[..., torch.cuda.Event] = partial(torch.cuda.Event, enable_timing=True)
+        return [torch.cuda.current_stream(device).record_event(timed()) for device in self._devices]
 
     def copy(self, targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
         """Copy tensors while training goes on, and wait for the copy. Raises `RuntimeError` as `mark` says."""

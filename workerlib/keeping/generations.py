@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 
 import torch
 
@@ -87,6 +88,13 @@ class GenerationWriter:
     def on_device(self) -> bool:
         """Whether the state is in the memory of a GPU, and is lost if an error spoils this process's context there."""
         return self._queue is not None
+
+    def stopwatch(self) -> Callable[[], float]:
+        """Return a function that returns how long work on the state has taken since now, as `DeviceQueue` has one."""
+        if self._queue is not None:
+            return self._queue.stopwatch()
+        began_at = time.monotonic()
+        return lambda: time.monotonic() - began_at
 
     def record_step(self) -> bool:
         """Record that the present state is that of a whole step; return False if `Gate.record_end` does."""

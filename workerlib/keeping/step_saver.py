@@ -240,14 +240,13 @@ class StepSaver:
 
     def _digest(self, tensors: Callable[[], list[tuple[str, torch.Tensor]]]) -> int | None:
         """Return a digest of tensors; None if that cannot be made, and then this worker keeps nothing more."""
-        began_at = time.monotonic()
         try:
+            taken_s = self._generations.stopwatch()
             digest = digest_of(tensors())
+            self._digests.record(self.last_step, taken_s(), time.monotonic())
         except (KeptStateError, RuntimeError) as error:  # as in `keep_step`, or a layout of which torch has no bits
             self._stop_keeping(str(error))
             return None
-        ended_at = time.monotonic()
-        self._digests.record(self.last_step, ended_at - began_at, ended_at)
         return digest
 
     def expect_disk(self, every_s: float) -> None:

@@ -5,8 +5,10 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.support.kept_script import Script, network, train
+from tests.support.late_device import Device
 from workerlib import progress
 from workerlib.contract.env import DIGEST_AT, DIGEST_WORDS, DIGESTS, PROGRESS, unpack_digest
+from workerlib.keeping.intervals import DIGESTS_SHARE_MAX, HEARD_S
 from workerlib.keeping.pieces import digest_of
 from workerlib.keeping.plain_values import BYTES_MAX
 
@@ -35,6 +37,26 @@ def test_a_digest_is_of_the_state_after_its_step(script: Script) -> None:
         assert reported() != (0, 0, digest_of(kept._saver._generations.tensors())), (
             "the state of the next step is another"
         )
+
+
+@pytest.mark.parametrize(("before", "own", "least_s"), [(900, 0, HEARD_S), (0, 9, 9 / DIGESTS_SHARE_MAX)])
+def test_on_a_device_a_digest_takes_the_time_of_its_own_work_only(
+    script: Script, before: int, own: int, least_s: float
+) -> None:
+    device = Device(lambda: None)
+
+    def tensors() -> list[tuple[str, torch.Tensor]]:
+        for _ in range(own):
+            device.give(lambda: None)
+        return [("a", torch.ones(3))]
+
+    for _ in range(before):
+        device.give(lambda: None)
+    with script.trains() as (_, _, kept):
+        kept._saver._generations._queue = device
+        assert kept._saver._digest(tensors) == digest_of(tensors())
+        assert kept._saver._digests._least_s == least_s
+        kept._saver._generations._queue = None
 
 
 @pytest.mark.parametrize("alike", [True, False])
