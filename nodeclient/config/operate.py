@@ -349,7 +349,7 @@ def _add_check(parser: SettingsParser) -> None:
         nargs="*",
         type=folder,
         metavar="DIR",
-        help="directories that need space, such as that of --log-dir; if one does not exist, the nearest one above it",
+        help="directories that need space, such as that of --log-dir; one that join would make need not exist yet",
     )
     _add_coordinators(parser, required=False)
 

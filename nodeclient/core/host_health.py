@@ -6,6 +6,7 @@ Facts that cannot be read count as good: elsewhere, checks that failed on unread
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import PurePath
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -98,6 +99,13 @@ class Space(Struct, frozen=True):
     is_read_only: bool = False
     lacks_inodes: bool = False
     """Whether no further file can be made."""
+    above: str = ""
+    """The nearest directory above `path` that exists, whose space this is; empty if `path` exists."""
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the directory does not exist, and the one around it does."""
+        return str(PurePath(self.path).parent) == self.above
 
 
 class Interface(Struct, frozen=True):
@@ -254,6 +262,8 @@ def _space(space: Space) -> Iterator[Finding]:
         yield _bad(f"{where} is full: delete what is not needed there")
     elif space.lacks_inodes:
         yield _bad(f"{where} has no inode left for another file: delete what is not needed there")
+    elif space.above and not space.is_new:
+        yield _warning(f"{where} does not exist, nor does the directory around it: is it mounted, and spelled right?")
     elif space.free < least:
         yield _warning(f"{where} has only {space.free >> 20:,} MiB left: delete what is not needed there")
 

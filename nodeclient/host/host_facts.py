@@ -143,4 +143,5 @@ def _space(what: str, folder: Path) -> Space:
         free=state.f_bavail * state.f_frsize,
         is_read_only=bool(state.f_flag & os.ST_RDONLY),
         lacks_inodes=state.f_files > 0 and state.f_favail == 0,
+        above="" if there == folder else str(there),
     )

@@ -142,5 +142,8 @@ def run(config: CheckConfig) -> int:
         write([json.encode(answer).decode()])
     else:
         lines = [f"{finding.result}: {finding.text}" for finding in findings] or [f"{result}: {_SUMMARIES[result]}"]
+        lines += [
+            f"{space.path} ({space.what}) does not exist yet: join makes it" for space in facts.spaces if space.is_new
+        ]
         write([*lines, *(f"cannot be checked: {text}" for text in unread)])
     return EXIT_CODES[result]

@@ -75,6 +75,10 @@ def test_a_clock_that_differs_is_a_warning(date: str, line: str) -> None:
 def test_a_directory_that_is_named_needs_space(tmp_path: Path) -> None:
     ended = run(BIN / "nodeclient", "check", "--json", tmp_path, "/proc/self")
     assert "the space of /proc/self (directory 2) (its file system has no size)" in ended.stdout
+    lines = run(BIN / "nodeclient", "check", tmp_path / "logs", tmp_path / "typo" / "logs").stdout.splitlines()
+    assert f"{tmp_path}/logs (directory 1) does not exist yet: join makes it" in lines
+    typo = f"warning: {tmp_path}/typo/logs (directory 2) does not exist, nor does the directory around it: "
+    assert any(line.startswith(typo) for line in lines)
 
 
 def test_a_node_whose_gpu_needs_a_reset_is_quarantined(library: Path) -> None:

@@ -81,6 +81,11 @@ FAULTS = {
     ),
     "a full disk": (well(spaces=(replace(DISK, free=0), SHM)), BAD, "/logs (logs) is full"),
     "a disk without inodes": (well(spaces=(replace(DISK, lacks_inodes=True),)), BAD, "/logs (logs) has no inode left"),
+    "a mistyped directory": (
+        well(spaces=(replace(DISK, above="/"), replace(DISK, path="/a/b", above="/"))),
+        WARNING,
+        "/a/b (logs) does not exist",
+    ),
     "a read-only disk": (well(spaces=(replace(DISK, is_read_only=True),)), BAD, "/logs (logs) is read-only"),
     "little disk": (well(spaces=(replace(DISK, free=GIB - 1),)), WARNING, "/logs (logs) has only 1,023 MiB left"),
     "a clock ahead": (well(clock_ahead_s=5.1), WARNING, "the clock of this host is 5 s ahead of the coordinator's"),

@@ -96,6 +96,7 @@ def test_the_space_of_a_directory_that_is_yet_to_be_made_is_that_around_it(host:
     assert (space.what, space.path) == ("logs", str(tmp_path / "yet/to/be/made"))
     assert space.total == state.f_blocks * state.f_frsize > 0
     assert not space.is_read_only
+    assert space.above == str(tmp_path)
 
 
 @pytest.mark.slow
