@@ -101,6 +101,7 @@ class AdminLaws(Laws):
         self.check(bool(answer.text), "%s is answered without a text", request)
         if answer.result is AdminResult.UNKNOWN_NODE:
             members = [member for run in self.world.daemon.machine.jobs.values() for member in run.members.values()]
+            members = [member for member in members if member.durable.outcome is None]
             known = any(request.target in {member.node, member.offer.host} for member in members)
             self.check(not known, "%s is answered %s", request, answer)
         if answer.result is not AdminResult.DONE:
