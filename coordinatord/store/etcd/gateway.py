@@ -91,6 +91,10 @@ class Gateway:
             pass
         raise last
 
+    async def read(self, key: bytes) -> KeyValue | None:
+        """Return a key as it is now; None if there is no such key. Raises `StoreError`."""
+        return next(iter(key_values(await self.call("/v3/kv/range", {"key": text_of(key)}))), None)
+
     async def watch(self, key: bytes) -> AsyncIterator[KeyValue | None]:
         """Yield a key now and after each change, for ever; None if there is no such key.
 

@@ -29,7 +29,6 @@ from coordinatord.store.etcd.requests import (
     put,
     responses,
     revision_of,
-    text_of,
     txn,
     written_at,
 )
@@ -83,9 +82,9 @@ class History:
 
     async def read(self) -> StoredHistory:
         """Read the whole history. Raises `NothingStoredError`, `UnreadableStoreError` and other `StoreError`."""
-        head = await self._value_of(self._keys.head)
+        head = await self._gateway.read(self._keys.head)
         self._head, self._head_revision = (Head(0, ""), 0) if head is None else (Head.unpack(head), head.mod_revision)
-        about = await self._value_of(self._keys.about)
+        about = await self._gateway.read(self._keys.about)
         if about is None:
             raise NothingStoredError(f"no coordinatord has kept state below {self._keys.prefix}/")
         self.about, self._about_revision = About.unpack(about), about.mod_revision
@@ -128,7 +127,7 @@ class History:
     async def check_commits(self) -> None:
         """Check that etcd has lost no commit. Raises `LeadershipLostError`, and `StoreError`."""
         known = self._head  # a commit may change it meanwhile
-        _check_not_older(await self._value_of(self._keys.head), known)
+        _check_not_older(await self._gateway.read(self._keys.head), known)
 
     async def commit(self, rows: Sequence[Row], dropped: Sequence[int]) -> None:
         """Make a commit durable, all or nothing. Raises `LeadershipLostError`, and `StoreError`.
@@ -234,10 +233,6 @@ class History:
             if not leaders or leaders[0].create_revision != self._fence:
                 raise LeadershipLostError("another coordinator leads: nothing of this one is kept any more")
         return answer
-
-    async def _value_of(self, key: bytes) -> KeyValue | None:
-        found = key_values(await self._gateway.call("/v3/kv/range", {"key": text_of(key)}))
-        return found[0] if found else None
 
 
 def _check_not_older(found: KeyValue | None, known: Head) -> None:

@@ -12,7 +12,7 @@ from coordinatord.protocol.http.api import AnyText, CoordinatorStatus, Number
 from coordinatord.protocol.schema import ERRORS
 from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.keys import Keys
-from coordinatord.store.etcd.requests import KeyValue, key_values, number, text_of
+from coordinatord.store.etcd.requests import KeyValue, number
 from coordinatord.store.interface import NothingStoredError, StoreError
 
 STANDBYS_AT_ONCE = 100
@@ -64,11 +64,11 @@ class Coordinators(Struct, frozen=True):
 async def read_coordinators(gateway: Gateway, keys: Keys) -> Coordinators:
     """Read the leader and the standbys. Raises `StoreError`."""
     standbys = await _standbys(gateway, keys)
-    leaders = key_values(await gateway.call("/v3/kv/range", {"key": text_of(keys.leader)}))
-    if not leaders:
+    leader = await gateway.read(keys.leader)
+    if leader is None:
         return Coordinators(None, standbys, None)
-    lease = await gateway.call("/v3/lease/timetolive", {"ID": str(leaders[0].lease)})
-    return Coordinators(Coordinatord.unpack(leaders[0]), standbys, float(max(0, number(lease, "TTL"))))
+    lease = await gateway.call("/v3/lease/timetolive", {"ID": str(leader.lease)})
+    return Coordinators(Coordinatord.unpack(leader), standbys, float(max(0, number(lease, "TTL"))))
 
 
 async def end_term(gateway: Gateway, keys: Keys) -> Coordinatord:
@@ -76,11 +76,11 @@ async def end_term(gateway: Gateway, keys: Keys) -> Coordinatord:
 
     The former leader notices it by its watch of the key, or at its next commit.
     """
-    leaders = key_values(await gateway.call("/v3/kv/range", {"key": text_of(keys.leader)}))
-    if not leaders:
+    leader = await gateway.read(keys.leader)
+    if leader is None:
         raise NothingStoredError(f"nobody leads below {keys.prefix}/")
-    await gateway.call("/v3/lease/revoke", {"ID": str(leaders[0].lease)})
-    return Coordinatord.unpack(leaders[0])
+    await gateway.call("/v3/lease/revoke", {"ID": str(leader.lease)})
+    return Coordinatord.unpack(leader)
 
 
 class Roster:

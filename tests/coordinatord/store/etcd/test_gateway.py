@@ -39,12 +39,6 @@ async def gateway_to(place: EtcdLocation) -> AsyncIterator[Gateway]:
         await gateway.close()
 
 
-async def value_of(gateway: Gateway, key: bytes) -> bytes | None:
-    """Read a key."""
-    found = key_values(await gateway.call("/v3/kv/range", {"key": text_of(key)}))
-    return found[0].value if found else None
-
-
 async def fill(gateway: Gateway, key: bytes) -> None:
     """Write until there is no room. Raises `EtcdRefusedError`."""
     for _ in range(100):
@@ -65,8 +59,10 @@ async def test_a_transaction_does_all_or_the_other(etcd: EtcdCluster) -> None:
     async with gateway_to(space.place) as gateway:
         answer = await gateway.call("/v3/kv/txn", txn([], [put(KEY, b"\0\xff"), get(KEY)]))
         assert [pair.value for pair in key_values(responses(answer)[1])] == [b"\0\xff"]
-        assert await value_of(gateway, KEY) == b"\0\xff"
-        assert await value_of(gateway, b"nothing") is None
+        found = await gateway.read(KEY)
+        assert found is not None
+        assert found.value == b"\0\xff"
+        assert await gateway.read(b"nothing") is None
 
 
 async def test_more_keys_than_one_page_are_read_as_they_are_at_one_moment(etcd: EtcdCluster) -> None:
@@ -145,7 +141,7 @@ async def test_members_that_do_not_answer_are_passed_over(etcd: EtcdCluster, mon
         place = EtcdLocation.parse(f"etcd://127.0.0.1:1,{rude},{strange},127.0.0.1:{good}/any")
         async with gateway_to(place) as gateway:
             for _ in range(3):
-                await value_of(gateway, KEY)
+                await gateway.read(KEY)
             assert len(asked) == 1, "the one that answered is asked first then"
 
 
@@ -158,11 +154,11 @@ async def test_a_member_that_ends_meanwhile_is_passed_over(etcd: EtcdCluster, co
     ending = body(json.dumps({"error": text, "message": text, "code": code}).encode(), 500)
     with canned(ending) as (ends, asked):
         async with gateway_to(EtcdLocation.parse(f"etcd://{ends},127.0.0.1:{good}/any")) as gateway:
-            assert await value_of(gateway, b"nothing") is None
+            assert await gateway.read(b"nothing") is None
         assert len(asked) == 1
         async with gateway_to(EtcdLocation.parse(f"etcd://{ends}/any")) as gateway:
             with pytest.raises(EtcdAwayError, match=text):
-                await value_of(gateway, KEY)
+                await gateway.read(KEY)
 
 
 async def test_where_nobody_answers_each_is_tried_twice_and_the_last_reason_given(
@@ -171,12 +167,12 @@ async def test_where_nobody_answers_each_is_tried_twice_and_the_last_reason_give
     with canned(hang_up) as (rude, asked):
         async with gateway_to(EtcdLocation.parse(f"etcd://{rude}/any")) as gateway:
             with pytest.raises(EtcdAwayError, match=f"etcd etcd://{rude}/any: http://{rude}: "):
-                await value_of(gateway, KEY)
+                await gateway.read(KEY)
         assert len(asked) == gateway_module.TRIES_PER_MEMBER
     monkeypatch.setattr(gateway_module, "REQUEST_WITHIN_S", 0.0)
     async with gateway_to(EtcdLocation.parse("etcd://127.0.0.1:1/any")) as gateway:
         with pytest.raises(EtcdAwayError, match="no member answers within 0 s"):
-            await value_of(gateway, KEY)
+            await gateway.read(KEY)
 
 
 async def test_an_answer_of_something_else_is_named(etcd: EtcdCluster) -> None:
@@ -184,7 +180,7 @@ async def test_an_answer_of_something_else_is_named(etcd: EtcdCluster) -> None:
     with canned(body(b'{"kvs": [{"key": 7}]}')) as (strange, _):
         async with gateway_to(EtcdLocation.parse(f"etcd://{strange}/any")) as gateway:
             with pytest.raises(UnreadableStoreError, match="not that of an etcd"):
-                await value_of(gateway, KEY)
+                await gateway.read(KEY)
 
 
 async def test_tls_and_a_user_with_a_password(
@@ -207,24 +203,24 @@ async def test_tls_and_a_user_with_a_password(
         await gateway.call("/v3/auth/user/add", {"name": "guest", "password": "secret"})
         await gateway.call("/v3/auth/enable", {})
         with pytest.raises(EtcdRefusedError, match="see --etcd-user-file"):
-            await value_of(gateway, KEY)
+            await gateway.read(KEY)
     known = cluster_of[0].place("any", EtcdAccess(authorities=ca, user_file=user_file(tmp_path, "root:very secret")))
     async with gateway_to(known) as gateway:
-        assert await value_of(gateway, KEY) is None
+        assert await gateway.read(KEY) is None
         gateway._token = "old.1"  # noqa: S105 - one that is over
-        assert await value_of(gateway, KEY) is None
+        assert await gateway.read(KEY) is None
     wrong = cluster_of[0].place("any", EtcdAccess(authorities=ca, user_file=user_file(tmp_path, "root:guessed")))
     async with gateway_to(wrong) as gateway:
         with pytest.raises(EtcdRefusedError, match="does not know this user with this password") as caught:
-            await value_of(gateway, KEY)
+            await gateway.read(KEY)
         assert "guessed" not in str(caught.value)
     guest = cluster_of[0].place("any", EtcdAccess(authorities=ca, user_file=user_file(tmp_path, "guest:secret")))
     async with gateway_to(guest) as gateway:
         with pytest.raises(EtcdRefusedError, match="grant-permission ROLE readwrite any/ --prefix"):
-            await value_of(gateway, KEY)
+            await gateway.read(KEY)
     async with gateway_to(cluster_of[0].place("any")) as gateway:
         with pytest.raises(EtcdAwayError, match="of no authority that is trusted here: see --etcd-ca"):
-            await value_of(gateway, KEY)
+            await gateway.read(KEY)
     with pytest.raises(StoreError, match=r"nowhere\.pem cannot be used: No such file"):
         Gateway(cluster_of[0].place("any", EtcdAccess(authorities=tmp_path / "nowhere.pem")))
 
@@ -250,9 +246,9 @@ async def test_a_signed_token_that_is_older_than_the_users_is_replaced(
     async with gateway_to(
         cluster_of[0].place("any", EtcdAccess(user_file=user_file(tmp_path, "root:secret")))
     ) as gateway:
-        assert await value_of(gateway, KEY) is None
+        assert await gateway.read(KEY) is None
         await gateway.call("/v3/auth/role/add", {"name": "other"})
-        assert await value_of(gateway, KEY) is None
+        assert await gateway.read(KEY) is None
 
 
 @pytest.mark.long
@@ -272,15 +268,15 @@ async def test_a_password_that_is_changed_while_it_is_used_is_read_anew(
             await gateway.call(f"/v3/auth/{path}", sent)
     place = cluster_of[0].place("any", EtcdAccess(user_file=user_file(tmp_path, "root:first")))
     async with gateway_to(place) as gateway:
-        assert await value_of(gateway, KEY) is None
+        assert await gateway.read(KEY) is None
         user_file(tmp_path, "root:second")
-        assert await value_of(gateway, KEY) is None, "the token is good until the password is changed in etcd, too"
+        assert await gateway.read(KEY) is None, "the token is good until the password is changed in etcd, too"
         await gateway.call("/v3/auth/user/changepw", {"name": "root", "password": "second"})
-        assert await value_of(gateway, KEY) is None
+        assert await gateway.read(KEY) is None
         user_file(tmp_path, "root")
         gateway._token = "old.1"  # noqa: S105 - one that is over
         with pytest.raises(StoreError, match="has no USER:PASSWORD"):
-            await value_of(gateway, KEY)
+            await gateway.read(KEY)
 
 
 async def _renewed(gateway: Gateway, lease: int) -> float:
