@@ -145,7 +145,8 @@ def _mixed(sums: torch.Tensor) -> torch.Tensor:
     """Return one integer for all sums: each has an odd factor of its own, and its high bits are mixed into low ones."""
     factors = torch.arange(len(sums), device=sums.device).mul_(_GOLDEN)
     factors.bitwise_xor_(factors >> 32).bitwise_or_(1)
-    return (sums >> 32).bitwise_xor_(sums).mul_(factors).sum()
+    high = (sums >> 32).bitwise_and_(0xFFFF_FFFF)  # without copies of the sign, or all bits could flip unseen
+    return high.bitwise_xor_(sums).mul_(factors).sum()
 
 
 def views_of(layout: Layout, data: memoryview) -> list[torch.Tensor]:

@@ -36,6 +36,7 @@ def test_a_digest_shows_any_bit_that_flips() -> None:
         assert digest_of(tensors) != before, f"bit {bit} of element {at} of {len(bits)}"
         bits[at] ^= bit
     assert digest_of(tensors) == before
+    assert digest_of([("a", torch.zeros(3, dtype=torch.int64))]) != digest_of([("a", torch.full((3,), -1))])
 
 
 @pytest.mark.parametrize("dtype", TYPES[:5], ids=str)
