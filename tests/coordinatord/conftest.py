@@ -6,7 +6,9 @@ from contextlib import closing
 
 import pytest
 
+from coordinatord.store.etcd import gateway
 from tests.support.etcd import EtcdCluster, await_cluster
+from tests.support.programs import TIMEOUT_S
 
 
 @pytest.fixture(scope="session")
@@ -15,3 +17,10 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
     with closing(EtcdCluster(tmp_path_factory.mktemp("etcd"))) as cluster:
         asyncio.run(await_cluster(cluster.place("any")))
         yield cluster
+
+
+@pytest.fixture(autouse=True)
+def _patient_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for an etcd on a busy machine; it also hashes passwords slowly on purpose."""
+    for limit in ("TRY_WITHIN_S", "CONNECT_WITHIN_S", "REQUEST_WITHIN_S"):
+        monkeypatch.setattr(gateway, limit, TIMEOUT_S)

@@ -133,9 +133,7 @@ async def test_a_watch_that_is_silent_is_begun_anew_and_says_nothing_of_it(
     await gateway.close()
 
 
-async def test_members_that_do_not_answer_are_passed_over(etcd: EtcdCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateway_module, "TRY_WITHIN_S", 30.0)
-    monkeypatch.setattr(gateway_module, "REQUEST_WITHIN_S", 90.0)
+async def test_members_that_do_not_answer_are_passed_over(etcd: EtcdCluster) -> None:
     _, good = etcd.clients[0]
     with canned(hang_up) as (rude, asked), canned(body(b"<html>", 200)) as (strange, _):
         place = EtcdLocation.parse(f"etcd://127.0.0.1:1,{rude},{strange},127.0.0.1:{good}/any")
@@ -183,11 +181,7 @@ async def test_an_answer_of_something_else_is_named(etcd: EtcdCluster) -> None:
                 await gateway.read(KEY)
 
 
-async def test_tls_and_a_user_with_a_password(
-    tmp_path: Path, cluster_of: list[EtcdCluster], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gateway_module, "TRY_WITHIN_S", 30.0)  # etcd hashes passwords slowly on purpose
-    monkeypatch.setattr(gateway_module, "REQUEST_WITHIN_S", 90.0)
+async def test_tls_and_a_user_with_a_password(tmp_path: Path, cluster_of: list[EtcdCluster]) -> None:
     authority = trustme.CA()
     server, ca = authority.issue_cert("127.0.0.1", "localhost"), tmp_path / "ca.pem"
     authority.cert_pem.write_to_path(ca)
@@ -227,10 +221,8 @@ async def test_tls_and_a_user_with_a_password(
 
 @pytest.mark.long
 async def test_a_signed_token_that_is_older_than_the_users_is_replaced(
-    tmp_path: Path, cluster_of: list[EtcdCluster], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, cluster_of: list[EtcdCluster]
 ) -> None:
-    monkeypatch.setattr(gateway_module, "TRY_WITHIN_S", 30.0)
-    monkeypatch.setattr(gateway_module, "REQUEST_WITHIN_S", 90.0)
     signer = trustme.CA().issue_cert("etcd", key_type=trustme.KeyType.RSA)
     key, public = tmp_path / "key.pem", tmp_path / "public.pem"
     signer.private_key_pem.write_to_path(key)
@@ -253,10 +245,8 @@ async def test_a_signed_token_that_is_older_than_the_users_is_replaced(
 
 @pytest.mark.long
 async def test_a_password_that_is_changed_while_it_is_used_is_read_anew(
-    tmp_path: Path, cluster_of: list[EtcdCluster], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, cluster_of: list[EtcdCluster]
 ) -> None:
-    monkeypatch.setattr(gateway_module, "TRY_WITHIN_S", 30.0)
-    monkeypatch.setattr(gateway_module, "REQUEST_WITHIN_S", 90.0)
     cluster_of.append(EtcdCluster(tmp_path / "etcd", 1, "--bcrypt-cost", "4"))
     await await_cluster(cluster_of[0].place("any"))
     async with gateway_to(cluster_of[0].place("any")) as gateway:
