@@ -40,7 +40,8 @@ def train(tmp_path: Path) -> Path:
 
 
 def block(node: Node) -> list[str]:
-    """Return the report that a node has shown, without the time, which differs between clocks."""
+    """Return the report that a node shows, without the time, which differs between clocks."""
+    node.await_line("^-+$")  # its end
     start = next((at for at, line in enumerate(node.lines) if BLOCK.match(line)), None)
     assert start is not None, node.output
     end = next(at for at, line in enumerate(node.lines) if at > start and re.fullmatch("-+", line))
