@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 
-from coordinatord.config.store_flags import LEASE_S
 from coordinatord.runtime.tasks import Tasks
 from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.keys import Keys
@@ -35,6 +34,9 @@ from tests.support.programs import wait_until
 PROGRAM = shutil.which("etcd")
 
 needs_etcd = pytest.mark.skipif(PROGRAM is None, reason="there is no etcd here: apt-get install etcd-server")
+
+LONG_LEASE_S = 60.0
+"""A busy machine need not renew it in time."""
 
 NOBODY = Coordinatord("here", "127.0.0.1:29400", secure=False, since=0.0)
 
@@ -216,7 +218,7 @@ class EtcdNamespace:
     @asynccontextmanager
     async def led(self, gateway: Gateway, steps: Steps = STEPS) -> AsyncIterator[tuple[EtcdStore, Candidate]]:
         """Lead by this gateway, and open the store with tables that these steps lead to."""
-        candidate, tasks = Candidate(gateway, self.keys, NOBODY, LEASE_S), Tasks()
+        candidate, tasks = Candidate(gateway, self.keys, NOBODY, LONG_LEASE_S), Tasks()
         await candidate.win_at_once()
         tasks.spawn(candidate.lead(), name="lease")
         try:

@@ -16,15 +16,21 @@ from coordinatord.store.etcd.refusals import EtcdAwayError
 from coordinatord.store.etcd.roster import Coordinatord, read_coordinators
 from coordinatord.store.etcd_store import EtcdStore
 from coordinatord.store.interface import LeadershipLostError, StoreError
-from tests.support.etcd import NOBODY, EtcdCluster, EtcdNamespace, SteppedGateway, needs_etcd, tidied, usurp
+from tests.support.etcd import (
+    LONG_LEASE_S,
+    NOBODY,
+    EtcdCluster,
+    EtcdNamespace,
+    SteppedGateway,
+    needs_etcd,
+    tidied,
+    usurp,
+)
 from tests.support.histories import a_join_of, a_loss_of, an_opening, made_at
 from tests.support.later_tables import LATER_STEPS
 from tests.support.raw_session import until
 
 pytestmark = [pytest.mark.slow, needs_etcd]
-
-LONG_LEASE_S = 60.0
-"""Nobody renews it in these tests."""
 
 SHORT_REST_S = 0.2
 
