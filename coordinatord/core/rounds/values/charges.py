@@ -1,6 +1,6 @@
 """What is on record about a host: the rounds that it ended, and whether rounds do without it. Pure.
 
-The wing `judging` decides both.
+The wing `judging` makes most of these records, and operators the others.
 """
 
 from __future__ import annotations
