@@ -130,7 +130,7 @@ def _charged(host: HostStatus) -> str:
         f"{each.fault}{f' ({each.error})' if each.error else ''}{state_age(each.age_s, ended=True)}"
         for each in host.charges
     ]
-    charged = f"charged with {', '.join(charges)}" if charges else ""
+    charged = f"charged with {', '.join(charges)}, which weighs {host.weight:.2g} by now" if charges else ""
     return f"{host.host}: {'; '.join(filter(None, (host.quarantined, charged)))}"
 
 

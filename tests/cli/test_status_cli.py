@@ -94,6 +94,15 @@ def test_where_there_is_no_round_none_is_shown(
     assert text.endswith(said)
 
 
+def test_charges_are_shown_with_what_they_weigh_by_now(here: Callable[..., tuple[int, str, str]]) -> None:
+    charge = {"fault": "hang", "error": "stuck", "age_s": 500_000}
+    host = {"host": "gpu7", "quarantined": "", "weight": 0.019, "charges": [charge]}
+    with canned({"GET /v1/jobs": packed({"jobs": [], "drained": [], "charged": [host]})}) as (endpoint, _):
+        _, text, _ = here(endpoint)
+    assert "gpu7: charged with hang (stuck) 5d" in text
+    assert "ago, which weighs 0.019 by now" in text
+
+
 def test_status_in_a_pipe_is_a_table_with_a_line_for_each_node(cluster: Cluster) -> None:
     cluster.join("node-with-a-long-name", "--nnodes", "1", "--nproc-per-node", "2")
     round_ = cluster.await_round(2)

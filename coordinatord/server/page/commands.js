@@ -141,9 +141,9 @@ export function chargedPanel() {
   return namesPanel("Charged and quarantined hosts", (host) => ({ name: host.host, text: chargesOf(host), act: pardon(host.host) }));
 }
 
-function chargesOf({ host, quarantined, charges }) {
+function chargesOf({ host, quarantined, weight, charges }) {
   const each = charges.map(({ fault, error, age_s: age }) => `${fault}${error && ` (${error})`} ${ago(age)}`);
-  return `${host}: ${[quarantined, each.length ? `charged with ${each.join(", ")}` : ""].filter(Boolean).join("; ")}`;
+  return `${host}: ${[quarantined, each.length ? `charged with ${each.join(", ")}, which weighs ${Number(weight.toPrecision(2))} by now` : ""].filter(Boolean).join("; ")}`;
 }
 
 // A panel of names, each with the act that ends what its text says.
