@@ -55,6 +55,9 @@ WAITS_FOR_S = 110.0
 LAGS_FOR_S = 150.0
 """The time in which workers are late."""
 
+WINDOW_S = 21_600
+"""The window of `--max-restarts N/6h`: longer than a history, so that all restarts count by their times."""
+
 FAULT_EVERY_S = 60.0
 """The average interval of faults in a large cluster."""
 
@@ -62,7 +65,8 @@ FAULT_EVERY_S = 60.0
 def small_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
     """Play the history of a few nodes. Raises `BrokenError` if an invariant is broken."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
-    scenario = replace(draw_scenario(chance), prepares_within_s=_draw_preparing(seed))
+    window_s = WINDOW_S if seed % 2 else None
+    scenario = replace(draw_scenario(chance), restart_window_s=window_s, prepares_within_s=_draw_preparing(seed))
     world = World(seed, scenario, loud=loud, digested=digested)
     world.boot()
     IdentityClaims(world)

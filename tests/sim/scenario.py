@@ -91,6 +91,8 @@ class Scenario:
     nodes_min: int = 1
     nodes_max: int = 4
     max_restarts: int = 3
+    restart_window_s: int | None = None
+    """The window in which restarts count; None: all of a run do."""
     scale_up: ScaleUp = ScaleUp.NOW
     join_timeout_s: float = 15.0
     stop_timeout_s: float = 3.0
@@ -149,6 +151,7 @@ class Scenario:
             self.nodes_min,
             self.nodes_max,
             self.max_restarts,
+            restart_window_s=self.restart_window_s,
             scale_up=self.scale_up,
             hang_timeout_s=self.hang_timeout_s,
             drain_laggards=self.drain_laggards,
