@@ -19,6 +19,8 @@ from coordinatord.core.rounds.values.records import (
     NodesHeard,
     NodesSilent,
     NodeSucceeded,
+    PreflightBegan,
+    PreflightEnded,
     Record,
     ReplicasDiverged,
     RoundEnded,
@@ -48,7 +50,15 @@ ones."""
 REPEATED_KEPT = 200
 """Records to keep of each run and recurring kind. Training may stall at each evaluation, in a round of months."""
 
-_REPEATED = (TrainingStalled, TrainingResumed, BusyWorkerAwaited, NodesSilent, NodesHeard)
+_REPEATED = (
+    TrainingStalled,
+    TrainingResumed,
+    BusyWorkerAwaited,
+    NodesSilent,
+    NodesHeard,
+    PreflightBegan,
+    PreflightEnded,
+)
 """The kinds that recur within a round. Only the last record of each matters for the state."""
 
 _OF_ROUNDS = (

@@ -127,6 +127,14 @@ class PairSearch:
         self._find()
         self.pairs = () if self.turn > TURNS_MAX else tuple(self._next_pairs())
 
+    @property
+    def verdict(self) -> str:
+        """What is wrong with which nodes and links, as a sentence."""
+        bad = ((node, each) for node, each in self.findings.items() if each.verdict is not NodeVerdict.GOOD)
+        nodes = [f"node {node} {each.text}" for node, each in bad]
+        links = [f"nodes {' and '.join(pair)} have a bad link" for pair in self.bad_links]
+        return "; ".join((*nodes, *links)) or f"{len(self.hosts)} nodes: all are good"
+
     def _find(self) -> None:
         usual = self._usual()
         cleared = {node for node in self.hosts if self._is_cleared(node, usual)}

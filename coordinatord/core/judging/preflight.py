@@ -13,8 +13,10 @@ from coordinatord.core.rounds.queries.master_address import master_address
 from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.state.wings import JudgingWing
-from coordinatord.protocol.fields import COUNTER_MAX
+from coordinatord.core.rounds.values.records import PreflightBegan, PreflightEnded
+from coordinatord.protocol.fields import COUNTER_MAX, MESSAGE_MAX
 from coordinatord.protocol.pair_messages import PairOrder, PairResult
+from coordinatord.protocol.text import clip
 
 GRACE_S = 2.0
 """How much longer than its tests a turn takes at most: two heartbeats, for the messages on both ways."""
@@ -31,10 +33,15 @@ class Preflight(JudgingWing):
         self.run = run
         self.number = -1
         """The number of the tests of this turn, higher than that of any earlier test of these nodes; the first is 1."""
-        self.begin((), "", -math.inf)
+        self._test((), "", -math.inf)
 
-    def begin(self, members: Sequence[Member], why: str, now: float, holds_until: float = -math.inf) -> None:
+    def begin(self, members: Sequence[Member], why: str, now: float, holds_until: float = -math.inf) -> PreflightBegan:
         """Begin a preflight of some members, because of `why`; the next round waits for it until `holds_until`."""
+        self._test(members, why, now, holds_until)
+        text = f"{len(members)} nodes are tested in pairs: {why}"
+        return PreflightBegan(self.run.job, self.run.id, clip(text, MESSAGE_MAX))
+
+    def _test(self, members: Sequence[Member], why: str, now: float, holds_until: float = -math.inf) -> None:
         self.members = {member.node: member for member in members}
         """A younger process of one of them, with the same name, is none of them: it may be on another host."""
         self.search = PairSearch({member.node: member.offer.host for member in members})
@@ -96,9 +103,13 @@ class Preflight(JudgingWing):
         self.ends_at += by
         self.holds_until += by
 
-    def stop_tests(self, why: str, hosts: Collection[str] | None = None) -> bool:
+    def stop_tests(self, why: str, hosts: Collection[str] | None = None) -> PreflightEnded | None:
         """End the preflight before its time, unless it is over, or tests none of these hosts."""
-        is_meant = any(hosts is None or self.members[node].offer.host in hosts for node in self.orders)
-        if is_meant:
-            self.orders, self.holds_until, self.stopped = {}, -math.inf, why
-        return is_meant
+        if not any(hosts is None or self.members[node].offer.host in hosts for node in self.orders):
+            return None
+        self.orders, self.holds_until, self.stopped = {}, -math.inf, why
+        return self.end_record(f"stopped: {why}")
+
+    def end_record(self, text: str) -> PreflightEnded:
+        """Return the record of the end of the preflight."""
+        return PreflightEnded(self.run.job, self.run.id, clip(text, MESSAGE_MAX))

@@ -13,7 +13,7 @@ from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.values.admin_requests import AdminResult, Request
 from coordinatord.core.rounds.values.charges import Judge
-from coordinatord.core.rounds.values.records import HostJudged
+from coordinatord.core.rounds.values.records import HostJudged, Record
 from coordinatord.protocol.messages import Cause, CheckResult, Launcher, Report
 
 HOLD_S = 15.0
@@ -50,19 +50,20 @@ class RunJudging(Preflight):
         says, is_bad = f"its health check {check.says}", check.result is CheckResult.BAD
         return heed(self.run, member.offer.host, says, Judge.CHECK, cluster.durable, now, is_bad=is_bad)
 
-    def begin_preflight(self, request: Request, now: float) -> tuple[AdminResult, str]:
+    def begin_preflight(self, request: Request, now: float) -> tuple[AdminResult, str, Sequence[Record]]:
         """Begin a preflight of all nodes without workers, if there are two."""
         run, members = self.run, self.testable
         if not self.is_over:
-            return AdminResult.NOTHING, f"a preflight of job {run.job} is under way already: {self.why}"
+            return AdminResult.NOTHING, f"a preflight of job {run.job} is under way already: {self.why}", ()
         if len(members) < 2 or run.spec.launcher is Launcher.TORCHRUN:  # noqa: PLR2004 - a pair
             why = "it needs two nodes without workers, such as spares"
             if run.spec.launcher is Launcher.TORCHRUN:
                 why = "torchrun starts the workers of its nodes, and tests none"
-            return AdminResult.REFUSED, f"job {run.job} cannot have a preflight now: {why}"
-        if not request.dry_run:
-            self.begin(members, request.attribution("asked for"), now)
-        return AdminResult.DONE, f"{len(members)} nodes of job {run.job} are tested in pairs"
+            return AdminResult.REFUSED, f"job {run.job} cannot have a preflight now: {why}", ()
+        text = f"{len(members)} nodes of job {run.job} are tested in pairs"
+        if request.dry_run:
+            return AdminResult.DONE, text, ()
+        return AdminResult.DONE, text, (self.begin(members, request.attribution("asked for"), now),)
 
     def next_at(self, *, first: bool = False) -> float | None:
         """Return when a turn is over, or a preflight begins by itself; with `first`, one on suspicion."""
@@ -72,21 +73,19 @@ class RunJudging(Preflight):
             return self._idle_from()
         return self.ends_at if self.awaited else NOW
 
-    def act(self, cluster: Cluster, now: float) -> Iterable[HostJudged]:
+    def act(self, cluster: Cluster, now: float) -> Iterable[Record]:
         """End a turn, or begin a preflight; if nobody needs one on idle hosts, look again later."""
         if not self.is_over:
             return self._end_turn(cluster, now)
         if self.run.durable.state is State.FORMING:
             _, why = self._suspicion() or (NOW, "")
-            self.begin(self.testable, why, now, holds_until=now + HOLD_S)
             self._suspicions = 0
-            return ()
+            return (self.begin(self.testable, why, now, holds_until=now + HOLD_S),)
         busy = cluster.hosts_at_work
         members = [member for member in self.testable if member.offer.host not in busy]
         if _need_test(members):
-            self.begin(members, "nodes wait on hosts without workers", now)
-        else:
-            self.idle_at = now + IDLE_FOR_S
+            return (self.begin(members, "nodes wait on hosts without workers", now),)
+        self.idle_at = now + IDLE_FOR_S
         return ()
 
     def _suspected_from(self) -> float | None:
@@ -124,14 +123,14 @@ class RunJudging(Preflight):
         waited = max(member.readiness.arrived_at for member in members) + IDLE_FOR_S
         return max(waited, self.idle_at, self.ends_at + RETEST_AFTER_S)
 
-    def _end_turn(self, cluster: Cluster, now: float) -> Iterable[HostJudged]:
+    def _end_turn(self, cluster: Cluster, now: float) -> Iterable[Record]:
         """Record the results of a turn; begin the next one, or judge the hosts if there is none."""
         self.search.end_turn(self.results)
         self.begin_turn(now)
-        if not self.is_over:
-            return ()
-        busy = {member.offer.host for run in cluster.live for member in run.roll.inside}
-        return heed_preflight(self.run, self.search, busy, cluster.durable, now)
+        if self.is_over:
+            busy = {member.offer.host for run in cluster.live for member in run.roll.inside}
+            yield from heed_preflight(self.run, self.search, busy, cluster.durable, now)
+            yield self.end_record(self.search.verdict)
 
 
 def _need_test(members: Sequence[Member]) -> bool:

@@ -21,7 +21,7 @@ const GROUPS = [
       "BusyWorkerAwaited", "ReplicasDiverged", "TrainingResumed", "RoundStopped", "RoundEnded", "RoundsMissed", "RunEnded",
     ],
   },
-  { name: "Nodes", kinds: ["NodeJoined", "NodeLost", "NodeReleased", "NodeSucceeded", "NodeLeftBehind", "NodesSilent", "NodesHeard"] },
+  { name: "Nodes", kinds: ["NodeJoined", "NodeLost", "NodeReleased", "NodeSucceeded", "NodeLeftBehind", "NodesSilent", "NodesHeard", "PreflightBegan", "PreflightEnded"] },
 ];
 
 export function eventsPanel() {

@@ -273,14 +273,14 @@ class JudgingWing:
         """Return when to call `act`; with `first`, only for actions that come before rounds form."""
         return None
 
-    def act(self, cluster: Any, now: float) -> Iterable[HostJudged]:
+    def act(self, cluster: Any, now: float) -> Iterable[Record]:
         """Do what is due; any member may have to be sent something."""
         return ()
 
-    def begin_preflight(self, request: Request, now: float) -> tuple[AdminResult, str]:
+    def begin_preflight(self, request: Request, now: float) -> tuple[AdminResult, str, Sequence[Record]]:
         """Have nodes tested because an operator wants it, unless that is a dry run; return the answer."""
-        return AdminResult.REFUSED, "this coordinator tests no nodes"
+        return AdminResult.REFUSED, "this coordinator tests no nodes", ()
 
-    def stop_tests(self, why: str, hosts: Collection[str] | None = None) -> bool:
-        """End the tests if any is on these hosts, or wherever they are; return whether there were such tests."""
-        return False
+    def stop_tests(self, why: str, hosts: Collection[str] | None = None) -> Record | None:
+        """End the tests if any is on these hosts, or wherever they are; None if there are no such tests."""
+        return None

@@ -79,7 +79,9 @@ def form_round(run: Run, reason: Reason, decision: Decision) -> None:
     )
     hosts, why = {member.offer.host for member in nodes}, f"round {number} of job {run.job} was formed on its hosts"
     for each in decision.cluster.live:
-        if each.judging.stop_tests(why, hosts):  # tests would slow the workers
+        ended = each.judging.stop_tests(why, hosts)  # tests would slow the workers
+        if ended is not None:
+            decision.record(ended)
             decision.notify_all(each)
     decision.notify_all(run)
 

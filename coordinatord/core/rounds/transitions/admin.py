@@ -152,9 +152,10 @@ def _forget(run: Run, request: Request, decision: Decision) -> Reply:
 
 
 def _preflight(run: Run, request: Request, decision: Decision) -> Reply:
-    result, text = run.judging.begin_preflight(request, decision.now)
+    result, text, records = run.judging.begin_preflight(request, decision.now)
     if result is not AdminResult.DONE:
         return Reply(result, text)
+    decision.record_all(records)
     decision.notify_all(run)
     return Reply(result, text, [run])
 

@@ -240,7 +240,7 @@ def _training_resumed(run: DurableRun, record: records.TrainingResumed, at: floa
     _work_on(run, record.spent, at)
 
 
-def _busy_worker_awaited(*_: object) -> None:
+def _only_told(*_: object) -> None:
     """Change nothing: the record is only for readers of the history."""
 
 
@@ -367,7 +367,9 @@ _CHANGES |= {
     records.TrainingCaughtUp: _training_caught_up,
     records.TrainingStalled: _training_stalled,
     records.TrainingResumed: _training_resumed,
-    records.BusyWorkerAwaited: _busy_worker_awaited,
+    records.BusyWorkerAwaited: _only_told,
+    records.PreflightBegan: _only_told,
+    records.PreflightEnded: _only_told,
     records.ReplicasDiverged: _replicas_diverged,
     records.NodesSilent: _nodes_silent,
     records.NodesHeard: _nodes_heard,

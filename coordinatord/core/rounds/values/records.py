@@ -210,6 +210,14 @@ class BusyWorkerAwaited(Record, frozen=True):
     round: Counter
 
 
+class PreflightBegan(Record, frozen=True):
+    """Nodes without workers are tested in pairs. A restarted coordinator has no preflight, so no state changes."""
+
+
+class PreflightEnded(Record, frozen=True):
+    """A preflight is over; the reason says what it found, or why it was stopped, unless the run ended."""
+
+
 class ReplicasDiverged(Record, frozen=True):
     """Ranks of a round that should have the same parameters and optimizer state have different ones."""
 
