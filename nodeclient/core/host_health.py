@@ -6,7 +6,6 @@ Facts that cannot be read count as good: elsewhere, checks that failed on unread
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import PurePath
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -105,7 +104,7 @@ class Space(Struct, frozen=True):
     @property
     def is_new(self) -> bool:
         """Whether the directory does not exist, and the one around it does."""
-        return str(PurePath(self.path).parent) == self.above
+        return (self.path.rpartition("/")[0] or "/") == self.above
 
 
 class Interface(Struct, frozen=True):

@@ -239,6 +239,14 @@ def test_a_minority_of_more_ranks_than_are_named_charges_nobody_if_it_is_on_seve
     assert not any(isinstance(record, HostJudged) for _, record in stage.past)
 
 
+def test_a_node_that_is_lost_in_the_stop_is_no_cause_of_the_difference() -> None:
+    job, found = diverges(*IN_MEMORY, *ALIKE, *APART, settings="divergence=restart restarts=3")
+    job.play("silence n1", "stopped n2", "advance 20s")
+    report = job.run.durable.report
+    assert report is not None
+    assert (report.cause, report.failure.message) == (Cause.DIVERGENCE, found.reason)
+
+
 def test_a_minority_on_several_nodes_charges_nobody() -> None:
     job = Job("workers=4 keeps=600s divergence=quarantine restarts=3")
     job.play(*IN_MEMORY, "digest n1 16 7 7 7 7", "digest n2 16 7 7 7 7", "digest n1 32 7 7 7 6", "digest n2 32 7 7 7 9")

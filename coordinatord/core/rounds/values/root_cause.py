@@ -139,6 +139,8 @@ def _first_of(failures: Collection[WorkerFailure], collateral_s: float) -> Worke
 def _may_have_caused(loss: LostNode, first: WorkerFailure, collateral_s: float) -> bool:
     # A node that reported its own worker's failure was alive then, whatever `silent_since` says.
     own = loss.node == first.node
+    if first.failure.diverged:  # the coordinator itself has seen that, and no loss changes a state
+        return False
     return loss.silent_since <= first.at + collateral_s and not (own and loss.silent_since < first.at)
 
 
