@@ -97,7 +97,7 @@ class Coordinator:
             self.cluster.jobs[job] = self.registry.live[durable.id] = run
             run.after_restart(now)
             for member in run.members.values():
-                # The node may have been lost long ago, and its loss may have caused a failure that is known.
+                # It is not known how long the node has been gone: its loss may have caused any failure that is known.
                 member.lease.heard_at, member.session.closed_at = now, now - AGE_MAX
                 member.lease.awaited_from = now + self.policy.restart_grace_s
                 member.session.revoked = bool(member.session.token) and member.session.token not in tokens
@@ -143,12 +143,12 @@ class Coordinator:
             decision.answer(run, member)
             self._advance(run, decision)
             return self._conclude(decision)
-        if self._due is None or now >= self._due:  # otherwise it is still early enough: a lease only ends later now
+        if self._due is None or now >= self._due:  # otherwise it stands, since the heartbeat only extends a lease
             self._due = self._first_due()
-        before, revision = member.session.sent, member.session.sent_revision
+        last, revision = member.session.sent, member.session.sent_revision
         sent = send_desired(event.session, run, member, heartbeat_s, now)
         is_current = member.session.sent_revision == revision
-        return Batch((), (sent,), repeats=is_current and _is_renewal(sent.message, before))
+        return Batch((), (sent,), repeats=is_current and _is_renewal(sent.message, last))
 
     def _conclude(self, decision: Decision) -> Batch:
         for ending in decision.endings:
@@ -165,7 +165,7 @@ class Coordinator:
         return Batch(tuple(decision.records), (*decision.endings, *messages), looks=tuple(decision.looks))
 
     def _wake(self, now: float) -> float:
-        """Put off all deadlines of nodes by the seconds in which no node could be judged; return these seconds."""
+        """Put off all deadlines of nodes by the time in which no node could be judged; return it in seconds."""
         by = self._sleep_watch.wake(self.policy, now)
         self._leases.shift(by)
         for run in self.registry.live.values():
@@ -193,7 +193,7 @@ class Coordinator:
     def _report(self, event: events.Reported, decision: Decision) -> None:
         run, member = self._sessions.get(event.session, (None, None))
         if run is None or member is None:
-            return  # its session has just been refused or replaced
+            return  # its session was just refused or replaced
         observed = event.observed
         (decision.answer if observed.beat else decision.notify)(run, member)
         if observations.has_no_news(run, member, observed):
@@ -281,7 +281,7 @@ class Coordinator:
             self._expire(run, run.members[node], decision)
         touched |= {self.jobs[job].id: self.jobs[job] for job in self.registry.deadlines.pop_due(decision.now)}
         for run in touched.values():
-            self._advance(run, decision)  # the ready nodes may form a round now, and then no join timeout matters
+            self._advance(run, decision)  # a round that is formed now ends the join timeouts
             for node in run.gathering.join_timeouts.pop_due(decision.now):
                 releases.release_timed_out(run, run.members[node], decision)
             self._advance(run, decision)
@@ -300,7 +300,7 @@ class Coordinator:
         known = run.members.get(join.node)
         admission.check_token(known, event)
         if known is None or known.incarnation != join.incarnation or run.spec != join.spec:
-            # This comes first: a final refusal must not depend on what is not recorded, such as a younger process.
+            # First, so that no node is refused for good because of a record that may never be durable.
             admission.check_not_degraded(self.store_error)
             if not run.durable.state.ended:  # a run that has ended only sends its outcome
                 admission.check_drained(self.cluster.durable, join)
@@ -352,7 +352,7 @@ class Coordinator:
     def _record_heard(self, run: Run, member: Member, observed: Observed, heartbeat_s: float, now: float) -> bool:
         """Record that a member lives; return whether it reports steps or a section of its workers."""
         member.lease.heard_at = run.roll.heard_at = now
-        # A node cannot be blamed for hearing nothing while this process slept.
+        # While this process slept, the node could hear nothing from it.
         unanswered_s = min(observed.heard_s, now - self._sleep_watch.woke_at)
         member.lease.record_heard(unanswered_s, self.policy, heartbeat_s, now)
         self._leases.renew(run, member, heartbeat_s, now)
@@ -406,12 +406,12 @@ class Coordinator:
                 self._forget(run, member, decision)
 
 
-def _is_renewal(message: Desired, before: Desired | None) -> bool:
-    """Whether a message is the one before, or differs from it only in the heartbeat and the lease.
+def _is_renewal(message: Desired, last: Desired | None) -> bool:
+    """Whether a message is the last one, or differs from it only in the heartbeat and the lease.
 
-    It rests on the same records then, so it need not wait for newer ones. With thousands of nodes the heartbeat and the
-    lease grow as more of them join.
+    Then it rests on the same records, and need not wait for newer ones. Heartbeats and leases grow as thousands of
+    nodes join.
     """
-    if message is before or before is None:
-        return message is before
-    return replace(before, heartbeat_s=message.heartbeat_s, lease_s=message.lease_s) == message
+    if message is last or last is None:
+        return message is last
+    return replace(last, heartbeat_s=message.heartbeat_s, lease_s=message.lease_s) == message

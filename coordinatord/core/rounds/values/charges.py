@@ -6,19 +6,16 @@ The wing `judging` makes most of these records, and operators the others.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 from msgspec.structs import replace
 
+from coordinatord.core.rounds.values.time_ledger import SPAN_MAX, Span
 from coordinatord.protocol.fields import Name, Sentence
 from coordinatord.protocol.schema import Strict
 
 CHARGES_MAX = 8
 """How many charges of a host are kept: fewer are enough to quarantine it."""
-
-AGE_MAX = 10**9
-"""The limit in seconds: some 30 years, in place of no limit."""
 
 KEPT_S = 90 * 86_400.0
 """The seconds after which a charge is forgotten: it weighs at most an eighth then, whatever the half-life. Hosts come
@@ -45,7 +42,7 @@ class Charge(Strict, frozen=True):
     fault: Fault
     error: Sentence
     """The error, to compare it with those of other hosts; empty if the fault is certain."""
-    age_s: Annotated[float, Meta(ge=0, le=AGE_MAX)]
+    age_s: Span
     """How long ago it was, as of the record that has it."""
     job: Name
     """The job of the round."""
@@ -61,7 +58,7 @@ class Judge(StrEnum):
     PREFLIGHT = "preflight"
     """The coordinator, for what a preflight has found: another one that finds the host good ends it."""
     OPERATOR = "operator"
-    """Only a pardon ends it."""
+    """An operator: only a pardon ends it."""
 
 
 class HostCharges(Struct, frozen=True):
@@ -83,4 +80,4 @@ class HostCharges(Struct, frozen=True):
     def as_of(self, now: float) -> tuple[Charge, ...]:
         """Return the charges with their ages as of `now`."""
         passed = max(0.0, now - self.at)
-        return tuple(replace(each, age_s=min(each.age_s + passed, AGE_MAX)) for each in self.charges)
+        return tuple(replace(each, age_s=min(each.age_s + passed, SPAN_MAX)) for each in self.charges)

@@ -63,7 +63,7 @@ class DeadlineHeap(Generic[Key]):
         self._shift += by
 
     def next(self) -> float | None:
-        """Return a time before which nothing is due, perhaps an old one; None if there are no deadlines."""
+        """Return a time before which nothing is due; None without deadlines. The first deadline may be later by now."""
         while self._heap:
             filed, _, key = self._heap[0]
             is_current = self._filed.get(key) == filed

@@ -144,7 +144,7 @@ class RoundFormed(Record, frozen=True):
     spoiled: Annotated[tuple[SpoiledStep, ...], Meta(max_length=SPOILED_MAX)] = ()
     """Kept steps that are not chosen any more, the last one found at the end."""
     doubted: KeptStep | None = None
-    """The first step in which ranks may differ, although this round goes on from there."""
+    """The first step in which ranks may differ, if this round goes on from there all the same."""
 
 
 class RoundRemembered(Record, frozen=True):
@@ -223,7 +223,7 @@ class ReplicasDiverged(Record, frozen=True):
 
     round: Counter
     step: Step
-    """The first step at which that was seen."""
+    """The first step at which they were seen to differ."""
     agreed: Step | None
     """The last step of the round at which all such ranks were alike; None if none is known."""
     ranks: Annotated[tuple[Count, ...], Meta(max_length=CONSEQUENCES_MAX)]
@@ -243,7 +243,7 @@ class NodesSilent(Record, frozen=True):
 
     round: Counter
     spent: Spent | None = None
-    """The time up to when the last of them was heard; None in old records."""
+    """The time of the run until the last of them was heard; None in old records."""
 
 
 class NodesHeard(Record, frozen=True):
@@ -270,7 +270,7 @@ class RoundStopped(Record, frozen=True):
     planned: bool
     """Whether all is well, so that the workers get the time to save their state."""
     first_failure: FirstFailure | None
-    """The earliest failure, because its node may be lost before it reports it again; nodes repeat other failures."""
+    """The earliest failure: nodes repeat the others, but the node of this one may be lost before it does."""
     spent: Spent
     condition: Condition
 
@@ -292,7 +292,7 @@ class RoundEnded(Record, frozen=True):
     """When the restarts within the window were charged, by the run's ledger, the last one last; empty without a
     window."""
     futile: Counter = 0
-    """How many rounds in a row, up to this one, a failure has ended without a new step."""
+    """How many rounds in a row, this one included, have failed without a new step."""
 
 
 class RunEnded(Record, frozen=True):

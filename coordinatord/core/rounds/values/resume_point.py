@@ -28,7 +28,7 @@ class ResumePoint(AtShardedStep, frozen=True):
     """The names of the step on the disk; None if it is in memory."""
 
     def made_as(self, run: str) -> tuple[KeptStep, str]:
-        """Return the step in the round that made it, and the run of that; `run` is the present one."""
+        """Return the step under the round that made it, and the id of that round's run; `run` is the present run."""
         return (self.at, run) if self.disk is None else (KeptStep(self.disk.round, self.step), self.disk.run)
 
 
@@ -53,16 +53,18 @@ class SpoiledStep(Strict, frozen=True):
 def with_spoiled(
     known: tuple[SpoiledStep, ...], step: SpoiledStep, back_to: KeptStep | None
 ) -> tuple[SpoiledStep, ...]:
-    """Return the spoiled steps of a run with one that was found later; it replaces those that it covers.
+    """Return the spoiled steps of a run after another one was found; it replaces those that it covers.
 
-    If two of them have to become one, that does not cover the step `back_to`, which the next round resumes from.
+    If there are too many, two neighbours are merged. The merged one does not cover `back_to`, the step that the next
+    round resumes from.
     """
     left = [each for each in known if not step.covers(each.at, on_disk=each.on_disk)]
     if len(left) == SPOILED_MAX:
-        both = [
+        merged = [
             SpoiledStep(min(first.at, second.at), second.round, first.on_disk or second.on_disk)
             for first, second in pairwise(left)
         ]
-        at = next((at for at, each in enumerate(both) if back_to is None or not each.covers(back_to, on_disk=False)), 0)
-        left[at : at + 2] = [both[at]]
+        allowed = (i for i, each in enumerate(merged) if back_to is None or not each.covers(back_to, on_disk=False))
+        place = next(allowed, 0)
+        left[place : place + 2] = [merged[place]]
     return (*left, step)

@@ -1,8 +1,8 @@
-"""Finds the root cause of a round's end, when each node has confirmed that its workers are gone, or is lost.
+"""Finds the root cause of a round's end, once each node has confirmed that its workers are gone, or is lost.
 
-Earlier, the order in which messages happen to arrive would decide. When a node vanishes, its peers' workers fail
-because of the broken connection, milliseconds before the coordinator knows that the node is gone. Such a failure is
-collateral, and not charged.
+A judgement before that would depend on the order in which messages arrive. When a node vanishes, its peers' workers
+fail because of the broken connection, milliseconds before the coordinator knows that the node is gone. Such a failure
+is collateral, and not charged.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _FRAME = re.compile(r'\s*File "[^"]+", line \d+')
 
 
 def is_same(failure: Failure, previous: Failure) -> bool:
-    """Compare the errors of two rounds, ignoring numbers such as process ids."""
+    """Whether two rounds had the same error; numbers in it, such as process ids, may differ."""
     texts = [each.error or each.message for each in (failure, previous)]
     return failure.exit_code == previous.exit_code and (texts[0] == texts[1] or is_same_error(*texts))
 
@@ -102,9 +102,9 @@ def find_root_cause(
 ) -> RoundVerdict:
     """Judge what ended a round.
 
-    `trigger` is the reason for which it was stopped, and `consequences_from` the time from which failures are
-    consequences of the stop; None if a failure caused the stop. A lost node, or another worker's failure, may have
-    caused a failure even if it is seen up to `collateral_s` seconds later.
+    `trigger` is the reason for which it was stopped. From `consequences_from` on, failures are consequences of the
+    stop; None if a failure caused the stop. A failure that is seen up to `collateral_s` seconds before another failure,
+    or before a node is lost, may still be its consequence.
     """
     if not failures:
         return RoundVerdict(trigger, None)
@@ -121,7 +121,7 @@ def find_root_cause(
 
 
 def _first_of(failures: Collection[WorkerFailure], collateral_s: float) -> WorkerFailure:
-    """Return the first failure, but rather one that comes soon after it if the first is a lost connection.
+    """Return the first failure; if that is a lost connection, the first of another kind that comes soon after it.
 
     A worker may lose its connection to a failed peer before the peer's own node notices that the peer has failed.
     """

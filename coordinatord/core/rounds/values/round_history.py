@@ -24,8 +24,8 @@ from coordinatord.protocol.messages import WorkerStarts
 from coordinatord.protocol.text import clip
 
 ROUNDS_KEPT = 50
-"""How many rounds of each run are kept, here and in the store. The last few explain
-restarts to a person. 50 rounds of 10,000 nodes are 60 MB."""
+"""How many rounds of each run are kept, here and in the store. The last few explain restarts to a person. 50 rounds of
+10,000 nodes are 60 MB."""
 
 REASON_MAX = 512
 """The most characters of a reason here: a few lines. The events and the log have all of it."""

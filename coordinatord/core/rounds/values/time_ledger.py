@@ -100,10 +100,10 @@ class Ledger(Struct, frozen=True):
         """Return all seconds of the run at `now`."""
         return self.settled.total + (0.0 if self.activity is None else max(0.0, now - self.settled_at))
 
-    def split(self, turn: float, before: Activity | None, since: Activity | None, now: float) -> Spent:
-        """Return the seconds up to `now`: the open time goes to `before` up to `turn`, and to `since` from then on."""
-        if before is None or since is None:
+    def split(self, turn: float, before: Activity | None, after: Activity | None, now: float) -> Spent:
+        """Return the seconds up to `now`: the open time goes to `before` until `turn`, and to `after` from then on."""
+        if before is None or after is None:
             return self.settled  # the run is over
         now = max(now, self.settled_at)  # a clock that was set back takes nothing away
         turn = min(max(turn, self.settled_at), now)
-        return self.settled.plus(before, turn - self.settled_at).plus(since, now - turn)
+        return self.settled.plus(before, turn - self.settled_at).plus(after, now - turn)

@@ -101,7 +101,7 @@ class TrainingProgress:
     def clear(self) -> None:
         """Forget the steps of the last round, as a new one begins."""
         self.gone_step: int | None = None
-        """The least step of removed members, so that the last step of a round stays known."""
+        """The least step of removed members: the step that all workers reached stays known without them."""
         self._pacer: int | None = None
         """The group rank of the node that sets the pace."""
         self._steps: tuple[int | None, ...] = ()
@@ -117,7 +117,7 @@ class TrainingProgress:
         self._stepper: int | None = None
         """The group rank of the node that reported the newest step."""
         self.idle_s = 0.0
-        """The seconds for which this node has reported no newer step; other nodes may report steps less often."""
+        """The seconds for which the stepper has reported no newer step. Other nodes may report steps less often."""
         self._first_s: float | None = None
         """The seconds of the first step of the round; None after the second one."""
         self.furthest: int | None = None
@@ -267,7 +267,7 @@ def _steps_of(reports: Iterable[Observed], run: str, number: int) -> Iterator[in
 def _has_stepped(observed: Observed, before: Observed) -> bool:
     """Whether a worker of a node has done a step since the node's last report.
 
-    The age of the newest step tells: it grows until there is another step. The time of arrival may be late.
+    The age of the newest step grows until there is another step. The time of arrival would not do: it may be late.
     """
     if observed.steps != before.steps or observed.round != before.round or before.step_age_s is None:
         return True
