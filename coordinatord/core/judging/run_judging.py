@@ -50,6 +50,11 @@ class RunJudging(Preflight):
         says, is_bad = f"its health check {check.says}", check.result is CheckResult.BAD
         return heed(self.run, member.offer.host, says, Judge.CHECK, cluster.durable, now, is_bad=is_bad)
 
+    def obstacle(self) -> str:
+        """Say for which preflight the next round waits."""
+        run, holds = self.run, self.holds_until > self.run.durable.entered_at
+        return f"nodes are tested in pairs before round {run.durable.round + 1}: {self.why}" if holds else ""
+
     def begin_preflight(self, request: Request, now: float) -> tuple[AdminResult, str, Sequence[Record]]:
         """Begin a preflight of all nodes without workers, if there are two."""
         run, members = self.run, self.testable
@@ -81,7 +86,9 @@ class RunJudging(Preflight):
             _, why = self._suspicion() or (NOW, "")
             self._suspicions = 0
             return (self.begin(self.testable, why, now, holds_until=now + HOLD_S),)
-        busy = cluster.hosts_at_work
+        # A job whose round is over mostly begins the next one soon, on the hosts of the last.
+        working = [run.members.get(node) for run in cluster.live for node in run.durable.order]
+        busy = {member.offer.host for member in working if member is not None}
         members = [member for member in self.testable if member.offer.host not in busy]
         if _need_test(members):
             return (self.begin(members, "nodes wait on hosts without workers", now),)

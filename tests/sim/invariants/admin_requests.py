@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from coordinatord.core.judging.preflight import Preflight
 from coordinatord.core.keeping.known import kept_of
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.rounds.effects import Answer
@@ -121,7 +122,8 @@ class AdminLaws(Laws):
                 done = run is not None and run.state is not State.RUNNING
             case PreflightJob():  # it need not be durable
                 live = self.world.daemon.machine.jobs.get(request.target)
-                done = live is None or live.id != run_id or bool(live.judging.why)
+                tests = None if live is None or live.id != run_id else live.judging
+                done = not isinstance(tests, Preflight) or bool(tests.why)
             case ForgetJob():
                 done = run is None or run.id != run_id  # a node may have come at once, and opened another
             case _:

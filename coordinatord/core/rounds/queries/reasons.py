@@ -166,13 +166,6 @@ class Reasons:
         return "".join(f"{why}; " for why in (cause, asked if asked not in cause else "") if why)
 
     @property
-    def _tests(self) -> str:
-        run = self._run
-        if run.judging.holds_until <= run.durable.entered_at:
-            return ""
-        return f"nodes are tested in pairs before round {run.durable.round + 1}: {run.judging.why}"
-
-    @property
     def waiting_for(self) -> str:
         """What a run without a round waits for."""
         run, least = self._run, self._run.spec.nodes_min
@@ -180,13 +173,13 @@ class Reasons:
         joined = ready + preparing + run.roll.count(MemberState.QUARANTINED)
         if run.durable.stop_asked:
             return "; ".join(filter(None, (run.durable.stop_asked, run.keeping.wait_at_end().why)))
-        if ready >= least and run.pause_s and not self._tests:
-            return pause_text(run.pause_s, run.durable.round + 1, run.durable.repeats)
-        if ready >= least and (obstacle := run.keeping.obstacle() or self._tests):
-            return obstacle
         still = f"; preparing: {self._names(MemberState.PREPARING)}" if preparing else ""
         if ready >= least:
-            return f"{joined} joined, at least {least} needed: waiting a moment for more{still}"
+            tests = run.judging.obstacle()
+            if run.pause_s and not tests:
+                return pause_text(run.pause_s, run.durable.round + 1, run.durable.repeats)
+            settling = f"{joined} joined, at least {least} needed: waiting a moment for more{still}"
+            return run.keeping.obstacle() or tests or settling
         if joined >= least:
             return f"{joined} joined, at least {least} needed{still}"
         text = f"waiting for nodes: {joined} of {least} joined"

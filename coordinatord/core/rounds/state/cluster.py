@@ -30,11 +30,6 @@ class Cluster:
         """Iterate over the runs that have not ended."""
         return (run for run in self.jobs.values() if not run.durable.state.ended)
 
-    @property
-    def hosts_at_work(self) -> set[str]:
-        """The hosts of the current or last round of each job; a job whose round is over mostly begins the next soon."""
-        return {run.members[node].offer.host for run in self.live for node in run.durable.order if node in run.members}
-
 
 def is_cut_off(cluster: Cluster) -> bool:
     """Whether nodes are connected, but all of them have been silent for a whole lease.
@@ -52,14 +47,14 @@ def is_cut_off(cluster: Cluster) -> bool:
 
 
 def apply_quarantines(cluster: Cluster, now: float) -> None:
-    """Mark the members on quarantined hosts, and unmark others; a member that is let in arrives `now`."""
-    spared = [(run, member) for run in cluster.live for member in run.roll.in_state(MemberState.QUARANTINED)]
+    """Mark the members on quarantined hosts, and unmark the others; one that becomes ready by this arrives `now`."""
+    marked = [(run, member) for run in cluster.live for member in run.roll.in_state(MemberState.QUARANTINED)]
     for run in cluster.live:
         for member in run.members.values():
             apply_quarantine(cluster, run, member)
-    for run, member in spared:
+    for run, member in marked:
         if member.state is MemberState.READY and run.durable.state is not State.FORMING:
-            run.gathering.record_arrival(member, now)  # the round at work may end for it
+            run.gathering.record_arrival(member, now)  # the present round may end for it
 
 
 def apply_quarantine(cluster: Cluster, run: Run, member: Member) -> None:

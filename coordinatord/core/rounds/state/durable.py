@@ -141,7 +141,7 @@ class DurableRun:
     charged_at: tuple[float, ...] = ()
     """When the restarts within the window were charged, by the ledger; empty without a window."""
     futile: int = 0
-    """How many of the last rounds in a row a failure has ended without a new step."""
+    """How many rounds in a row, up to the last one, have failed without a new step."""
     reports_steps: bool = False
     """Whether the workers have reported steps, in this round or before."""
 
@@ -170,15 +170,14 @@ class DurableRun:
     resume: ResumePoint | None = None
     """The step that the workers of the current or last round resume from; None if they resume from none."""
     spoiled: tuple[SpoiledStep, ...] = ()
-    """The steps that were damaged, or in which ranks differed, the last one found at the end. Nodes themselves report a
-    step on the disk that they cannot read.
-    """
+    """The steps that were damaged in memory, or in which ranks differed, in the order in which they were found. What is
+    damaged on the disk, nodes report themselves."""
     doubted: KeptStep | None = None
-    """The first step that may be wrong since a difference between ranks, as long as rounds go on from there."""
+    """The first step in which ranks may differ, as long as rounds go on from there."""
     stepped: bool = False
     """Whether a worker has reported a step of the current round."""
     step_overdue: bool = False
-    """Whether it is recorded that the first step of the current round has not come in time."""
+    """Whether it is recorded that the first step of the current round is late."""
     reached: int | None = None
     """The furthest step that a worker of any earlier round of this run has reported."""
     repeats_steps: bool = False
@@ -188,7 +187,7 @@ class DurableRun:
     silent: bool = False
     """Whether it is recorded that no node of the current round can be heard."""
     superseded_reason: str = ""
-    """Why the recorded round is not the last one: nodes know of a later one. Empty if it is."""
+    """Why the recorded round is not the last one, if nodes know of a later one; else empty."""
     succeeded: set[str] = field(default_factory=set)
     """Nodes of the current round whose workers have all exited with 0, also of those that are no longer members."""
     losses: list[LostNode] = field(default_factory=list)
@@ -225,18 +224,18 @@ class DurableRun:
         awaited = self.state is State.STARTING or self.reports_steps
         return Activity.STARTING if awaited else Activity.RUNNING
 
-    def has_spoiled(self, at: KeptStep, disk: str | None = None) -> bool:
-        """Whether no round resumes from a step any more, in memory, or on the disk as a step of the run `disk`."""
+    def has_spoiled(self, at: KeptStep, maker: str | None = None) -> bool:
+        """Whether no round may resume from a step: one in memory, or one on the disk that the run `maker` has made."""
         spoiled = self.spoiled
-        if disk not in {None, self.id}:
-            spoiled = next((earlier.spoiled for earlier in self.earlier if earlier.run == disk), ())
-        return any(step.covers(at, on_disk=disk is not None) for step in spoiled)
+        if maker not in {None, self.id}:
+            spoiled = next((earlier.spoiled for earlier in self.earlier if earlier.run == maker), ())
+        return any(step.covers(at, on_disk=maker is not None) for step in spoiled)
 
-    def doubts(self, at: KeptStep, disk: str) -> bool:
-        """Whether ranks may differ in a step that is on the disk as one of the run `disk`."""
-        earlier = next((earlier.doubted for earlier in self.earlier if earlier.run == disk), None)
-        since = self.doubted if disk == self.id else earlier
-        return self.has_spoiled(at, disk) or (since is not None and since <= at)
+    def doubts(self, at: KeptStep, maker: str) -> bool:
+        """Whether ranks may differ in a step on the disk that the run `maker` has made."""
+        earlier = next((earlier.doubted for earlier in self.earlier if earlier.run == maker), None)
+        since = self.doubted if maker == self.id else earlier
+        return self.has_spoiled(at, maker) or (since is not None and since <= at)
 
     @property
     def has_doubts(self) -> bool:
@@ -283,5 +282,5 @@ class DurableCluster:
         return "" if known is None else known.quarantined
 
     def why_drained(self, *names: str) -> str | None:
-        """Return why the first of these names that is drained is so; None if none is."""
+        """Return why the first drained one of these names is drained; None if none is."""
         return next((self.drained[name] for name in names if name in self.drained), None)

@@ -40,8 +40,8 @@ class Evidence:
     def after_restart(self, durable: DurableRun) -> None:
         """Go on after a restart of the coordinator.
 
-        If no failure caused the stop of the round, all its failures count as consequences. It is not known which came
-        before the stop: the host's clock may have been set meanwhile.
+        If no failure caused the stop of the round, all its failures count as consequences. It is not known which of
+        them came before the stop, since the host's clock may have been set meanwhile.
         """
         if self.consequences_from is not None:
             self.consequences_from = -math.inf

@@ -21,7 +21,8 @@ class Gathering:
         self.arrived_last = -math.inf
         """When the last node arrived, ready or preparing."""
         self.ready_first: float | None = None
-        """When the first node became ready; while a round forms, when the last node that it needs did."""
+        """The time from which the longest settle window counts: when the first node became ready, or, while a round
+        forms, the last one that it needs."""
         self.ready_last = -math.inf
         """When the last node became ready."""
         self.has_newcomer = False
@@ -37,15 +38,15 @@ class Gathering:
         self.join_timeouts.clear()
 
     def record_preparing(self, member: Member, now: float) -> None:
-        """Record that a member prepares. This counts as its arrival; it becomes ready later."""
+        """Record that a member prepares, which counts as its arrival."""
         if member.readiness.preparing_since is None:
             member.readiness.preparing_since = now - member.observed.idle_s
             self.arrived_last = now
 
     def record_arrival(self, member: Member, now: float) -> None:
-        """Record that a member became ready, as an arrival."""
+        """Record that a member became ready; it arrives by this, unless it did when it began to prepare."""
         if member.readiness.has_arrived:
-            member.readiness.arrived_at = now  # a new member has arrived when it joined, even before a restart
+            member.readiness.arrived_at = now  # a new member arrived when it joined, perhaps before a restart
         self.has_newcomer |= member.durable.joined_at > self._durable.formed_at
         if member.readiness.has_arrived or member.readiness.preparing_since is None:
             self.arrived_last = now
@@ -73,7 +74,7 @@ class Gathering:
     def record_counts(self, now: float) -> None:
         """Record since when enough nodes for a round have joined, and since when enough are ready.
 
-        Quarantined ones count, since a round that lacks nodes takes them.
+        Nodes of quarantined hosts count, since a round that lacks nodes takes them.
         """
         ready = self._roll.count(MemberState.READY, MemberState.QUARANTINED)
         least = self._durable.spec.nodes_min

@@ -37,7 +37,7 @@ class Lease:
     awaited_from: float
     """The time since which its next message is awaited: its last one came then, or none could come before."""
     late_s: float = 0.0
-    """How many seconds later than due its recent messages came: the latest ones count most."""
+    """How many seconds later than due its recent messages came: the more recent, the more it counts."""
     unanswered_s: float = 0.0
     """How many seconds it had received nothing from the coordinator when it sent its last message."""
     expired: bool = False
@@ -48,8 +48,8 @@ class Lease:
     def record_heard(self, unanswered_s: float, policy: Policy, heartbeat_s: float, now: float) -> None:
         """Record that a message came; the node had received nothing for `unanswered_s` seconds when it sent it.
 
-        How late the coordinator's messages are counts only once one has arrived at the node: that shows how long a
-        silence lasted.
+        The lateness of the coordinator's messages counts when one of them arrives at the node. Only then is it known
+        how long the node had to wait.
         """
         had_waited_s = self.unanswered_s if unanswered_s < self.unanswered_s else 0.0
         self.unanswered_s = unanswered_s
@@ -63,7 +63,7 @@ class Lease:
     def is_punctual(self, heartbeat_s: float, now: float) -> bool:
         """Whether the node is on time now, and has been lately: if its connection closes, its process most likely died.
 
-        Otherwise the closed connection is most likely one more fault of a bad network.
+        Otherwise its network is bad, and has most likely broken the connection too.
         """
         silent_s = now - self.awaited_from
         return max(silent_s - heartbeat_s, self.late_s) <= LATENESS_IGNORED * heartbeat_s

@@ -24,7 +24,7 @@ class Leases(DeadlineHeap[tuple[str, str]]):
         self.set((run.id, member.node), now + _lease_s(run, member, heartbeat_s))
 
     def renew_all(self, run: Run, heartbeat_s: float, now: float) -> None:
-        """Grant every silent member a full lease, when the first one is heard after all were silent."""
+        """Grant every silent member a full lease: all were silent, and one is heard again."""
         for member in list(run.roll.in_state(MemberState.SILENT)):
             member.lease.expired, member.lease.spared_at = False, now
             self.renew(run, member, heartbeat_s, now)
@@ -45,9 +45,9 @@ class Leases(DeadlineHeap[tuple[str, str]]):
                 self.discard((run.id, record.node))
 
     def extend_after_outage(self, run: Run, heartbeat_s: float, degraded_s: float, now: float) -> None:
-        """Grant each node at least one lease, or a grace to reconnect, after `degraded_s` without a decision.
+        """Leave each node at least one lease, or a grace to reconnect, after `degraded_s` without a decision.
 
-        All deadlines were put off by `degraded_s` before. One that was later than this even so gets its old time back.
+        The caller has put off all deadlines by `degraded_s`. A deadline that was later anyway gets its old time back.
         """
         for member in run.members.values():
             moved = self.get((run.id, member.node))

@@ -22,7 +22,7 @@ class MemberState(StrEnum):
     READY = "ready"
     """The node is outside the round and has no workers: it can be given the next round."""
     QUARANTINED = "quarantined"
-    """The node is outside the round and could be given the next one. Its host is quarantined, and not needed."""
+    """The node is outside the round and has no workers. Its host is quarantined, and the next round can do without."""
     HANDING_OVER = "handing_over"
     """The node is outside the round and is to leave. It waits until others have the state that only it keeps."""
     STALE = "stale"
@@ -93,7 +93,7 @@ class Readiness:
     arrived_at: float
     """When it last arrived, in the coordinator's clock."""
     has_arrived: bool
-    """Whether it was ready or in a round before: when it reconnects, it does not arrive again."""
+    """Whether it was ready or in a round before, so that it does not arrive again when it reconnects."""
     preparing_since: float | None = None
     """When it began to prepare; None if it has not reported that it prepares."""
     quarantined: str = ""
@@ -183,8 +183,8 @@ class Member:
             return MemberState.PREPARING
         if self.observed.phase.has_workers:
             return MemberState.STALE
-        is_spared = bool(self.readiness.quarantined) and not self.readiness.enlisted
-        at_rest = MemberState.QUARANTINED if is_spared else MemberState.READY
+        is_left_out = self.readiness.quarantined and not self.readiness.enlisted
+        at_rest = MemberState.QUARANTINED if is_left_out else MemberState.READY
         return MemberState.HANDING_OVER if self.held_back else at_rest
 
     def _state_inside(self, run: str, round_number: int) -> MemberState:

@@ -37,7 +37,7 @@ class Roll:
         self._by_state: dict[MemberState, dict[str, Member]] = {state: {} for state in STATES}
         self._connected: set[str] = set()
         self.enlisted: set[str] = set()
-        """The ready nodes on quarantined hosts."""
+        """The ready nodes on quarantined hosts: the next round lacks nodes, and takes them."""
 
     def add(self, member: Member) -> None:
         """Add a member."""

@@ -67,7 +67,7 @@ class Run:
         """Copies of three values of `durable` that never change."""
         self.policy = policy
         self.followed = 0
-        """Counts the records and changes of the policy in this life of the daemon."""
+        """How many records and changes of the policy there were in this life of the daemon."""
         self.remark = ""
         """A warning for the nodes of its first round."""
         self.replaced = False
@@ -95,21 +95,7 @@ class Run:
         for member in (*durable.members.values(), *durable.released.values()):
             self.roll.add(Member(member))
 
-    # Members
-
-    @property
-    def revision(self) -> int:
-        """A counter of all changes that may change the message to a running node."""
-        return self.followed + self.roll.changes + self.keeping.changes
-
-    @property
-    def difference(self) -> str:
-        """Say which ranks differ, or that some may as no round has gone back since they did; empty if none does."""
-        found, since = self.durable.divergence, self.durable.doubted
-        if found is not None or since is None:
-            return "" if found is None else found.reason
-        text = f"replicas may differ since step {since.step:,} of round {since.round}"
-        return text + self.keeping.doubt(since)
+    # Changes
 
     def change_policy(self, policy: Policy) -> None:
         """Decide by another policy from now on."""
@@ -147,7 +133,7 @@ class Run:
         self.evidence.begin_stop(self.durable, slowest_s, self.policy, at)
 
     def end(self) -> None:
-        """Drop the live state that only another round would need: a thousand ended runs are kept."""
+        """Drop the live state that only another round would need, since a thousand ended runs are kept."""
         self.gathering.join_timeouts.clear()
         self.evidence.failures.clear()
         self.roll.missing.clear()
@@ -167,8 +153,8 @@ class Run:
     def after_restart(self, now: float) -> None:
         """Go on after a restart of the coordinator.
 
-        A round that is being stopped has the whole time for that again: its nodes were told when the stop was durable,
-        but only the time of the decision is recorded. A run without members counts as empty from now.
+        A round that is being stopped gets the whole time for that again, since nodes receive a stop only when it is
+        durable, and only the time of the decision is recorded. A run without members counts as empty from now.
         """
         durable, self.roll.heard_at = self.durable, now
         self.is_end_dated = not durable.state.ended or durable.entered_at < now
@@ -179,9 +165,11 @@ class Run:
             self.emptied_at = now
         self.keeping.after_restart()
 
+    # The next round
+
     @property
     def reserves(self) -> list[Member]:
-        """The quarantined members that the next round has to take, by arrival; none if it needs none, or lacks more."""
+        """The quarantined members that the next round has to take, by arrival; none if none are needed, or too few."""
         others = self.roll.count(MemberState.READY, MemberState.PREPARING, MemberState.DISCONNECTED)
         lacking = self.spec.nodes_min - others
         if not 0 < lacking <= self.roll.count(MemberState.QUARANTINED):
@@ -191,7 +179,7 @@ class Run:
 
     @property
     def next_size(self) -> int:
-        """How many nodes a round has that is formed now. Quarantined ones only fill up the minimum."""
+        """How many nodes a round formed now would have. Quarantined ones only fill up the minimum."""
         ready = self.roll.count(MemberState.READY)
         good = ready - len(self.roll.enlisted)
         return min(max(good, min(ready, self.spec.nodes_min)), self.spec.nodes_max)
@@ -214,14 +202,23 @@ class Run:
 
     def can_spare(self, node: str) -> bool:
         """Whether a node is quarantined, and enough others are there for a round without it."""
-        others = [
-            member for member in self.members.values() if member.is_connected and not member.readiness.quarantined
-        ]
-        return (
-            node in self.members
-            and bool(self.members[node].readiness.quarantined)
-            and len(others) >= self.spec.nodes_min
-        )
+        member = self.members.get(node)
+        if member is None or not member.readiness.quarantined:
+            return False
+        others = sum(each.is_connected and not each.readiness.quarantined for each in self.members.values())
+        return others >= self.spec.nodes_min
+
+    @property
+    def pause_s(self) -> float:
+        """How many seconds the next round waits because the same error has come repeatedly.
+
+        It does not wait if a new node has arrived, since something has changed then, or if an operator asks for it.
+        """
+        if self.durable.state is not State.FORMING or self.gathering.has_newcomer or self.restart_asked:
+            return 0.0
+        return self.policy.pause_after(self.durable.repeats)
+
+    # The present round
 
     @property
     def health(self) -> Health:
@@ -275,11 +272,6 @@ class Run:
         return max((step for step in (known, self.progress.furthest) if step is not None), default=None)
 
     @property
-    def workers_gone_s(self) -> float:
-        """How many seconds a node that is cut off may still have workers: it stops them after the outage grace."""
-        return self.policy.outage_grace_s + self.durable.slowest_s
-
-    @property
     def straggler(self) -> StragglingWorker | None:
         """The worker of the round that is furthest behind; None if all that report are at the same step."""
         reports = (
@@ -289,25 +281,39 @@ class Run:
         )
         return find_straggler(self.id, self.durable.round, reports)
 
-    # Evidence
+    @property
+    def difference(self) -> str:
+        """Say which ranks differ, or that some may differ because no round has gone back; empty if none does."""
+        found, since = self.durable.divergence, self.durable.doubted
+        if found is not None or since is None:
+            return "" if found is None else found.reason
+        text = f"replicas may differ since step {since.step:,} of round {since.round}"
+        return text + self.keeping.doubt(since)
 
     @property
-    def pause_s(self) -> float:
-        """How many seconds the next round waits because the same error has come repeatedly.
+    def workers_gone_s(self) -> float:
+        """How many seconds a node that is cut off may still have workers: it stops them after the outage grace."""
+        return self.policy.outage_grace_s + self.durable.slowest_s
 
-        It does not wait if a new node has arrived, since something has changed then, or if an operator asks for it.
-        """
-        if self.durable.state is not State.FORMING or self.gathering.has_newcomer or self.restart_asked:
-            return 0.0
-        return self.policy.pause_after(self.durable.repeats)
+    @property
+    def revision(self) -> int:
+        """A counter of all changes that may change the message to a running node."""
+        return self.followed + self.roll.changes + self.keeping.changes
+
+    # The round that is over
 
     @property
     def verdict(self) -> RoundVerdict:
         """The judgement on what ended the round, by the evidence so far."""
         return self.evidence.verdict(self.durable, self.policy.collateral_s)
 
+    @property
+    def over_at(self) -> float:
+        """When the round that is over was stopped, by the run's ledger."""
+        return self.durable.ledger.settled.total
+
     def restarts_within(self, total: float) -> tuple[float, ...]:
-        """Return when restarts were charged within the window up to a time of the run's ledger; none without one."""
+        """Return when restarts were charged in the window before a time of the run's ledger; none without a window."""
         window_s = self.spec.restart_window_s or 0.0
         return tuple(at for at in self.durable.charged_at if at > total - window_s)
 
@@ -317,17 +323,12 @@ class Run:
         return self.durable.restarts_used if counts_all else len(self.restarts_within(total))
 
     def has_no_restart_left(self, total: float) -> bool:
-        """Whether a failure at a time of the run's ledger that is charged would end the run."""
+        """Whether a charged failure at a time of the run's ledger would end the run."""
         return self.restarts_counted(total) >= self.spec.max_restarts
 
     @property
-    def over_at(self) -> float:
-        """When the round that is over was stopped, by the run's ledger."""
-        return self.durable.ledger.settled.total
-
-    @property
     def repeats(self) -> int:
-        """How often in a row the error of the round that is over had come before, without a step in between."""
+        """How many rounds in a row before the one that is over had the same error, without a step in between."""
         charged, last = self.verdict.charged, self.durable.report
         if charged is None or last is None or last.round != self.durable.round - 1 or self.durable.stepped:
             return 0
@@ -335,11 +336,11 @@ class Run:
 
     @property
     def futile(self) -> int:
-        """How many rounds in a row, up to the one that is over, a failure has ended without a new step.
+        """How many rounds in a row, the one that is over included, have failed without a new step.
 
         Where no steps are reported or announced, a round that went on for a while counts as one that got somewhere. So
-        does one in which the script has counted its steps anew, as for each epoch: how far it came is not known then. A
-        round that a preemption ended counts neither way.
+        does one in which the script began to count its steps anew, as for each epoch, since nobody knows how far it
+        came. A round that a preemption ended counts neither way.
         """
         here, before, charged = self.furthest, self.durable.reached, self.verdict.charged
         tells_steps = self.durable.reports_steps or self.steps_announced
@@ -350,20 +351,9 @@ class Run:
 
     @property
     def _is_short(self) -> bool:
-        """Whether the round that is over had ended before it could count as progress by its length."""
+        """Whether the round that is over was too short to count as progress by its length."""
         current = self.durable.rounds.current
         return current is not None and self.over_at - current.formed_at <= self.policy.repeat_within_s
-
-    def _fails_as_before(self, failure: Failure) -> bool:
-        """Whether the round before failed of the same error at the same place, and this one at no earlier step.
-
-        A round that starts from a checkpoint does steps again, and then meets the same error.
-        """
-        last = self.durable.report
-        if last is None or last.round != self.durable.round - 1:
-            return False
-        is_at_step = self.furthest_here in {None, self.durable.reached}
-        return is_at_step and is_same(failure, last.failure) and is_same_place(failure, last.failure)
 
     @property
     def no_restart(self) -> NoRestart | None:
@@ -382,6 +372,17 @@ class Run:
             return NoRestart.SAME_ERROR
         return NoRestart.NO_PROGRESS if self.futile >= limit else None
 
+    def _fails_as_before(self, failure: Failure) -> bool:
+        """Whether the round before failed of the same error at the same place, and this one at no earlier step.
+
+        A round that starts from a checkpoint does steps again, and then meets the same error.
+        """
+        last = self.durable.report
+        if last is None or last.round != self.durable.round - 1:
+            return False
+        is_at_step = self.furthest_here in {None, self.durable.reached}
+        return is_at_step and is_same(failure, last.failure) and is_same_place(failure, last.failure)
+
     @property
     def has_failed(self) -> bool:
         """Whether the job has failed for good: no worker lives, and no other round may follow."""
@@ -389,7 +390,7 @@ class Run:
 
     @property
     def is_ending(self) -> bool:
-        """Whether no worker lives, and nodes are about to leave, and their memory with them."""
+        """Whether no worker lives, and nodes are about to leave with what their memory holds."""
         if self.durable.state is State.FORMING:
             return bool(self.durable.stop_asked or self.roll.count(MemberState.HANDING_OVER))
         return self.has_failed

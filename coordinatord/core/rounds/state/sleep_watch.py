@@ -24,7 +24,7 @@ class SleepWatch:
         self._returns_until = -math.inf
         """The time up to which a node whose connection has closed may reconnect."""
         self.closes_until = -math.inf
-        """The time up to which a closed connection shows no dead node: it heard nothing during the last sleep."""
+        """Up to this time a closed connection proves no death: the node may have given up during the last sleep."""
 
     def begin(self, policy: Policy, now: float) -> None:
         """Begin to watch."""

@@ -80,9 +80,9 @@ class KeepingWing:
     # Queries
 
     def resume_point(self, nodes: Sequence[Member], before: KeptStep | None = None) -> ResumePoint | None:
-        """Return the step that a round of these nodes resumes from; None if they begin from nothing that is kept.
+        """Return the step that a round of these nodes resumes from; None if it begins without kept state.
 
-        With `before`, it is one that is older than this step, and stays while workers go on.
+        With `before`, it is older than this step, and nothing overwrites or deletes it while workers go on.
         """
         return None
 
@@ -99,7 +99,7 @@ class KeepingWing:
         return ""
 
     def doubt(self, since: KeptStep) -> str:
-        """Say which step stays on the disk while ranks may differ since this one, as the end of a sentence."""
+        """Say which step stays on the disk though ranks may differ from `since` on, as the end of a sentence."""
         return ""
 
     def restore_problem(self) -> str:
@@ -126,7 +126,7 @@ class KeepingWing:
         return False
 
     def hold_back(self, members: Sequence[Member], now: float) -> Collection[str]:
-        """Begin the waits of nodes that are to leave, and are needed first; return which of `members` these are."""
+        """Return those of `members`, which are to leave, that have to wait first, and begin their waits."""
         return ()
 
     def waits(self) -> Mapping[str, Wait]:
@@ -146,7 +146,7 @@ class KeepingWing:
         return Wait()
 
     def before_end(self, now: float) -> str:
-        """Say what a run that has no round waits for before it ends, as the beginning of a sentence."""
+        """Say what happens before a run without a round ends, as the beginning of a sentence."""
         return ""
 
     # Its own actions
@@ -169,7 +169,7 @@ class KeepingWing:
     # Outputs to nodes
 
     def choose_sources(self) -> None:
-        """Choose from which nodes each node gets the state that it resumes from; the choice is made once a round."""
+        """Choose from which nodes each node gets the state that it resumes from, once for each round."""
 
     def desired(self, member: Member, goal: Goal, *, at_once: bool = False) -> KeptDesired:
         """Return the fields to send a node with its goal; with `at_once`, only the urgent ones."""
@@ -246,11 +246,13 @@ class JudgingWing:
     """The tests that nodes are asked to run, by node."""
     holds_until: float = -math.inf
     """When the next round no longer waits for tests; in the past if it does not."""
-    why: str = ""
-    """Why nodes were tested in pairs the last time."""
 
     def __init__(self, run: Any) -> None:
         """Begin with a run of which no node was tested."""
+
+    def obstacle(self) -> str:
+        """Say why the next round waits for tests; empty if it does not."""
+        return ""
 
     def judge(self, report: Report | None, cluster: Any, now: float) -> Iterable[HostJudged]:
         """Judge the host that ended the round; without a report, no worker failed by itself."""
@@ -282,5 +284,5 @@ class JudgingWing:
         return AdminResult.REFUSED, "this coordinator tests no nodes", ()
 
     def stop_tests(self, why: str, hosts: Collection[str] | None = None) -> Record | None:
-        """End the tests if any is on these hosts, or wherever they are; None if there are no such tests."""
+        """End all tests; with `hosts`, only if one of them is on these. Return None if there were no tests to end."""
         return None
