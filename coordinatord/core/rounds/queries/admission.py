@@ -62,9 +62,9 @@ def check_own(cluster: DurableCluster, join: Join) -> None:
 def opens_another_run(run: Run, join: Join, now: float) -> bool:
     """Whether a node opens another run of a job, rather than join this run or get its outcome.
 
-    A node that was in this run gets the outcome; a spare is known only by its process. A process that started before
-    the end gets it too if the job is concluded: it meant to join this run, and to train again would overwrite the
-    result. If the time of the end is not known, it may be long ago, and the node opens another run.
+    A node that was in this run gets the outcome; a spare is known only by its process. If the job is concluded, so does
+    a process that started before the end: it meant to join this run, and another training would overwrite the result.
+    If the time of the end is not known, it may be long ago, and the node opens another run.
     """
     known = run.members.get(join.node)
     was_in = join.observed.run == run.id or (known is not None and known.incarnation == join.incarnation)
@@ -95,8 +95,8 @@ def check_token(known: Member | None, event: Connected) -> None:
 def check_incarnation(known: Member | None, join: Join) -> None:
     """Refuse a node process that a younger one with the same node id has replaced. Raises `RefusedError`.
 
-    A known process that is not connected, or is silent, refuses none: its successor may run on a host whose clock is
-    behind. A late join of the same process is refused as well: the process has joined again since.
+    For a known process that is not connected, or is silent, none is refused: its successor may run on a host whose
+    clock is behind. A late join of the same process is refused as well, since the process has joined again.
     """
     if known is None:
         return

@@ -20,7 +20,7 @@ from coordinatord.protocol.messages import Launcher, ScaleUp
 Condition = Callable[[Run], float | None]
 
 NOW = -math.inf
-"""Stands for the present: a time that is over at any clock's reading."""
+"""Stands for the present: a time that is past by any clock."""
 
 
 def _now_if(holds: object) -> float | None:
@@ -28,7 +28,7 @@ def _now_if(holds: object) -> float | None:
 
 
 def abandoned(run: Run) -> float | None:
-    """No node is left: at once if the last one left by itself or there was no round, else when no worker can live."""
+    """No node is left, and no worker lives: at once if the last node left by itself or there was no round."""
     if run.roll.unreleased:
         return None
     return NOW if run.emptied_at is None or not run.durable.order else run.emptied_at + run.workers_gone_s
@@ -47,8 +47,8 @@ def replaced(run: Run) -> float | None:
 def full(run: Run) -> float | None:
     """A round that is formed now has as many nodes as it may have, and nothing delays it.
 
-    A recurring error delays it, and so does an obstacle to what is kept, such as a disk that one node cannot read, or
-    nodes that are not heard yet after a start of the coordinator, and may keep what the others resume from.
+    A recurring error and tests of hosts delay it, at most until the first join timeout expires. So does an obstacle to
+    resuming: a disk that one node cannot read, or, after a start of the coordinator, a node that is not heard yet.
     """
     if run.next_size < run.spec.nodes_max or run.durable.stop_asked:
         return None
@@ -58,7 +58,7 @@ def full(run: Run) -> float | None:
 def settled(run: Run) -> float | None:
     """Enough nodes are ready, and the settle window is over; a node that is back from the last round is no arrival.
 
-    The same delays it as in `full`. A recurring error delays it at most until the first join timeout expires.
+    What delays a full round delays this one too.
     """
     if run.next_size < run.spec.nodes_min or run.roll.count(MemberState.DISCONNECTED):
         return None
@@ -68,7 +68,7 @@ def settled(run: Run) -> float | None:
 
 
 def short_of_nodes(run: Run) -> float | None:
-    """Too few nodes are there for a round without quarantined ones, enough with them, and none has come for a while."""
+    """A round lacks nodes, quarantined ones would be enough to fill it, and no node has come for a while."""
     reserves = run.reserves
     if not reserves:
         return None
@@ -139,8 +139,8 @@ def worker_failed(run: Run) -> float | None:
 def node_lost(run: Run) -> float | None:
     """A node of the round is no longer a member, or is silent while others are heard; one that succeeded may leave.
 
-    If no node is heard, it is the coordinator that is cut off: see `outage`. Others count as heard if the last message
-    came at most two heartbeats before the silent node's lease ended.
+    If no node is heard, the coordinator is cut off: see `outage`. Others count as heard if the last message came at
+    most two heartbeats before the silent node's lease ended.
     """
     succeeded_and_gone = len(run.durable.succeeded) - run.roll.count(MemberState.SUCCEEDED)
     if run.roll.round_size + succeeded_and_gone < len(run.durable.order):
@@ -276,7 +276,7 @@ def restart_asked(run: Run) -> float | None:
 
 
 def node_stopped(run: Run) -> float | None:
-    """A node of the round ends its workers unasked, or has ended them, as it does when it is cut off for too long."""
+    """A node of the round ends its workers unasked, or has ended them, since it was cut off for too long."""
     return _now_if(run.roll.count(MemberState.STOPPING, MemberState.STOPPED))
 
 

@@ -50,8 +50,8 @@ def goal_of(run: Run, member: Member) -> Goal:
 def message_to(run: Run, member: Member, heartbeat_s: float, now: float) -> Desired:
     """Return the message to a node, with this heartbeat: the last one as the same object, while that is up to date.
 
-    Most heartbeats are answered so: to make and pack the same message again would take half of the machine's time for a
-    heartbeat. This holds only for goals to run, since other messages have texts and times that change by themselves.
+    Most heartbeats are answered so, since to make and pack the message again would take half of the machine's time for
+    a heartbeat. Only messages with the goal to run are repeated: others have texts and times that change by themselves.
     """
     sent = member.session.sent
     if (
@@ -79,7 +79,7 @@ def knows_goal(run: Run, member: Member) -> bool:
 
 
 def _urgent(run: Run, member: Member, goal: Goal) -> tuple[str, int, bool, Outcome | None, PairOrder | None]:
-    """Return the fields whose changes are sent at once, like those of the goal. Others wait for the next heartbeat."""
+    """Return the fields that are sent at once when they change. Others wait for the next heartbeat."""
     pair = run.judging.orders.get(member.node) if goal is Goal.WAIT else None
     return run.id, _round(run, member), _is_planned(run, member, goal), _outcome(run, member, goal), pair
 
@@ -148,7 +148,7 @@ def _outcome(run: Run, member: Member, goal: Goal) -> Outcome | None:
 
 
 def _wait_until(run: Run, member: Member) -> float | None:
-    """Return when the wait of a node ends at the latest, with a round or without; None if that is not known."""
+    """Return when the wait of a node is over, with a round or without; None if that is not known."""
     if run.durable.state is not State.FORMING:
         return None
     ends = (run.gathering.join_timeouts.get(member.node), settled(run))

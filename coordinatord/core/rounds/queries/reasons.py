@@ -35,7 +35,7 @@ class Reasons:
 
     @property
     def verdict(self) -> str:
-        """What ended the round, by the evidence so far, and what its end may have cost."""
+        """What ended the round, by the evidence so far, and which workers were killed before they had saved."""
         return self._run.verdict.reason + self._killed
 
     @property

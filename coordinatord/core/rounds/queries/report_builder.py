@@ -57,7 +57,7 @@ def report_on(run: Run, now: float) -> Report | None:
 
 
 def _followers(cause: WorkerFailure, *, same_error: bool) -> list[SecondaryFailure]:
-    """Return the later failures of a node. `same_error`: whether its first failure has the error of the root cause."""
+    """Return the later failures of a node, whose first one has the error of the root cause if `same_error`."""
     return [
         SecondaryFailure(
             cause.node, follower.rank, follower.exit_code, follower.same_error and same_error, follower.left
@@ -79,7 +79,7 @@ def _heard_inside(run: Run) -> Iterator[Member]:
 
 
 def _early(run: Run, cause: WorkerFailure) -> tuple[EarlyEnd, ...]:
-    """Return the workers that had exited with 0 before the root cause, in this order, to the second of a message."""
+    """Return the workers that had exited with 0 before the root cause, in the order of their exits."""
     ends = [
         EarlyEnd(member.node, ended.rank, _age_s(before_s))
         for member in _heard_inside(run)

@@ -1,4 +1,4 @@
-"""Splits the open time of a run, which is that since its last settled record, between two activities.
+"""Splits the open time of a run, which no record has settled yet, between two activities.
 
 Each function returns the time spent up to now, by what the machine knows at this moment. The result goes into the next
 record, because a restarted daemon could not work it out again.
@@ -26,13 +26,13 @@ def spent(run: Run, now: float) -> Spent:
 
 
 def spent_when_broken(run: Run, now: float) -> Spent:
-    """Return the time spent by a run whose round proves broken now: since the first sign, it was being detected."""
+    """Return the time spent by a run whose round proves broken now: from the first sign on, that was being detected."""
     # A hang is no sign: its time counts as stalled until the round is stopped.
     signs = [failure.at for failure in run.evidence.failures.values() if failure.failure.hang is None]
     signs += [] if run.evidence.lost_at is None else [run.evidence.lost_at]
     signs += [member.lived_at for member in run.roll.in_state(MemberState.SILENT)]
     signs += [member.lease.heard_at - member.observed.idle_s for member in run.roll.in_state(MemberState.STOPPED)]
-    if not signs:  # a doubtful node may only have been out of reach, so any other sign is better
+    if not signs:  # a doubtful node may only have been out of reach, so it is the weakest sign
         signs += [member.lived_at for member in run.roll.doubtful]
     if run.activity is Activity.SILENT:
         signs = [sign for sign in signs if sign > run.durable.ledger.settled_at]  # up to then it was silent
@@ -40,7 +40,7 @@ def spent_when_broken(run: Run, now: float) -> Spent:
 
 
 def spent_in_silence(run: Run, now: float) -> Spent:
-    """Return the time spent by a run of which no node is heard, since the last message on."""
+    """Return the time spent by a run of which no node is heard: from the last message on, it was silent."""
     last = max((member.lived_at for member in run.roll.in_state(MemberState.SILENT)), default=now)
     return _split(run, max(last, run.roll.heard_at), Activity.SILENT, now)
 
@@ -50,8 +50,8 @@ def spent_with_steps(run: Run, first_step_at: float, step: int, now: float) -> S
     if run.activity is Activity.SILENT:
         return spent_at_the_end(run, now)
     repeats = run.durable.reached is not None and step < run.durable.reached
-    since = Activity.REDONE if repeats else Activity.TRAINING
-    return run.durable.ledger.split(first_step_at, Activity.STARTING, since, now)
+    after = Activity.REDONE if repeats else Activity.TRAINING
+    return run.durable.ledger.split(first_step_at, Activity.STARTING, after, now)
 
 
 def spent_with_new_steps(run: Run, now: float) -> Spent:
@@ -66,13 +66,13 @@ def spent_at_the_end(run: Run, now: float) -> Spent:
     return run.durable.ledger.split(now, run.durable.ledger.activity, run.durable.ledger.activity, now)
 
 
-def spent_since_newest_step(run: Run, since: Activity, now: float) -> Spent:
-    """Return the time spent by a run whose time goes to the activity `since` from its newest step on."""
+def spent_since_newest_step(run: Run, after: Activity, now: float) -> Spent:
+    """Return the time spent by a run whose time goes to the activity `after` from its newest step on."""
     newest = now if run.progress.stepped_at is None else run.progress.stepped_at
-    return _split(run, newest, since, now)
+    return _split(run, newest, after, now)
 
 
-def _split(run: Run, turn: float, since: Activity, now: float) -> Spent:
+def _split(run: Run, turn: float, after: Activity, now: float) -> Spent:
     """Return the time spent by a run whose activity changed at `turn`; no time is open once the run is over."""
     before = run.activity
-    return run.durable.ledger.split(turn, before, before and since, now)
+    return run.durable.ledger.split(turn, before, before and after, now)

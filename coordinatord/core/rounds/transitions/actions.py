@@ -61,7 +61,7 @@ def form_round(run: Run, reason: Reason, decision: Decision) -> None:
     point, number, spoiled = run.keeping.resume_point(nodes), run.durable.round + 1, run.durable.spoiled
     if (differing := run.keeping.differing_step(point)) is not None:
         spoiled = with_spoiled(spoiled, SpoiledStep(differing, number), None if point is None else point.at)
-    spoiled, doubted = _after(run, point, spoiled)
+    spoiled, doubted = _bad_steps_after(run, point, spoiled)
     decision.record(
         RoundFormed(
             run.job,
@@ -86,12 +86,12 @@ def form_round(run: Run, reason: Reason, decision: Decision) -> None:
     decision.notify_all(run)
 
 
-def _after(
+def _bad_steps_after(
     run: Run, point: ResumePoint | None, spoiled: tuple[SpoiledStep, ...]
 ) -> tuple[tuple[SpoiledStep, ...], KeptStep | None]:
-    """Return the spoiled steps and the first doubted one, as the next round resumes from `point`.
+    """Return the spoiled steps and the first doubted one, once the next round resumes from `point`.
 
-    A round that goes back behind the doubted steps makes them spoiled.
+    If that is before the doubted steps, these become spoiled.
     """
     number, doubted = run.durable.round + 1, run.durable.doubted
     if point is not None and run.durable.doubts(*point.made_as(run.id)):
@@ -101,9 +101,8 @@ def _after(
     return spoiled, None
 
 
-def enlist_quarantined(run: Run, reason: Reason, decision: Decision) -> None:
+def enlist_quarantined(run: Run, _: Reason, decision: Decision) -> None:
     """Enlist as many quarantined nodes as a round lacks, in the order of their arrival."""
-    del reason
     for member in run.reserves:
         member.readiness.enlisted = True
         run.roll.place(member)
@@ -226,7 +225,7 @@ def end_round(run: Run, reason: Reason, decision: Decision) -> None:
     report = report_on(run, decision.now)
     decision.record_all(run.judging.judge(report, decision.cluster, decision.now))
     is_gone = report is not None and run.can_spare(report.node)
-    repeats = 0 if is_gone else run.repeats  # the next round is without the host that ended this one
+    repeats = 0 if is_gone else run.repeats  # without its host, the next round need not end of the same error
     charged = report is not None and report.cause.is_charged
     pause_s = 0.0 if run.restart_asked else run.policy.pause_after(repeats)
     decision.record(
@@ -311,7 +310,7 @@ def end_as_abandoned(run: Run, reason: Reason, decision: Decision) -> None:
 
 
 def end_as_left(run: Run, reason: Reason, decision: Decision) -> None:
-    """End the run because its last node left on purpose; a node that was lost earlier may open another run."""
+    """End the run because its last node left on purpose; nodes that were lost before may open another run."""
     end_run(run, reason, Result.LEFT, ExitCode.TEMPFAIL, decision)
 
 
@@ -328,7 +327,7 @@ def end_as_succeeded(run: Run, reason: Reason, decision: Decision) -> None:
 
 
 def lose(run: Run, member: Member, reason: str, decision: Decision) -> None:
-    """Record that a node is lost; unless its workers have all succeeded, that is evidence of why the round ends."""
+    """Record that a node is lost. This may be why the round ends, unless all workers of the node had succeeded."""
     decision.close(member)
     silent_s, leaving = _silent_for(member, decision.now), member.observed.leaving
     if member.durable.in_round and not member.durable.succeeded:

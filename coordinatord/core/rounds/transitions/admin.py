@@ -193,7 +193,7 @@ def _members_named(run: Run, *names: str) -> list[Member]:
 
 
 def _known_names(cluster: Cluster) -> set[str]:
-    """Return the ids of all nodes that are in a job or were in its last round, and the hosts of those in a job."""
+    """Return the ids of nodes that are in a job or were in its last round, and the hosts of those in a job."""
     names = {node for run in cluster.jobs.values() for node in run.durable.order}
     members = [member for run in cluster.jobs.values() for member in run.members.values()]
     return names.union(*((member.node, member.offer.host) for member in members))
@@ -222,12 +222,12 @@ def _how_it_goes_on(run: Run, name: str, after: Sequence[str]) -> str:
     spares = sum(member.state is MemberState.READY for member in staying)
     others = sum(member.state in {MemberState.PREPARING, MemberState.QUARANTINED} for member in staying)
     left = sum(member.durable.in_round for member in staying) + spares + others
-    after = "; a spare takes over" if working and spares else ""
+    follows = "; a spare takes over" if working and spares else ""
     if not left:
-        after = "; no node is left then, so the job ends"
+        follows = "; no node is left then, so the job ends"
     elif left < run.spec.nodes_min:
-        after = f"; {left} of at least {run.spec.nodes_min} nodes are left, so the job waits for others"
-    return f"{names} will leave job {run.job}{how}{after}"
+        follows = f"; {left} of at least {run.spec.nodes_min} nodes are left, so the job waits for others"
+    return f"{names} will leave job {run.job}{how}{follows}"
 
 
 def _undrain(request: Request, decision: Decision) -> Reply:
@@ -262,18 +262,17 @@ def _undrain(request: Request, decision: Decision) -> Reply:
 
 
 def _judge(request: Request, decision: Decision) -> Reply:
-    """Quarantine or pardon the host of a node, which is named by the node's id or its own name."""
+    """Quarantine or pardon a host that is named by its own name, or by the id of a node on it."""
     cluster, name = decision.cluster, request.target
     hosts = {member.offer.host for run in cluster.jobs.values() for member in _members_named(run, name)}
-    known = cluster.durable.hosts.get(name)
-    if not hosts and known is None:
+    if not hosts and name not in cluster.durable.hosts:
         return Reply(AdminResult.UNKNOWN_NODE, f"no job has a node or a host {name!r}, and no such host is charged")
     host = min(hosts, default=name)
-    known = cluster.durable.hosts.get(host)
-    pardons = isinstance(request, PardonNode)
-    if known is None if pardons else known is not None and known.by is Judge.OPERATOR:
-        why = "it is not charged" if known is None else known.quarantined
-        return Reply(AdminResult.NOTHING, f"nothing to do for host {host}: {why}")
+    known, pardons = cluster.durable.hosts.get(host), isinstance(request, PardonNode)
+    if pardons and known is None:
+        return Reply(AdminResult.NOTHING, f"nothing to do for host {host}: it is not charged")
+    if not pardons and known is not None and known.by is Judge.OPERATOR:
+        return Reply(AdminResult.NOTHING, f"nothing to do for host {host}: {known.quarantined}")
     if not pardons and known is None and len(cluster.durable.hosts) >= HOSTS_MAX:
         return Reply(AdminResult.REFUSED, f"{HOSTS_MAX} hosts are on record, the limit: pardon some first")
     if pardons:

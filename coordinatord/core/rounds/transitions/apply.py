@@ -33,10 +33,7 @@ from coordinatord.protocol.messages import Assignment, Report, Result
 
 
 class HistoryError(InternalError):
-    """A record does not fit those before it, and has changed nothing.
-
-    Where the records were read from a file, another program wrote them.
-    """
+    """A record does not fit those before it, and has changed nothing. If it was read, another program wrote it."""
 
 
 def apply(cluster: DurableCluster, record: records.Record, at: float) -> None:
@@ -100,7 +97,7 @@ def _set_newest(entries: dict[str, Any], key: str, value: object, most: int) -> 
 
 
 def _node_joined(run: DurableRun, record: records.NodeJoined, at: float) -> None:
-    run.released.pop(record.node, None)  # it has left since it was released, which is not recorded
+    run.released.pop(record.node, None)  # it has left since, which no record says
     run.members.pop(record.node, None)
     run.members[record.node] = DurableMember(
         node=record.node,

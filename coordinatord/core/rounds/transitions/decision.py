@@ -74,6 +74,6 @@ def send_desired(session: int, run: Run, member: Member, heartbeat_s: float, now
     """Return the effect that sends a node its desired state, with this heartbeat; record it as the last message."""
     run.keeping.choose_sources()  # the message names them
     message = message_to(run, member, heartbeat_s, now)
-    if message is not member.session.sent:  # otherwise the revision is the same, too
+    if message is not member.session.sent:  # a repeated message has the present revision
         member.session.sent, member.session.sent_revision = message, run.revision
     return Send(session, message)

@@ -37,7 +37,7 @@ def follow(cluster: Cluster, record: Record, policy: Policy, now: float) -> None
 
 
 def _follow(run: Run, record: Record) -> None:
-    """Bring a run up to date; a record of any other type changes only durable state."""
+    """Bring a run up to date; records of other types change only durable state."""
     match record:
         case records.NodeJoined():
             run.roll.add(Member(run.durable.members[record.node]))

@@ -27,8 +27,8 @@ from coordinatord.protocol.messages import QUIET, Join, Observed, Phase
 from coordinatord.protocol.text import clip
 
 ROUNDS_REMEMBERED_MAX = 2**30
-"""The highest round number that a node is believed, half of the protocol's limit: at a round a second, 34 years. A
-wrong higher number would leave none for the next round."""
+"""The highest round number that a node is believed, half of the protocol's limit: at a round a second, 34 years. The
+next round has a higher number, and after a wrong one near the limit there would be none."""
 
 
 def new_member(event: Connected, now: float) -> Member:
@@ -95,7 +95,7 @@ def begin_session(run: Run, member: Member, event: Connected, now: float) -> Non
 def has_no_news(run: Run, member: Member, observed: Observed) -> bool:
     """Whether a report can change only the member's lease and the progress of its workers.
 
-    Most heartbeats are such reports. They need no check of the table, since ticks bring about the rest.
+    Most heartbeats are such reports. They need no check of the table, since ticks come for its deadlines.
     """
     return (
         _news_in(observed) == _news_in(member.observed)
@@ -155,7 +155,7 @@ def record_report(run: Run, member: Member, observed: Observed) -> bool:
     if member.state is MemberState.QUARANTINED:
         run.gathering.begin_wait(member, now)
     if observed.failure and not run.durable.state.ended and _is_about_this_round(run, member, observed):
-        # Only the coordinator may report a hang or a divergence: the text becomes the reason of a record.
+        # Only the coordinator finds hangs and divergences: their texts become reasons of records.
         failure = replace(observed.failure, hang=None, hang_ranks=(), diverged=False)
         run.evidence.record_failure(member, failure, now)
     if _must_be_recorded(run, member, observed):
@@ -192,10 +192,7 @@ def _reports_first_step(run: Run, member: Member, observed: Observed) -> bool:
 
 
 def record_claims(run: Run, decision: Decision) -> None:
-    """Record what the nodes in `run.claims` have reported.
-
-    This is a later round, a first step, a success, a health check, or a wish to leave.
-    """
+    """Record the later rounds, first steps, successes, health checks and wishes to leave that nodes have reported."""
     claimants, run.claims = [run.members[node] for node in run.claims], {}
     known = (member.observed.round for member in claimants if member.observed.run == run.id)
     latest = max((number for number in known if number <= ROUNDS_REMEMBERED_MAX), default=0)
@@ -233,10 +230,10 @@ def _record_first_step(run: Run, members: list[Member], decision: Decision) -> N
 
 def _let_leave(run: Run, member: Member, decision: Decision) -> None:
     if member.durable.outcome is not None:
-        return  # it sent this report before it received its release
+        return  # its release and this report have crossed
     ended = member.state in {MemberState.STOPPED, MemberState.SUCCEEDED} and run.durable.state is State.STOPPING
     if ended and run.keeping.may_be_needed(member):
-        run.leaving.add(member.node)  # whether others need its kept state is known when all have stopped
+        run.leaving.add(member.node)  # once all have stopped, it is known whether others need its kept state
     elif member.state in {MemberState.READY, MemberState.QUARANTINED}:
         releases.release_or_hold_back(run, [member], decision)
     elif ended or member.state in {MemberState.PREPARING, MemberState.SUCCEEDED}:

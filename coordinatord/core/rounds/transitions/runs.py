@@ -19,7 +19,7 @@ from coordinatord.protocol.messages import Join
 from coordinatord.protocol.text import clip
 
 SIGNALS_APART_S = 1.0
-"""How long a coordinator that is asked to end waits for nodes to report that they were asked, too. Where a host shuts
+"""How long a coordinator that was asked to end waits for nodes to report that they were asked, too. When a host shuts
 down or Slurm ends a job, all processes get SIGTERM within milliseconds, in any order."""
 
 
@@ -35,7 +35,7 @@ class Registry:
         self.live: dict[str, Run] = {}
         """Runs by their id: the last one of each job, and older ones as long as they have members."""
         self._missed_until = -math.inf
-        """When the last node that was lost stops trying to come back for the outcome of its run."""
+        """When the last lost node stops trying to come back for the outcome of its run."""
         self.deadlines = DeadlineHeap[str]()
         """When to check the table of a run and the join timeouts of its nodes, keyed by job."""
 
@@ -93,9 +93,9 @@ class Registry:
         return [run for run in self.live.values() if _has_ending_nodes(run)]
 
     def may_end_at(self, asked_at: float) -> float:
-        """Return when the coordinator may end that was asked to at `asked_at`: after the nodes that end as well.
+        """Return when the coordinator may end, which was asked to at `asked_at`: after nodes that end as well.
 
-        These need the time in which workers end, and then a step is written. Nodes that train go on without it.
+        They need the time in which workers end, and then a step is written. Nodes that train go on without it.
         """
         if ending := self.ending:
             slowest_s = max(member.offer.stop_timeout_s for run in ending for member in run.members.values())
