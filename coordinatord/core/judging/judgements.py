@@ -5,8 +5,8 @@ if it may be the host's fault, and if nothing like it happened on another host i
 as long as its job has charged few hosts with the same error.
 
 A quarantined host stays connected as a spare, and is in a round only if too few other nodes are there. It is let in
-again by an operator, when its errors turn out to be those of many hosts, or when the health check passes that had
-failed.
+again when its errors turn out to be those of many hosts, or when the check or the preflight that it failed finds it
+good. An operator may always let it in.
 
 Each judgement is a record. The kernel applies it before it takes the next one, which may depend on it.
 """
@@ -37,7 +37,7 @@ crash alike, since a native crash tells only its signal, and three of 63 are bad
 2605.09370). With a limit of two hosts, 39 % of their rounds are avoided in `benchmarks/policy`; with this one, 87 %."""
 
 SPREAD_HALF_LIVES = 4
-"""The half-lives for which a charge shows that an error has come on a host; it hardly weighs anything then."""
+"""The half-lives after which a charge no longer shows that an error has come on a host: it hardly weighs anything."""
 
 FAULT_OF = {
     Cause.DEVICE: Fault.DEVICE,
@@ -46,8 +46,8 @@ FAULT_OF = {
     Cause.UNKNOWN: Fault.CRASH,
     Cause.DIVERGENCE: Fault.DIVERGENCE,
 }
-"""The causes that may be a host's fault. An error of the script, a lack of memory, and what somebody outside the job
-does to a worker are none. A broken connection is none either, since each end may have failed."""
+"""The faults by their causes. An error of the script, a lack of memory, and what somebody outside the job does to a
+worker are no fault of a host. Nor is a broken connection, since either end may have failed."""
 
 
 def judge(run: Run, report: Report | None, cluster: DurableCluster, now: float) -> Iterator[HostJudged]:
@@ -77,13 +77,13 @@ def judge(run: Run, report: Report | None, cluster: DurableCluster, now: float) 
         yield from _lift_quarantines(charge, run, cluster, now)
 
 
-def heed_preflight(
+def act_on_preflight(
     run: Run, search: PairSearch, busy: Collection[str], cluster: DurableCluster, now: float
 ) -> Iterator[HostJudged]:
     """Quarantine the hosts of nodes with a fault that a search has found, and let in again those that it finds good.
 
-    One host is not judged by itself: its nodes were compared only with each other. Workers of any job slow the tests
-    on their host, so such a host is quarantined only for a wrong product; `busy` has these hosts.
+    If all nodes are on one host, it is not judged, since they were compared only with each other. Workers of any job
+    slow the tests on their hosts, which are `busy`: such a host is quarantined only for a wrong product.
     """
     findings, nodes = search.findings, dict[str, list[str]]()
     for node, host in search.hosts.items():
@@ -93,16 +93,16 @@ def heed_preflight(
         bad = next((node for node in faulty if findings[node].verdict is NodeVerdict.WRONG or host not in busy), None)
         if bad is not None:
             says = f"a preflight has found that its node {bad} {findings[bad].text}"
-            yield from heed(run, host, says, Judge.PREFLIGHT, cluster, now, is_bad=True)
+            yield from act_on(run, host, says, Judge.PREFLIGHT, cluster, now, is_bad=True)
         elif all(findings[node].verdict is NodeVerdict.GOOD for node in own):
             says = "a preflight has found it good"
-            yield from heed(run, host, says, Judge.PREFLIGHT, cluster, now, is_bad=False)
+            yield from act_on(run, host, says, Judge.PREFLIGHT, cluster, now, is_bad=False)
 
 
-def heed(
+def act_on(
     run: Run, host: str, says: str, by: Judge, cluster: DurableCluster, now: float, *, is_bad: bool
 ) -> Iterator[HostJudged]:
-    """Quarantine a host that was found bad, or end the quarantine that the same judge had begun."""
+    """Quarantine a host that a judge has found bad, or end that judge's own quarantine of a host it finds good."""
     known = cluster.hosts.get(host, HostCharges())
     if host not in cluster.hosts and len(cluster.hosts) >= HOSTS_MAX:
         return
@@ -117,7 +117,7 @@ def heed(
 def _failed_host(run: Run, report: Report) -> tuple[str, Charge] | None:
     """Return the host of the first failed worker with its charge; None if the failure may be no fault of a host."""
     failure, fault = report.failure, FAULT_OF.get(report.cause)
-    waited = fault is Fault.HANG and failure.hang is None  # until a timeout, for a worker that nobody names
+    waited = fault is Fault.HANG and failure.hang is None  # torch's timeout, which names no culprit
     names_no_worker = waited or failure.hang is HangKind.NETWORK or bool(failure.hang_ranks)
     fail_alike = [other for other in report.consequences if other.same_error and other.node != report.node]
     are_all_named = report.consequences_count == len(report.consequences)
@@ -178,7 +178,7 @@ def _is_spread(charge: Charge, host: str, run: Run, cluster: DurableCluster, now
 
 
 def _lift_quarantines(charge: Charge, run: Run, cluster: DurableCluster, now: float) -> Iterator[HostJudged]:
-    """End quarantines for which charges would not have been enough without an error that has come on many hosts."""
+    """End the quarantines that charges would not have brought about without an error that has come on many hosts."""
     for host in sorted(_hosts_with(charge, run, cluster, now)):
         known = cluster.hosts[host]
         left = [each for each in known.charges if not _is_spread(each, host, run, cluster, now)]
@@ -201,17 +201,15 @@ def _count(charges: Sequence[Charge]) -> str:
 
 
 def weight(charges: Iterable[Charge], half_life_s: float, threshold: float) -> float:
-    """Return what charges add up to: 1 for each, halved with each half-life.
-
-    A broken GPU is enough by itself.
-    """
-    full = {Fault.DEVICE: threshold}
-    return sum(full.get(each.fault, 1.0) * math.exp2(-each.age_s / half_life_s) for each in charges)
+    """Return the sum of charges: 1 for each, halved with each half-life. A broken GPU counts `threshold`."""
+    return sum(
+        (threshold if each.fault is Fault.DEVICE else 1.0) * math.exp2(-each.age_s / half_life_s) for each in charges
+    )
 
 
 def is_same_charge(one: Charge, other: Charge) -> bool:
     """Whether two charges are for the same error of one job, which then is no fault of either host.
 
-    Two jobs may well meet a bad host each: of a crash, often only the signal is known.
+    Equal errors of two jobs show nothing: of a crash, often only the signal is known.
     """
     return one.job == other.job and one.fault is other.fault and is_same_error(one.error, other.error)

@@ -32,7 +32,7 @@ class NodeVerdict(StrEnum):
     WRONG = "wrong"
     """Its matrix product was not the right one."""
     BAD_LINK = "bad link"
-    """Its link was bad in tests with two nodes, and one of these is good."""
+    """Its links with two nodes were bad, and one of these nodes is good."""
     NO_ANSWER = "no answer"
     """It has measured nothing: its test could not run, or was not over in time."""
     UNTOLD = "cannot be told"
@@ -64,12 +64,12 @@ class _Test(Struct, frozen=True):
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """What the speed of a good link depends on: hosts of one kind have the same network."""
+        """The kind of link, on which its speed depends: hosts with the same GPU have the same network."""
         return self.is_near, frozenset(result.gpu for result in self.results.values())
 
     @property
     def tells_link(self) -> bool:
-        """Whether both nodes came to the sum: both have computed their products before."""
+        """Whether it says anything about the link: both nodes have computed their products, and so reached the sum."""
         return sum(result.gflops is not None for result in self.results.values()) == len(self.nodes)
 
     @property
@@ -82,7 +82,7 @@ class _Usual(Struct, frozen=True):
     """The figures that are usual among the nodes."""
 
     gflops: dict[str, float]
-    """The speed of products by the name of the GPU; that of all nodes for those without one, which may have lost it."""
+    """The speed of products by the name of the GPU; under the empty name, of all nodes: one may have lost its GPU."""
     mb_s: dict[tuple[object, ...], float]
     """The speed of links, by their kind."""
 
@@ -101,7 +101,7 @@ class PairSearch:
     def __init__(self, hosts: Mapping[str, str]) -> None:
         """Begin with the first turn; `hosts` has the host of each node, and neighbours follow each other.
 
-        Each node of the first half is tested with one of the second half: most links that are used lead far then.
+        Each node of the first half is tested with one of the second half, so most tested links lead far.
         """
         self.hosts = dict(hosts)
         self._tests: dict[str, list[_Test]] = {node: [] for node in hosts}
@@ -144,10 +144,10 @@ class PairSearch:
         self.bad_links = tuple(tuple(sorted(nodes)) for nodes in bad if nodes <= cleared)
 
     def _next_pairs(self) -> Iterator[tuple[str, str]]:
-        """Pair each node in doubt with a good one, or else with another one in doubt, and with none for a second time.
+        """Pair each node in doubt with a good one, or else with another in doubt, but never twice with the same one.
 
-        A node that gave no answer is tested a second time, since its first test may have taken long to load. A third
-        test would say no more, and a turn with such a node takes the whole time of a test.
+        A node that gave no answer is tested a second time, since its first test may have taken long to load. It gets no
+        third test, because a turn with such a node takes the whole time of a test.
         """
         in_doubt = {NodeVerdict.UNTOLD: TURNS_MAX, NodeVerdict.NO_ANSWER: 2}
         doubtful = dict.fromkeys(

@@ -22,7 +22,7 @@ GRACE_S = 2.0
 """How much longer than its tests a turn takes at most: two heartbeats, for the messages on both ways."""
 
 REPORTED_MAX = COUNTER_MAX // 2
-"""The highest number of a test that a node is believed: enough are left above it, whatever a node reports."""
+"""The highest number of a test that a node is believed, so that there are enough higher ones."""
 
 
 class Preflight(JudgingWing):
@@ -32,7 +32,7 @@ class Preflight(JudgingWing):
         """Begin with a preflight of no members, which is over."""
         self.run = run
         self.number = -1
-        """The number of the tests of this turn, higher than that of any earlier test of these nodes; the first is 1."""
+        """The number of this turn's tests, higher than that of any earlier test of these nodes; the first is 1."""
         self._test((), "", -math.inf)
 
     def begin(self, members: Sequence[Member], why: str, now: float, holds_until: float = -math.inf) -> PreflightBegan:
@@ -43,12 +43,12 @@ class Preflight(JudgingWing):
 
     def _test(self, members: Sequence[Member], why: str, now: float, holds_until: float = -math.inf) -> None:
         self.members = {member.node: member for member in members}
-        """A younger process of one of them, with the same name, is none of them: it may be on another host."""
+        """A younger process with the name of one of them does not count as that one: it may be on another host."""
         self.search = PairSearch({member.node: member.offer.host for member in members})
         self.why, self.stopped = why, ""
-        """Why it was begun, and why it is over before its time; empty if it is not."""
+        """Why it was begun, and why it was ended before its time; empty if it was not."""
         self.idle_at = -math.inf
-        """When to look again for members to test that wait on idle hosts: the last look has found too few."""
+        """When to look again for members to test on idle hosts: the last time there were too few."""
         self.holds_until = holds_until
         reported = (member.observed.pair.number for member in members if member.observed.pair is not None)
         self.number = max((self.number, *(number for number in reported if number <= REPORTED_MAX)))
@@ -84,7 +84,7 @@ class Preflight(JudgingWing):
 
     @property
     def is_over(self) -> bool:
-        """Whether no further turn follows."""
+        """Whether no node is ordered to run a test any more."""
         return not self.orders
 
     def report(self, member: Member) -> None:

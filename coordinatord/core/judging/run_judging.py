@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from coordinatord.core.judging.judgements import heed, heed_preflight, judge
+from coordinatord.core.judging.judgements import act_on, act_on_preflight, judge
 from coordinatord.core.judging.preflight import Preflight
 from coordinatord.core.rounds.policy import PreflightWhen
 from coordinatord.core.rounds.queries.conditions import NOW, full, settled
@@ -20,26 +20,26 @@ HOLD_S = 15.0
 """How long a round waits for a preflight on suspicion: two turns of good nodes take 8 s."""
 
 IDLE_FOR_S = 60.0
-"""How long nodes wait before they are tested in pairs by themselves: nodes that come together are tested together."""
+"""How long nodes wait before they are tested without a request: nodes that come together are tested together."""
 
-SUSPICIONS = 2
-"""How many failures of the network or hangs in a row have the nodes tested: a single one has another cause often."""
+SUSPECT_ROUNDS = 2
+"""How many rounds in a row have to fail of the network or a hang before nodes are tested: one proves little."""
 
 RETEST_AFTER_S = 1_800.0
-"""The pause before nodes are tested by themselves again. A host that was mended is let in, and the cost is small."""
+"""The pause before nodes are tested again without a request. A mended host is let in soon, and the cost is small."""
 
-_SUSPICIOUS = {Cause.NETWORK, Cause.HANG}
+_SUSPECT_CAUSES = {Cause.NETWORK, Cause.HANG}
 
 
 class RunJudging(Preflight):
     """Judges the hosts of one run, as `JudgingWing` says."""
 
-    _suspicions = 0
+    _suspect_rounds = 0
     """How many rounds in a row have failed of the network or a hang, since the last preflight for that."""
 
     def judge(self, report: Report | None, cluster: Cluster, now: float) -> Iterable[HostJudged]:
-        """Judge the host that ended the round, and count rounds that ended of what a bad host may have caused."""
-        self._suspicions = self._suspicions + 1 if report is not None and report.cause in _SUSPICIOUS else 0
+        """Judge the host that ended the round, and count the rounds in a row that a bad host may have ended."""
+        self._suspect_rounds = self._suspect_rounds + 1 if report is not None and report.cause in _SUSPECT_CAUSES else 0
         return judge(self.run, report, cluster.durable, now)
 
     def check(self, member: Member, cluster: Cluster, now: float) -> Iterable[HostJudged]:
@@ -48,7 +48,7 @@ class RunJudging(Preflight):
         if check is None or check.result is CheckResult.UNKNOWN:
             return ()
         says, is_bad = f"its health check {check.says}", check.result is CheckResult.BAD
-        return heed(self.run, member.offer.host, says, Judge.CHECK, cluster.durable, now, is_bad=is_bad)
+        return act_on(self.run, member.offer.host, says, Judge.CHECK, cluster.durable, now, is_bad=is_bad)
 
     def obstacle(self) -> str:
         """Say for which preflight the next round waits."""
@@ -73,18 +73,18 @@ class RunJudging(Preflight):
     def next_at(self, *, first: bool = False) -> float | None:
         """Return when a turn is over, or a preflight begins by itself; with `first`, one on suspicion."""
         if first:
-            return self._suspected_from()
+            return self._suspicion_due()
         if self.is_over:
-            return self._idle_from()
+            return self._idle_due()
         return self.ends_at if self.awaited else NOW
 
     def act(self, cluster: Cluster, now: float) -> Iterable[Record]:
-        """End a turn, or begin a preflight; if nobody needs one on idle hosts, look again later."""
+        """End a turn, or begin a preflight; if no node on an idle host needs one, look again later."""
         if not self.is_over:
             return self._end_turn(cluster, now)
         if self.run.durable.state is State.FORMING:
             _, why = self._suspicion() or (NOW, "")
-            self._suspicions = 0
+            self._suspect_rounds = 0
             return (self.begin(self.testable, why, now, holds_until=now + HOLD_S),)
         # A job whose round is over mostly begins the next one soon, on the hosts of the last.
         working = [run.members.get(node) for run in cluster.live for node in run.durable.order]
@@ -95,8 +95,8 @@ class RunJudging(Preflight):
         self.idle_at = now + IDLE_FOR_S
         return ()
 
-    def _suspected_from(self) -> float | None:
-        """Return from when nodes are suspect, and the next round could be formed."""
+    def _suspicion_due(self) -> float | None:
+        """Return from when nodes are suspect and a round could be formed, so that they are tested first."""
         run = self.run
         wanted = run.policy.preflight is PreflightWhen.SUSPICION and run.spec.launcher is not Launcher.TORCHRUN
         suspicion = self._suspicion() if wanted and self.is_over else None
@@ -108,18 +108,18 @@ class RunJudging(Preflight):
     def _suspicion(self) -> tuple[float, str] | None:
         """Return from when nodes of the last rounds are suspect, and why; None if none is.
 
-        Two rounds in a row have failed of the network or a hang, or a node was late in the last one. A node that was
-        tested is not tested again for its lateness before a while: its worker may have more to do than others.
+        Two rounds in a row have failed of the network or a hang, or a node was late in the last one. A node is not
+        tested again for its lateness within half an hour: its worker may just have more to do than others.
         """
-        if self._suspicions >= SUSPICIONS:
+        if self._suspect_rounds >= SUSPECT_ROUNDS:
             return NOW, "the last two rounds have failed of the network or a hang"
         node, late = self.run.watching.late()
         if node not in {member.node for member in self.testable}:
             return None
         return self.ends_at + RETEST_AFTER_S if node in self.members else NOW, f"in the last round, {late}"
 
-    def _idle_from(self) -> float | None:
-        """Return from when nodes have waited for a while, and one was never tested, or its host is quarantined."""
+    def _idle_due(self) -> float | None:
+        """Return from when waiting nodes are to be tested: one was never tested, or its host is quarantined."""
         run = self.run
         may_test = run.policy.preflight is not PreflightWhen.ASKED and run.spec.launcher is not Launcher.TORCHRUN
         if not may_test or run.durable.state is not State.RUNNING:
@@ -136,7 +136,7 @@ class RunJudging(Preflight):
         self.begin_turn(now)
         if self.is_over:
             busy = {member.offer.host for run in cluster.live for member in run.roll.inside}
-            yield from heed_preflight(self.run, self.search, busy, cluster.durable, now)
+            yield from act_on_preflight(self.run, self.search, busy, cluster.durable, now)
             yield self.end_record(self.search.verdict)
 
 
