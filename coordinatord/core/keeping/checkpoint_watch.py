@@ -32,8 +32,8 @@ class CheckpointWatch:
     _common_step: int = NONE_YET
     """The newest step whose checkpoint all of these nodes have written."""
     _unheard: set[str] = field(default_factory=set)
-    """The nodes of the round that have not been heard since a restart of the coordinator. Until all have been heard, it
-    is not known whether a checkpoint is a new one."""
+    """The nodes of the round that have not been heard since a restart of the coordinator. Before all are heard, it is
+    not known whether a checkpoint is a new one."""
 
     @property
     def writes_any(self) -> bool:

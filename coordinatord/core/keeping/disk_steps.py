@@ -11,7 +11,7 @@ from coordinatord.protocol.kept_state import DiskStep, KeptStep, PersistedStep
 
 
 def found_by(kept: KeptState, member: Member) -> tuple[PersistedStep, ...]:
-    """Return the steps that a node finds on the disk and can use, the newest first, but none that ranks differ in."""
+    """Return the steps that a node finds on the disk and can use, the newest first, but none in which ranks differ."""
     return () if member.observed.kept is None else _useful(kept, member.observed.kept.persisted)
 
 
@@ -64,8 +64,8 @@ def agreed_step(kept: KeptState, members: Iterable[Member], before: KeptStep | N
 def newest_on_disk(kept: KeptState, nodes: Sequence[Member], before: KeptStep | None = None) -> ResumePoint | None:
     """Return the newest step that all of these nodes find on the disk, as a point to resume from, if any.
 
-    With `before`, it is one that is older than this step.
-    A step of an earlier run has the round 0: it is older than all steps of this run.
+    With `before`, it is older than this step. A step of an earlier run has the round 0, and is older than all steps of
+    this run.
     """
     if not nodes:
         return None

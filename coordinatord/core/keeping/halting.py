@@ -48,7 +48,7 @@ class Halting:
     def record_promise(self, member: Member, holding: Holding | None) -> bool:
         """Record after which step the workers of a node pause; return whether it turns out that they cannot.
 
-        That is possible for a node that was not heard when the round was stopped. Then there is no step that all keep.
+        That may be so for a node that was not heard when the round was stopped. Then workers have no step in common.
         """
         if holding is not None and holding.halts_after is not None:
             self.promised.setdefault(member.node, holding.halts_after)

@@ -105,10 +105,10 @@ def renew_time(kept: KeptState, now: float) -> None:
 
 
 def last_holders(kept: KeptState) -> Collection[str]:
-    """Return the holders of a step that is not on the disk yet, if the holders that do not leave lack a shard of it.
+    """Return the holders of a step that is not on the disk yet, if those that do not leave lack a shard of it.
 
-    This applies between two rounds. Otherwise the step would be lost when nodes leave one by one while an older step is
-    being written, or after a failed write.
+    They stay, between two rounds. Otherwise nodes that leave one by one would lose the step while an older one is being
+    written, or after a failed write.
     """
     if kept.run.durable.state is not State.FORMING or kept.disk.every_s is None or not kept.index.all_heard:
         return ()
@@ -118,7 +118,7 @@ def last_holders(kept: KeptState) -> Collection[str]:
 def _last_steps(kept: KeptState) -> Iterator[KeptStep]:
     """Yield the step to write next, and an older one too if no round may resume from the first.
 
-    The first may be damaged, which shows only when it is written. Nodes that have only the older one stay until then.
+    The first may be damaged, which shows only when it is written. Until then, nodes that have only the older one stay.
     """
     at, done = step_to_write(kept), kept.disk.step
     if at is None:

@@ -46,8 +46,8 @@ def _record_round(kept: KeptState, member: Member, holding: Holding | None, *, p
 def _plan_copies(kept: KeptState) -> bool:
     """Plan the copies of the protected steps that have no plan; return whether there were any.
 
-    All copies of a candidate may exist already when it gets a new plan. Then it has to replace the protected step now:
-    nodes may have no place for a further step until then, so no later report would bring that about.
+    All copies of a candidate may exist already when it gets a new plan. Then it has to replace the protected step now.
+    No later report would bring that about, since nodes may have no place for another step before.
     """
     kept.copies.are_outdated, has_planned = False, False
     while unplanned := [at for at in kept.protection.steps or () if at not in kept.copies.plans]:

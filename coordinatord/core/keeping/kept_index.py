@@ -32,8 +32,8 @@ class StepHolders:
         self._digests: dict[int, int] = {}
         """The digest of each shard that several ranks have."""
         self.differ = differ
-        """Whether ranks that should have had the same shard had different ones. It is not known which is right, even
-        when one is gone."""
+        """Whether ranks that should have had the same shard had different ones. Which one is right is not known, even
+        when the other is gone."""
 
     @property
     def is_protected_twice(self) -> bool:

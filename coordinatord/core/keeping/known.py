@@ -27,7 +27,7 @@ class KeptState:
         self.disk = Persisting()
         self.protection = Protection(self.index, self.copies, self.disk, run.durable)
         self.plan: ResumePlan | None = None
-        """The sources of the parts that each node of the current round needs. None if it has to be made, or made anew:
+        """The sources of the parts that each node of the current round needs. None if it has to be made, also because
         parts are gone, or missing ones may have been found."""
         self.failed: dict[str, str] = {}
         """Why nodes of the current round could not fetch the state that their workers resume from, by node."""
@@ -61,8 +61,8 @@ class KeptState:
         next round redoes an unknown number of steps. Later rounds count from the steps that are known.
         """
         last, furthest = self.run.durable, self.run.furthest
-        untold = last.stepped or (last.resume is not None and last.resume.redone is None)
-        if furthest is None or (untold and self.run.furthest_here is None):
+        may_be_further = last.stepped or (last.resume is not None and last.resume.redone is None)
+        if furthest is None or (may_be_further and self.run.furthest_here is None):
             return None
         return max(0, furthest - step)
 

@@ -47,7 +47,7 @@ def step_to_write(kept: KeptState) -> KeptStep | None:
     index, whole, done = kept.index, kept.protection.whole, kept.disk.step
     if kept.run.durable.state is State.FORMING or kept.run.has_failed:
         at = index.newest_whole
-    else:  # a node that reported late that it has the step may overwrite it until it protects it
+    else:  # a holder that does not protect the step yet may overwrite it
         at = whole if whole is not None and index.is_protected_by_holders(whole) else None
     return None if at is None or at.round == 0 or (done is not None and at <= done) else at
 
@@ -96,7 +96,7 @@ def work_for(kept: KeptState, now: float, without: tuple[str, ...] = ()) -> Pers
 
 
 def work_instead(kept: KeptState, failed: PersistWork, now: float) -> PersistWork | None:
-    """Return an attempt to begin at once after a failed one, if nodes are about to leave and others have the step.
+    """Return an attempt of other nodes to begin at once after a failed one, if nodes are about to leave.
 
     Otherwise the next attempt comes after a pause, with all nodes: a disk that was full may have room by then.
     """
@@ -206,7 +206,7 @@ def writes(kept: KeptState, member: Member) -> bool:
 def is_unsure(kept: KeptState) -> bool:
     """Whether it is not known yet if nodes keep a step that the disk lacks.
 
-    A restarted coordinator knows it when each node is heard or lost, at the latest after the outage grace.
+    A restarted coordinator knows once each node is heard or lost, at the latest after the outage grace.
     """
     return kept.run.durable.has_had_rounds and not kept.index.all_heard
 
@@ -238,7 +238,7 @@ def _is_in_reach(kept: KeptState) -> bool:
 
 
 def holds_parts(kept: KeptState, member: Member) -> bool:
-    """Whether a departing node may have to write a part first; that is certain only when all workers have ended."""
+    """Whether a departing node may have to write a part first; only when all workers have ended is that certain."""
     holding = member.observed.kept
     ours = () if holding is None or member.observed.run != kept.run.id else holding.parts
     return _may_write(member) and any(part.big for part in ours)

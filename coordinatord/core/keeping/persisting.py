@@ -26,8 +26,8 @@ BACK_S = 1.0
 within a second."""
 
 STUCK_S = 60.0
-"""An attempt fails if no node has written a byte for so many seconds. A busy file server makes no progress for seconds,
-but workers have one place less to save in during an attempt."""
+"""An attempt fails if no node has written a byte for so many seconds. A busy file server makes no progress for seconds.
+But during an attempt, workers have one place less to save in."""
 
 
 class WriteState(StrEnum):
@@ -132,10 +132,10 @@ class FoundSteps:
         self.has_any = False
         """Whether any node has ever found a step on the disk, or one that it cannot use."""
         self.departed: tuple[str, tuple[PersistedStep, ...]] | None = None
-        """The last departed node that had found steps on the disk, and these steps, until another node finds one as
-        new. Without it, a round that is formed after that would begin from scratch."""
+        """The last departed node that had found steps on the disk, and these steps; None once another node finds one
+        that is no older. It keeps the next round from beginning anew although there is a step."""
         self.agreed: PersistedStep | None = None
-        """The newest step that a node has found in which ranks do not differ; None while none is known to differ."""
+        """The newest step that nodes have found in which ranks do not differ; None while no difference is known."""
 
     def record(self, node: str, found: tuple[PersistedStep, ...], unusable: str) -> None:
         """Record the steps that a node finds on the disk, newest first, and why it cannot use others."""
@@ -161,7 +161,7 @@ class Persisting:
         self.attempts = 0
         """The number of the last attempt."""
         self.aborted: tuple[int, ...] = ()
-        """The last attempts since a success that ended before a node was asked to commit the step."""
+        """The last attempts since a success that were over before a node was asked to commit the step."""
         self.every_s: float | None = None
         """The shortest interval of writes that a node asked for, in seconds; None if no node may write."""
         self.since = math.inf
@@ -207,7 +207,7 @@ class Persisting:
         self.step, self.since = at, now
         self.wanted, self.problem, self.failed_at = False, "", None
         self.aborted = ()  # the committer has deleted their files
-        self.retry_at, self.ends_at = -math.inf, None  # departing nodes may have a newer step, and get time for it
+        self.retry_at, self.ends_at = -math.inf, None  # departing nodes get the whole time again for a newer step
 
     def give_up(self, why: str, now: float, at: KeptStep | None = None, pause_s: float = RETRY_S) -> None:
         """Record that the attempt to write the step `at` has failed; the next one begins after a pause."""

@@ -3,7 +3,7 @@
 The newest whole step must not be overwritten before a newer one is safe on all nodes. A node does not know what others
 hold, so the coordinator names two steps: `whole`, and the `candidate` to replace it. Nodes protect both, and report
 that. Only when all parts of the candidate are protected does it replace the whole step, which may then be overwritten.
-With one name, a node could overwrite the new step while another one, which protects it already, drops the old step.
+If only one step was named, one node might already drop the old step while another still overwrote the new one.
 
 State that only one host has is copied to another host, and the copies are protected as well. The candidate waits for
 its copies, so the old step and its copies stay until the new step survives the loss of a host.
@@ -45,7 +45,7 @@ class Protection:
         self.candidate: KeptStep | None = None
         """A newer step that is whole, but not yet protected by all its holders."""
         self.newest_proposed = self.whole
-        """The highest step that was ever the candidate. A rejected one may be gone on some node, so it is not proposed
+        """The newest step that was ever the candidate. A rejected one may be gone on some node: it is not proposed
         again."""
         self.is_stopping = False
         """Whether the round is being stopped, so that nodes need a free place for its last step."""
@@ -157,7 +157,7 @@ def protected_before_restart(protection: Protection) -> KeptStep | None:
 def new_candidate(protection: Protection) -> KeptStep | None:
     """Return the newest whole step if there is no candidate, it was never one, and nodes have a place for it.
 
-    A step from which no round resumes is none: it would replace one that is of use.
+    A spoiled step does not count: it would replace one that is of use.
     """
     if protection.candidate is not None or (protection.whole is None and not protection.index.all_heard):
         return None

@@ -27,8 +27,8 @@ from coordinatord.protocol.messages import Goal
 def resume_point(kept: KeptState, nodes: Sequence[Member], before: KeptStep | None = None) -> ResumePoint | None:
     """Choose the step that a round of these nodes resumes from; None if it has to begin anew.
 
-    Memory is preferred where it is as new as the disk. With `before`, only a step that is older than this one, and that
-    stays while workers go on: a newer one that is made whole on the disk may delete the oldest one there.
+    Memory is preferred where it is as new as the disk. With `before`, the step is older than this one, and is not
+    overwritten or deleted while workers go on. The oldest one on the disk may be, when a newer one becomes whole there.
     """
     if not nodes or not all(member.keeper is not None for member in nodes):
         return None
@@ -39,7 +39,7 @@ def resume_point(kept: KeptState, nodes: Sequence[Member], before: KeptStep | No
 
 
 def differing_step(kept: KeptState, point: ResumePoint | None) -> KeptStep | None:
-    """Return the newest step of which ranks have different states, so it is not used; None if `point` is newer."""
+    """Return the newest step of which ranks have different states; None if there is none, or `point` is newer."""
     at = next((at for at in kept.index.steps() if kept.index.differs(at)), None)
     return None if at is None or (point is not None and point.at > at) else at
 
@@ -89,7 +89,7 @@ def _point_in_memory(kept: KeptState, nodes: Sequence[Member], before: KeptStep 
         point = _point(kept, at) if may_be_chosen(kept, at) else None
         if point is None:
             continue
-        # Checking 10,000 nodes takes long: the first and the last stand for all. Another that cannot resume reports it.
+        # To check 10,000 nodes would take long. The first and the last stand for all; another one reports its failure.
         plan, first, last = _make_plan(kept, point), nodes[0], world_size - nodes[-1].offer.workers
         ends = ((first, range(first.offer.workers)), (nodes[-1], range(last, world_size)))
         if all(plan.sources(member.node, ranks, world_size) is not None for member, ranks in ends):
@@ -98,10 +98,7 @@ def _point_in_memory(kept: KeptState, nodes: Sequence[Member], before: KeptStep 
 
 
 def may_be_chosen(kept: KeptState, at: KeptStep) -> bool:
-    """Whether a step may be resumed from: ranks agree on it, and no round has failed to resume from it or an older one.
-
-    A step that was made in that round or later may be chosen.
-    """
+    """Whether a step may be resumed from: ranks agree on it, and it is not spoiled."""
     return not kept.index.differs(at) and not kept.run.durable.has_spoiled(at)
 
 

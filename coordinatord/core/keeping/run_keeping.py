@@ -25,14 +25,14 @@ class RunKeeping(KeptState, KeepingWing):
     # Inputs
 
     def report(self, member: Member, now: float) -> bool:
-        """Record a node's report; return whether it is known from now on if all ranks have the same state."""
+        """Record a node's report; return whether it settles whether all ranks have the same state."""
         alike = self.first_states.alike
         holdings.record_report(self, member, now)
         return self.first_states.alike is not alike
 
     @property
     def awaits_report(self) -> bool:
-        """Whether copies have to be planned anew, which the next report does."""
+        """Whether copies have to be planned anew, which `report` does."""
         return self.copies.are_outdated and self.run.durable.state is State.RUNNING
 
     def remove(self, member: Member) -> None:
@@ -79,7 +79,7 @@ class RunKeeping(KeptState, KeepingWing):
     def _begin_stop(self, record: RoundStopped) -> None:
         """Make room for the last step, and begin to choose it.
 
-        An older step that is being written to the disk is dropped if it takes the last place: a newer one comes next.
+        An older step that is being written to the disk is dropped if the last step would have no place.
         """
         takes_last_place = self.disk.pinned is not None and len(self.protection.steps or ()) >= PROTECTED_MAX
         if record.planned and takes_last_place:
@@ -88,7 +88,7 @@ class RunKeeping(KeptState, KeepingWing):
         self.halting.begin(self.run)
 
     def after_restart(self) -> None:
-        """Go on after a coordinator restart: a write may be overdue, and nodes repeat their promises."""
+        """Go on after a restart of the coordinator: a write may be overdue, and nodes repeat their promises."""
         self.disk.since = -math.inf
         if self.run.durable.state is State.STOPPING:
             self.halting.begin(self.run)
@@ -144,7 +144,7 @@ class RunKeeping(KeptState, KeepingWing):
         return Wait(persistence.ends_by(self), "what is kept is written to the disk first", last_step)
 
     def before_end(self, now: float) -> str:
-        """Say that nodes are heard or a step is written before the run ends; empty if neither is."""
+        """Say that nodes are heard or a step is written before the run ends; empty if neither has to be."""
         if persistence.is_unsure(self):
             return "its nodes are heard first, since the coordinator was started again, then "
         writes_at = persistence.may_write_at(self)
@@ -173,7 +173,7 @@ class RunKeeping(KeptState, KeepingWing):
     def end_round(self, now: float) -> Iterable[Member]:
         """Have the last step of a planned end written to the disk, at once if nodes are about to leave."""
         over_at = table.write_over(self)
-        if over_at is not None and over_at <= now:  # not checked while workers ended
+        if over_at is not None and over_at <= now:  # the row was not checked while workers ended
             table.end_write(self, now)
         self.disk.wanted |= self.run.durable.planned
         goes = self.run.leaving or self.run.durable.stop_asked

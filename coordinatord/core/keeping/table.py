@@ -46,8 +46,8 @@ def write_due(kept: KeptState) -> float | None:
 def last_step_due(kept: KeptState) -> float | None:
     """Nodes are about to go between two rounds, and keep a newer step than the disk has.
 
-    An older one was still being written as the round ended, or the run is stopped only now. Nodes that wait for others
-    leave when their time is over, and their memory goes with them.
+    An older one was still being written when the round ended, or the run is stopped only now. Nodes that wait for
+    others leave when their time is over, and what they keep is gone then.
     """
     at, run = persistence.may_write_at(kept), kept.run
     if at is None or run.is_ending:
@@ -100,9 +100,8 @@ def begin_write(kept: KeptState, now: float) -> Iterable[Member]:
     return kept.run.members.values()
 
 
-def commit_write(kept: KeptState, now: float) -> Iterable[Member]:
+def commit_write(kept: KeptState, _: float) -> Iterable[Member]:
     """Have one node make the step whole, now that all have written their parts; memory need not keep it any more."""
-    del now
     kept.disk.commit()
     work = kept.disk.work
     return [] if work is None else [kept.run.members[work.committer]]
@@ -123,9 +122,8 @@ def end_write(kept: KeptState, now: float) -> Iterable[Member]:
     return kept.run.members.values()
 
 
-def name_step(kept: KeptState, now: float) -> Iterable[Member]:
+def name_step(kept: KeptState, _: float) -> Iterable[Member]:
     """Send all nodes the step that workers keep before they end."""
-    del now
     kept.halting.step = kept.halting.furthest_promised(kept.run)
     return kept.run.members.values()
 

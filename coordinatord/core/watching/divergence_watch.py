@@ -1,4 +1,4 @@
-"""Compares the states that ranks of one round should have alike, by the digests that their nodes report."""
+"""Compares the states of ranks that should be the same, by the digests that the nodes of a round report."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Divergence(Struct, frozen=True):
     agreed: int | None
     """The last step of the round of which all ranks had the right state; None if none is known."""
     ranks: tuple[int, ...]
-    """The ranks that differ from most of the others, else all that should have had the same state."""
+    """The ranks that differ from most of the others; if there is no majority, all that should be the same."""
     others: int
     """How many ranks those in `ranks` differ from; 0 if nobody can say which are wrong."""
 

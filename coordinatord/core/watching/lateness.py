@@ -47,7 +47,7 @@ class Offset(Struct, frozen=True):
     """When the node answered."""
 
     def error_at(self, now: float) -> float:
-        """Return how far the offset may be wrong by now."""
+        """Return how far the offset may be wrong at `now`."""
         return self.error_s + DRIFT * (now - self.at)
 
 
@@ -106,7 +106,7 @@ class Lateness(Struct, frozen=True):
     step_s: float | None
     """How long a step takes; None if no worker reports steps. Then each `late_s` is per collective."""
     laggard: Laggard | None
-    """The worker or node that delays the others; None if there is none, or chance or the clocks may explain it."""
+    """The worker or node that delays the others; None if there is none, or if it may be due to chance or the clocks."""
 
     @property
     def factor(self) -> float:

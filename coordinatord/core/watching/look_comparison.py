@@ -1,7 +1,7 @@
 """Compares two looks at the workers of a round, to tell a hang from slow work.
 
-One look may meet any training between two of its collectives. So a worker is blamed only if no worker has made progress
-from one look to the next, and every worker was seen in both.
+One look may meet any training between two of its collectives. So a worker is a culprit only if no worker has made
+progress from one look to the next, and every worker was seen in both.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ UNASKED = "a node cannot be asked where its workers stand"
 def why_unseen(look: Sequence[SeenWorker]) -> str:
     """Return why a look cannot be judged, since one worker was not seen; empty if it can.
 
-    That worker may be training: its script may not import workerlib, or its node not answer. A worker in a debugger is
-    not restarted either: a person examines it.
+    That worker may be training: its script does not import workerlib, or its node does not answer. A worker in a
+    debugger is not restarted either, since a person examines it.
     """
     for worker in look:
         if worker.now is None:
@@ -72,9 +72,9 @@ def compare(first: Sequence[SeenWorker], second: Sequence[SeenWorker]) -> HangVe
 
 
 def may_be_slow(verdict: HangVerdict, look: Sequence[SeenWorker]) -> bool:
-    """Whether the verdict on one look may be wrong, since work is only slow: a second look shows whether data moves.
+    """Whether the verdict on one look may be wrong, since work may only be slow: a second look tells.
 
-    So it is if all workers wait in collectives, which need the network, or if one waits for something outside the job.
+    It may if all workers wait in collectives, which need the network, or if one waits for something outside the job.
     """
     return verdict.kind in {HangKind.NETWORK, HangKind.MISMATCHED} or awaits_outside(verdict, look)
 

@@ -67,7 +67,7 @@ class RunWatch(WatchingWing):
         self.notice, self._is_recorded, self.remark = "", False, ""
 
     def next_at(self) -> float | None:
-        """Return when to begin the next look, or to drop a pending one; None if no look is needed.
+        """Return when to begin the next look, or to drop one without answers; None if no look is needed.
 
         Looks begin when training has stalled. Before the first step, they begin if `--hang-timeout` limits the time to
         it, or if workers report no steps and are at rest. None begins while a node is disconnected, or while workers
@@ -81,7 +81,7 @@ class RunWatch(WatchingWing):
         if run.spec.hang_timeout_s == 0 or run.spec.launcher is Launcher.TORCHRUN:
             return None
         if any(member.session.id is None for member in run.roll.inside):
-            return None  # the node comes back, or is lost
+            return None  # until the node comes back or is lost
         first_at = run.durable.entered_at + _looks_apart_s(run) if _is_timed_without_steps(run) else None
         return max((at for at in (self._hang.due_at, _section_end(run), first_at) if at is not None), default=NOW)
 
@@ -164,8 +164,8 @@ class RunWatch(WatchingWing):
     def _is_hung(self) -> bool:
         """Whether the round hangs: workers wait for one that will not come, or for longer than `--hang-timeout` allows.
 
-        A worker that waits for something outside the job has some minutes. Looks begin `--hang-timeout` after a step;
-        before the first, a worker may compute for any time.
+        A worker that waits for something outside the job gets some minutes. With `--hang-timeout`, looks begin when it
+        has passed since a step; before the first step, a worker may compute for any time.
         """
         verdict = self._hang.verdict
         is_timed_out = bool(self._run.spec.hang_timeout_s) and self._run.durable.stepped
@@ -247,8 +247,8 @@ def _looks_apart_s(run: Run) -> float:
 def _are_heard_since(run: Run, at: float) -> bool:
     """Whether all nodes of the round have been heard since `at`, when the first of two looks was answered.
 
-    A worker that stands still may be in a section. Only heartbeats show sections, and a heartbeat from
-    before the first look may be older than the section.
+    A worker that stands still may be in a section. Only heartbeats show sections, and one from before the first look
+    may be older than the section.
     """
     return all(member.lease.heard_at > at for member in run.roll.inside)
 
