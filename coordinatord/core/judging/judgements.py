@@ -47,7 +47,7 @@ FAULT_OF = {
     Cause.DIVERGENCE: Fault.DIVERGENCE,
 }
 """The faults by their causes. An error of the script, a lack of memory, and what somebody outside the job does to a
-worker are no fault of a host. Nor is a broken connection, since either end may have failed."""
+worker are no fault of a host. A broken connection is none either, since each end may have failed."""
 
 
 def judge(run: Run, report: Report | None, cluster: DurableCluster, now: float) -> Iterator[HostJudged]:

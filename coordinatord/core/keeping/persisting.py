@@ -26,8 +26,8 @@ BACK_S = 1.0
 within a second."""
 
 STUCK_S = 60.0
-"""An attempt fails if no node has written a byte for so many seconds. A busy file server makes no progress for seconds.
-But during an attempt, workers have one place less to save in."""
+"""An attempt fails if no node has written a byte for so many seconds. A busy file server makes no progress for seconds,
+but workers have one place less to save in during an attempt."""
 
 
 class WriteState(StrEnum):
