@@ -16,6 +16,9 @@ from coordinatord.protocol.kept_state import WANTED_MAX, KeptParts, KeptStep, Wa
 Held = Mapping[str, Collection[KeptParts]]
 """The parts of one step, by the node that holds them."""
 
+TAKES_MAX = 8
+"""The most nodes whose copies one node takes: each costs memory for two steps of that node's state."""
+
 
 @dataclass(slots=True)
 class CopyPlan:
@@ -93,10 +96,6 @@ def plan_copies(held: Held, domains: Mapping[str, str], buddy_of: Mapping[str, s
 
 def _has(parts: Iterable[KeptParts], rank: int) -> bool:
     return any(part.holds(rank) for part in parts)
-
-
-TAKES_MAX = 8
-"""The most nodes whose copies one node takes: each costs memory for two steps of that node's state."""
 
 
 def buddies(nodes: Mapping[str, str], spares: Mapping[str, str]) -> dict[str, str]:

@@ -47,7 +47,8 @@ def newest_of_run(kept: KeptState) -> KeptStep | None:
 def agreed_step(kept: KeptState, members: Iterable[Member], before: KeptStep | None = None) -> PersistedStep | None:
     """Return the newest step on the disk in which ranks do not differ, as far as nodes find it, or have found it.
 
-    Unless it is older than the step `before`, a step of the present round counts once a digest has confirmed it.
+    Only steps older than `before` count: by default those of earlier rounds, and those of the present round that a
+    digest has confirmed. Steps before the first doubted one always count.
     """
     run, agreed, known = kept.run, kept.run.watching.agreed, kept.disk.found.agreed
     end = before or KeptStep(run.durable.round, 0 if agreed is None else agreed + 1)

@@ -268,7 +268,7 @@ def test_a_run_that_lost_all_its_nodes_waits_for_them_anew() -> None:
     first.tick_until(3.0)
     assert not first.run.members
     second = first.next_life()
-    gone_s = second.coordinator.policy.outage_grace_s + second.run.durable.slowest_s
+    gone_s = second.coordinator.policy.outage_grace_s + second.run.durable.stop_timeout_s
     assert second.tick_until(second.now + gone_s - 1.0) == []
     assert [type(record) for record in second.tick_until(second.now + 2.0)] == [RunEnded]
 

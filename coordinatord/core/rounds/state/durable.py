@@ -114,9 +114,9 @@ class EarlierRun(Struct, frozen=True):
     ended_at: float
     exit_code: int
     spoiled: tuple[SpoiledStep, ...] = ()
-    """What it leaves on the disk that no later run resumes from."""
+    """Its steps on the disk that no later run resumes from."""
     doubted: KeptStep | None = None
-    """The first step that it leaves there in which ranks may differ; None after a success."""
+    """The first of its steps in which ranks may differ; None after a success."""
 
 
 @dataclass(slots=True)
@@ -165,7 +165,7 @@ class DurableRun:
     """When the current or last round was formed."""
     formed_reason: str = ""
     """Why the current round was formed."""
-    slowest_s: float = 0.0
+    stop_timeout_s: float = 0.0
     """The longest stop timeout of the round's nodes, in seconds."""
     resume: ResumePoint | None = None
     """The step that the workers of the current or last round resume from; None if they resume from none."""
@@ -240,8 +240,8 @@ class DurableRun:
     @property
     def has_doubts(self) -> bool:
         """Whether steps are known in which ranks differ, or may differ."""
-        left = self.doubted if self.doubted is not None or not self.earlier else self.earlier[0].doubted
-        return left is not None or any(step.on_disk for step in self.spoiled)
+        last = self.earlier[0].doubted if self.earlier else None
+        return self.doubted is not None or last is not None or any(step.on_disk for step in self.spoiled)
 
     def nodes_of(self, ranks: Collection[int]) -> list[Ranks]:
         """Return the nodes of the current or last round that have any of these ranks, by group rank."""

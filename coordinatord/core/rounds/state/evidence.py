@@ -32,10 +32,10 @@ class Evidence:
         """Drop the evidence on the round before."""
         self.failures, self.lost_at = {}, None
 
-    def begin_stop(self, durable: DurableRun, slowest_s: float, policy: Policy, at: float) -> None:
-        """Begin the stop of a round whose workers have up to `slowest_s` seconds to end."""
+    def begin_stop(self, durable: DurableRun, stop_timeout_s: float, policy: Policy, at: float) -> None:
+        """Begin the stop of a round whose workers have up to `stop_timeout_s` seconds to end."""
         self.consequences_from = at if durable.first_failure is None else None
-        self.stop_overdue_at = at + slowest_s + policy.stop_limit_s
+        self.stop_overdue_at = at + stop_timeout_s + policy.stop_limit_s
 
     def after_restart(self, durable: DurableRun) -> None:
         """Go on after a restart of the coordinator.

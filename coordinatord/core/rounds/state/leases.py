@@ -10,12 +10,6 @@ from coordinatord.core.rounds.values.deadline_heap import DeadlineHeap
 from coordinatord.core.rounds.values.records import NodeLost, Record
 
 
-def _lease_s(run: Run, member: Member, heartbeat_s: float) -> float:
-    """Return the lease of a member: at least the last one it was granted, since it still keeps to that heartbeat."""
-    granted = 0.0 if member.session.sent is None else member.session.sent.lease_s
-    return max(granted, member.lease.length_s(run.policy, heartbeat_s))
-
-
 class Leases(DeadlineHeap[tuple[str, str]]):
     """Lease deadlines of the members, keyed by (run id, node). A member whose lease is over has none."""
 
@@ -57,3 +51,9 @@ class Leases(DeadlineHeap[tuple[str, str]]):
                 connected = member.session.id is not None
                 chance_s = _lease_s(run, member, heartbeat_s) if connected else run.policy.reconnect_grace_s
                 self.set((run.id, member.node), max(moved - degraded_s, now + chance_s))
+
+
+def _lease_s(run: Run, member: Member, heartbeat_s: float) -> float:
+    """Return the lease of a member: at least the last one it was granted, since it still keeps to that heartbeat."""
+    granted = 0.0 if member.session.sent is None else member.session.sent.lease_s
+    return max(granted, member.lease.length_s(run.policy, heartbeat_s))

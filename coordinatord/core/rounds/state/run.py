@@ -129,8 +129,8 @@ class Run:
 
     def begin_stop(self, at: float) -> None:
         """Begin the stop that was recorded at `at`."""
-        slowest_s = max((member.offer.stop_timeout_s for member in self.roll.inside), default=0.0)
-        self.evidence.begin_stop(self.durable, slowest_s, self.policy, at)
+        stop_timeout_s = max((member.offer.stop_timeout_s for member in self.roll.inside), default=0.0)
+        self.evidence.begin_stop(self.durable, stop_timeout_s, self.policy, at)
 
     def end(self) -> None:
         """Drop the live state that only another round would need, since a thousand ended runs are kept."""
@@ -293,7 +293,7 @@ class Run:
     @property
     def workers_gone_s(self) -> float:
         """How many seconds a node that is cut off may still have workers: it stops them after the outage grace."""
-        return self.policy.outage_grace_s + self.durable.slowest_s
+        return self.policy.outage_grace_s + self.durable.stop_timeout_s
 
     @property
     def revision(self) -> int:

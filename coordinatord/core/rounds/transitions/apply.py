@@ -184,7 +184,7 @@ def _round_formed(run: DurableRun, record: records.RoundFormed, at: float) -> No
             max_restarts=run.spec.max_restarts,
         )
     run.order = {ranks.node: ranks for ranks in record.nodes}
-    run.slowest_s = max((member.offer.stop_timeout_s for member in members), default=0.0)
+    run.stop_timeout_s = max((member.offer.stop_timeout_s for member in members), default=0.0)
     run.formed_reason, run.resume = record.reason, record.resume
     run.spoiled, run.doubted = record.spoiled, record.doubted
     _begin_round(run, record, at)
@@ -305,7 +305,7 @@ def _drop_rounds(run: DurableRun) -> None:
     run.last_left, run.emptied_at, run.succeeded = False, None, set()
     run.stepped = run.step_overdue = run.repeats_steps = run.silent = run.planned = False
     run.formed_reason = run.superseded_reason = run.last_end_reason = ""
-    run.stop_reason, run.first_failure, run.slowest_s = records.Reason("", ""), None, 0.0
+    run.stop_reason, run.first_failure, run.stop_timeout_s = records.Reason("", ""), None, 0.0
     run.stop_asked, run.reports_steps, run.resume, run.divergence = "", False, None, None
     if not any(True for _ in run.rounds):
         run.round = 0  # nodes remembered this number from an earlier run

@@ -98,8 +98,8 @@ class Registry:
         They need the time in which workers end, and then a step is written. Nodes that train go on without it.
         """
         if ending := self.ending:
-            slowest_s = max(member.offer.stop_timeout_s for run in ending for member in run.members.values())
-            return asked_at + slowest_s + END_S
+            stop_timeout_s = max(member.offer.stop_timeout_s for run in ending for member in run.members.values())
+            return asked_at + stop_timeout_s + END_S
         writes = any(run.roll.connected and run.keeping.has_disk for run in self.live.values())
         return asked_at + SIGNALS_APART_S if writes else asked_at
 

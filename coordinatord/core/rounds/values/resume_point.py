@@ -14,6 +14,9 @@ from coordinatord.protocol.schema import Strict
 HOLDERS_NAMED = 8
 """The most holders of a step that are named; the others are counted."""
 
+SPOILED_MAX = 8
+"""The most spoiled steps that are on record of a run. Of more, two old ones become one, which covers both."""
+
 
 class ResumePoint(AtShardedStep, frozen=True):
     """The step that a round resumes from."""
@@ -30,10 +33,6 @@ class ResumePoint(AtShardedStep, frozen=True):
     def made_as(self, run: str) -> tuple[KeptStep, str]:
         """Return the step under the round that made it, and the id of that round's run; `run` is the present run."""
         return (self.at, run) if self.disk is None else (KeptStep(self.disk.round, self.step), self.disk.run)
-
-
-SPOILED_MAX = 8
-"""The most spoiled steps that are on record of a run. Of more, two old ones become one, which covers both."""
 
 
 class SpoiledStep(Strict, frozen=True):

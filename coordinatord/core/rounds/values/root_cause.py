@@ -61,23 +61,6 @@ class WorkerFailure(Struct, frozen=True):
         return f"rank {failure.rank} on node {self.node} failed: {problem}"
 
 
-_FRAME = re.compile(r'\s*File "[^"]+", line \d+')
-"""A frame of a Python traceback, without the function."""
-
-
-def is_same(failure: Failure, previous: Failure) -> bool:
-    """Whether two rounds had the same error; numbers in it, such as process ids, may differ."""
-    texts = [each.error or each.message for each in (failure, previous)]
-    return failure.exit_code == previous.exit_code and (texts[0] == texts[1] or is_same_error(*texts))
-
-
-def is_same_place(failure: Failure, previous: Failure) -> bool:
-    """Whether two errors have the same traceback: the same lines of the same files called each other."""
-    frames = [[_FRAME.match(line) for line in each.last_lines] for each in (failure, previous)]
-    places = [[frame[0] for frame in each if frame] for each in frames]
-    return bool(places[0]) and places[0] == places[1]
-
-
 class LostNode(Struct, frozen=True):
     """A node of the round that was lost."""
 
@@ -150,3 +133,20 @@ def _consequence(failures: Collection[WorkerFailure]) -> str:
     nodes = "node" if len(failures) == 1 else "nodes"
     did = "left the round" if all(failure.failure.left for failure in failures) else "failed"
     return f"; workers on {len(failures)} other {nodes} {did} in consequence"
+
+
+_FRAME = re.compile(r'\s*File "[^"]+", line \d+')
+"""A frame of a Python traceback, without the function."""
+
+
+def is_same(failure: Failure, previous: Failure) -> bool:
+    """Whether two rounds had the same error; numbers in it, such as process ids, may differ."""
+    texts = [each.error or each.message for each in (failure, previous)]
+    return failure.exit_code == previous.exit_code and (texts[0] == texts[1] or is_same_error(*texts))
+
+
+def is_same_place(failure: Failure, previous: Failure) -> bool:
+    """Whether two errors have the same traceback: the same lines of the same files called each other."""
+    frames = [[_FRAME.match(line) for line in each.last_lines] for each in (failure, previous)]
+    places = [[frame[0] for frame in each if frame] for each in frames]
+    return bool(places[0]) and places[0] == places[1]

@@ -16,6 +16,35 @@ from msgspec import Struct
 
 from coordinatord.protocol.messages import Observed, Section
 
+WINDOW_S = 30.0
+"""The pace is the mean over so many seconds: one slow step, or a checkpoint, does not make it jump, and a stall is
+clear after half of them."""
+
+STALL_S_MIN = 10.0
+"""The least patience (see `patience_s`) in seconds, however short the steps are: hosts have hiccups."""
+
+STALL_STEPS = 10
+"""The patience as a multiple of the slowest recent step: validation and checkpoints make gaps, too."""
+
+STALL_GAPS = 2
+"""The patience as a multiple of an earlier stall that ended: after one evaluation, another is expected. With
+`STALL_STEPS` instead, a hang after an evaluation of ten minutes would show only after an hour and a half."""
+
+STALL_S_UNKNOWN = 300.0
+"""The least patience in seconds while no step was timed, as after a restart of the coordinator: a step of a large model
+may take a minute."""
+
+LATELY_S = 3_600.0
+"""The seconds of one window of recent steps; the slowest step of the last two windows counts."""
+
+STEP_APART_S = 0.5
+"""The least seconds between two steps: reports that are closer may be of the same step, over a network whose delay has
+changed."""
+
+SPACING_S = 1.0
+"""The least seconds between two samples: closer ones would show the network's delays rather than the job's pace. So
+there are at most 32 samples."""
+
 
 class OpenSection(Struct, frozen=True):
     """A section that the workers of a node are in."""
@@ -50,36 +79,6 @@ class Sections:
     def longest(self) -> OpenSection | None:
         """The open section that ends last; None if there is none."""
         return max(self._open.values(), key=lambda section: section.ends_at) if self._open else None
-
-
-WINDOW_S = 30.0
-"""The pace is the mean over so many seconds: one slow step, or a checkpoint, does not make it jump, and a stall is
-clear after half of them."""
-
-STALL_S_MIN = 10.0
-"""The least patience (see `patience_s`) in seconds, however short the steps are: hosts have hiccups."""
-
-STALL_STEPS = 10
-"""The patience as a multiple of the slowest recent step: validation and checkpoints make gaps, too."""
-
-STALL_GAPS = 2
-"""The patience as a multiple of an earlier stall that ended: after one evaluation, another is expected. With
-`STALL_STEPS` instead, a hang after an evaluation of ten minutes would show only after an hour and a half."""
-
-STALL_S_UNKNOWN = 300.0
-"""The least patience in seconds while no step was timed, as after a restart of the coordinator: a step of a large model
-may take a minute."""
-
-LATELY_S = 3_600.0
-"""The seconds of one window of recent steps; the slowest step of the last two windows counts."""
-
-STEP_APART_S = 0.5
-"""The least seconds between two steps: reports that are closer may be of the same step, over a network whose delay has
-changed."""
-
-SPACING_S = 1.0
-"""The least seconds between two samples: closer ones would show the network's delays rather than the job's pace. So
-there are at most 32 samples."""
 
 
 class TrainingProgress:
