@@ -167,6 +167,7 @@ def planned_world(seed: int, *, loud: bool = False, digested: bool = False) -> W
         max_restarts=9,
         keeps=chance.choice(list(Keeps)),
         copies=chance.random() < 0.3,
+        persist_every_s=600 if seed % 2 else None,  # so what nodes keep is not on the disk before they leave
         only_planned=True,
         workers=workers,
     )

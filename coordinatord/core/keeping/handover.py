@@ -80,9 +80,8 @@ def hold_back(kept: KeptState, members: Sequence[Member], now: float) -> Collect
     """
     holders, held, free = last_holders(kept), set[str](), set[str]()
     for member in members:
-        is_needed = _has_to_stay(kept, member, free)
-        if is_needed or member.node in holders or writes(kept, member):
-            kept.stays_until[member.node] = now + HAND_OVER_S if is_needed else -math.inf
+        if _has_to_stay(kept, member, free) or member.node in holders or writes(kept, member):
+            kept.stays_until[member.node] = now + HAND_OVER_S  # counts while others need it, be it only later
             held.add(member.node)
         else:
             free.add(member.node)
@@ -100,8 +99,7 @@ def _has_to_stay(kept: KeptState, member: Member, gone: Collection[str]) -> bool
 def renew_time(kept: KeptState, now: float) -> None:
     """Restart the time of nodes that hand over their state: the round could not fetch it until now."""
     for member in kept.run.roll.in_state(MemberState.HANDING_OVER):
-        if is_needed_by_others(kept, member):
-            kept.stays_until[member.node] = now + HAND_OVER_S
+        kept.stays_until[member.node] = now + HAND_OVER_S
 
 
 def last_holders(kept: KeptState) -> Collection[str]:

@@ -35,7 +35,7 @@ class KeptState:
         self.halting = Halting()
         self.checkpoints = CheckpointWatch()
         self.stays_until: dict[str, float] = {}
-        """The time until which each departing node may stay to hand over its state; in the past if none needs it."""
+        """The time until which each departing node may stay to hand over its state."""
 
     def record_parts(self, node: str, parts: Parts) -> bool:
         """Record the parts that a node keeps; return whether they have changed, or are its first report."""

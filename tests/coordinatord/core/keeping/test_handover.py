@@ -176,6 +176,14 @@ def test_of_two_that_stayed_since_not_all_were_heard_one_stays_until_others_have
     assert sorted(goal(stage, node) for node in ("n2", "n3")) == [Goal.EXIT, Goal.WAIT]
 
 
+def test_of_two_that_stayed_for_the_disk_one_stays_until_others_have_it() -> None:
+    stage = at_step_12(shards=1, nodes=("n1", "n2"), options="min=2 max=2 keeps=yes+600s", spares=("n3", "n4"))
+    stage.play("leave n1 n2", "stopped n1 n2", "write n1 failed why=full", "write n2 failed why=full", "running n3 n4")
+    assert [goal(stage, node) for node in ("n1", "n2", "n3", "n4")] == [Goal.EXIT, Goal.WAIT, Goal.RUN, Goal.RUN]
+    stage.play("fetch n3 ready", "fetch n4 ready")
+    assert goal(stage, "n2") is Goal.EXIT
+
+
 def test_a_round_waits_until_it_is_heard_if_the_coordinator_is_started_again_meanwhile() -> None:
     stage = at_step_12(shards=3, options="min=3 max=3 keeps=yes")
     stage.play(
