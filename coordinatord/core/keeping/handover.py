@@ -92,7 +92,7 @@ def _has_to_stay(kept: KeptState, member: Member, gone: Collection[str]) -> bool
     if not any(_big_parts(kept, member)) or _is_handed_over(kept):
         return False
     if not kept.index.all_heard:
-        return not all(peer.leaves for peer in kept.run.members.values())
+        return kept.disk.every_s is not None or not all(peer.leaves for peer in kept.run.members.values())
     return is_needed_by_others(kept, member, gone)
 
 

@@ -206,6 +206,14 @@ def may_end(stage: Stage, asked_at: float) -> bool:
     return stage.coordinator.registry.may_end_at(asked_at) <= stage.now
 
 
+def test_a_drained_node_that_a_restarted_coordinator_hears_first_waits_until_the_last_step_is_on_the_disk() -> None:
+    stage = ending(shards=1)
+    stage.play(*(f"ask drain {node}" for node in NODES), "die 1s", "reconnect n1")
+    assert desired_of(stage, "n1").goal is Goal.WAIT
+    stage.play("reconnect n2", "reconnect n3")
+    assert writers(stage) == {"n1": 100, "n2": 100, "n3": 100}
+
+
 def test_a_coordinator_that_is_asked_to_end_stays_until_the_last_step_is_on_the_disk() -> None:
     stage = ending(shards=3)
     assert not may_end(stage, stage.now)
