@@ -53,13 +53,13 @@ def agreed_step(kept: KeptState, members: Iterable[Member], before: KeptStep | N
     run, agreed, known = kept.run, kept.run.watching.agreed, kept.disk.found.agreed
     end = before or KeptStep(run.durable.round, 0 if agreed is None else agreed + 1)
     end = max(end, run.durable.doubted or end)
+    found = [step for member in members for step in found_by(kept, member)]
     right = (
         step
-        for member in members
-        for step in found_by(kept, member)
+        for step in (*found, *(() if known is None else (known,)))
         if not run.durable.doubts(step.at, step.run) and (step.run != run.id or step.at < end)
     )
-    return max((*right, *(() if known is None else (known,))), key=lambda step: step.serial, default=None)
+    return max(right, key=lambda step: step.serial, default=None)
 
 
 def newest_on_disk(kept: KeptState, nodes: Sequence[Member], before: KeptStep | None = None) -> ResumePoint | None:

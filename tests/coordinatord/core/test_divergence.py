@@ -111,6 +111,16 @@ def test_the_last_step_at_which_all_were_alike_stays_on_the_disk_until_they_are_
     assert writes(job, "2:51") == (3,)
 
 
+def test_a_step_that_proves_wrong_in_memory_takes_no_place_of_a_right_one_on_the_disk() -> None:
+    job = Job("workers=2 keeps=1s divergence=restart restarts=9")
+    job.play(*ON_DISK, *ALIKE, *APART, "stopped n1 n2", "advance 9s", *both("fetch NODE ready"), "running n1 n2")
+    assert writes(job, "2:48") == (1,)
+    job.play(*both("step NODE 49"), *both("digest NODE 49 4 4"), *both("keep NODE 2:48:5"), "keep n2 2:48:6")
+    next_round(job)
+    job.play(*both("step NODE 50"))
+    assert writes(job, "3:60") == (1,)
+
+
 @pytest.mark.parametrize("ends", ["leave", "succeed"])
 def test_the_next_run_doubts_the_steps_of_one_that_has_not_ended_well(ends: str) -> None:
     job = Job("workers=2 keeps=600s divergence=report")
