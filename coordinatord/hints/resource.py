@@ -98,6 +98,12 @@ LIMITS = (
         r"No space left on device|Disk quota exceeded",
     ),
     HintRule(
+        "file not written",
+        Cause.DISK,
+        "a file could not be written whole: most often a file system of {host} is full (`df -h`)",
+        r"inline_container.*unexpected pos|PytorchStreamWriter failed writing|OSError: \d+ requested and \d+ written",
+    ),
+    HintRule(
         "file system fails",
         Cause.DISK,
         "a disk of {host} fails, or a network file system was away: `dmesg` there says more. If it is back, the next "

@@ -181,6 +181,13 @@ LAUNCHING = [
 
 LIMITS = [
     Sample("disk full", raised("OSError: [Errno 28] No space left on device: '/checkpoints/step_100.pt'")),
+    Sample(
+        "file not written", raised("RuntimeError: [enforce fail at inline_container.cc:672] . unexpected pos 64 vs 16")
+    ),
+    Sample(
+        "file not written", raised("RuntimeError: PytorchStreamWriter failed writing file data/3: file write failed")
+    ),
+    Sample("file not written", raised("OSError: 2097152 requested and 1044464 written")),
     Sample("file system fails", raised("OSError: [Errno 5] Input/output error: '/data/shard-00017'")),
     Sample("file system fails", raised("OSError: [Errno 116] Stale file handle")),
     Sample("file system fails", raised("OSError: [Errno 107] Transport endpoint is not connected: '/bucket/train'")),
