@@ -107,7 +107,7 @@ def cause_of(failure: Failure) -> Cause:
     if not OF_THE_NODE.keys().isdisjoint(failure.xids):
         return Cause.DEVICE
     if failure.hang is not None:
-        return Cause.HANG
+        return Cause.SIGNAL if _hang_advice(failure.hang, failure) is _STOPPED else Cause.HANG
     if failure.diverged:
         return Cause.DIVERGENCE
     if failure.final:
