@@ -40,9 +40,10 @@ def test_one_without_room_for_the_history_says_so_and_leads_once_there_is_room(
         wait_until("another try", lambda: sum(said.search(line) is not None for line in program.lines) >= 2)
         health = ("curl", "--silent", f"http://127.0.0.1:{reserved.port}/healthz")
         wait_until("it to say why nobody leads", lambda: "the disk is full: make room there" in run(*health).stdout)
-        status = run(BIN / "nodeclient", "status", "--coord", f"127.0.0.1:{reserved.port}", "--insecure")
-        assert "stands by, and nobody leads: this coordinator cannot lead: " in status.stderr
-        assert "is coordinatord running there" not in status.stderr
+        ask = (BIN / "nodeclient", "status", "--coord", f"127.0.0.1:{reserved.port}", "--insecure")
+        why = "stands by, and nobody leads: this coordinator cannot lead: "
+        wait_until("status between two tries", lambda: why in run(*ask).stderr)
+        assert "is coordinatord running there" not in run(*ask).stderr
         ballast.unlink()
         program.await_line(LEADS)
         assert program.stop() == 0
