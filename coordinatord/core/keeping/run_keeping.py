@@ -100,7 +100,7 @@ class RunKeeping(KeptState, KeepingWing):
     resume_text = sentences.resume_text
     obstacle = sentences.obstacle
     doubt = sentences.doubt
-    restore_problem = sentences.restore_problem
+    restore_problem = property(sentences.restore_problem)
 
     @property
     def checkpoint_at(self) -> float | None:

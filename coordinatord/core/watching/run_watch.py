@@ -146,15 +146,17 @@ class RunWatch(WatchingWing):
         self.lateness_watch.record(event.nodes, self._run.progress.usual_s, now)
         return True
 
+    @property
     def hang(self) -> WorkerFailure | None:
-        """Return the culprit as the failure that the round is charged for; None if the round does not hang."""
+        """The culprit as the failure that the round is charged for; None if the round does not hang."""
         verdict, look = self._hang.verdict, self._hang.judged
         if verdict is None or look is None or not self._is_hung():
             return None
         return _failure_of(self._run, verdict, look)
 
+    @property
     def awaited(self) -> str:
-        """Describe the worker that the others of a live round wait for, to be recorded; empty if that is recorded.
+        """The worker that the others of a live round wait for, described for its record; empty if that is made.
 
         It is recorded a second time when only torch's timeout can still end the wait.
         """
@@ -197,8 +199,9 @@ class RunWatch(WatchingWing):
         """The last step of the round after which all ranks had the same state; None if none is known."""
         return self._divergence.agreed
 
+    @property
     def divergence(self) -> ReplicasDiverged | None:
-        """Return the record that ranks of the round have different states; None if none have, or it is recorded."""
+        """The record that ranks of the round have different states; None if none have, or it is recorded."""
         found = self._divergence.found
         return None if found is None or self._run.durable.divergence else divergence_record(self._run, found)
 

@@ -93,6 +93,7 @@ def arrived(run: Run) -> float | None:
 
 
 def _pause_end(run: Run) -> float:
+    """Return when a recurring error and tests of hosts no longer delay a round."""
     pause_end = run.durable.entered_at + run.pause_s if run.pause_s else NOW
     at = max(pause_end, run.judging.holds_until)
     return NOW if at == NOW else before_first_timeout(run, at)
@@ -153,7 +154,7 @@ def node_lost(run: Run) -> float | None:
 
 def unrestorable(run: Run) -> float | None:
     """A node of the round cannot get the state to resume from, so all nodes have to resume from another step."""
-    return _now_if(run.keeping.restore_problem())
+    return _now_if(run.keeping.restore_problem)
 
 
 def outrun(run: Run) -> float | None:
@@ -192,17 +193,17 @@ def look_due(run: Run) -> float | None:
 
 def hung(run: Run) -> float | None:
     """Two looks have shown a worker that all others wait for, and that will not come."""
-    return _now_if(run.watching.hang())
+    return _now_if(run.watching.hang)
 
 
 def busy_awaited(run: Run) -> float | None:
     """Two looks have shown a worker that computes while all others wait for it, and no record says so yet."""
-    return _now_if(run.watching.awaited())
+    return _now_if(run.watching.awaited)
 
 
 def divergence_found(run: Run) -> float | None:
     """Ranks that should have the same state have different ones, and no record says so yet."""
-    return _now_if(run.watching.divergence())
+    return _now_if(run.watching.divergence)
 
 
 def diverged(run: Run) -> float | None:

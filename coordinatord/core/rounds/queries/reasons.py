@@ -123,11 +123,6 @@ class Reasons:
         return self._run.keeping.resume_text(self._candidates)
 
     @property
-    def unrestorable(self) -> str:
-        """Which node cannot get what the workers resume from, and why."""
-        return self._run.keeping.restore_problem()
-
-    @property
     def leave_asked(self) -> str:
         """Which nodes of the round were asked to leave; one of them may still be undrained and stay."""
         number = len(self._run.leaving)
@@ -244,23 +239,6 @@ class Reasons:
         if run.durable.state is not State.RUNNING:
             return text
         return "; ".join(filter(None, (text, run.difference, run.watching.notice)))
-
-    @property
-    def awaited(self) -> str:
-        """Which worker the others wait for, and what it does."""
-        return self._run.watching.awaited()
-
-    @property
-    def diverged(self) -> str:
-        """Which ranks have another state than they should, and since which step."""
-        divergence = self._run.watching.divergence()
-        return "" if divergence is None else divergence.reason
-
-    @property
-    def hung(self) -> str:
-        """Which worker the others wait for in a hang, and where they wait."""
-        hang = self._run.watching.hang()
-        return "" if hang is None else hang.failure.message
 
     @property
     def _section(self) -> str:

@@ -102,8 +102,9 @@ class KeepingWing:
         """Say which step stays on the disk though ranks may differ from `since` on, as the end of a sentence."""
         return ""
 
+    @property
     def restore_problem(self) -> str:
-        """Say why nodes of the round cannot get what it resumes from; empty if they can."""
+        """Why nodes of the round cannot get what it resumes from; empty if they can."""
         return ""
 
     @property
@@ -206,12 +207,14 @@ class WatchingWing:
         """Begin the look that is due, and return it; None if a node cannot be asked. The next one is due later."""
         return None
 
+    @property
     def hang(self) -> WorkerFailure | None:
-        """Return the hang that ends the round, as a failure of the worker that all others wait for; else None."""
+        """The hang that ends the round, as a failure of the worker that all others wait for; else None."""
         return None
 
+    @property
     def awaited(self) -> str:
-        """Say which busy worker the others wait for, if no record says so yet; else empty."""
+        """The busy worker that the others wait for, described, if no record says so yet; else empty."""
         return ""
 
     def record_digests(self, member: Member) -> None:
@@ -222,8 +225,9 @@ class WatchingWing:
         """The last step of the round after which all ranks had the same state; None if none is known."""
         return None
 
+    @property
     def divergence(self) -> ReplicasDiverged | None:
-        """Return the record that ranks of the round have different states; None if none have, or it is recorded."""
+        """The record that ranks of the round have different states; None if none have, or it is recorded."""
         return None
 
     def late(self) -> tuple[str, str]:

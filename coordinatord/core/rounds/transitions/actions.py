@@ -147,14 +147,14 @@ def record_busy(run: Run, reason: Reason, decision: Decision) -> None:
 
 def record_divergence(run: Run, _: Reason, decision: Decision) -> None:
     """Record that ranks have different states."""
-    divergence = run.watching.divergence()
+    divergence = run.watching.divergence
     assert divergence is not None  # noqa: S101 - it is the row's condition
     decision.record(divergence)
 
 
 def stop_hung(run: Run, reason: Reason, decision: Decision) -> None:
     """Stop a round in which one worker holds up all others; this is charged as a failure of that worker."""
-    hang = run.watching.hang()
+    hang = run.watching.hang
     assert hang is not None  # noqa: S101 - it is the row's condition
     run.evidence.failures[hang.node] = hang
     _stop(run, reason, decision, planned=False)
