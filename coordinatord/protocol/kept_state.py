@@ -131,7 +131,7 @@ class WantedParts(Strict, frozen=True):
 
 PERSISTED_MAX = 8
 """The most steps on the disk that a node reports, the newest ones: one to resume from, and others in case it is
-damaged."""
+damaged. Older ones that the node's last order has named to stay are among them."""
 
 PERSISTED_PARTS_MAX = 32
 """The most groups of parts of one such step. Ranks with the same kinds of files share one, so three are usual."""

@@ -75,8 +75,10 @@ class KnownSteps:
         """Texts about folders that hold no usable step."""
         self.whole: tuple[StepOnDisk, ...] = ()
         """All whole steps."""
+        self.stays: tuple[int, ...] = ()
+        """The serials of the steps that the last order to make a step whole has named to stay."""
         self.found: tuple[PersistedStep, ...] = ()
-        """The newest steps that may be read, for the coordinator."""
+        """The newest steps that may be read, and those of `stays`, which a restarted coordinator does not know."""
         self.unusable = ""
         """Why a step on the disk is unusable, for the coordinator; empty if none is known to be."""
 
@@ -94,7 +96,9 @@ class KnownSteps:
             StepOnDisk(manifest.serial, manifest.of.folder, self._manifests.get(_key(manifest)) is manifest)
             for manifest in whole
         )
-        self.found = tuple(map(_summary, [*self._manifests.values()][:PERSISTED_MAX]))
+        preferred = sorted(self._manifests.values(), key=lambda each: (each.serial not in self.stays, -each.serial))
+        reported = sorted(preferred[:PERSISTED_MAX], key=lambda each: -each.serial)
+        self.found = tuple(map(_summary, reported))
         self.unusable = clip(self._unusable.why(manifests, now) or next(iter(problems), ""), MESSAGE_MAX)
 
     @property

@@ -174,6 +174,7 @@ class Persister:
         self._changed()
         text = f"step {whole.step} is on the disk, in {folder / whole.folder}"
         self._notify(Level.INFO, text, "state_persisted")
+        self.steps.known.stays = attempt.order.stays
         await self.steps.scan()
         dropped = steps_to_delete(self.steps.known.whole, self.settings.offer.keep, attempt.order.stays) | unfinished
         try:

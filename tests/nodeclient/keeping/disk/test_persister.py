@@ -58,7 +58,10 @@ async def test_a_step_that_one_node_writes_is_read_by_another_in_a_later_run(tmp
         assert any("resumes at step 4 from disk: 2 parts" in text for text in other.texts)
 
 
-async def test_only_the_newest_steps_stay_and_one_that_is_in_use(tmp_path: Path) -> None:
+async def test_only_the_newest_steps_stay_and_one_that_an_order_names_which_is_always_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known_steps, "PERSISTED_MAX", 2)
     async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
         worker = await train(node)
         for step in (4, 8, 12, 16):
@@ -68,6 +71,7 @@ async def test_only_the_newest_steps_stay_and_one_that_is_in_use(tmp_path: Path)
             assert done.state is PersistState.COMMITTED
         await node.until(lambda: len(find_whole(tmp_path / "disk" / "job")[0]) == 3)
         assert [step.of.step for step in find_whole(tmp_path / "disk" / "job")[0]] == [16, 12, 4]
+        assert [step.at.step for step in found_by(node)] == [16, 4]
 
 
 async def test_a_damaged_step_goes_when_enough_newer_ones_are_there(tmp_path: Path) -> None:
