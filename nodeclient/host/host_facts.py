@@ -130,7 +130,7 @@ def _lost_links(folder: Path) -> dict[str, Any]:
 
 def _space(what: str, folder: Path) -> Space:
     """Return the space of a directory, or of the nearest one above it if it does not exist yet. Raises `OSError`."""
-    there = folder
+    there = folder = folder.absolute()
     while not there.exists():
         there = there.parent
     state = os.statvfs(there)

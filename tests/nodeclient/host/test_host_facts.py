@@ -90,8 +90,11 @@ def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
     }
 
 
-def test_the_space_of_a_directory_that_is_yet_to_be_made_is_that_around_it(host: Host, tmp_path: Path) -> None:
-    [space] = facts_of(host, {"logs": tmp_path / "yet/to/be/made"}).spaces
+def test_the_space_of_a_directory_that_is_yet_to_be_made_is_that_around_it(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    [space] = facts_of(host, {"logs": Path("yet/to/be/made")}).spaces
     state = os.statvfs(tmp_path)
     assert (space.what, space.path) == ("logs", str(tmp_path / "yet/to/be/made"))
     assert space.total == state.f_blocks * state.f_frsize > 0
