@@ -36,7 +36,7 @@ class Roll:
         """Whether nodes of other jobs were heard when no node of this one was any more."""
         self._by_state: dict[MemberState, dict[str, Member]] = {state: {} for state in STATES}
         self._connected: set[str] = set()
-        self.enlisted: set[str] = set()
+        self.ready_quarantined: set[str] = set()
         """The ready nodes on quarantined hosts: the next round lacks nodes, and takes them."""
 
     def add(self, member: Member) -> None:
@@ -58,8 +58,8 @@ class Roll:
         if member.is_connected is not (node in self._connected):
             self.changes += 1  # others are told from which connected nodes they can get kept state
             self._connected ^= {node}
-        if (state is MemberState.READY and bool(member.readiness.quarantined)) is not (node in self.enlisted):
-            self.enlisted ^= {node}
+        if (state is MemberState.READY and bool(member.readiness.quarantined)) is not (node in self.ready_quarantined):
+            self.ready_quarantined ^= {node}
 
     def place_all(self) -> None:
         """Index all members by their present states."""
@@ -76,7 +76,7 @@ class Roll:
             self.missing[node] = None
         del self._by_state[member.state][node]
         self._connected.discard(node)
-        self.enlisted.discard(node)
+        self.ready_quarantined.discard(node)
 
     @property
     def inside(self) -> Iterator[Member]:

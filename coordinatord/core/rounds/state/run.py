@@ -181,7 +181,7 @@ class Run:
     def next_size(self) -> int:
         """How many nodes a round formed now would have. Quarantined ones only fill up the minimum."""
         ready = self.roll.count(MemberState.READY)
-        good = ready - len(self.roll.enlisted)
+        good = ready - len(self.roll.ready_quarantined)
         return min(max(good, min(ready, self.spec.nodes_min)), self.spec.nodes_max)
 
     @property
