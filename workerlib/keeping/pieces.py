@@ -142,11 +142,13 @@ def _sums_of(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def _mixed(sums: torch.Tensor) -> torch.Tensor:
-    """Return one integer for all sums: each has an odd factor of its own, and its high bits are mixed into low ones."""
-    factors = torch.arange(len(sums), device=sums.device).mul_(_GOLDEN)
+    """Return one integer for all sums: each has an odd factor of its own, and so have its high bits.
+
+    Without the second factor, the highest bits of two sums could flip unseen, as where all signs change.
+    """
+    factors = torch.arange(len(sums) + 1, device=sums.device).mul_(_GOLDEN)
     factors.bitwise_xor_(factors >> 32).bitwise_or_(1)
-    high = (sums >> 32).bitwise_and_(0xFFFF_FFFF)  # without copies of the sign, or all bits could flip unseen
-    return high.bitwise_xor_(sums).mul_(factors).sum()
+    return (sums * factors[1:]).sum() + (sums >> 32).mul_(factors[:-1]).sum()
 
 
 def views_of(layout: Layout, data: memoryview) -> list[torch.Tensor]:

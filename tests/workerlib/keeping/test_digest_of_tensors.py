@@ -39,6 +39,13 @@ def test_a_digest_shows_any_bit_that_flips() -> None:
     assert digest_of([("a", torch.zeros(3, dtype=torch.int64))]) != digest_of([("a", torch.full((3,), -1))])
 
 
+@pytest.mark.parametrize("size", [2, 4, 64, 1024, 5000])
+def test_a_digest_shows_that_all_signs_change(size: int) -> None:
+    tensor = torch.randn(size, generator=torch.Generator().manual_seed(size))
+    for each in (tensor, torch.zeros(size)):
+        assert digest_of([("a", each)]) != digest_of([("a", -each)])
+
+
 @pytest.mark.parametrize("dtype", TYPES[:5], ids=str)
 def test_a_digest_shows_words_that_change_places(dtype: torch.dtype) -> None:
     small = torch.arange(16).to(dtype)
