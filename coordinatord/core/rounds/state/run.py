@@ -179,10 +179,11 @@ class Run:
 
     @property
     def next_size(self) -> int:
-        """How many nodes a round formed now would have. Quarantined ones only fill up the minimum."""
-        ready = self.roll.count(MemberState.READY)
-        good = ready - len(self.roll.ready_quarantined)
-        return min(max(good, min(ready, self.spec.nodes_min)), self.spec.nodes_max)
+        """How many nodes a round formed now would have. Quarantined ones only fill up the minimum, as in `reserves`."""
+        quarantined = len(self.roll.ready_quarantined)
+        good = self.roll.count(MemberState.READY) - quarantined
+        lacking = max(0, self.spec.nodes_min - good - self.roll.count(MemberState.PREPARING))
+        return min(good + min(quarantined, lacking), self.spec.nodes_max)
 
     @property
     def candidates(self) -> list[Member]:

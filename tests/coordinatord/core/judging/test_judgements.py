@@ -203,6 +203,18 @@ def test_a_quarantined_node_that_is_the_first_to_come_waits_for_others() -> None
     assert job.inside == ["n1", "n2"]
 
 
+def test_a_node_that_prepares_takes_the_place_of_a_quarantined_one_that_was_needed_before_it_came() -> None:
+    job = Job(nodes=2, nodes_min=2, retry_pause_s=10.0)
+    job.fail("n1", **crash())
+    job.fail("n1", after_s=1.0, **crash())
+    assert job.inside == []
+    job.join("n2", phase=Phase.PREPARING)
+    job.wait(12.0)
+    assert job.inside == []
+    job.report("n2", Phase.IDLE)
+    assert job.inside == ["n0", "n2"]
+
+
 def test_a_quarantined_node_waits_a_moment_before_it_is_a_round_by_itself() -> None:
     job = Job(nodes=2, nodes_min=1)
     job.past = [(0.0, HostJudged("", "", "host host-n0 is slow", "host-n0", quarantined="slow", by=Judge.OPERATOR))]
