@@ -78,6 +78,17 @@ def test_a_node_that_sees_its_own_worker_end_later_takes_back_what_it_said() -> 
     assert run.verdict.reason == "rank 1 on node n1 failed: killed by SIGKILL"
 
 
+def test_a_report_that_was_under_way_for_long_is_corrected_by_a_later_one() -> None:
+    """While a switch was cut, the first report of n1 was held up, and said that its worker had just failed."""
+    stage = Stage()
+    stage.play("join n1 min=2 max=2", "join n2 min=2 max=2", "running n1 n2", "advance 10s", "fail n1")
+    run = run_of(stage)
+    for node, age_s in [("n2", 8.0), ("n1", 9.0), ("n2", 8.005)]:  # the last one is the drift of its clock
+        run.evidence.record_failure(run.members[node], a_failure(age_s=age_s), stage.now)
+    assert run.verdict.charged == run.evidence.failures["n1"]
+    assert run.evidence.failures["n2"].at == stage.now - 8.0
+
+
 def test_a_failure_long_after_a_lost_connection_did_not_cause_it() -> None:
     first = failed("n1", 5.0, error=LOST_PEER)
     assert verdict([first, failed("n2", 5.01 + COLLATERAL_S, exit_code=-9)], []).charged == first

@@ -57,7 +57,7 @@ class RootCauseLaws(Laws):
         self._at_fault: set[Round] = set()
         """Rounds in which a worker failed by itself before its node was asked to end it."""
         self._dated: dict[tuple[str, int, str], float] = {}
-        """When a node's worker failed, by its first report of that; keyed by run, round and node."""
+        """When a node's worker failed, by the earliest date of its reports; keyed by run, round and node."""
         self._codes: dict[tuple[str, int, str], int] = {}
         """The exit code of that worker."""
 
@@ -66,7 +66,8 @@ class RootCauseLaws(Laws):
     def _note_failure(self, node: str, observed: Observed) -> None:
         if observed.failure is not None:
             key = observed.run, observed.round, node
-            self._dated.setdefault(key, self.world.daemon.clock.read() - observed.failure.age_s)
+            at = self.world.daemon.clock.read() - observed.failure.age_s
+            self._dated[key] = min(at, self._dated.get(key, at))  # a report may have been under way for long
             self._codes[key] = observed.failure.exit_code  # of another worker, if a connection was lost first
             if not lost_connection(observed.failure):
                 self._complained.setdefault((observed.run, observed.round), set()).add(node)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.state.durable import DurableRun
 from coordinatord.core.rounds.state.member import Member
-from coordinatord.core.rounds.values.root_cause import RoundVerdict, WorkerFailure, find_root_cause
+from coordinatord.core.rounds.values.root_cause import CLOCK_DRIFT, RoundVerdict, WorkerFailure, find_root_cause
 from coordinatord.hints.network import lost_connection
 from coordinatord.protocol.messages import Failure
 
@@ -55,14 +55,19 @@ class Evidence:
     def record_failure(self, member: Member, failure: Failure, now: float) -> None:
         """Record a reported failure, if it is the first of its node in the round; nodes repeat their reports.
 
-        Workers that failed later are added to it. A lost connection is replaced by a failure of another kind.
+        Workers that failed later are added to it. A lost connection is replaced by a failure of another kind. The first
+        report may have been under way for long, as while a switch was cut: a later one dates the failure better then.
         """
-        known = self.failures.get(member.node)
+        known, at = self.failures.get(member.node), now - failure.age_s
         if known is None or (lost_connection(known.failure) and not lost_connection(failure)):
-            at, leaving = now - failure.age_s, member.observed.leaving
+            leaving = member.observed.leaving
             self.failures[member.node] = WorkerFailure(member.node, member.offer.host, at, failure, leaving)
-        elif len(failure.followers) > len(known.failure.followers):
-            self.failures[member.node] = replace(known, failure=replace(known.failure, followers=failure.followers))
+            return
+        if failure.pid == known.failure.pid and at < known.at - CLOCK_DRIFT * failure.age_s:
+            known = replace(known, at=at, failure=replace(known.failure, age_s=failure.age_s))
+        if len(failure.followers) > len(known.failure.followers):
+            known = replace(known, failure=replace(known.failure, followers=failure.followers))
+        self.failures[member.node] = known
 
     @property
     def first(self) -> WorkerFailure | None:
