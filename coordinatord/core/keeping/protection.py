@@ -95,7 +95,8 @@ class Protection:
     def begin_round(self, at: KeptStep | None) -> None:
         """Protect the step that the round resumes from, and an older whole one until this one has its copies.
 
-        The older one goes at once if nodes have no place for it.
+        The older one goes at once if nodes have no place for it. So do all others: a node that has not reported that
+        yet may have overwritten them, so they are not proposed again.
         """
         self.is_stopping = False
         stays = (
@@ -106,7 +107,8 @@ class Protection:
             and not _leaves_no_place(self, at)
         )
         self.whole, self.candidate = (self.whole, at) if stays else (at, None)
-        self.newest_proposed = max((step for step in (self.newest_proposed, at) if step is not None), default=None)
+        known = (self.newest_proposed, at, *self.index.steps()[:1])
+        self.newest_proposed = max((step for step in known if step is not None), default=None)
 
     def clear(self) -> None:
         """Protect nothing: the run is over."""

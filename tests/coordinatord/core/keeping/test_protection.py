@@ -129,6 +129,17 @@ def test_a_round_that_resumes_from_nothing_protects_nothing_of_what_was_before()
     assert (kept.protection.whole, named(kept)) == (None, [])
 
 
+def test_a_part_that_a_round_has_let_go_makes_no_step_whole_when_the_others_come_back() -> None:
+    """It may be overwritten already, though the last report of its node says that it is protected."""
+    kept = a_kept(members=NODES)
+    for number in range(NODES):
+        note(kept, number, *([] if number else [shard(number, 8, protected=True)]))
+    kept.begin_round(None)
+    for number in range(1, NODES):
+        note(kept, number, shard(number, 8, protected=True))
+    assert (kept.protection.whole, named(kept)) == (None, [])
+
+
 def test_a_copy_of_a_step_that_is_protected_for_the_disk_alone_is_none_any_more_once_it_is_written() -> None:
     kept, at = a_kept(), KeptStep(1, 8)
     kept.disk.begin(a_write(at))
