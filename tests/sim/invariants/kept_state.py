@@ -449,13 +449,15 @@ class KeptStateLaws(Laws):
         memories = [host.memory for host in self.world.hosts.values() if host.memory is not None]
         damaged = any(memory.withdrawn for memory in memories) or (promised and self.useless.excludes(run.id, promised))
         lonely = was_lonely or run.id in self._lonely
-        excused = kept_of(run).copies.problems or damaged or lonely or self.world.scenario.network.harsh
+        excused = damaged or lonely or self.world.scenario.network.harsh
         if promised is not None and circumstances == before and not excused and not run.durable.state.ended:
             self.check(at is not None and at >= promised, "%s counted as copied, and now %s does", promised, at)
 
     def _note_lonely(self) -> None:
-        runs = self.world.daemon.machine.jobs.values()
-        self._lonely |= {run.id for run in runs if any(plan.uncopied for plan in kept_of(run).copies.plans.values())}
+        for run in self.world.daemon.machine.jobs.values():
+            copies = kept_of(run).copies
+            if copies.problems or any(plan.uncopied for plan in copies.plans.values()):
+                self._lonely.add(run.id)
 
     def _may_overwrite(self, host: Host, member: Member, at: KeptStep) -> bool:
         """Whether a node does not know yet that it is to protect a step, or is about to read that it need not.

@@ -254,9 +254,10 @@ class PersistedStateLaws(Laws):
     def judge_missing(self, memory: KeptMemory, of: Step) -> None:
         """Check that a node has the step that it is to write, unless that is no longer wanted, or was damaged.
 
-        Nothing is checked where messages come out of order: an old one may change the protected steps.
+        Nothing is checked where messages come out of order: an old one may change the protected steps. Nor is a step
+        protected, before the write begins, from which a round could not resume in memory.
         """
-        if self.world.scenario.network.harsh:
+        if self.world.scenario.network.harsh or self._useless.excludes(*of):
             return
         run = next((run for run in self.world.daemon.machine.jobs.values() if run.id == of[0]), None)
         work = None if run is None else kept_of(run).disk.work

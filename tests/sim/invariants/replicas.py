@@ -136,11 +136,12 @@ class ReplicaLaws(Laws):
         self.check(self._policy is OnDivergence.QUARANTINE, "%s is charged, and that is not wanted", record.node)
         assert self._last is not None
         key = self._last.run, self._last.round
-        [rank] = self.world.trainings[key].replicas.flipped
-        formed = self.facts.formed[key].nodes
+        training, formed = self.world.trainings[key], self.facts.formed[key].nodes
+        [rank] = training.replicas.flipped
         [own] = (each.node for each in formed if each.first_rank <= rank < each.first_rank + each.workers)
+        hosts = [f"host-{host.name}" for host in training.hosts.values() if host.node == own]
         is_clear = sum(each.workers for each in formed) > 2
-        is_right = is_clear and record.node == f"host-{own}"
+        is_right = is_clear and record.node in hosts
         self.check(is_right, "%s is charged with %r, and the rank is on %s", record.node, self._last.reason, own)
 
     @property
