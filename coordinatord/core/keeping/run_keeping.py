@@ -15,7 +15,7 @@ from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.state.wings import KeepingWing, KeptDesired, Wait
 from coordinatord.core.rounds.values.records import NodeJoined, Record, RoundFormed, RoundStopped, RunEnded
-from coordinatord.protocol.kept_state import PROTECTED_MAX
+from coordinatord.protocol.kept_state import PROTECTED_MAX, KeptStep
 from coordinatord.protocol.messages import Goal
 
 
@@ -200,9 +200,21 @@ class RunKeeping(KeptState, KeepingWing):
             persist,
             alike,
             resumption.resume_for(self, member, goal),
-            None if member.keeper is None or member.state is MemberState.RELEASED else self.protection.steps,
+            None if member.keeper is None or member.state is MemberState.RELEASED else self._protected(member),
             copies_for(self, member),
         )
+
+    def _protected(self, member: Member) -> tuple[KeptStep, ...] | None:
+        """Return the steps that a node is to protect; None if it is to protect the same as before.
+
+        After a restart of the coordinator that is not known yet. If the round ends before, a node that protects as many
+        steps as it may drops the oldest: it was being written to the disk, and the last step needs its place.
+        """
+        if self.protection.steps is not None or self.run.durable.state is not State.STOPPING:
+            return self.protection.steps
+        held = ((at, self.index.holders(at).get(member.node, ())) for at in self.index.steps())
+        steps = [at for at, parts in held if any(part.protected for part in parts)]
+        return tuple(steps[:-1]) if len(steps) >= PROTECTED_MAX else None
 
     def halt_sentence(self) -> str:
         """Say after which step all workers end."""

@@ -47,6 +47,14 @@ def keeping(options: str, protect: bool = True) -> Stage:
     return stage
 
 
+def test_a_round_that_ends_before_all_are_heard_after_a_restart_has_a_place_for_its_last_step() -> None:
+    stage = keeping("shards=2 halts=yes")
+    stage.play("keep n1 1:100 1:101 1:102 shards=2 halts=yes protected=yes", "die 1s", "reconnect n1")
+    assert desired_of(stage, "n1").protected is None
+    stage.play("leave n1")
+    assert protected(stage, "n1") == [101, 102]
+
+
 @pytest.mark.parametrize(("shards", "stay"), [(1, [100, 101]), (2, [100, 101, 102])])
 def test_a_save_at_the_end_of_a_round_finds_a_place_while_a_step_is_written(shards: int, stay: list[int]) -> None:
     """What all ranks have alike is saved at a break, which nobody foresees; what each has, at a planned end."""
