@@ -32,6 +32,7 @@ from tests.sim.history import (
     keeping_world,
     lagging_world,
     large_world,
+    mixed_world,
     often_heard_world,
     persisting_world,
     slow_store_world,
@@ -82,6 +83,7 @@ APART = {
     79: lemon_world,
     83: diverging_world,
     89: going_back_world,
+    97: mixed_world,
 }
 """Kinds that one in so many seeds plays; the first one that applies. They are not in `KINDS`, so that the other seeds
 play what they have always played. Each number is a prime that does not divide the number of `KINDS`, so it takes as

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from coordinatord.core.rounds.values.admin_requests import UndrainNode
+from coordinatord.core.rounds.policy import PreflightWhen
+from coordinatord.core.rounds.values.admin_requests import PardonNode, PreflightJob, QuarantineNode, UndrainNode
 from coordinatord.protocol.messages import OnDivergence, ScaleUp
 from coordinatord.server.driver import WRITE_WITHIN_S
 from tests.sim.coincidences import COINCIDENCES, KEEPING, miss_one_for_long, newcomer
@@ -31,7 +32,7 @@ from tests.sim.scenario import (
 from tests.sim.takeovers import TAKEOVERS, take_over
 from tests.sim.torn_sessions import TORN
 from tests.sim.worker_looks import Doing
-from tests.sim.world import World
+from tests.sim.world import JOB, World
 
 FAULTS_FOR_S = 40.0
 """The time within which faults begin in a small world."""
@@ -561,6 +562,68 @@ def start_again(world: World) -> None:
     for host in world.hosts.values():
         if host.node == host.name:
             host.boot()
+
+
+def mixed_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
+    """Play one of a few nodes with up to three bursts of faults, and any settings. Raises as `small_world` does.
+
+    The other kinds each look closely at one thing. Here things meet that no other kind has together.
+    """
+    chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
+    scenario = _draw_mixed_scenario(chance)
+    world = World(seed, scenario, loud=loud, digested=digested)
+    world.boot()
+    world.comes_back = chance.choice([0.7, 1.0])
+    hosts = list(world.hosts.values())
+    faults = [name for name in FAULTS if name != "other settings" and not (scenario.standbys and "disk" in name)]
+    judge = [QuarantineNode, PardonNode]
+    bursts, lasts_s = [chance.uniform(6.0, 50.0) for _ in range(chance.randint(1, 3))], chance.choice([0.3, 6.0, 50.0])
+    for most, act in (
+        (5, lambda: strike(world, chance.choice(faults))),
+        (3 * scenario.standbys, lambda: take_over(world, chance.choice(list(TAKEOVERS)))),
+        (2, lambda: chance.choice(hosts).workers.fail(-11)),
+        (2, lambda: world.daemon.ask(chance.choice(judge)(chance.choice(hosts).node, "operator", ""))),
+        (1, lambda: world.daemon.ask(PreflightJob(JOB, "operator", ""))),
+        (2 * scenario.checks_health, lambda: chance.choice(hosts).fall_ill(chance.choice([0, 1, 2, 2, None]))),
+        (2, lambda: strike(world, "operator drains")),
+        (2, lambda: newcomer(world)),
+        (2, lambda: _flip(world, chance.random())),
+        (1, lambda: _stand_still(world, chance.choice(list(Doing)))),
+        (scenario.persist_every_s is not None, lambda: disk_of_states_fails(world)),
+        (scenario.keeps is not None, lambda: damage(world)),
+    ):
+        for _ in range(chance.randint(0, most)):
+            world.queue.plan(chance.choice(bursts) + chance.uniform(0.0, lasts_s), act)
+    world.go_on(chance.uniform(60.0, 105.0))
+    for host in world.hosts.values():
+        host.fall_ill(0)
+    come_to_rest(world, HANGS_FOR_S)
+    return world
+
+
+def _draw_mixed_scenario(chance: random.Random) -> Scenario:
+    drawn = chance.choice([draw_calm_scenario, draw_calm_scenario, draw_scenario])(chance)
+    hosts, standbys, keeps = chance.randint(2, 5), chance.choice([0, 0, 1]), chance.choice([None, *Keeps, *Keeps])
+    workers = stepping_workers(chance, drawn)
+    return replace(
+        drawn,
+        hosts=hosts,
+        nodes_min=chance.choice([1, hosts - 1]),
+        nodes_max=hosts,
+        max_restarts=chance.choice([3, 20, 20]),
+        restart_window_s=chance.choice([None, WINDOW_S]),
+        checks_health=chance.random() < 0.6,
+        keeps=keeps,
+        copies=keeps is not None and chance.random() < 0.2,
+        persist_every_s=None if keeps is None else chance.choice([None, 2, 5, 10, 600]),
+        on_divergence=chance.choice(list(OnDivergence)),
+        scale_up=chance.choice([ScaleUp.NOW, *ScaleUp]),
+        standbys=standbys,
+        skips_idle=False,
+        skew=chance.choice([0.0, 0.001]) if standbys else drawn.skew,
+        policy=structs.replace(drawn.policy, preflight=chance.choice(list(PreflightWhen))),
+        workers=replace(workers, work_s=chance.uniform(60.0, 120.0), fails_at_once=0.0, cannot_start=0.0),
+    )
 
 
 def come_to_rest(world: World, within_s: float = SETTLED_WITHIN_S) -> None:

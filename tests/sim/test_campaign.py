@@ -110,6 +110,7 @@ KINDS = (
     Kind(leaving_world, 10, ((lambda world: world.invariants.kept.persisted.written, 1),)),
     Kind(lone_node_world, 20, ((lambda world: world.invariants.kept.resumed, 1 / 2),)),
     Kind(planned_world, 20, ((lambda world: world.invariants.planned.untrained, 1 / 2),), PLANNED),
+    Kind(history.mixed_world, 8, ((lambda world: world.faults.total(), 2),)),
     Kind(history.slow_store_world, 20, ((lambda world: world.invariants.facts.records["RoundFormed"], 2),)),
 )
 

@@ -116,7 +116,8 @@ class RootCauseLaws(Laws):
         """Note that a worker fails by itself, which is to be charged if nothing else happens."""
         first = key not in self._culprits
         self._culprits.setdefault(key, set()).add(host.node)
-        self._failed_at.setdefault(key, {}).setdefault(host.node, self.world.queue.now)
+        if not host.paused:  # its nodeclient would date the failure when it goes on
+            self._failed_at.setdefault(key, {}).setdefault(host.node, self.world.queue.now)
         if self.facts.is_hidden(host):
             self._vague.add(key)
         if host.agent is not None and host.agent.phase is Phase.RUNNING:
