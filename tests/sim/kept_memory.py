@@ -292,8 +292,9 @@ class KeptMemory:
     def _commit(self, place: int, stored: Stored, start: int, then: object) -> None:
         if not self._host.workers.alive or self._host.workers.starts != start:
             return  # the worker died during its save; others may live by now
-        if self.places[place] is stored:
-            self.places[place] = replace(stored, whole=True)
+        there = self.places[place]
+        if there is not None and (there.run, there.parts.at) == (stored.run, stored.parts.at):
+            self.places[place] = replace(there, whole=True)  # another save of the step finds that it is there already
         assert callable(then)
         then()
 

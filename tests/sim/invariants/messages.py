@@ -58,7 +58,8 @@ class MessageLaws(Laws):
             self.check(not forever, "%s waits for a round without a time limit", member.node)
             self._judge_revision(run, member)
             last = self._last_sent.get((self.world.daemon.life, number))
-            if last is not None and not member.lease.expired:
+            is_open = number in self.world.daemon._sessions  # the machine may not have handled its end yet
+            if last is not None and is_open and not member.lease.expired:
                 wanted = _wanted(run, member)
                 received = (
                     last.goal,

@@ -254,8 +254,8 @@ class PersistedStateLaws(Laws):
     def judge_missing(self, memory: KeptMemory, of: Step) -> None:
         """Check that a node has the step that it is to write, unless that is no longer wanted, or was damaged.
 
-        Nothing is checked where messages come out of order: an old one may change the protected steps. A step from
-        which no round could resume in memory is not protected before the write begins.
+        Nothing is checked where messages come out of order: an old one may change the protected steps. A step
+        from which a round could not resume in memory is protected only once its write has begun.
         """
         if self.world.scenario.network.harsh or self._useless.excludes(*of):
             return
