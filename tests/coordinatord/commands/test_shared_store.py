@@ -23,7 +23,7 @@ from coordinatord.store.directory import DATABASE, LOCK, StateDirectory
 from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.leadership import Candidate
 from coordinatord.store.interface import NothingStoredError, StoreError
-from tests.support.etcd import NOBODY, EtcdCluster, EtcdNamespace, needs_etcd
+from tests.support.etcd import LONG_LEASE_S, NOBODY, EtcdCluster, EtcdNamespace, needs_etcd
 from tests.support.histories import a_join_of, an_opening, made_at
 from tests.support.programs import BIN, run
 from tests.support.raw_session import until
@@ -106,7 +106,7 @@ def test_who_leads_is_shown_and_told_to_step_down(etcd: EtcdCluster, tmp_path: P
             await store.append(made_at(1.0, an_opening()))
             found = json.loads((await ask("state", "--store", str(space.place), "--json")).stdout)
             assert (found["leader"]["endpoint"], found["standbys"], found["records"]) == ("127.0.0.1:29400", [], 1)
-            assert 0 < found["lease_s"] <= 5
+            assert 0 < found["lease_s"] <= LONG_LEASE_S
             assert found["bytes"] > 0
             refused = await ask("store", "copy", str(space.place), str(tmp_path / "anywhere"))
             words = f"{space.keys.prefix}/: another coordinatord has it (127.0.0.1:29400): end all that share it"
