@@ -152,6 +152,8 @@ def _forget(run: Run, request: Request, decision: Decision) -> Reply:
 
 
 def _preflight(run: Run, request: Request, decision: Decision) -> Reply:
+    if run.durable.state.ended:
+        return Reply(AdminResult.REFUSED, f"job {run.job} has ended: {run.durable.reason}")
     result, text, records = run.judging.begin_preflight(request, decision.now)
     if result is not AdminResult.DONE:
         return Reply(result, text)

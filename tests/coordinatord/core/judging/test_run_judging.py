@@ -24,6 +24,7 @@ from coordinatord.protocol.pair_messages import PairOrder, PairResult
 from tests.support.builders import a_failure, a_join, a_spec, an_observed, an_offer
 from tests.support.host_job import HostJob
 from tests.support.looks import arrived
+from tests.support.script import Stage
 
 GFLOPS, MB_S = 50.0, 1000.0
 
@@ -281,6 +282,13 @@ def test_a_dry_run_tests_nothing() -> None:
 def test_a_preflight_that_could_test_nothing_is_refused(spares: int, launcher: Launcher, why: str) -> None:
     job = Job(spares, launcher)
     assert job.ask() == (AdminResult.REFUSED, f"job default cannot have a preflight now: {why}")
+
+
+def test_a_job_that_has_ended_is_not_tested() -> None:
+    stage = Stage()
+    stage.play(*(f"join {node} min=1 max=1" for node in ("n1", "n2", "n3")), "running n1", "ask stop default")
+    stage.play("stopped n1")
+    assert stage.play("ask preflight default")[0].endswith("refused: job default has ended: stopped by alice")
 
 
 def test_nodes_of_one_host_are_not_judged_by_themselves() -> None:
