@@ -60,6 +60,8 @@ def test_killed_workers_cost_no_step(keep: Keep, tmp_path: Path, undisturbed: di
         with workers(keep, train_ddp, WORLD_SIZE, number, tmp_path, STEPS, death) as started:
             started[1].join(TIMEOUT_S)
             keep.save(0, 2)
+            for survivor in (started[0], started[2]):  # it notes its last step after that is kept
+                survivor.join(TIMEOUT_S)
         resume = keep.choose()
         done = max(step for steps in notes_of(tmp_path).values() for step in steps)
         assert resume.step == done, (death, resume, [node.messages for node in keep.nodes])
@@ -191,6 +193,7 @@ def test_shards_are_brought_back_at_any_world_size(keep: Keep, tmp_path: Path) -
             started[1].join(TIMEOUT_S)
             if not sharded:
                 keep.save(0)
+                started[0].join(TIMEOUT_S)  # it notes its last step after that is kept
             assert started[1].exitcode == (0 if last else -signal.SIGKILL)
         resume = keep.choose()
         assert last or (resume.round, resume.world_size) == (number, world_size)
