@@ -55,20 +55,21 @@ _OUTSIDE = (
 )
 
 _STUCK_IN_ANOTHER_WAY = {
-    r" (?:is|are) stopped\b": _STOPPED,
-    r" waits? for a disk\b": _DISK,
-    r" waits? for ": _OUTSIDE,
+    r" (?:is|are) stopped\b": (_STOPPED, Cause.SIGNAL),
+    r" waits? for a disk\b": (_DISK, Cause.HANG),
+    r" waits? for ": (_OUTSIDE, Cause.HANG),
 }
-"""The advice about stuck workers whose stack does not show why, by a pattern of their verdict (`hang_sentences`)."""
+"""Advice and class of cause for stuck workers whose stack does not show why, by a pattern of their verdict
+(`hang_sentences`)."""
 
 
-def _hang_advice(kind: HangKind, failure: Failure) -> str:
-    """Return the advice about a worker that hung, as a template for `str.format`: {host}."""
+def _judge_hang(kind: HangKind, failure: Failure) -> tuple[str, Cause]:
+    """Return advice about a worker that hung, as a template for `str.format` ({host}), and the class of its cause."""
     if kind is HangKind.STUCK:
-        for pattern, advice in _STUCK_IN_ANOTHER_WAY.items():
+        for pattern, judged in _STUCK_IN_ANOTHER_WAY.items():
             if re.search(pattern, failure.message):
-                return advice
-    return _HANGS[kind]
+                return judged
+    return _HANGS[kind], Cause.HANG
 
 
 RULES = (*MEMORY, *LAUNCHING, *GPUS, *NETWORK, *LIMITS, *SIGNALS)
@@ -89,7 +90,7 @@ _DIVERGED = (
 def hint(report: Report) -> str | None:
     """Return one or two sentences of advice about the root cause; None if the cause is not known."""
     if report.failure.hang is not None:
-        return _hang_advice(report.failure.hang, report.failure).format(host=report.host)
+        return _judge_hang(report.failure.hang, report.failure)[0].format(host=report.host)
     if report.failure.final:
         return _FINAL
     if report.failure.diverged:
@@ -107,7 +108,7 @@ def cause_of(failure: Failure) -> Cause:
     if not OF_THE_NODE.keys().isdisjoint(failure.xids):
         return Cause.DEVICE
     if failure.hang is not None:
-        return Cause.SIGNAL if _hang_advice(failure.hang, failure) is _STOPPED else Cause.HANG
+        return _judge_hang(failure.hang, failure)[1]
     if failure.diverged:
         return Cause.DIVERGENCE
     if failure.final:
