@@ -33,9 +33,9 @@ def listening_address(advertised: str | None, *, standalone: bool) -> str:
         return LOOPBACK if standalone else ""
     if ipaddress.ip_address(advertised.partition("%")[0]).is_loopback:
         return advertised if standalone else ""  # agents of other hosts get another address
-    return (
-        advertised if interface_of(advertised) else ""
-    )  # else it may be that of a router, which forwards to this host
+    if not interface_of(advertised):
+        return ""  # it may be the address of a router, which forwards to this host
+    return advertised
 
 
 def listening_socket(address: str, backlog: int) -> socket.socket:

@@ -33,15 +33,15 @@ class Preflight(JudgingWing):
         self.run = run
         self.number = -1
         """The number of this turn's tests, higher than that of any earlier test of these nodes; the first is 1."""
-        self._test((), "", -math.inf)
+        self._begin_tests((), "", -math.inf)
 
     def begin(self, members: Sequence[Member], why: str, now: float, holds_until: float = -math.inf) -> PreflightBegan:
         """Begin a preflight of some members, because of `why`; the next round waits for it until `holds_until`."""
-        self._test(members, why, now, holds_until)
+        self._begin_tests(members, why, now, holds_until)
         text = f"{len(members)} nodes are tested in pairs: {why}"
         return PreflightBegan(self.run.job, self.run.id, clip(text, MESSAGE_MAX))
 
-    def _test(self, members: Sequence[Member], why: str, now: float, holds_until: float = -math.inf) -> None:
+    def _begin_tests(self, members: Sequence[Member], why: str, now: float, holds_until: float = -math.inf) -> None:
         self.members = {member.node: member for member in members}
         """A younger process with the name of one of them does not count as that one: it may be on another host."""
         self.search = PairSearch({member.node: member.offer.host for member in members})
