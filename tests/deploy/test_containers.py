@@ -105,9 +105,9 @@ def test_what_is_copied_exists_and_is_sent_to_docker() -> None:
     assert [name for name in (".git", ".venv", "tests", "secret.env") if kept(name)] == []
 
 
-def test_versions_are_those_of_the_tests() -> None:
+def test_versions_are_those_of_the_tests_and_the_base_has_a_digest() -> None:
     image = next(instruction.rest for instruction in _arguments() if instruction.rest.startswith("PYTHON_IMAGE="))
-    [version] = re.findall(r"python:([\d.]+)-slim-\w+$", image)
+    [version] = re.findall(r"python:([\d.]+)-slim-\w+@sha256:[0-9a-f]{64}$", image)
     assert f"Programming Language :: Python :: {version}" in project()["classifiers"]
     [torch] = re.findall(r"^TORCH +:= (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert Instruction("ARG", f"TORCH={torch.removesuffix('+cpu')}") in stages()["worker"]
