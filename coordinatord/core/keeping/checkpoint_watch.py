@@ -31,6 +31,8 @@ class CheckpointWatch:
     """How many nodes have their newest checkpoint at each step."""
     _common_step: int = NONE_YET
     """The newest step whose checkpoint all of these nodes have written."""
+    _saved_step: int = NONE_YET
+    """The newest step of the round that is known to have been whole in memory."""
     _unheard: set[str] = field(default_factory=set)
     """The nodes of the round that have not been heard since a restart of the coordinator. Before all are heard, it is
     not known whether a checkpoint is a new one."""
@@ -43,7 +45,8 @@ class CheckpointWatch:
     def begin_round(self, round_number: int, unheard: Iterable[str] = ()) -> None:
         """Forget an earlier round. The reports of the `unheard` nodes may be old."""
         if round_number != self._round:
-            self._round, self._common_step, self._unheard = round_number, NONE_YET, set(unheard)
+            self._round, self._unheard = round_number, set(unheard)
+            self._common_step = self._saved_step = NONE_YET
             self._step_of_node.clear()
             self._node_counts.clear()
 
@@ -64,10 +67,12 @@ class CheckpointWatch:
         elif common > self._common_step:
             self._common_step, self.newest_at = common, now
 
-    def record_saved_step(self, now: float) -> None:
-        """Record that a step that was kept at an interval is whole."""
-        if not self.writes_any and not self._unheard:
-            self.newest_at = now
+    def record_saved_step(self, step: int, now: float) -> None:
+        """Record the newest whole step of this round, which is a save at an interval if it is a new one."""
+        if step > self._saved_step:
+            self._saved_step = step
+            if not self.writes_any and not self._unheard:
+                self.newest_at = now
 
     def record_heard(self, node: str) -> None:
         """Record that a node of the round has reported: its reports are new from now on."""

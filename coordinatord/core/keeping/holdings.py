@@ -20,21 +20,22 @@ def record_report(kept: KeptState, member: Member, now: float) -> None:
     parts = () if holding is None or observed.run != run.id else holding.parts
     problem, before = holding.copy_problem if holding is not None else "", kept.protection.steps
     has_changed = kept.record_parts(member.node, parts) | kept.copies.record_problem(member.node, problem)
-    protection_changed = has_changed and kept.protection.advance()
+    if has_changed:
+        kept.protection.advance()
     has_planned = run.durable.state is State.RUNNING and _plan_copies(kept)
     if has_planned or kept.protection.steps != before:
         kept.changes += 1
     if observed.run == run.id and observed.round == run.durable.round and member.durable.in_round:
-        _record_round(kept, member, holding, protection_changed=protection_changed)
+        _record_round(kept, member, holding)
     _record_disk(kept, member, now)
     if member.durable.in_round:
         _record_lost_step(kept, member)
 
 
-def _record_round(kept: KeptState, member: Member, holding: Holding | None, *, protection_changed: bool) -> None:
+def _record_round(kept: KeptState, member: Member, holding: Holding | None) -> None:
     """Record what a node of the current round reports about that round."""
     run = kept.run
-    _record_checkpoint(kept, member, holding, protection_changed=protection_changed)
+    _record_checkpoint(kept, member, holding)
     if holding is not None and kept.first_states.record(member.node, holding.first_states, len(run.durable.order)):
         kept.changes += 1
     if holding is not None and holding.restoring is Restoring.FAILED:
@@ -58,16 +59,16 @@ def _plan_copies(kept: KeptState) -> bool:
     return has_planned
 
 
-def _record_checkpoint(kept: KeptState, member: Member, holding: Holding | None, *, protection_changed: bool) -> None:
-    """Record the newest checkpoint of a node, and whether its report has made a step of this round whole."""
+def _record_checkpoint(kept: KeptState, member: Member, holding: Holding | None) -> None:
+    """Record the newest checkpoint of a node, and the newest step of this round that is whole."""
     run, checkpoints, at = kept.run, kept.checkpoints, kept.index.newest_whole
     checkpoints.begin_round(run.durable.round, run.durable.order)
     if holding is not None and holding.writes_checkpoints:
         checkpoints.record_checkpoint(
             member.node, NONE_YET if holding.checkpointed is None else holding.checkpointed, member.lease.heard_at
         )
-    if protection_changed and at is not None and at.round == run.durable.round:
-        checkpoints.record_saved_step(member.lease.heard_at)
+    if at is not None and at.round == run.durable.round:
+        checkpoints.record_saved_step(at.step, member.lease.heard_at)
     checkpoints.record_heard(member.node)
 
 

@@ -105,6 +105,18 @@ def test_nodes_wait_for_the_next_save_at_an_interval() -> None:
     assert state_of(stage) is State.STOPPING
 
 
+def test_a_save_is_no_new_one_when_it_takes_the_place_of_an_older_one() -> None:
+    stage = train("at-checkpoint", keeps="1:8 shards=2 halts=yes every=8 protected=yes")
+    for node in ("n1", "n2"):
+        stage.play(f"keep {node} 1:8 1:16 shards=2 halts=yes every=8")
+    stage.play("advance 1.5s")
+    arrive(stage, "at-checkpoint", 3)
+    for node in ("n1", "n2"):
+        stage.play(f"keep {node} 1:16 shards=2 halts=yes every=8 protected=yes")
+    stage.play("advance 60s")
+    assert state_of(stage) is State.RUNNING, "step 16 was saved before n3 came"
+
+
 @pytest.mark.parametrize("last", ["halts=yes written=10", "1:8 shards=2 halts=yes every=8 protected=yes"])
 def test_the_last_checkpoint_is_no_new_one_for_a_coordinator_that_was_started_again(last: str) -> None:
     stage = train("at-checkpoint", keeps=last)
