@@ -73,6 +73,7 @@ class KeptMemory:
         self.protected: tuple[KeptStep, ...] = ()
         self._attempt, self._saved = 0, -1
         self._ending = False
+        self._saves_at_interval = keeps is Keeps.UNIQUE or every_s is not None
         self.halts_after: int | None = None
         """The step after which its workers stand still, once they were asked to halt."""
         self.named: int | None = None
@@ -102,6 +103,7 @@ class KeptMemory:
             parts,
             restoring,
             self._problem if restoring is Restoring.FAILED else "",
+            interval_steps=INTERVAL if can_halt and self._saves_at_interval else None,
             can_halt=can_halt,
             halts_after=self.halts_after if here else None,
             persisted=self.disk.found,
@@ -233,7 +235,7 @@ class KeptMemory:
         self._drop_fetched()
         self.script.begin(training)
         self.first.begin(training)
-        if self.keeps is Keeps.UNIQUE or self._world.scenario.persist_every_s is not None:
+        if self._saves_at_interval:
             self.later(0.5, self._look, training)
 
     def damage(self) -> bool:

@@ -1,4 +1,8 @@
-"""Invariants of nodes that wait for a checkpoint: until all nodes have written one since they came, and no longer."""
+"""Invariants of nodes that wait for a checkpoint: until there is one that is newer than they are, and no longer.
+
+If the script writes no checkpoints, a step that is saved at an interval counts as one once it is whole. More nodes may
+be about to come then, but a round that went on for them would lose the steps since.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,10 @@ from coordinatord.core.rounds.events import Connected, Event, Reported
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import MemberState
 from coordinatord.core.rounds.state.run import Run
+from coordinatord.protocol.kept_state import KeptParts
 from coordinatord.protocol.messages import Observed, ScaleUp
 from tests.sim.invariants.laws import Facts, Laws
+from tests.sim.invariants.part_sets import is_whole
 from tests.sim.workers import Round
 
 TAKEN_IN_WITHIN_S = 5.0
@@ -26,6 +32,10 @@ class CheckpointWaitLaws(Laws):
         """The step of the newest checkpoint of each node; -1 if it will write some, and has written none."""
         self._common: dict[Round, tuple[int, float]] = {}
         """The step of the newest checkpoint of all of them, and when it was reported."""
+        self._held: dict[Round, dict[str, tuple[KeptParts, ...]]] = {}
+        """The parts that each node has of steps of its round, if any node saves at an interval."""
+        self._saved: dict[Round, tuple[int, float]] = {}
+        """The newest step that was whole by these, and since when."""
         self._heard_at: dict[tuple[int, Round, str], float] = {}
         """When each life of the coordinator first heard each node of a round; reports of other rounds do not count."""
         self._ready_at: dict[tuple[str, str, int], float] = {}
@@ -45,7 +55,11 @@ class CheckpointWaitLaws(Laws):
     def _note_report(self, node: str, observed: Observed) -> None:
         kept, key, now = observed.kept, (observed.run, observed.round), self.world.queue.now
         self._heard_at.setdefault((self.world.daemon.life, key, node), now)
-        if kept is None or not kept.writes_checkpoints:
+        if kept is None:
+            return
+        if kept.interval_steps is not None or key in self._held:
+            self._note_parts(key, node, kept.parts)
+        if not kept.writes_checkpoints:
             return
         written = self._written.setdefault(key, {})
         written[node] = -1 if kept.checkpointed is None else kept.checkpointed
@@ -53,15 +67,35 @@ class CheckpointWaitLaws(Laws):
         if common > self._common.get(key, (-1, -math.inf))[0]:
             self._common[key] = common, now
 
+    def _note_parts(self, key: Round, node: str, parts: tuple[KeptParts, ...]) -> None:
+        held = self._held.setdefault(key, {})
+        held[node] = tuple(part for part in parts if part.big and part.at.round == key[1])
+        steps = {part.at.step for part in held[node]}
+        for step in steps:
+            whole = is_whole([part for of_node in held.values() for part in of_node if part.at.step == step])
+            if whole and step > self._saved.get(key, (-1, -math.inf))[0]:
+                self._saved[key] = step, self.world.queue.now
+
+    def _newest(self, key: Round) -> tuple[int, float] | None:
+        """Return the newest checkpoint of a round, and when it was there; None if nodes do not wait for any.
+
+        Where workers save neither at an interval nor when they are asked, nodes wait until the round ends.
+        """
+        if key in self._written:
+            return self._common.get(key, (-1, -math.inf))
+        if key in self._held or self.world.scenario.keeps is None:
+            return self._saved.get(key, (-1, -math.inf))
+        return None
+
     def too_soon(self, run: Run, came: float) -> str | None:
-        """Return why a round may not be stopped for nodes of which the first came then; None if its script writes none.
+        """Return why a round may not be stopped for nodes of which the first came then; None if they await nothing.
 
         The text is empty if it may be stopped.
         """
-        key = (run.id, run.durable.round)
-        if key not in self._written:
+        newest = self._newest((run.id, run.durable.round))
+        if newest is None:
             return None
-        step, at = self._common.get(key, (-1, -math.inf))
+        step, at = newest
         self.ended += at >= came
         return "" if at >= came else f"the checkpoint of step {step} was there before they came"
 
@@ -74,9 +108,9 @@ class CheckpointWaitLaws(Laws):
             now, ready = self.world.queue.now, run.roll.in_state(MemberState.READY)
             since = [self._ready_at.setdefault((run.id, each.node, each.incarnation), now) for each in ready]
             life, key = self.world.daemon.life, (run.id, run.durable.round)
-            _, at = self._common.get(key, (-1, math.inf))
+            step, at = self._newest(key) or (-1, math.inf)
             # What a node first says to a coordinator that was started again may be older than the nodes that wait.
             heard = [self._heard_at.get((life, key, node), math.inf) for node in run.durable.order]
-            known = machine.store_error is None and at > max(heard)
+            known = machine.store_error is None and step >= 0 and at > max(heard)
             late = known and min(since, default=math.inf) < at < now - TAKEN_IN_WITHIN_S
             self.check(not late, "nodes wait %.1f s after the checkpoint was written", now - at)
