@@ -150,3 +150,13 @@ def test_nodes_that_wait_for_a_checkpoint_take_part_when_the_round_ends_before(c
     end_round(stage)
     assert rounds(stage) == 2
     assert "n3" in stage.coordinator.cluster.jobs["default"].durable.order
+
+
+def test_a_spare_that_was_left_out_of_the_last_round_takes_over_at_once() -> None:
+    stage = Stage()
+    stage.play("join n1 min=1 max=3", "join n2 min=1 max=3", "advance 11s", "running n1 n2")
+    stage.play("join n3 min=1 max=3", "join n4 min=1 max=3")
+    end_round(stage)
+    assert (rounds(stage), words(stage, "n4")) == (2, "spare: round 2 has its maximum of nodes, 3")
+    stage.play("running n1 n2 n3", "leave n1", "leave n2", "stopped n1 n2 n3")
+    assert (state_of(stage), rounds(stage)) == (State.STARTING, 3), "it waits for no more nodes"

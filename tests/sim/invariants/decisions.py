@@ -6,13 +6,14 @@ the records alone.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from coordinatord.core.journal import Decided
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.rounds.events import Connected, Event, Reported
-from coordinatord.core.rounds.state.member import MemberState
+from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.values.records import (
     NodeJoined,
@@ -201,11 +202,20 @@ class DecisionLaws(Laws):
             self.check(
                 not run.roll.count(MemberState.DISCONNECTED), "a round is formed without a node that may be back"
             )
-            # A quarantined node is taken once too few others are there, and no other is awaited for it.
-            if awaited := {node for node in new if not run.members[node].readiness.quarantined}:
-                self._judge_settled(run, awaited)
+            if arrivals := {node for node in new if self._is_arrival(run, run.members[node])}:
+                self._judge_settled(run, arrivals)
         self._arrived_at.pop(run.id, None)
         self._decided_at[run.id] = self.world.queue.now
+
+    def _is_arrival(self, run: Run, member: Member) -> bool:
+        """Whether a round waits for others that may come with this node.
+
+        It does not for one that was ready as a spare when the last round was formed: a spare takes over at once, since
+        training stands still meanwhile. Nor does it for a quarantined node, which is taken once too few others are
+        there.
+        """
+        was_spare = self._preparing.ready_at(member) < self._decided_at.get(run.id, -math.inf)
+        return not (was_spare or member.readiness.quarantined)
 
     def _judge_settled(self, run: Run, new: set[str]) -> None:
         now, policy, scenario = self.world.queue.now, self.world.scenario.policy, self.world.scenario
