@@ -110,6 +110,10 @@ CAUSES: dict[str, tuple[str, dict[str, float]]] = {
         f"{PAIR}\nadvance 6s\ndie 30s\nreconnect n1\nfail n1 age=20s",
         {**START, "running": 16.0, "detecting": 20.0},
     ),
+    "its first step and its failure are heard of together": (
+        f"{PAIR}\nadvance 1s\ndie 30s\nstep n1 3 age=29s\nfail n1 age=20s\nreconnect n1",
+        {"waiting": 3.0, "starting": 3.0, "training": 9.0, "detecting": 20.0},
+    ),
     "steps outlive the coordinator": (
         f"{PAIR}\nstep n1 0\nadvance 6s\ndie 2s\nreconnect n1 n2\nstep n1 20\nadvance 1s",
         {**START, "training": 9.0},

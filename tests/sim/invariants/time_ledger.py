@@ -74,7 +74,7 @@ _GOES_TO: dict[type[Record], set[Activity]] = {
 
 _KNOWN_BY: dict[type[Record], set[Activity]] = {
     RoundStarted: set(),
-    TrainingBegan: {Activity.STARTING, Activity.TRAINING, Activity.REDONE},
+    TrainingBegan: {Activity.STARTING, Activity.TRAINING, Activity.REDONE, Activity.DETECTING},
     FirstStepOverdue: {Activity.STARTING},
     TrainingCaughtUp: {Activity.TRAINING},
     TrainingStalled: {Activity.STALLED},

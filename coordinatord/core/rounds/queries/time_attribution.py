@@ -27,16 +27,23 @@ def spent(run: Run, now: float) -> Spent:
 
 def spent_when_broken(run: Run, now: float) -> Spent:
     """Return the time spent by a run whose round proves broken now: from the first sign on, that was being detected."""
-    # A hang is no sign: its time counts as stalled until the round is stopped.
+    # A doubtful node may only have been out of reach, so it is the weakest sign.
+    signs = _break_signs(run) or [member.lived_at for member in run.roll.doubtful]
+    if run.activity is Activity.SILENT:
+        signs = [sign for sign in signs if sign > run.durable.ledger.settled_at]  # up to then it was silent
+    return _split(run, min(signs, default=now), Activity.DETECTING, now)
+
+
+def _break_signs(run: Run) -> list[float]:
+    """Return when each worker failed, and each node was lost, fell silent or stopped, as far as is known.
+
+    A hang is no sign: its time counts as stalled until the round is stopped.
+    """
     signs = [failure.at for failure in run.evidence.failures.values() if failure.failure.hang is None]
     signs += [] if run.evidence.lost_at is None else [run.evidence.lost_at]
     signs += [member.lived_at for member in run.roll.in_state(MemberState.SILENT)]
     signs += [member.lease.heard_at - member.observed.idle_s for member in run.roll.in_state(MemberState.STOPPED)]
-    if not signs:  # a doubtful node may only have been out of reach, so it is the weakest sign
-        signs += [member.lived_at for member in run.roll.doubtful]
-    if run.activity is Activity.SILENT:
-        signs = [sign for sign in signs if sign > run.durable.ledger.settled_at]  # up to then it was silent
-    return _split(run, min(signs, default=now), Activity.DETECTING, now)
+    return signs
 
 
 def spent_in_silence(run: Run, now: float) -> Spent:
@@ -46,12 +53,18 @@ def spent_in_silence(run: Run, now: float) -> Spent:
 
 
 def spent_with_steps(run: Run, first_step_at: float, step: int, now: float) -> Spent:
-    """Return the time spent by a run whose round has done its first step: until then its workers were starting."""
+    """Return the time spent by a run whose round has done its first step: until then its workers were starting.
+
+    The step may become known together with the end of the round, as after a restart of the coordinator.
+    """
     if run.activity is Activity.SILENT:
         return spent_at_the_end(run, now)
     repeats = run.durable.reached is not None and step < run.durable.reached
     after = Activity.REDONE if repeats else Activity.TRAINING
-    return run.durable.ledger.split(first_step_at, Activity.STARTING, after, now)
+    ledger = run.durable.ledger
+    broken_at = max(ledger.settled_at, min([*_break_signs(run), now]))
+    until_broken = ledger.split(first_step_at, Activity.STARTING, after, broken_at)
+    return until_broken.plus(Activity.DETECTING, max(0.0, now - broken_at))
 
 
 def spent_with_new_steps(run: Run, now: float) -> Spent:
