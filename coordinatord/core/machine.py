@@ -114,7 +114,7 @@ class Coordinator:
     def _first_due(self) -> float | None:
         if self.store_error is not None:
             return None
-        lease_ends, row_due = self._leases.next(), self.registry.deadlines.next()
+        lease_ends, row_due = self._leases.first, self.registry.deadlines.first
         if lease_ends is None:
             return row_due  # a run without members has no deadline
         return min(lease_ends, self._sleep_watch.look_at, lease_ends if row_due is None else row_due)

@@ -77,7 +77,7 @@ class IdleSkip:
         if (
             run.durable.state is not State.RUNNING
             or next_row(run, -math.inf)[1] is not None
-            or run.gathering.join_timeouts.next() is not None
+            or run.gathering.join_timeouts.first is not None
         ):
             return False
         if any(member.session.id is None for member in run.members.values()):

@@ -55,29 +55,11 @@ class DeadlinesAgainstDict(RuleBasedStateMachine):
         for key in due:
             del self.model[key]
 
-    @rule()
-    def follow_next_to_the_first(self) -> None:
-        """Check that a caller that waits for `next` again and again gets to the first deadline, and not past it."""
-        if not self.model:
-            return
-        first = min(self.model.values())
-        while (now := self.deadlines.next()) is not None and now < first:
-            assert self.deadlines.pop_due(now) == []
-        assert now == first
-
-    @rule()
-    def settle(self) -> None:
-        """Have the first one found: nothing else changes by that."""
-        self.deadlines.settle()
-
     @invariant()
     def knows_the_same(self) -> None:
         """Check that all queries have the same answers."""
         assert self.deadlines.first == min(self.model.values(), default=None)
         assert {key: self.deadlines.get(key) for key in "abcde"} == {key: self.model.get(key) for key in "abcde"}
-        upcoming = self.deadlines.next()
-        assert (upcoming is None) == (not self.model)
-        assert upcoming is None or upcoming <= min(self.model.values())
 
 
 TestDeadlinesAgainstDict = DeadlinesAgainstDict.TestCase
@@ -105,7 +87,6 @@ def test_deadlines_that_are_given_and_taken_away_cost_no_memory(
         deadlines.set(number, 1.0 + number)
         take_away(deadlines, number)
     assert len(deadlines._heap) <= 2 + SLACK
-    assert len(deadlines._filed) <= 2 + SLACK
 
 
 def test_one_key_whose_deadline_is_taken_away_again_and_again_costs_no_memory() -> None:
@@ -118,12 +99,12 @@ def test_one_key_whose_deadline_is_taken_away_again_and_again_costs_no_memory() 
 
 
 @pytest.mark.parametrize("by", [0.1, 1 / 3, 1e6 + 0.7])
-def test_what_next_names_is_due_then_in_spite_of_rounding(by: float) -> None:
+def test_the_first_deadline_is_due_then_in_spite_of_rounding(by: float) -> None:
     deadlines = DeadlineHeap[str]()
     deadlines.set("node", 5.3)
     deadlines.shift(by)
-    assert (upcoming := deadlines.next()) is not None
-    assert deadlines.pop_due(upcoming) == ["node"]
+    assert (first := deadlines.first) is not None
+    assert deadlines.pop_due(first) == ["node"]
 
 
 def test_a_deadline_that_is_brought_forward_again_and_again_does_not_grow_the_heap() -> None:

@@ -105,7 +105,7 @@ class Registry:
 
     def plan(self, run: Run, row_due: float | None) -> None:
         """Set the time at which a row of the run's table is due, or a join timeout expires, whichever is first."""
-        dues = [due for due in (row_due, run.gathering.join_timeouts.next()) if due is not None]
+        dues = [due for due in (row_due, run.gathering.join_timeouts.first) if due is not None]
         if dues:
             self.deadlines.set(run.job, min(dues))
         else:

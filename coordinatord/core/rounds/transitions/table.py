@@ -161,7 +161,6 @@ def take_due_rows(run: Run, decision: Decision) -> float | None:
     taken: list[str] = []
     while len(taken) < TRANSITIONS_MAX:
         run.gathering.record_counts(decision.now)
-        run.gathering.join_timeouts.settle()
         run.keeping.record_ending(decision.now)
         row, due = next_row(run, decision.now)
         if row is None:
