@@ -41,11 +41,9 @@ RARE_ROWS = frozenset(
         "stopping -> failed: given_up",
         "starting -> stopping: unrestorable",
         "running -> running: keeping_due",  # no node of these histories has a disk for kept state
-        "forming -> forming: keeping_due_first",
         "forming -> forming: keeping_due",
         "running -> running: first_step_overdue",  # it takes ten minutes
-        "forming -> forming: judging_due_first",  # with preflights, a connection hardly ever breaks twice in a row
-        "forming -> forming: judging_due",
+        "forming -> forming: judging_due",  # with preflights, a connection hardly ever breaks twice in a row
         "starting -> starting: judging_due",
         "stopping -> stopping: judging_due",
         "running -> stopping: unrestorable",

@@ -70,13 +70,11 @@ class RunJudging(Preflight):
             return AdminResult.DONE, text, ()
         return AdminResult.DONE, text, (self.begin(members, request.attribution("asked for"), now),)
 
-    def next_at(self, *, first: bool = False) -> float | None:
-        """Return when a turn is over, or a preflight begins by itself; with `first`, one on suspicion."""
-        if first:
-            return self._suspicion_due()
-        if self.is_over:
-            return self._idle_due()
-        return self.ends_at if self.awaited else NOW
+    def next_at(self) -> float | None:
+        """Return when a turn is over, or a preflight begins by itself: before a round on suspicion, else when idle."""
+        if not self.is_over:
+            return self.ends_at if self.awaited else NOW
+        return self._suspicion_due() if self.run.durable.state is State.FORMING else self._idle_due()
 
     def act(self, cluster: Cluster, now: float) -> Iterable[Record]:
         """End a turn, or begin a preflight; if no node on an idle host needs one, look again later."""
@@ -99,7 +97,7 @@ class RunJudging(Preflight):
         """Return from when nodes are suspect and a round could be formed, so that they are tested first."""
         run = self.run
         wanted = run.policy.preflight is PreflightWhen.SUSPICION and run.spec.launcher is not Launcher.TORCHRUN
-        suspicion = self._suspicion() if wanted and self.is_over else None
+        suspicion = self._suspicion() if wanted else None
         if suspicion is None or len({member.offer.host for member in self.testable}) == 1:
             return None
         times = [at for at in (full(run), settled(run)) if at is not None]

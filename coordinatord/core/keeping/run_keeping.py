@@ -156,9 +156,9 @@ class RunKeeping(KeptState, KeepingWing):
         """Record whether nodes are about to leave, and so wait for the disk."""
         self.disk.record_end(now, END_S, ends=self.run.is_ending)
 
-    def next_at(self, *, first: bool = False) -> float | None:
+    def next_at(self) -> float | None:
         """Return when the first row of its table is due."""
-        rows = [table.FIRST] if first else table.BY_STATE[self.run.durable.state]
+        rows = table.BY_STATE[self.run.durable.state]
         return min((due for row in rows if (due := row.when(self)) is not None), default=None)
 
     def act(self, now: float) -> Iterable[Member]:

@@ -128,11 +128,8 @@ def name_step(kept: KeptState, _: float) -> Iterable[Member]:
     return kept.run.members.values()
 
 
-FIRST = KeepingRow(State.FORMING, last_step_due, begin_write)
-"""The row that comes before nodes leave and rounds are formed."""
-
 ROWS = (
-    FIRST,
+    KeepingRow(State.FORMING, last_step_due, begin_write),
     KeepingRow(State.FORMING, write_over, end_write),
     KeepingRow(State.FORMING, write_done, commit_write),
     # STARTING has no rows: the disk waits for RUNNING.

@@ -251,19 +251,9 @@ def stop_asked(run: Run) -> float | None:
     return _now_if(run.durable.stop_asked)
 
 
-def keeping_due_first(run: Run) -> float | None:
-    """The keeping wing has to act before nodes are released and rounds are formed."""
-    return run.keeping.next_at(first=True)
-
-
 def keeping_due(run: Run) -> float | None:
     """The keeping wing has to act: a step is to be written, or to be named for the end of a round."""
     return run.keeping.next_at()
-
-
-def judging_due_first(run: Run) -> float | None:
-    """The judging wing has to act before rounds are formed."""
-    return run.judging.next_at(first=True)
 
 
 def judging_due(run: Run) -> float | None:

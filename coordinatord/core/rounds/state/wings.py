@@ -155,8 +155,8 @@ class KeepingWing:
     def record_ending(self, now: float) -> None:
         """Record whether nodes are about to leave; called before the rows of the run are checked."""
 
-    def next_at(self, *, first: bool = False) -> float | None:
-        """Return when to call `act`; with `first`, only for actions that come before nodes leave and rounds form."""
+    def next_at(self) -> float | None:
+        """Return when to call `act`. Without a round, it acts before nodes leave and a round forms."""
         return None
 
     def act(self, now: float) -> Iterable[Member]:
@@ -275,8 +275,8 @@ class JudgingWing:
     def postpone(self, by: float) -> None:
         """Put off all deadlines by so many seconds."""
 
-    def next_at(self, *, first: bool = False) -> float | None:
-        """Return when to call `act`; with `first`, only for actions that come before rounds form."""
+    def next_at(self) -> float | None:
+        """Return when to call `act`. Without a round, it acts before one forms."""
         return None
 
     def act(self, cluster: Any, now: float) -> Iterable[Record]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from msgspec.structs import replace
 
 from coordinatord.core.rounds.queries.corroboration import node_gone
@@ -23,29 +25,12 @@ from coordinatord.core.rounds.state.roll import MAY_HAVE_WORKERS
 from coordinatord.core.rounds.state.run import NoRestart, Run
 from coordinatord.core.rounds.transitions import releases
 from coordinatord.core.rounds.transitions.decision import Decision
+from coordinatord.core.rounds.values import records
 from coordinatord.core.rounds.values.ranks import assign
-from coordinatord.core.rounds.values.records import (
-    AGE_MAX,
-    BusyWorkerAwaited,
-    FirstFailure,
-    FirstStepOverdue,
-    NodeLeftBehind,
-    NodeLost,
-    NodesHeard,
-    NodesSilent,
-    Reason,
-    RoundEnded,
-    RoundFormed,
-    RoundStarted,
-    RoundStopped,
-    RunEnded,
-    TrainingCaughtUp,
-    TrainingResumed,
-    TrainingStalled,
-)
+from coordinatord.core.rounds.values.records import AGE_MAX, Reason, Record
 from coordinatord.core.rounds.values.resume_point import ResumePoint, SpoiledStep, with_spoiled
 from coordinatord.core.rounds.values.root_cause import WorkerFailure
-from coordinatord.core.rounds.values.time_ledger import Activity
+from coordinatord.core.rounds.values.time_ledger import Activity, Spent
 from coordinatord.protocol.exit_codes import ExitCode, shell_exit_code
 from coordinatord.protocol.fields import DURATION_S_MAX, MESSAGE_MAX, WINDOW_RESTARTS_MAX
 from coordinatord.protocol.kept_state import KeptStep
@@ -63,7 +48,7 @@ def form_round(run: Run, reason: Reason, decision: Decision) -> None:
         spoiled = with_spoiled(spoiled, SpoiledStep(differing, number), None if point is None else point.at)
     spoiled, doubted = _bad_steps_after(run, point, spoiled)
     decision.record(
-        RoundFormed(
+        records.RoundFormed(
             run.job,
             run.id,
             reason.sentence,
@@ -113,24 +98,27 @@ def enlist_quarantined(run: Run, _: Reason, decision: Decision) -> None:
 def record_started(run: Run, reason: Reason, decision: Decision) -> None:
     """Record that all workers of the round are started, and how long the start took."""
     steps, so_far = run.durable.reports_steps, spent(run, decision.now)
-    decision.record(RoundStarted(*_round_fields(run, reason), steps, so_far, count_starts(run)))
+    decision.record(records.RoundStarted(*_round_fields(run, reason), steps, so_far, count_starts(run)))
 
 
-def record_overdue(run: Run, reason: Reason, decision: Decision) -> None:
-    """Record that the first step has not come in time; nothing else is done, because a large model loads slowly."""
-    decision.record(FirstStepOverdue(*_round_fields(run, reason), spent(run, decision.now)))
+_TURNS: dict[str, tuple[Callable[..., Record], Callable[[Run, float], Spent]]] = {
+    "caught_up": (records.TrainingCaughtUp, spent_with_new_steps),
+    "fell_silent": (records.NodesSilent, spent_in_silence),
+    "first_step_overdue": (records.FirstStepOverdue, spent),
+    "heard_again": (records.NodesHeard, spent),
+    "resumed": (
+        records.TrainingResumed,
+        lambda run, now: spent_since_newest_step(run, run.durable.activity_at_work, now),
+    ),
+    "stalled": (records.TrainingStalled, lambda run, now: spent_since_newest_step(run, Activity.STALLED, now)),
+}
+"""By the condition: the record with which the time of a round goes to another activity, and the time spent so far."""
 
 
-def record_stalled(run: Run, reason: Reason, decision: Decision) -> None:
-    """Count the time since the newest step as a stall; nothing else is done, because it may be a long evaluation."""
-    so_far = spent_since_newest_step(run, Activity.STALLED, decision.now)
-    decision.record(TrainingStalled(*_round_fields(run, reason), so_far))
-
-
-def record_resumed(run: Run, reason: Reason, decision: Decision) -> None:
-    """Count the time since the newest step as training again."""
-    so_far = spent_since_newest_step(run, run.durable.activity_at_work, decision.now)
-    decision.record(TrainingResumed(*_round_fields(run, reason), so_far))
+def record_turn(run: Run, reason: Reason, decision: Decision) -> None:
+    """Record that time goes to another activity from now on. The round goes on, since each of these may be harmless."""
+    kind, spent_by = _TURNS[reason.condition]
+    decision.record(kind(*_round_fields(run, reason), spent_by(run, decision.now)))
 
 
 def begin_look(run: Run, _: Reason, decision: Decision) -> None:
@@ -142,7 +130,7 @@ def begin_look(run: Run, _: Reason, decision: Decision) -> None:
 
 def record_busy(run: Run, reason: Reason, decision: Decision) -> None:
     """Record that the others wait for a worker; nothing else is done, because it may be an evaluation."""
-    decision.record(BusyWorkerAwaited(*_round_fields(run, reason)))
+    decision.record(records.BusyWorkerAwaited(*_round_fields(run, reason)))
 
 
 def record_divergence(run: Run, _: Reason, decision: Decision) -> None:
@@ -183,21 +171,6 @@ def stop_diverged(run: Run, reason: Reason, decision: Decision) -> None:
     _stop(run, reason, decision, planned=False)
 
 
-def record_caught_up(run: Run, reason: Reason, decision: Decision) -> None:
-    """Count the time as training from the moment at which the round reached the furthest step of earlier rounds."""
-    decision.record(TrainingCaughtUp(*_round_fields(run, reason), spent_with_new_steps(run, decision.now)))
-
-
-def record_silent(run: Run, reason: Reason, decision: Decision) -> None:
-    """Record that no node is heard; the round goes on."""
-    decision.record(NodesSilent(*_round_fields(run, reason), spent_in_silence(run, decision.now)))
-
-
-def record_heard(run: Run, reason: Reason, decision: Decision) -> None:
-    """Record that a node is heard again."""
-    decision.record(NodesHeard(*_round_fields(run, reason), spent(run, decision.now)))
-
-
 def stop_planned(run: Run, reason: Reason, decision: Decision) -> None:
     """Stop the round on purpose: workers get the time to save their state."""
     _stop(run, reason, decision, planned=True)
@@ -229,7 +202,7 @@ def end_round(run: Run, reason: Reason, decision: Decision) -> None:
     charged = report is not None and report.cause.is_charged
     pause_s = 0.0 if run.restart_asked else run.policy.pause_after(repeats)
     decision.record(
-        RoundEnded(
+        records.RoundEnded(
             run.job,
             run.id,
             reason.sentence + (f"; {pause_text(pause_s, run.durable.round + 1, repeats)}" if pause_s else ""),
@@ -274,7 +247,7 @@ def leave_behind(run: Run, reason: Reason, decision: Decision) -> None:
     """End the round without the nodes that could not end their workers in time; they remain members."""
     for member in list(run.roll.in_state(*MAY_HAVE_WORKERS)):
         decision.record(
-            NodeLeftBehind(
+            records.NodeLeftBehind(
                 run.job,
                 run.id,
                 reason.sentence,
@@ -333,7 +306,9 @@ def lose(run: Run, member: Member, reason: str, decision: Decision) -> None:
     if member.durable.in_round and not member.durable.succeeded:
         run.evidence.record_loss(member.lived_at)
     silent = member.session.id is not None
-    decision.record(NodeLost(run.job, run.id, reason, member.node, member.incarnation, silent_s, leaving, silent))
+    decision.record(
+        records.NodeLost(run.job, run.id, reason, member.node, member.incarnation, silent_s, leaving, silent)
+    )
 
 
 def end_run(
@@ -344,7 +319,7 @@ def end_run(
     so_far = spent_when_broken(run, decision.now) if is_broken else spent_at_the_end(run, decision.now)
     outcome = Outcome(result, exit_code, clip(reason.sentence))
     decision.record(
-        RunEnded(
+        records.RunEnded(
             run.job,
             run.id,
             reason.sentence,
@@ -380,7 +355,9 @@ def _stop(run: Run, reason: Reason, decision: Decision, *, planned: bool) -> Non
     is_well = planned and not (run.roll.count(MemberState.SILENT) or run.roll.doubtful)
     so_far = spent(run, decision.now) if is_well else spent_when_broken(run, decision.now)
     first = _first_failure(run, decision.now)
-    decision.record(RoundStopped(*_round_fields(run, reason), planned, first, so_far, condition=reason.condition))
+    decision.record(
+        records.RoundStopped(*_round_fields(run, reason), planned, first, so_far, condition=reason.condition)
+    )
     for member in [member for member in run.roll.inside if member.lease.expired and member.durable.outcome is None]:
         lose(run, member, loss_reason(member), decision)
     decision.notify_all(run)
@@ -390,9 +367,9 @@ def _silent_for(member: Member, now: float) -> float:
     return min(max(0.0, now - member.silent_since), AGE_MAX)
 
 
-def _first_failure(run: Run, now: float) -> FirstFailure | None:
+def _first_failure(run: Run, now: float) -> records.FirstFailure | None:
     first = run.evidence.first
     if first is None:
         return None
     age_s = min(max(0.0, now - first.at), DURATION_S_MAX)
-    return FirstFailure(first.node, first.host, replace(first.failure, age_s=age_s))
+    return records.FirstFailure(first.node, first.host, replace(first.failure, age_s=age_s))

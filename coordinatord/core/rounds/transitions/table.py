@@ -35,7 +35,8 @@ class Transition(Struct, frozen=True):
     target: State
     action: Action
     reason: str
-    """A template. Its placeholders are values of the run, and texts of `Reasons`."""
+    """A template, empty if the action records no reason. Its placeholders are values of the run, and texts of
+    `Reasons`."""
 
 
 class TransitionLoopError(InternalError):
@@ -46,80 +47,56 @@ FORMING, STARTING, RUNNING, STOPPING, SUCCEEDED, FAILED, STOPPED, LEFT = State
 
 _LEFT = "{reasons.because}the last node has left, as asked"
 _FORMED = "{reasons.because}formed of {reasons.chosen}"
+_ABANDONED = "{reasons.because}no node is left: all have gone, were lost or gave up"
+_REPLACED = "all nodes are gone, a run with other settings follows"
+_CUT_OFF = "{reasons.stopped} had ended the workers, out of touch for too long"
 
-# In which states, under which condition, to which state (None: the same one), by which action, for which reason
+_AT_WORK = (STARTING, RUNNING)
+
+# In which states, under which condition, to which state (None: the same one), by which action, for which reason (empty:
+# the action records none)
 _TABLE: list[tuple[tuple[State, ...], Condition, State | None, Action, str]] = [
-    (
-        (FORMING, STARTING, RUNNING),
-        when.replaced,
-        FAILED,
-        do.end_as_abandoned,
-        "all nodes are gone, a run with other settings follows",
-    ),
-    # No round
-    ((FORMING,), when.keeping_due_first, None, do.advance_keeping, "what nodes keep comes before they are let go"),
+    ((FORMING, *_AT_WORK), when.replaced, FAILED, do.end_as_abandoned, _REPLACED),
+    # No round. The wings act first: what nodes keep comes before they are let go, and suspect nodes are tested.
+    ((FORMING,), when.keeping_due, None, do.advance_keeping, ""),
     ((FORMING,), when.stop_asked, STOPPED, do.end_as_asked, "{run.durable.stop_asked}{reasons.last_step}"),
     ((FORMING,), when.all_left, LEFT, do.end_as_left, f"{_LEFT}{{reasons.last_step}}"),
-    (
-        (FORMING,),
-        when.abandoned,
-        FAILED,
-        do.end_as_abandoned,
-        "{reasons.because}no node is left: all have gone, were lost or gave up",
-    ),
-    ((FORMING,), when.judging_due_first, None, do.advance_judging, "nodes of the last rounds are suspect"),
+    ((FORMING,), when.abandoned, FAILED, do.end_as_abandoned, _ABANDONED),
+    ((FORMING,), when.judging_due, None, do.advance_judging, ""),
     ((FORMING,), when.full, STARTING, do.form_round, f"{_FORMED}, all that --nnodes allows{{reasons.resumes}}"),
     ((FORMING,), when.settled, STARTING, do.form_round, f"{_FORMED}{{reasons.resumes}}"),
-    (
-        (FORMING,),
-        when.short_of_nodes,
-        None,
-        do.enlist_quarantined,
-        "too few other nodes are there, so quarantined ones are taken",
-    ),
+    ((FORMING,), when.short_of_nodes, None, do.enlist_quarantined, ""),
     # A round at work
     ((STARTING,), when.all_started, RUNNING, do.record_started, "all workers are started{reasons.starts}"),
     ((RUNNING,), when.all_succeeded, SUCCEEDED, do.end_as_succeeded, "all workers succeeded"),
     # Whatever ends the round, the next one does not resume from a step that is known to be wrong.
-    ((RUNNING,), when.divergence_found, None, do.record_divergence, "{run.watching.divergence.reason}"),
-    ((STARTING, RUNNING), when.outrun, STOPPING, do.stop_at_once, "{run.durable.superseded_reason}"),
-    ((STARTING, RUNNING), when.worker_failed, STOPPING, do.stop_at_once, "{run.evidence.first}"),
-    ((STARTING, RUNNING), when.node_lost, STOPPING, do.stop_at_once, "lost {reasons.lost}"),
-    ((STARTING, RUNNING), when.unrestorable, STOPPING, do.stop_at_once, "{run.keeping.restore_problem}"),
-    ((STARTING, RUNNING), when.stop_asked, STOPPING, do.stop_planned, "{run.durable.stop_asked}"),
-    ((STARTING, RUNNING), when.node_leaving, STOPPING, do.stop_planned, "{reasons.leave_asked}{reasons.drains}"),
-    ((STARTING, RUNNING), when.restart_asked, STOPPING, do.stop_planned, "{run.restart_asked}"),
-    (
-        (STARTING, RUNNING),
-        when.node_stopped,
-        STOPPING,
-        do.stop_at_once,
-        "{reasons.stopped} had ended the workers, out of touch for too long",
-    ),
-    ((STARTING, RUNNING), when.outage, FAILED, do.end_as_abandoned, "every node was silent for too long"),
-    ((STARTING, RUNNING), when.arrived, STOPPING, do.stop_planned, "{reasons.ready} arrived"),
-    ((STARTING, RUNNING), when.fell_silent, None, do.record_silent, "every node is silent"),
-    ((STARTING, RUNNING), when.heard_again, None, do.record_heard, "nodes are heard again"),
+    ((RUNNING,), when.divergence_found, None, do.record_divergence, ""),
+    (_AT_WORK, when.outrun, STOPPING, do.stop_at_once, "{run.durable.superseded_reason}"),
+    (_AT_WORK, when.worker_failed, STOPPING, do.stop_at_once, "{run.evidence.first}"),
+    (_AT_WORK, when.node_lost, STOPPING, do.stop_at_once, "lost {reasons.lost}"),
+    (_AT_WORK, when.unrestorable, STOPPING, do.stop_at_once, "{run.keeping.restore_problem}"),
+    (_AT_WORK, when.stop_asked, STOPPING, do.stop_planned, "{run.durable.stop_asked}"),
+    (_AT_WORK, when.node_leaving, STOPPING, do.stop_planned, "{reasons.leave_asked}{reasons.drains}"),
+    (_AT_WORK, when.restart_asked, STOPPING, do.stop_planned, "{run.restart_asked}"),
+    (_AT_WORK, when.node_stopped, STOPPING, do.stop_at_once, _CUT_OFF),
+    (_AT_WORK, when.outage, FAILED, do.end_as_abandoned, "every node was silent for too long"),
+    (_AT_WORK, when.arrived, STOPPING, do.stop_planned, "{reasons.ready} arrived"),
+    (_AT_WORK, when.fell_silent, None, do.record_turn, "every node is silent"),
+    (_AT_WORK, when.heard_again, None, do.record_turn, "nodes are heard again"),
     # Whether there is a round or not
-    (
-        (FORMING, STARTING, RUNNING),
-        when.given,
-        None,
-        releases.release_held_back,
-        "others have what nodes that leave have kept",
-    ),
-    # This waits while workers start, which takes a moment.
-    ((FORMING, RUNNING, STOPPING), when.keeping_due, None, do.advance_keeping, "what nodes keep is looked after"),
-    ((FORMING, STARTING, RUNNING, STOPPING), when.judging_due, None, do.advance_judging, "hosts are tested"),
+    ((FORMING, *_AT_WORK), when.given, None, releases.release_held_back, ""),
+    # The keeping wing waits while workers start, which takes a moment.
+    ((RUNNING, STOPPING), when.keeping_due, None, do.advance_keeping, ""),
+    ((STARTING, RUNNING, STOPPING), when.judging_due, None, do.advance_judging, ""),
     # Steps
-    ((RUNNING,), when.caught_up, None, do.record_caught_up, "step {run.durable.reached} is reached again"),
-    ((RUNNING,), when.first_step_overdue, None, do.record_overdue, "{reasons.overdue}"),
-    ((RUNNING,), when.stalled, None, do.record_stalled, "{reasons.idle}"),
-    ((RUNNING,), when.resumed, None, do.record_resumed, "workers do steps again"),
+    ((RUNNING,), when.caught_up, None, do.record_turn, "step {run.durable.reached} is reached again"),
+    ((RUNNING,), when.first_step_overdue, None, do.record_turn, "{reasons.overdue}"),
+    ((RUNNING,), when.stalled, None, do.record_turn, "{reasons.idle}"),
+    ((RUNNING,), when.resumed, None, do.record_turn, "workers do steps again"),
     ((RUNNING,), when.diverged, STOPPING, do.stop_diverged, "{run.durable.divergence.reason}"),
     ((RUNNING,), when.hung, STOPPING, do.stop_hung, "{run.watching.hang.failure.message}"),
     ((RUNNING,), when.busy_awaited, None, do.record_busy, "{run.watching.awaited}"),
-    ((RUNNING,), when.look_due, None, do.begin_look, "it is time to look where the workers stand"),
+    ((RUNNING,), when.look_due, None, do.begin_look, ""),
     # A round that ends. If all workers succeeded before their nodes received the stop, another would repeat their work.
     ((STOPPING,), when.all_succeeded, SUCCEEDED, do.end_as_succeeded, "all workers succeeded"),
     ((STOPPING,), when.corroborated, None, do.lose_corroborated, "{reasons.corroborated}"),
