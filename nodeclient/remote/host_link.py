@@ -6,9 +6,8 @@ import asyncio
 import os
 import shlex
 import sys
-from asyncio.subprocess import PIPE, Process
+from asyncio.subprocess import PIPE, SubprocessStreamProtocol
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.runtime.tasks import Tasks
@@ -33,7 +32,8 @@ ANSWER_WITHIN_S = 60.0
 ERRORS_WITHIN_S = 1.0
 """How long the rest of standard error may take after the end of the output."""
 
-POLL_EVERY_S = 0.05
+LINE_BYTES_MAX = 64 * 1024
+"""The longest line before the answer."""
 
 Write = Callable[[int, bytes], Awaitable[None]]
 """Writes lines to a descriptor of this process: 1 or 2."""
@@ -43,21 +43,44 @@ class HostError(OperationalError):
     """A host cannot do its part; the text says why and what to do."""
 
 
+class _Program(SubprocessStreamProtocol):
+    """The process of a link, with its pipes: they may outlive it, and `asyncio.subprocess.Process` waits for both."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        super().__init__(LINE_BYTES_MAX, loop)
+        self.exited: asyncio.Future[None] = loop.create_future()
+
+    def process_exited(self) -> None:
+        super().process_exited()
+        self.exited.set_result(None)
+
+
 class HostLink:
     """The program on one host, and the connection to it."""
 
-    def __init__(self, host: str, process: Process, write: Write, tasks: Tasks, *, is_here: bool) -> None:
+    def __init__(
+        self,
+        host: str,
+        transport: asyncio.SubprocessTransport,
+        program: _Program,
+        write: Write,
+        tasks: Tasks,
+        *,
+        is_here: bool,
+    ) -> None:
         """Use `open`."""
-        assert process.stdin and process.stdout and process.stderr  # noqa: PT018, S101 - all three are pipes
+        assert program.stdin and program.stdout and program.stderr  # noqa: PT018, S101 - all three are pipes
         self.host = host
         self.is_here = is_here
         """Whether it is this host."""
         self.arrival = Arrival("")
         """Its answer; without a release before it is there."""
-        self._process = process
-        self._stdin, self._stdout = process.stdin, process.stdout
+        self._transport = transport
+        self._exited = program.exited
+        self._stdin, self._stdout = program.stdin, program.stdout
         self._write = write
-        self._errors = tasks.spawn(self._relay(process.stderr, 2), name=f"errors of {host}")
+        self._errors = tasks.spawn(self._relay(program.stderr, 2), name=f"errors of {host}")
 
     @classmethod
     async def open(cls, host: str, program: str, write: Write, tasks: Tasks) -> HostLink:
@@ -68,7 +91,8 @@ class HostLink:
         # Settings in variables of this terminal come to all hosts as flags.
         environ = {name: value for name, value in os.environ.items() if not name.startswith("NODECLIENT_")}
         try:
-            process = await asyncio.create_subprocess_exec(
+            started = await asyncio.get_running_loop().subprocess_exec(
+                _Program,
                 *argv,
                 stdin=PIPE,
                 stdout=PIPE,
@@ -78,7 +102,7 @@ class HostLink:
             )
         except OSError as error:
             raise HostError(f"{host}: {argv[0]} cannot be run on this host: {error.strerror}") from error
-        return cls(host, process, write, tasks, is_here=own)
+        return cls(host, *started, write, tasks, is_here=own)
 
     async def ask(self, errand: Message) -> None:
         """Send the errand, and wait for `arrival`. Raises `HostError`, whose cause the program may have said above."""
@@ -113,14 +137,13 @@ class HostLink:
     async def close(self, within_s: float) -> None:
         """End the program's input, on which it ends by itself; kill it after that time, or an ssh without an answer."""
         self._stdin.close()
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._exit_code(), within_s if self.is_here or self.arrival.release else 0)
+        await asyncio.wait([self._exited], timeout=within_s if self.is_here or self.arrival.release else 0)
         self.kill()
-        await self._exit_code()
+        await self._exited
 
     def kill(self) -> None:
         """Kill the program here, and close its pipes; an ssh breaks the connection."""
-        self._process._transport.close()  # type: ignore[attr-defined]  # noqa: SLF001 - `Process` has no way
+        self._transport.close()
 
     async def _end(self) -> int:
         """Wait for the end after that of its output; return the exit code.
@@ -128,12 +151,9 @@ class HostLink:
         An ssh to a jump host, which other sessions share, may hold standard error for hours.
         """
         await asyncio.wait([self._errors], timeout=ERRORS_WITHIN_S)
-        return await self._exit_code()
-
-    async def _exit_code(self) -> int:
-        while (code := self._process.returncode) is None:  # noqa: ASYNC110 - `wait` waits for its pipes, too
-            await asyncio.sleep(POLL_EVERY_S)
-        return code if code >= 0 else LOST
+        await self._exited
+        code = self._transport.get_returncode()
+        return LOST if code is None or code < 0 else code
 
     async def _relay(self, stream: asyncio.StreamReader, fd: int) -> None:
         cutter = LineCutter()
