@@ -19,15 +19,16 @@ import socket
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Self
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode, describe_exit
 from coordinatord.protocol.fields import DURATION_S_MAX
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.own_python import isolated
+from coordinatord.runtime.tasks import in_thread
 from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import INSECURE_ACCESS
 from nodeclient.config.join_config import JoinConfig
@@ -80,57 +81,35 @@ class EmbeddedCoordinatorError(OperationalError):
         self.exit_code = exit_code if exit_code > 0 else ExitCode.UNAVAILABLE
 
 
-class EmbeddedCoordinator(Struct, frozen=True):
-    """The coordinator that a node has started, or none."""
-
-    pid: int | None = None
-    ended: asyncio.Future[str] | None = None
-    """Done with a description of its end once it ends; None for a coordinator that another one may replace."""
-
-
-NO_COORDINATOR = EmbeddedCoordinator()
-"""No coordinator was started."""
-
-
 @asynccontextmanager
 async def coordinator_for(config: JoinConfig) -> AsyncIterator[tuple[JoinConfig, EmbeddedCoordinator]]:
     """Start a coordinator if the config asks for one; yield the config to join with, and the coordinator.
 
-    One for this host only lives as long as the context. One that others can reach lives for as long as they need it.
     Raises `EmbeddedCoordinatorError`.
     """
-    child = _Child(config.log_format)
-    try:
-        completed = await _complete(config, child)
-        yield completed, child.embedded
-        await child.hand_over()
-    finally:
-        await child.stop()
+    async with EmbeddedCoordinator(config.log_format) as embedded:
+        yield await _complete(config, embedded), embedded
 
 
 @asynccontextmanager
 async def coordinator_for_others() -> AsyncIterator[int]:
     """Start a coordinator for nodes with a token, which it leaves in this user's directory; yield its port.
 
-    After the context it serves on for as long as nodes need it. Raises `EmbeddedCoordinatorError`.
+    Raises `EmbeddedCoordinatorError`.
     """
-    child = _Child("text")
-    try:
-        await child.start("--port", "0", "--until-unused", shared=True)
-        yield child.port
-        await child.hand_over()
-    finally:
-        await child.stop()
+    async with EmbeddedCoordinator("text") as embedded:
+        await embedded.start("--port", "0", "--until-unused", shared=True)
+        yield embedded.port
 
 
-async def _complete(config: JoinConfig, child: _Child) -> JoinConfig:
+async def _complete(config: JoinConfig, embedded: EmbeddedCoordinator) -> JoinConfig:
     """Start a coordinator if the config asks for one; return the config to join with."""
     if config.standalone:
-        await child.start(*STANDALONE, shared=False)
-        endpoint = Endpoint("127.0.0.1", child.port)
+        await embedded.start(*STANDALONE, shared=False)
+        endpoint = Endpoint("127.0.0.1", embedded.port)
         return structs.replace(config, coordinators=(endpoint,), access=INSECURE_ACCESS, join_timeout_s=PATIENCE_S)
     endpoint = config.coordinators[0]
-    if not config.own_coordinator or not await is_here(endpoint.host) or not await _start_at(child, endpoint.port):
+    if not config.own_coordinator or not await is_here(endpoint.host) or not await _start_at(embedded, endpoint.port):
         return config
     remark = (
         f"no coordinator listened at {endpoint}, which is this host: this node brings one along. It serves for as long "
@@ -160,7 +139,7 @@ def _is_own(family: socket.AddressFamily, address: tuple[Any, ...]) -> bool:
     return True
 
 
-async def _start_at(child: _Child, port: int) -> bool:
+async def _start_at(embedded: EmbeddedCoordinator, port: int) -> bool:
     """Start a coordinator at `port`; return False if a program listens there, or another nodeclient starts one.
 
     Raises `EmbeddedCoordinatorError`.
@@ -174,7 +153,7 @@ async def _start_at(child: _Child, port: int) -> bool:
         if _is_taken(port):
             return False
         try:
-            await child.start(IN_THE_CLEAR, "--port", str(port), "--until-unused", shared=True)
+            await embedded.start(IN_THE_CLEAR, "--port", str(port), "--until-unused", shared=True)
         except EmbeddedCoordinatorError:
             if _is_taken(port):
                 return False
@@ -196,78 +175,83 @@ def _environ() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in ours}
 
 
-class _Child:
-    """The coordinatord that this process may start as its child."""
+class EmbeddedCoordinator:
+    """The coordinatord that this process may start as its child, once.
+
+    One for this host only lives as long as the context. One that others can reach lives for as long as they need it.
+    """
 
     def __init__(self, log_format: str) -> None:
+        """Begin without a process, in the running loop."""
         self._log_format = log_format
         self.port = 0
+        self.ended: asyncio.Future[str] | None = None
+        """Done with a description of its end once it ends; None for a coordinator that another one may replace."""
         self._process: subprocess.Popen[bytes] | None = None
         self._shared = False
         """Whether other nodes may use it. Then it ends by itself some time after its stdin has ended."""
         self._pidfd = -1
-        self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._has_ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     @property
-    def embedded(self) -> EmbeddedCoordinator:
-        if self._process is None:
-            return NO_COORDINATOR
-        return EmbeddedCoordinator(self._process.pid, None if self._shared else self._ended)
+    def pid(self) -> int | None:
+        """The process id; None without a process."""
+        return None if self._process is None else self._process.pid
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                await self._hand_over()
+        finally:
+            await self._stop()
 
     async def start(self, *flags: str, shared: bool) -> None:
         """Start it, and wait until it listens. Raises `EmbeddedCoordinatorError`."""
-        self._shared = shared
+        self._shared, self.ended = shared, None if shared else self._has_ended
         process = self._process = subprocess.Popen(  # noqa: ASYNC220, S603 - asyncio's would be killed with the loop
             isolated(_PROGRAM, *ALWAYS, "--log-format", self._log_format, *flags),
+            bufsize=0,
             stdin=subprocess.PIPE if shared else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             env=_environ(),
             start_new_session=True,
             preexec_fn=None if shared else die_with_parent(),  # noqa: PLW1509 - it makes plain system calls
         )
-        self._watch(process)
-        match = _LISTENING.fullmatch(await self._read_line(START_WITHIN_S))
+        self._pidfd = pidfd_open(process.pid)
+        asyncio.get_running_loop().add_reader(self._pidfd, self._record_end, process)
+        match = _LISTENING.fullmatch(await self._read_line(process, START_WITHIN_S))
         if match is None:
-            await self.stop()
+            await self._stop()
             raise EmbeddedCoordinatorError(process.returncode or 0)
         self.port = int(match["port"])
 
-    def _watch(self, process: subprocess.Popen[bytes]) -> None:
-        self._pidfd = pidfd_open(process.pid)
-        asyncio.get_running_loop().add_reader(self._pidfd, self._record_end, process)
-
     def _record_end(self, process: subprocess.Popen[bytes]) -> None:
         self._unwatch()
-        self._ended.set_result(describe_exit(process.wait()))
+        self._has_ended.set_result(describe_exit(process.wait()))
 
     def _unwatch(self) -> None:
         asyncio.get_running_loop().remove_reader(self._pidfd)
         os.close(self._pidfd)
 
-    async def _read_line(self, within_s: float) -> str:
+    @staticmethod
+    async def _read_line(process: subprocess.Popen[bytes], within_s: float) -> str:
         """Return its next line on stdout; empty if there is none in time."""
-        assert self._process is not None  # noqa: S101 - only called while it runs
-        assert self._process.stdout is not None  # noqa: S101 - it was started with stdout=PIPE
-        reader = asyncio.StreamReader()
-        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(os.dup(self._process.stdout.fileno()), "rb")
-        )
-        try:
-            async with asyncio.timeout(within_s):
-                return (await reader.readline()).decode(errors="replace")
-        except TimeoutError:
-            return ""
-        finally:
-            transport.close()
+        assert process.stdout is not None  # noqa: S101 - it was started with stdout=PIPE
+        line = in_thread(process.stdout.readline, "coordinator")
+        await asyncio.wait([line], timeout=within_s)
+        return line.result().decode(errors="replace") if line.done() else ""
 
-    async def hand_over(self) -> None:
+    async def _hand_over(self) -> None:
         """Leave a shared coordinator running for as long as other nodes use it, without waiting for that."""
         process = self._process
-        if process is None or not self._shared or self._ended.done():
+        if process is None or not self._shared or self._has_ended.done():
             return
         assert process.stdin is not None  # noqa: S101 - it was started with stdin=PIPE
         process.stdin.close()
-        match = _SERVES_ON.fullmatch(await self._read_line(FAREWELL_S))
+        match = _SERVES_ON.fullmatch(await self._read_line(process, FAREWELL_S))
         if match is None:
             return  # no other node needs it, or all have had the time to receive the end of the job
         text = (
@@ -279,15 +263,15 @@ class _Child:
         self._process = None
         _close_pipes(process)
 
-    async def stop(self) -> None:
+    async def _stop(self) -> None:
         """End it if it runs and was not handed over."""
         process, self._process = self._process, None
         if process is None:
             return
         for signum in (signal.SIGTERM, signal.SIGKILL):
-            if not self._ended.done():
+            if not self._has_ended.done():
                 process.send_signal(signum)
-                await asyncio.wait({self._ended}, timeout=KILL_AFTER_S)
+                await asyncio.wait({self._has_ended}, timeout=KILL_AFTER_S)
         _close_pipes(process)
 
 

@@ -60,7 +60,7 @@ from nodeclient.output.log_paths import LogPaths
 from nodeclient.output.output import Output
 from nodeclient.shell.console import Console
 from nodeclient.shell.coordinator_connection import Answer, CoordinatorConnection, Request
-from nodeclient.shell.embedded_coordinator import NO_COORDINATOR, EmbeddedCoordinator
+from nodeclient.shell.embedded_coordinator import EmbeddedCoordinator
 from nodeclient.shell.host_check import HostCheck
 from nodeclient.shell.host_programs import HostPrograms
 from nodeclient.shell.log_service import LogService
@@ -152,12 +152,11 @@ class Node:
             self._completed,
         )
 
-    async def run(self, embedded: EmbeddedCoordinator = NO_COORDINATOR, systemd: SystemdNotifier | None = None) -> int:
+    async def run(self, embedded: EmbeddedCoordinator, systemd: SystemdNotifier) -> int:
         """Take part in the job until it is over for this node; return the exit code.
 
-        `embedded` is the coordinator that this node has started, if any; `systemd` is notified of the node's status.
+        `embedded` is the coordinator that this node may have started; `systemd` is notified of the node's status.
         """
-        systemd = systemd or SystemdNotifier({}, os.getpid())
         extension = StopExtension(systemd.notify, max(self._config.stop_timeout_s, self._config.abort_timeout_s))
         leave_signals, loop, setup = LeaveSignals(), asyncio.get_running_loop(), self._setup
         for signum in self._config.signals:

@@ -1,13 +1,16 @@
 """A bug ends a node, with its workers, instead of leaving them without anybody who decides."""
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
 
+from coordinatord.runtime.systemd import SystemdNotifier
 from nodeclient.config.join_config import JoinConfig
 from nodeclient.config.parse import parse
 from nodeclient.core.agent import Agent
+from nodeclient.shell.embedded_coordinator import EmbeddedCoordinator
 from nodeclient.shell.node import Node
 from tests.support.programs import TIMEOUT_S
 
@@ -22,5 +25,6 @@ async def test_an_exception_in_the_agent_ends_the_node(monkeypatch: pytest.Monke
     monkeypatch.setattr(Agent, "handle", stumble)
     chosen = parse(["join", "--coord", "127.0.0.1:1", "--", "true"])
     assert isinstance(chosen, JoinConfig)
+    running = Node(chosen).run(EmbeddedCoordinator("text"), SystemdNotifier({}, os.getpid()))
     with pytest.raises(ZeroDivisionError):
-        await asyncio.wait_for(Node(chosen).run(), TIMEOUT_S)
+        await asyncio.wait_for(running, TIMEOUT_S)
