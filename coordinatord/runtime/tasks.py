@@ -97,10 +97,12 @@ def _called_back(error: BaseException) -> str:
 def in_thread(work: Callable[[], Result], name: str) -> asyncio.Future[Result]:
     """Start work that may hang in a daemon thread of this name; return a future of its result.
 
-    Unlike an executor's thread, it does not delay the end of the program. Raises `OSError` if no thread can start.
+    Unlike an executor's thread, it does not delay the end of the program. An error that comes when nobody waits for the
+    work any more is ignored. Raises `OSError` if no thread can start.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Result] = loop.create_future()
+    done.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # or asyncio would log it
 
     def finish(result: Result | None, error: Exception | None) -> None:
         if not done.done():

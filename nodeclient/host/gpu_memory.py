@@ -43,7 +43,6 @@ async def sample_gpus(
         return ()
     with suppress(OSError):
         sample = in_thread(partial(gpus_in_use, environ, host), "gpus")
-        sample.add_done_callback(lambda done: done.exception())  # it may fail after the timeout
         await asyncio.wait([sample], timeout=within_s)
         return sample.result() if sample.done() else ()
     return ()

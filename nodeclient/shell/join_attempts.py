@@ -36,7 +36,6 @@ class JoinAttempts:
         if self._reading is None or self._reading.done():
             read = partial(SecuredAttempt, self.settings, coordinator, Role.JOIN, self.proven)
             self._reading = in_thread(read, "access")
-            self._reading.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
             await asyncio.wait([self._reading], timeout=READ_WITHIN_S)
         if not self._reading.done():
             raise AccessError(

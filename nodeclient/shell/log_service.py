@@ -1,7 +1,7 @@
 """Sends pieces of a node's log files to the coordinator, which requests them for its users, and deletes old files.
 
-`core/logged_rounds` selects the files. One thread reads and another one deletes, so a disk that hangs delays neither
-the event loop nor a round, and deleting delays no reader.
+`core/logged_rounds` selects the files. Threads read and another one deletes, so a disk that hangs delays neither the
+event loop nor a round, and deleting delays no reader.
 """
 
 from __future__ import annotations
@@ -9,22 +9,21 @@ from __future__ import annotations
 import asyncio
 import math
 import socket
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from operator import methodcaller
 from tempfile import TemporaryFile
 
-from msgspec import Struct, field
 from msgspec.structs import replace
 
 from coordinatord.protocol.fields import LOG_MAX
 from coordinatord.protocol.log_messages import LogChunk, LogStream, ReadLog
 from coordinatord.runtime.local_time import now
+from coordinatord.runtime.tasks import in_thread
 from nodeclient.core.logged_rounds import LoggedRound, NotLoggedError, find, is_in_future, rounds_to_delete
 from nodeclient.keeping.disk.steps_on_disk import MISTAKEN, UnwritableError
-from nodeclient.output.file_thread import FileThread
+from nodeclient.output.file_thread import HANGS_AFTER_S, FileThread
 from nodeclient.output.log_catalogue import LogCatalogue
 from nodeclient.output.log_paths import LogPaths, quoted
 from nodeclient.output.log_reader import LOG_START, read_chunk, refused_chunk
@@ -85,18 +84,6 @@ class LogFollowers:
                     await self._all_read.wait()
 
 
-class LogReader(Struct, frozen=True):
-    """A thread that reads logs one after the other."""
-
-    thread: FileThread
-    wanted: deque[Key] = field(default_factory=deque)
-    """The logs that it has yet to read from, or reads from now."""
-
-    def hangs_in(self, key: Key) -> bool:
-        """Whether the disk seems to hang in a read of this log."""
-        return bool(self.wanted) and self.wanted[0] == key and self.thread.is_hung
-
-
 def _place_of(kept: LoggedRound) -> tuple[str, str, int]:
     return kept.node, kept.run, kept.round
 
@@ -124,7 +111,8 @@ class LogService:
         self._present: LoggedRound | None = None
         self._writer = FileThread(partial(self._in_loop, fail))
         """Writes the catalogue, and deletes files."""
-        self._readers = [LogReader(FileThread(partial(self._in_loop, fail))) for _ in range(READERS_MAX)]
+        self._reads: dict[asyncio.Future[LogChunk], tuple[Key, float]] = {}
+        """The reads in progress, each with its log and when it began."""
         self._followers = LogFollowers()
 
     @property
@@ -146,23 +134,21 @@ class LogService:
         """
         if self._log_dir is None:
             return
-        folder, tried = self._log_dir / quoted(self._job), self._loop.create_future()
+        folder = self._log_dir / quoted(self._job)
 
-        def call() -> None:
-            problem = None
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-                with TemporaryFile(dir=folder):
-                    pass
-            except OSError as error:
-                problem = error
-            self._in_loop(tried.set_result, problem)
+        def write() -> None:
+            folder.mkdir(parents=True, exist_ok=True)
+            TemporaryFile(dir=folder).close()
 
-        self._writer.post(call)
+        tried = in_thread(write, "log files")
         await asyncio.wait([tried], timeout=SETTLE_S)
-        problem = tried.result() if tried.done() else None
-        if problem is not None and problem.errno in MISTAKEN:
-            raise UnwritableError(f"log files cannot be written to {folder}: {problem.strerror}; see --log-dir")
+        try:
+            if tried.done():
+                tried.result()
+        except OSError as error:
+            if error.errno in MISTAKEN:
+                text = f"log files cannot be written to {folder}: {error.strerror}; see --log-dir"
+                raise UnwritableError(text) from error
 
     def begin_round(self, place: LogPaths, ranks: range) -> None:
         """Record that the workers of this node begin to write a round's files."""
@@ -222,18 +208,18 @@ class LogService:
             respond(refused_chunk(wanted, str(error)))
             return
         log_dir, parts = self._log_dir, self._catalogue.parts(kept)
-        able = [reader for reader in self._readers if not reader.thread.is_hung]
-        if not able or any(reader.hangs_in(key) for reader in self._readers):
+        hung = [read for read, began_at in self._reads.values() if asked_at >= began_at + HANGS_AFTER_S]
+        if key in hung or len(hung) >= READERS_MAX:
             respond(refused_chunk(wanted, "the disk does not answer"))
             return
-        reader = min(able, key=lambda reader: len(reader.wanted))
 
-        def pass_on(chunk: LogChunk) -> None:
-            reader.wanted.popleft()
-            respond(chunk)
+        def pass_on(done: asyncio.Future[LogChunk]) -> None:
+            del self._reads[done]
+            respond(done.result())
 
-        reader.wanted.append(key)
-        reader.thread.post(lambda: self._in_loop(pass_on, read_chunk(log_dir, parts, wanted)))
+        reading = in_thread(partial(read_chunk, log_dir, parts, wanted), "log reader")
+        self._reads[reading] = key, asked_at
+        reading.add_done_callback(pass_on)
 
     @property
     def followed(self) -> set[Key]:

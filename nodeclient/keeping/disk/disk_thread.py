@@ -44,7 +44,6 @@ class DiskThread:
         await self._await_last(progress)
         self._hangs = False
         self._working = thread = in_thread(work, THREAD)
-        thread.add_done_callback(ignore_error)
         try:
             await _await_progress(thread, progress, record_bytes, "written")
             return thread.result()
@@ -73,15 +72,8 @@ async def read_in_thread(work: Callable[[], Result], progress: Progress) -> Resu
     Raises `DiskHangsError` if the work makes no progress, and the errors of the work.
     """
     thread = in_thread(work, THREAD)
-    thread.add_done_callback(ignore_error)
     await _await_progress(thread, progress, lambda _: None, "read")
     return thread.result()
-
-
-def ignore_error(ended: asyncio.Future[Any]) -> None:
-    """Ignore the error of work that was given up; asyncio would report it otherwise."""
-    if not ended.cancelled():
-        ended.exception()
 
 
 async def _await_progress(

@@ -21,7 +21,7 @@ from nodeclient.core.effects import Level
 from nodeclient.core.persist_attempt import PersistAttempt, steps_to_delete
 from nodeclient.keeping.disk import step_folder
 from nodeclient.keeping.disk.complaints import Complaints, Notify
-from nodeclient.keeping.disk.disk_thread import THREAD, DiskThread, ignore_error
+from nodeclient.keeping.disk.disk_thread import THREAD, DiskThread
 from nodeclient.keeping.disk.durable_file import GivenUpError, Progress
 from nodeclient.keeping.disk.folder_claim import FolderClaim, FolderInUseError
 from nodeclient.keeping.disk.part_writer import DamagedPartError, file_name, write_big, write_small
@@ -82,7 +82,6 @@ class Persister:
         try:
             if self._claiming is None or self._claiming.done():
                 claiming = in_thread(partial(self._claim.acquire, run, CLAIM_WITHIN_S), THREAD)
-                claiming.add_done_callback(ignore_error)
                 await asyncio.wait([claiming], timeout=CLAIM_WITHIN_S + ANSWERS_WITHIN_S)
                 self._claiming = claiming
             if self._claiming.done():

@@ -12,7 +12,6 @@ from msgspec import structs
 
 from coordinatord.protocol.log_messages import LOG_BYTES_MAX, LogChunk, LogPlace, LogStream, ReadLog
 from nodeclient.keeping.disk.steps_on_disk import UnwritableError
-from nodeclient.output import file_thread
 from nodeclient.output.log_paths import LogPaths
 from nodeclient.output.log_reader import LOG_START
 from nodeclient.output.output_settings import OutputSettings
@@ -142,7 +141,7 @@ async def test_a_read_that_hangs_holds_up_those_of_others_only_if_too_many_do(
 
     monkeypatch.setattr(os, "pread", pread_of_a_disk)
     monkeypatch.setattr(log_service, "READERS_MAX", readers)
-    monkeypatch.setattr(file_thread, "HANGS_AFTER_S", 0.0)
+    monkeypatch.setattr(log_service, "HANGS_AFTER_S", 0.0)
     service = a_service(tmp_path)
     service.begin_round(ROUND, range(2))
     write(tmp_path, "one\n")
