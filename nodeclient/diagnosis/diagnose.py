@@ -19,7 +19,13 @@ from coordinatord.protocol.exit_codes import signal_behind
 from coordinatord.protocol.fields import LAST_LINES_MAX
 from nodeclient.core.events import Diagnosis
 from nodeclient.diagnosis import oom, tracebacks
-from nodeclient.diagnosis.stderr_text import gibibytes, last_lines, program_lines, without_native_frames
+from nodeclient.diagnosis.stderr_text import (
+    gibibytes,
+    last_lines,
+    last_statement,
+    program_lines,
+    without_native_frames,
+)
 from nodeclient.host.kernel_log import KMSG, read_records, xids
 from nodeclient.output.output import Output
 
@@ -94,14 +100,14 @@ def diagnose(
     if not finding and _DATA_LOADER_KILLED.search("\n".join((error, *shown))) and oom_before.cgroup is not None:
         finding = f"some process killed the DataLoader's worker, {_NOT_OOM}"
     if not error and signum is None and not finding:
-        finding = _last_line(written)
+        finding = _last_words(written)
     return Diagnosis(pid, finding, error, tuple(shown), final=record is not None and record.final)
 
 
-def _last_line(written: Sequence[str]) -> str:
-    """Quote the last line of a program that ended by itself without an exception: it may be that of `sys.exit`."""
-    lines = [line for line in program_lines(written) if not _PROGRESS.match(line)]
-    return f"its last line: {lines[-1].strip()}" if lines else ""
+def _last_words(written: Sequence[str]) -> str:
+    """Quote the last statement of a program that ended by itself without an exception: it may be that of `sys.exit`."""
+    said = last_statement(line for line in program_lines(written) if not _PROGRESS.match(line))
+    return f"its last words: {said}" if said else ""
 
 
 def _error_line(record: RecordedError, call_stack: Sequence[str]) -> str:

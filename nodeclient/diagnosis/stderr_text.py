@@ -44,6 +44,11 @@ _LOG_LINE = re.compile(
 _LOGGED_ERROR = re.compile(r"(?:ERROR|CRITICAL)[: ]|\[? ?\d{4}-\d\d-\d\d[ T]\d\d:\d\d\S*.*\b(?:ERROR|CRITICAL)\b")
 """An error that Python's logging wrote, which may have ended the program."""
 
+_OFFER = re.compile(
+    r"usage: |(?:set|see|pass|use|try|run|for|tip: for)\b.*(?:--help|details|information|trace)", re.IGNORECASE
+)
+"""A line in which hydra, click, absl, fire or the like says how to use a program, or where to read more."""
+
 _WARNED_SOURCE = re.compile(r"  +\S*\bwarn(?:ings\.warn|_once)?\(")
 """The line of source that Python shows below a warning."""
 
@@ -77,6 +82,20 @@ def program_lines(lines: Iterable[str]) -> list[str]:
     """Return the lines of the program itself: no blank lines, no C++ stacks, and of log lines only errors."""
     kept = (line for line in lines if line.strip() and not is_native_frame(line) and not _WARNED_SOURCE.match(line))
     return [line for line in kept if _LOGGED_ERROR.match(line) or not is_log_line(line)]
+
+
+def last_statement(lines: Iterable[str]) -> str:
+    """Return the last thing that a program says of its end, on one line; empty if it says nothing.
+
+    A line belongs to the one above if it is indented, and is a part of that one's text if that ends with a colon.
+    """
+    said: list[str] = []
+    for line in lines:
+        if said and said[-1].endswith(":"):
+            said[-1] += f" {line.strip()}"
+        elif not said or line[0] != " ":
+            said.append(line.strip())
+    return next((text for text in reversed(said) if not _OFFER.match(text)), said[-1] if said else "")
 
 
 def gibibytes(size: int) -> str:

@@ -28,8 +28,10 @@ FOLDED_LINES_MAX = 6
 _HEADER = re.compile(r"(?:.*[^\s\w])?(?:\[rank\d+\]: )*Traceback \(most recent call last\):")
 """The header of a traceback; a progress bar may be on the same line."""
 _GROUP_HEADER = re.compile(r"  \+ Exception Group Traceback \(most recent call last\):")
-_BOX_HEADER = re.compile(r"[╭+][─-]+ Traceback \(most recent call last\) [─-]+[╮+]")
-"""The header of the library rich, which typer uses too."""
+_BOX_HEADER = re.compile(r" *[╭+][─-]+ Traceback \(most recent [^─]*[─-]+[╮+]")
+"""The header of the library rich, which typer uses too. In a log it is indented, and cut off if there is no room."""
+_PANEL_HEADER = re.compile(r"[╭+][─-] Error [─-]+[╮+]")
+"""The header of a wrong command line, by typer and rich-click."""
 _INNER_HEADER = re.compile(r".*Traceback \(most recent call last\):")
 """A header within the text of an exception, such as one raised in a DataLoader's worker."""
 _SYNTAX_HEADER = re.compile(r'  File "[^"]+", line \d+')
@@ -48,7 +50,8 @@ _GROUP_END = re.compile(r" {4}\+-{20,}")
 _GROUP_LINE = re.compile(r".* \(\d+ sub-exceptions?\)")
 _TERMINATE = re.compile(r"terminate called after throwing an instance of '([^']+)'")
 _TERMINATE_TEXT = re.compile(r"  what\(\):\s*(.*)")
-_FATAL = re.compile(r"Fatal Python error: .*")
+_FATAL = re.compile(r"(Fatal Python error: .*)|\[?F\d{3,4} \d\d:\d\d:\d\d.*?\] (.*)")
+"""What Python's fault handler writes, or torch's C++ log, glog and absl with the line that ends a program."""
 _ABORT = re.compile(r"terminate called without an active exception")
 """The message of C++ when Python ends, for any reason, while native threads run, such as those of a process group."""
 _NOT_FOUND = re.compile(
@@ -189,9 +192,20 @@ def _read_traceback(lines: Sequence[str], header: int) -> LoggedError | None:
     return _trace(lines, header, at) if at < len(lines) else None
 
 
+def _end_of_box(lines: Sequence[str], header: int) -> int:
+    inside = range(header + 1, len(lines))
+    return next((at for at in inside if lines[at].lstrip()[:1] not in set("│|╰+")), len(lines))
+
+
 def _read_box(lines: Sequence[str], header: int) -> LoggedError | None:
-    end = next((at for at in range(header + 1, len(lines)) if lines[at][:1] not in set("│|╰+")), len(lines))
-    return _trace(lines, header, end) if end < len(lines) and _EXCEPTION.fullmatch(lines[end]) else None
+    end = _end_of_box(lines, header)
+    return _trace(lines, header, end) if end < len(lines) and _EXCEPTION.fullmatch(lines[end].lstrip()) else None
+
+
+def _read_panel(lines: Sequence[str], header: int) -> LoggedError | None:
+    end = _end_of_box(lines, header)
+    text = " ".join(filter(None, (line.strip("│| ╰+╯─-") for line in lines[header + 1 : end])))
+    return LoggedError(text, header, header, end) if text else None
 
 
 def _read_syntax_error(lines: Sequence[str], header: int) -> LoggedError | None:
@@ -208,6 +222,11 @@ def _read_native(lines: Sequence[str], header: int) -> LoggedError | None:
         return LoggedError(name, header, header, header + 1, _ErrorOrigin.NATIVE)
     text, length = fold([_TERMINATE_TEXT.sub(r"\1", lines[texts[0]], count=1), *lines[texts[0] + 1 :]])
     return LoggedError(f"{name}: {text}", header, texts[0], texts[0] + max(1, length), _ErrorOrigin.NATIVE)
+
+
+def _read_fatal(lines: Sequence[str], header: int) -> LoggedError | None:
+    match = _FATAL.fullmatch(lines[header])
+    return None if match is None else LoggedError(match[1] or match[2], header, header, header + 1, _ErrorOrigin.NATIVE)
 
 
 def _read_not_found(lines: Sequence[str], header: int) -> LoggedError | None:
@@ -284,8 +303,9 @@ _READERS = {
     _SYNTAX_HEADER: _read_syntax_error,
     _GROUP_HEADER: _read_group,
     _BOX_HEADER: _read_box,
+    _PANEL_HEADER: _read_panel,
     _TERMINATE: _read_native,
-    _FATAL: lambda lines, at: LoggedError(lines[at], at, at, at + 1, _ErrorOrigin.NATIVE),
+    _FATAL: _read_fatal,
     _NOT_FOUND: _read_not_found,
 }
 """The functions that parse errors, by the pattern of the first line."""
