@@ -207,14 +207,16 @@ class RunKeeping(KeptState, KeepingWing):
     def _protected(self, member: Member) -> tuple[KeptStep, ...] | None:
         """Return the steps that a node is to protect; None if it is to protect the same as before.
 
-        After a restart of the coordinator that is not known yet. If the round ends before, a node that protects as many
-        steps as it may drops the oldest: it was being written to the disk, and the last step needs its place.
+        After a restart of the coordinator that is not known yet. If the round ends before, the last step needs a place.
+        So a node that protects as many steps as it may drops the one of least use: one that no round may resume from,
+        or else the oldest. Which one was being written to the disk need not be known.
         """
         if self.protection.steps is not None or self.run.durable.state is not State.STOPPING:
             return self.protection.steps
         held = ((at, self.index.holders(at).get(member.node, ())) for at in self.index.steps())
         steps = [at for at, parts in held if any(part.protected for part in parts)]
-        return tuple(steps[:-1]) if len(steps) >= PROTECTED_MAX else None
+        best_first = sorted(steps, key=lambda at: not resumption.may_be_chosen(self, at))
+        return tuple(best_first[:-1]) if len(steps) >= PROTECTED_MAX else None
 
     def halt_sentence(self) -> str:
         """Say after which step all workers end."""

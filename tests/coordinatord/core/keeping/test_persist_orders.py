@@ -55,6 +55,17 @@ def test_a_round_that_ends_before_all_are_heard_after_a_restart_has_a_place_for_
     assert protected(stage, "n1") == [101, 102]
 
 
+def test_a_step_that_no_round_may_resume_from_makes_room_before_an_older_one() -> None:
+    stage = keeping("shards=2 halts=yes")
+    keep(stage, 100, 101, options="shards=2 halts=yes")
+    stage.play("fail n1", "stopped n1 n2", "fetch n1 failed why=digest", "stopped n1 n2")
+    stage.play("fetch n1 ready", "running n1 n2", "step n1 101")
+    assert (resume := stage.coordinator.jobs["default"].durable.resume) is not None
+    assert resume.step == 100, "step 101 is damaged"
+    stage.play("keep n1 1:100 1:101 3:102 shards=2 halts=yes protected=yes", "die 1s", "reconnect n1", "leave n1")
+    assert protected(stage, "n1") == [100, 102]
+
+
 @pytest.mark.parametrize(("shards", "stay"), [(1, [100, 101]), (2, [100, 101, 102])])
 def test_a_save_at_the_end_of_a_round_finds_a_place_while_a_step_is_written(shards: int, stay: list[int]) -> None:
     """What all ranks have alike is saved at a break, which nobody foresees; what each has, at a planned end."""
