@@ -7,7 +7,6 @@ import logging
 import os
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import TypeVar
 
 from msgspec import Struct
@@ -16,9 +15,10 @@ from torch.distributed.elastic.utils.logging import get_logger
 
 from coordinatord.protocol.fields import COUNTER_MAX
 from coordinatord.protocol.messages import JobSpec, Launcher
-from coordinatord.runtime.settings import seconds
+from coordinatord.runtime.settings import SettingsError, SettingsParser, seconds
 from nodeclient.access.endpoint import Endpoint
-from nodeclient.access.keyring import DEFAULT_ACCESS, VARIABLE, AccessSettings, forget_variable
+from nodeclient.access.keyring import DEFAULT_ACCESS, AccessSettings, forget_variable
+from nodeclient.config.access_flags import PREFIX, add_access_flags, read_access
 from nodeclient.config.flag_values import address, endpoints, name
 from nodeclient.config.torchrun_rendezvous import CONF_KEYS, unknown_key
 from nodeclient.core.agent_settings import JOIN_TIMEOUT_S
@@ -95,22 +95,16 @@ def read(parameters: RendezvousParameters) -> TorchrunConfig:
 def _access() -> AccessSettings:
     """Read nodeclient's variables about tokens and TLS, for which torchrun has no flags.
 
-    Workers inherit torchrun's environment, so a token in it is removed.
+    Workers inherit torchrun's environment, so a token in it is removed. Raises `ValueError`.
     """
     environ = dict(os.environ)
     forget_variable()
-    files = (environ.get(f"NODECLIENT_{name}") for name in ("TOKEN_FILE", "TLS_CA", "TLS_CERT", "TLS_KEY"))
-    token_file, authorities, certificate, key = (Path(file) if file else None for file in files)
-    return AccessSettings(
-        token_file=token_file,
-        token=environ.get(VARIABLE, "").strip(),
-        credentials=environ.get("CREDENTIALS_DIRECTORY", ""),
-        config_home=environ.get("XDG_CONFIG_HOME", ""),
-        authorities=authorities,
-        certificate=certificate,
-        key=key,
-        insecure=environ.get("NODECLIENT_INSECURE", "0") not in {"", "0"},
-    )
+    parser = SettingsParser(prog="nodeclient join", env_prefix=PREFIX, environ=environ)
+    add_access_flags(parser)
+    try:
+        return read_access(parser, parser.parse_args([]), environ)
+    except SettingsError as error:
+        raise ValueError(with_torchrun_names(str(error))) from None
 
 
 def with_torchrun_names(text: str) -> str:

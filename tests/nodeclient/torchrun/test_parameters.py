@@ -1,5 +1,6 @@
 """The settings that the backend makes of torchrun's parameters."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,6 +55,14 @@ def test_what_is_known_only_to_others_or_to_nobody_is_remarked_on() -> None:
 def test_what_is_wrong_is_refused_by_name(wrong: dict[str, str], named: str) -> None:
     with pytest.raises(ValueError, match=named):
         config(**wrong)
+
+
+def test_a_variable_that_torchrun_has_no_flag_for_is_checked_as_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NODECLIENT_TLS_CERT", "/cert.pem")
+    with pytest.raises(ValueError, match="NODECLIENT_TLS_CERT and NODECLIENT_TLS_KEY belong together"):
+        config()
+    monkeypatch.setenv("NODECLIENT_TLS_KEY", "/key.pem")
+    assert (config().access.certificate, config().access.key) == (Path("/cert.pem"), Path("/key.pem"))
 
 
 def test_our_flags_are_called_what_torchrun_calls_them() -> None:
