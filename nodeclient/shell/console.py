@@ -9,7 +9,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 from datetime import datetime
-from typing import Protocol
 
 from coordinatord.hints.failure_status import failure_status
 from coordinatord.protocol.messages import Report
@@ -17,6 +16,7 @@ from coordinatord.runtime.logs import STDERR, fields, install, leads_to_journal,
 from nodeclient.core import notices
 from nodeclient.core.effects import Level, Waiting
 from nodeclient.diagnosis import report_text
+from nodeclient.output.output import Terminal
 
 log = logging.getLogger("nodeclient")
 
@@ -26,29 +26,10 @@ REDRAW_S = 1.0
 _LEVELS = {Level.INFO: logging.INFO, Level.WARNING: logging.WARNING, Level.ERROR: logging.ERROR}
 
 
-class TerminalLines(Protocol):
-    """A terminal or a file; `nodeclient.output.output` has one that workers write to as well."""
-
-    @property
-    def is_live(self) -> bool:
-        """Whether a live line can be drawn and erased."""
-
-    def columns(self) -> int:
-        """Return the width of the terminal."""
-
-    def write_lines(self, text: str) -> None:
-        """Write lines above the live line; `text` lacks the last line's end."""
-
-    def draw(self, text: str) -> None:
-        """Draw the live line anew; an empty text erases it."""
-
-
 class Console:
     """Shows one node to its user."""
 
-    def __init__(
-        self, level: str, form: str, context: Callable[[], dict[str, object]], terminal: TerminalLines
-    ) -> None:
+    def __init__(self, level: str, form: str, context: Callable[[], dict[str, object]], terminal: Terminal) -> None:
         """Write to a terminal or a file; `form` is the `--log-format`.
 
         Log lines that do not go to a terminal carry the fields that `context` returns: job, node and round.
@@ -135,7 +116,7 @@ class Console:
 class _Handler(logging.Handler):
     """Writes log lines to the terminal, and erases the live line."""
 
-    def __init__(self, terminal: TerminalLines, forget_wait: Callable[[], None]) -> None:
+    def __init__(self, terminal: Terminal, forget_wait: Callable[[], None]) -> None:
         super().__init__()
         self._terminal = terminal
         self._forget_wait = forget_wait

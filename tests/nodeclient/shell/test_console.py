@@ -10,19 +10,25 @@ from typing import Any
 import pytest
 
 from nodeclient.core.effects import Level, Waiting
+from nodeclient.output.output import Terminal
 from nodeclient.shell.console import Console
 from tests.support.builders import a_failure, a_report
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
-class Screen:
-    """Where a console writes to, as `TerminalLines` has it."""
+class Screen(Terminal):
+    """A terminal or a file that keeps what it shows."""
 
     def __init__(self, *, is_live: bool) -> None:
-        self.is_live = is_live
+        self._is_live = is_live
         self.lines: list[str] = []
         self.drawn: list[str] = []
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it has a live line."""
+        return self._is_live
 
     def columns(self) -> int:
         """Return the width."""
