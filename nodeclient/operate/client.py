@@ -1,8 +1,8 @@
 """Sends requests to coordinators over HTTP: reads, commands, and event streams. Plain `http.client`, no event loop.
 
 It fails over between coordinators, the addresses of their names, and the leader that a standby names. It skips silent
-coordinators (`_sort_by_answers`). If the leader is silent, it waits for a standby to take over. Every failure is a
-`RequestError`, one line with the address and the reason. `protocol.http` defines the answers.
+coordinators. If the leader is silent, it waits for a standby to take over. Every failure is a `RequestError`, one line
+with the address and the reason. `protocol.http` defines the answers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from email.utils import parsedate_to_datetime
 from http import HTTPMethod, HTTPStatus
 from queue import Empty, SimpleQueue
@@ -273,13 +273,39 @@ class Client:
             contacts = [contact for several in self._contacts for contact in _expand_addresses(several)]
             silent: list[ContactPoint] = []
             if len(contacts) > 1:
-                contacts, silent = _sort_by_answers(contacts, self._is_healthy, ANSWER_WITHIN_S)
+                contacts, silent = self._sort_by_answers(contacts)
             try:
                 return self._ask_each(ask, contacts, silent)
             except _SilentLeaderError as error:
                 if time.monotonic() >= ends_at:
                     raise LostError(f"{error}: is coordinatord paused there? see --coord") from error
             pause(RETRY_AFTER_S)
+
+    def _sort_by_answers(self, contacts: Sequence[ContactPoint]) -> tuple[list[ContactPoint], list[ContactPoint]]:
+        """Return the coordinators to send a request to, a healthy one first, and those that are silent.
+
+        A paused coordinator accepts connections, and then sends nothing. So a request could wait for it. This method
+        first asks each for its health: if one does not answer soon, it asks the next one too, and the earlier ones may
+        still answer. It returns when one is healthy, when all have answered, or after `ANSWER_WITHIN_S`.
+        """
+        ends_at, results = time.monotonic() + ANSWER_WITHIN_S, SimpleQueue[tuple[ContactPoint, bool]]()
+
+        def ask(contact: ContactPoint) -> None:
+            results.put((contact, self._is_healthy(contact)))
+
+        silent, unhealthy = list[ContactPoint](), list[ContactPoint]()
+        for number, asked in enumerate(contacts, start=1):
+            silent.append(asked)
+            threading.Thread(target=ask, args=(asked,), daemon=True).start()
+            until = ends_at if number == len(contacts) else time.monotonic() + ASK_NEXT_AFTER_S
+            with suppress(Empty):
+                while silent:
+                    contact, healthy = results.get(timeout=max(0.0, min(until, ends_at) - time.monotonic()))
+                    silent.remove(contact)
+                    if healthy:
+                        return [contact, *contacts[number:], *unhealthy], silent
+                    unhealthy.append(contact)
+        return unhealthy, silent
 
     def _is_healthy(self, contact: ContactPoint) -> bool:
         """Whether a coordinator answers, and leads or knows the leader."""
@@ -386,39 +412,3 @@ def _reason_of(error: Exception) -> str:
     if isinstance(error, UnicodeError):
         return "this can be no host name"
     return getattr(error, "strerror", None) or str(error)
-
-
-def _sort_by_answers(
-    contacts: Sequence[ContactPoint], is_healthy: Callable[[ContactPoint], bool], within_s: float
-) -> tuple[list[ContactPoint], list[ContactPoint]]:
-    """Return the coordinators to send a request to, a healthy one first, and those that are silent.
-
-    A paused coordinator accepts connections, and then sends nothing. So a request could wait for it. This function
-    first asks each for its health: if one does not answer soon, it asks the next one too, and the earlier ones may
-    still answer. It returns when one is healthy, when all have answered, or after `within_s` seconds.
-
-    `is_healthy` waits for an answer. It is called in threads, and raises nothing.
-    """
-    ends_at, results = time.monotonic() + within_s, SimpleQueue[tuple[ContactPoint, bool]]()
-
-    def ask(contact: ContactPoint) -> None:
-        results.put((contact, is_healthy(contact)))
-
-    not_asked, silent, unhealthy = list(contacts), list[ContactPoint](), list[ContactPoint]()
-    while not_asked or silent:
-        if not_asked:
-            silent.append(not_asked.pop(0))
-            threading.Thread(target=ask, args=(silent[-1],), daemon=True).start()
-        for _ in tuple(silent):
-            left_s = ends_at - time.monotonic()
-            try:
-                contact, healthy = results.get(timeout=max(0.0, min(ASK_NEXT_AFTER_S, left_s) if not_asked else left_s))
-            except Empty:
-                if not_asked:
-                    break
-                return unhealthy, silent
-            silent.remove(contact)
-            if healthy:
-                return [contact, *not_asked, *unhealthy], silent
-            unhealthy.append(contact)
-    return unhealthy, []
