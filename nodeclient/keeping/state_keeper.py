@@ -18,19 +18,8 @@ from coordinatord.protocol.kept_state import Holding, Keeper, PersistReport, Res
 from coordinatord.protocol.messages import Observed
 from coordinatord.protocol.text import clip
 from coordinatord.runtime.tasks import Tasks
-from nodeclient.core import kept_groups, notices
-from nodeclient.core.effects import (
-    CopyKept,
-    HaltWorkers,
-    KeptOrder,
-    Level,
-    Persist,
-    Probe,
-    Protect,
-    Restore,
-    SaveKept,
-    TellAlike,
-)
+from nodeclient.core import effects, kept_groups, notices
+from nodeclient.core.effects import Level
 from nodeclient.core.events import Event, Keeping, KeptChanged, KeptSaved, Unreached
 from nodeclient.host.devices import Host
 from nodeclient.host.memory import memory
@@ -139,7 +128,7 @@ class StateKeeper:
         if self._resources.disk is not None:
             await self._resources.disk.steps.start()
 
-    async def claim_disk(self, probe: Probe) -> Unreached | None:
+    async def claim_disk(self, probe: effects.Probe) -> Unreached | None:
         """Claim the folder of steps for the run of a round; return why the round must not begin; None if it may."""
         disk = self._resources.disk
         obstacle = "" if disk is None else await disk.claim(probe.run)
@@ -159,23 +148,23 @@ class StateKeeper:
 
     # Effects of the agent
 
-    def carry_out(self, order: KeptOrder) -> None:
+    def carry_out(self, order: effects.KeptOrder) -> None:
         """Carry out an effect of the agent."""
         disk = self._resources.disk
         match order:
-            case Restore():
+            case effects.Restore():
                 self._restore(order)
-            case Protect(run, steps):
+            case effects.Protect(run, steps):
                 self._resources.arenas.protect(run, {(at.round, at.step) for at in steps})
-            case CopyKept(run, copies):
+            case effects.CopyKept(run, copies):
                 self._enter(run)
                 self._copier.set_wanted(run, copies)
-            case Persist(run, persist_order):
+            case effects.Persist(run, persist_order):
                 if disk is not None and run == self._resources.arenas.run:
                     disk.carry_out(run, persist_order)
-            case TellAlike(alike):
+            case effects.TellAlike(alike):
                 self._tell_alike(alike)
-            case SaveKept() | HaltWorkers():
+            case effects.SaveKept() | effects.HaltWorkers():
                 self._ask_to_save(order)
 
     def _tell_alike(self, alike: bool) -> None:
@@ -184,7 +173,7 @@ class StateKeeper:
         if not alike:
             self._resources.notify(Level.INFO, notices.DIFFERENT_STATES, "different_states")
 
-    def _restore(self, order: Restore) -> None:
+    def _restore(self, order: effects.Restore) -> None:
         """Get the parts that the workers of a round resume from; the first order of a round begins it."""
         run, number = order.run, order.round
         if (run, number) != (self._resources.arenas.run, self._round.number):
@@ -218,12 +207,12 @@ class StateKeeper:
             self._may_listen = False
             return {}
 
-    def _ask_to_save(self, order: SaveKept | HaltWorkers) -> None:
+    def _ask_to_save(self, order: effects.SaveKept | effects.HaltWorkers) -> None:
         """Ask the workers to save now or after a step; `KeptSaved` follows."""
         saves, connected = self._round.saves, self._channel.connected
         request = saves.make(order)
         saving = self._round.halting & connected
-        if isinstance(order, SaveKept) and not order.planned:
+        if isinstance(order, effects.SaveKept) and not order.planned:
             # A worker that a signal has stopped does not answer. Before a planned end it may be continued in time.
             saving -= self._channel.stopped
         saves.await_answers(saving | self._memory.memory.awaited(connected))

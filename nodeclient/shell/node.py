@@ -16,38 +16,9 @@ from coordinatord.runtime.local_time import now
 from coordinatord.runtime.systemd import SystemdNotifier, status_of
 from coordinatord.runtime.tasks import Tasks
 from nodeclient.config.join_config import JoinConfig, command_digest
-from nodeclient.core import leftover_stages, notices
-from nodeclient.core.effects import (
-    CheckHealth,
-    Effect,
-    Exit,
-    KeptOrder,
-    Kill,
-    Level,
-    Notice,
-    Probe,
-    Reconnect,
-    ReuseOrder,
-    RunPairTest,
-    SendObserved,
-    Show,
-    Start,
-    Sweep,
-    Terminate,
-    Waiting,
-)
-from nodeclient.core.events import (
-    EmbeddedCoordinatorEnded,
-    Event,
-    GpusInUse,
-    LeaveRequested,
-    Prepared,
-    SearchBegan,
-    StartFailed,
-    SweepFailed,
-    Swept,
-    WorkersStarted,
-)
+from nodeclient.core import effects, events, leftover_stages, notices
+from nodeclient.core.effects import Effect, Level
+from nodeclient.core.events import Event
 from nodeclient.core.leaving import LeaveSignals
 from nodeclient.diagnosis import error_file
 from nodeclient.diagnosis.diagnose import RoundDiagnoses
@@ -211,17 +182,17 @@ class Node:
         self._tasks.spawn(self._setup.guard.watch(self._complain), name="guard")
         await self._logs.try_out()
         await self._keeper.find_steps_on_disk()
-        self.submit(SearchBegan())  # from here on the agent's deadlines count
-        self.submit(GpusInUse(gpus))
+        self.submit(events.SearchBegan())  # from here on the agent's deadlines count
+        self.submit(events.GpusInUse(gpus))
         await self._participation.session.run()
 
     async def _prepare(self) -> None:
         await self._setup.starter.await_settled()
-        self.submit(Prepared())
+        self.submit(events.Prepared())
 
     async def _watch_embedded(self, embedded: EmbeddedCoordinator) -> None:
         if embedded.ended is not None:
-            self.submit(EmbeddedCoordinatorEnded(await asyncio.shield(embedded.ended)))
+            self.submit(events.EmbeddedCoordinatorEnded(await asyncio.shield(embedded.ended)))
 
     def _children(self, embedded: EmbeddedCoordinator) -> frozenset[int]:
         """Return the child processes that are no orphans, since parts of this node reap them."""
@@ -238,52 +209,52 @@ class Node:
         if signals.counts(signum, self._now):
             extension.begin()
             self._leftovers.on_signal()
-            self.submit(LeaveRequested(signum))
+            self.submit(events.LeaveRequested(signum))
 
     # Effects out
 
     def _carry_out(self, effect: Effect, _: Event) -> None:  # noqa: C901, PLR0912 - one plain case for each effect
         match effect:
-            case effect if isinstance(effect, KeptOrder):
+            case effect if isinstance(effect, effects.KeptOrder):
                 self._keeper.carry_out(effect)
-            case effect if isinstance(effect, ReuseOrder):
+            case effect if isinstance(effect, effects.ReuseOrder):
                 self._reusable.carry_out(effect)
-            case Probe():
+            case effects.Probe():
                 self._setup.assigned = effect.round, effect.assignment
                 self._tasks.spawn(self._probe(effect), name="probe")
-            case Start():
+            case effects.Start():
                 self._start(effect)
-            case Terminate(signum):
+            case effects.Terminate(signum):
                 self._exit_reporter.expect_exits()
                 self._leftovers.stages.stop(self._now)
                 if signum == signal.SIGINT:
                     self._output.expect_interrupts()
                 self._workers.terminate(signum)
-            case Kill():
+            case effects.Kill():
                 self._exit_reporter.expect_exits()
                 self._workers.kill()
-            case Sweep(looks_at_gpus):
+            case effects.Sweep(looks_at_gpus):
                 self._tasks.spawn(self._sweep(looks_at_gpus=looks_at_gpus), name="sweep")
-            case CheckHealth(within_s):
+            case effects.CheckHealth(within_s):
                 self._tasks.spawn(self._setup.programs.check_health(within_s), name="health check")
-            case RunPairTest(order):
+            case effects.RunPairTest(order):
                 self._tasks.spawn(self._setup.programs.test_pair(order), name="test with another node")
-            case SendObserved(observed):
+            case effects.SendObserved(observed):
                 self._send(self._completed(observed))
                 self._kill_lingering()
-            case Reconnect(reason):
+            case effects.Reconnect(reason):
                 self._participation.session.close(reason)
-            case Notice(level, text, event):
+            case effects.Notice(level, text, event):
                 self._console.notify(level, text, event)
-            case Show(report):
+            case effects.Show(report):
                 self._console.show(report, now())
                 self._logs.fail_round(report.round)
-            case Waiting():
+            case effects.Waiting():
                 self._console.follow(effect)
-            case Exit():
+            case effects.Exit():
                 self._end(effect)
 
-    async def _probe(self, probe: Probe) -> None:
+    async def _probe(self, probe: effects.Probe) -> None:
         # The head start of rank 0's node begins now, since that node got the round at about the same time.
         result, _ = await asyncio.gather(
             probe_master(probe), self._setup.starter.delay_start(needed=probe.delays_start)
@@ -298,7 +269,7 @@ class Node:
         obstacle = await self._keeper.claim_disk(probe)
         self.submit(obstacle or result)
 
-    def _start(self, start: Start) -> None:
+    def _start(self, start: effects.Start) -> None:
         self._console.notify(Level.INFO, notices.starting(start, self._config.workers), "round_starting")
         setup, place = self._setup, LogPaths(self._config.job, start.run, start.round)
         own_ranks, forked_before = setup.begin(start), setup.starter.forked
@@ -326,12 +297,12 @@ class Node:
             self._console.notify(Level.INFO, text, "workers_started")
             setup.started_at = self._now
             pids = tuple(map(self._pid_of, range(self._config.workers)))
-            self.submit(WorkersStarted(setup.starter.forked - forked_before, setup.starter.why_cold, pids))
+            self.submit(events.WorkersStarted(setup.starter.forked - forked_before, setup.starter.why_cold, pids))
             self._output.call_when_written(self._logs.delete_old)
 
     def _fail_start(self, local_rank: int, exit_code: int, message: str) -> None:
         self._workers.release_parked()
-        self.submit(StartFailed(local_rank, exit_code, message))
+        self.submit(events.StartFailed(local_rank, exit_code, message))
 
     def _send(self, observed: Observed) -> None:
         if (text := self._setup.first_step(observed, self._now)) is not None:
@@ -349,7 +320,7 @@ class Node:
         self._output.on_worker_exit(local_rank, exit_code)
         self._exit_reporter.record_exit(local_rank, exit_code, self._workers.pid_of(local_rank))
 
-    def _end(self, ending: Exit) -> None:
+    def _end(self, ending: effects.Exit) -> None:
         if ending.report is not None and self._config.error_file is not None:
             obstacle = error_file.write(self._config.error_file, ending.report, now().timestamp())
             if obstacle is not None:
@@ -369,16 +340,16 @@ class Node:
             if looks_at_gpus:  # another round may follow
                 await self._leftovers.free_resources()
         except UnkillableError as error:
-            self.submit(SweepFailed(str(error)))
+            self.submit(events.SweepFailed(str(error)))
             return
         if looks_at_gpus and (gpus := await sample_gpus(os.environ)):
-            self.submit(GpusInUse(gpus))
+            self.submit(events.GpusInUse(gpus))
             return
         await self._keeper.end_round()
         await self._exit_reporter.await_reported()
         await self._flush_followed_logs()  # followers read the next round once it is formed
         self._logs.end_round()
-        self.submit(Swept(self._participation.renew_port()))
+        self.submit(events.Swept(self._participation.renew_port()))
 
     # Texts about the node itself
 

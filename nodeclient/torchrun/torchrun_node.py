@@ -12,33 +12,10 @@ from typing import Protocol
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.messages import Desired, Goal, Join, NodeOffer, Phase, Report
 from coordinatord.runtime.tasks import Tasks
+from nodeclient.core import effects, events
 from nodeclient.core.agent_settings import Settings
-from nodeclient.core.effects import (
-    Effect,
-    Exit,
-    Kill,
-    Level,
-    Notice,
-    Probe,
-    Reconnect,
-    SendObserved,
-    Show,
-    Start,
-    Sweep,
-    Terminate,
-    Waiting,
-)
-from nodeclient.core.events import (
-    DesiredReceived,
-    Diagnosis,
-    Event,
-    LeaveRequested,
-    StartFailed,
-    Swept,
-    Unreached,
-    WorkerExited,
-    WorkersStarted,
-)
+from nodeclient.core.effects import Effect, Level
+from nodeclient.core.events import Event
 from nodeclient.host.ports import listening_address
 from nodeclient.shell.coordinator_connection import CoordinatorConnection
 from nodeclient.shell.master_probe import ProbeListener, probe_master
@@ -55,7 +32,7 @@ ROLE = "torchrun"
 class Torchrun(Protocol):
     """The node's requests to torchrun."""
 
-    def begin_round(self, start: Start) -> None:
+    def begin_round(self, start: effects.Start) -> None:
         """Give torchrun a round."""
 
     def end_round(self) -> bool:
@@ -94,10 +71,10 @@ class TorchrunNode:
         self._succeeded: tuple[str, int] | None = None
         """The run and the round in which all of torchrun's workers succeeded."""
         self._leaving = False
-        self._exit_reason: Exit | None = None
+        self._exit_reason: effects.Exit | None = None
         """How this node ends if it leaves by itself."""
 
-    async def run(self) -> Exit:
+    async def run(self) -> effects.Exit:
         """Take part in the job until it is over for this node."""
         if self._config.remark:
             log(self._config.job, Level.INFO, self._config.remark)
@@ -114,17 +91,17 @@ class TorchrunNode:
     def on_started(self) -> None:
         """Record that torchrun starts the workers of its round."""
         if self._participation.agent.phase is Phase.STARTING:  # otherwise it is over already
-            self._submit(WorkersStarted())
+            self._submit(events.WorkersStarted())
 
     def on_ended(self, why_failed: str) -> None:
         """Record that torchrun's workers are dead. If nobody asked for that, one has failed, for `why_failed`."""
         exit_code = 0 if self._participation.agent.phase is Phase.STOPPING else 1
-        self._submit(WorkerExited(0, exit_code, Diagnosis(pid=os.getpid(), message=why_failed)))
+        self._submit(events.WorkerExited(0, exit_code, events.Diagnosis(pid=os.getpid(), message=why_failed)))
 
     def on_succeeded(self) -> None:
         """Record that torchrun's workers all succeeded."""
         is_in_time = self._participation.agent.phase is not Phase.STOPPING
-        self._submit(WorkerExited(0, 0, Diagnosis(pid=os.getpid())))
+        self._submit(events.WorkerExited(0, 0, events.Diagnosis(pid=os.getpid())))
         if is_in_time:
             self._succeeded = (self._participation.agent.run, self._participation.agent.round)
         else:
@@ -132,17 +109,17 @@ class TorchrunNode:
 
     def give_up(self, why: str) -> None:
         """Leave because torchrun cannot take part in its round."""
-        self._give_up(StartFailed(0, ExitCode.UNAVAILABLE, why), why)
+        self._give_up(events.StartFailed(0, ExitCode.UNAVAILABLE, why), why)
 
     def leave(self) -> None:
         """Leave the job; further calls do nothing."""
         if not self._leaving:
             self._leaving = True
-            self._submit(LeaveRequested(0))
+            self._submit(events.LeaveRequested(0))
 
     def end(self) -> None:
         """End `run` in any case."""
-        self._participation.end(Exit(ExitCode.OK, "this torchrun has left the job"))
+        self._participation.end(effects.Exit(ExitCode.OK, "this torchrun has left the job"))
 
     # Events
 
@@ -151,7 +128,7 @@ class TorchrunNode:
 
     def _receive(self, event: Event) -> None:
         self._submit(event)
-        if isinstance(event, DesiredReceived):
+        if isinstance(event, events.DesiredReceived):
             self._leave_if_done(event.desired)
 
     def _leave_if_done(self, desired: Desired) -> None:
@@ -169,39 +146,39 @@ class TorchrunNode:
     def _carry_out(self, effect: Effect, event: Event) -> None:  # noqa: C901, PLR0912 - one plain case an effect
         job = self._config.job
         match effect:
-            case Probe():
+            case effects.Probe():
                 self._tasks.spawn(self._probe(effect), name="probe")
-            case Start():
+            case effects.Start():
                 self._torchrun.begin_round(effect)
-            case Terminate():
+            case effects.Terminate():
                 if self._torchrun.end_round():
-                    self._submit(WorkerExited(0, 0, Diagnosis(pid=os.getpid())))
-            case Kill():
+                    self._submit(events.WorkerExited(0, 0, events.Diagnosis(pid=os.getpid())))
+            case effects.Kill():
                 log(job, Level.WARNING, f"torchrun has not ended its workers within {STOP_TIMEOUT_S:g} s")
-            case Sweep():
-                self._submit(Swept(self._participation.renew_port()))
-            case SendObserved(observed):
+            case effects.Sweep():
+                self._submit(events.Swept(self._participation.renew_port()))
+            case effects.SendObserved(observed):
                 self._participation.session.send(observed)
-            case Reconnect(reason):
+            case effects.Reconnect(reason):
                 self._participation.session.close(reason)
-            case Notice(_, text, "connected"):
+            case effects.Notice(_, text, "connected"):
                 log_coordinator(job, text)
-            case Notice(level, text, _):
+            case effects.Notice(level, text, _):
                 # torchrun itself has reported already that its workers ended.
-                log(job, Level.INFO if isinstance(event, WorkerExited) else level, text)
-            case Show(report):
+                log(job, Level.INFO if isinstance(event, events.WorkerExited) else level, text)
+            case effects.Show(report):
                 self._show(report)
-            case Waiting(reason):
+            case effects.Waiting(reason):
                 self._torchrun.on_waiting(with_torchrun_names(reason))
                 log(job, Level.INFO, reason)
-            case Exit():
+            case effects.Exit():
                 self._participation.end(self._exit_reason or effect)
 
-    async def _probe(self, probe: Probe) -> None:
+    async def _probe(self, probe: effects.Probe) -> None:
         event = await probe_master(probe)
         agent = self._participation.agent
         is_current = (probe.run, probe.round, Phase.STARTING) == (agent.run, agent.round, agent.phase)
-        if isinstance(event, Unreached) and is_current:
+        if isinstance(event, events.Unreached) and is_current:
             # The probe would fail again in the next round, and torchrun has no budget to end that.
             self._give_up(event, event.message)
         else:
@@ -213,6 +190,6 @@ class TorchrunNode:
             log(self._config.job, Level.WARNING, text)
 
     def _give_up(self, event: Event, why: str) -> None:
-        self._exit_reason = Exit(ExitCode.UNAVAILABLE, why)
+        self._exit_reason = effects.Exit(ExitCode.UNAVAILABLE, why)
         self._submit(event)
         self.leave()

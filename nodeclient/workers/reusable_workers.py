@@ -14,16 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coordinatord.runtime.tasks import Tasks
+from nodeclient.core import events
 from nodeclient.core.effects import Dismiss, LeaveRound, Park, ReuseOrder
-from nodeclient.core.events import (
-    CollectiveFailed,
-    Diagnosis,
-    Event,
-    ReuseReported,
-    WorkerAborts,
-    WorkerLeft,
-    WorkerRefuses,
-)
+from nodeclient.core.events import Event
 from nodeclient.host.process_state import is_stopped
 from nodeclient.host.worker_socket import WorkerSocket, receive_packet
 from nodeclient.workers.local_workers import LocalWorkers
@@ -32,16 +25,7 @@ from nodeclient.workers.spawn import WorkerCommand
 from workerlib.contract import round_messages
 from workerlib.contract.env import ROUNDS, STACKS
 from workerlib.contract.packets import ChannelError
-from workerlib.contract.round_messages import (
-    ROUND_CODEC,
-    Aborted,
-    Aborting,
-    Failed,
-    Left,
-    NextRound,
-    Refusing,
-    RoundMessage,
-)
+from workerlib.contract.round_messages import ROUND_CODEC, RoundMessage
 
 FAILED = 1
 """The exit code of a Python after an error. A worker that leaves its round after one counts as failed with it."""
@@ -131,7 +115,7 @@ class ReusableWorkers:
         tasks: Tasks,
         *,
         submit: Callable[[Event], None],
-        submit_in_order: Callable[[CollectiveFailed | WorkerLeft], None],
+        submit_in_order: Callable[[events.CollectiveFailed | events.WorkerLeft], None],
         dismissed_within_s: float,
         complain: Callable[[str], None],
     ) -> None:
@@ -178,7 +162,7 @@ class ReusableWorkers:
         reached = False
         for connection in [connection for connection in self._connections if connection.local_rank == local_rank]:
             connection.round, connection.has_failed, connection.has_left = self._round, False, False
-            reached |= self._send(connection, NextRound(self._round, changes), fds)
+            reached |= self._send(connection, round_messages.NextRound(self._round, changes), fds)
         if not reached:  # it would wait for ever
             self._workers.end_as(local_rank, FAILED)
 
@@ -190,7 +174,7 @@ class ReusableWorkers:
                     if connection.local_rank is None:
                         continue
                     if not planned and is_stopped(connection.pid):
-                        self._submit(WorkerRefuses(connection.local_rank, STOPPED))
+                        self._submit(events.WorkerRefuses(connection.local_rank, STOPPED))
                     else:
                         self._send(connection, round_messages.AskToLeave(connection.round, planned))
             case Park(local_rank):
@@ -241,8 +225,8 @@ class ReusableWorkers:
             case round_messages.CanStay(local_rank, number):
                 if rank is None and number == self._round and local_rank < len(self._commands):
                     connection.local_rank, connection.round = local_rank, number
-                    self._submit(ReuseReported(local_rank))
-            case round_messages.AskToLeave() | NextRound():
+                    self._submit(events.ReuseReported(local_rank))
+            case round_messages.AskToLeave() | round_messages.NextRound():
                 self._forget(connection)
             case _ if rank is not None and message.round == connection.round:
                 self._handle_report(connection, rank, message)
@@ -250,23 +234,23 @@ class ReusableWorkers:
     def _handle_report(self, connection: _Connection, rank: int, message: RoundMessage) -> None:
         """Handle a worker's report of its round. `Failed` and `Left` count once in a round."""
         match message:
-            case Failed(_, error, lines) if not connection.has_failed:
+            case round_messages.Failed(_, error, lines) if not connection.has_failed:
                 connection.has_failed = True
-                diagnosis = Diagnosis(pid=connection.pid, error=error, last_lines=lines)
-                self._submit_in_order(CollectiveFailed(rank, FAILED, diagnosis))
-            case Aborting():
-                self._submit(WorkerAborts(rank))
-            case Aborted(_, took_s):
-                self._submit(WorkerAborts(rank, took_s))
-            case Left() if not connection.has_left:
+                diagnosis = events.Diagnosis(pid=connection.pid, error=error, last_lines=lines)
+                self._submit_in_order(events.CollectiveFailed(rank, FAILED, diagnosis))
+            case round_messages.Aborting():
+                self._submit(events.WorkerAborts(rank))
+            case round_messages.Aborted(_, took_s):
+                self._submit(events.WorkerAborts(rank, took_s))
+            case round_messages.Left() if not connection.has_left:
                 connection.has_left = True
-                (self._submit_in_order if connection.has_failed else self._submit)(WorkerLeft(rank))
-            case Refusing(_, why):
-                self._submit(WorkerRefuses(rank, why))
+                (self._submit_in_order if connection.has_failed else self._submit)(events.WorkerLeft(rank))
+            case round_messages.Refusing(_, why):
+                self._submit(events.WorkerRefuses(rank, why))
 
     def _forget(self, connection: _Connection) -> None:
         self._connections.discard(connection)
         self._loop.remove_reader(connection.socket)
         connection.socket.close()
         if connection.local_rank is not None:
-            self._submit(ReuseReported(connection.local_rank, able=False))
+            self._submit(events.ReuseReported(connection.local_rank, able=False))
