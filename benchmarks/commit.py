@@ -19,7 +19,7 @@ import uvloop
 from daemon import etcd_of
 from tables import Table, add_flags, errors_in_one_line, positive, runs_words, sizes, spread, write_report
 
-from coordinatord.store.interface import Store
+from coordinatord.store.database_store import Store
 from coordinatord.store.sqlite_store import SqliteStore
 from tests.support.etcd import EtcdNamespace
 from tests.support.histories import a_join_of, a_loss_of, an_opening, made_at

@@ -29,8 +29,8 @@ from coordinatord.runtime.tasks import Tasks
 from coordinatord.security.ephemeral_tokens import remove_files_of_ended
 from coordinatord.security.setup import FOLDER, Security, SecuritySettings
 from coordinatord.server.app import NOT_SHARED, ListenAddress, ListenError, Server, Sharing, listeners_at, serve
+from coordinatord.store.database_store import Store
 from coordinatord.store.etcd.leadership import Candidate
-from coordinatord.store.interface import Store
 
 log = logging.getLogger(__name__)
 

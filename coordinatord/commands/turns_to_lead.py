@@ -21,13 +21,14 @@ from coordinatord.runtime.tasks import Tasks
 from coordinatord.security.setup import Security
 from coordinatord.server.driver import Driver
 from coordinatord.server.standby import serve_standby
+from coordinatord.store.database_store import Store
 from coordinatord.store.directory import StateDirectory
 from coordinatord.store.etcd.gateway import REQUEST_WITHIN_S, WATCH_SILENT_S_MAX, Gateway
 from coordinatord.store.etcd.keys import Keys
 from coordinatord.store.etcd.leadership import Candidate
 from coordinatord.store.etcd.roster import Coordinatord, Roster
 from coordinatord.store.etcd_store import EtcdStore
-from coordinatord.store.interface import LeadershipLostError, Store, StoreError, UnreadableStoreError
+from coordinatord.store.interface import LeadershipLostError, StoreError, UnreadableStoreError
 
 log = logging.getLogger(__name__)
 

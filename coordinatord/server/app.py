@@ -56,8 +56,9 @@ from coordinatord.server.sessions.connection_limits import ConnectionLimits
 from coordinatord.server.sessions.connections import BACKLOG, IDLE_S, REQUEST_BYTES_MAX, Connections, start_runner
 from coordinatord.server.sessions.node_sessions import NodeSessions
 from coordinatord.server.sessions.revocation import Revocations
+from coordinatord.store.database_store import Store
 from coordinatord.store.error_texts import REMEDY
-from coordinatord.store.interface import LEASE_OVER, Store, UnreadableStoreError
+from coordinatord.store.interface import LEASE_OVER, UnreadableStoreError
 
 log = logging.getLogger(__name__)
 

@@ -28,7 +28,8 @@ from coordinatord.runtime.logs import fields
 from coordinatord.runtime.tasks import Tasks
 from coordinatord.runtime.timers import DeadlineTimer
 from coordinatord.server.counters import Counters
-from coordinatord.store.interface import LEASE_OVER, Entry, LeadershipLostError, Store, StoreError
+from coordinatord.store.database_store import Store
+from coordinatord.store.interface import LEASE_OVER, Entry, LeadershipLostError, StoreError
 
 log = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ import shutil
 import sqlite3
 import tempfile
 import weakref
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Self
 from urllib.parse import quote
@@ -141,9 +141,8 @@ class Database:
 
     def append(self, entries: Iterable[Entry]) -> None:
         """Make records durable, all or none of them. Raises `StoreError`; then the call can be retried."""
-        with store_errors(self._where), self._rolled_back_on_error():
+        with store_errors(self._where), self._connection:
             self._append(entries)
-            self._connection.execute("COMMIT")
 
     def shift_times(self, by_s: float) -> None:
         """Add `by_s` to the times of all records. Raises `StoreError`."""
@@ -160,15 +159,6 @@ class Database:
                 new = []
         self._insert(new)
 
-    @contextmanager
-    def _rolled_back_on_error(self) -> Iterator[None]:
-        try:
-            yield
-        except BaseException:
-            if self._connection.in_transaction:  # SQLite ends it by itself when the disk is full
-                self._connection.execute("ROLLBACK")
-            raise
-
     def _insert(self, new: Sequence[Entry]) -> None:
         """Insert records in one statement, and delete those that the last one supersedes.
 
@@ -184,12 +174,11 @@ class Database:
 
     def fill(self, rows: Iterable[row_codec.Row], identity: str = "") -> None:
         """Insert rows of another store with their numbers, and set its `identity`. Raises `StoreError`."""
-        with store_errors(self._where), self._rolled_back_on_error():
+        with store_errors(self._where), self._connection:
             self._connection.execute("BEGIN IMMEDIATE")
             self._connection.executemany("INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
             if identity:
                 self._connection.execute("UPDATE identity SET word = ?", (identity,))
-            self._connection.execute("COMMIT")
 
     def track_changes(self) -> None:
         """Track added and deleted rows for `append_uncommitted`, since the caller makes them durable elsewhere."""
@@ -202,17 +191,22 @@ class Database:
                     f" BEGIN INSERT OR REPLACE INTO changed VALUES ({row}.seq, {added}); END"
                 )
 
-    def append_uncommitted(self, entries: Iterable[Entry]) -> tuple[list[int], list[int]]:
-        """Append, and leave the transaction open for `finish`; return the numbers of the added and of the deleted rows.
+    def append_uncommitted(self, entries: Iterable[Entry]) -> tuple[list[row_codec.Row], list[int]]:
+        """Append, and leave the transaction open for `finish`; return the added rows, and the numbers of deleted ones.
 
         Raises `StoreError`; then no transaction is open.
         """
-        with store_errors(self._where), self._rolled_back_on_error():
+        with store_errors(self._where):
             (last,) = self._connection.execute("SELECT ifnull(max(seq), 0) FROM records").fetchone()
-            self._append(entries)
-            changed = self._connection.execute("SELECT seq, added FROM changed ORDER BY seq").fetchall()
-            self._connection.execute("DELETE FROM changed")
-        return [seq for seq, added in changed if added], [seq for seq, added in changed if not added and seq <= last]
+            try:
+                self._append(entries)
+                changed = self._connection.execute("SELECT seq, added FROM changed ORDER BY seq").fetchall()
+                self._connection.execute("DELETE FROM changed")
+                added = self.rows([seq for seq, is_added in changed if is_added])
+            except BaseException:
+                self._connection.rollback()  # SQLite has done so by itself if the disk is full
+                raise
+        return added, [seq for seq, is_added in changed if not is_added and seq <= last]
 
     def finish(self, *, commit: bool) -> None:
         """Commit the transaction of `append_uncommitted`, or roll it back. Raises `StoreError`."""

@@ -14,7 +14,8 @@ from typing import Self
 
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.tasks import Tasks
-from coordinatord.store.database_store import DatabaseStore
+from coordinatord.store.database import Database
+from coordinatord.store.database_store import Store
 from coordinatord.store.etcd.commit_log import Merger
 from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.history import History
@@ -30,12 +31,12 @@ COMPACT_EVERY_S = 300.0
 """How often etcd is compacted, and how old the dropped revisions are; Kubernetes does the same."""
 
 
-class EtcdStore(DatabaseStore):
+class EtcdStore(Store):
     """The records of one namespace, for the coordinator that leads there."""
 
     def __init__(self, gateway: Gateway, candidate: Candidate, history: History, replica: Replica) -> None:
         """Write both `history` and its `replica` while `candidate` leads. Raises `StoreError`."""
-        super().__init__(replica.path, replica.database.identity)
+        super().__init__(replica.database, Database.open_reader(replica.path))
         self._gateway = gateway
         self._candidate = candidate
         self._history = history
@@ -74,27 +75,23 @@ class EtcdStore(DatabaseStore):
             replica.close()
             raise
 
-    async def load(self) -> Sequence[Entry]:
-        """Return the records of the present state: see `Store`. Raises `StoreError`."""
-        return await self._in_writer_thread(self._replica.database.load)
-
     async def append(self, entries: Sequence[Entry]) -> None:
         """Make records durable: see `Store`. Raises `StoreError`, and `LeadershipLostError`."""
         await self._merged()
         try:
-            change = await self._in_writer_thread(partial(self._replica.append_uncommitted, entries))
+            added, dropped = await self._in_writer_thread(partial(self._database.append_uncommitted, entries))
         except StoreError as error:
             if not self._candidate.roster.standbys:
                 raise
             # Another coordinator has a disk of its own, which may have room.
             raise LeadershipLostError(f"{error}; another coordinator may lead: this one stands by") from error
         try:
-            await self._history.commit(change.added, change.dropped)
+            await self._history.commit(added, dropped)
         except BaseException:
-            await self._in_writer_thread(partial(self._replica.database.finish, commit=False))
+            await self._in_writer_thread(partial(self._database.finish, commit=False))
             raise
         try:
-            await self._in_writer_thread(partial(self._replica.database.finish, commit=True))
+            await self._in_writer_thread(partial(self._database.finish, commit=True))
         except StoreError as error:
             # The commit is durable, and a retry would commit it twice.
             raise LeadershipLostError(f"it is in etcd, but not in the replica: {error}; this one stands by") from error
@@ -124,7 +121,7 @@ class EtcdStore(DatabaseStore):
         Raises `LeadershipLostError`.
         """
         try:
-            rows = await self._in_writer_thread(partial(self._replica.database.rows, merger.rows))
+            rows = await self._in_writer_thread(partial(self._database.rows, merger.rows))
             await self._history.merge(merger, rows)
         except StoreError as error:
             log.debug("etcd is not tidied now: %s", error, extra=fields("etcd_untidy"))
@@ -140,6 +137,7 @@ class EtcdStore(DatabaseStore):
         """Remove the replica after all calls, and let another coordinator lead."""
         try:
             await self._tasks.cancel()
-            await self._shut_down(self._replica.close)
+            await super().close()
+            await asyncio.to_thread(self._replica.close)
         finally:
             await self._candidate.resign()

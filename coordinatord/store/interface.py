@@ -1,9 +1,6 @@
-"""The interface through which the coordinator makes records durable, and its errors."""
+"""What stores take and return besides records, and their errors."""
 
 from __future__ import annotations
-
-from collections.abc import Collection, Sequence
-from typing import Protocol
 
 from msgspec import Struct
 
@@ -70,48 +67,3 @@ class EventPage(Struct, frozen=True):
     events: tuple[LoggedEvent, ...]
     upto: int
     """The page has all requested events up to the record of this number."""
-
-
-class Store(Protocol):
-    """Stores the records of all runs."""
-
-    @property
-    def identity(self) -> str:
-        """A token that no other store has: each store numbers its records itself."""
-
-    async def load(self) -> Sequence[Entry]:
-        """Return the records that lead to the present state, oldest first. Raises `StoreError`.
-
-        These are all records of a live run, the records that determine the outcome of an ended run, and the records
-        that begin and end each earlier run of a job.
-        """
-
-    async def append(self, entries: Sequence[Entry]) -> None:
-        """Make records durable, all or none of them. Raises `StoreError`, and `LeadershipLostError`.
-
-        They survive a crash after the return. The caller awaits each append before the next.
-        """
-
-    async def read_events(
-        self, job: str | None, after: int | None, most: int, *, kinds: Collection[str] = (), since: float = 0.0
-    ) -> EventPage:
-        """Return the next `most` records with a greater number than `after`; None: the newest. Raises `StoreError`.
-
-        Without `job`, records of all jobs and of no job match; without `kinds`, all kinds. Only records made at `since`
-        or later match. The call delays no commit.
-        """
-
-    async def read_round(self, job: str, run: str, number: int) -> Sequence[Record]:
-        """Return a round's records: the last `NodeJoined` of each node before it, then its `RoundFormed`.
-
-        Return nothing if there is no such round, or it was deleted. The call delays no commit. Raises `StoreError`.
-        """
-
-    async def read_rounds(self, job: str, run: str) -> Sequence[Record]:
-        """Return the records about the rounds of a run, oldest first. Raises `StoreError`.
-
-        A `RoundRemembered` replaces each `RoundFormed`. The call delays no commit.
-        """
-
-    async def close(self) -> None:
-        """Close the store; another process may use it then."""

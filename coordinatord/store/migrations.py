@@ -60,14 +60,9 @@ def migrate(connection: sqlite3.Connection, steps: Steps = STEPS) -> None:
     Raises `UnreadableStoreError`, and `sqlite3.Error`.
     """
     refuse_newer(connection, steps)
-    connection.execute("BEGIN IMMEDIATE")
-    try:
+    with connection:
+        connection.execute("BEGIN IMMEDIATE")
         for step in steps[version_of(connection) :]:
             for statement in step:
                 connection.execute(statement)
         connection.execute(f"PRAGMA user_version = {len(steps)}")
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise

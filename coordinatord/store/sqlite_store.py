@@ -9,19 +9,18 @@ from pathlib import Path
 from typing import Self
 
 from coordinatord.store.database import Database
-from coordinatord.store.database_store import DatabaseStore
+from coordinatord.store.database_store import Store
 from coordinatord.store.directory import StateDirectory
 from coordinatord.store.interface import Entry
 
 
-class SqliteStore(DatabaseStore):
+class SqliteStore(Store):
     """A locked state directory, and the database in it."""
 
     def __init__(self, directory: StateDirectory, database: Database) -> None:
         """Use a database in a directory. Raises `StoreError`."""
-        super().__init__(directory.database, database.identity)
+        super().__init__(database, Database.open_reader(directory.database))
         self._directory = directory
-        self._database = database
         self._loading: tuple[Future[None], Future[None]] | None = None
         """The check and the prefetch for the next `load`; None if they were not started."""
 
@@ -46,12 +45,12 @@ class SqliteStore(DatabaseStore):
         """
         loading, self._loading = self._loading or self._start_to_load(), None
         await asyncio.gather(*map(asyncio.wrap_future, loading))
-        return await self._in_writer_thread(self._database.load)
+        return await super().load()
 
     def _start_to_load(self) -> tuple[Future[None], Future[None]]:
         # With a thousand ended jobs, the check takes as long as the prefetch. Neither needs Python's lock, so each can
         # use a core of its own.
-        return self._start_check(), self._writing.submit(self._prefetch)
+        return self._reading.submit(self._reader.check), self._writing.submit(self._prefetch)
 
     def _prefetch(self) -> None:
         self._follow_clock()
@@ -76,6 +75,6 @@ class SqliteStore(DatabaseStore):
     async def close(self) -> None:
         """Release the directory after all calls."""
         try:
-            await self._shut_down(self._database.close)
+            await super().close()
         finally:
             self._directory.release()

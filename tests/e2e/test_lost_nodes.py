@@ -12,6 +12,7 @@ from coordinatord.core.rounds.values.records import NodeLost, RoundEnded, RoundF
 from coordinatord.server.app import ListenAddress, serve
 from coordinatord.store.memory_store import MemoryStore
 from tests.support.cluster import TRAINING, Node
+from tests.support.histories import records_in
 from tests.support.programs import USER_HOME, kill_quietly
 
 pytestmark = pytest.mark.slow
@@ -39,7 +40,7 @@ async def test_a_node_that_is_killed_while_it_trains_is_not_waited_for(monkeypat
     async with serve(ListenAddress("127.0.0.1", 0), PATIENT, store) as server:
         with nodes(server.url.rpartition("/")[2], "abc") as started:
             events = [await asyncio.to_thread(node.await_event, "sum", sum=3) for node in started]
-            known = len(store.records)  # a first round may have formed before all had come
+            known = len(await records_in(store))  # a first round may have formed before all had come
             [gone] = [node for node, event in zip(started, events, strict=True) if event["rank"] == 0]
             gone.process.kill()
             left = [node for node in started if node is not gone]
@@ -47,7 +48,7 @@ async def test_a_node_that_is_killed_while_it_trains_is_not_waited_for(monkeypat
             [first] = [event for event in again if event["rank"] == 0]
             kill_quietly(first["pid"], signal.SIGUSR1)
             assert [await asyncio.to_thread(node.wait) for node in left] == [0, 0]
-    records = store.records[known:]
+    records = (await records_in(store))[known:]
     [lost] = [record for record in records if isinstance(record, NodeLost)]
     assert (lost.node, lost.reason.partition(":")[0]) == (gone.name, "its workers are gone")
     [ended] = [record for record in records if isinstance(record, RoundEnded)]

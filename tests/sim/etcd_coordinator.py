@@ -344,9 +344,8 @@ class EtcdCoordinator(SimulatedCoordinator):
         if self._dies(CrashPoint.BEFORE):
             return
         self.commit = self._decided
-        database = self.disk._database
-        added, dropped = database.append_uncommitted(self._entries)
-        self._run(self._history.commit(database.rows(added), dropped), lambda _: self._committed(), self._not_committed)
+        added, dropped = self.disk._database.append_uncommitted(self._entries)
+        self._run(self._history.commit(added, dropped), lambda _: self._committed(), self._not_committed)
 
     def did(self, body: Mapping[str, Any], commit: object) -> None:
         """Note that etcd has done a transaction of this coordinator, which may be a commit, and may be long ago."""

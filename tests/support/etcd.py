@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from coordinatord.runtime.tasks import Tasks
+from coordinatord.store.database_store import Store
 from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.keys import Keys
 from coordinatord.store.etcd.leadership import Candidate
@@ -26,7 +27,7 @@ from coordinatord.store.etcd.location import EtcdAccess, EtcdLocation
 from coordinatord.store.etcd.requests import after, put, text_of, txn
 from coordinatord.store.etcd.roster import Coordinatord
 from coordinatord.store.etcd_store import EtcdStore
-from coordinatord.store.interface import Entry, Store, StoreError
+from coordinatord.store.interface import Entry, StoreError
 from coordinatord.store.migrations import STEPS, Steps
 from nodeclient.host.ports import PortReservation
 from tests.support.programs import wait_until

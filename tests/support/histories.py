@@ -30,7 +30,9 @@ from coordinatord.core.rounds.values.records import (
 )
 from coordinatord.core.rounds.values.time_ledger import Spent
 from coordinatord.protocol.messages import Outcome, Result
+from coordinatord.store.database_store import Store
 from coordinatord.store.interface import Entry
+from coordinatord.store.row_codec import decode
 from tests.support.builders import a_spec, an_offer
 from tests.support.messages import values
 
@@ -94,6 +96,11 @@ def a_forgetting(job: str = JOB, run: str = RUN) -> JobForgotten:
 def made_at(at: float, *records: Record) -> list[Entry]:
     """Return records that were all made at one time, in seconds since 1970."""
     return [Entry(at, record) for record in records]
+
+
+async def records_in(store: Store) -> list[Record]:
+    """Return all records of a store, oldest first, with those that are being written."""
+    return [decode(row).record for row in await store._in_writer_thread(store._database.rows)]
 
 
 def set_clock_since(state: Path, by_s: float) -> None:

@@ -17,7 +17,7 @@ from coordinatord.runtime.pinned_tls import pinned_context
 from coordinatord.security.setup import FOLDER, Security, SecuritySettings
 from coordinatord.security.token_store import TokenStore
 from coordinatord.server.app import ListenAddress, Server, serve
-from coordinatord.store.interface import Store
+from coordinatord.store.database_store import Store
 from coordinatord.store.memory_store import MemoryStore
 from tests.support.programs import as_by_default, clean_environ
 from tests.support.raw_websocket import Wire, message, request

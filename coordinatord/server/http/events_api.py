@@ -27,7 +27,8 @@ from coordinatord.server.http.responses import (
     respond,
 )
 from coordinatord.server.reads.change_signal import ChangeSignal
-from coordinatord.store.interface import EventPage, LoggedEvent, Store, StoreError
+from coordinatord.store.database_store import Store
+from coordinatord.store.interface import EventPage, LoggedEvent, StoreError
 
 AT_ONCE_MAX = 1_000
 """The limit of events in one answer: some 300 bytes each, and more than a person reads."""

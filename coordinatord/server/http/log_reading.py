@@ -20,7 +20,7 @@ from coordinatord.server.driver import Driver
 from coordinatord.server.http.log_query import LogQuery, write_place
 from coordinatord.server.reads.change_signal import ChangeSignal
 from coordinatord.server.sessions.node_reads import NoAnswerError, NodeReads
-from coordinatord.store.interface import Store
+from coordinatord.store.database_store import Store
 
 FOLLOW_EVERY_S = 1.0
 """The polling interval of followed logs, as in `tail -f`."""

@@ -30,7 +30,7 @@ from coordinatord.server.http.responses import (
 )
 from coordinatord.server.reads.change_signal import ChangeSignal
 from coordinatord.server.sessions.node_reads import NodeReads
-from coordinatord.store.interface import Store
+from coordinatord.store.database_store import Store
 
 READERS_MAX = 16
 """The limit of readers at one time: each has one chunk in memory, and few people read logs at once."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.values.round_history import RoundHistory, rounds_of
 from coordinatord.server.driver import Driver
-from coordinatord.store.interface import Store
+from coordinatord.store.database_store import Store
 
 CACHED_MAX = 32
 """How many ended runs are cached with their rounds, for people who look at a job again. 50 rounds with long reasons

@@ -10,11 +10,8 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from msgspec import Struct
-
 from coordinatord.store.database import Database
 from coordinatord.store.error_texts import store_errors
-from coordinatord.store.interface import Entry
 from coordinatord.store.migrations import STEPS, Steps
 from coordinatord.store.row_codec import Row
 
@@ -23,14 +20,6 @@ FOLDER = "replica"
 
 REPLICA = "replica.db"
 """The file in this folder."""
-
-
-class Change(Struct, frozen=True):
-    """The rows that a commit adds, and those that it drops."""
-
-    added: tuple[Row, ...]
-    dropped: tuple[int, ...]
-    """The numbers of the earlier rows that it drops."""
 
 
 class Replica:
@@ -60,11 +49,6 @@ class Replica:
         except BaseException:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise
-
-    def append_uncommitted(self, entries: Iterable[Entry]) -> Change:
-        """Append, and leave the transaction open for `Database.finish`; return the change. Raises `StoreError`."""
-        added, dropped = self.database.append_uncommitted(entries)
-        return Change(tuple(self.database.rows(added)), tuple(dropped))
 
     def close(self) -> None:
         """Remove the file."""

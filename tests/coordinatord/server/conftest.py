@@ -11,7 +11,7 @@ import uvloop
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.server.app import ListenAddress, Server, serve
 from coordinatord.server.sessions.connection_limits import ConnectionLimits
-from coordinatord.store.interface import Store
+from coordinatord.store.database_store import Store
 from coordinatord.store.memory_store import MemoryStore
 
 Start = Callable[..., AbstractAsyncContextManager[Server]]

@@ -15,7 +15,8 @@ from coordinatord.server import driver
 from coordinatord.store.interface import Entry, StoreError, UnreadableStoreError
 from coordinatord.store.memory_store import MemoryStore
 from tests.coordinatord.server.conftest import Start
-from tests.support.builders import an_observed, an_offer
+from tests.support.builders import an_observed
+from tests.support.histories import a_loss_of, an_opening, made_at, records_in
 from tests.support.raw_session import connect, get, join, until
 
 DECADES_S = 50 * 365 * 86_400.0
@@ -53,7 +54,7 @@ async def test_no_node_hears_of_a_round_before_it_is_durable(start: Start) -> No
         assert not silent.done()
         store.allowed.release()
         assert (await silent).goal is Goal.RUN
-        assert formed in store.records
+        assert formed in await records_in(store)
 
 
 async def test_why_nothing_can_be_recorded_is_said_once(start: Start, caplog: pytest.LogCaptureFixture) -> None:
@@ -89,7 +90,7 @@ async def test_while_the_store_fails_nodes_are_held_newcomers_turned_away_and_no
         store.broken = False
         store.allowed.release()
         assert (await a.receive_goal(Goal.RUN)).round == 1
-        assert list(store.records) == list(first)
+        assert await records_in(store) == list(first)
         status, _, health = await get(f"{server.url}/healthz")
         assert (status, health["status"]) == (200, "ok")
 
@@ -123,30 +124,17 @@ async def test_what_people_are_shown_is_durable_as_well(
         assert answer.get("jobs", [answer])[0]["round"] == 1
 
 
-class FullStore(MemoryStore):
-    """Holds what an earlier life of the daemon has recorded."""
-
-    def __init__(self, *entries: Entry) -> None:
-        super().__init__()
-        self._entries = entries
-
-    async def load(self) -> Sequence[Entry]:
-        """Return the history."""
-        return self._entries
-
-
 async def test_a_server_goes_on_from_what_its_store_holds(start: Start) -> None:
-    first = MemoryStore()
-    async with start(first) as server, connect(server.url, join("a")) as a:
+    store = MemoryStore()
+    async with start(store) as server, connect(server.url, join("a")) as a:
         run = (await a.receive_goal(Goal.RUN)).run
-    entries = [Entry(1_000_000.0, record) for record in first.records]
-    second = FullStore(*entries)
-    async with start(second) as server:
+    known = await records_in(store)
+    async with start(store) as server:
         assert server.driver.machine.jobs["job"].id == run
         observed = an_observed(run=run, round=1, phase=Phase.RUNNING)
         async with connect(server.url, join("a", observed=observed)) as a:
             assert (await a.receive_goal(Goal.RUN)).round == 1
-    assert not any(isinstance(record, NodeJoined) for record in second.records)
+    assert not any(isinstance(record, NodeJoined) for record in (await records_in(store))[len(known) :])
 
 
 class DatedStore(MemoryStore):
@@ -184,7 +172,8 @@ async def test_records_have_the_time_of_a_clock_that_is_set_after_the_start(
 
 
 async def test_a_history_that_contradicts_itself_is_an_error_that_says_so(start: Start) -> None:
-    joined = NodeJoined("default", "e-1", "host a", "a", 1, an_offer("a"), "10.0.0.1", "10.0.0.2", 0)
-    with pytest.raises(UnreadableStoreError, match=r"run e-1 of job default is not its current run"):
-        async with start(FullStore(Entry(1_000_000.0, joined))):
+    store = MemoryStore()
+    await store.append(made_at(1_000_000.0, an_opening(), a_loss_of("n1")))
+    with pytest.raises(UnreadableStoreError, match=r"the records contradict each other: .*n1"):
+        async with start(store):
             raise AssertionError("it serves")

@@ -11,6 +11,7 @@ from coordinatord.protocol.messages import Desired, Goal, Phase
 from coordinatord.server.sessions import connections
 from coordinatord.store.memory_store import MemoryStore
 from tests.coordinatord.server.conftest import Start
+from tests.support.histories import records_in
 from tests.support.programs import TIMEOUT_S
 from tests.support.raw_session import connect, join
 
@@ -28,9 +29,10 @@ async def test_the_end_of_the_server_is_no_loss_of_the_nodes_that_train(start: S
             for peer in peers:
                 await peer.beat()
                 await peer.receive(Desired)
-            known = list(store.records)
+            await server.driver.written()
+            known = await records_in(store)
             assert isinstance(known[-1], RoundStarted)
-        assert list(store.records) == known
+        assert await records_in(store) == known
 
 
 async def test_the_end_of_the_server_is_no_loss_of_the_nodes_that_wait(start: Start) -> None:
@@ -39,10 +41,10 @@ async def test_the_end_of_the_server_is_no_loss_of_the_nodes_that_wait(start: St
         async with start(store, **HASTY) as server:
             peer = await stack.enter_async_context(connect(server.url, join("a", nodes=2)))
             await peer.receive(Desired)
-            known = list(store.records)
+            known = await records_in(store)
             assert isinstance(known[-1], NodeJoined)
         await peer.receive_end()
-        assert list(store.records) == known
+        assert await records_in(store) == known
 
 
 ASKING = b"GET /healthz HTTP/1.0\r\nHost: x\r\n\r\n"

@@ -112,11 +112,6 @@ class RoundHistory:
         return self._rounds[-1] if self._rounds and self._rounds[-1].after is None else None
 
 
-def without_ranks(record: Record) -> Record:
-    """Return a record without the ranks of nodes, which a history of rounds does not need."""
-    return _without_ranks(record) if isinstance(record, RoundFormed) else record
-
-
 def _without_ranks(formed: RoundFormed) -> RoundRemembered:
     workers = sum(ranks.workers for ranks in formed.nodes)
     return RoundRemembered(

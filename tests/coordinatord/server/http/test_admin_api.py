@@ -23,6 +23,7 @@ from coordinatord.store.memory_store import MemoryStore
 from tests.coordinatord.server.conftest import Start
 from tests.coordinatord.server.test_durability import SlowStore
 from tests.support.builders import a_coordinator
+from tests.support.histories import records_in
 from tests.support.raw_session import connect, get, join
 
 ALICE = {"by": "alice@login1", "reason": "maintenance"}
@@ -125,7 +126,7 @@ async def test_a_request_is_answered_when_it_is_durable(start: Start) -> None:
         assert not asked.done()
         store.allowed.release()
         assert (await asked)[1]["done"] is True
-        assert store.records == [record]
+        assert await records_in(store) == [record]
 
 
 async def test_a_body_that_is_too_large_is_refused_in_words(start: Start) -> None:

@@ -12,7 +12,7 @@ import msgpack
 import pytest
 from aiohttp import ClientSession
 
-from coordinatord.core.rounds.values.records import KINDS, ClusterRecord, Record
+from coordinatord.core.rounds.values.records import KINDS, ClusterRecord, JobForgotten, Record
 from coordinatord.core.rounds.values.round_history import rounds_of
 from coordinatord.core.shown.job_view import drained_view, job_view, whole_view
 from coordinatord.protocol.http.api import IN_LIST, JobsAnswer
@@ -220,7 +220,8 @@ async def test_a_page_is_sent_what_it_always_was(start: Start, *, rewrite: bool)
 
 def a_record_of(kind: type[Record]) -> Record:
     """Return a record of a kind with what an event shows of it."""
-    where = {"job": "", "run": ""} if issubclass(kind, ClusterRecord) else {"job": "mnist", "run": "e-1"}
+    job = "cifar" if kind is JobForgotten else "mnist"  # the others would be forgotten with the job
+    where = {"job": "", "run": ""} if issubclass(kind, ClusterRecord) else {"job": job, "run": "e-1"}
     facts: dict[str, Any] = {"reason": "because it was so", "node": "n1", "round": 3, "nodes": (), **where}
     values: dict[str, Any] = {name: facts.get(name) for name in kind.__struct_fields__}
     return kind(**values)

@@ -1,7 +1,6 @@
 """`GET /metrics`: what is counted, under which names; it goes when its job goes."""
 
 from contextlib import AsyncExitStack
-from datetime import UTC, datetime
 
 import pytest
 from aiohttp import ClientSession
@@ -21,10 +20,11 @@ from coordinatord.server.app import Server
 from coordinatord.server.counters import Counters, measure_lag
 from coordinatord.server.metrics.jobs import figures_of
 from coordinatord.server.metrics.rounds import REASONS, JobTally
-from coordinatord.store.interface import Entry, StoreError
+from coordinatord.store.interface import StoreError
 from coordinatord.store.memory_store import MemoryStore
 from tests.coordinatord.server.conftest import Start
 from tests.support.builders import a_failure, a_run
+from tests.support.histories import records_in
 from tests.support.raw_session import IDLE, Peer, connect, join, until
 from tests.support.scrapes import Scrape
 
@@ -261,25 +261,19 @@ def test_the_next_run_of_a_job_counts_its_seconds_anew() -> None:
 
 
 async def test_the_end_of_a_round_of_an_earlier_life_is_counted(start: Start) -> None:
-    store = RestoredStore()
+    store = MemoryStore()
     async with start(store) as first, connect(first.url, join("a")) as a:
         desired = await run_round(a)
-        await until(lambda: any(isinstance(record, RoundStarted) for record in store.records))
-    assert {type(record) for record in store.records} >= {RunOpened, NodeJoined, RoundFormed, RoundStarted}
+        await until(lambda: first.driver.machine.jobs["job"].durable.state is State.RUNNING)
+        await first.driver.written()
+    kinds = {type(record) for record in await records_in(store)}
+    assert kinds >= {RunOpened, NodeJoined, RoundFormed, RoundStarted}
     async with start(store) as second, connect(second.url, join("a")) as a:
         await a.report(Phase.SUCCEEDED, desired)
         await a.receive_goal(Goal.EXIT)
         shown = await scraped(second)
         assert shown("rounds_total", job_id="job", reason="all_succeeded") == 1
         assert shown("round_formation_seconds_count") == 0
-
-
-class RestoredStore(MemoryStore):
-    """Gives back what it was given."""
-
-    async def load(self) -> list[Entry]:
-        """Return all records."""
-        return [Entry(datetime.now(UTC).timestamp(), record) for record in self.records]
 
 
 # Series of no job

@@ -16,7 +16,8 @@ from coordinatord.server.counters import Counters
 from coordinatord.server.driver import Driver
 from coordinatord.server.reads import rounds_reader
 from coordinatord.server.reads.rounds_reader import RoundsReader
-from coordinatord.store.interface import Store, StoreError
+from coordinatord.store.database_store import Store
+from coordinatord.store.interface import StoreError
 from coordinatord.store.memory_store import MemoryStore
 from coordinatord.store.sqlite_store import SqliteStore
 from tests.coordinatord.server.conftest import Start
