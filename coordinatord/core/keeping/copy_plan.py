@@ -11,10 +11,8 @@ from dataclasses import dataclass, field
 
 from coordinatord.core.keeping.kept_index import PartsChange
 from coordinatord.core.keeping.resume_plan import grouped
+from coordinatord.core.keeping.shards import Held, are_in_two_domains, holders_by_shard
 from coordinatord.protocol.kept_state import WANTED_MAX, KeptParts, KeptStep, WantedParts
-
-Held = Mapping[str, Collection[KeptParts]]
-"""The parts of one step, by the node that holds them."""
 
 TAKES_MAX = 8
 """The most nodes whose copies one node takes: each costs memory for two steps of that node's state."""
@@ -57,30 +55,10 @@ class CopyPlan:
         return all(_has(parts, rank) for source in sources if only in {None, source} for rank in sources[source])
 
 
-def are_in_two_domains(shards: Collection[int], held: Held, domains: Mapping[str, str]) -> bool:
-    """Whether nodes of two domains protect each of these shards, so that it survives the loss of either domain."""
-    first_domain: dict[int, str] = {}
-    missing = set(shards)
-    for node, parts in held.items():
-        if not missing:
-            break
-        for part in parts if node in domains else ():
-            for shard, _ in part.shards_and_ranks() if part.big and part.protected else ():
-                if first_domain.setdefault(shard, domains[node]) != domains[node]:
-                    missing.discard(shard)
-    return not missing
-
-
 def plan_copies(held: Held, domains: Mapping[str, str], buddy_of: Mapping[str, str]) -> CopyPlan:
     """Plan the copies of a step. A holder that has a copy at its buddy already is preferred as the source."""
     plan = CopyPlan(buddy_of, domains=domains)
-    holders: dict[int, list[tuple[str, int]]] = {}
-    for node, parts in held.items():
-        for part in parts:
-            for shard, rank in part.shards_and_ranks() if part.big else ():
-                holders.setdefault(shard, []).append((node, rank))
-    for shard in sorted(holders):
-        holding = holders[shard]
+    for shard, holding in sorted(holders_by_shard(held).items()):
         copied = [(node, rank) for node, rank in holding if (buddy_of.get(node), rank) in holding]
         if len({domains[node] for node, _ in holding}) > 1 and not copied:
             plan.safe_by.setdefault("", []).append(shard)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from coordinatord.core.keeping.copy_plan import CopyPlan, buddies, plan_copies
 from coordinatord.core.keeping.known import KeptState
-from coordinatord.core.keeping.resumption import is_reachable
-from coordinatord.core.rounds.queries.master_address import master_address
+from coordinatord.core.keeping.resumption import is_reachable, source_of
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member
 from coordinatord.protocol.fields import MESSAGE_MAX
-from coordinatord.protocol.kept_state import COPIES_MAX, KeptCopy, KeptSource, KeptStep
+from coordinatord.protocol.kept_state import COPIES_MAX, KeptCopy, KeptStep
 from coordinatord.protocol.text import clip
 
 NAMED_MAX = 3
@@ -51,9 +50,8 @@ def copies_for(kept: KeptState, member: Member) -> tuple[KeptCopy, ...]:
     for at, plan in kept.copies.plans.items():
         for node, wanted in plan.missing(member.node, kept.index.holders(at).get(member.node, ())).items():
             holder = kept.run.members.get(node)
-            if holder is not None and holder.keeper is not None and is_reachable(holder):
-                address = master_address(holder, (holder, member))
-                source = KeptSource(node, address, holder.keeper.port, holder.keeper.key, wanted)
+            source = None if holder is None or not is_reachable(holder) else source_of(holder, member, wanted)
+            if source is not None:
                 copies.append(KeptCopy(at.round, at.step, source))
     return tuple(sorted(copies, key=lambda copy: copy.at, reverse=True)[:COPIES_MAX])
 

@@ -1,4 +1,11 @@
-"""Decides which departing nodes stay for a moment, because only they have state that the others resume from."""
+"""Decides which departing nodes stay for a moment, because they have a step that would be lost with them.
+
+* Other nodes need the step that they resume from. Its holders stay until each node of the next round has it, but no
+  longer than `HAND_OVER_S`.
+* The disk needs the newest step. Its holders stay until it is written, as long as `persistence.ends_by` says.
+
+Of several departing nodes with the same shard, one stays: a node that may leave is no holder for those after it.
+"""
 
 from __future__ import annotations
 
@@ -21,23 +28,72 @@ host has some 30 s, and its workers need a part of them. A common network carrie
 
 
 def may_be_needed(kept: KeptState, member: Member) -> bool:
-    """Whether others may need the state of a node whose workers ended before those of other nodes.
+    """Whether a step may be lost with a node whose workers ended before those of other nodes.
 
     The other nodes may still save the missing shards of a step, or fail to save one that this node has saved.
     """
     has_shards = any(part.shards > 1 for part in _big_parts(kept, member))
-    return has_shards or is_needed_by_others(kept, member) or holds_parts(kept, member)
+    return has_shards or _is_needed_by_others(kept, member) or holds_parts(kept, member)
 
 
-def is_needed_by_others(kept: KeptState, member: Member, gone: Collection[str] = ()) -> bool:
-    """Whether others need a node's state: without it, a step that they resume from would not be whole.
+def hold_back(kept: KeptState, members: Sequence[Member], now: float) -> Collection[str]:
+    """Return which of these nodes have to stay, and record how long. All are outside the round and about to leave.
 
-    The next round resumes from the newest step that may be chosen, and the present one from its resume point until it
-    makes a step. Nodes in `gone` are about to leave and do not count: of two with the same shard, one is needed.
+    A restarted coordinator holds back all nodes with state until it has heard every member.
     """
-    if not any(_big_parts(kept, member)) or all(peer.leaves for peer in kept.run.members.values()):
+    for_disk, held, gone = _holders_for_disk(kept), set[str](), set[str]()
+    for member in members:
+        if _has_to_stay(kept, member, gone) or member.node in for_disk or writes(kept, member):
+            kept.stays_until[member.node] = now + HAND_OVER_S  # counts while others need it, be it only later
+            held.add(member.node)
+        else:
+            gone.add(member.node)
+    return held
+
+
+def renew_time(kept: KeptState, now: float) -> None:
+    """Restart the time of nodes that hand over their state: the round could not fetch it until now."""
+    for member in kept.run.roll.in_state(MemberState.HANDING_OVER):
+        kept.stays_until[member.node] = now + HAND_OVER_S
+
+
+def waits(kept: KeptState) -> dict[str, Wait]:
+    """Return how long each node that was held back stays: until nothing needs it, or its time is over."""
+    stay = list(kept.run.roll.in_state(MemberState.HANDING_OVER))
+    if not stay:
+        return {}
+    for_disk, disk_by, lost = _holders_for_disk(kept), ends_by(kept), lost_step(kept)
+    found, gone = {}, set[str]()
+    for member in stay:
+        is_needed = not _is_handed_over(kept) and (_is_needed_by_others(kept, member, gone) or not kept.index.all_heard)
+        handed_by = kept.stays_until.get(member.node, -math.inf) if is_needed else -math.inf
+        written_by = disk_by if member.node in for_disk or writes(kept, member) else -math.inf
+        found[member.node] = Wait(max(written_by, handed_by), last_step=lost if member.node in for_disk else "")
+        if not is_needed:
+            gone.add(member.node)
+    return found
+
+
+# For other nodes
+
+
+def _has_to_stay(kept: KeptState, member: Member, gone: Collection[str]) -> bool:
+    if not any(_big_parts(kept, member)) or _is_handed_over(kept):
+        return False
+    if not kept.index.all_heard:
+        return kept.disk.every_s is not None or not _all_leave(kept)
+    return _is_needed_by_others(kept, member, gone)
+
+
+def _is_needed_by_others(kept: KeptState, member: Member, gone: Collection[str] = ()) -> bool:
+    """Whether a step that others resume from is not whole without a node, and without those in `gone`."""
+    if not any(_big_parts(kept, member)) or _all_leave(kept):
         return False
     return any(not _is_whole_without(kept, {member.node, *gone}, at) for at in _needed_steps(kept))
+
+
+def _all_leave(kept: KeptState) -> bool:
+    return all(peer.leaves for peer in kept.run.members.values())
 
 
 def _big_parts(kept: KeptState, member: Member) -> Iterator[KeptParts]:
@@ -47,7 +103,7 @@ def _big_parts(kept: KeptState, member: Member) -> Iterator[KeptParts]:
 
 
 def _needed_steps(kept: KeptState) -> Iterator[KeptStep]:
-    """Yield the steps that the present round or the next one may resume from."""
+    """Yield what the present round resumes from, until it makes a step, and what the next one may resume from."""
     durable = kept.run.durable
     resume = durable.resume
     if resume is not None and resume.disk is None and not durable.stepped and kept.index.is_whole(resume.at):
@@ -72,37 +128,21 @@ def _is_whole_without(kept: KeptState, nodes: Collection[str], at: KeptStep) -> 
     return are_whole(parts for node, parts in held if node not in nodes and is_reachable(kept.run.members[node]))
 
 
-def hold_back(kept: KeptState, members: Sequence[Member], now: float) -> Collection[str]:
-    """Return which of these nodes have to stay, and record how long. All are outside the round and about to leave.
-
-    Once a node may leave, it does not count as a holder for the nodes after it. A restarted coordinator holds back all
-    nodes with state until it has heard every member.
-    """
-    holders, held, free = last_holders(kept), set[str](), set[str]()
-    for member in members:
-        if _has_to_stay(kept, member, free) or member.node in holders or writes(kept, member):
-            kept.stays_until[member.node] = now + HAND_OVER_S  # counts while others need it, be it only later
-            held.add(member.node)
-        else:
-            free.add(member.node)
-    return held
-
-
-def _has_to_stay(kept: KeptState, member: Member, gone: Collection[str]) -> bool:
-    if not any(_big_parts(kept, member)) or _is_handed_over(kept):
+def _is_handed_over(kept: KeptState) -> bool:
+    """Whether all nodes of the round have the state that they resume from, or begin anew."""
+    if kept.run.durable.state not in {State.STARTING, State.RUNNING}:
         return False
-    if not kept.index.all_heard:
-        return kept.disk.every_s is not None or not all(peer.leaves for peer in kept.run.members.values())
-    return is_needed_by_others(kept, member, gone)
+    return (
+        kept.run.durable.stepped
+        or kept.run.durable.resume is None
+        or all(has_restored(kept, member) for member in kept.run.roll.inside)
+    )
 
 
-def renew_time(kept: KeptState, now: float) -> None:
-    """Restart the time of nodes that hand over their state: the round could not fetch it until now."""
-    for member in kept.run.roll.in_state(MemberState.HANDING_OVER):
-        kept.stays_until[member.node] = now + HAND_OVER_S
+# For the disk
 
 
-def last_holders(kept: KeptState) -> Collection[str]:
+def _holders_for_disk(kept: KeptState) -> Collection[str]:
     """Return the holders of a step that is not on the disk yet, if those that do not leave lack a shard of it.
 
     They stay, between two rounds. Otherwise nodes that leave one by one would lose the step while an older one is being
@@ -132,35 +172,3 @@ def _holders_unless_others_stay(kept: KeptState, at: KeptStep) -> Collection[str
     held, members = kept.index.holders(at), kept.run.members
     staying = (parts for node, parts in held.items() if not members[node].leaves and is_reachable(members[node]))
     return () if are_whole(staying) else held.keys()
-
-
-def waits(kept: KeptState) -> dict[str, Wait]:
-    """Return how long each node stays: until the others and the disk have its state, or its time is over.
-
-    The last holders of a step stay until it is on the disk. Once a node may leave, it does not count as a holder for
-    the nodes after it.
-    """
-    stay = list(kept.run.roll.in_state(MemberState.HANDING_OVER))
-    if not stay:
-        return {}
-    holders, disk_by, lost = last_holders(kept), ends_by(kept), lost_step(kept)
-    found, gone = {}, set[str]()
-    for member in stay:
-        is_needed = not _is_handed_over(kept) and (is_needed_by_others(kept, member, gone) or not kept.index.all_heard)
-        handed_by = kept.stays_until.get(member.node, -math.inf) if is_needed else -math.inf
-        written_by = disk_by if member.node in holders or writes(kept, member) else -math.inf
-        found[member.node] = Wait(max(written_by, handed_by), last_step=lost if member.node in holders else "")
-        if not is_needed:
-            gone.add(member.node)
-    return found
-
-
-def _is_handed_over(kept: KeptState) -> bool:
-    """Whether all nodes of the round have the state that they resume from, or begin anew."""
-    if kept.run.durable.state not in {State.STARTING, State.RUNNING}:
-        return False
-    return (
-        kept.run.durable.stepped
-        or kept.run.durable.resume is None
-        or all(has_restored(kept, member) for member in kept.run.roll.inside)
-    )

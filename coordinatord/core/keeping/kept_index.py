@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from coordinatord.core.keeping.shards import Coverage
+from coordinatord.core.keeping.shards import Coverage, are_in_two_domains, holders_by_shard
 from coordinatord.core.rounds.state.durable import DurableRun
 from coordinatord.protocol.kept_state import KeptParts, KeptStep
 
@@ -38,12 +38,8 @@ class StepHolders:
     @property
     def is_protected_twice(self) -> bool:
         """Whether two nodes protect each shard, as where it was copied from its only host."""
-        holders: dict[int, set[str]] = {}
-        for node, parts in self.parts.items():
-            for part in parts:
-                for shard, _ in part.shards_and_ranks() if part.big and part.protected else ():
-                    holders.setdefault(shard, set()).add(node)
-        return self.is_protected and all(len(nodes) > 1 for nodes in holders.values())
+        domains = {node: node for node in self.parts}
+        return self.is_protected and are_in_two_domains(holders_by_shard(self.parts).keys(), self.parts, domains)
 
     @property
     def is_protected_by_all(self) -> bool:

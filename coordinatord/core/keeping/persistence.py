@@ -1,9 +1,14 @@
-"""Decides which step is written to the disk, when and by which nodes, and how long departing nodes wait for that."""
+"""Decides which step is written to the disk, when and by which nodes, and how long departing nodes wait for that.
+
+The nodes that hold a step write it together, in an attempt (`PersistWork`): each writes some of the parts that it
+holds, and then one of them, the committer, makes the step whole. A node is *able* to write if it has a disk, and *may*
+write while it is connected as well.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 from coordinatord.core.keeping.disk_steps import agreed_step, find_step
 from coordinatord.core.keeping.known import KeptState
@@ -16,15 +21,14 @@ from coordinatord.core.keeping.persisting import (
     StepWriter,
     WriteState,
 )
-from coordinatord.core.keeping.resume_plan import grouped
-from coordinatord.core.keeping.shards import are_whole
+from coordinatord.core.keeping.resume_plan import Needs, grouped, need
+from coordinatord.core.keeping.shards import Held, are_whole, holders_by_shard
 from coordinatord.core.rounds.policy import END_S
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member
 from coordinatord.protocol.kept_state import (
     ATTEMPTS_MAX,
     WANTED_MAX,
-    KeptParts,
     KeptStep,
     PersistOrder,
     WantedParts,
@@ -37,6 +41,9 @@ the attempt: until then the disk may only be slow. This limit is for a node that
 WAITS_S = 10.0
 """How long nodes without a round wait before they write their newest step: mostly a round follows within seconds, and
 its workers need all places for their own steps."""
+
+
+# Which step, and when
 
 
 def step_to_write(kept: KeptState) -> KeptStep | None:
@@ -63,32 +70,36 @@ def may_write_at(kept: KeptState) -> float | None:
     return disk.retry_at
 
 
+def is_unsure(kept: KeptState) -> bool:
+    """Whether it is not known yet if nodes keep a step that the disk lacks.
+
+    A restarted coordinator knows once each node is heard or lost, at the latest after the outage grace.
+    """
+    return kept.run.durable.has_had_rounds and not kept.index.all_heard
+
+
+# Which nodes write what
+
+
 def work_for(kept: KeptState, now: float, without: tuple[str, ...] = ()) -> PersistWork | None:
     """Return a new attempt to write the newest whole step; None if the nodes that may write do not have all of it.
 
     The nodes in `without` write nothing, since they have just failed.
     """
-    at = step_to_write(kept)
-    if at is None:
-        return None
-    held = kept.index.holders(at)
-    holders = {
-        node: parts for node, parts in held.items() if _may_write(kept.run.members[node]) and node not in without
-    }
-    leaving = [node for node in holders if kept.run.members[node].leaves]
+    members, able = kept.run.members, _able_holders(kept)
+    holders = {node: parts for node, parts in able.items() if _may_write(members[node]) and node not in without}
+    leaving = [node for node in holders if members[node].leaves]
     plan = _plan_writes(holders, leaving)
     if not plan:
         return None
     first = next(iter(holders.values()))[0]
-    committer = min(plan, key=lambda node: node in leaving)
-    writers = {node: StepWriter(kept.run.members[node].incarnation, parts) for node, parts in plan.items()}
     return PersistWork(
         _next_attempt(kept),
-        at,
+        first.at,
         first.world_size,
         first.shards,
-        writers,
-        committer,
+        {node: StepWriter(members[node].incarnation, parts) for node, parts in plan.items()},
+        committer=min(plan, key=lambda node: node in leaving),
         began_at=now,
         progressed_at=now,
         without=without,
@@ -111,6 +122,37 @@ def _next_attempt(kept: KeptState) -> int:
     reports = (holding.persisting for holding in held if holding is not None)
     reported = (report.attempt for report in reports if report is not None)
     return 1 + max(kept.disk.attempts, *(number for number in reported if number <= ATTEMPTS_MAX), 0)
+
+
+def _plan_writes(holders: Held, leaving: Collection[str]) -> dict[str, tuple[WantedParts, ...]] | None:
+    """Return the parts of a step that each node writes; None if the holders do not have all of it.
+
+    A shard is written by the holder that has the least to write so far; nodes that stay come before those that leave.
+    The small state of a rank is written by the node that writes its shard, or else by another holder.
+    """
+    if not are_whole(holders.values()):
+        return None
+    needs: Needs = {}
+    for _, big in sorted(holders_by_shard(holders).items()):
+        node, rank = min(big, key=lambda holder: (holder[0] in leaving, len(needs.get(holder[0], ())), holder[1]))
+        need(needs, node, rank, big=True)
+    small: dict[int, list[str]] = {}
+    for node, parts in holders.items():
+        for part in parts:
+            for _, rank in part.shards_and_ranks() if part.small else ():
+                small.setdefault(rank, []).append(node)
+    for rank, nodes in sorted(small.items()):
+        node = min(nodes, key=lambda node: (rank not in needs.get(node, ()), node in leaving))
+        need(needs, node, rank, small=True)
+    plan = {node: grouped(wanted) for node, wanted in needs.items()}
+    return plan if all(len(parts) <= WANTED_MAX for parts in plan.values()) else None
+
+
+def _able_holders(kept: KeptState) -> Held:
+    """Return the parts of the step to write, by the nodes that have them and may write, or may once they reconnect."""
+    at = step_to_write(kept)
+    held = {} if at is None else kept.index.holders(at)
+    return {node: parts for node, parts in held.items() if _is_able(kept.run.members[node])}
 
 
 def _may_write(member: Member) -> bool:
@@ -153,33 +195,13 @@ def _staying(kept: KeptState, member: Member) -> tuple[int, ...]:
     return tuple(sorted({step.serial for step in (resumed, agreed) if step is not None}))
 
 
-def why_failed(kept: KeptState, work: PersistWork) -> str:
-    """Return why a finished attempt has failed; empty if it has succeeded."""
-    if work.committed:
-        return ""
-    if work.failed is not None:
-        return f"node {work.failed[0]}: {work.failed[1]}"
-    gone = gone_writers(kept, work)
-    return _gone_text(gone[0]) if gone else f"nothing was written for {STUCK_S:g} s: does the disk hang?"
+# The nodes of an attempt
 
 
-def why_none(kept: KeptState) -> str:
-    """Return why the nodes that are connected cannot write the step."""
-    at = step_to_write(kept)
-    held = {} if at is None else kept.index.holders(at)
-    away = (node for node in held if _is_able(kept.run.members[node]) and not _may_write(kept.run.members[node]))
-    first = next(away, None) if _is_in_reach(kept) else None
-    return "not all of the step is held by nodes with --persist" if first is None else _gone_text(first)
-
-
-def _gone_text(node: str) -> str:
-    return f"node {node} is gone"
-
-
-def pause_s(kept: KeptState, failed: PersistWork | None = None) -> float:
-    """Return the pause in seconds after a failed attempt, or after one that could not begin."""
-    has_disk_failed = failed is not None and (failed.failed is not None or not gone_writers(kept, failed))
-    return BACK_S if kept.run.is_ending and not has_disk_failed else RETRY_S
+def writes(kept: KeptState, member: Member) -> bool:
+    """Whether a node takes part in an attempt to write a step."""
+    work = kept.disk.work
+    return work is not None and _is_writer(member, work)
 
 
 def gone_writers(kept: KeptState, work: PersistWork) -> list[str]:
@@ -197,18 +219,37 @@ def _is_writer(member: Member, work: PersistWork) -> bool:
     return writer is not None and writer.incarnation == member.incarnation
 
 
-def writes(kept: KeptState, member: Member) -> bool:
-    """Whether a node takes part in an attempt to write a step."""
-    work = kept.disk.work
-    return work is not None and _is_writer(member, work)
+# After a failed attempt
 
 
-def is_unsure(kept: KeptState) -> bool:
-    """Whether it is not known yet if nodes keep a step that the disk lacks.
+def why_failed(kept: KeptState, work: PersistWork) -> str:
+    """Return why a finished attempt has failed; empty if it has succeeded."""
+    if work.committed:
+        return ""
+    if work.failed is not None:
+        return f"node {work.failed[0]}: {work.failed[1]}"
+    gone = gone_writers(kept, work)
+    return _gone_text(gone[0]) if gone else f"nothing was written for {STUCK_S:g} s: does the disk hang?"
 
-    A restarted coordinator knows once each node is heard or lost, at the latest after the outage grace.
-    """
-    return kept.run.durable.has_had_rounds and not kept.index.all_heard
+
+def why_none(kept: KeptState) -> str:
+    """Return why the nodes that are connected cannot write the step."""
+    away = (node for node in _able_holders(kept) if not _may_write(kept.run.members[node]))
+    first = next(away, None) if _is_in_reach(kept) else None
+    return "not all of the step is held by nodes with --persist" if first is None else _gone_text(first)
+
+
+def _gone_text(node: str) -> str:
+    return f"node {node} is gone"
+
+
+def pause_s(kept: KeptState, failed: PersistWork | None = None) -> float:
+    """Return the pause in seconds after a failed attempt, or after one that could not begin."""
+    has_disk_failed = failed is not None and (failed.failed is not None or not gone_writers(kept, failed))
+    return BACK_S if kept.run.is_ending and not has_disk_failed else RETRY_S
+
+
+# Departing nodes
 
 
 def ends_by(kept: KeptState) -> float:
@@ -232,9 +273,7 @@ def longest_until(disk: Persisting, work: PersistWork) -> float:
 
 def _is_in_reach(kept: KeptState) -> bool:
     """Whether nodes that may write have all of the step, even if some of them have to reconnect first."""
-    at = step_to_write(kept)
-    held = {} if at is None else kept.index.holders(at)
-    return are_whole(parts for node, parts in held.items() if _is_able(kept.run.members[node]))
+    return are_whole(_able_holders(kept).values())
 
 
 def holds_parts(kept: KeptState, member: Member) -> bool:
@@ -242,36 +281,3 @@ def holds_parts(kept: KeptState, member: Member) -> bool:
     holding = member.observed.kept
     ours = () if holding is None or member.observed.run != kept.run.id else holding.parts
     return _may_write(member) and any(part.big for part in ours)
-
-
-def _plan_writes(
-    holders: Mapping[str, tuple[KeptParts, ...]], leaving: Collection[str] = ()
-) -> dict[str, tuple[WantedParts, ...]] | None:
-    """Return the parts of a step that each node writes; None if the holders do not have all of it.
-
-    A shard is written by the holder that has the least to write so far; nodes that stay come before those that leave.
-    The small state of a rank is written by the node that writes its shard, or else by another holder.
-    """
-    if not are_whole(holders.values()):
-        return None
-    big: dict[int, list[tuple[str, int]]] = {}
-    small: dict[int, list[str]] = {}
-    for node, parts in holders.items():
-        for part in parts:
-            for shard, rank in part.shards_and_ranks():
-                if part.big:
-                    big.setdefault(shard, []).append((node, rank))
-                if part.small:
-                    small.setdefault(rank, []).append(node)
-    wanted: dict[str, dict[int, tuple[bool, bool]]] = {}
-    for shard in sorted(big):
-        node, rank = min(
-            big[shard], key=lambda holder: (holder[0] in leaving, len(wanted.get(holder[0], ())), holder[1])
-        )
-        wanted.setdefault(node, {})[rank] = (True, False)
-    for rank, nodes in sorted(small.items()):
-        node = min(nodes, key=lambda node: (rank not in wanted.get(node, ()), node in leaving))
-        writes_big, _ = wanted.setdefault(node, {}).get(rank, (False, False))
-        wanted[node][rank] = (writes_big, True)
-    plan = {node: grouped(parts) for node, parts in wanted.items()}
-    return plan if all(len(parts) <= WANTED_MAX for parts in plan.values()) else None

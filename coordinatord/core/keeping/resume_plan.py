@@ -79,13 +79,13 @@ class ResumePlan:
         own = (part for part in self.held.get(node, ()) if part.big and part.shards == self._point.shards)
         rank = next((rank for part in own if (rank := _rank_with(part, shard)) is not None), None)
         if rank is not None:
-            _need(needs, node, rank, big=True)
+            need(needs, node, rank, big=True)
             return True
         holders = self._big.by_shard.get(shard)
         if not holders:
             return False
         source, rank = holders[spread % len(holders)]
-        _need(needs, source, rank, big=True)
+        need(needs, source, rank, big=True)
         return True
 
     def _add_small(self, needs: Needs, node: str, rank: int) -> bool:
@@ -93,7 +93,7 @@ class ResumePlan:
         for holders, is_complete in ((self._small, True), (self._pending, False)):
             holder = holders.of_rank(rank, node)
             if holder is not None:
-                _need(needs, holder[0], rank, small=True)
+                need(needs, holder[0], rank, small=True)
                 return is_complete
         return False
 
@@ -102,7 +102,7 @@ class ResumePlan:
         own = ((node, part) for part in self.held.get(node, ()) if part.small)
         holder = next(own, self._small.first)
         if holder is not None:
-            _need(needs, holder[0], holder[1].first_rank, small=True)
+            need(needs, holder[0], holder[1].first_rank, small=True)
 
 
 class _Holders:
@@ -148,7 +148,8 @@ def _rank_with(part: KeptParts, shard: int) -> int | None:
     return part.first_rank + offset if offset < part.ranks else None
 
 
-def _need(needs: Needs, node: str, rank: int, *, big: bool = False, small: bool = False) -> None:
+def need(needs: Needs, node: str, rank: int, *, big: bool = False, small: bool = False) -> None:
+    """Add the big or the small state of a rank to what is needed of a node."""
     wanted = needs.setdefault(node, {})
     had_big, had_small = wanted.get(rank, (False, False))
     wanted[rank] = (had_big or big, had_small or small)

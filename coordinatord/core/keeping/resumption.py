@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from coordinatord.core.keeping.disk_steps import any_finder, find_step, found_by, newest_on_disk, unusable_to
+from coordinatord.core.keeping.disk_steps import find_step, newest_on_disk
 from coordinatord.core.keeping.known import KeptState
 from coordinatord.core.keeping.persisting import WriteState
 from coordinatord.core.keeping.resume_plan import ResumePlan
@@ -20,7 +19,7 @@ from coordinatord.core.rounds.queries.master_address import master_address
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member
 from coordinatord.core.rounds.values.resume_point import HOLDERS_NAMED, ResumePoint
-from coordinatord.protocol.kept_state import KeptSource, KeptStep, PersistedStep, Restoring, Resume, WantedParts
+from coordinatord.protocol.kept_state import KeptSource, KeptStep, Restoring, Resume, WantedParts
 from coordinatord.protocol.messages import Goal
 
 
@@ -42,40 +41,6 @@ def differing_step(kept: KeptState, point: ResumePoint | None) -> KeptStep | Non
     """Return the newest step of which ranks have different states; None if there is none, or `point` is newer."""
     at = next((at for at in kept.index.steps() if kept.index.differs(at)), None)
     return None if at is None or (point is not None and point.at > at) else at
-
-
-class DiskObstacle(Struct, frozen=True):
-    """A reason to form no round: it would begin anew, although there is a step on the disk."""
-
-    node: Member
-    """The node that cannot use the step."""
-    why: str
-    """Why that node cannot use it; empty if it does not find it."""
-    found: tuple[str, PersistedStep] | None
-    """A node that finds a step, and that step; None if no node finds one, though one was written."""
-
-
-def disk_obstacle(kept: KeptState) -> DiskObstacle | None:
-    """Return why the next round would begin anew in spite of the steps on the disk; None if it would not.
-
-    A directory that is not mounted on one host, or a file that cannot be read, would otherwise undo the training: new
-    steps would soon replace the old ones.
-    """
-    nodes = kept.run.candidates if kept.disk.found.has_any else ()
-    if not nodes or resume_point(kept, nodes) is not None:
-        return None
-    if (found := any_finder(kept)) is not None:
-        at = found[1].run, found[1].at
-        hindered = [
-            member
-            for member in nodes
-            if at not in {(persisted.run, persisted.at) for persisted in found_by(kept, member)}
-        ]
-    else:
-        step = kept.disk.step
-        gone = step is not None and not kept.index.differs(step)  # written by this run, and no node finds it any more
-        hindered = [member for member in nodes if unusable_to(member)] or (nodes[:1] if gone else [])
-    return next((DiskObstacle(member, unusable_to(member), found) for member in hindered), None)
 
 
 def _point_in_memory(kept: KeptState, nodes: Sequence[Member], before: KeptStep | None) -> ResumePoint | None:
@@ -165,12 +130,8 @@ def resume_for(kept: KeptState, member: Member, goal: Goal) -> Resume | None:
         return None
     ranks = range(assignment.first_rank, assignment.first_rank + member.offer.workers)
     wanted = _sources(kept, point, member.node, ranks, assignment.world_size)
-    holders = [(kept.run.members[node], parts) for node, parts in (wanted or {}).items()]
-    sources = [
-        KeptSource(holder.node, master_address(holder, (holder, member)), keeper.port, keeper.key, parts)
-        for holder, parts in holders
-        if (keeper := holder.keeper) is not None
-    ]
+    found = (source_of(kept.run.members[node], member, parts) for node, parts in (wanted or {}).items())
+    sources = [source for source in found if source is not None]
     complete = wanted is not None and len(sources) == len(wanted)
     return Resume(
         point.round,
@@ -182,6 +143,14 @@ def resume_for(kept: KeptState, member: Member, goal: Goal) -> Resume | None:
         redone=point.redone,
         disk=point.disk,
     )
+
+
+def source_of(holder: Member, member: Member, wanted: tuple[WantedParts, ...]) -> KeptSource | None:
+    """Return the address and key for a node to fetch parts from a holder; None if the holder serves none."""
+    keeper = holder.keeper
+    if keeper is None:
+        return None
+    return KeptSource(holder.node, master_address(holder, (holder, member)), keeper.port, keeper.key, wanted)
 
 
 def _sources(

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from coordinatord.core.keeping.disk_steps import agreed_step
+from coordinatord.core.keeping.disk_steps import agreed_step, any_finder, found_by, unusable_to
 from coordinatord.core.keeping.known import KeptState
 from coordinatord.core.keeping.persistence import END_IDLE_S, is_unsure, longest_until, step_to_write
 from coordinatord.core.keeping.persisting import WriteState
 from coordinatord.core.keeping.resumption import (
     differing_step,
-    disk_obstacle,
     is_obtainable,
     resume_point,
 )
 from coordinatord.core.rounds.policy import END_S
 from coordinatord.core.rounds.state.member import Member
 from coordinatord.core.rounds.values.resume_point import ResumePoint
-from coordinatord.protocol.kept_state import KeptStep
+from coordinatord.protocol.kept_state import KeptStep, PersistedStep
 from coordinatord.protocol.text import name_some, redone_words
 
 UNHEARD = "what nodes keep is known when all are heard again"
@@ -79,23 +78,44 @@ def _difference(kept: KeptState, at: KeptStep) -> str:
 
 
 def obstacle(kept: KeptState) -> str:
-    """Explain why a round might begin anew if it was formed now, and what to do; empty if it may be formed."""
-    cause = disk_obstacle(kept)
-    if cause is None:
-        return UNHEARD if is_unsure(kept) else ""
-    member, why, found, written = cause.node, cause.why, cause.found, kept.disk.step
-    if found is None and why:
+    """Explain why a round might begin anew if it was formed now, and what to do; empty if it may be formed.
+
+    A directory that is not mounted on one host, or a file that cannot be read, would otherwise undo the training: new
+    steps would soon replace the old ones.
+    """
+    nodes = kept.run.candidates if kept.disk.found.has_any else ()
+    text = ""
+    if nodes and resume_point(kept, nodes) is None:
+        found = any_finder(kept)
+        text = _nothing_found(kept, nodes) if found is None else _not_found_by_all(kept, nodes, *found)
+    return text or (UNHEARD if is_unsure(kept) else "")
+
+
+def _nothing_found(kept: KeptState, nodes: Sequence[Member]) -> str:
+    """Say why no node finds a step that it can use on the disk; empty if none was written."""
+    unable = next((member for member in nodes if unusable_to(member)), None)
+    if unable is not None:
         ways = "mend that, or remove the step from --persist, if all are to begin anew"
-        return f"node {member.node} can use nothing on the disk: {why}: {ways}"
-    if found is None:
-        step_text = "a step" if written is None else f"step {written.step:,}"
-        text = f"{step_text} was written to the disk, and node {member.node} does not find it any more"
-        return f"{text}: is --persist still mounted? All would begin anew"
-    finder, step = found
+        return f"node {unable.node} can use nothing on the disk: {unusable_to(unable)}: {ways}"
+    written = kept.disk.step
+    if written is None or kept.index.differs(written):
+        return ""
+    text = f"step {written.step:,} was written to the disk, and node {nodes[0].node} does not find it any more"
+    return f"{text}: is --persist still mounted? All would begin anew"
+
+
+def _not_found_by_all(kept: KeptState, nodes: Sequence[Member], finder: str, step: PersistedStep) -> str:
+    """Say which of the nodes does not find a step on the disk; empty if all do."""
+    lacking = (
+        member for member in nodes if all((each.run, each.at) != (step.run, step.at) for each in found_by(kept, member))
+    )
+    member = next(lacking, None)
+    if member is None:
+        return ""
     step_text = f"step {step.at.step:,} on the disk"
     finds = f"finds {step_text}" if finder in kept.run.members else f"found {step_text} before it went"
     text = f"node {finder} {finds}, and node {member.node} does not"
-    if why:
+    if why := unusable_to(member):
         return f"{text}: {why}. All would begin anew"
     if member.keeper is None or member.keeper.persist is None:
         return f"{text}: start it with --persist too, or all would begin anew"

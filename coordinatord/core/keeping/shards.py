@@ -1,10 +1,13 @@
-"""Decides whether parts of kept state make a step whole: each shard of its big state needs a holder."""
+"""Which nodes hold which shards of a step: it is whole if each shard of its big state has a holder."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from coordinatord.protocol.kept_state import KeptParts
+
+Held = Mapping[str, Collection[KeptParts]]
+"""The parts of one step, by the node that holds them."""
 
 
 def shards_in(parts: KeptParts, shards: int) -> Iterator[tuple[int, int]]:
@@ -38,6 +41,30 @@ def are_whole(held: Iterable[Iterable[KeptParts]]) -> bool:
         return False
     shards = big[0].shards
     return cover((shard for part in big for shard in shards_in(part, shards)), shards)
+
+
+def holders_by_shard(held: Held) -> dict[int, list[tuple[str, int]]]:
+    """Return the nodes that hold each shard, each with the rank whose part it is."""
+    holders: dict[int, list[tuple[str, int]]] = {}
+    for node, parts in held.items():
+        for part in parts:
+            for shard, rank in part.shards_and_ranks() if part.big else ():
+                holders.setdefault(shard, []).append((node, rank))
+    return holders
+
+
+def are_in_two_domains(shards: Collection[int], held: Held, domains: Mapping[str, str]) -> bool:
+    """Whether nodes of two domains protect each of these shards, so that it survives the loss of either domain."""
+    first_domain: dict[int, str] = {}
+    missing = set(shards)
+    for node, parts in held.items():
+        if not missing:
+            break
+        for part in parts if node in domains else ():
+            for shard, _ in part.shards_and_ranks() if part.big and part.protected else ():
+                if first_domain.setdefault(shard, domains[node]) != domains[node]:
+                    missing.discard(shard)
+    return not missing
 
 
 class Coverage:
