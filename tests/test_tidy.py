@@ -33,8 +33,8 @@ BY_CHECK = {rule.findings: rule for rule in RULES}
 
 
 MOST_OF_WORKERLIB = (
-    '"""`agreement` `contract` `init` `integrations` `keeping` `micro_batches` `pair_test` `progress` `record` '
-    '`responder` `reuse` `sampler` `stop` `store`"""'
+    '"""`agent_channel` `agreement` `contract` `init` `integrations` `keeping` `micro_batches` `pair_test` `progress` '
+    '`record` `responder` `reuse` `sampler` `stop` `store`"""'
 )
 
 CONTRACT_TORCH = "def f():\n    import torch"

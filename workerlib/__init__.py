@@ -14,9 +14,9 @@ records a signal that asks the worker to end, and `agreement` has all workers ag
 store, and `gloo` waits for gloo's threads before a process group is destroyed. `responder` tells nodeclient where the
 worker stands, from the first call of this package on. `keeping` keeps state that outlives the workers, and tells a
 script when to write a checkpoint of its own. `reuse` lets a process take part in several rounds. Both say what they do
-in the process, and how to switch that off. `contract` has the variables, messages and memory that a worker and
-nodeclient share. `integrations` has callbacks for frameworks. `pair_test` is no part of a script: it is the program by
-which a preflight tests a host.
+in the process, and how to switch that off. `agent_channel` connects both with nodeclient. `contract` has the variables,
+messages and memory that a worker and nodeclient share. `integrations` has callbacks for frameworks. `pair_test` is no
+part of a script: it is the program by which a preflight tests a host.
 """
 
 from importlib import import_module

@@ -1,29 +1,44 @@
-"""The worker's end of the connection to nodeclient about kept state; `channel_messages` has its messages."""
+"""A channel of this worker to the nodeclient of its host: a connection over which both send packets.
+
+`contract` has the messages of each kind of channel.
+"""
 
 from __future__ import annotations
 
 import os
 import socket
+import threading
+from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
+from typing import Any, Generic
 
-from workerlib.contract.channel_messages import DESCRIPTORS_MAX, Message, decode, encode
-from workerlib.contract.packets import PACKET_BYTES, ChannelError
+from workerlib.contract.channel_messages import DESCRIPTORS_MAX
+from workerlib.contract.packets import PACKET_BYTES, ChannelError, Message, PacketCodec
 from workerlib.responder import connected_socket
 
 CLOSED = "it has closed the connection, and takes only one from each worker of its round"
 """The text of the error when nodeclient has closed the connection."""
 
 
-class AgentChannel:
-    """A connection to the nodeclient of this host, which several threads may use."""
+class AgentChannel(Generic[Message]):
+    """A channel that several threads may use. It is this process's: a forked child closes its copy."""
 
-    def __init__(self, path: str) -> None:
-        """Connect. Raises `OSError`."""
+    def __init__(self, path: str, codec: PacketCodec[Message], hello: Message) -> None:
+        """Connect, and identify this worker by the first message. Raises `OSError`."""
+        self._codec = codec
         self._socket = connected_socket(path)
+        _channels.add(self)
+        _close_in_children()
+        try:
+            self.send(hello)
+        except OSError:
+            self.close()
+            raise
 
     def send(self, message: Message) -> None:
         """Send a message without waiting. Raises `OSError`, also if nodeclient does not read."""
-        self._socket.send(encode(message), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        self._socket.send(self._codec.encode(message), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
     def report(self, message: Message) -> None:
         """Send a message, and ignore errors: if nodeclient is gone, its workers are ended as well."""
@@ -32,27 +47,67 @@ class AgentChannel:
 
     def receive(self) -> tuple[Message, list[int]]:
         """Wait for a message; return it with its descriptors. Raises `OSError`, and `ChannelError` at the end."""
-        packet, files, flags, _ = socket.recv_fds(self._socket, PACKET_BYTES, DESCRIPTORS_MAX)
+        received = socket.recv_fds(self._socket, PACKET_BYTES, DESCRIPTORS_MAX, socket.MSG_CMSG_CLOEXEC)
+        packet, files, flags, _ = received
         try:
-            return _message_in(packet, flags), files
+            return self._message_in(packet, flags), files
         except ChannelError:
             for file in files:
                 os.close(file)
             raise
 
+    def _message_in(self, packet: bytes, flags: int) -> Message:
+        if flags & socket.MSG_CTRUNC:
+            raise ChannelError("this process cannot open more files: raise ulimit -n")
+        if not packet or flags & socket.MSG_TRUNC:
+            raise ChannelError(CLOSED)
+        return self._codec.decode(packet)
+
+    def listen(
+        self, name: str, on_message: Callable[[Message, list[int]], None], on_end: Callable[[Exception | None], None]
+    ) -> threading.Thread:
+        """Read messages in a thread of this name from now on, and return the thread.
+
+        `on_message` owns the descriptors that come with a message. `on_end` is called when the channel has ended. If
+        `on_message` fails, this ends the channel, so that nodeclient waits for no answer, and `on_end` gets the error.
+        """
+
+        def read() -> None:
+            failure = None
+            try:
+                while True:
+                    on_message(*self.receive())
+            except (OSError, ChannelError):
+                pass  # nodeclient is gone, and its workers end as well
+            except Exception as error:  # noqa: BLE001 - training goes on without this thread
+                failure = error
+            self.end()
+            on_end(failure)
+
+        thread = threading.Thread(target=read, name=name, daemon=True)
+        thread.start()
+        return thread
+
     def end(self) -> None:
-        """End the connection; `receive` then raises in the thread that waits in it."""
+        """End the channel; `receive` then raises in the thread that waits in it."""
         with suppress(OSError):  # nodeclient has ended it
             self._socket.shutdown(socket.SHUT_RDWR)
 
-    def abandon(self) -> None:
-        """Close the descriptor; in a forked child, the parent keeps the connection."""
+    def close(self) -> None:
+        """Close the descriptor."""
+        _channels.discard(self)
         self._socket.close()
 
 
-def _message_in(packet: bytes, flags: int) -> Message:
-    if flags & socket.MSG_CTRUNC:
-        raise ChannelError("this process cannot open more files: raise ulimit -n")
-    if not packet or flags & socket.MSG_TRUNC:
-        raise ChannelError(CLOSED)
-    return decode(packet)
+_channels: set[AgentChannel[Any]] = set()
+"""The open channels of this process."""
+
+
+@cache  # registers once, since it cannot be undone
+def _close_in_children() -> None:
+    os.register_at_fork(after_in_child=_close_all)
+
+
+def _close_all() -> None:
+    for channel in [*_channels]:
+        channel.close()

@@ -20,7 +20,7 @@ PLACES: dict[str, tuple[str, ...]] = {
         "workerlib/keeping/step_saver.py",
         "workerlib/keeping/generations.py",
         "workerlib/contract/arena.py",
-        "workerlib/keeping/agent_channel.py",
+        "workerlib/agent_channel.py",
         "workerlib/contract/channel_messages.py",
     ),
     "restore": ("workerlib/keeping/restoring.py", "workerlib/keeping/pieces.py", "workerlib/keeping/kept_objects.py"),

@@ -24,9 +24,9 @@ from torch import nn
 from tests.support.keeping import environment
 from workerlib.contract.arena import Arena, ArenaSizes
 from workerlib.contract.channel_messages import SaveNow
-from workerlib.keeping.agent_channel import AgentChannel
 from workerlib.keeping.gate import DeviceQueue, Gate, TorchGroups
 from workerlib.keeping.generations import GenerationWriter, read_generation
+from workerlib.keeping.keep_channel import KeepChannel
 from workerlib.keeping.keeper import StepKeeper
 from workerlib.keeping.kept_errors import KeptStateError, LeftRoundError
 from workerlib.keeping.kept_objects import adapt
@@ -300,7 +300,8 @@ def kept_steps(play: Play, kind: type[Gate], path: Path) -> Steps:
     objects = adapt({str(at): weight for at, weight in enumerate(play.weights)})
     gate = kind(play.device, play.device)
     generations, small = GenerationWriter(objects, 2, play.device, gate), SmallStateWriter(objects)
-    kept = StepKeeper(environment(0, 2, 1, 1), objects, generations, small, AgentChannel(str(path)))
+    worker = environment(0, 2, 1, 1)
+    kept = StepKeeper(worker, objects, generations, small, KeepChannel(str(path), worker))
     kept._saver.on_whole()
     kept._saver.record_comparison(alike=True)
     kept._hooks.before_optimizers(kept._before_optimizer)

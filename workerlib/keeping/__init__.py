@@ -3,7 +3,7 @@
 Saving: `keeper` decides when state is saved and by which thread, and `state_lock` gives the state to one thread at a
 time. `process_hooks` calls the keeper. `step_numbers` finds out to which step the state belongs, and `step_saver` saves
 it: `generations` writes the big state, `small_state` the small one with `random_state`, and `intervals` decides how
-often. `gate` makes optimizers wait for the collectives of a GPU. `arena_request` requests memory, and `agent_channel`
+often. `gate` makes optimizers wait for the collectives of a GPU. `arena_request` requests memory, and `keep_channel`
 is the connection. `unkept_state` finds state that is not kept.
 
 Objects: `adapter` has the base class of adapters. `kept_objects` adapts each kind of object, and `kept_containers`
@@ -26,9 +26,9 @@ In the user's process, the import does nothing. `ctx.keep` does all of this wher
   Copies have a stream of their own.
 * `ctx.step` copies the small state, makes a digest of the big one at some steps if other ranks have the same, and
   stands still when a round is about to end. It may raise `LeftRoundError` in a process that is used again.
-* It registers one function with atexit, to save at the end of Python, and one for forked children, to close the
-  connection in them. Neither can be undone, and both do nothing after training. `KeptStateError` may register another
-  function with atexit, which has the error file say that no restart helps.
+* It registers one function with atexit, to save at the end of Python, and two for forked children, which close the
+  connection and keep nothing. They cannot be undone, and do nothing after training. `KeptStateError` may register
+  another function with atexit, which has the error file say that no restart helps.
 * It changes the given objects only to restore kept state, and reshards modules of `fully_shard`. Nothing is patched.
 * If a process group has failed and nodeclient does not notice, it saves and ends the process by `os._exit`.
 

@@ -12,9 +12,8 @@ import threading
 
 from workerlib import progress, responder
 from workerlib.agreement import any_of, should_stop
-from workerlib.contract.channel_messages import Hello
 from workerlib.contract.env import KEEP, WorkerEnvironment
-from workerlib.keeping.agent_channel import AgentChannel
+from workerlib.keeping.keep_channel import KeepChannel
 from workerlib.keeping.kept_errors import KeptStateError
 from workerlib.keeping.planned_end import PlannedEnd
 from workerlib.stop import STOP_REQUEST
@@ -123,15 +122,12 @@ def _connect_if_offered() -> None:
     path = os.environ.get(KEEP)
     if _planned_end is not None or path is None:
         return
-    environment = WorkerEnvironment.from_environ(os.environ)
     try:
-        channel = AgentChannel(path)
-        channel.send(Hello(environment.worker, environment.round, os.getpid()))
+        channel = KeepChannel(path, WorkerEnvironment.from_environ(os.environ))
     except OSError as error:
         text = "nodeclient cannot be reached at %s, so no checkpoint is asked for before a planned end: %s"
         LOG.warning(text, path, error.strerror)
         return
     planned_end = PlannedEnd(channel)
     planned_end.listen()
-    os.register_at_fork(after_in_child=planned_end.abandon)
     connect(planned_end)

@@ -29,7 +29,6 @@ from workerlib.contract.arena import Arena, ArenaError
 from workerlib.contract.channel_messages import (
     Comparison,
     HaltAt,
-    Hello,
     Message,
     NotSaved,
     RefusedMemory,
@@ -43,8 +42,8 @@ from workerlib.contract.channel_messages import (
 from workerlib.contract.env import KEEP, WorkerEnvironment
 from workerlib.keeping import restoring
 from workerlib.keeping.adapter import Adapter
-from workerlib.keeping.agent_channel import AgentChannel
 from workerlib.keeping.generations import GenerationWriter
+from workerlib.keeping.keep_channel import KeepChannel
 from workerlib.keeping.kept_errors import KeptStateError, UnreachableError
 from workerlib.keeping.kept_objects import adapt
 from workerlib.keeping.planned_end import PlannedEnd
@@ -72,7 +71,7 @@ class StepKeeper:
         objects: Mapping[str, Adapter],
         generations: GenerationWriter,
         small: SmallStateWriter,
-        channel: AgentChannel,
+        channel: KeepChannel,
     ) -> None:
         """Keep the objects of these adapters; `generations` and `small` write their state."""
         self._environment = environment
@@ -102,7 +101,6 @@ class StepKeeper:
         environment, saver = self._environment, self._saver
         restored: Mapping[str, Any] = {}
         try:
-            self._channel.send(Hello(environment.worker, environment.round, os.getpid()))
             point = restoring.request_state(self._channel)
             if point.step >= 0:
                 restored = restoring.restore_objects(point, self._objects, environment.rank, environment.world_size)
@@ -308,10 +306,9 @@ class StepKeeper:
             self._lock.release()
 
     def _on_fork(self) -> None:
-        """Close the connection in a forked child, such as a data loader's process, whose parent keeps the state."""
+        """Keep nothing in a forked child, such as a data loader's process: its parent keeps the state."""
         self._has_ended = True
         self._hooks.remove()
-        self.planned_end.abandon()
 
     # The thread that reads from nodeclient
 
@@ -398,7 +395,7 @@ def keep(environment: WorkerEnvironment, objects: Mapping[str, Any]) -> tuple[in
         return -1, None
     modules = [kept for kept in objects.values() if isinstance(kept, torch.nn.Module)]
     try:
-        keeper = StepKeeper(environment, adapters, generations, small, AgentChannel(path))
+        keeper = StepKeeper(environment, adapters, generations, small, KeepChannel(path, environment))
         return keeper.begin(modules), keeper
     except OSError as error:
         raise UnreachableError(path, error) from error

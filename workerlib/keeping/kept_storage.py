@@ -46,7 +46,6 @@ from torch.futures import Future
 from workerlib import progress, responder
 from workerlib.contract.arena import CHOSEN, WHOLE, Arena, Commit
 from workerlib.contract.channel_messages import (
-    Hello,
     Interval,
     Message,
     NotSaved,
@@ -60,8 +59,8 @@ from workerlib.contract.channel_messages import (
 from workerlib.contract.env import KEEP, WorkerEnvironment
 from workerlib.contract.manifest import BYTES_MARK, Piece, lay_out
 from workerlib.keeping import checkpoints, restoring
-from workerlib.keeping.agent_channel import AgentChannel
 from workerlib.keeping.generations import read_generation, small_offset
+from workerlib.keeping.keep_channel import KeepChannel
 from workerlib.keeping.kept_errors import KeptStateError, UnreachableError
 from workerlib.keeping.pieces import SavedTensors, narrow, views_of
 from workerlib.keeping.planned_end import PlannedEnd
@@ -101,20 +100,19 @@ class _StorageConnection:
         """The reasons for which a save was left out with a warning."""
         self.last_step = -1
         """The step that was saved last in this round."""
-        self._channel: AgentChannel | None = None
+        self._channel: KeepChannel | None = None
         if (path := os.environ.get(KEEP)) is None:
             self._refusal = "this launcher offers no memory for it"
             return
         checkpoints.check_unused(_USED_BY)
         try:
-            self._channel = AgentChannel(path)
-            self._channel.send(Hello(self.environment.worker, self.environment.round, os.getpid()))
+            self._channel = KeepChannel(path, self.environment)
+        except OSError as error:
+            raise UnreachableError(path, error) from error
+        try:
             self.point = restoring.request_state(self._channel)
-        except (OSError, KeptStateError) as error:
-            if self._channel is not None:
-                self._channel.abandon()
-            if isinstance(error, OSError):
-                raise UnreachableError(path, error) from error
+        except KeptStateError:
+            self._channel.close()
             raise
         planned_end = PlannedEnd(self._channel)
         planned_end.listen(self._on_message)

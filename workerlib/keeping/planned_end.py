@@ -20,8 +20,7 @@ from workerlib.contract.channel_messages import (
     SaveNow,
     at_own_step,
 )
-from workerlib.contract.packets import ChannelError
-from workerlib.keeping.agent_channel import AgentChannel
+from workerlib.keeping.keep_channel import KeepChannel
 from workerlib.stop import STOP_REQUEST
 
 
@@ -85,9 +84,6 @@ class Standstill:
 
 LOG = logging.getLogger("workerlib.keeping")
 
-OnMessage = Callable[[Message, list[int]], None]
-"""Handles a message of nodeclient, and owns the descriptors that came with it."""
-
 CLOSE_WITHIN_S = 3.0
 """How long to wait for the end of the thread that reads, which may wait for a step to be whole (`keeper.WAIT_S`)."""
 
@@ -95,32 +91,27 @@ CLOSE_WITHIN_S = 3.0
 class PlannedEnd:
     """Reads nodeclient's messages in a thread, and obeys its orders to stand still; one for each process."""
 
-    def __init__(self, channel: AgentChannel) -> None:
-        """Begin with a connection on which this worker has sent `Hello`."""
+    def __init__(self, channel: KeepChannel) -> None:
         self._channel = channel
         self._standstill = Standstill()
-        self._steps_are_kept = False
         self._writes_checkpoints = False
         self._has_ended = False
         self._save: Callable[[], None] | None = None
+        """Saves the last step of the round before the script writes a checkpoint; None if no step is kept."""
         self._save_after_end: Callable[[HaltAt], None] | None = None
+        """Saves it after the end of training."""
         self._thread: threading.Thread | None = None
         self._halt: HaltAt | None = None
         """The order that the script answers with the checkpoint that it writes now; None if there is none."""
 
-    def listen(self, on_message: OnMessage | None = None) -> None:
+    def listen(self, on_message: Callable[[Message, list[int]], None] | None = None) -> None:
         """Read messages from now on; `on_message` handles all but orders to stand still after a step."""
-        handle = on_message or self._reject
-        self._thread = threading.Thread(target=self._receive_all, args=(handle,), name="workerlib-keep", daemon=True)
-        self._thread.start()
+        self._on_message = on_message or self._reject
+        self._thread = self._channel.listen("workerlib-keep", self._receive, self._end_reading)
 
     def halt_between_steps(self, step: int, save: Callable[[], None], save_after_end: Callable[[HaltAt], None]) -> None:
-        """Stand still in `wait_after_step` from now on; training goes on from `step`.
-
-        `save` saves the last step of the round before the script writes a checkpoint of its own. `save_after_end` saves
-        it if training has ended already.
-        """
-        self._steps_are_kept, self._save, self._save_after_end = True, save, save_after_end
+        """Stand still in `wait_after_step` from now on; training goes on from `step`."""
+        self._save, self._save_after_end = save, save_after_end
         self._standstill.start_from(step)
 
     def end(self) -> None:
@@ -137,11 +128,7 @@ class PlannedEnd:
         self._channel.end()
         if self._thread is not None:
             self._thread.join(CLOSE_WITHIN_S)
-        self._channel.abandon()
-
-    def abandon(self) -> None:
-        """Leave the connection to the parent of this process, which was forked."""
-        self._channel.abandon()
+        self._channel.close()
 
     # The training thread
 
@@ -175,28 +162,23 @@ class PlannedEnd:
 
     # The thread that reads
 
-    def _receive_all(self, on_message: OnMessage) -> None:
-        """Read until the connection ends; after an error end it, so that nodeclient waits for no answer."""
-        try:
-            while True:
-                message, files = self._channel.receive()
-                if isinstance(message, HaltAt):
-                    self._halt_at(message)
-                else:
-                    on_message(message, files)
-                if isinstance(message, SaveNow):
-                    self._standstill.release()
-        except (OSError, ChannelError):
-            pass  # nodeclient is gone, and its workers end as well
-        except Exception as error:  # noqa: BLE001 - no state is worth the end of a training
-            LOG.warning("the state of this worker is not kept any more: %r", error)
-            self._channel.end()
+    def _receive(self, message: Message, files: list[int]) -> None:
+        if isinstance(message, HaltAt):
+            self._halt_at(message)
+        else:
+            self._on_message(message, files)
+        if isinstance(message, SaveNow):
+            self._standstill.release()
+
+    def _end_reading(self, failure: Exception | None) -> None:
+        if failure is not None:
+            LOG.warning("the state of this worker is not kept any more: %r", failure)
         self._standstill.release()
 
     def _halt_at(self, halt: HaltAt) -> None:
         if STOP_REQUEST.listening and not self._writes_checkpoints:
             self._channel.report(at_own_step(halt.number))
-        elif not (self._steps_are_kept or self._writes_checkpoints):
+        elif self._save is None and not self._writes_checkpoints:
             self._channel.report(NotSaved("the script saves at steps of its own choice", halt.number))
         else:
             promised = self._standstill.limit(halt)

@@ -12,13 +12,14 @@ from typing import Any
 
 import torch
 
+from workerlib.agent_channel import CLOSED
 from workerlib.contract.arena import Arena, ArenaError, Commit, Place
 from workerlib.contract.channel_messages import AskRestore, Part, ResumeFrom, reason
 from workerlib.contract.manifest import ManifestError
 from workerlib.contract.packets import ChannelError
 from workerlib.keeping.adapter import Adapter
-from workerlib.keeping.agent_channel import CLOSED, AgentChannel
 from workerlib.keeping.generations import read_generation
+from workerlib.keeping.keep_channel import KeepChannel
 from workerlib.keeping.kept_errors import KeptStateError, UnfitStateError
 from workerlib.keeping.pieces import SavedTensors, is_sharded
 from workerlib.keeping.random_state import reseed, restore
@@ -69,7 +70,7 @@ class RestorePoint:
         return bool(pieces) and all(piece.sizes == piece.whole for piece in pieces)
 
 
-def request_state(channel: AgentChannel) -> RestorePoint:
+def request_state(channel: KeepChannel) -> RestorePoint:
     """Ask nodeclient for the state to resume from, and wait until it is on this host. Raises `KeptStateError`.
 
     An error never counts as "no state": a rank that starts from scratch beside others that resume would spoil the

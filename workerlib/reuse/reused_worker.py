@@ -82,7 +82,7 @@ class ReusedWorker:
         """How many rounds without a step have ended since the last one with a step."""
         self._make_group: Callable[..., Any] | None = None
         """torch's own function that makes a group, once `making_group` was called."""
-        channel.listen(self._leave_round)
+        channel.await_requests(self._leave_round)
 
     @property
     def has_left(self) -> bool:
@@ -148,10 +148,10 @@ class ReusedWorker:
         end = leftovers.round_ending_error(error, asked=is_asked)
         if end is None:
             text = f"{type(error).__name__} ended the script in a worker"
-            self._channel.send(Refusing(here.number, text[:WORDS_MAX]))
+            self._channel.report(Refusing(here.number, text[:WORDS_MAX]))
             return False
         if not is_asked and (why := self._obstacle(planned=False)):
-            self._channel.send(Refusing(here.number, why))
+            self._channel.report(Refusing(here.number, why))
             return False
         if not is_asked:
             self._report(error, end)
@@ -171,7 +171,7 @@ class ReusedWorker:
         leftovers.destroy_groups()
         torch.set_grad_enabled(here.gradients)
         problem = "the script holds a device mesh, whose process groups are those of the round that has ended"
-        self._channel.send(Refusing(here.number, problem) if leftovers.holds_mesh() else Left(here.number))
+        self._channel.report(Refusing(here.number, problem) if leftovers.holds_mesh() else Left(here.number))
         return True
 
     def enter_next_round(self) -> None:
@@ -197,7 +197,7 @@ class ReusedWorker:
             self._round.keeper.close(failed=True)
         text = "".join(traceback.format_exception_only(end)).strip()
         lines = "".join(traceback.format_exception(error)).splitlines()
-        self._channel.send(Failed(self._round.number, text[:WORDS_MAX], last_that_fit(lines)))
+        self._channel.report(Failed(self._round.number, text[:WORDS_MAX], last_that_fit(lines)))
 
     def _obstacle(self, *, planned: bool) -> str:
         """Return why this process cannot enter another round; empty if it can. Both threads call this."""
@@ -224,10 +224,10 @@ class ReusedWorker:
         with self._aborting:
             if not TorchGroups().nccl_groups():
                 return
-            self._channel.send(Aborting(self._round.number))
+            self._channel.report(Aborting(self._round.number))
             began = time.monotonic()
             leftovers.abort_collectives()
-            self._channel.send(Aborted(self._round.number, time.monotonic() - began))
+            self._channel.report(Aborted(self._round.number, time.monotonic() - began))
 
     def _stepless_rounds_now(self) -> int:
         """Return how many rounds in a row had no step, including the one that ends now."""
@@ -244,7 +244,7 @@ class ReusedWorker:
         if here.number > number or (here.number == number and here.left.is_set()):
             return  # the main thread has left this round already
         if why := self._obstacle(planned=request.planned):
-            self._channel.send(Refusing(number, why))
+            self._channel.report(Refusing(number, why))
             return
         here.leave_requested.set()
         keeper = here.keeper
@@ -263,7 +263,7 @@ def connect() -> ReusedWorker | None:
         return None
     environment = WorkerEnvironment.from_environ(os.environ)
     try:
-        channel = RoundChannel(path, environment.worker, environment.round)
+        channel = RoundChannel(path, environment)
     except OSError as error:
         LOG.warning("nodeclient cannot be reached at %s, so rounds are not begun in place: %s", path, error.strerror)
         return None

@@ -138,7 +138,10 @@ def test_a_dump_of_faulthandler_begins_with_the_main_thread_and_lacks_our_own() 
 def test_our_own_threads_are_shown_only_while_they_do_something() -> None:
     script = [["/home/me/train.py", 41, "main"]]
     keep = "/env/lib/python3.12/site-packages/workerlib/keeping"
-    waits = [["/usr/lib/python3.12/socket.py", 573, "recv_fds"], [f"{keep}/agent_channel.py", 36, "receive"]]
+    waits = [
+        ["/usr/lib/python3.12/socket.py", 573, "recv_fds"],
+        ["/env/lib/python3.12/site-packages/workerlib/agent_channel.py", 36, "receive"],
+    ]
     saves = [[f"{keep}/saving.py", 9, "save"], [f"{keep}/planned_end.py", 120, "PlannedEnd._receive_all"]]
     theirs = [["/usr/lib/python3.12/socket.py", 573, "recv_fds"], ["/home/me/workerlib.py", 1, "receive"]]
     threads = [

@@ -4,9 +4,11 @@ import asyncio
 import os
 import resource
 import socket
+from contextlib import closing
 from pathlib import Path
 
 from nodeclient.host.worker_socket import WorkerSocket
+from tests.support.keeping import environment
 from tests.support.programs import TIMEOUT_S
 from workerlib.reuse.round_channel import RoundChannel
 
@@ -16,8 +18,8 @@ async def test_workers_connect_below_a_directory_with_a_long_name(tmp_path: Path
     folder.mkdir()
     accepted: asyncio.Future[tuple[socket.socket, int]] = asyncio.get_running_loop().create_future()
     listening = WorkerSocket(folder, "workers", lambda *connection: accepted.set_result(connection))
-    RoundChannel(listening.path, 0, 1)
-    connection, _ = await asyncio.wait_for(accepted, TIMEOUT_S)
+    with closing(RoundChannel(listening.path, environment(0, 1, 1, 1))):
+        connection, _ = await asyncio.wait_for(accepted, TIMEOUT_S)
     connection.close()
     listening.close()
 

@@ -18,7 +18,7 @@ from tests.support.keeping import Keep, environment
 from workerlib import Context, KeptReader, KeptWriter
 from workerlib.contract.env import KEEP
 from workerlib.keeping import checkpoints, kept_storage, restoring
-from workerlib.keeping.agent_channel import AgentChannel
+from workerlib.keeping.keep_channel import KeepChannel
 from workerlib.keeping.kept_errors import KeptStateError, UnreachableError
 
 STATE: dict[str, Any] = {"w": torch.ones(4)}
@@ -70,14 +70,14 @@ def test_a_connection_that_the_node_refuses_is_explained(tmp_path: Path) -> None
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(str(tmp_path / "refuses"))
         listener.listen()
-        channel = AgentChannel(str(tmp_path / "refuses"))
+        channel = KeepChannel(str(tmp_path / "refuses"), environment(0, 1, 1, 1))
         listener.accept()[0].close()
         words = "so this worker ends: it has closed the connection, and takes only one from each worker of its round"
         try:
             with pytest.raises(KeptStateError, match=words):
                 restoring.request_state(channel)
         finally:
-            channel.abandon()
+            channel.close()
 
 
 @pytest.mark.usefixtures("node")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.keeping import environment
 from tests.support.programs import TIMEOUT_S
 from workerlib.contract.channel_messages import (
     BEFORE_NAMED,
@@ -15,6 +16,7 @@ from workerlib.contract.channel_messages import (
     Checkpointing,
     HaltAt,
     Halted,
+    Hello,
     Message,
     NotSaved,
     SaveNow,
@@ -22,8 +24,8 @@ from workerlib.contract.channel_messages import (
     encode,
 )
 from workerlib.contract.packets import PACKET_BYTES, ChannelError
-from workerlib.keeping.agent_channel import AgentChannel
 from workerlib.keeping.checkpoints import checkpointed
+from workerlib.keeping.keep_channel import KeepChannel
 from workerlib.keeping.planned_end import PlannedEnd
 
 
@@ -34,9 +36,10 @@ class NodeEnd:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
             listener.bind(str(folder / "keep"))
             listener.listen()
-            self.channel = AgentChannel(str(folder / "keep"))
+            self.channel = KeepChannel(str(folder / "keep"), environment(0, 1, 1, 1))
             self._socket, _ = listener.accept()
         self._socket.settimeout(TIMEOUT_S)
+        assert isinstance(self.receive(), Hello)
 
     def send(self, message: Message) -> None:
         """Send a packet."""
@@ -61,7 +64,7 @@ def node(tmp_path: Path) -> Iterator[NodeEnd]:
     started = NodeEnd(tmp_path)
     yield started
     started.close()
-    started.channel.abandon()
+    started.channel.close()
 
 
 @pytest.fixture

@@ -68,9 +68,9 @@ def new(tmp_path: Path) -> Iterator[Stage]:
     with closing(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)) as listener:
         listener.bind(str(tmp_path / "rounds"))
         listener.listen()
-        line = RoundChannel(str(tmp_path / "rounds"), 0, 1)
+        line = RoundChannel(str(tmp_path / "rounds"), SOLO)
         node, _ = listener.accept()
-    with node:
+    with closing(line), node:
         node.settimeout(TIMEOUT_S)
         node.recv(PACKET_BYTES)
         yield Stage(ReusedWorker(line, 1), node)

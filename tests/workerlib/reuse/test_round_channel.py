@@ -9,6 +9,7 @@ from queue import SimpleQueue
 
 import pytest
 
+from tests.support.keeping import environment
 from tests.support.programs import TIMEOUT_S
 from workerlib.contract.packets import PACKET_BYTES
 from workerlib.contract.round_messages import ROUND_CODEC, AskToLeave, CanStay, NextRound, RoundMessage
@@ -21,12 +22,12 @@ def connected(folder: Path, leave: Callable[[AskToLeave], None]) -> Iterator[tup
     with closing(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)) as listener:
         listener.bind(str(folder / "rounds"))
         listener.listen()
-        line = RoundChannel(str(folder / "rounds"), 0, 1)
+        line = RoundChannel(str(folder / "rounds"), environment(0, 1, 1, 1))
         node, _ = listener.accept()
-    with closing(node):
+    with closing(line), closing(node):
         node.settimeout(TIMEOUT_S)
         assert isinstance(ROUND_CODEC.decode(node.recv(PACKET_BYTES)), CanStay)
-        line.listen(leave)
+        line.await_requests(leave)
         yield line, node
 
 
