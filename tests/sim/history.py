@@ -67,7 +67,7 @@ def small_world(seed: int, *, loud: bool = False, digested: bool = False) -> Wor
     """Play the history of a few nodes. Raises `BrokenError` if an invariant is broken."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
     window_s = WINDOW_S if seed % 2 else None
-    scenario = replace(draw_scenario(chance), restart_window_s=window_s, prepares_within_s=_draw_preparing(seed))
+    scenario = replace(draw_scenario(chance), restart_window_s=window_s, prepares_within_s=draw_preparing(seed))
     world = World(seed, scenario, loud=loud, digested=digested)
     world.boot()
     IdentityClaims(world)
@@ -532,7 +532,7 @@ def _black_out(world: World, chance: random.Random) -> None:
         world.queue.plan(chance.uniform(0.0, DARK_S), host.boot)
 
 
-def _draw_preparing(seed: int) -> float:
+def draw_preparing(seed: int) -> float:
     """Draw how long nodes prepare, from a generator of its own, so that other seeds play what they always played."""
     return random.Random(~seed).choice([0.0, 0.0, 1.0, 6.0, 20.0])  # noqa: S311 - repeatable on purpose
 

@@ -16,7 +16,7 @@ from coordinatord.core.rounds.policy import PreflightWhen
 from coordinatord.core.rounds.values.admin_requests import PardonNode, PreflightJob, QuarantineNode
 from tests.sim.coincidences import newcomer
 from tests.sim.faults import strike
-from tests.sim.history import come_to_rest
+from tests.sim.history import come_to_rest, draw_preparing
 from tests.sim.scenario import draw_scenario
 from tests.sim.world import JOB, World
 
@@ -44,6 +44,7 @@ def lemon_world(seed: int, *, loud: bool = False, digested: bool = False) -> Wor
         nodes_max=hosts,
         max_restarts=100,
         checks_health=True,
+        prepares_within_s=draw_preparing(seed),
         policy=structs.replace(drawn.policy, preflight=PreflightWhen.SUSPICION),
         workers=replace(drawn.workers, work_s=600.0),
     )

@@ -114,5 +114,6 @@ class JudgementLaws(Laws):
         cluster, run = self.world.daemon.machine.cluster, self.world.daemon.machine.jobs[record.job]
         members = [run.members[ranks.node] for ranks in record.nodes]
         taken = [member.node for member in members if cluster.durable.why_quarantined(member.offer.host)]
-        is_least = len(members) == run.spec.nodes_min and not run.roll.count(MemberState.PREPARING)
+        awaited = [each for each in run.roll.in_state(MemberState.PREPARING) if not each.readiness.quarantined]
+        is_least = len(members) == run.spec.nodes_min and not awaited
         self.check(not taken or is_least, "the round has quarantined nodes that it does not need: %s", taken)

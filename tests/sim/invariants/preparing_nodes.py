@@ -86,9 +86,10 @@ class PreparingLaws(Laws):
 
 def _may_form(run: Run) -> bool:
     """Whether enough nodes are ready, with quarantined ones if no others come, and nothing but time delays a round."""
-    ready = run.roll.count(MemberState.READY) - len(run.roll.ready_quarantined)
-    if not run.roll.count(MemberState.PREPARING):
-        ready += len(run.roll.ready_quarantined) + run.roll.count(MemberState.QUARANTINED)
+    here = [(member.state, bool(member.readiness.quarantined)) for member in run.members.values()]
+    ready = here.count((MemberState.READY, False))
+    if (MemberState.PREPARING, False) not in here:
+        ready += here.count((MemberState.READY, True)) + here.count((MemberState.QUARANTINED, True))
     if run.durable.state is not State.FORMING or ready < run.spec.nodes_min:
         return False
     waits = run.roll.count(MemberState.DISCONNECTED) or run.pause_s or run.durable.stop_asked or _waits_for_disk(run)

@@ -36,8 +36,11 @@ class Roll:
         """Whether nodes of other jobs were heard when no node of this one was any more."""
         self._by_state: dict[MemberState, dict[str, Member]] = {state: {} for state in STATES}
         self._connected: set[str] = set()
-        self.ready_quarantined: set[str] = set()
-        """The ready nodes on quarantined hosts: the next round lacks nodes, and takes them."""
+        self._on_quarantined_hosts: dict[MemberState, set[str]] = {
+            MemberState.READY: set(),
+            MemberState.PREPARING: set(),
+        }
+        """The nodes on quarantined hosts that are ready, since the next round takes them, or prepare."""
 
     def add(self, member: Member) -> None:
         """Add a member."""
@@ -58,8 +61,11 @@ class Roll:
         if member.is_connected is not (node in self._connected):
             self.changes += 1  # others are told from which connected nodes they can get kept state
             self._connected ^= {node}
-        if (state is MemberState.READY and bool(member.readiness.quarantined)) is not (node in self.ready_quarantined):
-            self.ready_quarantined ^= {node}
+        for each, nodes in self._on_quarantined_hosts.items():
+            if state is each and member.readiness.quarantined:
+                nodes.add(node)
+            else:
+                nodes.discard(node)
 
     def place_all(self) -> None:
         """Index all members by their present states."""
@@ -76,7 +82,8 @@ class Roll:
             self.missing[node] = None
         del self._by_state[member.state][node]
         self._connected.discard(node)
-        self.ready_quarantined.discard(node)
+        for nodes in self._on_quarantined_hosts.values():
+            nodes.discard(node)
 
     @property
     def inside(self) -> Iterator[Member]:
@@ -94,6 +101,10 @@ class Roll:
         for state in states:  # a sum over a generator takes twice as long, and every event asks this often
             number += len(self._by_state[state])
         return number
+
+    def count_good(self, state: MemberState) -> int:
+        """Count the members that are ready or prepare, as `state` says, on hosts that are not quarantined."""
+        return self.count(state) - len(self._on_quarantined_hosts[state])
 
     @property
     def connected(self) -> bool:

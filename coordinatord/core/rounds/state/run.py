@@ -170,8 +170,8 @@ class Run:
     @property
     def reserves(self) -> list[Member]:
         """The quarantined members that the next round has to take, by arrival; none if none are needed, or too few."""
-        others = self.roll.count(MemberState.READY, MemberState.PREPARING, MemberState.DISCONNECTED)
-        lacking = self.spec.nodes_min - others
+        others = self.roll.count(MemberState.READY, MemberState.DISCONNECTED)
+        lacking = self.spec.nodes_min - others - self.roll.count_good(MemberState.PREPARING)
         if not 0 < lacking <= self.roll.count(MemberState.QUARANTINED):
             return []
         quarantined = self.roll.in_state(MemberState.QUARANTINED)
@@ -180,9 +180,9 @@ class Run:
     @property
     def next_size(self) -> int:
         """How many nodes a round formed now would have. Quarantined ones only fill up the minimum, as in `reserves`."""
-        quarantined = len(self.roll.ready_quarantined)
-        good = self.roll.count(MemberState.READY) - quarantined
-        lacking = max(0, self.spec.nodes_min - good - self.roll.count(MemberState.PREPARING))
+        good = self.roll.count_good(MemberState.READY)
+        quarantined = self.roll.count(MemberState.READY) - good
+        lacking = max(0, self.spec.nodes_min - good - self.roll.count_good(MemberState.PREPARING))
         return min(good + min(quarantined, lacking), self.spec.nodes_max)
 
     @property

@@ -215,6 +215,18 @@ def test_a_node_that_prepares_takes_the_place_of_a_quarantined_one_that_was_need
     assert job.inside == ["n0", "n2"]
 
 
+def test_a_quarantined_node_that_prepares_is_not_awaited() -> None:
+    job = Job(nodes=2, nodes_min=1)
+    hosts = ("host-n0", "host-n1")
+    job.past = [(0.0, HostJudged("", "", "slow", host, quarantined="slow", by=Judge.OPERATOR)) for host in hosts]
+    job.names = []
+    job.next_life()
+    job.join("n0")
+    job.join("n1", phase=Phase.PREPARING)
+    job.wait(3.0)
+    assert job.inside == ["n0"]
+
+
 def test_a_quarantined_node_waits_a_moment_before_it_is_a_round_by_itself() -> None:
     job = Job(nodes=2, nodes_min=1)
     job.past = [(0.0, HostJudged("", "", "host host-n0 is slow", "host-n0", quarantined="slow", by=Judge.OPERATOR))]
