@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from coordinatord.core.judging.judgements import act_on, act_on_preflight, judge
-from coordinatord.core.judging.preflight import Preflight
+from coordinatord.core.judging.judgements import HostJudgements
+from coordinatord.core.judging.preflight import Preflight, testable
 from coordinatord.core.rounds.policy import PreflightWhen
 from coordinatord.core.rounds.queries.conditions import NOW, full, settled
 from coordinatord.core.rounds.state.cluster import Cluster
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member, MemberState
-from coordinatord.core.rounds.values.admin_requests import AdminResult, Request
-from coordinatord.core.rounds.values.charges import Judge
-from coordinatord.core.rounds.values.records import HostJudged, Record
-from coordinatord.protocol.messages import Cause, CheckResult, Launcher, Report
+from coordinatord.core.rounds.state.run import Run
+from coordinatord.core.rounds.state.wings import JudgingWing
+from coordinatord.core.rounds.values.admin_requests import AdminResult
+from coordinatord.core.rounds.values.host_standing import Judge
+from coordinatord.core.rounds.values.records import HostJudged, PreflightBegan, PreflightEnded, Record
+from coordinatord.protocol.fields import COUNTER_MAX, MESSAGE_MAX
+from coordinatord.protocol.messages import Cause, CheckResult, HealthCheck, Launcher, Report
+from coordinatord.protocol.pair_messages import PairOrder
+from coordinatord.protocol.text import clip
 
 HOLD_S = 15.0
 """How long a round waits for a preflight on suspicion: two turns of good nodes take 8 s."""
@@ -31,74 +37,137 @@ RETEST_AFTER_S = 1_800.0
 _SUSPECT_CAUSES = {Cause.NETWORK, Cause.HANG}
 
 
-class RunJudging(Preflight):
+REPORTED_MAX = COUNTER_MAX // 2
+"""The highest number of a test that a node is believed, so that there are enough higher ones."""
+
+
+class RunJudging(JudgingWing):
     """Judges the hosts of one run, as `JudgingWing` says."""
 
-    _suspect_rounds = 0
-    """How many rounds in a row have failed of the network or a hang, since the last preflight for that."""
+    def __init__(self, run: Run) -> None:
+        """Begin with a preflight of no members, which is over."""
+        self._run = run
+        self.preflight = Preflight(run, (), "", 0, -math.inf, -math.inf)
+        """The last one in this life of the daemon."""
+        self._checked: dict[str, HealthCheck | None] = {}
+        """The last health check of each node by which its host was judged."""
+        self._suspect_rounds = 0
+        """How many rounds in a row have failed of the network or a hang, since the last preflight for that."""
+        self.idle_at = -math.inf
+        """When to look again for members to test on idle hosts: the last time there were too few."""
+
+    @property
+    def orders(self) -> Mapping[str, PairOrder]:
+        """The tests of this turn."""
+        return self.preflight.orders
+
+    @property
+    def holds_until(self) -> float:
+        """When the next round no longer waits for the preflight."""
+        return self.preflight.holds_until
 
     def judge(self, report: Report | None, cluster: Cluster, now: float) -> Iterable[HostJudged]:
         """Judge the host that ended the round, and count the rounds in a row that a bad host may have ended."""
         self._suspect_rounds = self._suspect_rounds + 1 if report is not None and report.cause in _SUSPECT_CAUSES else 0
-        return judge(self.run, report, cluster.durable, now)
+        return HostJudgements(self._run, cluster.durable, now).on_round(report)
+
+    def report(self, member: Member) -> bool:
+        """Record the result of a test; return whether the health check is another one than the last."""
+        self.preflight.report(member)
+        return member.observed.check != self._checked.get(member.node)
 
     def check(self, member: Member, cluster: Cluster, now: float) -> Iterable[HostJudged]:
         """Quarantine the host of a node whose health check failed, or let it in again after one that passes."""
         check = member.observed.check
+        if check == self._checked.get(member.node):
+            return ()
+        self._checked[member.node] = check
         if check is None or check.result is CheckResult.UNKNOWN:
             return ()
         says, is_bad = f"its health check {check.says}", check.result is CheckResult.BAD
-        return act_on(self.run, member.offer.host, says, Judge.CHECK, cluster.durable, now, is_bad=is_bad)
+        return HostJudgements(self._run, cluster.durable, now).on_finding(
+            member.offer.host, says, Judge.CHECK, is_bad=is_bad
+        )
+
+    def remove(self, member: Member) -> None:
+        """Wait for no result of a node that is gone, and forget its check."""
+        self.preflight.awaited.discard(member.node)
+        self._checked.pop(member.node, None)
+
+    def postpone(self, by: float) -> None:
+        """Put off the deadlines of the preflight."""
+        self.preflight.postpone(by)
 
     def obstacle(self) -> str:
         """Say for which preflight the next round waits."""
-        run, holds = self.run, self.holds_until > self.run.durable.entered_at
-        return f"nodes are tested in pairs before round {run.durable.round + 1}: {self.why}" if holds else ""
+        durable, preflight = self._run.durable, self.preflight
+        if preflight.holds_until <= durable.entered_at:
+            return ""
+        return f"nodes are tested in pairs before round {durable.round + 1}: {preflight.why}"
 
-    def begin_preflight(self, request: Request, now: float) -> tuple[AdminResult, str, Sequence[Record]]:
-        """Begin a preflight of all nodes without workers, if there are two."""
-        run, members = self.run, self.testable
-        if not self.is_over:
-            return AdminResult.NOTHING, f"a preflight of job {run.job} is under way already: {self.why}", ()
-        if len(members) < 2 or run.spec.launcher is Launcher.TORCHRUN:  # noqa: PLR2004 - a pair
+    def preflight_answer(self) -> tuple[AdminResult, str]:
+        """Say that all nodes without workers are tested, if there are two."""
+        run, number = self._run, len(testable(self._run))
+        if not self.preflight.is_over:
+            return AdminResult.NOTHING, f"a preflight of job {run.job} is under way already: {self.preflight.why}"
+        if run.spec.launcher is Launcher.TORCHRUN:
+            why = "torchrun starts the workers of its nodes, and tests none"
+        elif number < 2:  # noqa: PLR2004 - a pair
             why = "it needs two nodes without workers, such as spares"
-            if run.spec.launcher is Launcher.TORCHRUN:
-                why = "torchrun starts the workers of its nodes, and tests none"
-            return AdminResult.REFUSED, f"job {run.job} cannot have a preflight now: {why}", ()
-        text = f"{len(members)} nodes of job {run.job} are tested in pairs"
-        if request.dry_run:
-            return AdminResult.DONE, text, ()
-        return AdminResult.DONE, text, (self.begin(members, request.attribution("asked for"), now),)
+        else:
+            return AdminResult.DONE, f"{number} nodes of job {run.job} are tested in pairs"
+        return AdminResult.REFUSED, f"job {run.job} cannot have a preflight now: {why}"
+
+    def begin_preflight(self, why: str, now: float) -> Iterable[Record]:
+        """Begin a preflight of all nodes without workers."""
+        return (self._begin(testable(self._run), why, now),)
+
+    def _begin(self, members: Sequence[Member], why: str, now: float, holds_until: float = -math.inf) -> PreflightBegan:
+        """Begin a preflight of some members; the next round waits for it until `holds_until`."""
+        reported = (member.observed.pair.number for member in members if member.observed.pair is not None)
+        last = max((self.preflight.number, *(number for number in reported if number <= REPORTED_MAX)))
+        self.preflight = Preflight(self._run, members, why, last + 1, now, holds_until)
+        self.idle_at = -math.inf
+        text = f"{len(members)} nodes are tested in pairs: {why}"
+        return PreflightBegan(self._run.job, self._run.id, clip(text, MESSAGE_MAX))
+
+    def stop_tests(self, why: str, hosts: Collection[str] | None = None) -> Record | None:
+        """End the preflight before its time."""
+        return self._ended(f"stopped: {why}") if self.preflight.stop(why, hosts) else None
+
+    def _ended(self, text: str) -> PreflightEnded:
+        """Return the record of the end of the preflight."""
+        return PreflightEnded(self._run.job, self._run.id, clip(text, MESSAGE_MAX))
 
     def next_at(self) -> float | None:
         """Return when a turn is over, or a preflight begins by itself: before a round on suspicion, else when idle."""
-        if not self.is_over:
-            return self.ends_at if self.awaited else NOW
-        return self._suspicion_due() if self.run.durable.state is State.FORMING else self._idle_due()
+        if not self.preflight.is_over:
+            return self.preflight.ends_at if self.preflight.awaited else NOW
+        return self._suspicion_due() if self._run.durable.state is State.FORMING else self._idle_due()
 
     def act(self, cluster: Cluster, now: float) -> Iterable[Record]:
         """End a turn, or begin a preflight; if no node on an idle host needs one, look again later."""
-        if not self.is_over:
+        if not self.preflight.is_over:
             return self._end_turn(cluster, now)
-        if self.run.durable.state is State.FORMING:
+        if self._run.durable.state is State.FORMING:
             _, why = self._suspicion() or (NOW, "")
             self._suspect_rounds = 0
-            return (self.begin(self.testable, why, now, holds_until=now + HOLD_S),)
+            return (self._begin(testable(self._run), why, now, holds_until=now + HOLD_S),)
         # A job whose round is over mostly begins the next one soon, on the hosts of the last.
         working = [run.members.get(node) for run in cluster.live for node in run.durable.order]
         busy = {member.offer.host for member in working if member is not None}
-        members = [member for member in self.testable if member.offer.host not in busy]
+        members = [member for member in testable(self._run) if member.offer.host not in busy]
         if _need_test(members):
-            return (self.begin(members, "nodes wait on hosts without workers", now),)
+            return (self._begin(members, "nodes wait on hosts without workers", now),)
         self.idle_at = now + IDLE_FOR_S
         return ()
 
     def _suspicion_due(self) -> float | None:
         """Return from when nodes are suspect and a round could be formed, so that they are tested first."""
-        run = self.run
+        run = self._run
         wanted = run.policy.preflight is PreflightWhen.SUSPICION and run.spec.launcher is not Launcher.TORCHRUN
         suspicion = self._suspicion() if wanted else None
-        if suspicion is None or len({member.offer.host for member in self.testable}) == 1:
+        if suspicion is None or len({member.offer.host for member in testable(self._run)}) == 1:
             return None
         times = [at for at in (full(run), settled(run)) if at is not None]
         return max(suspicion[0], min(times)) if times else None
@@ -111,31 +180,34 @@ class RunJudging(Preflight):
         """
         if self._suspect_rounds >= SUSPECT_ROUNDS:
             return NOW, "the last two rounds have failed of the network or a hang"
-        node, late = self.run.watching.late()
-        if node not in {member.node for member in self.testable}:
+        node, late = self._run.watching.late()
+        if node not in {member.node for member in testable(self._run)}:
             return None
-        return self.ends_at + RETEST_AFTER_S if node in self.members else NOW, f"in the last round, {late}"
+        return (
+            self.preflight.ends_at + RETEST_AFTER_S if node in self.preflight.members else NOW,
+            f"in the last round, {late}",
+        )
 
     def _idle_due(self) -> float | None:
         """Return from when waiting nodes are to be tested: one was never tested, or its host is quarantined."""
-        run = self.run
+        run = self._run
         may_test = run.policy.preflight is not PreflightWhen.ASKED and run.spec.launcher is not Launcher.TORCHRUN
         if not may_test or run.durable.state is not State.RUNNING:
             return None
-        members = self.testable if run.roll.count(MemberState.READY, MemberState.QUARANTINED) > 1 else []
+        members = testable(self._run) if run.roll.count(MemberState.READY, MemberState.QUARANTINED) > 1 else []
         if not _need_test(members):
             return None
         waited = max(member.readiness.arrived_at for member in members) + IDLE_FOR_S
-        return max(waited, self.idle_at, self.ends_at + RETEST_AFTER_S)
+        return max(waited, self.idle_at, self.preflight.ends_at + RETEST_AFTER_S)
 
     def _end_turn(self, cluster: Cluster, now: float) -> Iterable[Record]:
         """Record the results of a turn; begin the next one, or judge the hosts if there is none."""
-        self.search.end_turn(self.results)
-        self.begin_turn(now)
-        if self.is_over:
+        self.preflight.end_turn(now)
+        if self.preflight.is_over:
             busy = {member.offer.host for run in cluster.live for member in run.roll.inside}
-            yield from act_on_preflight(self.run, self.search, busy, cluster.durable, now)
-            yield self.end_record(self.search.verdict)
+            search = self.preflight.search
+            yield from HostJudgements(self._run, cluster.durable, now).on_preflight(search, busy)
+            yield self._ended(search.verdict)
 
 
 def _need_test(members: Sequence[Member]) -> bool:

@@ -7,7 +7,7 @@ from itertools import islice
 from msgspec.structs import asdict, replace
 
 from coordinatord.core.judging.judgements import weight
-from coordinatord.core.judging.preflight import Preflight
+from coordinatord.core.judging.run_judging import RunJudging
 from coordinatord.core.keeping.copying import copy_problem
 from coordinatord.core.keeping.known import kept_of
 from coordinatord.core.keeping.sentences import memory_of, unkept
@@ -144,8 +144,8 @@ def rounds_view(run: Run, rounds: RoundHistory, now: float) -> tuple[api.RoundSt
 
 
 def _preflight(run: Run) -> api.PreflightStatus | None:
-    preflight = run.judging
-    if not isinstance(preflight, Preflight) or not preflight.members:
+    preflight = run.judging.preflight if isinstance(run.judging, RunJudging) else None
+    if preflight is None or not preflight.members:
         return None
     search = preflight.search
     return api.PreflightStatus(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from coordinatord.core.judging.preflight import Preflight
+from coordinatord.core.judging.run_judging import RunJudging
 from coordinatord.core.keeping.known import kept_of
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.rounds.effects import Answer
@@ -123,7 +123,7 @@ class AdminLaws(Laws):
             case PreflightJob():  # it need not be durable
                 live = self.world.daemon.machine.jobs.get(request.target)
                 tests = None if live is None or live.id != run_id else live.judging
-                done = not isinstance(tests, Preflight) or bool(tests.why)
+                done = not isinstance(tests, RunJudging) or bool(tests.preflight.why)
             case ForgetJob():
                 done = run is None or run.id != run_id  # a node may have come at once, and opened another
             case _:

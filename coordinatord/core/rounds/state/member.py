@@ -11,7 +11,7 @@ from coordinatord.core.rounds.state.lease import Lease
 from coordinatord.core.rounds.values.ranks import Seat
 from coordinatord.protocol.errors import Table
 from coordinatord.protocol.kept_state import Keeper
-from coordinatord.protocol.messages import Desired, HealthCheck, Join, NodeOffer, Observed, Phase
+from coordinatord.protocol.messages import Desired, Join, NodeOffer, Observed, Phase
 
 
 class MemberState(StrEnum):
@@ -100,8 +100,6 @@ class Readiness:
     """Why rounds do without the node if they can; empty if they do not."""
     enlisted: bool = False
     """Whether the node is to be in the next round though it is quarantined, since too few others are there."""
-    checked: HealthCheck | None = None
-    """The last health check of the node by which its host was judged."""
 
 
 @dataclass(slots=True, eq=False)

@@ -17,7 +17,7 @@ from msgspec import Struct
 from coordinatord.core.rounds.effects import Look
 from coordinatord.core.rounds.events import Compared, Looked
 from coordinatord.core.rounds.state.member import Member
-from coordinatord.core.rounds.values.admin_requests import AdminResult, Request
+from coordinatord.core.rounds.values.admin_requests import AdminResult
 from coordinatord.core.rounds.values.records import HostJudged, NodeDrained, Record, ReplicasDiverged
 from coordinatord.core.rounds.values.resume_point import ResumePoint
 from coordinatord.core.rounds.values.root_cause import WorkerFailure
@@ -246,13 +246,18 @@ class JudgingWing:
     `Cluster`, which has the hosts on record and the runs of all jobs.
     """
 
-    orders: Mapping[str, PairOrder] = {}
-    """The tests that nodes are asked to run, by node."""
-    holds_until: float = -math.inf
-    """When the next round no longer waits for tests; in the past if it does not."""
-
     def __init__(self, run: Any) -> None:
         """Begin with a run of which no node was tested."""
+
+    @property
+    def orders(self) -> Mapping[str, PairOrder]:
+        """The tests that nodes are asked to run, by node."""
+        return {}
+
+    @property
+    def holds_until(self) -> float:
+        """When the next round no longer waits for tests; in the past if it does not."""
+        return -math.inf
 
     def obstacle(self) -> str:
         """Say why the next round waits for tests; empty if it does not."""
@@ -263,11 +268,12 @@ class JudgingWing:
         return ()
 
     def check(self, member: Member, cluster: Any, now: float) -> Iterable[HostJudged]:
-        """Judge the host of a member by its last health check."""
+        """Judge the host of a member by its last health check, unless it was judged by that already."""
         return ()
 
-    def report(self, member: Member) -> None:
-        """Record the result of a test that a member has just reported."""
+    def report(self, member: Member) -> bool:
+        """Record the result of a test that a member has just reported; return whether to call `check`."""
+        return False
 
     def remove(self, member: Member) -> None:
         """Remove a node that is no longer a member."""
@@ -283,9 +289,13 @@ class JudgingWing:
         """Do what is due; any member may have to be sent something."""
         return ()
 
-    def begin_preflight(self, request: Request, now: float) -> tuple[AdminResult, str, Sequence[Record]]:
-        """Have nodes tested because an operator wants it, unless that is a dry run; return the answer."""
-        return AdminResult.REFUSED, "this coordinator tests no nodes", ()
+    def preflight_answer(self) -> tuple[AdminResult, str]:
+        """Return the answer to an operator who wants nodes tested: whether that can begin now, and of which nodes."""
+        return AdminResult.REFUSED, "this coordinator tests no nodes"
+
+    def begin_preflight(self, why: str, now: float) -> Iterable[Record]:
+        """Have nodes tested, as `preflight_answer` says."""
+        return ()
 
     def stop_tests(self, why: str, hosts: Collection[str] | None = None) -> Record | None:
         """End all tests; with `hosts`, only if one of them is on these. Return None if there were no tests to end."""

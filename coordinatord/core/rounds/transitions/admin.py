@@ -30,7 +30,7 @@ from coordinatord.core.rounds.values.admin_requests import (
     StopJob,
     UndrainNode,
 )
-from coordinatord.core.rounds.values.charges import HostCharges, Judge
+from coordinatord.core.rounds.values.host_standing import HostStanding, Judge
 from coordinatord.core.rounds.values.records import (
     HostJudged,
     JobForgotten,
@@ -154,10 +154,10 @@ def _forget(run: Run, request: Request, decision: Decision) -> Reply:
 def _preflight(run: Run, request: Request, decision: Decision) -> Reply:
     if run.durable.state.ended:
         return Reply(AdminResult.REFUSED, f"job {run.job} has ended: {run.durable.reason}")
-    result, text, records = run.judging.begin_preflight(request, decision.now)
-    if result is not AdminResult.DONE:
+    result, text = run.judging.preflight_answer()
+    if result is not AdminResult.DONE or request.dry_run:
         return Reply(result, text)
-    decision.record_all(records)
+    decision.record_all(run.judging.begin_preflight(request.attribution("asked for"), decision.now))
     decision.notify_all(run)
     return Reply(result, text, [run])
 
@@ -282,7 +282,7 @@ def _judge(request: Request, decision: Decision) -> Reply:
         judged = HostJudged("", "", f"host {host} is {request.attribution('pardoned')}", host)
     else:
         effect = "is quarantined: from the next round on, it is in one only if too few others are there"
-        why, charges = request.attribution("quarantined"), (known or HostCharges()).as_of(decision.now)
+        why, charges = request.attribution("quarantined"), (known or HostStanding()).as_of(decision.now)
         judged = HostJudged("", "", f"host {host} is {why}", host, charges, clip(why, MESSAGE_MAX), Judge.OPERATOR)
     if not request.dry_run:
         decision.record(judged)

@@ -144,7 +144,7 @@ def record_report(run: Run, member: Member, observed: Observed) -> bool:
     member.observed, member.lease.expired = observed, False
     run.roll.place(member)
     concerns_all = run.keeping.report(member, now)
-    run.judging.report(member)
+    has_check = run.judging.report(member)
     if member.state is MemberState.PREPARING:
         run.gathering.record_preparing(member, now)
     if member.state is MemberState.READY and before is not MemberState.READY:
@@ -158,7 +158,7 @@ def record_report(run: Run, member: Member, observed: Observed) -> bool:
         # Only the coordinator finds hangs and divergences: their texts become reasons of records.
         failure = replace(observed.failure, hang=None, hang_ranks=(), diverged=False)
         run.evidence.record_failure(member, failure, now)
-    if _must_be_recorded(run, member, observed):
+    if has_check or _must_be_recorded(run, member, observed):
         run.claims[member.node] = None
     return concerns_all
 
@@ -176,12 +176,7 @@ def _must_be_recorded(run: Run, member: Member, observed: Observed) -> bool:
     )
     knows_more = observed.run == run.id and run.durable.round < observed.round <= ROUNDS_REMEMBERED_MAX
     return (
-        observed.leaving
-        or bool(member.drained)
-        or succeeds
-        or knows_more
-        or observed.check != member.readiness.checked
-        or _reports_first_step(run, member, observed)
+        observed.leaving or bool(member.drained) or succeeds or knows_more or _reports_first_step(run, member, observed)
     )
 
 
@@ -208,9 +203,7 @@ def record_claims(run: Run, decision: Decision) -> None:
         if member.state is MemberState.RUNNING and member.observed.phase is Phase.SUCCEEDED:
             reason = f"all workers of node {member.node} succeeded"
             decision.record(NodeSucceeded(run.job, run.id, reason, member.node, member.incarnation, run.durable.round))
-        if member.observed.check != member.readiness.checked:
-            member.readiness.checked = member.observed.check
-            decision.record_all(run.judging.check(member, decision.cluster, decision.now))
+        decision.record_all(run.judging.check(member, decision.cluster, decision.now))
         if member.leaves:
             _let_leave(run, member, decision)
 

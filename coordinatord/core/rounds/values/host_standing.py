@@ -61,7 +61,7 @@ class Judge(StrEnum):
     """An operator: only a pardon ends it."""
 
 
-class HostCharges(Struct, frozen=True):
+class HostStanding(Struct, frozen=True):
     """What is on record about one host."""
 
     charges: tuple[Charge, ...] = ()

@@ -1,0 +1,71 @@
+"""Finds the host that ended a round by a fault of its own.
+
+A script may fail on each host that it visits, and a network may cut off many at once. So a failure charges a host only
+if it may be the host's fault, and if nothing like it happened on another host in the same round.
+"""
+
+from __future__ import annotations
+
+from coordinatord.core.rounds.state.run import Run
+from coordinatord.core.rounds.values.host_standing import Charge, Fault
+from coordinatord.hints.xid import OF_THE_NODE
+from coordinatord.protocol.exit_codes import describe_exit, signal_behind
+from coordinatord.protocol.fields import MESSAGE_MAX
+from coordinatord.protocol.messages import Cause, HangKind, OnDivergence, Report
+from coordinatord.protocol.text import clip
+
+FAULT_OF = {
+    Cause.DEVICE: Fault.DEVICE,
+    Cause.HANG: Fault.HANG,
+    Cause.DISK: Fault.DISK,
+    Cause.UNKNOWN: Fault.CRASH,
+    Cause.DIVERGENCE: Fault.DIVERGENCE,
+}
+"""The faults by their causes. An error of the script, a lack of memory, and what somebody outside the job does to a
+worker are no fault of a host. A broken connection is none either, since each end may have failed."""
+
+
+def charged_host(run: Run, report: Report | None) -> tuple[str, Charge] | None:
+    """Return the host to charge with the end of a round, and the charge; None if the end may be no fault of a host.
+
+    Without a report, no worker failed by itself.
+    """
+    if report is None:
+        return _lost_host(run)
+    return _diverged_host(run, report) if report.cause is Cause.DIVERGENCE else _failed_host(run, report)
+
+
+def _failed_host(run: Run, report: Report) -> tuple[str, Charge] | None:
+    """Return the host of the first failed worker with its charge; None if the failure may be no fault of a host."""
+    failure, fault = report.failure, FAULT_OF.get(report.cause)
+    waited = fault is Fault.HANG and failure.hang is None  # torch's timeout, which names no culprit
+    names_no_worker = waited or failure.hang is HangKind.NETWORK or bool(failure.hang_ranks)
+    fail_alike = [other for other in report.consequences if other.same_error and other.node != report.node]
+    are_all_named = report.consequences_count == len(report.consequences)
+    exits_by_itself = fault is Fault.CRASH and signal_behind(failure.exit_code) is None
+    if fault is None or exits_by_itself or names_no_worker or fail_alike or not are_all_named:
+        return None
+    error = failure.hang or failure.error or failure.message or describe_exit(failure.exit_code)
+    is_certain = not OF_THE_NODE.keys().isdisjoint(failure.xids)
+    return report.host, Charge(fault, "" if is_certain else clip(error, MESSAGE_MAX), 0.0, run.job)
+
+
+def _diverged_host(run: Run, report: Report) -> tuple[str, Charge] | None:
+    """Return the host of the ranks that differ from most others with its charge; None unless one node has all of them.
+
+    The numbers are in the error for people: they do not count when it is compared with those of other hosts.
+    """
+    found = run.durable.divergence
+    if found is None or run.spec.on_divergence is not OnDivergence.QUARANTINE:
+        return None
+    error = f"other parameters or optimizer state than most ranks at step {found.step}"
+    is_one = [own.node for own in run.durable.nodes_of(found.ranks)] == [report.node]
+    return (report.host, Charge(Fault.DIVERGENCE, error, 0.0, run.job)) if is_one else None
+
+
+def _lost_host(run: Run) -> tuple[str, Charge] | None:
+    """Return the host that the round has lost with its charge; None if it lost none or several, or only a process."""
+    nodes = {loss.node for loss in run.durable.losses}
+    lost = [each for each in run.durable.lost if each.node in nodes and each.round == run.durable.round]
+    hosts = {each.host for each in lost if all(other.silent for other in lost)}
+    return (hosts.pop(), Charge(Fault.LOST, "", 0.0, run.job)) if len(hosts) == 1 else None
