@@ -290,29 +290,13 @@ class Coordinator:
 
     def _run_for(self, event: events.Connected, decision: Decision) -> Run:
         """Find the run that a node belongs to, or open one. Raises `admission.RefusedError`."""
-        join = event.join
-        admission.check_forgotten(self.cluster.durable, join)
-        admission.check_own(self.cluster.durable, join)
-        run = self.jobs.get(join.job)
-        if run is None or admission.opens_another_run(run, join, decision.now):
-            admission.check_drained(self.cluster.durable, join)
-            return self.registry.open(join, self.store_error, decision)
-        known = run.members.get(join.node)
-        admission.check_token(known, event)
-        if known is None or known.incarnation != join.incarnation or run.spec != join.spec:
-            # First, so that no node is refused for good because of a record that may never be durable.
-            admission.check_not_degraded(self.store_error)
-            if not run.durable.state.ended:  # a run that has ended only sends its outcome
-                admission.check_drained(self.cluster.durable, join)
-                admission.check_script(run, join)
-        admission.check_incarnation(known, join)
-        if run.spec != join.spec and run.roll.deserted:
+        run = admission.run_to_join(self.cluster, event, self.store_error, decision.now)
+        if run is not None and not admission.gives_way(run, event.join):
+            return run
+        if run is not None:
             run.replaced = True
             self._advance(run, decision)
-            return self.registry.open(join, self.store_error, decision)
-        admission.check_spec(run, join)
-        admission.check_size(run, join)
-        return run
+        return self.registry.open(event.join, self.store_error, decision)
 
     def _enroll(self, run: Run, event: events.Connected, decision: Decision) -> Member:
         """Make the node a member, or give a member that is back its new session. Raises `RefusedError`."""
@@ -331,7 +315,7 @@ class Coordinator:
 
     def _replace(self, run: Run, known: Member, younger: Member, decision: Decision) -> None:
         if known.session.id is not None:
-            refused = admission.superseded(run.job, younger)
+            refused = admission.superseded(run.job, younger).refused
             decision.endings.append(Refuse(known.session.id, refused, run.job, known.node))
             del self._sessions[known.session.id]
             known.session.id = None

@@ -1,9 +1,13 @@
-"""Decides which nodes are let in. Each check raises a refusal that says what is wrong and what to do."""
+"""Decides which nodes are let in, and to which run. Each check raises a refusal that says what is wrong and what to do.
+
+`run_to_join` makes the checks, and the functions after it follow in that order.
+"""
 
 from __future__ import annotations
 
 from coordinatord.core.rounds.events import Connected
 from coordinatord.core.rounds.queries.reasons import restarts
+from coordinatord.core.rounds.state.cluster import Cluster
 from coordinatord.core.rounds.state.durable import DurableCluster
 from coordinatord.core.rounds.state.member import Member
 from coordinatord.core.rounds.state.run import Run
@@ -14,33 +18,39 @@ from coordinatord.protocol.text import clip
 
 
 class RefusedError(OperationalError):
-    """A node is not let in. Nothing has changed."""
+    """A node is not let in, and comes again by itself if `retry`. Nothing has changed."""
 
-    def __init__(self, refused: Refused) -> None:
-        super().__init__(refused.message)
-        self.refused = refused
-
-
-def check_room(nodes: int, nodes_max: int) -> None:
-    """Refuse a node beyond the limit of the whole coordinator. Raises `RefusedError`."""
-    if nodes >= nodes_max:
-        text = f"this coordinator already has {nodes_max} nodes, its limit"
-        raise RefusedError(Refused(RefusalCode.LIMIT, text, retry=True))
+    def __init__(self, code: RefusalCode, text: str, *, retry: bool) -> None:
+        self.refused = Refused(code, clip(text), retry)
+        super().__init__(self.refused.message)
 
 
-def too_many_jobs(jobs_max: int) -> RefusedError:
-    """Return the refusal of the first node of a job beyond the limit."""
-    text = f"this coordinator already has {jobs_max} live jobs, its limit"
-    return RefusedError(Refused(RefusalCode.LIMIT, text, retry=True))
+def run_to_join(cluster: Cluster, event: Connected, store_error: str | None, now: float) -> Run | None:
+    """Return the run that a node joins, that gives way to its run, or of which it gets the outcome.
 
-
-def check_drained(cluster: DurableCluster, join: Join) -> None:
-    """Refuse a drained node until it is undrained. Raises `RefusedError`."""
-    why = cluster.why_drained(join.node, join.offer.host)
-    if why is not None:
-        name = join.node if join.node in cluster.drained else join.offer.host
-        text = f"{why}; to let it in: nodeclient undrain {name}"
-        raise RefusedError(Refused(RefusalCode.DRAINED, clip(text), retry=True))
+    None if it opens another run, and none has to give way. `store_error` is why nothing can be recorded. Raises
+    `RefusedError`.
+    """
+    join, durable = event.join, cluster.durable
+    check_forgotten(durable, join)
+    check_own(durable, join)
+    run = cluster.jobs.get(join.job)
+    if run is None or opens_another_run(run, join, now):
+        check_drained(durable, join)
+        return None
+    known = run.members.get(join.node)
+    check_token(known, event)
+    if known is None or known.incarnation != join.incarnation or run.spec != join.spec:
+        # First, so that no node is refused for good because of a record that may never be durable.
+        check_not_degraded(store_error)
+        if not run.durable.state.ended:  # a run that has ended only sends its outcome
+            check_drained(durable, join)
+            check_script(run, join)
+    check_incarnation(known, join)
+    if not gives_way(run, join):
+        check_spec(run, join)
+        check_size(run, join)
+    return run
 
 
 def check_forgotten(cluster: DurableCluster, join: Join) -> None:
@@ -48,7 +58,7 @@ def check_forgotten(cluster: DurableCluster, join: Join) -> None:
     why = cluster.forgotten.get(join.observed.run)
     if why is not None:
         text = f"job {join.job}: the run that this node took part in is over, and was {why}"
-        raise RefusedError(Refused(RefusalCode.FORGOTTEN, clip(text), retry=False))
+        raise RefusedError(RefusalCode.FORGOTTEN, text, retry=False)
 
 
 def check_own(cluster: DurableCluster, join: Join) -> None:
@@ -56,7 +66,7 @@ def check_own(cluster: DurableCluster, join: Join) -> None:
     last, run = cluster.jobs.get(join.job), join.observed.run
     if join.awaits_own and not (last is not None and last.knows(run)):
         text = f"this coordinator does not know run {run} of job {join.job}: it is another one, or has lost its state"
-        raise RefusedError(Refused(RefusalCode.FORGOTTEN, clip(text), retry=True))
+        raise RefusedError(RefusalCode.FORGOTTEN, text, retry=True)
 
 
 def opens_another_run(run: Run, join: Join, now: float) -> bool:
@@ -74,11 +84,13 @@ def opens_another_run(run: Run, join: Join, now: float) -> bool:
     return not (run.durable.concluded and run.is_end_dated and began_before and join.spec == run.spec)
 
 
-def check_not_degraded(store_error: str | None) -> None:
-    """Refuse a new node while nothing can be recorded. Raises `RefusedError`."""
-    if store_error is not None:
-        text = f"this coordinator cannot record anything, so it takes in no node until it can: {store_error}"
-        raise RefusedError(Refused(RefusalCode.DEGRADED, clip(text), retry=True))
+def check_drained(cluster: DurableCluster, join: Join) -> None:
+    """Refuse a drained node until it is undrained. Raises `RefusedError`."""
+    why = cluster.why_drained(join.node, join.offer.host)
+    if why is not None:
+        name = join.node if join.node in cluster.drained else join.offer.host
+        text = f"{why}; to let it in: nodeclient undrain {name}"
+        raise RefusedError(RefusalCode.DRAINED, text, retry=True)
 
 
 def check_token(known: Member | None, event: Connected) -> None:
@@ -89,7 +101,39 @@ def check_token(known: Member | None, event: Connected) -> None:
         f"node {known.node} of job {event.join.job} is here already, from {known.session.peer_address}, with the token"
         f" {known.session.token}; this one has the token {event.token}: give each node its own --node-id"
     )
-    raise RefusedError(Refused(RefusalCode.FORBIDDEN, clip(text), retry=True))
+    raise RefusedError(RefusalCode.FORBIDDEN, text, retry=True)
+
+
+def check_not_degraded(store_error: str | None) -> None:
+    """Refuse a new node while nothing can be recorded. Raises `RefusedError`."""
+    if store_error is not None:
+        text = f"this coordinator cannot record anything, so it takes in no node until it can: {store_error}"
+        raise RefusedError(RefusalCode.DEGRADED, text, retry=True)
+
+
+def check_script(run: Run, join: Join) -> None:
+    """Refuse a node with another script than a node of its role: these are two trainings. Raises `RefusedError`."""
+    other = other_command(run, join)
+    if other is not None and _command_of(other)[:DIGEST_LETTERS] != join.command[:DIGEST_LETTERS]:
+        text = (
+            f"another training runs under job id {join.job}, and node {other.node} of it starts another script: give"
+            f" this one a --job-id of its own, or end that one first: nodeclient stop {join.job}"
+        )
+        raise RefusedError(RefusalCode.SPEC_DIFFERS, text, retry=False)
+
+
+def other_command(run: Run, join: Join) -> Member | None:
+    """Return a connected member of the same role that was started with another command; None if none is found.
+
+    Only the first connected member is compared, so that ten thousand nodes can join.
+    """
+    others = (member for member in run.members.values() if member.node != join.node and member.session.id is not None)
+    first = next((member for member in others if member.offer.role == join.offer.role), None)
+    return first if first is not None and join.command and _command_of(first) not in {"", join.command} else None
+
+
+def _command_of(member: Member) -> str:
+    return "" if member.session.join is None else member.session.join.command
 
 
 def check_incarnation(known: Member | None, join: Join) -> None:
@@ -102,24 +146,29 @@ def check_incarnation(known: Member | None, join: Join) -> None:
         return
     if join.incarnation == known.incarnation and _is_older(join, known.session.join):
         text = f"node {join.node} joined job {join.job} once more since it sent this"
-        raise RefusedError(Refused(RefusalCode.SUPERSEDED, clip(text), retry=True))
+        raise RefusedError(RefusalCode.SUPERSEDED, text, retry=True)
     if known.session.id is None or known.lease.expired:
         return
     if join.incarnation < known.incarnation:
-        raise RefusedError(superseded(join.job, known))
+        raise superseded(join.job, known)
 
 
 def _is_older(join: Join, last: Join | None) -> bool:
     return last is not None and last.age_s is not None and join.age_s is not None and join.age_s < last.age_s
 
 
-def superseded(job: str, younger: Member) -> Refused:
+def superseded(job: str, younger: Member) -> RefusedError:
     """Return the refusal of the older of two processes with one node id."""
     text = (
         f"another nodeclient with the node id {younger.node} joined job {job} later, from"
         f" {younger.session.peer_address} (incarnation {younger.incarnation}): give each its own --node-id"
     )
-    return Refused(RefusalCode.SUPERSEDED, text, retry=False)
+    return RefusedError(RefusalCode.SUPERSEDED, text, retry=False)
+
+
+def gives_way(run: Run, join: Join) -> bool:
+    """Whether a run ends so that a node may open one with another spec: no node is left in it."""
+    return run.spec != join.spec and run.roll.deserted
 
 
 def check_spec(run: Run, join: Join) -> None:
@@ -146,42 +195,7 @@ def check_spec(run: Run, join: Join) -> None:
         remedy = "start all nodes in the same way, or give one of the two another job id"
     if differences:
         text = f"job {join.job}: {'; '.join(differences)}: {remedy}"
-        raise RefusedError(Refused(RefusalCode.SPEC_DIFFERS, clip(text), retry=False))
-
-
-def other_command(run: Run, join: Join) -> Member | None:
-    """Return a connected member of the same role that was started with another command; None if none is found.
-
-    Only the first connected member is compared, so that ten thousand nodes can join.
-    """
-    others = (member for member in run.members.values() if member.node != join.node and member.session.id is not None)
-    first = next((member for member in others if member.offer.role == join.offer.role), None)
-    return first if first is not None and join.command and _command_of(first) not in {"", join.command} else None
-
-
-def _command_of(member: Member) -> str:
-    return "" if member.session.join is None else member.session.join.command
-
-
-def check_script(run: Run, join: Join) -> None:
-    """Refuse a node with another script than a node of its role: these are two trainings. Raises `RefusedError`."""
-    other = other_command(run, join)
-    if other is not None and _command_of(other)[:DIGEST_LETTERS] != join.command[:DIGEST_LETTERS]:
-        text = (
-            f"another training runs under job id {join.job}, and node {other.node} of it starts another script: give"
-            f" this one a --job-id of its own, or end that one first: nodeclient stop {join.job}"
-        )
-        raise RefusedError(Refused(RefusalCode.SPEC_DIFFERS, clip(text), retry=False))
-
-
-def check_size(run: Run, join: Join) -> None:
-    """Refuse a node that would bring the run above the limit of ranks. Raises `RefusedError`."""
-    known = run.members.get(join.node)
-    others = run.roll.workers - (known.offer.workers if known else 0)
-    if others + join.offer.workers > RANKS_MAX:
-        more = join.offer.workers
-        text = f"job {join.job} has {others} workers: with {more} more it would exceed {RANKS_MAX}, the limit"
-        raise RefusedError(Refused(RefusalCode.LIMIT, text, retry=True))
+        raise RefusedError(RefusalCode.SPEC_DIFFERS, text, retry=False)
 
 
 def hang_timeout(spec: JobSpec) -> str:
@@ -203,3 +217,26 @@ def nnodes(spec: JobSpec) -> str:
     if spec.nodes_max == RANKS_MAX:
         return f"{spec.nodes_min}:"
     return f"{spec.nodes_min}:{spec.nodes_max}"
+
+
+def check_size(run: Run, join: Join) -> None:
+    """Refuse a node that would bring the run above the limit of ranks. Raises `RefusedError`."""
+    known = run.members.get(join.node)
+    others = run.roll.workers - (known.offer.workers if known else 0)
+    if others + join.offer.workers > RANKS_MAX:
+        more = join.offer.workers
+        text = f"job {join.job} has {others} workers: with {more} more it would exceed {RANKS_MAX}, the limit"
+        raise RefusedError(RefusalCode.LIMIT, text, retry=True)
+
+
+def check_room(nodes: int, nodes_max: int) -> None:
+    """Refuse a node beyond the limit of the whole coordinator. Raises `RefusedError`."""
+    if nodes >= nodes_max:
+        text = f"this coordinator already has {nodes_max} nodes, its limit"
+        raise RefusedError(RefusalCode.LIMIT, text, retry=True)
+
+
+def too_many_jobs(jobs_max: int) -> RefusedError:
+    """Return the refusal of the first node of a job beyond the limit."""
+    text = f"this coordinator already has {jobs_max} live jobs, its limit"
+    return RefusedError(RefusalCode.LIMIT, text, retry=True)
