@@ -22,7 +22,6 @@ from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.state.run import Health, Run
 from coordinatord.core.rounds.values.round_history import Round, RoundHistory
 from coordinatord.core.rounds.values.time_ledger import Spent
-from coordinatord.core.rounds.values.training_progress import furthest_step
 from coordinatord.core.watching.lateness import WorkerLateness
 from coordinatord.core.watching.lateness_watch import describe_laggard
 from coordinatord.core.watching.run_watch import lateness_of
@@ -286,8 +285,8 @@ class _FurthestWorker:
     """
 
     def __init__(self, run: Run, steps_per_s: float | None) -> None:
-        heard = [member.observed for member in run.members.values()] if run.durable.state in _AT_WORK else []
-        self._step = furthest_step(heard, run.id, run.durable.round)
+        members = run.members.values() if run.durable.state in _AT_WORK else ()
+        self._step = max((step for _, _, step in run.worker_steps(members)), default=None)
         self._per_s = steps_per_s
         self._all_stand = run.health is Health.STALLED
         usual_s = run.progress.usual_s
@@ -312,7 +311,7 @@ def _node_status(
     observed, offer = member.observed, member.offer
     assignment = member.durable.assignment
     seen_s = max(0.0, now - member.lease.heard_at)
-    here = observed.round == run.durable.round and observed.run == run.id
+    here = run.is_about_round(observed)
     steps = observed.steps if here else ()
     age_s = seen_s + observed.step_age_s if steps and observed.step_age_s is not None else None
     join = member.session.join

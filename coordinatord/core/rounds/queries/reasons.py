@@ -43,9 +43,9 @@ class Reasons:
         """Name workers that were killed before they had saved their state, as the end of a sentence."""
         run, parts = self._run, []
         for member in run.roll.inside:
-            observed = member.observed
-            if observed.killed is not None and (observed.run, observed.round) == (run.id, run.durable.round):
-                parts.append((member.node, observed.killed))
+            killed = member.observed.killed
+            if killed is not None and run.is_about_round(member.observed):
+                parts.append((member.node, killed))
         if not parts:
             return ""
         named = [f"{ranks(killed)} on node {node} (within {killed.after_s:g} s)" for node, killed in parts[:KILLED_MAX]]

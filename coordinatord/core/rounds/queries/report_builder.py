@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from msgspec.structs import replace
 
 from coordinatord.core.rounds.state.member import Member, MemberState
@@ -70,19 +68,12 @@ def _error_text(failure: Failure) -> str:
     return failure.error or failure.message
 
 
-def _heard_inside(run: Run) -> Iterator[Member]:
-    """Yield the members whose last report is about the present round, by group rank."""
-    members = (run.members.get(node) for node in run.durable.order)
-    for member in members:
-        if member is not None and (member.observed.run, member.observed.round) == (run.id, run.durable.round):
-            yield member
-
-
 def _early(run: Run, cause: WorkerFailure) -> tuple[EarlyEnd, ...]:
     """Return the workers that had exited with 0 before the root cause, in the order of their exits."""
     ends = [
         EarlyEnd(member.node, ended.rank, _age_s(before_s))
-        for member in _heard_inside(run)
+        for member in map(run.members.get, run.durable.order)
+        if member is not None and run.is_about_round(member.observed)
         for ended in member.observed.ended
         if (before_s := cause.at - member.lease.heard_at + ended.age_s) > 0
     ]
@@ -92,17 +83,10 @@ def _early(run: Run, cause: WorkerFailure) -> tuple[EarlyEnd, ...]:
 
 def _stragglers(run: Run) -> tuple[int | None, tuple[Straggler, ...]]:
     """Return the furthest step of the round, and the workers that had not reached it, the furthest behind first."""
-    known = [
-        Straggler(member.node, run.durable.order[member.node].first_rank + local_rank, step)
-        for member in _heard_inside(run)
-        for local_rank, step in enumerate(member.observed.steps)
-        if step is not None
-    ]
-    furthest = max((straggler.step for straggler in known), default=None)
-    behind = sorted(
-        (straggler for straggler in known if straggler.step != furthest), key=lambda straggler: straggler.step
-    )
-    return furthest, tuple(behind[:CONSEQUENCES_MAX])
+    workers = list(run.worker_steps(run.members.values()))
+    furthest = max((step for _, _, step in workers), default=None)
+    behind = sorted((step, rank, member.node) for member, rank, step in workers if step != furthest)
+    return furthest, tuple(Straggler(node, rank, step) for step, rank, node in behind[:CONSEQUENCES_MAX])
 
 
 def cause_in_brief(report: Report) -> str:

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from enum import StrEnum
+from operator import itemgetter
 
 from msgspec import Struct
 
@@ -20,14 +21,8 @@ from coordinatord.core.rounds.state.wings import JudgingWing, KeepingWing, Watch
 from coordinatord.core.rounds.values.ranks import Ranks, order
 from coordinatord.core.rounds.values.root_cause import RoundVerdict, is_same, is_same_place
 from coordinatord.core.rounds.values.time_ledger import Activity
-from coordinatord.core.rounds.values.training_progress import (
-    StragglingWorker,
-    TrainingProgress,
-    find_straggler,
-    furthest_step,
-    least_step,
-)
-from coordinatord.protocol.messages import Cause, Failure
+from coordinatord.core.rounds.values.training_progress import TrainingProgress
+from coordinatord.protocol.messages import Cause, Failure, Observed
 
 
 class Health(StrEnum):
@@ -47,6 +42,18 @@ class NoRestart(StrEnum):
     SPENT = "restarts used: {used}"
     SAME_ERROR = "the script failed of the same error at the same place in two rounds, without a new step in between"
     NO_PROGRESS = "{futile} rounds in a row have failed without a new step, see --max-futile-rounds"
+
+
+class StragglingWorker(Struct, frozen=True):
+    """The worker of a round that is furthest behind, of those that report steps."""
+
+    node: str
+    rank: int
+    step: int
+    lag: int
+    """How many steps it is behind the furthest worker."""
+    stepped_at: float
+    """When a worker of its node last did a step."""
 
 
 class Wings(Struct, frozen=True):
@@ -104,7 +111,8 @@ class Run:
 
     def remove(self, member: Member) -> None:
         """Remove a member."""
-        self.progress.gone_step, self.progress.furthest = self._step_of([member]), self._furthest_of([member])
+        gone = [member]
+        self.progress.gone_step, self.progress.furthest = self._least_step(gone), self._furthest_step(gone)
         self.roll.remove(member)
         self.keeping.remove(member)
         self.judging.remove(member)
@@ -250,7 +258,7 @@ class Run:
         """The step that all workers of the current or last round have reached, as far as any is known."""
         if self.durable.last_step is not None:
             return self.durable.last_step
-        return self._step_of(self.members.values())
+        return self._least_step(self.members.values())
 
     @property
     def furthest(self) -> int | None:
@@ -261,26 +269,43 @@ class Run:
     @property
     def furthest_here(self) -> int | None:
         """The furthest step of the current or last round that this life of the daemon has heard of."""
-        return self._furthest_of(self.members.values())
+        return self._furthest_step(self.members.values())
 
-    def _step_of(self, members: Iterable[Member]) -> int | None:
+    def _least_step(self, members: Iterable[Member]) -> int | None:
         """Return the least step of these members and of removed ones."""
-        known = least_step((member.observed for member in members), self.id, self.durable.round)
-        return min((step for step in (known, self.progress.gone_step) if step is not None), default=None)
+        gone = self.progress.gone_step
+        known = [step for _, _, step in self.worker_steps(members)]
+        return min(known if gone is None else [*known, gone], default=None)
 
-    def _furthest_of(self, members: Iterable[Member]) -> int | None:
-        known = furthest_step((member.observed for member in members), self.id, self.durable.round)
-        return max((step for step in (known, self.progress.furthest) if step is not None), default=None)
+    def _furthest_step(self, members: Iterable[Member]) -> int | None:
+        """Return the furthest step of these members, of removed ones and of the node that sets the pace."""
+        recorded = self.progress.furthest
+        known = [step for _, _, step in self.worker_steps(members)]
+        return max(known if recorded is None else [*known, recorded], default=None)
+
+    def is_about_round(self, observed: Observed) -> bool:
+        """Whether a report is about the current or last round."""
+        return observed.round == self.durable.round and observed.run == self.id
+
+    def worker_steps(self, members: Iterable[Member]) -> Iterator[tuple[Member, int, int]]:
+        """Yield each worker of the current or last round that reports steps: its member, its rank, and its step."""
+        for member in members:
+            ranks = self.durable.order.get(member.node)
+            if ranks is not None and self.is_about_round(member.observed):
+                for rank, step in enumerate(member.observed.steps, ranks.first_rank):
+                    if step is not None:
+                        yield member, rank, step
 
     @property
     def straggler(self) -> StragglingWorker | None:
         """The worker of the round that is furthest behind; None if all that report are at the same step."""
-        reports = (
-            (member.node, member.durable.assignment.first_rank, member.observed, member.lease.heard_at)
-            for member in self.members.values()
-            if member.durable.assignment is not None
-        )
-        return find_straggler(self.id, self.durable.round, reports)
+        workers = list(self.worker_steps(self.members.values()))
+        if not workers:
+            return None
+        member, rank, step = min(workers, key=itemgetter(2))
+        lag = max(step for _, _, step in workers) - step
+        stepped_at = member.lease.heard_at - (member.observed.step_age_s or 0.0)
+        return StragglingWorker(member.node, rank, step, lag, stepped_at) if lag else None
 
     @property
     def difference(self) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
@@ -243,26 +242,6 @@ class TrainingProgress:
         return (latest_at - began_at) / (last - first)
 
 
-def least_step(reports: Iterable[Observed], run: str, number: int) -> int | None:
-    """Return the last step that all workers have reached, of those that report steps; None if none does."""
-    return min(_steps_of(reports, run, number), default=None)
-
-
-def furthest_step(reports: Iterable[Observed], run: str, number: int) -> int | None:
-    """Return the furthest step that any worker of a round has reached; None if none reports steps."""
-    return max(_steps_of(reports, run, number), default=None)
-
-
-def _steps_of(reports: Iterable[Observed], run: str, number: int) -> Iterator[int]:
-    return (
-        step
-        for observed in reports
-        if (observed.round, observed.run) == (number, run)
-        for step in observed.steps
-        if step is not None
-    )
-
-
 def _has_stepped(observed: Observed, before: Observed) -> bool:
     """Whether a worker of a node has done a step since the node's last report.
 
@@ -271,38 +250,3 @@ def _has_stepped(observed: Observed, before: Observed) -> bool:
     if observed.steps != before.steps or observed.round != before.round or before.step_age_s is None:
         return True
     return observed.step_age_s is not None and observed.step_age_s < before.step_age_s
-
-
-class StragglingWorker(Struct, frozen=True):
-    """The worker of a round that is furthest behind, of those that report steps."""
-
-    node: str
-    rank: int
-    step: int
-    lag: int
-    """How many steps it is behind the furthest worker."""
-    stepped_at: float
-    """When a worker of its node last did a step."""
-
-
-def find_straggler(
-    run: str, number: int, members: Iterable[tuple[str, int, Observed, float]]
-) -> StragglingWorker | None:
-    """Return the worker of a round that is furthest behind; None if all that report steps are at the same one.
-
-    Each of `members` is a node, its first rank, its last report, and when it was heard.
-    """
-    least, most, behind = math.inf, -1, None
-    for node, first_rank, observed, heard_at in members:
-        if not observed.steps or (observed.round, observed.run) != (number, run):
-            continue
-        for local_rank, step in enumerate(observed.steps):
-            if step is None:
-                continue
-            most = max(most, step)
-            if step < least:
-                least, behind = step, (node, first_rank + local_rank, heard_at - (observed.step_age_s or 0.0))
-    if behind is None or least == most:
-        return None
-    node, rank, stepped_at = behind
-    return StragglingWorker(node, rank, int(least), int(most - least), stepped_at)
