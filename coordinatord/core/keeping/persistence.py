@@ -24,6 +24,7 @@ from coordinatord.core.keeping.persisting import (
 from coordinatord.core.keeping.resume_plan import Needs, grouped, need
 from coordinatord.core.keeping.shards import Held, are_whole, holders_by_shard
 from coordinatord.core.rounds.policy import END_S
+from coordinatord.core.rounds.queries.past_round import has_failed, is_ending
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member
 from coordinatord.protocol.kept_state import (
@@ -52,7 +53,7 @@ def step_to_write(kept: KeptState) -> KeptStep | None:
     While no worker is alive, nothing is overwritten. A step of round 0 came from the disk.
     """
     index, whole, done = kept.index, kept.protection.whole, kept.disk.step
-    if kept.run.durable.state is State.FORMING or kept.run.has_failed:
+    if kept.run.durable.state is State.FORMING or has_failed(kept.run):
         at = index.newest_whole
     else:  # a holder that does not protect the step yet may overwrite it
         at = whole if whole is not None and index.is_protected_by_holders(whole) else None
@@ -111,7 +112,7 @@ def work_instead(kept: KeptState, failed: PersistWork, now: float) -> PersistWor
 
     Otherwise the next attempt comes after a pause, with all nodes: a disk that was full may have room by then.
     """
-    if not kept.run.is_ending:
+    if not is_ending(kept.run):
         return None
     return work_for(kept, now, (*failed.without, *([] if failed.failed is None else [failed.failed[0]])))
 
@@ -246,7 +247,7 @@ def _gone_text(node: str) -> str:
 def pause_s(kept: KeptState, failed: PersistWork | None = None) -> float:
     """Return the pause in seconds after a failed attempt, or after one that could not begin."""
     has_disk_failed = failed is not None and (failed.failed is not None or not gone_writers(kept, failed))
-    return BACK_S if kept.run.is_ending and not has_disk_failed else RETRY_S
+    return BACK_S if is_ending(kept.run) and not has_disk_failed else RETRY_S
 
 
 # Departing nodes

@@ -11,6 +11,7 @@ from coordinatord.core.keeping.disk_steps import found_by, newest_of_run
 from coordinatord.core.keeping.halting import can_halt
 from coordinatord.core.keeping.known import KeptState
 from coordinatord.core.rounds.policy import END_S
+from coordinatord.core.rounds.queries.past_round import is_ending
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.state.wings import KeepingWing, KeptDesired, Wait
@@ -154,7 +155,7 @@ class RunKeeping(KeptState, KeepingWing):
 
     def record_ending(self, now: float) -> None:
         """Record whether nodes are about to leave, and so wait for the disk."""
-        self.disk.record_end(now, END_S, ends=self.run.is_ending)
+        self.disk.record_end(now, END_S, ends=is_ending(self.run))
 
     def next_at(self) -> float | None:
         """Return when the first row of its table is due."""

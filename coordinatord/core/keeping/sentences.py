@@ -14,6 +14,7 @@ from coordinatord.core.keeping.resumption import (
     resume_point,
 )
 from coordinatord.core.rounds.policy import END_S
+from coordinatord.core.rounds.queries.next_round import candidates
 from coordinatord.core.rounds.state.member import Member
 from coordinatord.core.rounds.values.resume_point import ResumePoint
 from coordinatord.protocol.kept_state import KeptStep, PersistedStep
@@ -83,7 +84,7 @@ def obstacle(kept: KeptState) -> str:
     A directory that is not mounted on one host, or a file that cannot be read, would otherwise undo the training: new
     steps would soon replace the old ones.
     """
-    nodes = kept.run.candidates if kept.disk.found.has_any else ()
+    nodes = candidates(kept.run) if kept.disk.found.has_any else ()
     text = ""
     if nodes and resume_point(kept, nodes) is None:
         found = any_finder(kept)

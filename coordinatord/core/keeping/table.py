@@ -14,6 +14,7 @@ from coordinatord.core.keeping import persistence
 from coordinatord.core.keeping.known import KeptState
 from coordinatord.core.keeping.persisting import STUCK_S, WriteState
 from coordinatord.core.rounds.queries.conditions import NOW, before_first_timeout
+from coordinatord.core.rounds.queries.past_round import has_failed, is_ending
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member
 
@@ -50,7 +51,7 @@ def last_step_due(kept: KeptState) -> float | None:
     others leave when their time is over, and what they keep is gone then.
     """
     at, run = persistence.may_write_at(kept), kept.run
-    if at is None or run.is_ending:
+    if at is None or is_ending(run):
         return at
     if run.durable.state is not State.FORMING:
         return None
@@ -83,7 +84,7 @@ def all_promised(kept: KeptState) -> float | None:
 
 def _is_calm(kept: KeptState) -> bool:
     """Whether no worker is about to end: only then does a write go on."""
-    return kept.run.durable.state is not State.STOPPING or kept.run.has_failed
+    return kept.run.durable.state is not State.STOPPING or has_failed(kept.run)
 
 
 # Actions

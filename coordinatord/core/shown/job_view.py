@@ -12,6 +12,7 @@ from coordinatord.core.keeping.copying import copy_problem
 from coordinatord.core.keeping.known import kept_of
 from coordinatord.core.keeping.sentences import memory_of, unkept
 from coordinatord.core.rounds.policy import Policy
+from coordinatord.core.rounds.queries.past_round import restarts_counted
 from coordinatord.core.rounds.queries.reasons import Reasons, lasted
 from coordinatord.core.rounds.queries.report_builder import aged_report
 from coordinatord.core.rounds.queries.start_counts import starts_view
@@ -247,7 +248,7 @@ def _world_size(run: Run) -> int:
 def _restarts(run: Run, now: float) -> api.RestartsStatus:
     """Return the budget of restarts, without a maximum if torchrun's agents count them."""
     return api.RestartsStatus(
-        used=run.restarts_counted(run.durable.ledger.total(now)),
+        used=restarts_counted(run, run.durable.ledger.total(now)),
         max=None if run.spec.launcher is Launcher.TORCHRUN else run.spec.max_restarts,
         window_s=run.spec.restart_window_s,
     )

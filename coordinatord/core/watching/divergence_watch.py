@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from msgspec import Struct
 from msgspec.structs import replace
 
+from coordinatord.core.rounds.queries.past_round import has_no_restart_left
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.values.records import ReplicasDiverged
 from coordinatord.protocol.fields import CONSEQUENCES_MAX
@@ -115,7 +116,7 @@ def divergence_record(run: Run, divergence: Divergence) -> ReplicasDiverged:
 def _with_way_back(run: Run, record: ReplicasDiverged) -> ReplicasDiverged:
     """Add the step that the next round can go back to, or why this one goes on."""
     back, stays = run.keeping.resume_point(list(run.roll.inside), record.since), run.keeping.doubt(record.since)
-    if run.has_no_restart_left(run.durable.ledger.total(run.roll.heard_at)):
+    if has_no_restart_left(run, run.durable.ledger.total(run.roll.heard_at)):
         what = f"training goes on, since no restart is left{stays}"
     elif 0 < run.spec.max_futile_rounds <= run.durable.futile:
         what = f"training goes on, since the last rounds made no new step, see --max-futile-rounds{stays}"

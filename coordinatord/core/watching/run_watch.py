@@ -5,6 +5,7 @@ from __future__ import annotations
 from coordinatord.core.rounds.effects import Look
 from coordinatord.core.rounds.events import Compared, Looked
 from coordinatord.core.rounds.queries.conditions import NOW
+from coordinatord.core.rounds.queries.past_round import has_no_restart_left
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member
 from coordinatord.core.rounds.state.run import Run
@@ -184,7 +185,7 @@ class RunWatch(WatchingWing):
         run, verdict, look = self._run, self._hang.verdict, self._hang.judged
         if verdict is None or look is None:
             return False
-        is_last = run.has_no_restart_left(run.durable.ledger.total(look.at))
+        is_last = has_no_restart_left(run, run.durable.ledger.total(look.at))
         return verdict.rests_on_pace and is_last and run.spec.hang_timeout_s is None
 
     def record_digests(self, member: Member) -> None:

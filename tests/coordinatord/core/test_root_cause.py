@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from coordinatord.core.rounds.queries import past_round
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.values.records import RoundEnded
 from coordinatord.core.rounds.values.root_cause import LostNode, RoundVerdict, WorkerFailure, find_root_cause
@@ -70,12 +71,12 @@ def test_a_node_that_sees_its_own_worker_end_later_takes_back_what_it_said() -> 
     stage = Stage()
     stage.play("join n1 min=1 max=1", "running n1", "fail n1 of=peer")
     run = run_of(stage)
-    assert run.verdict.charged is not None
+    assert past_round.verdict(run).charged is not None
     member = run.members["n1"]
     run.evidence.record_failure(member, a_failure(rank=1, exit_code=-9), stage.now)
-    assert run.verdict.reason == "rank 1 on node n1 failed: killed by SIGKILL"
+    assert past_round.verdict(run).reason == "rank 1 on node n1 failed: killed by SIGKILL"
     run.evidence.record_failure(member, a_failure(rank=2, exit_code=-11), stage.now)
-    assert run.verdict.reason == "rank 1 on node n1 failed: killed by SIGKILL"
+    assert past_round.verdict(run).reason == "rank 1 on node n1 failed: killed by SIGKILL"
 
 
 def test_a_report_that_was_under_way_for_long_is_corrected_by_a_later_one() -> None:
@@ -85,7 +86,7 @@ def test_a_report_that_was_under_way_for_long_is_corrected_by_a_later_one() -> N
     run = run_of(stage)
     for node, age_s in [("n2", 8.0), ("n1", 9.0), ("n2", 8.005)]:  # the last one is the drift of its clock
         run.evidence.record_failure(run.members[node], a_failure(age_s=age_s), stage.now)
-    assert run.verdict.charged == run.evidence.failures["n1"]
+    assert past_round.verdict(run).charged == run.evidence.failures["n1"]
     assert run.evidence.failures["n2"].at == stage.now - 8.0
 
 

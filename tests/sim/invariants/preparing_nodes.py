@@ -11,6 +11,7 @@ import math
 from coordinatord.core.keeping.known import kept_of
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.rounds.events import AdminRequested, Connected, Event, Reported
+from coordinatord.core.rounds.queries.next_round import pause_s
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.state.run import Run
@@ -92,7 +93,7 @@ def _may_form(run: Run) -> bool:
         ready += here.count((MemberState.READY, True)) + here.count((MemberState.QUARANTINED, True))
     if run.durable.state is not State.FORMING or ready < run.spec.nodes_min:
         return False
-    waits = run.roll.count(MemberState.DISCONNECTED) or run.pause_s or run.durable.stop_asked or _waits_for_disk(run)
+    waits = run.roll.count(MemberState.DISCONNECTED) or pause_s(run) or run.durable.stop_asked or _waits_for_disk(run)
     return not waits
 
 

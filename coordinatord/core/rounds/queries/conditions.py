@@ -10,7 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from coordinatord.core.rounds.queries import next_round
 from coordinatord.core.rounds.queries.corroboration import node_gone
+from coordinatord.core.rounds.queries.next_round import next_size, pause_s
+from coordinatord.core.rounds.queries.past_round import has_failed, no_restart, verdict
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import MemberState
 from coordinatord.core.rounds.state.run import Run
@@ -50,7 +53,7 @@ def full(run: Run) -> float | None:
     A recurring error and tests of hosts delay it, at most until the first join timeout expires. So does an obstacle to
     resuming: a disk that one node cannot read, or, after a start of the coordinator, a node that is not heard yet.
     """
-    if run.next_size < run.spec.nodes_max or run.durable.stop_asked:
+    if next_size(run) < run.spec.nodes_max or run.durable.stop_asked:
         return None
     return None if run.keeping.obstacle() else _pause_end(run)
 
@@ -60,7 +63,7 @@ def settled(run: Run) -> float | None:
 
     What delays a full round delays this one too.
     """
-    if run.next_size < run.spec.nodes_min or run.roll.count(MemberState.DISCONNECTED):
+    if next_size(run) < run.spec.nodes_min or run.roll.count(MemberState.DISCONNECTED):
         return None
     if run.durable.stop_asked or run.keeping.obstacle():
         return None
@@ -69,7 +72,7 @@ def settled(run: Run) -> float | None:
 
 def short_of_nodes(run: Run) -> float | None:
     """A round lacks nodes, quarantined ones would be enough to fill it, and no node has come for a while."""
-    reserves = run.reserves
+    reserves = next_round.reserves(run)
     if not reserves:
         return None
     return max(_settle_end(run), reserves[-1].readiness.arrived_at + run.policy.settle_s)
@@ -94,7 +97,7 @@ def arrived(run: Run) -> float | None:
 
 def _pause_end(run: Run) -> float:
     """Return when a recurring error and tests of hosts no longer delay a round."""
-    pause_end = run.durable.entered_at + run.pause_s if run.pause_s else NOW
+    pause_end = run.durable.entered_at + pause_s(run) if pause_s(run) else NOW
     at = max(pause_end, run.judging.holds_until)
     return NOW if at == NOW else before_first_timeout(run, at)
 
@@ -286,7 +289,7 @@ def exhausted(run: Run) -> float | None:
 
     A restarted coordinator knows what is kept only when it has heard all nodes.
     """
-    return run.keeping.wait_at_end().until if run.has_failed else None
+    return run.keeping.wait_at_end().until if has_failed(run) else None
 
 
 def given_up(run: Run) -> float | None:
@@ -296,7 +299,7 @@ def given_up(run: Run) -> float | None:
     """
     if run.roll.with_workers or run.spec.launcher is not Launcher.TORCHRUN:
         return None
-    cause = run.verdict.charged
+    cause = verdict(run).charged
     if cause is None:
         return None
     left = [node for node, member in run.members.items() if member.durable.outcome is None and node not in run.leaving]
@@ -305,7 +308,7 @@ def given_up(run: Run) -> float | None:
 
 def all_stopped(run: Run) -> float | None:
     """All workers of the round are gone, and another round may follow."""
-    return _now_if(not run.roll.with_workers and run.no_restart is None)
+    return _now_if(not run.roll.with_workers and no_restart(run) is None)
 
 
 def stop_overdue(run: Run) -> float | None:

@@ -6,11 +6,20 @@ from functools import cached_property
 from itertools import islice
 
 from coordinatord.core.rounds.queries.conditions import outage
+from coordinatord.core.rounds.queries.next_round import candidates, pause_s
+from coordinatord.core.rounds.queries.past_round import (
+    NoRestart,
+    futile,
+    no_restart,
+    over_at,
+    restarts_counted,
+    verdict,
+)
 from coordinatord.core.rounds.queries.start_counts import count_starts
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import UNHEARD, Member, MemberState
 from coordinatord.core.rounds.state.roll import MAY_HAVE_WORKERS
-from coordinatord.core.rounds.state.run import Health, NoRestart, Run
+from coordinatord.core.rounds.state.run import Health, Run
 from coordinatord.protocol.messages import JobSpec, Killed, Launcher
 from coordinatord.protocol.text import NAMES_MAX, name_some
 
@@ -36,7 +45,7 @@ class Reasons:
     @property
     def verdict(self) -> str:
         """What ended the round, by the evidence so far, and which workers were killed before they had saved."""
-        return self._run.verdict.reason + self._killed
+        return verdict(self._run).reason + self._killed
 
     @property
     def _killed(self) -> str:
@@ -67,10 +76,10 @@ class Reasons:
     def budget(self) -> str:
         """Why no other round follows: how many restarts were used, of how many, or that none would help."""
         run = self._run
-        if run.spec.launcher is Launcher.TORCHRUN and run.no_restart is None:
+        if run.spec.launcher is Launcher.TORCHRUN and no_restart(run) is None:
             return f"restarts: {run.durable.restarts_used}, and by torchrun's own count none is left"
-        used = f"{run.restarts_counted(run.over_at)} of {restarts(run.spec)}"
-        return (run.no_restart or NoRestart.SPENT).format(used=used, futile=run.futile)
+        used = f"{restarts_counted(run, over_at(run))} of {restarts(run.spec)}"
+        return (no_restart(run) or NoRestart.SPENT).format(used=used, futile=futile(run))
 
     def _names(self, *states: MemberState) -> str:
         """Name the members of some states: 'node a', 'nodes a, b'."""
@@ -115,7 +124,7 @@ class Reasons:
     @cached_property
     def _candidates(self) -> list[Member]:
         """The nodes of `chosen` as members, cached: to sort 10,000 takes 0.1 s."""
-        return self._run.candidates
+        return candidates(self._run)
 
     @property
     def resumes(self) -> str:
@@ -171,8 +180,8 @@ class Reasons:
         still = f"; preparing: {self._names(MemberState.PREPARING)}" if preparing else ""
         if ready >= least:
             tests = run.judging.obstacle()
-            if run.pause_s and not tests:
-                return pause_text(run.pause_s, run.durable.round + 1, run.durable.repeats)
+            if pause_s(run) and not tests:
+                return pause_text(pause_s(run), run.durable.round + 1, run.durable.repeats)
             settling = f"{joined} joined, at least {least} needed: waiting a moment for more{still}"
             return run.keeping.obstacle() or tests or settling
         if joined >= least:

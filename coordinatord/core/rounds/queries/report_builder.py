@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from coordinatord.core.rounds.queries.past_round import verdict
 from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.values.root_cause import WorkerFailure
@@ -26,7 +27,7 @@ from coordinatord.protocol.text import is_same_error, name_ranks
 
 def report_on(run: Run, now: float) -> Report | None:
     """Return the report on the round that is over; None if no worker's own failure ended it."""
-    cause = run.verdict.charged
+    cause = verdict(run).charged
     if cause is None:
         return None
     others = sorted(

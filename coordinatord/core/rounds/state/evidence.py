@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.state.durable import DurableRun
 from coordinatord.core.rounds.state.member import Member
-from coordinatord.core.rounds.values.root_cause import CLOCK_DRIFT, RoundVerdict, WorkerFailure, find_root_cause
+from coordinatord.core.rounds.values.root_cause import CLOCK_DRIFT, WorkerFailure
 from coordinatord.hints.network import lost_connection
 from coordinatord.protocol.messages import Failure
 
@@ -73,10 +73,3 @@ class Evidence:
     def first(self) -> WorkerFailure | None:
         """The earliest failure; None if no worker has failed."""
         return min(self.failures.values(), key=lambda failure: failure.at, default=None)
-
-    def verdict(self, durable: DurableRun, collateral_s: float) -> RoundVerdict:
-        """Judge what ended the round, by the evidence so far."""
-        failures = self.failures.values()
-        return find_root_cause(
-            durable.stop_reason.sentence, self.consequences_from, failures, durable.losses, collateral_s
-        )

@@ -15,14 +15,13 @@ from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.state.durable import DurableRun, State
 from coordinatord.core.rounds.state.evidence import Evidence
 from coordinatord.core.rounds.state.gathering import Gathering
-from coordinatord.core.rounds.state.member import Member, MemberState
+from coordinatord.core.rounds.state.member import Member
 from coordinatord.core.rounds.state.roll import Roll
 from coordinatord.core.rounds.state.wings import JudgingWing, KeepingWing, WatchingWing
-from coordinatord.core.rounds.values.ranks import Ranks, order
-from coordinatord.core.rounds.values.root_cause import RoundVerdict, is_same, is_same_place
+from coordinatord.core.rounds.values.ranks import Ranks
 from coordinatord.core.rounds.values.time_ledger import Activity
 from coordinatord.core.rounds.values.training_progress import TrainingProgress
-from coordinatord.protocol.messages import Cause, Failure, Observed
+from coordinatord.protocol.messages import Observed
 
 
 class Health(StrEnum):
@@ -33,15 +32,6 @@ class Health(StrEnum):
     """No worker has done a step for much longer than is usual."""
     SILENT = "silent"
     """No node of it can be heard."""
-
-
-class NoRestart(StrEnum):
-    """Why no round follows one that a failure has ended; each value is the end of a sentence."""
-
-    FINAL = "no restart mends this error"
-    SPENT = "restarts used: {used}"
-    SAME_ERROR = "the script failed of the same error at the same place in two rounds, without a new step in between"
-    NO_PROGRESS = "{futile} rounds in a row have failed without a new step, see --max-futile-rounds"
 
 
 class StragglingWorker(Struct, frozen=True):
@@ -173,61 +163,7 @@ class Run:
             self.emptied_at = now
         self.keeping.after_restart()
 
-    # The next round
-
-    @property
-    def reserves(self) -> list[Member]:
-        """The quarantined members that the next round has to take, by arrival; none if none are needed, or too few."""
-        others = self.roll.count(MemberState.READY, MemberState.DISCONNECTED)
-        lacking = self.spec.nodes_min - others - self.roll.count_good(MemberState.PREPARING)
-        if not 0 < lacking <= self.roll.count(MemberState.QUARANTINED):
-            return []
-        quarantined = self.roll.in_state(MemberState.QUARANTINED)
-        return sorted(quarantined, key=lambda member: member.readiness.arrived_at)[:lacking]
-
-    @property
-    def next_size(self) -> int:
-        """How many nodes a round formed now would have. Quarantined ones only fill up the minimum, as in `reserves`."""
-        good = self.roll.count_good(MemberState.READY)
-        quarantined = self.roll.count(MemberState.READY) - good
-        lacking = max(0, self.spec.nodes_min - good - self.roll.count_good(MemberState.PREPARING))
-        return min(good + min(quarantined, lacking), self.spec.nodes_max)
-
-    @property
-    def candidates(self) -> list[Member]:
-        """The members to form a round of now, by group rank: nodes of the last round are preferred, then early ones."""
-        before = self.durable.order
-        ready = sorted(
-            self.roll.in_state(MemberState.READY),
-            key=lambda member: (
-                bool(member.readiness.quarantined),
-                member.node not in before,
-                member.readiness.arrived_at,
-            ),
-        )
-        chosen = {member.node: member for member in ready[: self.next_size]}
-        previous = {node: ranks.workers for node, ranks in before.items()}
-        return [chosen[seat.node] for seat in order([member.seat for member in chosen.values()], previous)]
-
-    def can_spare(self, node: str) -> bool:
-        """Whether a node is quarantined, and enough others are there for a round without it."""
-        member = self.members.get(node)
-        if member is None or not member.readiness.quarantined:
-            return False
-        others = sum(each.is_connected and not each.readiness.quarantined for each in self.members.values())
-        return others >= self.spec.nodes_min
-
-    @property
-    def pause_s(self) -> float:
-        """How many seconds the next round waits because the same error has come repeatedly.
-
-        It does not wait if a new node has arrived, since something has changed then, or if an operator asks for it.
-        """
-        if self.durable.state is not State.FORMING or self.gathering.has_newcomer or self.restart_asked:
-            return 0.0
-        return self.policy.pause_after(self.durable.repeats)
-
-    # The present round
+    # Queries
 
     @property
     def health(self) -> Health:
@@ -325,98 +261,3 @@ class Run:
     def revision(self) -> int:
         """A counter of all changes that may change the message to a running node."""
         return self.followed + self.roll.changes + self.keeping.changes
-
-    # The round that is over
-
-    @property
-    def verdict(self) -> RoundVerdict:
-        """The judgement on what ended the round, by the evidence so far."""
-        return self.evidence.verdict(self.durable, self.policy.collateral_s)
-
-    @property
-    def over_at(self) -> float:
-        """When the round that is over was stopped, by the run's ledger."""
-        return self.durable.ledger.settled.total
-
-    def restarts_within(self, total: float) -> tuple[float, ...]:
-        """Return when restarts were charged in the window before a time of the run's ledger; none without a window."""
-        window_s = self.spec.restart_window_s or 0.0
-        return tuple(at for at in self.durable.charged_at if at > total - window_s)
-
-    def restarts_counted(self, total: float) -> int:
-        """Return how many restarts count against `--max-restarts` at a time of the run's ledger."""
-        counts_all = self.spec.restart_window_s is None
-        return self.durable.restarts_used if counts_all else len(self.restarts_within(total))
-
-    def has_no_restart_left(self, total: float) -> bool:
-        """Whether a charged failure at a time of the run's ledger would end the run."""
-        return self.restarts_counted(total) >= self.spec.max_restarts
-
-    @property
-    def repeats(self) -> int:
-        """How many rounds in a row before the one that is over had the same error, without a step in between."""
-        charged, last = self.verdict.charged, self.durable.report
-        if charged is None or last is None or last.round != self.durable.round - 1 or self.durable.stepped:
-            return 0
-        return self.durable.repeats + 1 if self._is_short and is_same(charged.failure, last.failure) else 0
-
-    @property
-    def futile(self) -> int:
-        """How many rounds in a row, the one that is over included, have failed without a new step.
-
-        Where no steps are reported or announced, a round that went on for a while counts as one that got somewhere. So
-        does one in which the script began to count its steps anew, as for each epoch, since nobody knows how far it
-        came. A round that a preemption ended counts neither way.
-        """
-        here, before, charged = self.furthest, self.durable.reached, self.verdict.charged
-        tells_steps = self.durable.reports_steps or self.steps_announced
-        has_new_steps = here != before or self.progress.counts_anew
-        got_somewhere = has_new_steps if tells_steps else not self._is_short
-        is_failed = charged is not None and charged.cause is not Cause.PREEMPTED
-        return 0 if got_somewhere else self.durable.futile + is_failed
-
-    @property
-    def _is_short(self) -> bool:
-        """Whether the round that is over was too short to count as progress by its length."""
-        current = self.durable.rounds.current
-        return current is not None and self.over_at - current.formed_at <= self.policy.repeat_within_s
-
-    @property
-    def no_restart(self) -> NoRestart | None:
-        """Why no round follows the one that is over; None if one does, or if no failure ended it."""
-        charged, limit = self.verdict.charged, self.spec.max_futile_rounds
-        if charged is None:
-            return None
-        if charged.failure.final:
-            return NoRestart.FINAL
-        if charged.cause.is_charged and self.has_no_restart_left(self.over_at):
-            return NoRestart.SPENT
-        goes_back = self.durable.divergence is not None and self.durable.divergence.back_to is not None
-        if not limit or goes_back:
-            return None
-        if charged.cause is Cause.USER_CODE and self.futile and self._fails_as_before(charged.failure):
-            return NoRestart.SAME_ERROR
-        return NoRestart.NO_PROGRESS if self.futile >= limit else None
-
-    def _fails_as_before(self, failure: Failure) -> bool:
-        """Whether the round before failed of the same error at the same place, and this one at no earlier step.
-
-        A round that starts from a checkpoint does steps again, and then meets the same error.
-        """
-        last = self.durable.report
-        if last is None or last.round != self.durable.round - 1:
-            return False
-        is_at_step = self.furthest_here in {None, self.durable.reached}
-        return is_at_step and is_same(failure, last.failure) and is_same_place(failure, last.failure)
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether the job has failed for good: no worker lives, and no other round may follow."""
-        return self.durable.state is State.STOPPING and not self.roll.with_workers and self.no_restart is not None
-
-    @property
-    def is_ending(self) -> bool:
-        """Whether no worker lives, and nodes are about to leave with what their memory holds."""
-        if self.durable.state is State.FORMING:
-            return bool(self.durable.stop_asked or self.roll.count(MemberState.HANDING_OVER))
-        return self.has_failed

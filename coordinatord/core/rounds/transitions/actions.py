@@ -6,8 +6,11 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
+from coordinatord.core.rounds.queries import past_round
 from coordinatord.core.rounds.queries.corroboration import node_gone
 from coordinatord.core.rounds.queries.master_address import master_address
+from coordinatord.core.rounds.queries.next_round import can_spare, candidates, reserves
+from coordinatord.core.rounds.queries.past_round import NoRestart
 from coordinatord.core.rounds.queries.reasons import Reasons, pause_text
 from coordinatord.core.rounds.queries.report_builder import report_on
 from coordinatord.core.rounds.queries.start_counts import count_starts
@@ -22,7 +25,7 @@ from coordinatord.core.rounds.queries.time_attribution import (
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import UNHEARD, Member, MemberState
 from coordinatord.core.rounds.state.roll import MAY_HAVE_WORKERS
-from coordinatord.core.rounds.state.run import NoRestart, Run
+from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.transitions import releases
 from coordinatord.core.rounds.transitions.decision import Decision
 from coordinatord.core.rounds.values import records
@@ -42,7 +45,7 @@ from coordinatord.protocol.text import clip
 
 def form_round(run: Run, reason: Reason, decision: Decision) -> None:
     """Assign ranks to the ready nodes; nodes beyond the maximum remain as spares."""
-    nodes = run.candidates
+    nodes = candidates(run)
     point, number, spoiled = run.keeping.resume_point(nodes), run.durable.round + 1, run.durable.spoiled
     if (differing := run.keeping.differing_step(point)) is not None:
         spoiled = with_spoiled(spoiled, SpoiledStep(differing, number), None if point is None else point.at)
@@ -88,7 +91,7 @@ def _bad_steps_after(
 
 def enlist_quarantined(run: Run, _: Reason, decision: Decision) -> None:
     """Enlist as many quarantined nodes as a round lacks, in the order of their arrival."""
-    for member in run.reserves:
+    for member in reserves(run):
         member.readiness.enlisted = True
         run.roll.place(member)
         run.gathering.begin_wait(member, decision.now)
@@ -197,8 +200,10 @@ def end_round(run: Run, reason: Reason, decision: Decision) -> None:
     """Judge the round, charge the budget if a worker failed by itself, and release the nodes that are to leave."""
     report = report_on(run, decision.now)
     decision.record_all(run.judging.judge(report, decision.cluster, decision.now))
-    is_gone = report is not None and run.can_spare(report.node)
-    repeats = 0 if is_gone else run.repeats  # without its host, the next round need not end of the same error
+    is_gone = report is not None and can_spare(run, report.node)
+    repeats = (
+        0 if is_gone else past_round.repeats(run)
+    )  # without its host, the next round need not end of the same error
     charged = report is not None and report.cause.is_charged
     pause_s = 0.0 if run.restart_asked else run.policy.pause_after(repeats)
     decision.record(
@@ -214,7 +219,7 @@ def end_round(run: Run, reason: Reason, decision: Decision) -> None:
             repeats=repeats,
             reached=run.furthest,
             charged_at=_charged_at(run, charged=charged),
-            futile=run.futile,
+            futile=past_round.futile(run),
         )
     )
     for member in run.keeping.end_round(decision.now):
@@ -232,8 +237,8 @@ def _charged_at(run: Run, *, charged: bool) -> tuple[float, ...]:
     """Return when restarts were charged within the window, including the round that is over."""
     if run.spec.restart_window_s is None:
         return ()
-    known = run.restarts_within(run.over_at)
-    return (*known, run.over_at)[-WINDOW_RESTARTS_MAX:] if charged else known
+    known = past_round.restarts_within(run, past_round.over_at(run))
+    return (*known, past_round.over_at(run))[-WINDOW_RESTARTS_MAX:] if charged else known
 
 
 def lose_corroborated(run: Run, reason: Reason, decision: Decision) -> None:
@@ -261,9 +266,9 @@ def leave_behind(run: Run, reason: Reason, decision: Decision) -> None:
 
 def end_as_failed(run: Run, reason: Reason, decision: Decision) -> None:
     """End the run because its workers fail for good, with the exit code of the root cause."""
-    verdict = run.verdict
+    verdict = past_round.verdict(run)
     code = shell_exit_code(verdict.charged.failure.exit_code) if verdict.charged else ExitCode.INTERNAL
-    if run.no_restart in {NoRestart.SAME_ERROR, NoRestart.NO_PROGRESS}:
+    if past_round.no_restart(run) in {NoRestart.SAME_ERROR, NoRestart.NO_PROGRESS}:
         code = ExitCode.NO_PROGRESS
     reasons = Reasons(run)
     reason = replace(reason, sentence=f"{reason.sentence} ({reasons.budget}){reasons.last_step}")

@@ -11,6 +11,7 @@ from itertools import islice
 
 from msgspec import Struct
 
+from coordinatord.core.rounds.queries.next_round import pause_s
 from coordinatord.core.rounds.queries.reasons import Reasons
 from coordinatord.core.rounds.state.cluster import DRAINED_MAX, HOSTS_MAX, Cluster, apply_drains
 from coordinatord.core.rounds.state.durable import State
@@ -125,7 +126,7 @@ def _skip_pause(run: Run, request: Request, now: float) -> Reply:
     on_its_way = f"job {run.job} is on its way to another round already: {run.durable.reason}"
     if run.durable.state is State.STOPPING and not run.durable.planned and not run.restart_asked:
         return _request_restart(run, request, f"{on_its_way}; it follows without a pause")
-    if now < run.durable.entered_at + run.pause_s:
+    if now < run.durable.entered_at + pause_s(run):
         return _request_restart(run, request, f"job {run.job}: the pause before round {run.durable.round + 1} is over")
     return Reply(AdminResult.NOTHING, on_its_way)
 

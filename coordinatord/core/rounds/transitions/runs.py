@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from coordinatord.core.rounds.policy import END_S, Policy
 from coordinatord.core.rounds.queries import admission
+from coordinatord.core.rounds.queries.past_round import is_ending
 from coordinatord.core.rounds.queries.reasons import Reasons
 from coordinatord.core.rounds.state.cluster import Cluster
 from coordinatord.core.rounds.state.durable import State
@@ -115,5 +116,5 @@ class Registry:
 def _has_ending_nodes(run: Run) -> bool:
     """Whether connected nodes end their workers, write to the disk before they leave, or leave."""
     here = [member for member in run.members.values() if member.session.id is not None and not member.lease.expired]
-    ends = run.durable.state is State.STOPPING or run.durable.state.ended or run.is_ending
+    ends = run.durable.state is State.STOPPING or run.durable.state.ended or is_ending(run)
     return bool(here) and (ends or any(member.leaves or member.durable.outcome is not None for member in here))

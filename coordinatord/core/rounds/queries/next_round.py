@@ -1,0 +1,61 @@
+"""Says which nodes a round takes that is formed now, and how long it waits because of an error."""
+
+from __future__ import annotations
+
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.state.member import Member, MemberState
+from coordinatord.core.rounds.state.run import Run
+from coordinatord.core.rounds.values.ranks import order
+
+
+def reserves(run: Run) -> list[Member]:
+    """Return the quarantined members that the next round needs, by arrival; none if it needs none or has too few."""
+    others = run.roll.count(MemberState.READY, MemberState.DISCONNECTED)
+    lacking = run.spec.nodes_min - others - run.roll.count_good(MemberState.PREPARING)
+    if not 0 < lacking <= run.roll.count(MemberState.QUARANTINED):
+        return []
+    quarantined = run.roll.in_state(MemberState.QUARANTINED)
+    return sorted(quarantined, key=lambda member: member.readiness.arrived_at)[:lacking]
+
+
+def next_size(run: Run) -> int:
+    """Return the number of nodes of a round formed now. Quarantined ones only fill up the minimum, as in `reserves`."""
+    good = run.roll.count_good(MemberState.READY)
+    quarantined = run.roll.count(MemberState.READY) - good
+    lacking = max(0, run.spec.nodes_min - good - run.roll.count_good(MemberState.PREPARING))
+    return min(good + min(quarantined, lacking), run.spec.nodes_max)
+
+
+def candidates(run: Run) -> list[Member]:
+    """Return the members to form a round of now, by group rank: nodes of the last round come first, then early ones."""
+    before = run.durable.order
+    ready = sorted(
+        run.roll.in_state(MemberState.READY),
+        key=lambda member: (
+            bool(member.readiness.quarantined),
+            member.node not in before,
+            member.readiness.arrived_at,
+        ),
+    )
+    chosen = {member.node: member for member in ready[: next_size(run)]}
+    previous = {node: ranks.workers for node, ranks in before.items()}
+    return [chosen[seat.node] for seat in order([member.seat for member in chosen.values()], previous)]
+
+
+def can_spare(run: Run, node: str) -> bool:
+    """Whether a node is quarantined, and enough others are there for a round without it."""
+    member = run.members.get(node)
+    if member is None or not member.readiness.quarantined:
+        return False
+    others = sum(each.is_connected and not each.readiness.quarantined for each in run.members.values())
+    return others >= run.spec.nodes_min
+
+
+def pause_s(run: Run) -> float:
+    """Return how many seconds the next round waits because the same error has come repeatedly.
+
+    It does not wait if a new node has arrived, since something has changed then, or if an operator asks for it.
+    """
+    if run.durable.state is not State.FORMING or run.gathering.has_newcomer or run.restart_asked:
+        return 0.0
+    return run.policy.pause_after(run.durable.repeats)

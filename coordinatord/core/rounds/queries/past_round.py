@@ -1,0 +1,124 @@
+"""Judges the round that is over: what ended it, what that costs, and whether another round may follow."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.state.member import MemberState
+from coordinatord.core.rounds.state.run import Run
+from coordinatord.core.rounds.values.root_cause import RoundVerdict, find_root_cause, is_same, is_same_place
+from coordinatord.protocol.messages import Cause, Failure
+
+
+class NoRestart(StrEnum):
+    """Why no round follows one that a failure has ended; each value is the end of a sentence."""
+
+    FINAL = "no restart mends this error"
+    SPENT = "restarts used: {used}"
+    SAME_ERROR = "the script failed of the same error at the same place in two rounds, without a new step in between"
+    NO_PROGRESS = "{futile} rounds in a row have failed without a new step, see --max-futile-rounds"
+
+
+def verdict(run: Run) -> RoundVerdict:
+    """Judge what ended the round, by the evidence so far."""
+    evidence, durable = run.evidence, run.durable
+    return find_root_cause(
+        durable.stop_reason.sentence,
+        evidence.consequences_from,
+        evidence.failures.values(),
+        durable.losses,
+        run.policy.collateral_s,
+    )
+
+
+def over_at(run: Run) -> float:
+    """Return when the round that is over was stopped, by the run's ledger."""
+    return run.durable.ledger.settled.total
+
+
+def restarts_within(run: Run, total: float) -> tuple[float, ...]:
+    """Return when restarts were charged in the window before a time of the run's ledger; none without a window."""
+    window_s = run.spec.restart_window_s or 0.0
+    return tuple(at for at in run.durable.charged_at if at > total - window_s)
+
+
+def restarts_counted(run: Run, total: float) -> int:
+    """Return how many restarts count against `--max-restarts` at a time of the run's ledger."""
+    counts_all = run.spec.restart_window_s is None
+    return run.durable.restarts_used if counts_all else len(restarts_within(run, total))
+
+
+def has_no_restart_left(run: Run, total: float) -> bool:
+    """Whether a charged failure at a time of the run's ledger would end the run."""
+    return restarts_counted(run, total) >= run.spec.max_restarts
+
+
+def repeats(run: Run) -> int:
+    """Return how many rounds in a row before the one that is over had the same error, without a step in between."""
+    charged, last = verdict(run).charged, run.durable.report
+    if charged is None or last is None or last.round != run.durable.round - 1 or run.durable.stepped:
+        return 0
+    return run.durable.repeats + 1 if _is_short(run) and is_same(charged.failure, last.failure) else 0
+
+
+def futile(run: Run) -> int:
+    """Return how many rounds in a row, the one that is over included, have failed without a new step.
+
+    Where no steps are reported or announced, a round that went on for a while counts as one that got somewhere. So
+    does one in which the script began to count its steps anew, as for each epoch, since nobody knows how far it
+    came. A round that a preemption ended counts neither way.
+    """
+    here, before, charged = run.furthest, run.durable.reached, verdict(run).charged
+    tells_steps = run.durable.reports_steps or run.steps_announced
+    has_new_steps = here != before or run.progress.counts_anew
+    got_somewhere = has_new_steps if tells_steps else not _is_short(run)
+    is_failed = charged is not None and charged.cause is not Cause.PREEMPTED
+    return 0 if got_somewhere else run.durable.futile + is_failed
+
+
+def _is_short(run: Run) -> bool:
+    """Whether the round that is over was too short to count as progress by its length."""
+    current = run.durable.rounds.current
+    return current is not None and over_at(run) - current.formed_at <= run.policy.repeat_within_s
+
+
+def no_restart(run: Run) -> NoRestart | None:
+    """Return why no round follows the one that is over; None if one does, or if no failure ended it."""
+    charged, limit = verdict(run).charged, run.spec.max_futile_rounds
+    if charged is None:
+        return None
+    if charged.failure.final:
+        return NoRestart.FINAL
+    if charged.cause.is_charged and has_no_restart_left(run, over_at(run)):
+        return NoRestart.SPENT
+    goes_back = run.durable.divergence is not None and run.durable.divergence.back_to is not None
+    if not limit or goes_back:
+        return None
+    if charged.cause is Cause.USER_CODE and futile(run) and _fails_as_before(run, charged.failure):
+        return NoRestart.SAME_ERROR
+    return NoRestart.NO_PROGRESS if futile(run) >= limit else None
+
+
+def _fails_as_before(run: Run, failure: Failure) -> bool:
+    """Whether the round before failed of the same error at the same place, and this one at no earlier step.
+
+    A round that starts from a checkpoint does steps again, and then meets the same error.
+    """
+    last = run.durable.report
+    if last is None or last.round != run.durable.round - 1:
+        return False
+    is_at_step = run.furthest_here in {None, run.durable.reached}
+    return is_at_step and is_same(failure, last.failure) and is_same_place(failure, last.failure)
+
+
+def has_failed(run: Run) -> bool:
+    """Whether the job has failed for good: no worker lives, and no other round may follow."""
+    return run.durable.state is State.STOPPING and not run.roll.with_workers and no_restart(run) is not None
+
+
+def is_ending(run: Run) -> bool:
+    """Whether no worker lives, and nodes are about to leave with what their memory holds."""
+    if run.durable.state is State.FORMING:
+        return bool(run.durable.stop_asked or run.roll.count(MemberState.HANDING_OVER))
+    return has_failed(run)
