@@ -57,6 +57,18 @@ class FrontEnd(Struct, frozen=True):
     """The remark for a job that neither a flag nor a scheduler names."""
 
 
+class _Line(Struct, frozen=True):
+    """A parsed command line of a node. All functions that get one raise `SettingsError`."""
+
+    parser: SettingsParser
+    given: argparse.Namespace
+    environ: Mapping[str, str]
+    front_end: FrontEnd
+    from_scheduler: Mapping[str, SchedulerValue]
+    remarks: list[str]
+    """The remarks so far."""
+
+
 def join_config(
     parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str], front_end: FrontEnd
 ) -> JoinConfig:
@@ -64,19 +76,20 @@ def join_config(
     settings_file = () if parser.file is None else (f"settings from {parser.file.absolute()}",)
     remarks = [*settings_file, *parser.misspelt, *front_end.remarks, *_ignored_variables(environ)]
     from_scheduler = {} if given.standalone else _scheduler(parser, given, environ)
-    job = given.job_id or _scheduler_value(from_scheduler, "job_id", "job id", remarks)
+    line = _Line(parser, given, environ, front_end, from_scheduler, remarks)
+    job = given.job_id or _scheduler_value(line, "job_id", "job id")
     if job is None and front_end.remark_if_unnamed:
         remarks.append(front_end.remark_if_unnamed)
     if given.nnodes is None and not given.standalone and (advice := srun_advice(environ)):
         remarks.append(advice)
     nodes = given.nnodes or front_end.nodes
-    if given.nnodes is None and (number := _scheduler_value(from_scheduler, "nnodes", "number of nodes", remarks)):
+    if given.nnodes is None and (number := _scheduler_value(line, "nnodes", "number of nodes")):
         nodes = (int(number), int(number))
-    workers = _workers(parser, given, environ, front_end.command)
+    workers = _workers(line)
     shown = given.local_ranks_filter
     if shown is not None and not any(local_rank < workers for local_rank in shown):
         remarks.append(f"--local-ranks-filter keeps all {workers} workers of this node from the terminal")
-    address = _advertised_address(parser, given, environ, remarks)
+    address = _advertised_address(line)
     access = read_access(parser, given, environ, plaintext_allowed=front_end.own_coordinator)
     own_coordinator = front_end.own_coordinator and _may_start_coordinator(access, remarks)
     config = filled(
@@ -85,23 +98,23 @@ def join_config(
         coordinators=given.coord,
         job=job or DEFAULT_JOB,
         node=given.node_id or fresh_node_id(),
-        spec=_spec(parser, given, nodes, environ, remarks),
+        spec=_spec(line, nodes),
         workers=workers,
         advertise_address=address,
         abort_timeout_s=ABORT_TIMEOUT_S if given.abort_timeout_s is None else given.abort_timeout_s,
         nccl_abort_timeout_s=NCCL_ABORT_TIMEOUT_S if given.abort_timeout_s is None else given.abort_timeout_s,
         command=front_end.command,
-        group_rank=_group_rank(parser, given, nodes, from_scheduler, remarks, front_end.group_rank),
+        group_rank=_group_rank(line, nodes[1]),
         output=output_settings(given, remarks),
         keep_bytes=_keep_bytes(given.keep_memory, remarks),
-        persist=_persist(given, job, front_end.command, remarks),
+        persist=_persist(line, job),
         error_file=Path(error_file) if (error_file := environ.get("TORCHELASTIC_ERROR_FILE")) else None,
         own_coordinator=own_coordinator,
         access=access,
         remarks=tuple(remarks),
         file=parser.file,
     )
-    _record_derived(parser, config, from_scheduler)
+    _record_derived(line, config)
     return config
 
 
@@ -112,10 +125,10 @@ def check_script(parser: SettingsParser, script: str) -> None:
         parser.error(f"there is no script {script!r}{folder}: is it on this host, and is this the right folder?")
 
 
-def _record_derived(parser: SettingsParser, config: JoinConfig, from_scheduler: Mapping[str, SchedulerValue]) -> None:
+def _record_derived(line: _Line, config: JoinConfig) -> None:
     """Record the values that no setting has by itself, so that `--show-config` shows them."""
     least, most = config.spec.nodes_min, config.spec.nodes_max
-    sources = {key: value.source for key, value in from_scheduler.items()}
+    sources = {key: value.source for key, value in line.from_scheduler.items()}
     for dest, value in {
         "coord": list(map(str, config.coordinators)),
         "job_id": config.job,
@@ -130,19 +143,13 @@ def _record_derived(parser: SettingsParser, config: JoinConfig, from_scheduler: 
         "signals": [signum.name for signum in config.signals],
     }.items():
         if value not in (None, []):
-            parser.record(dest, value, sources.get(dest, "default"))
+            line.parser.record(dest, value, sources.get(dest, "default"))
 
 
-def _spec(
-    parser: SettingsParser,
-    given: argparse.Namespace,
-    nodes: tuple[int, int],
-    environ: Mapping[str, str],
-    remarks: list[str],
-) -> JobSpec:
-    least, most = nodes
+def _spec(line: _Line, nodes: tuple[int, int]) -> JobSpec:
+    given, (least, most) = line.given, nodes
     if given.standalone and least > 1:
-        parser.error(
+        line.parser.error(
             f"--standalone is for this host only, but --nnodes wants {least}: start a coordinatord, see --coord"
         )
     max_restarts, window_s = given.max_restarts
@@ -155,41 +162,38 @@ def _spec(
         drain_laggards=given.drain_laggards or 0.0,
         restart_window_s=window_s,
         max_futile_rounds=given.max_futile_rounds,
-        on_divergence=_on_divergence(given, environ, remarks),
+        on_divergence=_on_divergence(line),
     )
 
 
-def _on_divergence(given: argparse.Namespace, environ: Mapping[str, str], remarks: list[str]) -> OnDivergence:
-    chosen = OnDivergence(given.on_divergence)
+def _on_divergence(line: _Line) -> OnDivergence:
+    chosen = OnDivergence(line.given.on_divergence)
     needed = {
-        "--max-restarts": given.max_restarts[0],
-        "--keep-memory": given.keep_memory,
-        DIGESTS: environ.get(DIGESTS) != "0",
+        "--max-restarts": line.given.max_restarts[0],
+        "--keep-memory": line.given.keep_memory,
+        DIGESTS: line.environ.get(DIGESTS) != "0",
     }
     lacking = [name for name, value in needed.items() if not value]
     if chosen is not OnDivergence.REPORT and lacking:
-        remarks.append(f"--on-divergence {chosen} ends no round, since {' and '.join(lacking)} is 0")
+        line.remarks.append(f"--on-divergence {chosen} ends no round, since {' and '.join(lacking)} is 0")
     return chosen
 
 
-def _workers(
-    parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str], command: tuple[str, ...]
-) -> int:
+def _workers(line: _Line) -> int:
     try:
-        check_program(WorkerCommand(command, environ))
-        return workers_per_node(given.nproc_per_node, environ)
+        check_program(WorkerCommand(line.front_end.command, line.environ))
+        return workers_per_node(line.given.nproc_per_node, line.environ)
     except (SpawnError, WorkersPerNodeError) as error:
-        parser.error(str(error))
+        line.parser.error(str(error))
 
 
-def _advertised_address(
-    parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str], remarks: list[str]
-) -> str | None:
-    """Return this host's address by `--advertise-addr` or `--interface`; None without both. Raises `SettingsError`."""
-    address: str | None = given.advertise_addr or _address_of_interface(parser, given.interface, environ, remarks)
+def _advertised_address(line: _Line) -> str | None:
+    """Return this host's address by `--advertise-addr` or `--interface`; None without both."""
+    given = line.given
+    address: str | None = given.advertise_addr or _address_of_interface(line)
     if address and ipaddress.ip_address(address.partition("%")[0]).is_loopback:
         flag = "--advertise-addr" if given.advertise_addr else f"--interface {given.interface}:"
-        remarks.append(
+        line.remarks.append(
             f"{flag} {address} is of loopback, where no other host reaches this one: only rounds on this host use it"
         )
     return address
@@ -206,48 +210,40 @@ def _may_start_coordinator(access: AccessSettings, remarks: list[str]) -> bool:
     return False
 
 
-def _address_of_interface(
-    parser: SettingsParser, interface: str | None, environ: Mapping[str, str], remarks: list[str]
-) -> str | None:
+def _address_of_interface(line: _Line) -> str | None:
+    interface: str | None = line.given.interface
     if interface is None:
         return None
     if interface not in interfaces():
         there = ", ".join(interfaces())
-        parser.error(f"--interface {interface}: this host has no such network interface; there are: {there}")
+        line.parser.error(f"--interface {interface}: this host has no such network interface; there are: {there}")
     address = address_of(interface)
     if address is None:
-        parser.error(
+        line.parser.error(
             f"--interface {interface} has no address at which other nodes could reach this one: is it up? `ip address`"
             " shows the addresses of all"
         )
-    remarks += [
-        f"{variable}={environ[variable]} is set, so --interface {interface} does not change it"
+    line.remarks.extend(
+        f"{variable}={line.environ[variable]} is set, so --interface {interface} does not change it"
         for variable in INTERFACE_VARIABLES
-        if variable in environ
-    ]
+        if variable in line.environ
+    )
     return address
 
 
-def _group_rank(
-    parser: SettingsParser,
-    given: argparse.Namespace,
-    nodes: tuple[int, int],
-    from_scheduler: Mapping[str, SchedulerValue],
-    remarks: list[str],
-    default: int | None,
-) -> int | None:
-    """Return the group rank that the node asks for, if any. Raises `SettingsError`."""
-    if given.standalone:
+def _group_rank(line: _Line, most: int) -> int | None:
+    """Return the group rank that the node asks for, if any, in rounds of at most this many nodes."""
+    given: int | None = line.given.node_rank
+    if line.given.standalone:
         return None
-    most = nodes[1]
-    if given.node_rank is not None:
-        if given.node_rank >= most:
-            parser.error(f"--node-rank is {given.node_rank}, but with --nnodes {most} ranks go from 0 to {most - 1}")
-        return int(given.node_rank)
+    if given is not None:
+        if given >= most:
+            line.parser.error(f"--node-rank is {given}, but with --nnodes {most} ranks go from 0 to {most - 1}")
+        return given
     # A larger number is that of a spare, or the scheduler counts something else.
-    if "node_rank" in from_scheduler and int(from_scheduler["node_rank"].value) < most:
-        return int(_scheduler_value(from_scheduler, "node_rank", "node rank", remarks) or 0)
-    return default
+    if "node_rank" in line.from_scheduler and int(line.from_scheduler["node_rank"].value) < most:
+        return int(_scheduler_value(line, "node_rank", "node rank") or 0)
+    return line.front_end.group_rank
 
 
 def _keep_bytes(given: float, remarks: list[str]) -> int:
@@ -260,15 +256,14 @@ def _keep_bytes(given: float, remarks: list[str]) -> int:
         return 0
 
 
-def _persist(
-    given: argparse.Namespace, job: str | None, command: tuple[str, ...], remarks: list[str]
-) -> PersistSettings | None:
+def _persist(line: _Line, job: str | None) -> PersistSettings | None:
     """Return where and how often kept state is written; None without `--persist`. `job` is None if unnamed."""
+    given = line.given
     if given.persist is None:
         return None
     if given.keep_memory == 0:
-        remarks.append("--persist writes nothing, since --keep-memory is 0: it writes what is kept in that memory")
-    offer, digest = PersistOffer(given.persist_every_s, given.persist_keep), command_digest(command)
+        line.remarks.append("--persist writes nothing, since --keep-memory is 0: it writes what is kept in that memory")
+    offer, digest = PersistOffer(given.persist_every_s, given.persist_keep), command_digest(line.front_end.command)
     return PersistSettings(given.persist.absolute(), job or DEFAULT_JOB, offer, digest, named=job is not None)
 
 
@@ -292,13 +287,12 @@ def _scheduler(
         parser.error(str(error))
 
 
-def _scheduler_value(
-    from_scheduler: Mapping[str, SchedulerValue], key: str, noun: str, remarks: list[str]
-) -> str | None:
-    if key not in from_scheduler:
+def _scheduler_value(line: _Line, key: str, noun: str) -> str | None:
+    found = line.from_scheduler.get(key)
+    if found is None:
         return None
-    remarks.append(f"{noun} {from_scheduler[key].value} from {from_scheduler[key].source}")
-    return from_scheduler[key].value
+    line.remarks.append(f"{noun} {found.value} from {found.source}")
+    return found.value
 
 
 NOWHERE = Path(os.devnull)
