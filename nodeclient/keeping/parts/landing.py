@@ -6,7 +6,6 @@ moment: the landing from `room` on, and the caller of `take` after that.
 
 from __future__ import annotations
 
-from enum import Enum, auto
 from threading import Lock
 
 from msgspec import Struct
@@ -17,15 +16,6 @@ from nodeclient.keeping.parts.part_messages import Kind
 from workerlib.contract.arena import ArenaError, ArenaSizes, Commit, Place
 
 _UNWANTED = "it is not wanted any more"
-
-
-class _Empty(Enum):
-    """Why a landing has no memory."""
-
-    AWAITED = auto()
-    """The size of the part is not known yet."""
-    OVER = auto()
-    """The part was taken by the caller, or given up."""
 
 
 class Landed(Struct, frozen=True):
@@ -45,14 +35,16 @@ class Landing:
         self._arenas = arenas
         self._kind = kind
         self._lock = Lock()
-        self._memory: Landed | _Empty = _Empty.AWAITED
+        self._memory: Landed | None = None
+        self._is_over = False
+        """Whether the caller has taken the part, or has given it up."""
 
     def room(self, commit: Commit) -> Place:
         """Return the place for a part with these control words. The thread that fills the place calls this once.
 
         Raises `NoMemoryError`, `OSError`, and `FetchError` if the part was given up.
         """
-        if self._memory is not _Empty.AWAITED:
+        if self._is_over:
             raise FetchError(_UNWANTED)
         is_generation = self._kind is Kind.BIG or commit.has_small
         generation, small = (commit.length, 0) if is_generation else (0, commit.length)
@@ -73,7 +65,7 @@ class Landing:
         The lock is not held while memory is allocated: that takes seconds, and the event loop may give the part up.
         """
         with self._lock:
-            if self._memory is _Empty.AWAITED:
+            if not self._is_over:
                 self._memory = memory
                 return
         self._arenas.close([memory.owned])
@@ -81,14 +73,17 @@ class Landing:
 
     def take(self) -> Landed:
         """Return the part, which must be whole. From then on the caller owns its memory."""
-        with self._lock:
-            memory, self._memory = self._memory, _Empty.OVER
-        assert isinstance(memory, Landed)  # noqa: S101 - a part that came has memory
+        memory = self._end()
+        assert memory is not None  # noqa: S101 - a part that came has memory
         return memory
 
     def close(self) -> None:
         """Give the part up, and its memory if that was not taken."""
-        with self._lock:
-            memory, self._memory = self._memory, _Empty.OVER
-        if isinstance(memory, Landed):
+        if (memory := self._end()) is not None:
             self._arenas.close([memory.owned])
+
+    def _end(self) -> Landed | None:
+        """Own the memory no longer; return it."""
+        with self._lock:
+            memory, self._memory, self._is_over = self._memory, None, True
+        return memory
