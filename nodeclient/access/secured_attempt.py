@@ -74,7 +74,6 @@ class SecuredAttempt:
         self.context: ssl.SSLContext | None = None
         """The context to connect with; None without TLS."""
         self.sent_token: AccessToken | None = None
-        """The token that was sent, if any."""
         try:
             self._keyring = find_keyring(settings) if proven is None else keyring_of(proven)
         except KeyringError as error:

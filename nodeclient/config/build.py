@@ -66,7 +66,6 @@ class _Line(Struct, frozen=True):
     front_end: FrontEnd
     from_scheduler: Mapping[str, SchedulerValue]
     remarks: list[str]
-    """The remarks so far."""
 
 
 def join_config(

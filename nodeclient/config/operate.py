@@ -71,7 +71,6 @@ class _ReadingConfig(_OperatorConfig, frozen=True):
 
     job: str | None
     json: bool
-    """Whether to print JSON, for programs."""
 
 
 class StatusConfig(_ReadingConfig, frozen=True):

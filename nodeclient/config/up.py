@@ -49,7 +49,6 @@ class UpConfig(Struct, frozen=True):
     coordinators: tuple[Endpoint, ...]
     """The coordinators that are there; empty to start one."""
     coordinator_host: str
-    """The host on which to start one."""
     remote_python: str
     workdir: Path
     nodes: tuple[int, int]

@@ -111,14 +111,12 @@ class ConnectionState:
         """How long the workers may go on while the coordinator is out of reach. After that it may have replaced this
         node."""
         self.heard_at = now
-        """When the coordinator was last heard."""
         self.beat_at = math.inf
         """When the next heartbeat is due; infinity before the first session."""
         self.shown = Shown()
         self._refusal: Refusal | None = None
         """The last refusal; None once a coordinator has let the node in."""
         self._reported: Observed | None = None
-        """The last report of this session."""
 
     @property
     def connected(self) -> bool:

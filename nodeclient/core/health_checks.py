@@ -50,7 +50,6 @@ class HealthChecks:
         self._failed: HostFacts | None = None
         """The facts of the last built-in check that failed; None if one has passed since."""
         self.last: HealthCheck | None = None
-        """The last check that has ended."""
         self.again_at: float | None = None
         """When to check again if the node has no workers then; None if that is not needed."""
 

@@ -123,11 +123,9 @@ class HostFacts(Struct, frozen=True):
     """Whether NVIDIA's driver is there."""
     gpus: tuple[GpuFacts, ...] | None = None
     in_use: tuple[GpuUse, ...] = ()
-    """The GPUs with memory in use."""
     xids: tuple[Xid, ...] | None = None
     spaces: tuple[Space, ...] = ()
     interfaces: Mapping[str, Interface] = {}
-    """The network interfaces, by name."""
     lost_links: Mapping[str, int] = {}
     """How often each InfiniBand port has lost its link."""
     route: str = ""

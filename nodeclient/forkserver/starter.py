@@ -64,7 +64,6 @@ class WorkerStarter:
         self._failures = 0
         """How many parents have failed since a worker was last forked."""
         self.forked = 0
-        """The number of forked workers."""
         ended = WhyCold(ColdCause.PARENT, "the interpreter of --preload has ended")
         self._obstacle = ended if self._modules else None
         """Why a worker that starts without a parent is cold; None if no parent is wanted."""

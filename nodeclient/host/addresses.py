@@ -24,7 +24,6 @@ _ELSEWHERE = ("192.0.2.1", "2001:db8::1")
 _DISCARD_PORT = 9
 
 _PROCESS_TOKEN = secrets.token_hex(16)
-"""A random token of this process."""
 
 
 def fresh_node_id() -> str:

@@ -29,7 +29,6 @@ class _Peer:
 
     socket: socket.socket
     pid: int
-    """The process that has connected."""
     local_rank: int | None = None
     """None before the worker has sent its hello."""
     unsent: deque[tuple[bytes, tuple[int, ...]]] = field(default_factory=deque)

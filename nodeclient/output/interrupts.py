@@ -50,7 +50,6 @@ class InterruptFilter(Sink):
         self._buffered = 0
         """The number of all buffered bytes."""
         self._ended = False
-        """Whether the stream has ended."""
 
     @property
     def needs_flush(self) -> bool:

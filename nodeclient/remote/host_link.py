@@ -73,7 +73,6 @@ class HostLink:
         assert program.stdin and program.stdout and program.stderr  # noqa: PT018, S101 - all three are pipes
         self.host = host
         self.is_here = is_here
-        """Whether it is this host."""
         self.arrival = Arrival("")
         """Its answer; without a release before it is there."""
         self._transport = transport

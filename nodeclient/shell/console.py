@@ -41,7 +41,6 @@ class Console:
         """The wait that the live line shows; None without a live line."""
         self._redrawing: asyncio.TimerHandle | None = None
         self.waiting_for = notices.LOOKING
-        """The last reason to wait."""
         install(_Handler(terminal, self._forget_wait), level, "nodeclient", form)
         logging.getLogger("asyncio").setLevel(logging.WARNING)
 

@@ -138,7 +138,6 @@ class CoordinatorConnection:
         self._turned_away = False
         """Whether the coordinator has no place for this node until a person or another node makes one."""
         self._leader: Endpoint | None = None
-        """The leader that a standby has named; None if none has."""
         self._timed_out = False
         """Whether the last attempt got no answer in time."""
         self._wrong_since: float | None = None
@@ -329,7 +328,6 @@ class _CoordinatorSession(WebSocketClient):
         self.attempt = attempt
         self.coordinator = coordinator
         self.version = version
-        """The protocol version of this session."""
         self.ending: str | Refused | None = None
         """Why this side has closed the connection; None if it has not."""
 

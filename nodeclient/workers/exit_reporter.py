@@ -38,7 +38,6 @@ class ExitReporter:
         self._diagnoses_left = 0
         """How many more failures to diagnose."""
         self._are_stopping = False
-        """Whether the workers are being stopped."""
 
     def begin(self, diagnose: Diagnose) -> None:
         """Begin a round, in which `diagnose` is called for the first failures."""

@@ -46,7 +46,6 @@ class _Worker:
     watched: set[int] = field(default_factory=set)
     """The watched pidfds: the worker's own, and after its end those of the rest of its group."""
     reported: bool = False
-    """Whether its exit was reported."""
     parked: bool = False
     """Whether it has left its round, and waits for the next one."""
     ended_as: int | None = None

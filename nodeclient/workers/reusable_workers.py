@@ -45,7 +45,6 @@ class _Connection:
     local_rank: int | None = None
     """None before the worker has sent its local rank."""
     round: int = 0
-    """The worker's round."""
     pid: int = 0
     has_failed: bool = False
     """Whether the worker has reported that a collective failed in this round."""
@@ -132,7 +131,6 @@ class ReusableWorkers:
         self._socket: WorkerSocket | None = None
         self._round = 0
         self._commands_before: Sequence[WorkerCommand] = ()
-        """The commands of the last round."""
         self._commands: Sequence[WorkerCommand] = ()
         """The commands of the workers of this round, by local rank."""
         self._connections: set[_Connection] = set()

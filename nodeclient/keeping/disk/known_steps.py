@@ -74,7 +74,6 @@ class KnownSteps:
         self.problems: set[str] = set()
         """Texts about folders that hold no usable step."""
         self.whole: tuple[StepOnDisk, ...] = ()
-        """All whole steps."""
         self.stays: tuple[int, ...] = ()
         """The serials of the steps that the last order to make a step whole has named to stay."""
         self.found: tuple[PersistedStep, ...] = ()

@@ -62,7 +62,6 @@ class Persister:
         """The last attempt to claim the folder. While the disk hangs, no other one is made, so no other round waits."""
         self._claim = FolderClaim(step_folder.job_folder(settings.root, settings.job))
         self.steps = StepsOnDisk(settings, notify, self._complaints, changed, tasks)
-        """The steps on the disk."""
 
     @property
     def report(self) -> PersistReport | None:

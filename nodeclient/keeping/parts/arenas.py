@@ -60,7 +60,6 @@ class Held(Struct, frozen=True):
     """A part of kept state in a place of an arena."""
 
     file: int
-    """The arena's file."""
     place: Place
     commit: Commit
     kind: Kind
