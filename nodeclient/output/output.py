@@ -59,14 +59,13 @@ class Output:
         self._settings = settings
         self._label = partial(WorkerLabel, role=role, host=host)
         self._warn = warn
-        self._fds = fds
         self._loop = asyncio.get_running_loop()
         self._failure: asyncio.Future[None] = self._loop.create_future()
         stderr = TerminalWriter(fds[1], self._warn_soon)
         stdout = stderr if same_place(*fds) else TerminalWriter(fds[0], self._warn_soon)
         self._terminal_writers = {Streams.STDOUT: stdout, Streams.STDERR: stderr}
         self._pump = Pump([stderr] if stdout is stderr else [stdout, stderr], self._failed)
-        self.terminal = Terminal(fds[1], self._pump, stderr)
+        self.terminal = Terminal(self._pump, stderr)
         """Writes the lines of this node itself."""
         self._files = FileThread(self._failed)
         self._private = PrivateFolder()
@@ -93,11 +92,9 @@ class Output:
         log_dir = self._settings.log_dir
         folder = None if log_dir is None else place.folder(log_dir.absolute())
         labels = [self._label(rank, local_rank) for local_rank, rank in enumerate(ranks)]
-        fds = dict(zip(self._terminal_writers, self._fds, strict=True))
         round_streams = RoundStreams(
             self._settings,
             self._terminal_writers,
-            fds,
             labels,
             RoundFiles(self._settings, folder, self._files, LogFileErrors(self._warn_soon)),
             several_hosts=several_hosts,
@@ -216,8 +213,7 @@ UNREAD_BYTES_MAX = 1024 * 1024
 class Terminal:
     """Writes log lines, and draws the live line, between the lines of workers."""
 
-    def __init__(self, fd: int, pump: Pump, terminal_writer: TerminalWriter) -> None:
-        self._fd = fd
+    def __init__(self, pump: Pump, terminal_writer: TerminalWriter) -> None:
         self._pump = pump
         self._terminal_writer = terminal_writer
 
@@ -236,7 +232,8 @@ class Terminal:
         if self._terminal_writer.size < UNREAD_BYTES_MAX and not self._pump.post(
             lambda: self._terminal_writer.write_pieces(self, b"", data)
         ):
-            last = LineWriter(self._fd, lambda _: b"")  # the output was closed, and these are the last lines
+            # The output was closed, and these are the last lines.
+            last = LineWriter(self._terminal_writer.fd, lambda _: b"")
             last.put(data)
             last.close()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from threading import Event
 
@@ -64,16 +64,13 @@ class RoundStreams:
         self,
         settings: OutputSettings,
         terminal_writers: Mapping[Streams, TerminalWriter],
-        fds: Mapping[Streams, int],
         labels: Sequence[WorkerLabel],
         files: RoundFiles,
         *,
         several_hosts: bool,
     ) -> None:
-        """Set up the streams; `fds` are the descriptors of the terminal writers."""
         self._settings = settings
         self._terminal_writers = terminal_writers
-        self._fds = fds
         self._labels = labels
         self._files = files
         self._several_hosts = several_hosts
@@ -133,24 +130,23 @@ class RoundStreams:
             null = os.open(os.devnull, os.O_WRONLY)
             children.callback(os.close, null)
             return null
-        is_raw = terminal_writer is not None and not self._is_prefixed
-        if is_raw and not sinks and may_inherit(self._fds[kind]):
-            return self._fds[kind]
+        raw = None if self._is_prefixed else terminal_writer
+        if raw is not None and not sinks and may_inherit(raw.fd):
+            return raw.fd
         if terminal_writer is not None:
             screen: Sink = (
-                Raw(terminal_writer) if is_raw else Prefixed(terminal_writer, self._prefix(label, terminal_writer))
+                Raw(raw) if raw is not None else Prefixed(terminal_writer, self._prefix(label, terminal_writer))
             )
             if kind is Streams.STDERR:
                 screen = self.interrupt_filters[label.local_rank] = InterruptFilter(screen, self.interrupts)
             sinks.append(screen)
-        model = self._fds[kind] if is_raw and terminal_writer is not None and terminal_writer.is_terminal else None
-        reading, writing, is_terminal = _channel(model)
+        reading, writing, model = _channel(raw)
         failure.callback(os.close, reading)
         children.callback(os.close, writing)
         stream = WorkerStream(reading, sinks, terminal_writer)
         self.streams_of[label.local_rank].append(stream)
-        if is_terminal:
-            self.pseudo_terminals.append((stream, self._fds[kind]))
+        if model is not None:
+            self.pseudo_terminals.append((stream, model))
         return writing
 
     def _prefix(self, label: WorkerLabel, terminal_writer: TerminalWriter | None) -> bytes:
@@ -159,11 +155,9 @@ class RoundStreams:
         return make_prefix(label, template, several_hosts=several_hosts, coloured=coloured)
 
 
-def _channel(model: int | None) -> tuple[int, int, bool]:
-    """Return the ends of a pseudo-terminal like `model`, or those of a pipe; and whether it is a pseudo-terminal."""
-    if model is not None:
-        try:
-            return *pseudo_terminal(model), True
-        except OSError:
-            pass
-    return *pipe(), False
+def _channel(raw: TerminalWriter | None) -> tuple[int, int, int | None]:
+    """Return the ends of a pseudo-terminal like that of a writer, and the model; or else those of a pipe, and None."""
+    if raw is not None and raw.is_terminal:
+        with suppress(OSError):
+            return *pseudo_terminal(raw.fd), raw.fd
+    return *pipe(), None

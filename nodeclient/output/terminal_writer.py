@@ -134,6 +134,7 @@ class TerminalWriter(ByteQueue):
     def __init__(self, fd: int, warn: Callable[[str], None]) -> None:
         """Begin at the start of a line. Raises `OSError` if `fd` is not open."""
         super().__init__(fd, warn)
+        self.fd = fd
         self.is_terminal = os.isatty(fd)
         self._at_start = True
         """Whether the next byte begins a line."""
