@@ -70,8 +70,7 @@ class RoundSetup:
         self._lingering, port = Lingering(), start.assignment.master_port
         stacks = self._stacks.listen(private, start.run, start.round, self.ranks, port)
         slots = [{**slot, **stacks, **sockets} for slot in self.slots.begin(start.run, start.round)]
-        files, screens = [stream.error_file for stream in streams], [stream.terminal_variables for stream in streams]
-        commands = self._launcher.commands(start, files, slots, screens)
+        commands = self._launcher.commands(start, streams, slots)
         return [replace(command, slots=self.slots.file) for command in commands]
 
     def assignment_in(self, number: int) -> Assignment | None:

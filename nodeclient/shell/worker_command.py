@@ -19,6 +19,7 @@ from nodeclient.host.addresses import interface_towards
 from nodeclient.host.cpus import allowed_cpus, core_of, cpu_quota, format_cpus
 from nodeclient.host.devices import Host
 from nodeclient.host.numa import BindingError, bindings
+from nodeclient.output.output import WorkerStreams
 from nodeclient.workers.spawn import WorkerCommand
 from workerlib.contract import env
 from workerlib.contract.env import DEFAULTS, KEEP, PROGRESS, ROUNDS, STACKS, WorkerEnvironment
@@ -88,15 +89,11 @@ class CommandBuilder:
         return WorkerCommand((python, str(PAIR_TEST), *words), {**gloo, **common.environ})
 
     def commands(
-        self,
-        start: Start,
-        error_files: Sequence[Path],
-        slots: Sequence[Mapping[str, str]],
-        screens: Sequence[Mapping[str, str]],
+        self, start: Start, streams: Sequence[WorkerStreams], slots: Sequence[Mapping[str, str]]
     ) -> list[WorkerCommand]:
-        """Return the command of each worker. All lists are in the order of the local ranks.
+        """Return the command of each worker. `streams` and `slots` are in the order of the local ranks.
 
-        `slots` has the variables of each worker's slot and of its sockets, and `screens` those of its terminal.
+        `slots` has the variables of each worker's slot and of its sockets.
 
         Where the round spans hosts, gloo listens on the interface that leads to the master, unless the user has named
         another one. By default it would listen on the interface to which the host's name resolves.
@@ -104,10 +101,9 @@ class CommandBuilder:
         interface = interface_towards(start.assignment.master_address)
         gloo = {"GLOO_SOCKET_IFNAME": interface} if interface and interface != "lo" else {}
         base = {**DEFAULTS, **LAUNCHER_DEFAULTS, **gloo, **_interface(self._config.interface)}
-        own = zip(error_files, slots, screens, strict=True)
         return [
-            self._command(start, rank, {**base, **screen, **self._inherited, **slot}, file)
-            for rank, (file, slot, screen) in enumerate(own)
+            self._command(start, rank, {**base, **own.terminal_variables, **self._inherited, **slot}, own.error_file)
+            for rank, (own, slot) in enumerate(zip(streams, slots, strict=True))
         ]
 
     def _command(self, start: Start, local_rank: int, base: Mapping[str, str], error_file: Path) -> WorkerCommand:

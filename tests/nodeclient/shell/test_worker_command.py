@@ -14,6 +14,7 @@ from coordinatord.protocol.messages import Assignment, JobSpec
 from nodeclient.config.join_config import JoinConfig
 from nodeclient.core.effects import Start
 from nodeclient.host.devices import Host
+from nodeclient.output.output import WorkerStreams
 from nodeclient.shell.worker_command import CommandBuilder, LaunchError
 from nodeclient.workers.spawn import WorkerCommand
 from tests.support.machines import Machine, write
@@ -63,15 +64,14 @@ def commands(
 ) -> list[WorkerCommand]:
     """Return the commands of a node that is configured so."""
     config = replace(CONFIG, **settings)
-    files = [Path(f"/logs/{rank}/error.json") for rank in range(config.workers)]
-    nothing: list[dict[str, str]] = [{}] * config.workers
-    return CommandBuilder(config, inherited or {}, host).commands(begin or start(), files, nothing, nothing)
+    streams = [WorkerStreams(1, 2, Path(f"/logs/{rank}/error.json"), {}) for rank in range(config.workers)]
+    return CommandBuilder(config, inherited or {}, host).commands(begin or start(), streams, [{}] * config.workers)
 
 
 def test_what_a_worker_gets_about_its_screen_gives_way_to_the_user_s_own_settings() -> None:
-    files, screen = [Path("/logs/0/error.json")], {"COLUMNS": "70", "LINES": "24"}
+    screen = {"COLUMNS": "70", "LINES": "24"}
     launcher = CommandBuilder(replace(CONFIG, workers=1), {"COLUMNS": "132"}, NOWHERE)
-    [command] = launcher.commands(start(), files, [{}], [screen])
+    [command] = launcher.commands(start(), [WorkerStreams(1, 2, Path("error.json"), screen)], [{}])
     assert (command.environ["COLUMNS"], command.environ["LINES"]) == ("132", "24")
 
 
@@ -247,6 +247,6 @@ def test_what_the_locale_of_this_host_has_no_letters_for_is_escaped(monkeypatch:
     monkeypatch.setattr("sys.getfilesystemencoding", lambda: "latin-1")
     reason = "loss is \u221e, größer, raw \udcff"
     began = replace(start(), reason=reason)
-    [worker, _] = CommandBuilder(CONFIG, {}, NOWHERE).commands(began, [Path("e0"), Path("e1")], [{}, {}], [{}, {}])
+    [worker, _] = commands(begin=began)
     assert worker.environ["COORDINATORD_REASON"] == "loss is \\u221e, größer, raw \\udcff"
     assert worker.environ["COORDINATORD_JOB"] == "mnist"
