@@ -167,7 +167,7 @@ async def serve(
     driver = Driver(machine, store, tasks, counters, crashes, sharing.may_act)
     limits = limits or ConnectionLimits.of_this_process()
     sessions = NodeSessions(driver, counters, limits)
-    HangLooks(driver, sessions.reads.stacks, tasks)
+    HangLooks(driver, sessions.reads, tasks)
     admin_api, change_signal = AdminApi(driver), ChangeSignal()
     driver.durable_records.watchers.append(change_signal.on_records)
     rounds_reader, sampler = RoundsReader(driver, store), SeriesSampler(driver)
@@ -185,8 +185,8 @@ async def serve(
     reads = (
         JobsApi(driver, change_signal, rounds_reader, sharing.status, insecure=security is None),
         EventsApi(driver, store, change_signal),
-        LogsApi(driver, store, sessions.reads.logs, change_signal),
-        StacksApi(driver, sessions.reads.stacks),
+        LogsApi(driver, store, sessions.reads, change_signal),
+        StacksApi(driver, sessions.reads),
     )
     app.add_routes(openapi.routes())
     for part in (*reads, admin_api, stream, metrics, page_access):
@@ -197,7 +197,7 @@ async def serve(
         await connections.accept(listeners, runner, tls)
         driver.start()
         tasks.spawn(sampler.watch(), name="sampler")
-        tasks.spawn(ArrivalReads(driver, sessions.reads.arrivals, tasks).watch(), name="arrivals")
+        tasks.spawn(ArrivalReads(driver, sessions.reads, tasks).watch(), name="arrivals")
         if revocations is not None:
             tasks.spawn(revocations.watch(), name="tokens")
         tasks.spawn(measure_lag(counters), name="lag")

@@ -22,6 +22,9 @@ from coordinatord.server.reads.change_signal import ChangeSignal
 from coordinatord.server.sessions.node_reads import NoAnswerError, NodeReads
 from coordinatord.store.database_store import Store
 
+ANSWER_WITHIN_S = 10.0
+"""How long to wait for one chunk: it takes milliseconds, unless the node's disk hangs."""
+
 FOLLOW_EVERY_S = 1.0
 """The polling interval of followed logs, as in `tail -f`."""
 
@@ -75,7 +78,7 @@ class LogReading:
         self,
         driver: Driver,
         store: Store,
-        reads: NodeReads[ReadLog, LogChunk],
+        reads: NodeReads,
         change_signal: ChangeSignal,
         run: Run,
         query: LogQuery,
@@ -245,7 +248,7 @@ class LogReading:
             last_lines=query.last_lines,
             follow=query.follow and not self._earlier_run,
         )
-        return await self._reads.read(log.session, wanted)
+        return await self._reads.read(log.session, wanted, LogChunk, ANSWER_WITHIN_S)
 
 
 def _notes_of_unread(found: LogSources) -> Iterator[LogPart]:

@@ -14,7 +14,6 @@ from msgspec.structs import asdict
 
 from coordinatord.core.shown.log_sources import LogSources, NoLogError
 from coordinatord.protocol.http.log_answers import LOG_TEXT_MAX, LogPart, LogsAnswer, LogStatus
-from coordinatord.protocol.log_messages import LogChunk, ReadLog
 from coordinatord.server.driver import Driver
 from coordinatord.server.http.log_query import PARAMETERS, LogQuery, read_query
 from coordinatord.server.http.log_reading import LogReading
@@ -42,9 +41,7 @@ QUIET_S = 15.0
 class LogsApi:
     """The handler of requests for logs."""
 
-    def __init__(
-        self, driver: Driver, store: Store, reads: NodeReads[ReadLog, LogChunk], change_signal: ChangeSignal
-    ) -> None:
+    def __init__(self, driver: Driver, store: Store, reads: NodeReads, change_signal: ChangeSignal) -> None:
         self._driver = driver
         self._store = store
         self._reads = reads

@@ -12,7 +12,6 @@ from coordinatord.core.watching.look_comparison import APART_S, judge_again, may
 from coordinatord.core.watching.stack_sources import NoStacksError, stack_sources
 from coordinatord.hints.hang_verdict import find_hang
 from coordinatord.protocol.http.stack_answers import HangStatus, StacksAnswer
-from coordinatord.protocol.stack_messages import AskStacks, Stacks
 from coordinatord.server.driver import Driver
 from coordinatord.server.http.log_query import read_ranks
 from coordinatord.server.http.responses import ReaderLimit, UnknownJobError, check_query, error_response, respond
@@ -33,7 +32,7 @@ SLOW_WORK = "no verdict: one look shows a hang, but a second look shows that a w
 class StacksApi:
     """The handler of requests for stacks."""
 
-    def __init__(self, driver: Driver, reads: NodeReads[AskStacks, Stacks]) -> None:
+    def __init__(self, driver: Driver, reads: NodeReads) -> None:
         self._driver = driver
         self._reads = reads
         self._readers = ReaderLimit()

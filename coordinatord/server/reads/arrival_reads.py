@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from coordinatord.core.rounds.events import Compared, NodeArrivals
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.watching.arrivals import ArrivalSource, arrival_sources, ask_at, can_be_compared
-from coordinatord.protocol.arrival_messages import Arrivals, AskArrivals
+from coordinatord.protocol.arrival_messages import Arrivals
 from coordinatord.runtime.tasks import Tasks
 from coordinatord.server.driver import Driver, iterate_jobs
 from coordinatord.server.sessions.node_reads import NoAnswerError, NodeReads
@@ -42,7 +42,7 @@ class _LastAsked:
 class ArrivalReads:
     """Reads the arrivals of all live runs."""
 
-    def __init__(self, driver: Driver, reads: NodeReads[AskArrivals, Arrivals], tasks: Tasks) -> None:
+    def __init__(self, driver: Driver, reads: NodeReads, tasks: Tasks) -> None:
         self._driver = driver
         self._reads = reads
         self._tasks = tasks
@@ -81,7 +81,7 @@ class ArrivalReads:
         """Ask one node; return None if it does not answer. Arrivals of other nodes' workers are dropped."""
         asked_at = self._driver.now
         try:
-            answer = await self._reads.read(source.session, source.wanted, ANSWER_WITHIN_S)
+            answer = await self._reads.read(source.session, source.wanted, Arrivals, ANSWER_WITHIN_S)
         except NoAnswerError:
             return None
         answered_at = self._driver.now

@@ -11,7 +11,7 @@ from coordinatord.core.rounds.effects import Look, StackSource
 from coordinatord.core.rounds.events import Looked
 from coordinatord.core.watching.stack_sources import seen_workers
 from coordinatord.hints.seen_worker import SeenWorker
-from coordinatord.protocol.stack_messages import AskStacks, Stacks, WorkerStacks
+from coordinatord.protocol.stack_messages import Stacks, WorkerStacks
 from coordinatord.runtime.tasks import Tasks
 from coordinatord.server.driver import Driver
 from coordinatord.server.sessions.node_reads import NoAnswerError, NodeReads
@@ -30,7 +30,7 @@ class SourceStacks(Struct, frozen=True):
 
 
 async def ask_all(
-    reads: NodeReads[AskStacks, Stacks], sources: Sequence[StackSource], within_s: float | None = None
+    reads: NodeReads, sources: Sequence[StackSource], within_s: float | None = None
 ) -> list[SourceStacks]:
     """Read all sources at once; wait at most `within_s` seconds, by default `ANSWER_WITHIN_S`."""
     within_s = ANSWER_WITHIN_S if within_s is None else within_s
@@ -42,11 +42,11 @@ def seen_workers_of(answers: Sequence[SourceStacks]) -> list[SeenWorker]:
     return seen_workers((answer.source, answer.workers) for answer in answers)
 
 
-async def _ask(reads: NodeReads[AskStacks, Stacks], source: StackSource, within_s: float) -> SourceStacks:
+async def _ask(reads: NodeReads, source: StackSource, within_s: float) -> SourceStacks:
     if source.session is None:
         return SourceStacks(source, problem=source.problem)
     try:
-        answer = await reads.read(source.session, source.wanted, within_s)
+        answer = await reads.read(source.session, source.wanted, Stacks, within_s)
     except NoAnswerError as error:
         return SourceStacks(source, problem=str(error))
     return SourceStacks(source, answer.workers, answer.problem)
@@ -55,7 +55,7 @@ async def _ask(reads: NodeReads[AskStacks, Stacks], source: StackSource, within_
 class HangLooks:
     """Carries out the machine's effects of class `Look`."""
 
-    def __init__(self, driver: Driver, reads: NodeReads[AskStacks, Stacks], tasks: Tasks) -> None:
+    def __init__(self, driver: Driver, reads: NodeReads, tasks: Tasks) -> None:
         self._driver = driver
         self._reads = reads
         self._tasks = tasks

@@ -1,4 +1,4 @@
-"""Requests data from nodes through their sessions, such as logs: one request at a time for each session.
+"""Requests data from nodes through their sessions, such as logs: one request of each kind at a time for each session.
 
 A slow reader costs a node nothing, because the reader requests the next piece after it has got the last one.
 """
@@ -6,10 +6,11 @@ A slow reader costs a node nothing, because the reader requests the next piece a
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -18,12 +19,9 @@ from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.log_messages import LogChunk, ReadLog
 from coordinatord.protocol.stack_messages import AskStacks, Stacks
 
-ANSWER_WITHIN_S = 10.0
-"""How long to wait for one answer: it takes milliseconds, unless the node's disk hangs. Nodes look for a lost
-coordinator after five seconds."""
+Wanted = ReadLog | AskStacks | AskArrivals
 
-Wanted = TypeVar("Wanted", ReadLog, AskStacks, AskArrivals)
-Answer = TypeVar("Answer", LogChunk, Stacks, Arrivals)
+Answer = TypeVar("Answer", bound=LogChunk | Stacks | Arrivals)
 
 
 class NoAnswerError(OperationalError):
@@ -31,26 +29,22 @@ class NoAnswerError(OperationalError):
 
 
 @dataclass(slots=True)
-class _ReadableSession(Generic[Wanted, Answer]):
-    """A session that accepts requests of one kind."""
+class _ReadableSession:
+    """A session that accepts requests."""
 
     send: Callable[[Wanted], None]
     """Sends a request, without waiting."""
-    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held by the reader that awaits an answer."""
-    request: int = 0
-    """The number of the unanswered request; 0 for none."""
-    answer: asyncio.Future[Answer] | None = None
-    """The answer to it; None without a request."""
+    turns: dict[type, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
+    """Each held by the reader that awaits an answer, by the class of the answer."""
+    awaited: dict[tuple[type, int], asyncio.Future[Any]] = field(default_factory=dict)
+    """The answers to the requests in progress, by class and number."""
 
 
-class NodeReads(Generic[Wanted, Answer]):
-    """Sends requests of one kind, and returns their answers."""
+class NodeReads:
+    """Sends requests to nodes, and returns their answers."""
 
-    def __init__(self, likely_cause: str) -> None:
-        """Begin without sessions; `likely_cause` is a question at the end of the error about an unanswered request."""
-        self._likely_cause = likely_cause
-        self._sessions: dict[int, _ReadableSession[Wanted, Answer]] = {}
+    def __init__(self) -> None:
+        self._sessions: dict[int, _ReadableSession] = {}
         self._numbers = count(1)
 
     def open(self, session: int, send: Callable[[Wanted], None]) -> None:
@@ -60,58 +54,37 @@ class NodeReads(Generic[Wanted, Answer]):
     def close(self, session: int) -> None:
         """Remove a session that has ended. A reader that awaits its answer gets `NoAnswerError`."""
         ended = self._sessions.pop(session, None)
-        if ended is not None and ended.answer is not None and not ended.answer.done():
-            ended.answer.set_exception(NoAnswerError("its node is not connected any more"))
+        for awaited in () if ended is None else ended.awaited.values():
+            if not awaited.done():
+                awaited.set_exception(NoAnswerError("its node is not connected any more"))
 
-    def deliver(self, session: int, answer: Answer) -> None:
+    def deliver(self, session: int, answer: LogChunk | Stacks | Arrivals) -> None:
         """Pass a node's answer to the reader that awaits it; drop it if none does."""
-        asked = self._sessions.get(session)
-        if asked is not None and asked.request == answer.request and asked.answer and not asked.answer.done():
-            asked.answer.set_result(answer)
+        awaited = self._sessions[session].awaited.get((type(answer), answer.request))
+        if awaited is not None and not awaited.done():
+            awaited.set_result(answer)
 
-    async def read(self, session: int, wanted: Wanted, within_s: float | None = None) -> Answer:
-        """Send a request to a session, and return the answer; wait at most `within_s` seconds.
+    async def read(self, session: int, wanted: Wanted, kind: type[Answer], within_s: float) -> Answer:
+        """Send a request to a session, and return the answer, of class `kind`; wait at most `within_s` seconds.
 
         Raises `NoAnswerError`.
         """
-        within_s = ANSWER_WITHIN_S if within_s is None else within_s
-        asked = self._sessions.get(session)
-        if asked is None:
-            raise NoAnswerError("its node is not connected any more")
         try:
-            async with asyncio.timeout(within_s), asked.turn:
-                asked.request = next(self._numbers)
-                asked.answer = asyncio.get_running_loop().create_future()
+            async with asyncio.timeout(within_s), self._session(session).turns[kind]:
+                number, asked = next(self._numbers), self._session(session)
+                awaited: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+                asked.awaited[kind, number] = awaited
                 try:
-                    if session not in self._sessions:
-                        raise NoAnswerError("its node is not connected any more")
-                    asked.send(replace(wanted, request=asked.request))
-                    return await asked.answer
+                    asked.send(replace(wanted, request=number))
+                    return await awaited
                 finally:
-                    asked.request, asked.answer = 0, None
+                    del asked.awaited[kind, number]
         except TimeoutError as error:
-            raise NoAnswerError(f"the node has not answered within {within_s:g} s: {self._likely_cause}") from error
+            likely = "does its disk hang?" if kind is LogChunk else "is its host overloaded?"
+            raise NoAnswerError(f"the node has not answered within {within_s:g} s: {likely}") from error
 
-
-class SessionReads:
-    """The requests of all kinds."""
-
-    def __init__(self) -> None:
-        self.logs = NodeReads[ReadLog, LogChunk]("does its disk hang?")
-        self.stacks = NodeReads[AskStacks, Stacks]("is its host overloaded?")
-        self.arrivals = NodeReads[AskArrivals, Arrivals]("is its host overloaded?")
-
-    def open(self, session: int, send: Callable[[ReadLog | AskStacks | AskArrivals], None]) -> None:
-        """Accept requests to a session; `send` sends one and must not wait."""
-        for reads in (self.logs, self.stacks, self.arrivals):
-            reads.open(session, send)
-
-    def close(self, session: int) -> None:
-        """End the requests to a session that has ended."""
-        for reads in (self.logs, self.stacks, self.arrivals):
-            reads.close(session)
-
-    def deliver(self, session: int, answer: LogChunk | Stacks | Arrivals) -> None:
-        """Pass a node's answer to the reader that awaits it."""
-        by_class: dict[type, NodeReads[Any, Any]] = {LogChunk: self.logs, Stacks: self.stacks, Arrivals: self.arrivals}
-        by_class[type(answer)].deliver(session, answer)
+    def _session(self, number: int) -> _ReadableSession:
+        """Return a session. Raises `NoAnswerError` if it has ended."""
+        if number not in self._sessions:
+            raise NoAnswerError("its node is not connected any more")
+        return self._sessions[number]

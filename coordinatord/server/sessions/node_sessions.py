@@ -39,7 +39,7 @@ from coordinatord.security.gatekeeper import ANYBODY, Caller, DeniedError, clien
 from coordinatord.server.counters import Counters
 from coordinatord.server.driver import Driver
 from coordinatord.server.sessions.connection_limits import ConnectionLimits, PendingConnections
-from coordinatord.server.sessions.node_reads import SessionReads
+from coordinatord.server.sessions.node_reads import NodeReads
 from coordinatord.server.sessions.refusal_log import RefusalLog
 
 log = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ class NodeSessions:
         self._counters = counters
         self._joined: dict[int, NodeSession] = {}
         """The sessions that have joined, by number."""
-        self.reads = SessionReads()
+        self.reads = NodeReads()
         self._most = limits.nodes
         self._join_throttle = JoinThrottle()
         self._joining = PendingConnections[NodeSession](

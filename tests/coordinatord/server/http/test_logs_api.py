@@ -14,7 +14,6 @@ from coordinatord.protocol.log_messages import LOG_BYTES_MAX, LogChunk, LogPlace
 from coordinatord.protocol.messages import Desired, Goal, Phase
 from coordinatord.server.app import Server
 from coordinatord.server.http import log_reading, logs_api
-from coordinatord.server.sessions import node_reads
 from tests.coordinatord.server.conftest import Start
 from tests.coordinatord.server.http.test_events_api import following
 from tests.support.programs import TIMEOUT_S
@@ -106,13 +105,13 @@ async def test_a_problem_of_the_node_is_said_with_the_place_of_the_file(start: S
 async def test_a_node_that_does_not_answer_is_waited_for_within_bounds(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node_reads, "ANSWER_WITHIN_S", 0.05)
+    monkeypatch.setattr(log_reading, "ANSWER_WITHIN_S", 0.05)
     async with start() as server, in_round(server) as (a, _):
         answer = logs(server, "rank=0&stream=stderr")
         late = await a.receive(ReadLog)
         [log] = (await answer)[2]["logs"]
         assert log["note"].startswith("the node has not answered within 0.05 s: does its disk hang?: look on host host")
-        monkeypatch.setattr(node_reads, "ANSWER_WITHIN_S", TIMEOUT_S)
+        monkeypatch.setattr(log_reading, "ANSWER_WITHIN_S", TIMEOUT_S)
         await a.send(LogChunk(late.request, b"late", LogPlace(5, 4), more=False, gap=False, problem=""))
         answer = logs(server, "rank=0&stream=stderr")
         await send(a, b"next")
@@ -122,7 +121,7 @@ async def test_a_node_that_does_not_answer_is_waited_for_within_bounds(
 async def test_who_follows_nodes_that_do_not_answer_gets_signs_of_life(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node_reads, "ANSWER_WITHIN_S", 0.01)
+    monkeypatch.setattr(log_reading, "ANSWER_WITHIN_S", 0.01)
     monkeypatch.setattr(logs_api, "QUIET_S", 0.0)
     monkeypatch.setattr(log_reading, "FOLLOW_EVERY_S", 3_600.0)
     async with (
