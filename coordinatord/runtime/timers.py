@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 
@@ -54,31 +54,23 @@ class Timeouts(Generic[Waiting]):
     def __len__(self) -> int:
         return len(self._until)
 
-    def __iter__(self) -> Iterator[Waiting]:
-        return iter(self._until)
-
     def add(self, waiting: Waiting) -> None:
         """Start the timeout of something."""
         self._until[waiting] = self._loop.time() + self._seconds
         if self._timer is None:
             self._arm()
 
-    def discard(self, waiting: Waiting) -> bool:
-        """Cancel the timeout of something; return whether it had one."""
-        return self._until.pop(waiting, None) is not None
-
-    def expire_oldest(self) -> None:
-        """Expire the oldest timeout now, if there is one."""
-        for waiting in self._until:
-            del self._until[waiting]
-            self._on_timeout(waiting)
-            return
+    def discard(self, waiting: Waiting) -> None:
+        """Cancel the timeout of something, if it has one."""
+        self._until.pop(waiting, None)
 
     def expire_older(self, seconds: float) -> None:
-        """Expire the timeouts now that began more than `seconds` ago."""
+        """Expire the timeouts now that began at least `seconds` ago."""
         latest = self._loop.time() + self._seconds - seconds
-        while self._until and next(iter(self._until.values())) < latest:
-            self.expire_oldest()
+        while self._until and next(iter(self._until.values())) <= latest:
+            waiting = next(iter(self._until))
+            del self._until[waiting]
+            self._on_timeout(waiting)
 
     def close(self) -> None:
         """Cancel all timeouts, and the timer."""
@@ -90,7 +82,5 @@ class Timeouts(Generic[Waiting]):
         self._timer = self._loop.call_at(next(iter(self._until.values())), self._fire) if self._until else None
 
     def _fire(self) -> None:
-        now = self._loop.time()
-        while self._until and next(iter(self._until.values())) <= now:
-            self.expire_oldest()
+        self.expire_older(self._seconds)
         self._arm()

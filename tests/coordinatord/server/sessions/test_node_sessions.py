@@ -190,7 +190,7 @@ async def test_a_peer_that_sends_its_end_and_reads_nothing_is_given_up(
         session, transport = await fill_buffers(server, slow)
         transport.write_eof()
         await until(lambda: session._closing)
-        assert list(server.sessions._close_timeouts) == [session], "it has a limited time"
+        assert len(server.sessions._close_timeouts) == 1, "it has a limited time"
         await until(lambda: not server.sessions._joined)
 
 
