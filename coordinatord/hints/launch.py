@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from coordinatord.hints.rule import HintRule
 from coordinatord.protocol.messages import Cause
+
+_user_code = partial(HintRule, Cause.USER_CODE)
+_device = partial(HintRule, Cause.DEVICE)
 
 _NO_MODULE = r"No module named '?(?P<module>[\w.]+)(?![\w.;])"
 """A name before a semicolon is a package, which exists but cannot be run."""
@@ -14,22 +19,19 @@ _ENVIRONMENT_LOST = (
 )
 
 LAUNCHING = (
-    HintRule(
+    _user_code(
         "script without --local-rank",
-        Cause.USER_CODE,
         "the script does not take --local-rank, it reads LOCAL_RANK from the environment: start it with `nodeclient "
         "run`, or pass --use-env to `nodeclient launch`",
         r"(?:unrecognized arguments|No such option|no such option):.*--local[-_]rank",
     ),
-    HintRule(
+    _user_code(
         "script with --local-rank",
-        Cause.USER_CODE,
         "the script wants its local rank as an argument: start it with `nodeclient launch` instead of `nodeclient run`",
         r"(?:arguments are required|Missing option).*--local[-_]rank",
     ),
-    HintRule(
+    _user_code(
         "environment lost",
-        Cause.USER_CODE,
         _ENVIRONMENT_LOST,
         (
             r"(?s)(?:<frozen os>|/os\.py).*"
@@ -37,123 +39,106 @@ LAUNCHING = (
         ),
         anywhere=True,
     ),
-    HintRule(
+    _user_code(
         "environment lost before init_process_group",
-        Cause.USER_CODE,
         _ENVIRONMENT_LOST,
         r"environment variable (?P<variable>RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT) expected, but not set",
     ),
-    HintRule(
+    _user_code(
         "no init_process_group",
-        Cause.USER_CODE,
         "the script uses torch.distributed before it has called torch.distributed.init_process_group(), which each "
         "worker must call first; workerlib.init() does it",
         r"Default process group has not been initialized",
     ),
-    HintRule(
+    _user_code(
         "init_process_group twice",
-        Cause.USER_CODE,
         "init_process_group() is called a second time. workerlib.init() calls it too, so a script with that line "
         "leaves its own out; a library asks torch.distributed.is_initialized() before",
         r"trying to initialize the default process group twice",
     ),
-    HintRule(
+    _user_code(
         "objects to keep without names",
-        Cause.USER_CODE,
         "pass each object to keep() by a name of your choice: ctx.keep(model=model, optim=optimizer)",
         r"Context\.keep\(\) takes 1 positional argument",
     ),
-    HintRule(
+    _user_code(
         "script not there, on one node",
-        Cause.USER_CODE,
         "{path} is not there on {host}; the other nodes had not failed by then: if they have it, copy it, or mount the "
         "shared file system; a relative path begins where nodeclient was started",
         r"can't open file '(?P<path>[^']+)': \[Errno 2\]",
         alone=True,
     ),
-    HintRule(
+    _user_code(
         "script not there",
-        Cause.USER_CODE,
         "{path} is not there on {host}; a relative path begins where nodeclient was started",
         r"can't open file '(?P<path>[^']+)': \[Errno 2\]",
     ),
-    HintRule(
+    _user_code(
         "workerlib missing",
-        Cause.USER_CODE,
         "workerlib is a part of coordinatord, which is not installed for the Python that runs the script on {host}: "
         "install it there as well, as on the other hosts",
         r"ModuleNotFoundError: No module named 'workerlib'",
     ),
-    HintRule(
+    _user_code(
         "another workerlib",
-        Cause.USER_CODE,
         "the Python that runs the script on {host} finds a workerlib that is not coordinatord's: another project has a "
         "package of that name (uninstall it and coordinatord, then install coordinatord again), or a workerlib.py is "
         "beside the script or on PYTHONPATH",
         r"module 'workerlib' has no attribute '(?:init|elastic|record|rounds|section|step)'"
         r"|cannot import name '\w+' from 'workerlib'",
     ),
-    HintRule(
+    _user_code(
         "module missing, on one node",
-        Cause.USER_CODE,
         "the other nodes had not failed by then; if they have {module}, the environment of {host} differs from theirs "
         "(compare `which python` and `pip list`): install it there",
         _NO_MODULE,
         alone=True,
     ),
-    HintRule(
+    _user_code(
         "module missing",
-        Cause.USER_CODE,
         "{module} is not installed for the Python that runs the script on {host}, or not where it looks for modules: "
         "is this the right environment (`which python`)?",
         rf"(?:ModuleNotFoundError: |^){_NO_MODULE}",
     ),
-    HintRule(
+    _user_code(
         "library missing",
-        Cause.USER_CODE,
         "{host} lacks the library {library}, or finds another version of it: compare its drivers, image and "
         "LD_LIBRARY_PATH with those of a node that works",
         r"(?P<library>[\w.+-]+\.so[\d.]*): (?:cannot open shared object file|undefined symbol)",
     ),
-    HintRule(
+    _user_code(
         "file missing, on one node",
-        Cause.USER_CODE,
         "the other nodes had not failed by then; if they have {path}, is it on a file system that {host} has not "
         "mounted, or in a local copy that it lacks?",
         r"FileNotFoundError: .*No such file or directory: '(?P<path>[^']+)'",
         alone=True,
     ),
-    HintRule(
+    _user_code(
         "command not found",
-        Cause.USER_CODE,
         "a command was not found on {host}: is it installed there, and on the PATH that nodeclient was started with?",
         exit_codes=frozenset({127}),
     ),
-    HintRule(
+    _user_code(
         "command not executable",
-        Cause.USER_CODE,
         "the command is not executable on {host} (chmod +x), or its file system is mounted noexec",
         exit_codes=frozenset({126}),
     ),
 )
 
 GPUS = (
-    HintRule(
+    _user_code(
         "nccl without CUDA",
-        Cause.USER_CODE,
         "this worker has no CUDA: without GPUs use the backend gloo (workerlib.init() chooses by itself); with GPUs, "
         "install a torch that was built for CUDA on {host}, and let the container see them (docker --gpus all)",
         r"doesn't have NCCL built in|ProcessGroupNCCL is only supported with GPUs",
     ),
-    HintRule(
+    _user_code(
         "torch without CUDA",
-        Cause.USER_CODE,
         "the torch on {host} was built without CUDA: install the build for CUDA, or do not use GPUs there",
         r"Torch not compiled with CUDA enabled|module 'torch\._C' has no attribute '_cuda_",
     ),
-    HintRule(
+    _device(
         "no GPU",
-        Cause.DEVICE,
         "torch sees no usable GPU on {host}: does `nvidia-smi` work there, does the container see GPUs (docker --gpus "
         "all), and is CUDA_VISIBLE_DEVICES right?",
         (
@@ -162,39 +147,34 @@ GPUS = (
             r"|CUDA driver initialization failed"
         ),
     ),
-    HintRule(
+    _user_code(
         "device named by a number in a text",
-        Cause.USER_CODE,
         "torch takes '{device}' for the name of a device: pass the number, int(os.environ['LOCAL_RANK']), or "
         "f\"cuda:{{os.environ['LOCAL_RANK']}}\"; environment variables are strings",
         r"Invalid device string: '(?P<device>\d+)'",
     ),
-    HintRule(
+    _user_code(
         "more workers than GPUs",
-        Cause.USER_CODE,
         "local rank {local_rank} has no GPU of that number on {host}: start one worker a GPU (--nproc-per-node gpu), "
         "and check CUDA_VISIBLE_DEVICES",
         r"invalid device ordinal",
     ),
-    HintRule(
+    _user_code(
         "two workers on a GPU",
-        Cause.USER_CODE,
         "two workers use one GPU: call torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before anything else "
         "(workerlib.init() does), and start no more than one worker a GPU",
         r"Duplicate GPU detected",
         anywhere=True,
     ),
-    HintRule(
+    _device(
         "broken GPU",
-        Cause.DEVICE,
         "a GPU of {host} is broken or hangs: look for Xid in its kernel log (`dmesg | grep Xid`), and keep the node "
         "out until it was reset or replaced",
         r"uncorrectable (?:NVLink error|ECC error)|GPU has fallen off the bus",
         anywhere=True,
     ),
-    HintRule(
+    _user_code(
         "fault in a kernel",
-        Cause.USER_CODE,
         "the fault lies in an earlier call than the traceback shows: CUDA_LAUNCH_BLOCKING=1 makes it show the right "
         "one; most often an index is out of range (labels, embeddings)",
         r"device-side assert triggered|an illegal memory access was encountered",

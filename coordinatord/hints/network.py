@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 
 from coordinatord.hints.rule import HintRule
 from coordinatord.protocol.messages import Cause, Failure
+
+_network = partial(HintRule, Cause.NETWORK)
+_hang = partial(HintRule, Cause.HANG)
 
 _INTERFACES = "`ip -br address` shows the interfaces of a host"
 
@@ -25,26 +29,23 @@ _STORE_BROKEN = rf"DistNetworkError: (?:.*{_STORE_GONE}|Broken pipe|Connection r
 _ONE_STORE = "give all of its groups one store: a PrefixStore each over one TCPStore"
 
 NETWORK = (
-    HintRule(
+    _network(
         "store gone while a group is made",
-        Cause.NETWORK,
         "the store at rank 0 ended while this worker made a process group: if the script destroys a process group and "
         f"makes another, {_ONE_STORE}; otherwise look for why the worker with rank 0 ended",
         rf"(?s)(?:_env_rendezvous_handler|_new_process_group_helper).*{_STORE_BROKEN}",
         anywhere=True,
     ),
-    HintRule(
+    _network(
         "store gone early",
-        Cause.NETWORK,
         "the store at rank 0 is gone, and a worker had ended well before: if that was rank 0, its store ended with it. "
         "Have all workers wait for each other at their end (torch.distributed.barrier()), so that none uses the store "
         "after rank 0",
         _STORE_BROKEN,
         early=True,
     ),
-    HintRule(
+    _network(
         "peer ended early",
-        Cause.NETWORK,
         "this worker waited for one that had ended well: they disagree on how many steps there are. Most often the "
         "data is uneven (drop_last=True, a DistributedSampler, or torch.distributed.algorithms.Join), or one of them "
         "returns or calls sys.exit(0) under a condition of its own",
@@ -52,63 +53,55 @@ NETWORK = (
         anywhere=True,
         early=True,
     ),
-    HintRule(
+    _network(
         "NCCL on a hidden network",
-        Cause.NETWORK,
         "NCCL chose {address}, which is of loopback, docker0, virbr0 or one link, so that other hosts cannot reach it: "
         f"set NCCL_SOCKET_IFNAME on all nodes to the interface that joins them ({_INTERFACES})",
         rf"(?:socket(?:Start|Poll)Connect: |NCCL WARN )Connect to {_HIDDEN_NETWORK}<\d+>",
         anywhere=True,
     ),
-    HintRule(
+    _network(
         "NCCL cannot connect",
-        Cause.NETWORK,
         "NCCL cannot reach {address}: it chose the wrong interface (set NCCL_SOCKET_IFNAME on all nodes to the one "
         f"that joins them; {_INTERFACES}), or a firewall stops it; NCCL_DEBUG=INFO shows what it does",
         r"(?:socket(?:Start|Poll)Connect: |NCCL WARN )Connect to (?P<address>[\w.:%-]+)<\d+>",
         anywhere=True,
     ),
-    HintRule(
+    _network(
         "NCCL finds no interface",
-        Cause.NETWORK,
         "NCCL finds no interface on {host} that it may use: is NCCL_SOCKET_IFNAME set to one that this host does not "
         f"have? ({_INTERFACES}; 'eth,en' stands for all that begin so)",
         r"Bootstrap : no socket interface found|connecting to address  with family",
         anywhere=True,
     ),
-    HintRule(
+    _network(
         "NCCL system error",
-        Cause.NETWORK,
         "NCCL could not use the network or shared memory; its warning says which: start it again with NCCL_DEBUG=WARN. "
         "Most often NCCL_SOCKET_IFNAME is wrong, a firewall stops it, or /dev/shm is full (docker --ipc=host)",
         r"unhandled system error|ncclSystemError",
         anywhere=True,
     ),
-    HintRule(
+    _network(
         "peer gone, NCCL",
-        Cause.NETWORK,
         "another worker's connection broke: look for one that ended or was killed at that time, or for a network "
         "fault; this worker is probably not the cause",
         _PEER_GONE_NCCL,
         anywhere=True,
     ),
-    HintRule(
+    _network(
         "gloo without interface",
-        Cause.NETWORK,
         "gloo finds no address for {interface} on {host}: GLOO_SOCKET_IFNAME must name an interface of this host "
         f"({_INTERFACES}), and the host's name must be in DNS or /etc/hosts",
         r"Unable to find address for: (?P<interface>\S+)",
     ),
-    HintRule(
+    _network(
         "gloo on a hidden network",
-        Cause.NETWORK,
         "gloo was given {address}, which is of loopback or a bridge, so that other hosts cannot reach it: set "
         f"GLOO_SOCKET_IFNAME to the interface that joins the nodes ({_INTERFACES}), or correct /etc/hosts",
         rf"gloo/transport/tcp/.*connect \[(?:::ffff:)?{_HIDDEN_NETWORK}\]",
     ),
-    HintRule(
+    _network(
         "gloo cannot connect",
-        Cause.NETWORK,
         "gloo cannot reach another worker: it uses the wrong interface (set GLOO_SOCKET_IFNAME to the one that joins "
         f"the nodes; {_INTERFACES}), a firewall stops it, or that worker has ended. If the script destroys a process "
         f"group and makes another: {_ONE_STORE}",
@@ -117,24 +110,21 @@ NETWORK = (
             r"(?:connect \[.*(?:refused|timed out|No route to host)|Connect timeout)"
         ),
     ),
-    HintRule(
+    _network(
         "peer gone, gloo",
-        Cause.NETWORK,
         "another worker's connection broke: look for one that ended, was killed or destroyed its process group at that "
         "time, or for a network fault; this worker is probably not the cause",
         _PEER_GONE_GLOO,
     ),
-    HintRule(
+    _network(
         "name not resolved, by torch",
-        Cause.NETWORK,
         "{host} cannot resolve {name}: give the node of that name an address that the others know (--advertise-addr "
         "IP), or correct DNS or /etc/hosts",
         r"network addresses of \((?P<name>[^,]+), \d+\) cannot be retrieved",
         anywhere=True,
     ),
-    HintRule(
+    _network(
         "name not resolved",
-        Cause.NETWORK,
         "{host} cannot resolve a host's name: correct DNS or /etc/hosts; if it is the name of a node, that node can "
         "give its address instead (--advertise-addr IP)",
         (
@@ -142,67 +132,58 @@ NETWORK = (
             r"|Failed to resolve '"
         ),
     ),
-    HintRule(
+    _network(
         "no name server answers",
-        Cause.NETWORK,
         "torch asked for the name of rank 0's address, and no name server answered {host} in the time to connect: have "
         "one that answers, if only that it knows no such name, or put the addresses of the nodes into /etc/hosts",
         r"(?s)(?=.*client socket has timed out after)(?=.*hostname of the client socket cannot be retrieved)",
         anywhere=True,
     ),
-    HintRule(
+    _network(
         "store not reached",
-        Cause.NETWORK,
         "nothing answered at {address}:{port}, where rank 0 serves the store: rank 0 has not called "
         "init_process_group() in time, the script uses an address of its own instead of MASTER_ADDR and MASTER_PORT, "
         "or a firewall stops it",
         r"timed out after \d+ms while trying to connect to \((?P<address>[^,]+), (?P<port>\d+)\)",
     ),
-    HintRule(
+    _hang(
         "not all came",
-        Cause.HANG,
         "not every worker called init_process_group(): some take longer (see timeout=) or never call it, or the script "
         "gives it a world_size of its own",
         r"waiting for clients\. \d+/\d+ clients joined",
     ),
-    HintRule(
+    _hang(
         "peer late at the store",
-        Cause.HANG,
         "another worker did not come to the same point in time: it is slower (see timeout= of init_process_group), "
         "hangs, or makes its process groups in another order",
         r"DistStoreError: wait timeout after \d+ms|store->get\('[^']*'\) got error: (?:wait timeout|Timeout)",
         waits=True,
     ),
-    HintRule(
+    _network(
         "store gone",
-        Cause.NETWORK,
         "the store at rank 0 is gone: look for why the worker with rank 0 ended; this worker is probably not the cause",
         _STORE_BROKEN,
     ),
-    HintRule(
+    _network(
         "port in use, of torch",
-        Cause.NETWORK,
         "another process on {host} has port {port} (`ss -ltnp` shows which): use MASTER_PORT as it is given, it is new "
         "in each round; a port of the script's own may still be held by another job",
         r"failed to (?:listen on|bind to).*port: (?P<port>\d+).*(?:EADDRINUSE|address already in use)",
     ),
-    HintRule(
+    _network(
         "port in use",
-        Cause.NETWORK,
         "another process on {host} has the port that the script wants (`ss -ltnp` shows which): use MASTER_PORT for "
         "torch, which is new in each round, and port 0 for servers of the script's own",
         r"EADDRINUSE|[Aa]ddress already in use",
     ),
-    HintRule(
+    _network(
         "server not reached",
-        Cause.NETWORK,
         "the script's connection to a server, or to another process of {host}, broke or could not be made: is it up, "
         "and can {host} reach it?",
         r"(?m:^)Connection(?:Refused|Reset|Aborted)Error: |\[Errno (?:101|104|110|111|113)\]",
     ),
-    HintRule(
+    _hang(
         "collective timed out",
-        Cause.HANG,
         "not all workers came to the same {operation} in time: they disagree on what comes next (uneven batches, a "
         "collective under `if rank == 0`), one is much slower (see timeout= of init_process_group), or one hangs; "
         "TORCH_DISTRIBUTED_DEBUG=DETAIL tells which",
@@ -210,9 +191,8 @@ NETWORK = (
         anywhere=True,
         waits=True,
     ),
-    HintRule(
+    _hang(
         "gloo timed out",
-        Cause.HANG,
         "another worker did not come to the same collective in time: they disagree on what comes next (uneven batches, "
         "a collective under `if rank == 0`), one is much slower (see timeout= of init_process_group), or one hangs",
         _GLOO_TIMED_OUT,

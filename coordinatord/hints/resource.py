@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from signal import Signals
 
 from coordinatord.hints.rule import HintRule
 from coordinatord.protocol.messages import Cause
+
+_host_memory = partial(HintRule, Cause.HOST_MEMORY)
+_gpu_memory = partial(HintRule, Cause.GPU_MEMORY)
+_signal = partial(HintRule, Cause.SIGNAL)
+_disk = partial(HintRule, Cause.DISK)
+_unknown = partial(HintRule, Cause.UNKNOWN)
 
 _KILL = frozenset({Signals.SIGKILL})
 
@@ -20,16 +27,14 @@ _KILLER = (
 )
 
 MEMORY = (
-    HintRule(
+    _host_memory(
         "OOM killer",
-        Cause.HOST_MEMORY,
         f"the memory was full: {_LESS_MEMORY}",
         r"killed by the kernel's OOM killer \(",
         signals=_KILL,
     ),
-    HintRule(
+    _host_memory(
         "OOM killer took a child",
-        Cause.HOST_MEMORY,
         f"the memory was full, and a process of the DataLoader was the victim: {_LESS_MEMORY}",
         (
             r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) (?:is killed by signal: Killed|exited unexpectedly)"
@@ -37,9 +42,8 @@ MEMORY = (
         ),
         anywhere=True,
     ),
-    HintRule(
+    _gpu_memory(
         "GPU memory with another process",
-        Cause.GPU_MEMORY,
         "the GPU is full, and process {other} holds {size} of it (`nvidia-smi` on {host}): end it if it is a leftover; "
         "otherwise use a smaller batch, or let each worker use its own GPU (LOCAL_RANK)",
         (
@@ -47,16 +51,14 @@ MEMORY = (
             r" Process (?P<other>\d+) has (?P<size>[\d.]+ [KMGT]iB) memory in use"
         ),
     ),
-    HintRule(
+    _gpu_memory(
         "GPU memory",
-        Cause.GPU_MEMORY,
         "the GPU is full: use a smaller batch (and accumulate gradients), activation checkpointing or sharding (FSDP); "
         "`nvidia-smi` on {host} shows whether another process holds memory",
         r"CUDA out of memory|CUDA error: out of memory|OutOfMemoryError: (?:HIP|XPU)|CUBLAS_STATUS_ALLOC_FAILED",
     ),
-    HintRule(
+    _host_memory(
         "shared memory",
-        Cause.HOST_MEMORY,
         "the shared memory of {host} (/dev/shm) is too small for DataLoader workers: start the container with "
         "--shm-size=16g or --ipc=host (Kubernetes: an emptyDir with medium: Memory at /dev/shm), or use fewer of them",
         (
@@ -65,24 +67,21 @@ MEMORY = (
         ),
         anywhere=True,
     ),
-    HintRule(
+    _host_memory(
         "host memory",
-        Cause.HOST_MEMORY,
         f"the host {{host}}, or what it lets one process use (ulimit -v), has no more memory: {_LESS_MEMORY}",
         (
             r"(?m:^)(?:\w+\.)*MemoryError\b|_ArrayMemoryError: |DefaultCPUAllocator: (?:can't|not enough)"
             r"|Cannot allocate memory|std::bad_alloc"
         ),
     ),
-    HintRule(
+    _signal(
         "DataLoader worker killed, not by the OOM killer",
-        Cause.SIGNAL,
         _KILLER,
         r"some process killed the DataLoader's worker",
     ),
-    HintRule(
+    _signal(
         "DataLoader worker killed",
-        Cause.SIGNAL,
         "most often the memory was full and the kernel's OOM killer chose it (`dmesg | grep -i killed` on {host}): "
         f"{_LESS_MEMORY}",
         r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) is killed by signal: Killed",
@@ -91,42 +90,36 @@ MEMORY = (
 )
 
 LIMITS = (
-    HintRule(
+    _disk(
         "disk full",
-        Cause.DISK,
         "a file system of {host} is full (`df -h`): checkpoints and logs fill it most often",
         r"No space left on device|Disk quota exceeded",
     ),
-    HintRule(
+    _disk(
         "file not written",
-        Cause.DISK,
         "a file could not be written whole: most often a file system of {host} is full (`df -h`)",
         r"inline_container.*unexpected pos|PytorchStreamWriter failed writing|OSError: \d+ requested and \d+ written",
     ),
-    HintRule(
+    _disk(
         "file system fails",
-        Cause.DISK,
         "a disk of {host} fails, or a network file system was away: `dmesg` there says more. If it is back, the next "
         "round may find it; a stale mount has to be mounted again",
         r"Input/output error|Stale file handle|Transport endpoint is not connected: '",
     ),
-    HintRule(
+    _unknown(
         "too many open files on the host",
-        Cause.UNKNOWN,
         "all programs of {host} together have as many files open as its kernel allows: `lsof` shows who has them, and "
         "fs.file-max (sysctl) is the limit",
         r"Too many open files in system",
     ),
-    HintRule(
+    _unknown(
         "too many open files",
-        Cause.UNKNOWN,
         "raise the limit before nodeclient starts (ulimit -n 65536; LimitNOFILE= in systemd); DataLoader workers need "
         "fewer with torch.multiprocessing.set_sharing_strategy('file_system')",
         r"Too many open files|received 0 items of ancdata",
     ),
-    HintRule(
+    _unknown(
         "too many processes",
-        Cause.UNKNOWN,
         "{host} lets no more processes or threads be started (ulimit -u, pids.max of the cgroup): use fewer DataLoader "
         "workers, and set OMP_NUM_THREADS",
         (
@@ -141,61 +134,53 @@ _LEFT_OPEN = "terminate called without an active exception"
 this gets no hint."""
 
 SIGNALS = (
-    HintRule("SIGKILL, not by the OOM killer", Cause.SIGNAL, _KILLER, r"not the kernel's OOM killer", signals=_KILL),
-    HintRule(
+    _signal("SIGKILL, not by the OOM killer", _KILLER, r"not the kernel's OOM killer", signals=_KILL),
+    _signal(
         "SIGKILL",
-        Cause.SIGNAL,
         "nodeclient did not kill it. Most often the kernel's OOM killer did (`dmesg | grep -i killed` on {host}), else "
         "a scheduler or a person",
         signals=_KILL,
     ),
-    HintRule(
+    _signal(
         "ended from outside",
-        Cause.SIGNAL,
         "nodeclient did not send this signal: a scheduler that ends or preempts the job does, an administrator, or the "
         "script itself",
         signals=frozenset({Signals.SIGTERM, Signals.SIGINT, Signals.SIGHUP, Signals.SIGQUIT}),
     ),
-    HintRule(
+    _unknown(
         "SIGBUS",
-        Cause.UNKNOWN,
         "most often /dev/shm on {host} is full (docker --shm-size=16g or --ipc=host), or a file that was mapped into "
         "memory was cut short or has gone from its network file system",
         signals=frozenset({Signals.SIGBUS}),
     ),
-    HintRule(
+    _unknown(
         "SIGSEGV",
-        Cause.UNKNOWN,
         "native code crashed: most often an extension that was built for another version of torch, CUDA or Python; "
         "PYTHONFAULTHANDLER=1 shows where in the script",
         signals=frozenset({Signals.SIGSEGV}),
     ),
-    HintRule(
+    _unknown(
         "SIGILL",
-        Cause.UNKNOWN,
         "a library uses instructions that the processor of {host} does not have: it was built for a newer one",
         signals=frozenset({Signals.SIGILL}),
     ),
-    HintRule(
+    _unknown(
         "process group left open",
-        Cause.UNKNOWN,
         "the script ended without torch.distributed.destroy_process_group() while the group was still in use (`with "
         "workerlib.init() as ctx`, or ctx.close(), does that); the abort is a consequence, and its last lines may "
         "show why the script ended",
         _LEFT_OPEN,
         signals=frozenset({Signals.SIGABRT}),
     ),
-    HintRule(
+    _unknown(
         "SIGABRT",
-        Cause.UNKNOWN,
         "native code gave up; the last lines of its stderr say why, and PYTHONFAULTHANDLER=1 shows where in the script",
         rf"\A(?!(?s:.*){_LEFT_OPEN})",
         anywhere=True,
         signals=frozenset({Signals.SIGABRT}),
     ),
-    HintRule(
+    _unknown(
         "CPU time",
-        Cause.UNKNOWN,
         "its limit of CPU time is used up (ulimit -t on {host})",
         signals=frozenset({Signals.SIGXCPU}),
     ),

@@ -14,8 +14,8 @@ from coordinatord.protocol.messages import Cause
 class HintRule(Struct, frozen=True):
     """One known cause, with the conditions that must all hold."""
 
-    name: str
     cause: Cause
+    name: str
     advice: str
     """A template for `str.format`: {host}, {local_rank}, {pid}, and the named groups of the pattern."""
     pattern: str | None = None
