@@ -11,7 +11,7 @@ and none is removed.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from msgspec import Meta, Struct
 
@@ -31,6 +31,9 @@ ITEMS_MAX = 1_000_000
 
 Number = Annotated[float, Meta(ge=-NUMBER_MAX, le=NUMBER_MAX)]
 Whole = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
+Item = TypeVar("Item")
+Items = Annotated[tuple[Item, ...], Meta(max_length=ITEMS_MAX)]
+"""A list in an answer."""
 AnyText = Annotated[str, printable(4_096)]
 """A printable name or sentence; no reason of a coordinator is longer."""
 AnyLine = Annotated[str, printable(LINE_MAX)]
@@ -51,7 +54,7 @@ class SharedStatus(Struct, frozen=True, kw_only=True):
     """The coordinators that share a store, as the leader sees them."""
 
     leader: CoordinatorStatus
-    standbys: Annotated[tuple[CoordinatorStatus, ...], Meta(max_length=ITEMS_MAX)] = ()
+    standbys: Items[CoordinatorStatus] = ()
     """The standbys of the leader's last poll."""
     lease_s: Number
     """The remaining time of the leader's lease."""
@@ -205,25 +208,25 @@ class FailureStatus(Struct, frozen=True, kw_only=True):
     `divergence`, `device`, `network`, `disk` or `unknown`."""
     hang: AnyText = ""
     """Set if the worker had not ended: `absent`, `stuck`, `busy`, `mismatched` or `network`."""
-    hang_ranks: Annotated[tuple[Whole, ...], Meta(max_length=ITEMS_MAX)] = ()
+    hang_ranks: Items[Whole] = ()
     """The first few ranks that hung, if there are several."""
     message: AnyText
     """The node's diagnosis beyond the exit code."""
     error: AnyText
     """The exception that ended the worker, in one line; empty if there was none, or it is not known."""
-    last_lines: Annotated[tuple[AnyLine, ...], Meta(max_length=ITEMS_MAX)] = ()
+    last_lines: Items[AnyLine] = ()
     """The end of the traceback, or of the worker's stderr; for a worker that hung, its stack."""
     age_s: Number
-    consequences: Annotated[tuple[OtherFailureStatus, ...], Meta(max_length=ITEMS_MAX)] = ()
+    consequences: Items[OtherFailureStatus] = ()
     """The first workers that failed later."""
     consequences_count: Whole
     """The number of all workers that failed later, as far as known."""
     same_error_count: Whole = 0
     """The number of these that failed with the same error."""
-    early: Annotated[tuple[EarlyEndStatus, ...], Meta(max_length=ITEMS_MAX)] = ()
+    early: Items[EarlyEndStatus] = ()
     step: Whole | None = None
     """The highest step that any worker had reported."""
-    stragglers: Annotated[tuple[StragglerStatus, ...], Meta(max_length=ITEMS_MAX)] = ()
+    stragglers: Items[StragglerStatus] = ()
     log: AnyText | None = None
     """The file with the worker's stderr, on its host."""
     hint: AnyText = ""
@@ -362,7 +365,7 @@ class EventsAnswer(Struct, frozen=True, kw_only=True):
 
     job: AnyText | None
     """None for all jobs."""
-    events: Annotated[tuple[ApiEvent, ...], Meta(max_length=ITEMS_MAX)]
+    events: Items[ApiEvent]
     upto: AnyText = ""
     """The id of the last event that was read: a reader that continues after it misses nothing."""
 
@@ -425,7 +428,7 @@ class MissingStatus(Struct, frozen=True, kw_only=True):
     """Nodes of the last round that are not back."""
 
     count: Whole = 0
-    nodes: Annotated[tuple[AnyText, ...], Meta(max_length=ITEMS_MAX)] = ()
+    nodes: Items[AnyText] = ()
     """The first few of them."""
 
 
@@ -473,7 +476,7 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
     """Whether an operator wants it to leave."""
     group_rank: Whole | None = None
     """None outside a round."""
-    ranks: Annotated[tuple[Whole, ...], Meta(max_length=ITEMS_MAX)] = ()
+    ranks: Items[Whole] = ()
     last_seen_s: Number
     release: AnyText | None = None
     """The release of nodeclient; None if not known."""
@@ -482,10 +485,10 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
     log_dir: AnyText | None = None
     """The folder on its host with the logs of this job, in RUN/round_N/RANK below it; None if there is none, or not
     known."""
-    pids: Annotated[tuple[Whole, ...], Meta(max_length=ITEMS_MAX)] = ()
+    pids: Items[Whole] = ()
     """The process id of each of its workers by local rank, 0 for one that has ended; empty if not known or without
     workers."""
-    steps: Annotated[tuple[Whole | None, ...], Meta(max_length=ITEMS_MAX)] = ()
+    steps: Items[Whole | None] = ()
     """The last step of each of its workers by local rank; empty if none reports any."""
     step_age_s: Number | None = None
     """The age of the newest of these steps."""
@@ -548,8 +551,8 @@ class PreflightStatus(Struct, frozen=True, kw_only=True):
     is_over: bool
     stopped: AnyText
     """Why it ended before all was tested; empty if it did not."""
-    nodes: Annotated[tuple[PreflightNodeStatus, ...], Meta(max_length=ITEMS_MAX)] = ()
-    bad_links: Annotated[tuple[tuple[AnyText, ...], ...], Meta(max_length=ITEMS_MAX)] = ()
+    nodes: Items[PreflightNodeStatus] = ()
+    bad_links: Items[tuple[AnyText, ...]] = ()
     """Pairs of good nodes whose link to each other is bad."""
 
 
@@ -583,16 +586,16 @@ class JobStatus(Struct, frozen=True, kw_only=True):
     restarts: RestartsStatus
     spares: Whole = 0
     missing: MissingStatus = MissingStatus()
-    lost: Annotated[tuple[LostStatus, ...], Meta(max_length=ITEMS_MAX)] = ()
+    lost: Items[LostStatus] = ()
     """The nodes of a live run that were lost in the last hour, the last one first."""
-    earlier: Annotated[tuple[EarlierRunStatus, ...], Meta(max_length=ITEMS_MAX)] = ()
+    earlier: Items[EarlierRunStatus] = ()
     """The runs of the job before this one, the last one first."""
     failure: FailureStatus | None = None
     laggard: LaggardStatus | None = None
     """None if all workers are equally fast, or not known."""
-    nodes: Annotated[tuple[NodeStatus, ...], Meta(max_length=ITEMS_MAX)] = ()
+    nodes: Items[NodeStatus] = ()
     """The nodes of the round first, by rank."""
-    rounds: Annotated[tuple[RoundStatus, ...], Meta(max_length=ITEMS_MAX)] = ()
+    rounds: Items[RoundStatus] = ()
     """The last rounds, oldest first; left out in a list of jobs."""
     preflight: PreflightStatus | None = None
     """The last preflight; None if there was none since the coordinator was started. Left out in a list of jobs."""
@@ -627,15 +630,15 @@ class HostStatus(Struct, frozen=True, kw_only=True):
     """Why it is quarantined; empty if it is not."""
     weight: Number
     """What its charges add up to."""
-    charges: Annotated[tuple[ChargeStatus, ...], Meta(max_length=ITEMS_MAX)]
+    charges: Items[ChargeStatus]
 
 
 class JobsAnswer(Struct, frozen=True, kw_only=True):
     """The answer to `GET /v1/jobs`."""
 
-    jobs: Annotated[tuple[JobStatus, ...], Meta(max_length=ITEMS_MAX)]
-    drained: Annotated[tuple[DrainedStatus, ...], Meta(max_length=ITEMS_MAX)] = ()
-    charged: Annotated[tuple[HostStatus, ...], Meta(max_length=ITEMS_MAX)] = ()
+    jobs: Items[JobStatus]
+    drained: Items[DrainedStatus] = ()
+    charged: Items[HostStatus] = ()
     insecure: bool = False
     """Whether the coordinator serves everybody, in the clear."""
     shared: SharedStatus | None = None

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from coordinatord.protocol.http.api import ITEMS_MAX, AnyText, Whole
+from coordinatord.protocol.http.api import AnyText, Items, Whole
 from coordinatord.protocol.log_messages import LOG_CHUNK_BYTES_MAX
 
 LOG_TEXT_MAX = 1024 * 1024
@@ -55,6 +55,6 @@ class LogsAnswer(Struct, frozen=True, kw_only=True):
     job: AnyText
     run: AnyText
     round: Whole
-    logs: Annotated[tuple[LogStatus, ...], Meta(max_length=ITEMS_MAX)]
+    logs: Items[LogStatus]
     note: AnyText = ""
     """The omitted logs; empty without any."""

@@ -5,15 +5,15 @@ Only the page reads them, and it is of the same release. The fields have the mea
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from coordinatord.protocol.http.api import (
-    ITEMS_MAX,
     AnyText,
     DrainedStatus,
     HostStatus,
+    Items,
     JobStatus,
     Number,
     ProgressStatus,
@@ -56,9 +56,9 @@ class PageStatus(Struct, frozen=True, kw_only=True):
 
     version: AnyText
     """The release of the coordinator."""
-    jobs: Annotated[tuple[JobSummary, ...], Meta(max_length=ITEMS_MAX)]
-    drained: Annotated[tuple[DrainedStatus, ...], Meta(max_length=ITEMS_MAX)]
-    charged: Annotated[tuple[HostStatus, ...], Meta(max_length=ITEMS_MAX)]
+    jobs: Items[JobSummary]
+    drained: Items[DrainedStatus]
+    charged: Items[HostStatus]
     insecure: bool = False
     """Whether the coordinator serves everybody, in the clear."""
     shared: SharedStatus | None = None
@@ -79,11 +79,11 @@ class SeriesStatus(Struct, frozen=True, kw_only=True):
     """The length of a point, in seconds of the run; the last one may be shorter."""
     upto_s: Number
     """The age of the run at the end of the last point."""
-    steps_per_s: Annotated[tuple[Number | None, ...], Meta(max_length=ITEMS_MAX)]
+    steps_per_s: Items[Number | None]
     """The mean of each point; None if not known."""
-    training_s: Annotated[tuple[Number, ...], Meta(max_length=ITEMS_MAX)]
+    training_s: Items[Number]
     """The seconds of training up to the end of each point."""
-    restarts: Annotated[tuple[Whole, ...], Meta(max_length=ITEMS_MAX)]
+    restarts: Items[Whole]
     """The used restarts up to the end of each point."""
 
 

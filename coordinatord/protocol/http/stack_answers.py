@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from msgspec import Struct
 
-from msgspec import Meta, Struct
-
-from coordinatord.protocol.http.api import ITEMS_MAX, AnyText, Number, Whole
+from coordinatord.protocol.http.api import AnyText, Items, Number, Whole
 
 
 class ThreadStatus(Struct, frozen=True, kw_only=True):
     """The Python stack of one thread."""
 
     name: AnyText
-    frames: Annotated[tuple[AnyText, ...], Meta(max_length=ITEMS_MAX)]
+    frames: Items[AnyText]
     """They are formatted as `function (file:line)`, the innermost first."""
 
 
@@ -54,9 +52,9 @@ class StackedWorker(Struct, frozen=True, kw_only=True):
 class StackGroup(Struct, frozen=True, kw_only=True):
     """Workers with equal stacks."""
 
-    threads: Annotated[tuple[ThreadStatus, ...], Meta(max_length=ITEMS_MAX)]
+    threads: Items[ThreadStatus]
     """The main thread is first."""
-    workers: Annotated[tuple[StackedWorker, ...], Meta(max_length=ITEMS_MAX)]
+    workers: Items[StackedWorker]
     problem: AnyText = ""
     """Why there is no stack; empty if there is one."""
 
@@ -67,7 +65,7 @@ class HangStatus(Struct, frozen=True, kw_only=True):
     kind: AnyText
     """`absent`, `stuck`, `busy`, `mismatched` or `network`."""
     sentence: AnyText
-    ranks: Annotated[tuple[Whole, ...], Meta(max_length=ITEMS_MAX)]
+    ranks: Items[Whole]
     """The culprits; with `network` all workers, which all wait."""
     waiting: Whole
     """How many workers wait in a collective."""
@@ -81,7 +79,7 @@ class StacksAnswer(Struct, frozen=True, kw_only=True):
     round: Whole
     verdict: HangStatus | None = None
     """None if no worker is seen to wait, if a worker makes progress, or if only some ranks were requested."""
-    groups: Annotated[tuple[StackGroup, ...], Meta(max_length=ITEMS_MAX)]
+    groups: Items[StackGroup]
     """The largest group is first."""
-    notes: Annotated[tuple[AnyText, ...], Meta(max_length=ITEMS_MAX)] = ()
+    notes: Items[AnyText] = ()
     """Which stacks are missing, and why; or why there is no verdict although one sample shows a hang."""
