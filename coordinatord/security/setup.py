@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import ssl
 from collections.abc import Callable, Mapping
@@ -19,7 +20,7 @@ from coordinatord.runtime.logs import fields
 from coordinatord.runtime.pinned_tls import server_context, why_unusable
 from coordinatord.runtime.private_files import PrivateFileError, tokens_directory, write_private
 from coordinatord.security.browser_sessions import BrowserSessions
-from coordinatord.security.ephemeral_tokens import this_process
+from coordinatord.security.ephemeral_tokens import write_ephemeral
 from coordinatord.security.gatekeeper import Gatekeeper
 from coordinatord.security.identity import EphemeralIdentity, Identity, IdentityError, own_identity
 from coordinatord.security.token_store import TokenStore
@@ -68,8 +69,8 @@ class Security:
     def __init__(self, settings: SecuritySettings, store: TokenStore) -> None:
         self._settings = settings
         self.token_store = store
-        self._ephemeral_file: Path | None = None
-        """The file of tokens that end with this process; None if tokens are durable."""
+        self._ephemeral_file: tuple[Path, int] | None = None
+        """The file of tokens that end with this process, and the descriptor that locks it; None if they are durable."""
         self._ephemeral_identity: EphemeralIdentity | None = None
         """The key and certificate in memory; None if they are in files."""
         self._authorities = b""
@@ -144,7 +145,9 @@ class Security:
     def close(self) -> None:
         """Remove the file of tokens that end with this process."""
         if self._ephemeral_file is not None:
-            self._ephemeral_file.unlink(missing_ok=True)
+            path, lock = self._ephemeral_file
+            path.unlink(missing_ok=True)
+            os.close(lock)
 
     def _read_authorities(self) -> bytes:
         """Return the content of `client_authorities`. Raises `IdentityError`."""
@@ -202,11 +205,13 @@ class Security:
         A service's user has no such directory, so the file is in the state directory then.
         """
         first = [self.token_store.add(self.pin, role, _first(role)) for role in FIRST_ROLES]
-        process = this_process() if self._settings.directory is None else None
-        content = _file_of(first) + ("" if process is None else process.line)
+        content = _file_of(first)
         try:
             path = tokens_directory(environ) / self.pin
-            write_private(path, content)
+            if self._settings.directory is None:
+                self._ephemeral_file = path, write_ephemeral(path, content)
+            else:
+                write_private(path, content)
         except PrivateFileError as error:
             if self._settings.directory is None:
                 raise NoTokensDirectoryError(
@@ -221,7 +226,6 @@ class Security:
             level = logging.INFO
             text = "the first tokens are in %s, where nodes and commands of this user find them"
             text += f"; {NODES_ADVICE}" if self._settings.directory is not None else ""
-            self._ephemeral_file = path if self._settings.directory is None else None
         log.log(level, text, path.absolute(), extra=fields("tokens_made"))
 
 

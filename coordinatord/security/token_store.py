@@ -161,13 +161,10 @@ class TokenStore:
         assert self.directory is not None  # noqa: S101 - the callers know that there is one
         return self.directory / TOKENS
 
-    def refresh(self) -> bool:
-        """Read the file if it has changed; return whether it has. Raises `TokenStoreError` and `PrivateFileError`."""
-        if self.directory is None or (present := self._stat()) == self._file_stamp:
-            return False
-        before, self.tokens = self.tokens, self._read()
-        self._file_stamp = present
-        return self.tokens != before
+    def refresh(self) -> None:
+        """Read the file if it has changed. Raises `TokenStoreError` and `PrivateFileError`."""
+        if self.directory is not None and (present := self._stat()) != self._file_stamp:
+            self.tokens, self._file_stamp = self._read(), present
 
     def try_refresh(self) -> None:
         """Read the file if it has changed; on an error, log it and keep the old tokens.
@@ -196,15 +193,14 @@ class TokenStore:
             self._write(*_without_oldest_revoked(self.tokens, TOKENS_MAX - 1), known)
         return token
 
-    def revoke(self, name: str) -> KnownToken:
-        """Revoke a token; return it as it was. Raises `TokenStoreError` and `PrivateFileError`."""
+    def revoke(self, name: str) -> None:
+        """Revoke a token. Raises `TokenStoreError` and `PrivateFileError`."""
         self.refresh()
         self._named(name)  # checked before the lock, which would make the directory
         with self._locked():
             token = self._named(name)
             if token.revoked_at is None:
                 self._write(*(replace(entry, revoked_at=_now()) if entry is token else entry for entry in self.tokens))
-        return token
 
     def adopt(self, shared: Iterable[KnownToken]) -> None:
         """Add the tokens of other coordinators. Raises `TokenStoreError` and `PrivateFileError`."""
