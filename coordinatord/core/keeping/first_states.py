@@ -11,11 +11,6 @@ class FirstStates:
         """Whether all ranks had the same state; None before that is known."""
         self._of_node: dict[str, tuple[int, ...]] = {}
 
-    def begin_round(self) -> None:
-        """Forget the states of an earlier round."""
-        self.alike = None
-        self._of_node.clear()
-
     def record(self, node: str, digests: tuple[int, ...], nodes: int) -> bool:
         """Record a node's digests in a round of so many `nodes`; return whether that settles `alike`."""
         if not digests or self.alike is not None:

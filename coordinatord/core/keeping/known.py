@@ -50,7 +50,7 @@ class KeptState:
         """Begin a round that resumes from a step in memory, or from none."""
         self.protection.begin_round(at)
         self.copies.begin_round()
-        self.first_states.begin_round()
+        self.first_states = FirstStates()
         self.plan = None
         self.failed.clear()
 

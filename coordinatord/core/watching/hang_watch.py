@@ -36,10 +36,12 @@ class AnsweredLook(Struct, frozen=True):
 
 @dataclass(slots=True)
 class HangWatch:
-    """The looks at one stalled round. Two looks make a pair; after a pair there is a pause."""
+    """The looks at one stall. Two looks make a pair; after a pair there is a pause."""
 
-    pending: int = 0
-    """The number of the unanswered look; 0 if there is none."""
+    number: int = 0
+    """The number of the last look, also of an earlier stall: answers to older ones are ignored."""
+    is_pending: bool = False
+    """Whether that look has no answer yet."""
     due_at: float | None = None
     """When the next look is due, or the pending one times out; None if a look may begin at once."""
     first: AnsweredLook | None = None
@@ -54,24 +56,23 @@ class HangWatch:
     """Whether that wait is still shorter than `OUTSIDE_PATIENCE_S`."""
     at_rest: bool = False
     """Whether workers that report no steps enter no collectives any more, so that the round may hang."""
-    _last_number: int = 0
     _pause_s: float = PAUSE_S
 
     def begin(self, now: float) -> int:
         """Begin a look and return its number. An earlier look that is still pending is dropped."""
-        if self.pending:
+        if self.is_pending:
             self.pause(now)
-        self._last_number += 1
-        self.pending, self.due_at = self._last_number, now + ANSWERED_WITHIN_S
-        return self.pending
+        self.number += 1
+        self.is_pending, self.due_at = True, now + ANSWERED_WITHIN_S
+        return self.number
 
     def begin_pair(self, first: AnsweredLook, apart_s: float) -> None:
         """Record the first look of a pair; the second one is due `apart_s` seconds later."""
-        self.pending, self.first, self.due_at = 0, first, first.at + apart_s
+        self.is_pending, self.first, self.due_at = False, first, first.at + apart_s
 
     def repeat_second(self, now: float) -> None:
         """Drop the second look of a pair, which came too early, and have another one."""
-        self.pending, self.due_at = 0, now + APART_S
+        self.is_pending, self.due_at = False, now + APART_S
 
     def judge(self, first: AnsweredLook, second: AnsweredLook) -> None:
         """Judge a pair, and pause before the next one."""
@@ -85,11 +86,5 @@ class HangWatch:
 
     def pause(self, now: float) -> None:
         """Drop the first look of a pair and the pending look, and pause before the next pair."""
-        self.pending, self.first, self.due_at = 0, None, now + self._pause_s
+        self.is_pending, self.first, self.due_at = False, None, now + self._pause_s
         self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)
-
-    def clear(self) -> None:
-        """Forget the stall: workers make progress again, or their round is over. Answers to older looks are ignored."""
-        self.pending, self.first, self.verdict, self.judged = 0, None, None, None
-        self.outside_since, self.is_tolerated, self.at_rest = None, False, False
-        self.due_at, self._pause_s = None, PAUSE_S

@@ -64,7 +64,7 @@ class RunWatch(WatchingWing):
             self.remark = record.reason if self._is_left_to_torch() else ""
 
     def _clear(self) -> None:
-        self._hang.clear()
+        self._hang = HangWatch(self._hang.number)
         self.notice, self._is_recorded, self.remark = "", False, ""
 
     def next_at(self) -> float | None:
@@ -113,7 +113,7 @@ class RunWatch(WatchingWing):
 
     def _record_look(self, event: Looked, now: float) -> bool:
         watch, look = self._hang, AnsweredLook(event.workers, now)
-        if not watch.pending or event.number != watch.pending:
+        if not watch.is_pending or event.number != watch.number:
             return False
         section_end = _section_end(self._run)
         in_section = section_end is not None and section_end > now
