@@ -191,18 +191,28 @@ def _open_connection() -> _StorageConnection:
     return _connection
 
 
-class KeptWriter(StorageWriter):
+class _WithoutNames:
+    """A storage whose checkpoints have no names: the step identifies them."""
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """Do nothing: there is nothing to prepare."""
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """Whether this is a checkpoint's name: any is."""
+        del checkpoint_id
+        return True
+
+
+class KeptWriter(_WithoutNames, StorageWriter):
     """Saves a state dict into the memory of this node, as that of a step, which is the same on all ranks."""
 
     def __init__(self, step: int) -> None:
         """Take a step that is higher than those of earlier saves. Raises `ValueError` if it is no step."""
         self._step = progress.whole_step(step)
         self._save = 0
-        """The number of this save in its process; see `OwnItems`."""
+        """The number of this save in its process."""
         self._own_plan = SavePlan([])
-
-    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Do nothing: the step identifies the checkpoint."""
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         """Do nothing: no rank prepares anything of its own."""
@@ -210,7 +220,7 @@ class KeptWriter(StorageWriter):
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         """Record the plan of this rank, and add a description of its items."""
         self._own_plan, self._save = plan, next(_SAVES)
-        return replace(plan, storage_data=own_items(self._save, plan.items)) if plan.usable else plan
+        return replace(plan, storage_data=own_part(self._save, plan.items)) if plan.usable else plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         """Return the plans of all ranks with the numbers of their parts."""
@@ -260,21 +270,15 @@ class KeptWriter(StorageWriter):
         self, plan: SavePlan, contents: list[tuple[Piece, torch.Tensor]], rank: int, world_size: int
     ) -> tuple[int, int]:
         """Return the number of this rank's part, and how many parts there are; each rank has its own if unknown."""
-        number = plan.storage_data
-        if not isinstance(number, PartNumber) or number.save != self._save:
+        part = plan.storage_data
+        if not isinstance(part, PlanPart) or part.save != self._save or not part.shards:
             return rank, world_size
-        if number.shards == 1 and any(piece.sizes != piece.whole for piece, _ in contents):
+        if part.shards == 1 and any(piece.sizes != piece.whole for piece, _ in contents):
             return rank, world_size  # only this rank has a plan, and other ranks have the other pieces
-        return number.shard, number.shards
+        return part.shard, part.shards
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """Do nothing: each part describes itself."""
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Whether this is a checkpoint's name: any is."""
-        del checkpoint_id
-        return True
 
     @staticmethod
     def _content(item: Any, planner: SavePlanner) -> tuple[Piece, torch.Tensor]:
@@ -290,7 +294,7 @@ class KeptWriter(StorageWriter):
         return Piece(item.index.fqn, dtype, *shapes, tensor.numel() * tensor.element_size()), tensor
 
 
-class KeptReader(StorageReader):
+class KeptReader(_WithoutNames, StorageReader):
     """Loads a state dict from kept state."""
 
     def __init__(self) -> None:
@@ -303,9 +307,6 @@ class KeptReader(StorageReader):
             if part.big:
                 layout, data, _ = read_generation(place, commit)
                 self._saved.add(layout, data)
-
-    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Do nothing: there is one step to load."""
 
     def read_metadata(self, *_: Any, **__: Any) -> Metadata:
         """Return the metadata of the kept state, out of all parts. Raises `KeptStateError` if no step is kept."""
@@ -347,12 +348,6 @@ class KeptReader(StorageReader):
         read.set_result(None)
         return read
 
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """Whether this is a checkpoint's name: any is."""
-        del checkpoint_id
-        return True
-
 
 def _check_pickle(name: str, pickled: bytes) -> None:
     """Raise `KeptStateError` for a pickle that could run code: torch's planner would load it unchecked."""
@@ -381,45 +376,37 @@ def _trust_common_types() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class OwnItems:
-    """A digest of a rank's plan, by which ranks with the same items are given the same part number.
+class PlanPart:
+    """The part of a save that one rank has; ranks whose plans have the same items have the same part.
 
     A rank does not know the plans of other ranks, and torch's global plan leaves each shared item to only one rank. So
-    each rank adds this digest to its plan, and the rank that gets all plans adds the part numbers. torch may leave out
-    plans that have not changed. Then each rank counts as having a part of its own. That is always correct, but the loss
-    of a host costs more.
+    each rank adds a digest to its plan, and the rank that gets all plans numbers the parts. torch may leave out plans
+    that have not changed. Then each rank counts as having a part of its own. That is always correct, but the loss of a
+    host costs more.
     """
 
     save: int
     """The number of this save in its process, which distinguishes the answer from that to an earlier save."""
     digest: bytes
-    """A hash of the names and pieces, which is the same for two ranks that have the same ones."""
+    """A hash of the names and pieces in the rank's own plan."""
+    shard: int = 0
+    shards: int = 0
+    """How many parts there are; 0 if they are not numbered."""
 
 
-@dataclass(frozen=True, slots=True)
-class PartNumber:
-    """The number of a rank's part, and how many parts there are."""
-
-    save: int
-    shard: int
-    shards: int
-
-
-def own_items(save: int, items: Iterable[WriteItem]) -> OwnItems:
-    """Return a rank's description of the items of its own plan."""
+def own_part(save: int, items: Iterable[WriteItem]) -> PlanPart:
+    """Return the part of a rank by the items of its own plan, without a number."""
     names = sorted((item.index.fqn, tuple(item.index.offset or ())) for item in items)
-    return OwnItems(save, hashlib.blake2b(repr(names).encode(), digest_size=16).digest())
+    return PlanPart(save, hashlib.blake2b(repr(names).encode(), digest_size=16).digest())
 
 
 def number_parts(plans: list[SavePlan]) -> list[SavePlan]:
     """Return the plans of all ranks with the numbers of their parts; without numbers if any plan is left out."""
-    described = [plan.storage_data for plan in plans if plan.usable and isinstance(plan.storage_data, OwnItems)]
-    if len(described) < len(plans):
+    parts = [plan.storage_data for plan in plans if plan.usable and isinstance(plan.storage_data, PlanPart)]
+    if len(parts) < len(plans):
         return [replace(plan, storage_data=None) for plan in plans]
-    numbers: dict[bytes, int] = {}
-    for own in described:
-        numbers.setdefault(own.digest, len(numbers))
+    numbers = {digest: shard for shard, digest in enumerate(dict.fromkeys(part.digest for part in parts))}
     return [
-        replace(plan, storage_data=PartNumber(own.save, numbers[own.digest], len(numbers)))
-        for plan, own in zip(plans, described, strict=True)
+        replace(plan, storage_data=replace(part, shard=numbers[part.digest], shards=len(numbers)))
+        for plan, part in zip(plans, parts, strict=True)
     ]

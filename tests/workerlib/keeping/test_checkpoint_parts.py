@@ -8,9 +8,7 @@ from torch.distributed.checkpoint._dedup_save_plans import dedup_save_plans
 from torch.distributed.checkpoint.default_planner import create_default_global_save_plan, create_default_local_save_plan
 from torch.distributed.checkpoint.planner import SavePlan
 
-from workerlib.keeping.kept_storage import PartNumber, number_parts, own_items
-
-pytestmark = pytest.mark.slow
+from workerlib.keeping.kept_storage import PlanPart, number_parts, own_part
 
 pytestmark = pytest.mark.slow
 
@@ -20,14 +18,17 @@ def plans_of(*names: str) -> list[SavePlan]:
     plans = [
         create_default_local_save_plan({name: torch.zeros(2) for name in own}, is_coordinator=True) for own in names
     ]
-    return [replace(plan, storage_data=own_items(7, plan.items)) for plan in plans]
+    return [replace(plan, storage_data=own_part(7, plan.items)) for plan in plans]
 
 
 def numbers(plans: list[SavePlan]) -> list[tuple[int, int] | None]:
     """Return the part of each rank once torch has left each item to one of them."""
     spread, _ = create_default_global_save_plan(dedup_save_plans(plans))
     found = [plan.storage_data for plan in number_parts(spread)]
-    return [(said.shard, said.shards) if isinstance(said, PartNumber) and said.save == 7 else None for said in found]
+    return [
+        (said.shard, said.shards) if isinstance(said, PlanPart) and said.save == 7 and said.shards else None
+        for said in found
+    ]
 
 
 def test_what_all_ranks_have_is_one_part() -> None:
