@@ -1,54 +1,8 @@
 """The environment variables of a worker: nodeclient writes them, and the training process reads them.
 
-Standard library only.
-
-===================================  ===================================================================================
-`RANK`                               Rank of this worker in the worker group, from 0.
-`LOCAL_RANK`                         Rank among the workers of this node, from 0; always 0 if each worker sees only its
-                                     own GPU (`--virtual-local-rank`).
-`GROUP_RANK`                         Rank of this node among the nodes of the round, from 0.
-`ROLE_RANK`                          Rank among the workers with the same role, from 0.
-`WORLD_SIZE`                         Number of workers in the worker group.
-`LOCAL_WORLD_SIZE`                   Number of workers on this node.
-`GROUP_WORLD_SIZE`                   Number of nodes in the round.
-`ROLE_WORLD_SIZE`                    Number of workers with the same role.
-`ROLE_NAME`                          The role.
-`MASTER_ADDR`, `MASTER_PORT`         Where rank 0 serves the store of `init_process_group`.
-`TORCHELASTIC_RESTART_COUNT`         How many restarts of the run's budget are used up; the same on all nodes.
-`TORCHELASTIC_MAX_RESTARTS`          That budget.
-`TORCHELASTIC_RUN_ID`                The job id; torch takes it as the sign of an elastic launch.
-`TORCHELASTIC_USE_AGENT_STORE`       `False`: the worker with rank 0 serves the store, at a port that is new in each
-                                     round. So the store ends with its round, and no key of an earlier round is found in
-                                     it.
-`TORCHELASTIC_ERROR_FILE`            The file into which `record` of torch and of this package write an error; each
-                                     worker has another one in each round.
-`TORCHELASTIC_SIGNALS_TO_HANDLE`     The signals that make nodeclient leave: `SIGTERM,SIGINT,...`.
-`TORCH_NCCL_ASYNC_ERROR_HANDLING`    `1`, unless nodeclient inherited a value (`DEFAULTS`); see `workerlib.init`.
-`OMP_NUM_THREADS`                    What nodeclient inherited, else this worker's share of the cores; not set if it is
-                                     the only one on its node.
-`CUDA_VISIBLE_DEVICES`               What nodeclient inherited; with `--virtual-local-rank` this worker's GPU.
-`COORDINATORD_JOB`                   The job id.
-`COORDINATORD_RUN`                   The run: one execution of the job, from join to outcome.
-`COORDINATORD_ROUND`                 The round: one formation of the worker group; only goes up.
-`COORDINATORD_NODE`                  The node id; the same in all rounds.
-`COORDINATORD_WORKER`                The number of this worker on its node, from 0, by which nodeclient knows it; no two
-                                     workers have the same.
-`COORDINATORD_REASON`                Why this round was formed, in words.
-`COORDINATORD_PROGRESS`              Where `workerlib.step` writes this worker's steps, as `FILE:BYTE`; see
-                                     `SLOT_BYTES`. Not set if nothing reads it.
-`COORDINATORD_KEEP`                  The socket that connects `ctx.keep` with nodeclient; see `channel_messages`. Not
-                                     set if nothing can be kept.
-`COORDINATORD_ROUNDS`                The socket by which nodeclient has this process take part in later rounds as well;
-                                     see `round_messages`.
-`COORDINATORD_STACKS`                The socket by which nodeclient asks where this worker stands; see `responder`,
-                                     which removes it.
-`COORDINATORD_DIGESTS`               What nodeclient inherited: with `0` the digests by which replicas are compared are
-                                     not made.
-===================================  ===================================================================================
-
-The names without `COORDINATORD_` have the same meaning as under torchrun
-(torch/distributed/elastic/agent/server/local_elastic_agent.py), so a script written for torchrun finds all that it
-expects. The environment of a process that torchrun started can be read as well.
+docs/reference.md and TORCHRUN.md list all of them. Those without `COORDINATORD_` have the same meaning as under
+torchrun (torch/distributed/elastic/agent/server/local_elastic_agent.py), so a script written for torchrun finds all
+that it expects. The environment of a process that torchrun started can be read as well. Standard library only.
 """
 
 from __future__ import annotations
@@ -221,32 +175,46 @@ class NotLaunchedError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class WorkerEnvironment:
-    """The environment of one worker; the table above explains each field."""
+    """The environment of one worker; ranks count from 0."""
 
     rank: int
+    """The rank among all workers of the round."""
     local_rank: int
+    """The rank on this node; always 0 if each worker sees only its own GPU (`--virtual-local-rank`)."""
     world_size: int
     local_world_size: int
     group_rank: int
+    """The rank of this node among the nodes of the round."""
     group_world_size: int
+    """The number of nodes in the round."""
     role: str
     role_rank: int
+    """The rank among the workers with the same role."""
     role_world_size: int
     master_address: str
+    """Where rank 0 serves the store of `init_process_group`."""
     master_port: int
     restart_count: int
+    """How many restarts of the run's budget are used up; the same on all nodes."""
     max_restarts: int
+    """That budget."""
     job: str
     run: str
+    """One execution of the job, from join to outcome."""
     round: int
+    """One formation of the worker group; only goes up."""
     node: str
+    """The node id; the same in all rounds."""
     worker: int
+    """The number of this worker on its node, by which nodeclient knows it; no two workers have the same."""
     reason: str
+    """Why this round was formed, in words."""
 
     def to_environ(self) -> dict[str, str]:
         """Return the variables that are added to the environment that a worker inherits."""
         environ = {variable: str(getattr(self, name)) for name, variable in _VARIABLES.items()}
-        environ["TORCHELASTIC_RUN_ID"] = self.job
+        environ["TORCHELASTIC_RUN_ID"] = self.job  # torch takes it as the sign of an elastic launch
+        # Rank 0 serves the store, at a port that is new in each round, so no key of an earlier round is found in it.
         environ["TORCHELASTIC_USE_AGENT_STORE"] = str(False)
         return environ
 
