@@ -2,14 +2,8 @@
 
 The thread that reads from nodeclient saves when the round breaks, since training is then stuck in a collective. The
 training thread itself saves at an interval, and when an exception ends the training. Two things decide what a thread
-may do with the state:
-
-* Its stage (`step_numbers.StateStage`): it is *untrained* until the first step is done or restored. An optimizer's step
-  makes it *changing*, and `ctx.step` *whole*, or *unnumbered* if the number is not a new one. From there the next
-  optimizer's step makes it changing again. Only whole state is saved. State that cannot be kept is *unkept*, and
-  training that ends within a step leaves it *torn*; both last until the round ends.
-* The holder of its lock (`state_lock.StateHolder`): *training* acquires the lock before its first change in a step, and
-  releases it at the end of `ctx.step`. Between two steps *nobody* holds it, and a *saver* may.
+may do with the state: its stage (`step_numbers.StateStage`), since only whole state is saved, and the holder of its
+lock (`state_lock.StateHolder`).
 
 A keeper ends with the script's block, with the process, or when the process leaves the round. Then it saves once more
 if it can, removes its hooks, and only answers nodeclient.
@@ -257,11 +251,9 @@ class StepKeeper:
         """
         if self._has_ended:
             return
-        in_step = self._lock.is_in_step
-        self._has_ended = True
-        self.planned_end.end()
         self._hooks.remove()
-        self._saver.end(in_step=in_step)
+        in_step = self._end_training()
+        self.planned_end.end()
         if not in_step and (self._lock.is_final or not self._lock.acquire(StateHolder.SAVER, WAIT_S)):
             return  # the state was saved on request of the node
         try:
@@ -273,6 +265,12 @@ class StepKeeper:
                 self._save_for(request)
         finally:
             self._lock.release()
+
+    def _end_training(self) -> bool:
+        """Record that training is over; return whether it has ended within a step."""
+        in_step, self._has_ended = self._lock.is_in_step, True
+        self._saver.end(in_step=in_step)
+        return in_step
 
     # Leaving the round, as the same process
 
@@ -290,20 +288,11 @@ class StepKeeper:
     def leave_round(self) -> None:
         """Remove this keeper from the process: the next round has another one."""
         self._hooks.remove()
-        self._record_departure()
+        if not self._has_ended and self._end_training():
+            self._lock.release()  # so that no save waits for the end of the step
         self.planned_end.close()
         for kept in self._objects.values():
             kept.discard_step()
-
-    def _record_departure(self) -> None:
-        """Record that training has left the round, perhaps within a step, so that no save waits for it."""
-        if self._has_ended:
-            return
-        in_step = self._lock.is_in_step
-        self._has_ended = True
-        self._saver.end(in_step=in_step)
-        if in_step:
-            self._lock.release()
 
     def _on_fork(self) -> None:
         """Keep nothing in a forked child, such as a data loader's process: its parent keeps the state."""
