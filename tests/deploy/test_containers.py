@@ -1,5 +1,6 @@
 """The Dockerfile and the compose file agree with the programs; their commands run. No image is built here."""
 
+import itertools
 import json
 import re
 import shlex
@@ -89,6 +90,15 @@ def test_an_image_runs_its_program_without_a_shell_and_not_as_root(stage: str, p
     assert program in project()["scripts"]
     assert last(stage, "USER") == USER
     assert last(stage, "STOPSIGNAL") == "SIGTERM"
+
+
+def test_every_image_has_the_one_base_and_names_it() -> None:
+    bases = {rest.partition(" AS ")[0] for word, rest in itertools.chain(*stages().values()) if word == "FROM"}
+    assert bases - stages().keys() == {"${PYTHON_IMAGE}"}
+    for stage in ("coordinatord", "worker", "demo"):
+        words = stages()[stage]
+        label = words.index(Instruction("LABEL", "org.opencontainers.image.base.name=${PYTHON_IMAGE}"))
+        assert Instruction("ARG", "PYTHON_IMAGE") in words[:label], "before it the variable is empty in a stage"
 
 
 def test_what_is_copied_exists_and_is_sent_to_docker() -> None:
