@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Hashable
-from itertools import count
 from typing import Generic, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
@@ -24,8 +23,8 @@ class DeadlineHeap(Generic[Key]):
         self._at: dict[Key, float] = {}
         """The deadline of each key, minus `_shift`."""
         self._heap: list[tuple[float, int, Key]] = []
-        self._numbers = count()
-        """Among entries of the same time, the number decides, so keys are never compared."""
+        self._count = 0
+        """How many entries were ever made. Among those of the same time it decides, so keys are never compared."""
         self._shift = 0.0
         """The seconds by which all deadlines were moved together."""
 
@@ -35,9 +34,9 @@ class DeadlineHeap(Generic[Key]):
         known = self._at.get(key)
         self._at[key] = at
         if known is None or at < known:
-            heapq.heappush(self._heap, (at, next(self._numbers), key))
+            heapq.heappush(self._heap, self._entry(key, at))
             if len(self._heap) > 2 * len(self._at) + SLACK:
-                self._heap = [(at, next(self._numbers), key) for key, at in self._at.items()]
+                self._heap = [self._entry(key, at) for key, at in self._at.items()]
                 heapq.heapify(self._heap)
 
     def discard(self, key: Key) -> None:
@@ -67,7 +66,7 @@ class DeadlineHeap(Generic[Key]):
             if at is None:
                 heapq.heappop(self._heap)
             elif at > entered:
-                heapq.heapreplace(self._heap, (at, next(self._numbers), key))
+                heapq.heapreplace(self._heap, self._entry(key, at))
             else:
                 return at + self._shift
         return None
@@ -80,3 +79,7 @@ class DeadlineHeap(Generic[Key]):
             del self._at[key]
             due.append(key)
         return due
+
+    def _entry(self, key: Key, at: float) -> tuple[float, int, Key]:
+        self._count += 1
+        return at, self._count, key
