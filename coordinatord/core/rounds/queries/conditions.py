@@ -67,7 +67,7 @@ def settled(run: Run) -> float | None:
         return None
     if run.durable.stop_asked or run.keeping.obstacle():
         return None
-    return before_first_timeout(run, max(_settle_end(run), _pause_end(run)))
+    return before_first_timeout(run, max(run.gathering.settle_end(run.policy), _pause_end(run)))
 
 
 def short_of_nodes(run: Run) -> float | None:
@@ -75,7 +75,7 @@ def short_of_nodes(run: Run) -> float | None:
     reserves = next_round.reserves(run)
     if not reserves:
         return None
-    return max(_settle_end(run), reserves[-1].readiness.arrived_at + run.policy.settle_s)
+    return max(run.gathering.settle_end(run.policy), reserves[-1].readiness.arrived_at + run.policy.settle_s)
 
 
 def arrived(run: Run) -> float | None:
@@ -89,10 +89,10 @@ def arrived(run: Run) -> float | None:
     if run.spec.scale_up is ScaleUp.NEVER:
         return None
     if (checkpoint_at := awaited_checkpoint(run)) is not None:
-        return _now_if(run.gathering.ready_first is not None and checkpoint_at >= run.gathering.ready_first)
+        return _now_if(run.gathering.settles_from is not None and checkpoint_at >= run.gathering.settles_from)
     if run.roll.round_size + run.roll.count(MemberState.READY) >= run.spec.nodes_max:
         return NOW  # these fill the round, so it waits for no others
-    return _settle_end(run)
+    return run.gathering.settle_end(run.policy)
 
 
 def _pause_end(run: Run) -> float:
@@ -106,20 +106,6 @@ def before_first_timeout(run: Run, at: float) -> float:
     """Return `at`, or the time at which the first join timeout of a ready node expires, if that is earlier."""
     expires_at = run.gathering.join_timeouts.first
     return at if expires_at is None else min(at, expires_at)
-
-
-def _settle_end(run: Run) -> float:
-    """Return when the settle window is over.
-
-    A node arrives when it joins, so the window passes while it prepares. Nodes that prepare together do not become
-    ready together, so while one prepares, the last one that became ready counts as an arrival.
-    """
-    if run.gathering.ready_first is None:
-        return NOW
-    policy, last = run.policy, run.gathering.arrived_last
-    if run.roll.count(MemberState.PREPARING):
-        last = max(last, run.gathering.ready_last)
-    return min(last + policy.settle_s, run.gathering.ready_first + policy.settle_max_s)
 
 
 def all_started(run: Run) -> float | None:

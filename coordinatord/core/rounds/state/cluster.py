@@ -54,7 +54,7 @@ def apply_quarantines(cluster: Cluster, now: float) -> None:
             apply_quarantine(cluster, run, member)
     for run, member in marked:
         if member.state is MemberState.READY and run.durable.state is not State.FORMING:
-            run.gathering.record_arrival(member, now)  # the present round may end for it
+            run.gathering.record_ready(member, now)  # the present round may end for it
 
 
 def apply_quarantine(cluster: Cluster, run: Run, member: Member) -> None:

@@ -1,9 +1,14 @@
-"""How the nodes of a run gather for its next round: when they arrived, and how long each waits."""
+"""How the nodes of a run gather for its next round: when they arrived, and how long each waits.
+
+A node arrives when it joins: it is ready then, or prepares first. After an arrival, a round that has enough nodes waits
+for more until the settle window is over. A node that has been in a round, and is back, is no arrival.
+"""
 
 from __future__ import annotations
 
 import math
 
+from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.state.durable import DurableRun, State
 from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.state.roll import Roll
@@ -11,7 +16,7 @@ from coordinatord.core.rounds.values.deadline_heap import DeadlineHeap
 
 
 class Gathering:
-    """The nodes outside the round: when they arrived, and how long they wait. Times are in the coordinator's clock."""
+    """The arrivals and waits of the nodes outside the round. Times are in the coordinator's clock."""
 
     def __init__(self, durable: DurableRun, roll: Roll) -> None:
         """Begin with no arrival."""
@@ -19,22 +24,22 @@ class Gathering:
         self.join_timeouts = DeadlineHeap[str]()
         """When the --join-timeout of each waiting node expires, by node."""
         self.arrived_last = -math.inf
-        """When the last node arrived, ready or preparing."""
-        self.ready_first: float | None = None
-        """The time from which the longest settle window counts: when the first node became ready, or, while a round
-        forms, the last one that it needs."""
-        self.ready_last = -math.inf
+        """When the last node arrived."""
+        self._ready_last = -math.inf
         """When the last node became ready."""
+        self.settles_from: float | None = None
+        """When the longest settle window began: the first node was ready, or, while a round forms, the last one that it
+        needs. None if no node has become ready."""
         self.has_newcomer = False
         """Whether a node has arrived that joined after the last round was formed."""
         self.joined_since: float | None = None
         """When enough nodes for a round had joined, ready or preparing; None while there are too few."""
         self.enough_since: float | None = None
-        """When enough nodes for a round became ready; None while there are too few."""
+        """When enough nodes for a round were ready; None while there are too few."""
 
     def begin_round(self) -> None:
         """Forget the arrivals: a round has been formed."""
-        self.ready_first, self.has_newcomer = None, False
+        self.settles_from, self.has_newcomer = None, False
         self.join_timeouts.clear()
 
     def record_preparing(self, member: Member, now: float) -> None:
@@ -43,20 +48,34 @@ class Gathering:
             member.readiness.preparing_since = now - member.observed.idle_s
             self.arrived_last = now
 
-    def record_arrival(self, member: Member, now: float) -> None:
-        """Record that a member became ready; it arrives by this, unless it did when it began to prepare."""
-        if member.readiness.has_arrived:
-            member.readiness.arrived_at = now  # a new member arrived when it joined, perhaps before a restart
-        self.has_newcomer |= member.durable.joined_at > self._durable.formed_at
-        if member.readiness.has_arrived or member.readiness.preparing_since is None:
+    def record_ready(self, member: Member, now: float) -> None:
+        """Record that a member became ready. By this it arrives, unless it did when it began to prepare."""
+        readiness = member.readiness
+        if readiness.has_arrived or readiness.preparing_since is None:
             self.arrived_last = now
-        member.readiness.has_arrived = True
-        self.ready_last = now
+        if readiness.has_arrived:
+            readiness.arrived_at = now  # a new member arrived when it joined, perhaps before a restart
+        readiness.has_arrived = True
+        self.has_newcomer |= member.durable.joined_at > self._durable.formed_at
+        self._ready_last = now
         ready = self._roll.count(MemberState.READY)
         is_needed = self._durable.state is State.FORMING and ready <= self._durable.spec.nodes_min
-        if self.ready_first is None or ready == 1 or is_needed:
-            self.ready_first = now
+        if self.settles_from is None or ready == 1 or is_needed:
+            self.settles_from = now
         self.begin_wait(member, now)
+
+    def settle_end(self, policy: Policy) -> float:
+        """Return when the settle window is over; it passes also while a node prepares.
+
+        Nodes that prepare together do not become ready together. So while one prepares, the last one that became ready
+        counts as an arrival.
+        """
+        if self.settles_from is None:
+            return -math.inf
+        last = self.arrived_last
+        if self._roll.count(MemberState.PREPARING):
+            last = max(last, self._ready_last)
+        return min(last + policy.settle_s, self.settles_from + policy.settle_max_s)
 
     def begin_wait(self, member: Member, now: float) -> None:
         """Start the join timeout of a ready member, unless it runs already or the run has a round."""

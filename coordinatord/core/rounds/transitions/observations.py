@@ -151,7 +151,7 @@ def record_report(run: Run, member: Member, observed: Observed) -> bool:
         if before is MemberState.DISCONNECTED and member.readiness.has_arrived:
             run.gathering.begin_wait(member, now)  # its session was interrupted, so it is no new arrival
         else:
-            run.gathering.record_arrival(member, now)
+            run.gathering.record_ready(member, now)
     if member.state is MemberState.QUARANTINED:
         run.gathering.begin_wait(member, now)
     if observed.failure and not run.durable.state.ended and _is_about_this_round(run, member, observed):
@@ -244,4 +244,4 @@ def cancel_drain(run: Run, member: Member, now: float) -> None:
         member.held_back = False
         run.roll.place(member)
         if member.state is MemberState.READY and before is not MemberState.READY:
-            run.gathering.record_arrival(member, now)  # it did not count as ready while it was to leave
+            run.gathering.record_ready(member, now)  # it did not count as ready while it was to leave
