@@ -39,7 +39,6 @@ class StragglingWorker(Struct, frozen=True):
 
     node: str
     rank: int
-    step: int
     lag: int
     """How many steps it is behind the furthest worker."""
     stepped_at: float
@@ -241,7 +240,7 @@ class Run:
         member, rank, step = min(workers, key=itemgetter(2))
         lag = max(step for _, _, step in workers) - step
         stepped_at = member.lease.heard_at - (member.observed.step_age_s or 0.0)
-        return StragglingWorker(member.node, rank, step, lag, stepped_at) if lag else None
+        return StragglingWorker(member.node, rank, lag, stepped_at) if lag else None
 
     @property
     def difference(self) -> str:

@@ -222,12 +222,10 @@ class TrainingProgress:
 
         It falls towards 0 while the next step takes longer than the recent ones.
         """
-        if not self._samples:
-            return None
-        (began_at, first), (latest_at, last) = self._samples[0], self._samples[-1]
         usual_s = self.usual_s
         if usual_s is None:
             return None
+        (began_at, first), (latest_at, last) = self._samples[0], self._samples[-1]
         until = max(latest_at, self._heard_at - usual_s)
         return (last - first) / (until - began_at)
 
