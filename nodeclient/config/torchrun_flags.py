@@ -28,6 +28,7 @@ from nodeclient.config.torchrun_rendezvous import (
     remarks_on_conf,
 )
 from nodeclient.host.schedulers import SchedulerError, scheduler_values
+from nodeclient.workers.spawn import LOCAL_RANK_MACRO
 
 NODES = (1, 1)
 """torchrun's default."""
@@ -177,7 +178,7 @@ def _add_without_effect(parser: SettingsParser) -> None:
 RUN_PATH = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
 """A program with the effect of torchrun's `run_script_path`, in a process of its own."""
 
-LOCAL_RANK = "=${local_rank}"
+LOCAL_RANK = f"={LOCAL_RANK_MACRO}"
 """The argument that torch.distributed.launch puts before a script's own arguments, with each worker's own value."""
 
 SCRIPT_BYTES_MAX = 1024 * 1024

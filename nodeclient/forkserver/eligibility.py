@@ -13,6 +13,7 @@ from pathlib import Path
 
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.messages import ColdCause
+from nodeclient.workers.spawn import LOCAL_RANK_MACRO
 
 _PYTHON = re.compile(r"python[0-9.]*[a-z]?")
 """The file names of interpreters: python, python3, python3.13t."""
@@ -38,11 +39,10 @@ class ColdError(OperationalError):
         self.cause = cause
 
 
-def check(argv: Sequence[str], environ: Mapping[str, str], macro: str) -> tuple[str, ...]:
+def check(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[str, ...]:
     """Check that this command line can be started warm; return its interpreter and the interpreter's options.
 
-    `macro` is the placeholder for a value that differs between workers. Only the program's own arguments may contain
-    it. Raises `ColdError`.
+    Only the program's own arguments may differ between workers, by `LOCAL_RANK_MACRO`. Raises `ColdError`.
     """
     program = shutil.which(argv[0], path=environ.get("PATH", os.defpath))
     if program is None:
@@ -51,8 +51,10 @@ def check(argv: Sequence[str], environ: Mapping[str, str], macro: str) -> tuple[
     if not _PYTHON.fullmatch(real.name) or not _is_program(real):
         raise ColdError(f"{argv[0]} is no Python interpreter: begin the command with one, such as python -m")
     options, main = _split(argv)
-    if any(macro in word for word in argv[: main + 1]):
-        raise ColdError(f"{macro} stands before the program's own arguments, so each worker would run another program")
+    if any(LOCAL_RANK_MACRO in word for word in argv[: main + 1]):
+        raise ColdError(
+            f"{LOCAL_RANK_MACRO} stands before the program's own arguments, so each worker would run another program"
+        )
     return (argv[0], *options)
 
 

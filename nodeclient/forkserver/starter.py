@@ -51,14 +51,11 @@ def lazy_imports(modules: Sequence[str]) -> tuple[str, ...]:
 class WorkerStarter:
     """Starts one node's workers. If `modules` is empty, all of them start cold."""
 
-    def __init__(
-        self, modules: Sequence[str], command: WorkerCommand, macro: str, notify: Notify, *, workers: int
-    ) -> None:
-        """Prepare to start this many workers by `command`, in which `macro` is the placeholder for the local rank."""
+    def __init__(self, modules: Sequence[str], command: WorkerCommand, notify: Notify, *, workers: int) -> None:
+        """Prepare to start this many workers by `command`, which has `LOCAL_RANK_MACRO` in place."""
         self._modules = tuple(modules)
         self._workers = workers
         self._command = command
-        self._macro = macro
         self._notify = notify
         self._parent: ForkServer | None = None
         self._failures = 0
@@ -118,7 +115,7 @@ class WorkerStarter:
 
         Without the hook, the parent would run the user's program.
         """
-        interpreter = check(self._command.argv, self._command.environ, self._macro)
+        interpreter = check(self._command.argv, self._command.environ)
         # For as long as it runs it is the parent, so that `pids` has it.
         self._parent = trial = ForkServer(replace(self._command, argv=(*interpreter, "-c", "pass")), modules=None)
         try:

@@ -15,7 +15,7 @@ from nodeclient.diagnosis.stack_service import StackService
 from nodeclient.forkserver.starter import WorkerStarter
 from nodeclient.output.output import WorkerStreams
 from nodeclient.shell.host_programs import HostPrograms
-from nodeclient.shell.worker_command import LOCAL_RANK_MACRO, CommandBuilder
+from nodeclient.shell.worker_command import CommandBuilder
 from nodeclient.workers.guard import Guard
 from nodeclient.workers.spawn import WorkerCommand
 from nodeclient.workers.step_slots import Slots
@@ -43,7 +43,7 @@ class RoundSetup:
         self._lingering = Lingering()
         self._workers = config.workers
         command = launcher.common_command()
-        self.starter = WorkerStarter(config.preload, command, LOCAL_RANK_MACRO, remark, workers=config.workers)
+        self.starter = WorkerStarter(config.preload, command, remark, workers=config.workers)
         self.guard = guard
         self.programs = programs
         self.slots = Slots(config.workers, complain)

@@ -20,16 +20,12 @@ from nodeclient.host.cpus import allowed_cpus, core_of, cpu_quota, format_cpus
 from nodeclient.host.devices import Host
 from nodeclient.host.numa import BindingError, bindings
 from nodeclient.output.output import WorkerStreams
-from nodeclient.workers.spawn import WorkerCommand
+from nodeclient.workers.spawn import LOCAL_RANK_MACRO, WorkerCommand
 from workerlib.contract import env
 from workerlib.contract.env import DEFAULTS, KEEP, PROGRESS, ROUNDS, STACKS, WorkerEnvironment
 
 LAUNCHER_DEFAULTS = {"PYTHONUNBUFFERED": "1"}
 """The same as torchrun's `python -u`: the last lines of a dying worker are not lost."""
-
-LOCAL_RANK_MACRO = "${local_rank}"
-"""The placeholder for the local rank in the arguments of a command, as in torch (`macros.local_rank`). Any other `$`
-stays as it is; torch turns `$$` into `$`, which would break `sh -c 'echo $$'`."""
 
 OMP = "OMP_NUM_THREADS"
 """The variable for how many threads OpenMP, and so torch, starts for operators on the CPU."""

@@ -36,6 +36,11 @@ _LIBC = ctypes.CDLL(None)
 """The C library, loaded at import, because nothing should be loaded between fork and exec."""
 
 
+LOCAL_RANK_MACRO = "${local_rank}"
+"""The placeholder for the local rank in the arguments of a command, as in torch (`macros.local_rank`). Any other `$`
+stays as it is; torch turns `$$` into `$`, which would break `sh -c 'echo $$'`."""
+
+
 class WorkerCommand(Struct, frozen=True):
     """One worker: its command line, whose first word is looked up in PATH, and its whole environment."""
 
