@@ -15,6 +15,7 @@ from coordinatord.runtime.own_python import prefer_standard_library
 if TYPE_CHECKING:
     from nodeclient.config.join_config import JoinConfig
     from nodeclient.config.operate import CrashReplayConfig, OperateConfig
+    from nodeclient.config.up import UpConfig
 
 
 def main() -> None:
@@ -62,25 +63,17 @@ def _carry_out() -> int:
 
         check_workerlib()  # the next imports import workerlib
         return _join(config)
-    if config.PROGRAM == "up":
-        from nodeclient.remote.bring_up import run  # noqa: PLC0415
-
-        return run(config)
-    if config.PROGRAM == "check":
-        from nodeclient.shell import host_check  # noqa: PLC0415
-
-        return host_check.run(config)
     return operate(config)
 
 
-def operate(config: OperateConfig) -> int:
-    """Run an operator's command, and return the exit code. Raises `RequestError` and `OutputError`."""
+def operate(config: OperateConfig | UpConfig) -> int:
+    """Run a command of an operator, and return the exit code. Raises `RequestError`, `OutputError` and `HostError`."""
     import io  # noqa: PLC0415
     from importlib import import_module  # noqa: PLC0415
 
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a limited encoding still shows the other letters
-    return int(import_module(f"nodeclient.operate.{config.MODULE}").run(config))
+    return int(import_module(f"nodeclient.{config.MODULE}").run(config))
 
 
 def _join(config: JoinConfig) -> int:

@@ -55,9 +55,9 @@ class LogEnd(Struct, frozen=True):
 class _OperatorConfig(Struct, frozen=True, kw_only=True):
     """The settings of all commands."""
 
-    PROGRAM: ClassVar[Literal["operate"]] = "operate"
+    PROGRAM: ClassVar[Literal["command"]] = "command"
     MODULE: ClassVar[str]
-    """The module of `nodeclient.operate` with the function `run` for this command."""
+    """The module of `nodeclient` with the function `run` for this command."""
 
     coordinators: tuple[Endpoint, ...]
     access: AccessSettings = DEFAULT_ACCESS
@@ -76,7 +76,7 @@ class _ReadingConfig(_OperatorConfig, frozen=True):
 class StatusConfig(_ReadingConfig, frozen=True):
     """All settings of `nodeclient status`; without a job it shows all jobs."""
 
-    MODULE = "status"
+    MODULE = "operate.status"
     watch: bool = False
     all: bool = False
     """Whether to show every node, and every job that has ended, also on a terminal."""
@@ -85,7 +85,7 @@ class StatusConfig(_ReadingConfig, frozen=True):
 class EventsConfig(_ReadingConfig, frozen=True):
     """All settings of `nodeclient events`; without a job it shows all events, also those that belong to no job."""
 
-    MODULE = "event_log"
+    MODULE = "operate.event_log"
     follow: bool
     last: int | None = None
     """The number of newest events; None for the coordinator's default, or a few with `follow`."""
@@ -98,7 +98,7 @@ class EventsConfig(_ReadingConfig, frozen=True):
 class LogsConfig(_ReadingConfig, frozen=True):
     """All settings of `nodeclient logs`; without a job it reads the logs of the only one."""
 
-    MODULE = "worker_logs"
+    MODULE = "operate.worker_logs"
     ranks: str
     """The ranks as given, such as `0-3,7`; empty for all."""
     nodes: tuple[str, ...]
@@ -115,7 +115,7 @@ class LogsConfig(_ReadingConfig, frozen=True):
 class StacksConfig(_ReadingConfig, frozen=True):
     """All settings of `nodeclient stacks`; without a job it reads the only one that has not ended."""
 
-    MODULE = "worker_stacks"
+    MODULE = "operate.worker_stacks"
     ranks: str
     """The ranks as given, such as `0-3,7`; empty for all."""
     dumps: Path | None = None
@@ -125,13 +125,13 @@ class StacksConfig(_ReadingConfig, frozen=True):
 class ReportConfig(_ReadingConfig, frozen=True):
     """All settings of `nodeclient report`; without a job it shows the report of the only one."""
 
-    MODULE = "report"
+    MODULE = "operate.report"
 
 
 class PreflightConfig(_ReadingConfig, frozen=True):
     """All settings of `nodeclient preflight`; without a job it tests the only one that has not ended."""
 
-    MODULE = "preflight_report"
+    MODULE = "operate.preflight_report"
     reason: str = ""
     dry_run: bool = False
 
@@ -139,7 +139,7 @@ class PreflightConfig(_ReadingConfig, frozen=True):
 class WaitConfig(_OperatorConfig, frozen=True):
     """All settings of `nodeclient wait`; without a job it waits for the only one that has not ended."""
 
-    MODULE = "job_end"
+    MODULE = "operate.job_end"
     job: str | None
     timeout_s: float | None
 
@@ -147,13 +147,13 @@ class WaitConfig(_OperatorConfig, frozen=True):
 class PageConfig(_OperatorConfig, frozen=True):
     """All settings of `nodeclient page`."""
 
-    MODULE = "page_link"
+    MODULE = "operate.page_link"
 
 
 class CommandConfig(_OperatorConfig, frozen=True):
     """All settings of `nodeclient drain` and its like."""
 
-    MODULE = "admin_commands"
+    MODULE = "operate.admin_commands"
     verb: Verb
     job: str | None = None
     """None for the only job, or the only one that has not ended."""
@@ -166,13 +166,10 @@ class CommandConfig(_OperatorConfig, frozen=True):
     """Whether to drain nodes that join later, too."""
 
 
-class CheckConfig(Struct, frozen=True):
+class CheckConfig(_OperatorConfig, frozen=True):
     """All settings of `nodeclient check`."""
 
-    PROGRAM: ClassVar[Literal["check"]] = "check"
-
-    coordinators: tuple[Endpoint, ...]
-    access: AccessSettings
+    MODULE = "shell.host_check"
     json: bool
     folders: tuple[Path, ...]
     """Directories that need space."""
@@ -197,6 +194,7 @@ OperateConfig = (
     | WaitConfig
     | PageConfig
     | CommandConfig
+    | CheckConfig
 )
 
 
@@ -350,11 +348,6 @@ def _add_check(parser: SettingsParser) -> None:
         metavar="DIR",
         help="directories that need space, such as that of --log-dir; one that join would make need not exist yet",
     )
-    _add_coordinators(parser, required=False)
-
-
-def _read_check(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> CheckConfig:
-    return filled(CheckConfig, given, access=read_access(parser, given, environ))
 
 
 def _add_coordinators(parser: SettingsParser, *, required: bool) -> None:
@@ -421,7 +414,7 @@ def _line(
     return CommandLine(add, read, explain)
 
 
-COMMAND_LINES: dict[str, CommandLine[OperateConfig] | CommandLine[CheckConfig] | CommandLine[CrashReplayConfig]] = {
+COMMAND_LINES: dict[str, CommandLine[OperateConfig] | CommandLine[CrashReplayConfig]] = {
     "status": _line(_add_status, partial(_read, StatusConfig)),
     "events": _line(_add_events, partial(_read, EventsConfig)),
     "logs": _line(_add_logs, partial(_read, LogsConfig), _explain_logs),
@@ -437,6 +430,6 @@ COMMAND_LINES: dict[str, CommandLine[OperateConfig] | CommandLine[CheckConfig] |
     "stop": _line(partial(_add_for_job, description=ONLY_LIVE_JOB), _read_command),
     "restart": _line(partial(_add_for_job, description=ONLY_LIVE_JOB), _read_command),
     "forget": _line(partial(_add_for_job, description=ONLY_JOB), _read_command),
-    "check": CommandLine(_add_check, _read_check),
+    "check": _line(_add_check, partial(_read, CheckConfig), needs_coordinator=False),
     "replay": CommandLine(_add_crash, lambda _parser, given, _environ: CrashReplayConfig(given.crash)),
 }

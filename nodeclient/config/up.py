@@ -43,7 +43,8 @@ _PLAIN_PATH = re.compile(r"[\w@%+=:,./ -]+", re.ASCII)
 class UpConfig(Struct, frozen=True):
     """All settings of `nodeclient up`; durations in seconds."""
 
-    PROGRAM: ClassVar[Literal["up"]] = "up"
+    PROGRAM: ClassVar[Literal["command"]] = "command"
+    MODULE: ClassVar[str] = "remote.bring_up"
 
     hosts: Hosts
     coordinators: tuple[Endpoint, ...]
