@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from coordinatord.protocol.text import clip
 from coordinatord.runtime import __version__
@@ -30,85 +30,80 @@ if TYPE_CHECKING:
 _NODE_EXIT_CODES = (
     "0 the run succeeded, 64 wrong flags, 69 no coordinator, 77 refused; else that of the worker that failed"
 )
-_REQUEST_EXIT_CODES = "0 done, 64 wrong flags, 69 no coordinator or no such name, 77 refused"
+
+
+class Subcommand(NamedTuple):
+    """A subcommand, as `--help` shows it."""
+
+    summary: str
+    example: str
+    """The end of its command line."""
+    module: str = "operate"
+    """The module of its flags. It is imported only for its own subcommands: `nodeclient status` needs a tenth of the
+    imports of a node."""
+    exit_codes: str = "0 done, 64 wrong flags, 69 no coordinator or no such name, 77 refused"
+
 
 SUBCOMMANDS = {
-    "join": (
-        "join",
+    "join": Subcommand(
         "join a job and run its workers on this host",
         "--coord head1 --nnodes 2 --nproc-per-node 8 -- python train.py",
-        _NODE_EXIT_CODES,
+        module="join",
+        exit_codes=_NODE_EXIT_CODES,
     ),
-    "run": (
-        "torchrun_flags",
+    "run": Subcommand(
         "join a job with the command line of torchrun",
         "--nnodes 2 --nproc-per-node 8 --rdzv-endpoint head1 train.py",
-        _NODE_EXIT_CODES,
+        module="torchrun_flags",
+        exit_codes=_NODE_EXIT_CODES,
     ),
-    "launch": (
-        "torchrun_flags",
+    "launch": Subcommand(
         "join a job with the command line of torch.distributed.launch",
         "--nproc-per-node 8 train.py",
-        _NODE_EXIT_CODES,
+        module="torchrun_flags",
+        exit_codes=_NODE_EXIT_CODES,
     ),
-    "up": (
-        "up",
+    "up": Subcommand(
         "start a node on each of several hosts by ssh, and a coordinator",
         "--hosts gpu1,gpu2:8 -- python train.py",
-        "0 the run succeeded, 64 wrong flags, 69 a host or the coordinator was not reached; else as join",
+        module="up",
+        exit_codes="0 the run succeeded, 64 wrong flags, 69 a host or the coordinator was not reached; else as join",
     ),
-    "status": ("operate", "show the jobs of a coordinator", "--watch mnist", _REQUEST_EXIT_CODES),
-    "events": ("operate", "show what happened to a job, when and why", "mnist --since 2h", _REQUEST_EXIT_CODES),
-    "logs": ("operate", "show what the workers of a job have written", "mnist --rank 3 --follow", _REQUEST_EXIT_CODES),
-    "stacks": ("operate", "show where the workers of a job stand, as when it hangs", "mnist", _REQUEST_EXIT_CODES),
-    "report": ("operate", "show why a job failed last", "mnist", _REQUEST_EXIT_CODES),
-    "preflight": (
-        "operate",
+    "status": Subcommand("show the jobs of a coordinator", "--watch mnist"),
+    "events": Subcommand("show what happened to a job, when and why", "mnist --since 2h"),
+    "logs": Subcommand("show what the workers of a job have written", "mnist --rank 3 --follow"),
+    "stacks": Subcommand("show where the workers of a job stand, as when it hangs", "mnist"),
+    "report": Subcommand("show why a job failed last", "mnist"),
+    "preflight": Subcommand(
         "test in pairs the nodes of a job that have no workers, and name those that are slow or wrong",
         "mnist --reason 'new switch'",
-        "0 nothing is suspect, 1 a node or a link is, 69 no coordinator or no such job, 75 ended early, 77 refused",
+        exit_codes="0 nothing is suspect, 1 a node or a link is, 69 no coordinator or no such job, 75 ended early, 77"
+        " refused",
     ),
-    "wait": (
-        "operate",
+    "wait": Subcommand(
         "wait until a job ends, and end with the exit code of its nodes",
         "mnist --timeout 2h",
-        "0 the job succeeded, 79 it was stopped, 124 the time was up; else that of the worker that failed",
+        exit_codes="0 the job succeeded, 79 it was stopped, 124 the time was up; else that of the worker that failed",
     ),
-    "page": ("operate", "print a link that opens the live page in a browser", "--coord head1", _REQUEST_EXIT_CODES),
-    "drain": ("operate", "have nodes leave and stay out of all jobs", "gpu2 --reason 'bad fan'", _REQUEST_EXIT_CODES),
-    "undrain": ("operate", "let drained nodes in again", "gpu2", _REQUEST_EXIT_CODES),
-    "quarantine": (
-        "operate",
-        "have rounds do without the host of a node, if they can",
-        "gpu2 --reason 'slow link'",
-        _REQUEST_EXIT_CODES,
-    ),
-    "pardon": ("operate", "drop the charges against a host, and its quarantine", "gpu2", _REQUEST_EXIT_CODES),
-    "stop": (
-        "operate",
-        "end a job, with time for its workers to save",
-        "mnist --reason 'new data'",
-        _REQUEST_EXIT_CODES,
-    ),
-    "restart": ("operate", "have a job begin a new round", "mnist --reason 'it hangs'", _REQUEST_EXIT_CODES),
-    "forget": ("operate", "drop a job that is over, and its history", "mnist", _REQUEST_EXIT_CODES),
-    "check": (
-        "operate",
+    "page": Subcommand("print a link that opens the live page in a browser", "--coord head1"),
+    "drain": Subcommand("have nodes leave and stay out of all jobs", "gpu2 --reason 'bad fan'"),
+    "undrain": Subcommand("let drained nodes in again", "gpu2"),
+    "quarantine": Subcommand("have rounds do without the host of a node, if they can", "gpu2 --reason 'slow link'"),
+    "pardon": Subcommand("drop the charges against a host, and its quarantine", "gpu2"),
+    "stop": Subcommand("end a job, with time for its workers to save", "mnist --reason 'new data'"),
+    "restart": Subcommand("have a job begin a new round", "mnist --reason 'it hangs'"),
+    "forget": Subcommand("drop a job that is over, and its history", "mnist"),
+    "check": Subcommand(
         "check this host: its GPUs, disks, clock and network",
         "--coord head1 /scratch",
-        "0 good, 1 a warning, 2 bad, 3 nothing can be checked",
+        exit_codes="0 good, 1 a warning, 2 bad, 3 nothing can be checked",
     ),
-    "replay": (
-        "operate",
+    "replay": Subcommand(
         "rerun the events that led to a bug of nodeclient",
         "--crash FILE",
-        "0 the bug comes again, 65 it does not, 66 the file cannot be read",
+        exit_codes="0 the bug comes again, 65 it does not, 66 the file cannot be read",
     ),
 }
-"""The subcommands, each with the module of its flags, a summary, the end of an example, and its exit codes.
-
-A module is imported only for its own subcommands: `nodeclient status` needs a tenth of the imports of a node.
-"""
 
 _COORDINATORD_COMMANDS = frozenset({"state", "store", "token"})
 """Subcommands of coordinatord that people try here. They need its state directory."""
@@ -203,7 +198,7 @@ def _command_text(*words: str) -> str:
 
 @cache
 def _command_line(subcommand: str) -> CommandLine[Config]:
-    module = import_module(f"nodeclient.config.{SUBCOMMANDS[subcommand][0]}")
+    module = import_module(f"nodeclient.config.{SUBCOMMANDS[subcommand].module}")
     found: CommandLine[Config] = module.COMMAND_LINES[subcommand]
     return found
 
@@ -223,13 +218,13 @@ def _make_parser(
     add_completion(parser, _full_parser)
     # To make the parsers of all subcommands would take a tenth of the time of `nodeclient status`.
     wanted = SUBCOMMANDS.keys() & words or SUBCOMMANDS.keys()
-    for subcommand, (_, summary, example, exit_codes) in SUBCOMMANDS.items():
+    for subcommand, shown in SUBCOMMANDS.items():
         if subcommand not in wanted:
             continue
         # The others get no flags, so that a wrong value in one of their variables is no error.
         chosen = _command_line(subcommand) if subcommand in words else None
         prefix = "NODECLIENT" if chosen is None else chosen.env_prefix
-        texts = help_texts(summary, f"nodeclient {subcommand} {example}", exit_codes)
+        texts = help_texts(shown.summary, f"nodeclient {subcommand} {shown.example}", shown.exit_codes)
         own = commands.add_parser(subcommand, **texts, env_prefix=prefix, environ=environ)
         if chosen is not None:
             chosen.add_flags(own)
