@@ -10,17 +10,14 @@ from functools import lru_cache
 
 from msgspec.structs import asdict
 
-from coordinatord.hints.match import cause_of, hint, rule_for
+from coordinatord.hints.early_ends import first_of, left_early
+from coordinatord.hints.match import hint, rule_for
 from coordinatord.protocol.exit_codes import describe_exit, shell_exit_code
-from coordinatord.protocol.fields import CONSEQUENCES_MAX
 from coordinatord.protocol.http.api import EarlyEndStatus, FailureStatus, OtherFailureStatus, StragglerStatus
 from coordinatord.protocol.messages import Failure, Report, SecondaryFailure
 
 KEPT_MAX = 1_000
 """The size of the cache: one failure for each known job."""
-
-NAMED_MAX = 3
-"""The most workers that a sentence about early ends or stragglers names."""
 
 
 @lru_cache(maxsize=KEPT_MAX)
@@ -37,7 +34,7 @@ def failure_status(report: Report) -> FailureStatus:
         pid=failure.pid or None,
         exit_code=shell_exit_code(failure.exit_code),
         how=_how(failure),
-        cause=cause_of(failure),
+        cause=report.cause,
         hang=failure.hang or "",
         hang_ranks=failure.hang_ranks,
         message=failure.message,
@@ -63,6 +60,7 @@ def failure_status(report: Report) -> FailureStatus:
         stragglers=tuple(StragglerStatus(**asdict(straggler)) for straggler in report.stragglers),
         log=failure.log or None,
         hint=hint(report) or "",
+        left_early=left_early(report.node, failure, report.early),
         before=_early(report),
         behind=_stragglers(report),
         then=_consequences(report),
@@ -97,7 +95,7 @@ def _consequences(report: Report) -> str:
 def _early(report: Report) -> str:
     """Return which workers had ended with 0 by then; empty if none had."""
     ends = [f"rank {end.rank} on {end.node} had ended with 0, {_age(end.before_s)} before" for end in report.early]
-    return _first_of(ends)
+    return first_of(ends)
 
 
 def _stragglers(report: Report) -> str:
@@ -106,15 +104,7 @@ def _stragglers(report: Report) -> str:
     if cause is None or not cause.waits or not report.stragglers:
         return ""
     named = [f"rank {straggler.rank} on {straggler.node} at step {straggler.step}" for straggler in report.stragglers]
-    return f"{_first_of(named)}, while others had reported step {report.step}"
-
-
-def _first_of(texts: Sequence[str]) -> str:
-    more = len(texts) - NAMED_MAX
-    if more <= 0:
-        return ", ".join(texts)
-    least = "at least " if len(texts) == CONSEQUENCES_MAX else ""
-    return ", ".join([*texts[:NAMED_MAX], f"{least}{more} more"])
+    return f"{first_of(named)}, while others had reported step {report.step}"
 
 
 def _did(failures: Sequence[SecondaryFailure], number: int) -> str:

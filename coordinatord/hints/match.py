@@ -119,6 +119,12 @@ def cause_of(failure: Failure) -> Cause:
     return Cause.USER_CODE if failure.error else Cause.UNKNOWN
 
 
+def needed_others(failure: Failure) -> bool:
+    """Whether a failure is explained by workers that had exited with 0 before, if there are such."""
+    rule = next((rule for rule in RULES if not rule.alone and _found(rule, failure)), None)
+    return rule is not None and rule.early
+
+
 def rule_for(report: Report) -> HintRule | None:
     """Return the rule of a failure's known reason; None without one, as for a worker that hung."""
     if report.failure.hang is not None or report.failure.diverged:

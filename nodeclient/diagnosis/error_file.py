@@ -54,7 +54,7 @@ def content(report: Report, now: float) -> dict[str, Any]:
     return {
         "message": {
             # The finding needs the exit code before it: after a SIGKILL, it only names the sender.
-            "message": failure.error or ": ".join(filter(None, (how, failure.message))),
+            "message": shown.left_early or failure.error or ": ".join(filter(None, (how, failure.message))),
             "errorCode": failure.exit_code,
             "extraInfo": extra,
         }

@@ -35,11 +35,12 @@ def lines(failure: FailureStatus, seen_at: datetime) -> list[str]:
     """Return the block; `seen_at` is the local time of the report."""
     started = failure.pid is not None or _verb(failure) != "failed"
     process = "" if failure.pid is None else f", pid {failure.pid}"
+    whose = f"rank {failure.rank}: " if failure.left_early else ""
     error = "" if failure.last_lines[-1:] == (failure.error,) else failure.error  # the line above it is the same
     facts = [
         ("root cause", _root_cause(failure) if started else f"the workers on {_place(failure)} were not started"),
         ("since" if failure.hang else "when", _when(failure.age_s, seen_at)),
-        ("how", f"{failure.how}{process}" if started else ""),
+        ("how", f"{whose}{failure.how}{process}" if started else ""),
         ("because" if started else "why", failure.message),
         ("error", error),
         ("cause", "" if failure.cause in {Cause.HANG, Cause.UNKNOWN} else failure.cause.replace("_", " ")),
@@ -69,6 +70,8 @@ def _summary(failure: FailureStatus) -> str:
         return "replicas are not alike"
     if failure.hang == HangKind.NETWORK:
         return "a collective completes for none"
+    if failure.left_early:
+        return f"rank {failure.early[0].rank} on {failure.early[0].node} left early"
     if failure.hang_ranks:
         return name_ranks(failure.hang_ranks)
     who = f"rank {failure.rank}" if failure.hang or failure.pid is not None else "no workers"
@@ -80,6 +83,8 @@ def _root_cause(failure: FailureStatus) -> str:
         return "ranks that should have the same state, and do not"
     if failure.hang == HangKind.NETWORK:
         return "no rank alone: they wait in collectives that complete for none"
+    if failure.left_early:
+        return failure.left_early
     if failure.hang_ranks:
         relation = ", which wait in different collectives" if failure.hang == HangKind.MISMATCHED else ""
         return f"{name_ranks(failure.hang_ranks)}{relation}"
@@ -146,7 +151,7 @@ def log_fields(report: Report) -> dict[str, object]:
         "cause": shown.cause,
         "hang": failure.hang,
         "age_s": failure.age_s,
-        "because": failure.message,
+        "because": shown.left_early or failure.message,
         "error": failure.error,
         "last_lines": list(failure.last_lines) or None,
         "consequences": [f"rank {other.rank} on {other.node}" for other in report.consequences] or None,

@@ -264,6 +264,8 @@ def _failure(failure: FailureStatus) -> str:
     time = f"round {failure.round}, {duration(failure.age_s)} ago"
     if failure.cause == "divergence":
         return f"last failure: {time}: {failure.message}"
+    if failure.left_early:
+        return f"last failure: {time}: {failure.left_early}"
     place = f"rank {failure.rank} on node {failure.node} (host {failure.host})"
     facts = ["not started" if failure.pid is None else failure.how, failure.message, failure.error]
     return f"last failure: {place}, {time}: {', '.join(filter(None, facts))}"

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from coordinatord.core.rounds.values.admin_requests import StopJob
-from tests.sim.coincidences import when_some_are_done
+from tests.sim.coincidences import in_round, once, trains, when_some_are_done
 from tests.sim.faults import Strike
 from tests.sim.history import play_coincidence
 from tests.sim.host import Host
@@ -49,7 +49,20 @@ def _goes_as_others_finish(world: World, go: Callable[[Host], None]) -> None:
     when_some_are_done(world, act)
 
 
+def _worker_leaves_early(world: World) -> None:
+    """Let a worker exit with 0 while the others train."""
+
+    def holds() -> bool:
+        return trains(world) and sum(len(host.workers.alive) for host in in_round(world)) > 1
+
+    def act() -> None:
+        world.chance.choice(in_round(world)).workers.leave_early()
+
+    once(world, holds, act)
+
+
 FINISHES: dict[str, Strike] = {
+    "worker leaves early": _worker_leaves_early,
     "done node dies": lambda world: _goes(world, _gone),
     "done node is replaced": lambda world: _goes(world, _replaced),
     "done node dies while the job is stopped": lambda world: _goes_as_others_finish(world, _gone),

@@ -328,6 +328,15 @@ class LocalWorkers:
             return True
         return False
 
+    def leave_early(self) -> None:
+        """Let a worker exit with 0 though the training is not done, so that the others fail or hang."""
+        if self.alive and self.training is not None and not self.training.broken:
+            rank = self._world.chance.choice(sorted(self.alive))
+            self._world.trace.note("%s: worker %d exits with 0 too early", self._host.name, rank)
+            self._world.tell(Laws.left_early, self._host, self.round)
+            self.part(rank)
+            self.staying.see(rank, 0, "")
+
     def harden(self) -> None:
         """Make all workers ignore SIGTERM from now on."""
         self._stubborn |= self.alive

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from coordinatord.core.machine import WINGS, Coordinator
 from coordinatord.core.rounds.events import Tick
 from coordinatord.core.rounds.policy import Policy
@@ -11,6 +13,7 @@ from coordinatord.core.rounds.state.member import Member
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.values.records import Record
 from coordinatord.core.rounds.values.time_ledger import Ledger
+from coordinatord.hints.match import cause_of
 from coordinatord.protocol.messages import (
     PROTOCOL_VERSION,
     Assignment,
@@ -140,7 +143,7 @@ def an_end(options: Mapping[str, str]) -> dict[str, Any]:
 
 
 def a_report(*, age_s: float = 0.0, **values: Any) -> Report:
-    """Build the report on a round that failed of one worker."""
+    """Build the report on a round that failed of one worker, by default with the class of its cause."""
     defaults: dict[str, Any] = {
         "round": 1,
         "nodes": 2,
@@ -150,7 +153,8 @@ def a_report(*, age_s: float = 0.0, **values: Any) -> Report:
         "consequences": (),
         "consequences_count": 0,
     }
-    return Report(**(defaults | values))
+    report = Report(**(defaults | values))
+    return report if "cause" in values else replace(report, cause=cause_of(report.failure))
 
 
 def a_diagnosis(**values: Any) -> Diagnosis:

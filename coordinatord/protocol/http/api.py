@@ -231,6 +231,8 @@ class FailureStatus(Struct, frozen=True, kw_only=True):
     """The file with the worker's stderr, on its host."""
     hint: AnyText = ""
     """The remedy; empty if the cause is not well known."""
+    left_early: AnyText = ""
+    """A sentence that names the workers that had exited with 0, if the worker failed for lack of them; else empty."""
     before: AnyText = ""
     """A sentence about workers that had ended before; empty if none had."""
     behind: AnyText = ""

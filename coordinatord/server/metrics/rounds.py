@@ -28,7 +28,6 @@ from coordinatord.core.rounds.values.records import (
     TrainingBegan,
 )
 from coordinatord.core.rounds.values.time_ledger import Activity, Spent
-from coordinatord.hints.match import cause_of
 from coordinatord.protocol.messages import Cause, ColdCause
 from coordinatord.store.interface import Entry
 
@@ -186,7 +185,7 @@ def _restored(run: Run) -> JobTally:
 
 def _end(tally: JobTally, record: RoundEnded | RunEnded) -> None:
     if record.report is not None:
-        tally.failures[cause_of(record.report.failure)] += 1
+        tally.failures[record.report.cause] += 1
     if tally.in_round:
         tally.rounds[_reason_of(tally, record)] += 1
     tally.in_round, tally.reason, tally.ended = False, None, record.spent

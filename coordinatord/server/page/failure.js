@@ -39,6 +39,7 @@ function verbOf(failure) {
 function whoOf(failure) {
   if (failure.cause === "divergence") return "replicas are not alike";
   if (failure.hang === "network") return "a collective completes for none";
+  if (failure.left_early) return `rank ${failure.early[0].rank} on ${failure.early[0].node} left early`;
   return failure.hang_ranks.length ? ranksOf(failure) : `rank ${failure.rank} on ${failure.host}`;
 }
 
@@ -50,6 +51,7 @@ function ranksOf(failure) {
 function causeOf(failure) {
   if (failure.cause === "divergence") return "ranks that should have the same state, and do not";
   if (failure.hang === "network") return "no rank alone: they wait in collectives that complete for none";
+  if (failure.left_early) return failure.left_early;
   if (failure.hang_ranks.length) {
     return ranksOf(failure) + (failure.hang === "mismatched" ? ", which wait in different collectives" : "");
   }
@@ -58,9 +60,10 @@ function causeOf(failure) {
 
 function factsOf(failure) {
   const process = failure.pid === null ? "" : `, process ${failure.pid}`;
+  const whose = failure.left_early ? `rank ${failure.rank}: ` : "";
   const facts = [
     { label: "Root cause", text: causeOf(failure) },
-    { label: "How", text: `${failure.how}${process}` },
+    { label: "How", text: `${whose}${failure.how}${process}` },
     { label: "Error", text: failure.error },
     { label: "Cause", text: ["hang", "unknown"].includes(failure.cause) ? "" : failure.cause.replace("_", " ") },
     { label: "Finding", text: failure.message },

@@ -7,10 +7,12 @@ from msgspec import structs
 
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.rounds.events import Connected, Disconnected, Reported
+from coordinatord.core.rounds.queries.report_builder import cause_in_brief
 from coordinatord.core.rounds.values.records import RoundEnded, RunEnded
 from coordinatord.core.shown.job_view import job_view
 from coordinatord.hints.failure_status import failure_status
 from coordinatord.protocol.messages import (
+    Cause,
     Desired,
     EarlyEnd,
     Ended,
@@ -22,7 +24,7 @@ from coordinatord.protocol.messages import (
     SecondaryFailure,
     Straggler,
 )
-from tests.support.builders import a_coordinator, a_failure, a_join, a_spec, an_observed, let_pass
+from tests.support.builders import LOST_PEER, a_coordinator, a_failure, a_join, a_spec, an_observed, let_pass
 
 ERROR = a_failure(
     rank=1,
@@ -175,6 +177,16 @@ def test_workers_that_had_ended_with_0_are_named_with_how_long_before_that_was()
     assert (report := job.report(1)) is not None
     assert report.early == (EarlyEnd("a", 2, 1.0),)  # the other one ended after it
     assert failure_status(report).before == "rank 2 on a had ended with 0, 1.0 s before"
+
+
+def test_who_left_early_is_the_root_cause_of_a_lost_connection() -> None:
+    job = Job()
+    job.handle(Reported(1, an_observed(run="e-1", round=1, phase=Phase.STOPPED, ended=(Ended(2, 1.5),))), 10.0)
+    job.send(2, Phase.FAILED, a_failure(rank=1, error=LOST_PEER, age_s=0.5), now=10.0)
+    assert (report := job.report(1)) is not None
+    assert failure_status(report).left_early == "rank 2 on node a exited with 0 while rank 1 on node b still needed it"
+    assert (report.node, report.cause) == ("b", Cause.USER_CODE)
+    assert cause_in_brief(report) == "rank 2 on node a exited with 0 too early in round 1"
 
 
 def test_what_a_node_said_of_another_round_is_no_early_end() -> None:

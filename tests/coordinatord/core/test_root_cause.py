@@ -1,13 +1,21 @@
 """Why a round ended, and whether it is charged."""
 
 import math
+from collections.abc import Sequence
 
 import pytest
 
 from coordinatord.core.rounds.queries import past_round
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.values.records import RoundEnded
-from coordinatord.core.rounds.values.root_cause import LostNode, RoundVerdict, WorkerFailure, find_root_cause
+from coordinatord.core.rounds.values.root_cause import (
+    GoodExit,
+    LostNode,
+    RoundVerdict,
+    WorkerFailure,
+    find_root_cause,
+)
+from coordinatord.protocol.messages import Cause, EarlyEnd
 from tests.support.builders import LOST_PEER, a_failure
 from tests.support.ledgers import run_of
 from tests.support.script import Stage
@@ -24,8 +32,9 @@ def verdict(
     losses: list[LostNode],
     consequences_from: float = math.inf,
     trigger: str = "the trigger",
+    good_exits: Sequence[GoodExit] = (),
 ) -> RoundVerdict:
-    return find_root_cause(trigger, consequences_from, failures, losses, COLLATERAL_S)
+    return find_root_cause(trigger, consequences_from, failures, losses, good_exits, COLLATERAL_S)
 
 
 def test_without_failures_the_trigger_is_the_reason_and_nobody_is_charged() -> None:
@@ -50,6 +59,51 @@ def test_a_failure_alone_is_charged() -> None:
 )
 def test_the_reason_is_a_headline(facts: dict[str, object], said: str) -> None:
     assert verdict([failed("n1", 5.0, **facts)], []).reason == f"rank 0 on node n1 failed: {said}"
+
+
+GONE = {"error": LOST_PEER}
+STORE = {"error": "torch.distributed.DistNetworkError: Connection reset by peer"}
+NAMED = "rank 3 on node n2 exited with 0 while rank 0 on node n1 still needed it"
+
+
+@pytest.mark.parametrize(
+    ("failures", "losses", "exits", "reason", "cause"),
+    [
+        ([failed("n1", 5.0, **GONE)], [], [(3, 4.9)], NAMED, Cause.USER_CODE),
+        ([failed("n1", 5.0, **STORE)], [], [(3, 1.0)], NAMED, Cause.USER_CODE),
+        (
+            [failed("n1", 5.0, **GONE)],
+            [],
+            [(4, 4.8), (3, 4.9)],
+            "rank 4 on node n2, rank 3 on node n2 exited with 0 while rank 0 on node n1 still needed them",
+            Cause.USER_CODE,
+        ),
+        ([failed("n1", 5.0, **GONE)], [], [(3, 5.1)], NAMED, Cause.USER_CODE),
+        ([failed("n1", 5.0, **GONE)], [], [(3, 6.1)], f"rank 0 on node n1 failed: {LOST_PEER}", Cause.NETWORK),
+        ([failed("n1", 5.0, **GONE)], [], [], f"rank 0 on node n1 failed: {LOST_PEER}", Cause.NETWORK),
+        ([failed("n1", 5.0, exit_code=-11)], [], [(3, 4.9)], "rank 0 on node n1 failed: killed by SIGSEGV", "unknown"),
+        ([failed("n1", 5.0, **GONE), failed("n3", 5.1, exit_code=2)], [], [(3, 4.9)], "rank 0 on node n3", "unknown"),
+        ([failed("n1", 5.0, **GONE)], [LostNode("n3", 5.2)], [(3, 4.9)], "lost node n3", None),
+    ],
+    ids=["connection", "store", "two", "a moment later", "later", "nobody", "crash", "another failure", "a lost node"],
+)
+def test_who_left_early_is_named_where_others_failed_for_lack_of_it(
+    failures: list[WorkerFailure],
+    losses: list[LostNode],
+    exits: list[tuple[int, float]],
+    reason: str,
+    cause: Cause | None,
+) -> None:
+    judged = verdict(failures, losses, good_exits=[GoodExit("n2", rank, at) for rank, at in exits])
+    assert judged.reason.startswith(reason)
+    assert (judged.charged and judged.charged.cause) == cause
+
+
+def test_how_long_before_the_failure_a_worker_had_left_is_known() -> None:
+    exits = [GoodExit("n2", 3, 6.5), GoodExit("n2", 4, 4.0), GoodExit("n3", 5, 3.0)]
+    judged = verdict([failed("n1", 5.0, **GONE)], [], good_exits=exits)
+    assert judged.charged is not None
+    assert judged.charged.early == (EarlyEnd("n3", 5, 2.0), EarlyEnd("n2", 4, 1.0))
 
 
 def test_the_earliest_failure_is_the_cause_whichever_was_heard_first() -> None:

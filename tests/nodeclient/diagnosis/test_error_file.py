@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from coordinatord.protocol.messages import SecondaryFailure
+from coordinatord.protocol.messages import EarlyEnd, SecondaryFailure
 from nodeclient.diagnosis import error_file
 from nodeclient.diagnosis.diagnose import RecordedError, read_error_file
-from tests.support.builders import a_failure, a_report
+from tests.support.builders import LOST_PEER, a_failure, a_report
 from tests.support.programs import TIMEOUT_S
 
 REPORT = a_report(
@@ -29,6 +29,12 @@ failure = ProcessFailure(local_rank=1, pid=4711, exitcode=17, error_file=sys.arg
 print(failure.message["message"], failure.timestamp, failure.message["extraInfo"]["rank"])
 ErrorHandler().dump_error_file(sys.argv[1], 18)
 """
+
+
+def test_who_left_early_is_the_error_where_another_failed_for_lack_of_it() -> None:
+    report = a_report(failure=a_failure(error=LOST_PEER), early=(EarlyEnd("n2", 3, 0.2),))
+    said = error_file.content(report, 0.0)["message"]["message"]
+    assert said == "rank 3 on node n2 exited with 0 while rank 0 on node n1 still needed it"
 
 
 def test_what_is_written(tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ import pytest
 
 from coordinatord.hints.failure_status import failure_status
 from coordinatord.protocol.fields import CONSEQUENCES_MAX, LAST_LINES_MAX, LINE_MAX, MESSAGE_MAX
-from coordinatord.protocol.messages import EarlyEnd, HangKind, SecondaryFailure
+from coordinatord.protocol.messages import Cause, EarlyEnd, HangKind, SecondaryFailure
 from nodeclient.diagnosis import report_text
-from tests.support.builders import a_failure, a_report
+from tests.support.builders import LOST_PEER, a_failure, a_report
 from tests.support.golden import FOLDER, compare
 
 SEEN_AT = datetime(2026, 3, 4, 0, 0, 5, tzinfo=timezone(timedelta(hours=-5)))
@@ -41,6 +41,11 @@ BLOCKS = {
         failure=a_failure(pid=0, exit_code=127, message="cannot start train.sh: no such program", age_s=300.0),
         consequences=(SecondaryFailure("n2", 8, 1),),
         consequences_count=1,
+    ),
+    "left_early": a_report(
+        failure=a_failure(error=LOST_PEER, age_s=1.0, log=LOG),
+        early=(EarlyEnd("n2", 3, 0.2),),
+        cause=Cause.USER_CODE,
     ),
     "hung": a_report(
         round=2,

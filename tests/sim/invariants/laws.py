@@ -95,6 +95,9 @@ class Laws:
     def failed(self, host: Host, key: Round) -> None:
         """Learn that a worker fails by itself."""
 
+    def left_early(self, host: Host, key: Round) -> None:
+        """Learn that a worker exits with 0 before the training is done."""
+
     def gone(self, host: Host) -> None:
         """Learn that workers of a host are gone, so that their peers fail or hang."""
 

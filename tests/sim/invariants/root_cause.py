@@ -58,6 +58,8 @@ class RootCauseLaws(Laws):
         """Rounds in which a worker failed by itself before its node was asked to end it."""
         self._dated: dict[tuple[str, int, str], float] = {}
         """When a node's worker failed, by the earliest date of its reports; keyed by run, round and node."""
+        self._left: dict[Round, str] = {}
+        """The node of a worker that has exited with 0 before the training was done."""
         self._codes: dict[tuple[str, int, str], int] = {}
         """The exit code of that worker."""
 
@@ -134,6 +136,11 @@ class RootCauseLaws(Laws):
             # A node that dies counts as silent since its last message, up to a heartbeat before.
             wait = (policy.collateral_s + policy.heartbeat_s) / ROUGHLY + REMEMBERED_S
             self.world.queue.plan(wait, self._look_again, key)
+
+    def left_early(self, host: Host, key: Round) -> None:
+        """Note that a worker exits with 0 too early, for lack of which others fail."""
+        self.facts.genuine.add(key)
+        self._left[key] = host.node
 
     def hung(self, key: Round, node: str, exit_code: int) -> None:
         """Note that a worker was found to hang, which counts as a failure from now on."""
@@ -213,8 +220,18 @@ class RootCauseLaws(Laws):
         same_life = self.facts.life_of_stop.get(key) == self.world.daemon.life
         self.check(record.charged == (record.report is not None), "round %d is charged without a cause", record.round)
         if record.report is not None and key not in self.facts.unseen | self._vague and self._is_prompt and same_life:
-            named = record.report.node in self._culprits.get(key, ())
+            named = record.report.node in self._culprits.get(key, ()) or key in self._left
             self.check(named, "round %d was charged to another: %s", record.round, record.reason)
+        says_left, left = "exited with 0" in record.reason, self._left.get(key)
+        self.check(left or not says_left, "nobody had left round %d early: %s", record.round, record.reason)
+        lost_it = record.report is not None and lost_connection(record.report.failure)
+        named = says_left and f"on node {left} exited" in record.reason
+        self.check(
+            left is None or not lost_it or named,
+            "who left round %d early is not named: %s",
+            record.round,
+            record.reason,
+        )
         excused = (
             key in self.facts.stopped_on_purpose
             and key not in self.facts.genuine | self.facts.lost_of | self.facts.disturbed

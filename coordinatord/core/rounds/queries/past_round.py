@@ -7,7 +7,7 @@ from enum import StrEnum
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import MemberState
 from coordinatord.core.rounds.state.run import Run
-from coordinatord.core.rounds.values.root_cause import RoundVerdict, find_root_cause, is_same, is_same_place
+from coordinatord.core.rounds.values.root_cause import GoodExit, RoundVerdict, find_root_cause, is_same, is_same_place
 from coordinatord.protocol.messages import Cause, Failure
 
 
@@ -23,11 +23,18 @@ class NoRestart(StrEnum):
 def verdict(run: Run) -> RoundVerdict:
     """Judge what ended the round, by the evidence so far."""
     evidence, durable = run.evidence, run.durable
+    good_exits = [
+        GoodExit(member.node, ended.rank, member.lease.heard_at - ended.age_s)
+        for member in map(run.members.get, durable.order)
+        if member is not None and run.is_about_round(member.observed)
+        for ended in member.observed.ended
+    ]
     return find_root_cause(
         durable.stop_reason.sentence,
         evidence.consequences_from,
         evidence.failures.values(),
         durable.losses,
+        good_exits,
         run.policy.collateral_s,
     )
 

@@ -11,9 +11,9 @@ from coordinatord.core.rounds.queries.past_round import verdict
 from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.values.root_cause import WorkerFailure
+from coordinatord.hints.early_ends import left_early
 from coordinatord.protocol.fields import CONSEQUENCES_MAX, DURATION_S_MAX
 from coordinatord.protocol.messages import (
-    EarlyEnd,
     Failure,
     Goal,
     HangKind,
@@ -31,7 +31,7 @@ def report_on(run: Run, now: float) -> Report | None:
     if cause is None:
         return None
     others = sorted(
-        (failure for failure in run.evidence.failures.values() if failure is not cause), key=lambda each: each.at
+        (failure for failure in run.evidence.failures.values() if failure.node != cause.node), key=lambda each: each.at
     )
     consequences = [*_followers(cause, same_error=True)]
     for other in others:
@@ -48,7 +48,7 @@ def report_on(run: Run, now: float) -> Report | None:
         consequences=tuple(consequences[:CONSEQUENCES_MAX]),
         consequences_count=len(consequences),
         same_error_count=sum(consequence.same_error for consequence in consequences),
-        early=_early(run, cause),
+        early=cause.early,
         step=step,
         stragglers=stragglers,
         cause=cause.cause,
@@ -69,19 +69,6 @@ def _error_text(failure: Failure) -> str:
     return failure.error or failure.message
 
 
-def _early(run: Run, cause: WorkerFailure) -> tuple[EarlyEnd, ...]:
-    """Return the workers that had exited with 0 before the root cause, in the order of their exits."""
-    ends = [
-        EarlyEnd(member.node, ended.rank, _age_s(before_s))
-        for member in map(run.members.get, run.durable.order)
-        if member is not None and run.is_about_round(member.observed)
-        for ended in member.observed.ended
-        if (before_s := cause.at - member.lease.heard_at + ended.age_s) > 0
-    ]
-    ends.sort(key=lambda end: -end.before_s)
-    return tuple(ends[:CONSEQUENCES_MAX])
-
-
 def _stragglers(run: Run) -> tuple[int | None, tuple[Straggler, ...]]:
     """Return the furthest step of the round, and the workers that had not reached it, the furthest behind first."""
     workers = list(run.worker_steps(run.members.values()))
@@ -97,6 +84,9 @@ def cause_in_brief(report: Report) -> str:
         return f"a collective did not complete in round {report.round}"
     if failure.diverged:
         return f"replicas diverged in round {report.round}"
+    if left_early(report.node, failure, report.early):
+        end = report.early[0]
+        return f"rank {end.rank} on node {end.node} exited with 0 too early in round {report.round}"
     if failure.left:
         return f"a collective failed on rank {failure.rank} on node {report.node} in round {report.round}"
     subject = f"rank {failure.rank} on node {report.node}" if failure.pid else f"node {report.node}"

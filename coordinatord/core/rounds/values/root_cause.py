@@ -8,15 +8,18 @@ is collateral, and not charged.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from signal import Signals
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from coordinatord.hints.early_ends import left_early
 from coordinatord.hints.match import cause_of
 from coordinatord.hints.network import lost_connection
 from coordinatord.protocol.exit_codes import describe_exit, signal_behind
-from coordinatord.protocol.messages import Cause, Failure
+from coordinatord.protocol.fields import CONSEQUENCES_MAX, DURATION_S_MAX
+from coordinatord.protocol.messages import Cause, EarlyEnd, Failure
 from coordinatord.protocol.text import clip, is_same_error
 
 HEADLINE_MAX = 100
@@ -37,17 +40,27 @@ class WorkerFailure(Struct, frozen=True):
     failure: Failure
     leaving: bool = False
     """Whether the node was asked to leave by then, as where a scheduler takes its host away."""
+    early: tuple[EarlyEnd, ...] = ()
+    """The first workers of the round that had exited with 0 by then; empty until the round is judged."""
 
     @property
     def cause(self) -> Cause:
-        """The class of its cause."""
+        """The class of its cause. That ranks disagree on when they are done is an error of the script."""
+        if self._left_early:
+            return Cause.USER_CODE
         cause = cause_of(self.failure)
         is_asked = self.leaving and signal_behind(self.failure.exit_code) == Signals.SIGTERM
         return Cause.PREEMPTED if is_asked else cause
 
+    @property
+    def _left_early(self) -> str:
+        return left_early(self.node, self.failure, self.early)
+
     def __str__(self) -> str:
         """Return a headline; the report has the rest."""
         failure = self.failure
+        if self._left_early:
+            return self._left_early
         if failure.hang is not None or failure.diverged:
             return failure.message
         if not failure.pid:
@@ -68,6 +81,15 @@ class LostNode(Struct, frozen=True):
     silent_since: float
 
 
+class GoodExit(Struct, frozen=True):
+    """A worker of the round that exited with 0."""
+
+    node: str
+    rank: int
+    at: float
+    """When it exited, in the coordinator's clock."""
+
+
 class RoundVerdict(Struct, frozen=True):
     """The judgement on what ended a round."""
 
@@ -81,6 +103,7 @@ def find_root_cause(
     consequences_from: float | None,
     failures: Collection[WorkerFailure],
     losses: Collection[LostNode],
+    good_exits: Iterable[GoodExit],
     collateral_s: float,
 ) -> RoundVerdict:
     """Judge what ended a round.
@@ -100,7 +123,18 @@ def find_root_cause(
     first_at = first.at + CLOCK_DRIFT * first.failure.age_s  # its age is by the clock of its host
     if consequences_from is not None and first_at >= consequences_from:
         return RoundVerdict(trigger + _consequence(failures), None)
+    first = replace(first, early=_early(first, good_exits, collateral_s))
     return RoundVerdict(str(first), first)
+
+
+def _early(first: WorkerFailure, good_exits: Iterable[GoodExit], collateral_s: float) -> tuple[EarlyEnd, ...]:
+    """Return the workers that had exited with 0 before the root cause, in the order of their exits.
+
+    A worker that exits closes its connections first, so its peers may fail a moment before it has exited.
+    """
+    until = first.at + (collateral_s if lost_connection(first.failure) else 0.0)
+    early = sorted((each for each in good_exits if each.at < until), key=lambda each: each.at)[:CONSEQUENCES_MAX]
+    return tuple(EarlyEnd(each.node, each.rank, min(max(0.0, first.at - each.at), DURATION_S_MAX)) for each in early)
 
 
 def _first_of(failures: Collection[WorkerFailure], collateral_s: float) -> WorkerFailure:
