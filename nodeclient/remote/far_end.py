@@ -26,7 +26,7 @@ from nodeclient.host.ports import LOOPBACK
 from nodeclient.operate.client import Client
 from nodeclient.output.descriptors import READ_BYTES
 from nodeclient.remote.link_messages import Arrival, Errand, RunNode, decode_line, encode_line
-from nodeclient.shell.embedded_coordinator import coordinator_for_others
+from nodeclient.shell.embedded_coordinator import FOR_OTHERS, EmbeddedCoordinator
 
 SILENCE_S = 30.0
 """The silence after which `up` counts as gone, since the end of a cut connection may be noticed much later."""
@@ -70,10 +70,11 @@ def receive_task() -> int | None:
 
 
 async def _serve(lines: Iterator[bytes], arrival: Arrival) -> int:
-    async with coordinator_for_others() as port:
+    async with EmbeddedCoordinator("text") as embedded:
+        await embedded.start(*FOR_OTHERS, shared=True)
         access = AccessSettings(config_home=os.environ.get("XDG_CONFIG_HOME", ""))
-        token = await asyncio.to_thread(Client([Endpoint(LOOPBACK, port)], access).node_token)
-        _send(structs.replace(arrival, port=port, token=token))
+        token = await asyncio.to_thread(Client([Endpoint(LOOPBACK, embedded.port)], access).node_token)
+        _send(structs.replace(arrival, port=embedded.port, token=token))
         await asyncio.to_thread(next, lines, b"")  # their end, for signals come to nodes only
     return ExitCode.OK
 

@@ -63,6 +63,9 @@ STANDALONE = (IN_THE_CLEAR, "--host", "127.0.0.1", "--port", "0", "--outage-grac
 """The further flags of a coordinator for this host only. This node may be stopped for long, as by Ctrl-Z, and goes on
 afterwards. It notices the coordinator's end at once, so workers never wait for one that is gone."""
 
+FOR_OTHERS = ("--port", "0", "--until-unused")
+"""The further flags of a coordinator for nodes with a token, which it leaves in this user's directory."""
+
 _PROGRAM = "from coordinatord.cli import main\nmain()"
 
 _LISTENING = re.compile(r"coordinatord listening on https?://\S+:(?P<port>\d+)\n")
@@ -89,17 +92,6 @@ async def coordinator_for(config: JoinConfig) -> AsyncIterator[tuple[JoinConfig,
     """
     async with EmbeddedCoordinator(config.log_format) as embedded:
         yield await _complete(config, embedded), embedded
-
-
-@asynccontextmanager
-async def coordinator_for_others() -> AsyncIterator[int]:
-    """Start a coordinator for nodes with a token, which it leaves in this user's directory; yield its port.
-
-    Raises `EmbeddedCoordinatorError`.
-    """
-    async with EmbeddedCoordinator("text") as embedded:
-        await embedded.start("--port", "0", "--until-unused", shared=True)
-        yield embedded.port
 
 
 async def _complete(config: JoinConfig, embedded: EmbeddedCoordinator) -> JoinConfig:
