@@ -25,7 +25,7 @@ from nodeclient.host.devices import Host, WorkersPerNodeError, workers_per_node
 from nodeclient.host.memory import memory
 from nodeclient.host.schedulers import SchedulerError, SchedulerValue, scheduler_values, srun_advice
 from nodeclient.keeping.disk.persist_settings import PersistSettings
-from nodeclient.output.output_settings import Choice, OutputSettings
+from nodeclient.output.output_settings import Choice, OutputSettings, Rotation
 from nodeclient.workers.spawn import SpawnError, WorkerCommand, check_program
 
 DIGESTS = "COORDINATORD_DIGESTS"
@@ -320,7 +320,6 @@ def output_settings(given: argparse.Namespace, remarks: list[str]) -> OutputSett
         stdout_filters=given.duplicate_stdout_filters,
         stderr_filters=given.duplicate_stderr_filters,
         prefix=given.log_line_prefix_template or None,
-        rotate_bytes=given.log_rotate,
-        rotations_kept=given.log_rotations_kept,
+        rotation=Rotation(given.log_rotate, given.log_rotations_kept) if given.log_rotate else None,
         rounds_kept=given.log_keep,
     )

@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from nodeclient.output.files import LogFile, LogFileErrors, Rotation
+from nodeclient.output.files import LogFile, LogFileErrors
 from nodeclient.output.lines import LineCutter, as_lines, prefixed
+from nodeclient.output.output_settings import Rotation
 from nodeclient.output.streams import Sink
 
 WAITING_BYTES_MAX = 8 << 20

@@ -11,9 +11,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from msgspec import Struct
-
 from nodeclient.output.lines import LINE_BYTES_MAX
+from nodeclient.output.output_settings import Rotation
 
 RETRY_AFTER_S = 5.0
 """The pause after a failed write: short for a person who made room, long for a broken disk."""
@@ -37,13 +36,6 @@ class LogFileErrors:
                 f"log files cannot be written: {path}: {why}; training goes on, and writing is tried again every "
                 f"{RETRY_AFTER_S:g} s"
             )
-
-
-class Rotation(Struct, frozen=True):
-    """The size at which a file is rotated, and the number of old files to keep."""
-
-    size: int
-    kept: int
 
 
 class LogFile:

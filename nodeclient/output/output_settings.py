@@ -33,6 +33,13 @@ class Choice(Struct, frozen=True):
         return self.by_local_rank.get(local_rank, self.default)
 
 
+class Rotation(Struct, frozen=True):
+    """The size in bytes at which a file is rotated, and the number of old files to keep."""
+
+    size: int
+    kept: int
+
+
 class OutputSettings(Struct, frozen=True):
     """The destinations of output: the terminal except for `redirects`, and with a directory all of it in files."""
 
@@ -49,10 +56,8 @@ class OutputSettings(Struct, frozen=True):
     stderr_filters: tuple[str, ...] = ()
     prefix: str | None = None
     """The template of the prefix of a line on the terminal; `lines.make_prefix` has its variables."""
-    rotate_bytes: int | None = None
-    """The size in bytes at which a file is rotated; None: never."""
-    rotations_kept: int = ROTATIONS_KEPT
-    """The number of old files to keep of each."""
+    rotation: Rotation | None = None
+    """When files are rotated; None: never."""
     rounds_kept: int | None = None
     """The number of rounds of the job whose files this host keeps; None: all."""
 

@@ -11,7 +11,7 @@ from threading import Event
 from coordinatord.runtime.logs import colours_wanted
 from nodeclient.output.descriptors import may_inherit, pipe, pseudo_terminal
 from nodeclient.output.file_thread import FileSink, FileThread, Filter
-from nodeclient.output.files import LogFileErrors, Rotation
+from nodeclient.output.files import LogFileErrors
 from nodeclient.output.interrupts import InterruptFilter
 from nodeclient.output.lines import WorkerLabel, make_prefix, plain
 from nodeclient.output.output_settings import OutputSettings, Streams
@@ -53,8 +53,7 @@ class RoundFiles:
         return sinks
 
     def _file(self, path: Path) -> FileSink:
-        size, kept = self._settings.rotate_bytes, self._settings.rotations_kept
-        return FileSink(self._thread, path, self._errors, Rotation(size, kept) if size else None)
+        return FileSink(self._thread, path, self._errors, self._settings.rotation)
 
 
 class RoundStreams:

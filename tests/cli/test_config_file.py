@@ -17,6 +17,7 @@ from coordinatord.runtime.settings import SettingsError
 from nodeclient.access.endpoint import Endpoint
 from nodeclient.config.join_config import JoinConfig
 from nodeclient.config.parse import parse
+from nodeclient.output.output_settings import ROTATIONS_KEPT, Rotation
 from tests.support.programs import BIN, clean_environ, run
 
 SYSTEMD = Path(__file__).parents[2] / "systemd"
@@ -96,7 +97,10 @@ def test_a_node_takes_its_settings_and_its_command_from_a_file(tmp_path: Path) -
     found = join(tmp_path, text)
     assert found.coordinators == (Endpoint("a", 1), Endpoint("b", 29400))
     assert (found.job, found.spec, found.workers) == ("mnist", JobSpec(2, 4, 5, max_futile_rounds=3), 3)
-    assert (found.output.terminal_ranks, found.output.rotate_bytes) == (frozenset({0, 2}), 100_000_000)
+    assert (found.output.terminal_ranks, found.output.rotation) == (
+        frozenset({0, 2}),
+        Rotation(100_000_000, ROTATIONS_KEPT),
+    )
     assert found.output.stdout_filters == ("a,b", "c")
     assert (found.preload, found.command) == (("torch", "my.package"), ("python3", "-c", "pass"))
     assert found.remarks == (f"settings from {tmp_path / 'n.toml'}",)

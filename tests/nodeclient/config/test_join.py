@@ -30,7 +30,7 @@ from nodeclient.config.operate import StatusConfig
 from nodeclient.config.parse import parse
 from nodeclient.host.devices import Host
 from nodeclient.host.memory import memory
-from nodeclient.output.output_settings import Choice, OutputSettings, Streams
+from nodeclient.output.output_settings import Choice, OutputSettings, Rotation, Streams
 from tests.support.builders import given_spec
 from workerlib.contract.env import DIGESTS
 
@@ -139,8 +139,7 @@ def test_what_is_to_be_done_with_the_output() -> None:
             terminal_ranks=frozenset({0, 12}),
             stdout_filters=("a", "b,c"),
             prefix="[${rank}]",
-            rotate_bytes=100_000_000,
-            rotations_kept=2,
+            rotation=Rotation(100_000_000, 2),
         )
     )
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from nodeclient.output import files
-from nodeclient.output.files import LogFile, LogFileErrors, Rotation
+from nodeclient.output.files import LogFile, LogFileErrors
+from nodeclient.output.output_settings import Rotation
 
 
 @pytest.fixture
