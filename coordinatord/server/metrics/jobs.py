@@ -5,7 +5,7 @@ Figures are plain numbers, so that another thread can make the families.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 from msgspec import Struct
@@ -26,6 +26,10 @@ ENDED_EXPORTED_S = 900.0
 """How long a job has series after its end: several scrapes see how it ended, so that alerts fire."""
 
 
+Figure = float | None
+"""A number; None if it is not known."""
+
+
 class JobFigures(Struct, frozen=True):
     """The figures of one job at one moment."""
 
@@ -33,73 +37,41 @@ class JobFigures(Struct, frozen=True):
     state: State
     is_exported: bool
     """Whether it lives, or has ended within `ENDED_EXPORTED_S`."""
-    nodes: tuple[int, ...]
-    """The number of nodes in each `MemberState`."""
-    nodes_min: int
-    nodes_max: int
-    rounds: tuple[int, ...]
-    """The number of ended rounds for each of `REASONS`."""
-    nodes_lost: int
-    cold_rounds: tuple[int, ...]
-    """The number of rounds that started cold in spite of `--preload`, for each `ColdCause`."""
-    failures: tuple[int, ...]
-    """The number of rounds that the failure of a worker ended, for each `Cause`."""
-    restarts: int
-    restarts_max: int | None
-    """None if torchrun's agents count them."""
-    seconds: tuple[float, ...]
-    """The seconds of each `Activity`."""
-    step: int | None
-    """The step of all workers; None if not known. So are `steps_per_second` and the steps below."""
-    steps_per_second: float | None
-    kept_step: int | None
-    """The newest whole step in the nodes' memory."""
-    copied_step: int | None
-    """The newest step that survives the loss of any one host."""
-    disk_step: int | None
-    """The newest whole step of the run on the disk."""
-    redone_steps: int | None
-    """How many steps the round did again after it resumed; None if it did not resume."""
-    disk_failing: bool | None
-    """Whether the last attempt to write a step has failed; None if no node may write any."""
-    laggard_seconds: float | None
-    """The lateness of the laggard; 0 if there is none, and None if not known."""
-    diverged: bool
-    """Whether ranks of the round have different states, though they should have the same."""
-    health: Health
+    figures: Mapping[str, Figure | Sequence[Figure]]
+    """The figure of each of `FAMILIES` by its name, or one for each value of its label."""
 
 
 def figures_of(run: Run, tally: JobTally, now: float) -> JobFigures:
     """Read the figures of a job as of `now`."""
-    seconds, kept = _seconds(run, tally, now), kept_of(run)
-    return JobFigures(
-        job=run.job,
-        state=run.shown_state,
-        is_exported=not run.durable.state.ended or now - run.durable.ledger.settled_at <= ENDED_EXPORTED_S,
-        nodes=tuple(run.roll.count(state) for state in MemberState),
-        nodes_min=run.spec.nodes_min,
-        nodes_max=run.spec.nodes_max,
-        rounds=tuple(tally.rounds[reason] for reason in REASONS),
-        nodes_lost=tally.nodes_lost,
-        cold_rounds=tuple(tally.cold[cause] for cause in ColdCause),
-        failures=tuple(tally.failures[cause] for cause in Cause),
-        restarts=run.durable.restarts_used,
-        restarts_max=None if run.spec.launcher is Launcher.TORCHRUN else run.spec.max_restarts,
-        seconds=tuple(seconds[activity] for activity in Activity),
-        step=None if run.durable.state.ended else run.step,
-        steps_per_second=pace(run, now),
-        kept_step=None if (newest := kept.index.newest_whole) is None else newest.step,
-        copied_step=None if (copied := kept.copied) is None else copied.step,
-        disk_step=None if (on_disk := kept.disk.step) is None else on_disk.step,
-        redone_steps=None if (resume := run.durable.resume) is None else resume.redone,
-        disk_failing=None if kept.disk.every_s is None else bool(kept.disk.problem),
-        laggard_seconds=laggard_s(run),
-        diverged=run.durable.divergence is not None,
-        health=run.health,
-    )
+    durable, kept = run.durable, kept_of(run)
+    figures: dict[str, Figure | Sequence[Figure]] = {
+        "job_state": [1 if state is run.shown_state else None for state in State],
+        "job_health": [health is run.health for health in Health],
+        "nodes": [run.roll.count(state) for state in MemberState],
+        "job_nodes_min": run.spec.nodes_min,
+        "job_nodes_max": run.spec.nodes_max,
+        "rounds": [tally.rounds[reason] for reason in REASONS],
+        "nodes_lost": tally.nodes_lost,
+        "cold_rounds": [tally.cold[cause] for cause in ColdCause],
+        "failures": [tally.failures[cause] for cause in Cause],
+        "restarts": durable.restarts_used,
+        "job_restarts_max": None if run.spec.launcher is Launcher.TORCHRUN else run.spec.max_restarts,
+        "job_seconds": _seconds(run, tally, now),
+        "job_step": run.step,
+        "job_steps_per_second": pace(run, now),
+        "job_kept_step": None if (newest := kept.index.newest_whole) is None else newest.step,
+        "job_copied_step": None if (copied := kept.copied) is None else copied.step,
+        "job_disk_step": None if (on_disk := kept.disk.step) is None else on_disk.step,
+        "job_redone_steps": None if (resume := durable.resume) is None else resume.redone,
+        "job_disk_failing": None if kept.disk.every_s is None else bool(kept.disk.problem),
+        "job_diverged": durable.divergence is not None,
+        "job_laggard_seconds": laggard_s(run),
+    }
+    is_exported = not durable.state.ended or now - durable.ledger.settled_at <= ENDED_EXPORTED_S
+    return JobFigures(run.job, run.shown_state, is_exported, figures)
 
 
-def _seconds(run: Run, tally: JobTally, now: float) -> dict[str, float]:
+def _seconds(run: Run, tally: JobTally, now: float) -> list[float]:
     """Return the seconds of a run by activity, none less than at the last scrape, with the true sum.
 
     The ledger may move its last seconds to another activity, when it learns that the round was broken or did not train
@@ -113,7 +85,79 @@ def _seconds(run: Run, tally: JobTally, now: float) -> dict[str, float]:
     part = min(1.0, max(0.0, elapsed / total_missing)) if total_missing else 0.0
     tally.shown = {activity: shown[activity] + part * missing[activity] for activity in Activity}
     tally.shown_run = run.id
-    return tally.shown
+    return list(tally.shown.values())
+
+
+class _Family(Struct, frozen=True):
+    """A metric of each job."""
+
+    kind: type[GaugeMetricFamily | CounterMetricFamily]
+    name: str
+    """The name, without that of the program."""
+    meaning: str
+    """The help text."""
+    label: str = ""
+    """The label besides the job; empty without one."""
+    values: Iterable[str] = ()
+    """The values of this label."""
+    after_end: bool = False
+    """Whether a job has it for `ENDED_EXPORTED_S` after its end."""
+
+    def metric_of(self, jobs: Iterable[JobFigures]) -> Metric:
+        """Make the metric from the figures of all jobs."""
+        labels = ["job_id", self.label] if self.label else ["job_id"]
+        metric = self.kind(f"coordinatord_{self.name}", self.meaning, labels=labels)
+        for job in (job for job in jobs if (job.is_exported if self.after_end else not job.state.ended)):
+            figures = job.figures[self.name]
+            rows: Iterable[tuple[str, Figure]] = (
+                zip(self.values, figures, strict=True) if isinstance(figures, Sequence) else [("", figures)]
+            )
+            for value, figure in rows:
+                if figure is not None:
+                    metric.add_metric([job.job, value] if self.label else [job.job], figure)
+        return metric
+
+
+_gauge = partial(_Family, GaugeMetricFamily)
+_counter = partial(_Family, CounterMetricFamily, after_end=True)
+
+FAMILIES = (
+    _gauge("job_state", "1 for the state that the job's run is in.", "state", State, after_end=True),
+    _gauge("job_health", "1 for the health of the round of a job that has not ended.", "health", Health),
+    _gauge("nodes", "Nodes of a job that has not ended, by their state in it.", "state", MemberState),
+    _gauge("job_nodes_min", "The least number of nodes of a round."),
+    _gauge("job_nodes_max", "The greatest number of nodes of a round."),
+    _counter("rounds", "Rounds that ended, by reason.", "reason", REASONS),
+    _counter("nodes_lost", "Nodes that were lost, in a round or not."),
+    _counter(
+        "cold_rounds",
+        "Rounds that began with cold workers in spite of --preload, by what kept these from being forked.",
+        "cause",
+        ColdCause,
+    ),
+    _counter("failures", "Rounds that the failure of a worker ended, by the class of the cause.", "cause", Cause),
+    _counter("restarts", "Restarts of the run that were charged to its budget."),
+    _gauge("job_restarts_max", "The budget of restarts, unless torchrun counts them."),
+    _counter("job_seconds", "Where the time of the job's run went.", "cause", Activity),
+    _gauge("job_step", "The step that all workers have come to, of those that report any."),
+    _gauge("job_steps_per_second", "The pace of the last half minute."),
+    _gauge("job_kept_step", "The newest step that is whole in the memory of the nodes."),
+    _gauge("job_copied_step", "The newest step that outlives the loss of any one host, by its copies on others."),
+    _gauge("job_disk_step", "The newest step of the job's run that its nodes have written to the disk."),
+    _gauge(
+        "job_redone_steps",
+        "Steps of earlier rounds that the current or last round did again, where it resumed from kept state.",
+    ),
+    _gauge("job_disk_failing", "1 if the last attempt to write a step to the disk has failed, where nodes write any."),
+    _gauge(
+        "job_diverged",
+        "1 if ranks of the round have different parameters or optimizer state, though they should be alike.",
+    ),
+    _gauge(
+        "job_laggard_seconds", "How late the worker comes to collectives that all others wait for; 0 if there is none."
+    ),
+)
+"""The metrics of each job."""
 
 
 class JobsCollector(Collector):
@@ -127,67 +171,8 @@ class JobsCollector(Collector):
         """Yield the metric families."""
         jobs = self.jobs
         yield _jobs_by_state(jobs)
-        exported = [job for job in jobs if job.is_exported]
-        live = [job for job in jobs if not job.state.ended]
-        states = (((job.job, job.state), 1) for job in exported)
-        yield _gauge("job_state", "1 for the state that the job's run is in.", states, "state")
-        healths = (((job.job, health), int(health is job.health)) for job in live for health in Health)
-        yield _gauge("job_health", "1 for the health of the round of a job that has not ended.", healths, "health")
-        yield _gauge(
-            "nodes",
-            "Nodes of a job that has not ended, by their state in it.",
-            _by(MemberState, live, "nodes"),
-            "state",
-        )
-        yield _gauge("job_nodes_min", "The least number of nodes of a round.", _plain(live, "nodes_min"))
-        yield _gauge("job_nodes_max", "The greatest number of nodes of a round.", _plain(live, "nodes_max"))
-        yield _counter("rounds", "Rounds that ended, by reason.", _by(REASONS, exported, "rounds"), "reason")
-        yield _counter("nodes_lost", "Nodes that were lost, in a round or not.", _plain(exported, "nodes_lost"))
-        cold = "Rounds that began with cold workers in spite of --preload, by what kept these from being forked."
-        yield _counter("cold_rounds", cold, _by(ColdCause, exported, "cold_rounds"), "cause")
-        failures = "Rounds that the failure of a worker ended, by the class of the cause."
-        yield _counter("failures", failures, _by(Cause, exported, "failures"), "cause")
-        yield _counter("restarts", "Restarts of the run that were charged to its budget.", _plain(exported, "restarts"))
-        budget = "The budget of restarts, unless torchrun counts them."
-        yield _gauge("job_restarts_max", budget, _plain(live, "restarts_max"))
-        yield _counter(
-            "job_seconds", "Where the time of the job's run went.", _by(Activity, exported, "seconds"), "cause"
-        )
-        for name, meaning in TRAINING.items():
-            yield _gauge(f"job_{name}", meaning, _plain(live, name))
-
-
-TRAINING = {
-    "step": "The step that all workers have come to, of those that report any.",
-    "steps_per_second": "The pace of the last half minute.",
-    "kept_step": "The newest step that is whole in the memory of the nodes.",
-    "copied_step": "The newest step that outlives the loss of any one host, by its copies on others.",
-    "disk_step": "The newest step of the job's run that its nodes have written to the disk.",
-    "redone_steps": (
-        "Steps of earlier rounds that the current or last round did again, where it resumed from kept state."
-    ),
-    "disk_failing": "1 if the last attempt to write a step to the disk has failed, where nodes write any.",
-    "diverged": "1 if ranks of the round have different parameters or optimizer state, though they should be alike.",
-    "laggard_seconds": "How late the worker comes to collectives that all others wait for; 0 if there is none.",
-}
-"""The gauges of a live job's progress, each with its help text."""
-
-
-Rows = Iterable[tuple[Sequence[str], float]]
-"""Samples of a family: the values of the labels, the job first, and the number."""
-
-
-def _family(
-    kind: type[GaugeMetricFamily | CounterMetricFamily], name: str, meaning: str, rows: Rows, *labels: str
-) -> Metric:
-    family = kind(f"coordinatord_{name}", meaning, labels=["job_id", *labels])
-    for values, number in rows:
-        family.add_metric(values, number)
-    return family
-
-
-_gauge = partial(_family, GaugeMetricFamily)
-_counter = partial(_family, CounterMetricFamily)
+        for family in FAMILIES:
+            yield family.metric_of(jobs)
 
 
 def _jobs_by_state(jobs: Iterable[JobFigures]) -> Metric:
@@ -198,15 +183,3 @@ def _jobs_by_state(jobs: Iterable[JobFigures]) -> Metric:
     for state, count in counts.items():
         family.add_metric([state], count)
     return family
-
-
-def _plain(jobs: Iterable[JobFigures], name: str) -> Rows:
-    """Return a sample of each job that knows the figure of this name."""
-    return (((job.job,), value) for job in jobs if (value := getattr(job, name)) is not None)
-
-
-def _by(labels: Iterable[str], jobs: Iterable[JobFigures], name: str) -> Rows:
-    """Return a sample of each job and label from the figure of this name, which has a value for each label."""
-    return (
-        ((job.job, label), number) for job in jobs for label, number in zip(labels, getattr(job, name), strict=True)
-    )

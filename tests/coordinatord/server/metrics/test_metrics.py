@@ -1,5 +1,6 @@
 """`GET /metrics`: what is counted, under which names; it goes when its job goes."""
 
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
 import pytest
@@ -9,6 +10,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from coordinatord.core.keeping.known import kept_of
 from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.values.records import NodeJoined, RoundFormed, RoundStarted, RunOpened
 from coordinatord.core.rounds.values.resume_point import ResumePoint
 from coordinatord.core.rounds.values.time_ledger import Activity, Ledger, Spent
@@ -212,21 +214,27 @@ def test_a_job_that_ended_long_ago_has_no_series() -> None:
 
 def test_a_disk_that_fails_is_seen_where_nodes_write_to_one() -> None:
     run = a_run()
-    assert figures_of(run, JobTally(), 1.0).disk_failing is None
+    assert figures_of(run, JobTally(), 1.0).figures["job_disk_failing"] is None
     kept_of(run).disk.every_s = 600.0
-    assert figures_of(run, JobTally(), 1.0).disk_failing is False
+    assert figures_of(run, JobTally(), 1.0).figures["job_disk_failing"] is False
     kept_of(run).disk.give_up("node a: no space left", 1.0)
-    assert figures_of(run, JobTally(), 1.0).disk_failing is True
+    assert figures_of(run, JobTally(), 1.0).figures["job_disk_failing"] is True
 
 
 def test_steps_that_are_done_again_are_counted_where_a_round_resumed() -> None:
     run = a_run()
-    assert figures_of(run, JobTally(), 1.0).redone_steps is None
+    assert figures_of(run, JobTally(), 1.0).figures["job_redone_steps"] is None
     run.durable.resume = ResumePoint(1, 40, 2, 1, redone=3)
-    assert figures_of(run, JobTally(), 1.0).redone_steps == 3
+    assert figures_of(run, JobTally(), 1.0).figures["job_redone_steps"] == 3
 
 
 # Counters
+
+
+def seconds_of(run: Run, tally: JobTally, now: float) -> Sequence[float]:
+    """Return what a scrape at this time shows of each activity."""
+    figures_of(run, tally, now)
+    return list(tally.shown.values())
 
 
 def test_counters_add_up_to_the_time_that_passed_and_never_fall_whatever_turns_out() -> None:
@@ -241,7 +249,7 @@ def test_counters_add_up_to_the_time_that_passed_and_never_fall_whatever_turns_o
         if second == 90:  # it trains again, and more of that was counted than there was
             spent = Spent(starting=29.5, training=20.5, detecting=10.0, stopping=30.0)
             run.durable.ledger = Ledger(90.0, spent, Activity.TRAINING)
-        seconds = figures_of(run, tally, float(second)).seconds
+        seconds = seconds_of(run, tally, float(second))
         assert sum(seconds) == pytest.approx(second)
         assert all(now >= before for now, before in zip(seconds, shown, strict=True))
         shown = list(seconds)
@@ -254,10 +262,10 @@ def test_the_next_run_of_a_job_counts_its_seconds_anew() -> None:
     tally = JobTally()
     run = a_run()
     run.durable.ledger = Ledger(50.0, Spent(training=50.0), None)
-    assert sum(figures_of(run, tally, 60.0).seconds) == 50.0
+    assert sum(seconds_of(run, tally, 60.0)) == 50.0
     run.id = "e-2"
     run.durable.ledger = Ledger(60.0, Spent(), Activity.WAITING)
-    assert sum(figures_of(run, tally, 61.0).seconds) == 1.0
+    assert sum(seconds_of(run, tally, 61.0)) == 1.0
 
 
 async def test_the_end_of_a_round_of_an_earlier_life_is_counted(start: Start) -> None:
