@@ -23,7 +23,7 @@ from coordinatord.runtime.timers import Timeouts
 from coordinatord.runtime.websocket.frames import FrameReader
 from coordinatord.runtime.websocket.handshake import answer_to, headers_of
 from coordinatord.runtime.websocket.web_socket import WebSocket
-from coordinatord.security.identity import EphemeralIdentity
+from coordinatord.security.identity import ephemeral_identity
 
 
 class Echo(WebSocket):
@@ -57,7 +57,7 @@ class Echo(WebSocket):
 def secured() -> ssl.SSLContext:
     """Return the context of a coordinatord, with a key of its own."""
     context = server_context()
-    EphemeralIdentity.make().load_into(context)
+    ephemeral_identity().load_into(context)
     return context
 
 

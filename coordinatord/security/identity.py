@@ -61,7 +61,8 @@ class Identity(Struct, frozen=True):
     def derived_key(self, purpose: str) -> bytes:
         """Derive a key for another purpose, which is always the same. Raises `IdentityError`."""
         try:
-            return _derived(self.key.read_bytes(), purpose)
+            # By RFC 5869, 2.2, the result does not reveal the original key.
+            return hmac.digest(purpose.encode(), self.key.read_bytes(), "sha256")
         except OSError as error:
             raise IdentityError(f"the key {self.key} cannot be read: {error.strerror}") from error
 
@@ -91,34 +92,17 @@ def own_identity(directory: Path) -> Identity:
     return identity
 
 
-class EphemeralIdentity(Struct, frozen=True):
-    """A key and a certificate in memory only, which end with this process."""
-
-    key: str
-    certificate: str
-
-    @classmethod
-    def make(cls) -> EphemeralIdentity:
-        """Make a new key and its certificate."""
-        key = _new_key()
-        return cls(key, _certificate_for(key))
-
-    def load_into(self, context: ssl.SSLContext) -> str:
-        """Load this certificate into a context; return the pin of its key."""
-        with tempfile.TemporaryDirectory(prefix="coordinatord-key-") as folder:  # TLS reads them only from files
-            identity = Identity(Path(folder) / CERTIFICATE, Path(folder) / KEY)
-            write_private(identity.certificate, self.certificate)
-            write_private(identity.key, self.key)
-            return identity.load_into(context)
-
-    def derived_key(self, purpose: str) -> bytes:
-        """Derive a key for another purpose, as secret as this one."""
-        return _derived(self.key.encode(), purpose)
+def ephemeral_identity() -> Identity:
+    """Return a new key and its certificate in files without a name, which end with this process."""
+    key = _new_key()
+    return Identity(_nameless_file(_certificate_for(key)), _nameless_file(key))
 
 
-def _derived(key: bytes, purpose: str) -> bytes:
-    """Derive a key that does not reveal the original one (RFC 5869, 2.2)."""
-    return hmac.digest(purpose.encode(), key, "sha256")
+def _nameless_file(text: str) -> Path:
+    """Write a file that only this process can find; return its path, since TLS reads only files."""
+    with tempfile.TemporaryFile() as file:  # not all builds of Python have `os.memfd_create`
+        file.write(text.encode())
+        return Path(f"/proc/self/fd/{os.dup(file.fileno())}")
 
 
 def _new_key() -> str:

@@ -22,7 +22,7 @@ from coordinatord.runtime.private_files import PrivateFileError, tokens_director
 from coordinatord.security.browser_sessions import BrowserSessions
 from coordinatord.security.ephemeral_tokens import write_ephemeral
 from coordinatord.security.gatekeeper import Gatekeeper
-from coordinatord.security.identity import EphemeralIdentity, Identity, IdentityError, own_identity
+from coordinatord.security.identity import Identity, IdentityError, ephemeral_identity, own_identity
 from coordinatord.security.token_store import TokenStore
 
 log = logging.getLogger(__name__)
@@ -71,8 +71,8 @@ class Security:
         self.token_store = store
         self._ephemeral_file: tuple[Path, int] | None = None
         """The file of tokens that end with this process, and the descriptor that locks it; None if they are durable."""
-        self._ephemeral_identity: EphemeralIdentity | None = None
-        """The key and certificate in memory; None if they are in files."""
+        self._ephemeral_identity: Identity | None = None
+        """The key and certificate that end with this process; None if they are durable."""
         self._authorities = b""
         """The content of `client_authorities`; empty without the file."""
         self.gatekeeper: Gatekeeper
@@ -175,7 +175,7 @@ class Security:
         """
         directory, identity = self._settings.directory, self._identity()
         pin = identity.load_into(context)
-        if self.has_given_certificate and isinstance(identity, Identity):
+        if self.has_given_certificate:
             with suppress(OSError, ValueError):  # it was valid a moment ago
                 self._certificate = identity.text
             if directory is not None and pin != self.pin:
@@ -184,7 +184,7 @@ class Security:
             (directory / PIN).unlink(missing_ok=True)
         return pin
 
-    def _identity(self) -> Identity | EphemeralIdentity:
+    def _identity(self) -> Identity:
         """Return the key and the certificate to use; make missing ones. Raises `PrivateFileError`."""
         settings = self._settings
         if settings.certificate is not None and settings.key is not None:
@@ -192,7 +192,7 @@ class Security:
         if settings.directory is not None:
             return own_identity(settings.directory)
         if self._ephemeral_identity is None:
-            self._ephemeral_identity = EphemeralIdentity.make()
+            self._ephemeral_identity = ephemeral_identity()
         return self._ephemeral_identity
 
     def _browsers(self) -> BrowserSessions:
