@@ -82,10 +82,8 @@ class FlightRecorder:
         """The number of stimuli at which the next snapshot is due."""
         self._until_next_try = 0
         """The number of stimuli until an aborted snapshot is retried."""
-        self._stimuli: deque[tuple[float, object]] = deque()
-        """The kept stimuli with their times, oldest first."""
-        self._sizes: deque[int] = deque()
-        """The bytes of the message of each stimulus."""
+        self._stimuli: deque[tuple[float, object, int]] = deque()
+        """The kept stimuli with their times, and the sizes of their messages, oldest first."""
         self._bytes = 0
         """The sum of the sizes."""
 
@@ -96,8 +94,7 @@ class FlightRecorder:
         """
         if len(self._stimuli) >= self._limit or self._bytes >= BYTES_MAX:
             self._make_room()
-        self._stimuli.append((now, stimulus))
-        self._sizes.append(size)
+        self._stimuli.append((now, stimulus, size))
         self._bytes += size
 
     def _make_room(self) -> None:
@@ -113,7 +110,6 @@ class FlightRecorder:
         if self._before is not None:
             self._limit = min(between_snapshots, STIMULI_MAX_WITH_STATE)
             self._stimuli.clear()
-            self._sizes.clear()
             self._bytes = 0
             return
         self._limit, self._until_next_try = STIMULI_MAX, between_snapshots
@@ -121,8 +117,7 @@ class FlightRecorder:
 
     def _drop_oldest(self) -> None:
         while len(self._stimuli) >= self._limit or self._bytes >= BYTES_MAX:
-            self._stimuli.popleft()
-            self._bytes -= self._sizes.popleft()
+            self._bytes -= self._stimuli.popleft()[2]
 
     def explain(self, error: Exception, folder: Path | None) -> Exception:
         """Return any error of the machine as a bug, with notes on the stimulus that led to it.
@@ -130,7 +125,7 @@ class FlightRecorder:
         Write the state and the last stimuli to a new crash file in `folder`. This never raises, so that it does not
         hide the error.
         """
-        now, stimulus = self._stimuli[-1]
+        now, stimulus, _ = self._stimuli[-1]
         bug = error if operational(error) is None else self._bug(error, stimulus)
         bug.add_note(f"The stimulus, at {now:.6f} s of the event loop's clock: {clip(repr(stimulus), 500)}.")
         if folder is None:
@@ -157,12 +152,13 @@ class FlightRecorder:
     def _write(self, error: Exception, folder: Path) -> Path:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = folder / f"crash-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{os.getpid()}.json"
+        before = None if self._before is None else list(attributes(self._before))
         content = {
             "format": FORMAT,
             "program": self._subject.program,
             "release": __version__,
             "error": _named(error),
-            **dump((None if self._before is None else list(attributes(self._before)), list(self._stimuli))),
+            **dump((before, [(now, stimulus) for now, stimulus, _ in self._stimuli])),
         }
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
             file.write(json.dumps(content))  # `json.dump` takes four times as long
@@ -180,10 +176,8 @@ class CrashFileError(OperationalError):
 class Recording(Struct, frozen=True):
     """The content of a crash file."""
 
-    machine: Any
-    """The machine in the state of the snapshot."""
     stimuli: tuple[tuple[float, Any], ...]
-    """The stimuli that it handled after that, with their times."""
+    """The stimuli that the machine handled after the snapshot, with their times."""
     error: str
     release: str
     """The release that wrote the file."""
@@ -200,7 +194,7 @@ def read(path: Path, subject: Subject, machine: object) -> Recording:
             raise CrashFileError(f"{path} has no state, since that was too large to be copied: it can only be read")
         for name, value in state:
             setattr(machine, name, value)
-        return Recording(machine, tuple(stimuli), str(plain["error"]), str(plain["release"]))
+        return Recording(tuple(stimuli), str(plain["error"]), str(plain["release"]))
     except OSError as error:
         raise CrashFileError(f"{path} cannot be read: {error.strerror}") from error
     except (AttributeError, GraphError, KeyError, TypeError, ValueError) as error:
@@ -219,7 +213,7 @@ def replay(path: Path, subject: Subject, machine: Any) -> ExitCode:
     for now, stimulus in recording.stimuli:
         _print(f"{now:.6f} s  {clip(repr(stimulus), 500)}")
         try:
-            recording.machine.handle(stimulus, now)
+            machine.handle(stimulus, now)
         except Exception as error:  # noqa: BLE001 - the recorded error may be of any class
             end = _named(error)
             _print("".join(traceback.format_exception(error)).rstrip())

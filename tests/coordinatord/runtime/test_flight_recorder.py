@@ -137,7 +137,7 @@ def test_of_a_large_state_the_last_stimuli_are_kept_and_no_copy_is_tried(monkeyp
     monkeypatch.setattr(flight_recorder, "snapshot", None)
     for now in range(7):
         recorder.record(Tick(), float(now))
-    assert [at for at, _ in recorder._stimuli] == [4.0, 5.0, 6.0]
+    assert [at for at, *_ in recorder._stimuli] == [4.0, 5.0, 6.0]
 
 
 def test_a_copy_that_was_given_up_is_tried_again_as_rarely_as_others_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
