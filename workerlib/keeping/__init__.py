@@ -21,14 +21,14 @@ In the user's process, the import does nothing. `ctx.keep` does all of this wher
   memory once.
 * It maps shared memory of nodeclient: one file for each arena. A state that has outgrown its arena gets another one.
 * It registers a pre-hook of torch for the steps of all optimizers, which also wraps their closures. It registers a
-  forward hook on each module, unless no other rank has the same state. They are removed when training ends.
+  forward hook on each module, unless no other rank has the same state, and a function with atexit, to save at the end
+  of Python. They are removed when training ends.
 * With a GPU, the first step of an optimizer in each step of training waits until the GPU has passed all collectives.
   Copies have a stream of their own.
 * `ctx.step` copies the small state, makes a digest of the big one at some steps if other ranks have the same, and
   stands still when a round is about to end. It may raise `LeftRoundError` in a process that is used again.
-* It registers one function with atexit, to save at the end of Python, and two for forked children, which close the
-  connection and keep nothing. They cannot be undone, and do nothing after training. `KeptStateError` may register
-  another function with atexit, which has the error file say that no restart helps.
+* It registers a function for forked children, to close the connection in them, which cannot be undone. A
+  `KeptStateError` may register one with atexit, which has the error file say that no restart helps.
 * It changes the given objects only to restore kept state, and reshards modules of `fully_shard`. Nothing is patched.
 * If a process group has failed and nodeclient does not notice, it saves and ends the process by `os._exit`.
 

@@ -77,20 +77,26 @@ class StepKeeper:
         """The gate at which optimizers wait; None without a GPU."""
         self.planned_end = PlannedEnd(channel)
         self._lock = StateLock()
-        self._has_ended = False
-        """Whether nothing is kept any more: the script has left its block, or this process is a forked child."""
+        self._process = os.getpid()
+        self._is_over = False
+        """Whether training is over: the script has left its block, or its process the round."""
         self._hooks = ProcessHooks()
         self.is_reused = False
         """Whether this process may take part in the next round; the script then does nothing between the rounds."""
         self.is_sharded = self._saver.commits.has_sharded
         """Whether tensors are bound to the process group of this round, as a sharded model's are."""
 
+    @property
+    def _has_ended(self) -> bool:
+        """Whether nothing is kept any more, as in a forked child, such as a data loader's process."""
+        return self._is_over or os.getpid() != self._process
+
     # The beginning
 
     def begin(self, modules: Iterable[torch.nn.Module]) -> int:
         """Restore the newest state that was kept; return its step, -1 if there is none.
 
-        Raises `OSError` without nodeclient, and `KeptStateError`. An error leaves no hooks in this process.
+        Raises `KeptStateError`. An error leaves no hooks in this process.
         """
         environment, saver = self._environment, self._saver
         restored: Mapping[str, Any] = {}
@@ -107,9 +113,9 @@ class StepKeeper:
             self.planned_end.listen(self._on_message)
             if point.step >= 0 or not saver.has_unique_state:
                 saver.ask_for_memory(restored)
-            self._hooks.in_process(self.step, self.close, self._on_fork)
+            self._hooks.in_process(self.step, self.close)
         except BaseException:
-            self._has_ended = True
+            self._is_over = True
             self._hooks.remove()
             self.planned_end.close()
             raise
@@ -187,7 +193,7 @@ class StepKeeper:
         Raises `KeptStateError` if the round was over long ago, and `LeftRoundError` as `StateLock.check_in_round` does.
         """
         if not self._lock.acquire(StateHolder.TRAINING, STAND_STILL_S):
-            self._has_ended = True
+            self._is_over = True
             raise KeptStateError(f"this round ended {STAND_STILL_S:g} s ago, so this worker ends")
 
     def _stand_still(self) -> None:
@@ -268,7 +274,7 @@ class StepKeeper:
 
     def _end_training(self) -> bool:
         """Record that training is over; return whether it has ended within a step."""
-        in_step, self._has_ended = self._lock.is_in_step, True
+        in_step, self._is_over = self._lock.is_in_step, True
         self._saver.end(in_step=in_step)
         return in_step
 
@@ -293,11 +299,6 @@ class StepKeeper:
         self.planned_end.close()
         for kept in self._objects.values():
             kept.discard_step()
-
-    def _on_fork(self) -> None:
-        """Keep nothing in a forked child, such as a data loader's process: its parent keeps the state."""
-        self._has_ended = True
-        self._hooks.remove()
 
     # The thread that reads from nodeclient
 
@@ -384,10 +385,11 @@ def keep(environment: WorkerEnvironment, objects: Mapping[str, Any]) -> tuple[in
         return -1, None
     modules = [kept for kept in objects.values() if isinstance(kept, torch.nn.Module)]
     try:
-        keeper = StepKeeper(environment, adapters, generations, small, KeepChannel(path, environment))
-        return keeper.begin(modules), keeper
+        channel = KeepChannel(path, environment)
     except OSError as error:
         raise UnreachableError(path, error) from error
+    keeper = StepKeeper(environment, adapters, generations, small, channel)
+    return keeper.begin(modules), keeper
 
 
 def _prepare(

@@ -1,4 +1,4 @@
-"""The hooks by which a keeper is called: by optimizers and modules, at `ctx.step`, in a fork, and at process exit.
+"""The hooks by which a keeper is called: by optimizers and modules, at `ctx.step`, and at process exit.
 
 A process keeps one state at a time. With rounds in place, each round has another keeper, and the hooks of the earlier
 one are removed.
@@ -7,9 +7,9 @@ one are removed.
 from __future__ import annotations
 
 import atexit
-import os
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -23,12 +23,8 @@ class ProcessHooks:
     """Registers and removes the hooks of one keeper."""
 
     def __init__(self) -> None:
-        self._handles: list[Any] = []
-        """torch's handles of the hooks, each with a `remove`."""
-        self.in_child: Callable[[], None] | None = None
-        """Called in each child that this process forks."""
-        self.at_exit: Callable[..., None] | None = None
-        """Called at the exit of this process."""
+        self._registered = ExitStack()
+        """Undoes what is registered."""
 
     def before_optimizers(self, call: Callable[..., Any]) -> None:
         """Have `call` called before each step of any optimizer. In a compiled step, it causes a graph break."""
@@ -37,48 +33,30 @@ class ProcessHooks:
         def hook(*args: Any) -> Any:
             return call(*args)
 
-        self._handles.append(register_optimizer_step_pre_hook(hook))
+        self._registered.callback(register_optimizer_step_pre_hook(hook).remove)
 
     def after_forward(self, modules: Iterable[torch.nn.Module], call: Callable[..., Any]) -> None:
         """Have `call` called after each forward of these modules."""
-        self._handles += [hooked_module(module).register_forward_hook(call) for module in modules]
+        for module in modules:
+            self._registered.callback(hooked_module(module).register_forward_hook(call).remove)
 
-    def in_process(
-        self, step: Callable[[int], None], at_exit: Callable[..., None], in_child: Callable[[], None]
-    ) -> None:
-        """Have functions called with each reported step, at the exit of this process, and in children that it forks.
+    def in_process(self, step: Callable[[int], None], close: Callable[..., None]) -> None:
+        """Have functions called with each reported step, and at the exit of this process.
 
-        `at_exit` takes the argument `failed`: whether an error ends this process.
+        `close` takes the argument `failed`: whether an error ends this process.
         """
-        global _current  # noqa: PLW0603 - see the module
-        if _current is None:
-            os.register_at_fork(after_in_child=_call_in_child)  # which cannot be undone
-            atexit.register(_call_at_exit)
-        _current = self
-        self.at_exit, self.in_child = at_exit, in_child
+
+        def at_exit() -> None:
+            close(failed=hasattr(sys, "last_value"))
+
+        atexit.register(at_exit)
+        self._registered.callback(atexit.unregister, at_exit)
         progress.notify(step)
+        self._registered.callback(progress.notify, None)
 
     def remove(self) -> None:
         """Remove all hooks."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
-        self.in_child = self.at_exit = None
-        progress.notify(None)
-
-
-_current: ProcessHooks | None = None
-"""The hooks of this process's newest keeper; None before the first one."""
-
-
-def _call_in_child() -> None:
-    if _current is not None and _current.in_child is not None:
-        _current.in_child()
-
-
-def _call_at_exit() -> None:
-    if _current is not None and _current.at_exit is not None:
-        _current.at_exit(failed=hasattr(sys, "last_value"))
+        self._registered.close()
 
 
 def hooked_module(module: torch.nn.Module) -> torch.nn.Module:
