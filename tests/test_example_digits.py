@@ -21,7 +21,8 @@ from typing import Any, TextIO
 import pytest
 import torch
 
-from tests.support.keeping import Keep, environment
+from tests.support.environments import environment
+from tests.support.keeping import Keep
 from tests.support.programs import TIMEOUT_S
 from workerlib.contract.channel_messages import Saved
 from workerlib.contract.env import KEEP

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from tests.support.environments import environment
 from tests.support.programs import TIMEOUT_S
 from workerlib.contract.arena import Arena, ArenaSizes, Commit
 from workerlib.contract.channel_messages import (
@@ -41,7 +42,7 @@ from workerlib.contract.channel_messages import (
     decode,
     encode,
 )
-from workerlib.contract.env import KEEP, WorkerEnvironment
+from workerlib.contract.env import KEEP
 from workerlib.contract.packets import PACKET_BYTES
 
 FORKED = multiprocessing.get_context("forkserver")
@@ -307,31 +308,3 @@ def _work(environ: dict[str, str], work: Callable[[], None]) -> None:
     os.environ.update(environ)
     torch.set_num_threads(1)
     work()
-
-
-def environment(rank: int, world_size: int, round_: int, port: int) -> WorkerEnvironment:
-    """Return the environment of the one worker of a node.
-
-    It names no other node, so that each step may be saved: several nodes have to agree, and save more rarely.
-    """
-    return WorkerEnvironment(
-        rank=rank,
-        local_rank=0,
-        world_size=world_size,
-        local_world_size=1,
-        group_rank=rank,
-        group_world_size=1,
-        role="default",
-        role_rank=rank,
-        role_world_size=world_size,
-        master_address="127.0.0.1",
-        master_port=port,
-        restart_count=0,
-        max_restarts=0,
-        job="kept",
-        run="only",
-        round=round_,
-        node=f"node-{rank}",
-        worker=0,
-        reason="",
-    )

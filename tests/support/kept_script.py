@@ -10,7 +10,8 @@ import torch
 from torch import nn
 from torch.optim.optimizer import _global_optimizer_pre_hooks as optimizer_hooks
 
-from tests.support.keeping import Keep, environment
+from tests.support.environments import environment
+from tests.support.keeping import Keep
 from tests.support.kept_training import digest_of
 from tests.support.programs import wait_until
 from workerlib.contract.channel_messages import NotSaved, Saved

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tests.support.keeping import environment
+from tests.support.environments import environment
 from workerlib.contract.arena import Arena, ArenaSizes
 from workerlib.contract.channel_messages import SaveNow
 from workerlib.keeping.gate import DeviceQueue, Gate, TorchGroups

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from nodeclient.host.ports import PortReservation
+from tests.support.environments import environment
 from tests.support.gloo import BUSY_AT_THE_END, skip_where_gloo_needs_no_python
-from tests.support.keeping import environment
 from tests.support.programs import TIMEOUT_S
 from workerlib import WorkerEnvironment, store
 from workerlib.contract.env import ERROR_HANDLING, KEEP

@@ -97,6 +97,7 @@ def test_numbers_that_make_no_sense_are_refused(wrong: dict[str, int], what: str
         global_batch(**{"batch": 1024, "micro": 16, "rank": 0, "world_size": 4, **wrong})
 
 
+@pytest.mark.slow  # for torch
 @pytest.mark.parametrize("known", [{}, {"rank": 0}, {"world_size": 2}])
 def test_before_there_is_a_process_group_it_says_what_to_do(known: dict[str, int]) -> None:
     with pytest.raises(

@@ -14,7 +14,8 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from tests.support.keeping import Keep, environment
+from tests.support.environments import environment
+from tests.support.keeping import Keep
 from workerlib import Context, KeptReader, KeptWriter
 from workerlib.contract.env import KEEP
 from workerlib.keeping import checkpoints, kept_storage, restoring

@@ -15,7 +15,8 @@ from torch import nn
 from torch.optim import lr_scheduler, swa_utils
 from torch.utils.data import DataLoader, Dataset
 
-from tests.support.keeping import Gone, environment
+from tests.support.environments import environment
+from tests.support.keeping import Gone
 from tests.support.kept_script import Objects, Script, do_steps, network, state_of, train
 from tests.support.programs import wait_until
 from workerlib import Context
