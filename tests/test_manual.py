@@ -61,11 +61,15 @@ def flags_in(text: str) -> set[str]:
 
 
 def rows_of(parser: argparse.ArgumentParser, *headings: str) -> list[str]:
-    """Return the rows for a parser's flags: for those under these headings, or without any, but workers' output."""
+    """Return the rows for a parser's flags: for those under these headings, or without any, but workers' output.
+
+    The flags that are no settings, which are under no heading, come last.
+    """
     rows = []
+    _, options, *headed = parser._action_groups
     groups = (
         group
-        for group in parser._action_groups
+        for group in (*headed, options)
         if (group.title in headings if headings else group.title != OUTPUT_HEADING)
     )
     for action in (action for group in groups for action in group._group_actions):

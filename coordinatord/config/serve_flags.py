@@ -66,6 +66,7 @@ class ServeConfig(Struct, frozen=True):
 def add_serve(parser: SettingsParser) -> None:
     """Add the flags of the daemon."""
     everywhere = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"  # noqa: S104 - nodes are on other hosts
+    parser.add_heading("where it listens")
     add = parser.add_setting
     add("--host HOST", "address to listen at", default=everywhere, by_default="all, IPv6 and IPv4")
     add("--port PORT", "port, 0 for any free one", port, default=DEFAULT_PORT)
@@ -78,32 +79,27 @@ def add_serve(parser: SettingsParser) -> None:
         default=(),
         by_default="none",
     )
+    parser.add_heading("state")
     add("--state-dir DIR", "where state is kept, on a local disk", folder, by_default=STATE_DIR_DEFAULT)
     add("--ephemeral", "keep state in memory only: a restart forgets all jobs")
+    add_store(parser)
     _add_security(parser)
     _add_times(parser)
     _add_preflights(parser)
-    add("--log-level", "lowest level of log lines", str.lower, choices=LEVELS, default="info", reload=True)
-    add(
-        "--log-format",
-        "for people, or for machines: one JSON object a line",
-        str.lower,
-        choices=FORMATS,
-        default="text",
-        reload=True,
-    )
+    _add_log(parser)
+    parser.add_heading("settings in a file")
+    parser.add_config_file("COORDINATORD_CONFIG")
     # It is no setting: only a program with the other end of standard input can use it.
     parser.add_argument(
         "--until-unused",
         action="store_true",
         help="end by itself, once standard input has ended and no node needs this coordinator any more",
     )
-    parser.add_config_file("COORDINATORD_CONFIG")
     parser.add_argument("--version", action="version", version=f"coordinatord {__version__}")
-    add_store(parser)
 
 
 def _add_security(parser: SettingsParser) -> None:
+    parser.add_heading("who is let in")
     add = parser.add_setting
     add("--insecure", "serve everybody who reaches the port, in the clear, instead of those with a token over TLS")
     add(
@@ -125,6 +121,7 @@ def _add_security(parser: SettingsParser) -> None:
 
 
 def _add_times(parser: SettingsParser) -> None:
+    parser.add_heading("rounds, nodes and hosts")
     defaults = Policy()
     add = partial(parser.add_setting, reload=True)
     add(
@@ -176,6 +173,7 @@ def _add_times(parser: SettingsParser) -> None:
 
 
 def _add_preflights(parser: SettingsParser) -> None:
+    parser.add_heading("tests of nodes in pairs")
     add, defaults = partial(parser.add_setting, reload=True), Policy()
     add(
         "--preflight WHEN",
@@ -190,6 +188,19 @@ def _add_preflights(parser: SettingsParser) -> None:
         seconds,
         default=defaults.pair_timeout_s,
         dest="pair_timeout_s",
+    )
+
+
+def _add_log(parser: SettingsParser) -> None:
+    parser.add_heading("coordinatord's own log")
+    add = partial(parser.add_setting, reload=True)
+    add("--log-level", "lowest level of log lines", str.lower, choices=LEVELS, default="info")
+    add(
+        "--log-format",
+        "for people, or for machines: one JSON object a line",
+        str.lower,
+        choices=FORMATS,
+        default="text",
     )
 
 

@@ -68,7 +68,7 @@ def add_store(parser: SettingsParser) -> None:
         by_default="the name of this host",
     )
     parser.add_argument(
-        "--step-down", action="store_true", help="have the coordinator that leads at --store stand by, and end"
+        "--step-down", action="store_true", help="have the coordinator that leads at --store stand by, and exit"
     )
 
 

@@ -39,7 +39,7 @@ def add_size_flags(parser: SettingsParser, *, nodes: str, workers: str, workers_
     """Add the flags for the number of nodes, workers and restarts; `nodes` and `workers` describe the defaults."""
     add = parser.add_setting
     add("--nnodes N|MIN:MAX", "nodes of a round; 'MIN:' for no maximum", flag_values.node_range, by_default=nodes)
-    add("--nproc-per-node N|auto|gpu|cpu", "workers on this host", default=workers_default, by_default=workers)
+    add("--nproc-per-node N|auto|gpu|cpu", "workers of a node", default=workers_default, by_default=workers)
     add(
         "--max-restarts N[/TIME]",
         "worker failures that the whole job survives; 3/6h is 3 within any 6 hours",

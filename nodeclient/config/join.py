@@ -64,7 +64,7 @@ def add_join_flags(parser: SettingsParser, nodes: str = "1:", *, of_one_node: bo
     if of_one_node:
         add("--standalone", "bring a coordinator along: a job on this host only")
     add("--job-id ID", "nodes with the same id train together", flag_values.name, by_default=DEFAULT_JOB)
-    flags.add_size_flags(parser, nodes=nodes, workers="one a GPU, else 1")
+    flags.add_size_flags(parser, nodes=nodes, workers="one for each GPU, else 1")
     flags.add_job_flags(parser)
     if of_one_node:
         flags.add_identity_flags(parser)

@@ -29,7 +29,7 @@ def add_completion(parser: argparse.ArgumentParser, make_whole: Callable[[], arg
         make_whole=make_whole,
         choices=SHELLS,
         metavar="SHELL",
-        help=f"print a script for {', '.join(SHELLS)} that completes commands and flags, and end",
+        help=f"print a script for {', '.join(SHELLS)} that completes commands and flags, and exit",
     )
 
 
