@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.keeping import environment
+from tests.support.environments import environment
 from tests.support.programs import TIMEOUT_S
 from workerlib.contract.packets import PACKET_BYTES
 from workerlib.keeping.keep_channel import KeepChannel

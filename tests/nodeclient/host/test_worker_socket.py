@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 from nodeclient.host.worker_socket import WorkerSocket
-from tests.support.keeping import environment
+from tests.support.environments import environment
 from tests.support.programs import TIMEOUT_S
 from workerlib.reuse.round_channel import RoundChannel
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.keeping import environment
+from tests.support.environments import environment
 from tests.support.programs import TIMEOUT_S
 from workerlib.contract.channel_messages import (
     BEFORE_NAMED,

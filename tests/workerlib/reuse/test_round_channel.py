@@ -9,7 +9,7 @@ from queue import SimpleQueue
 
 import pytest
 
-from tests.support.keeping import environment
+from tests.support.environments import environment
 from tests.support.programs import TIMEOUT_S
 from workerlib.contract.packets import PACKET_BYTES
 from workerlib.contract.round_messages import ROUND_CODEC, AskToLeave, CanStay, NextRound, RoundMessage
