@@ -93,7 +93,7 @@ def work_for(kept: KeptState, now: float, without: tuple[str, ...] = ()) -> Pers
     plan = _plan_writes(holders, leaving)
     if not plan:
         return None
-    first = next(iter(holders.values()))[0]
+    first = next(part for parts in holders.values() for part in parts)
     return PersistWork(
         _next_attempt(kept),
         first.at,
