@@ -104,7 +104,7 @@ def record_started(run: Run, reason: Reason, decision: Decision) -> None:
     decision.record(records.RoundStarted(*_round_fields(run, reason), steps, so_far, count_starts(run)))
 
 
-_TURNS: dict[str, tuple[Callable[..., Record], Callable[[Run, float], Spent]]] = {
+_ACTIVITIES: dict[str, tuple[Callable[..., Record], Callable[[Run, float], Spent]]] = {
     "caught_up": (records.TrainingCaughtUp, spent_with_new_steps),
     "fell_silent": (records.NodesSilent, spent_in_silence),
     "first_step_overdue": (records.FirstStepOverdue, spent),
@@ -118,9 +118,9 @@ _TURNS: dict[str, tuple[Callable[..., Record], Callable[[Run, float], Spent]]] =
 """By the condition: the record with which the time of a round goes to another activity, and the time spent so far."""
 
 
-def record_turn(run: Run, reason: Reason, decision: Decision) -> None:
+def record_activity(run: Run, reason: Reason, decision: Decision) -> None:
     """Record that time goes to another activity from now on. The round goes on, since each of these may be harmless."""
-    kind, spent_by = _TURNS[reason.condition]
+    kind, spent_by = _ACTIVITIES[reason.condition]
     decision.record(kind(*_round_fields(run, reason), spent_by(run, decision.now)))
 
 
