@@ -210,9 +210,8 @@ class DecisionLaws(Laws):
     def _is_arrival(self, run: Run, member: Member) -> bool:
         """Whether a round waits for others that may come with this node.
 
-        It does not for one that was ready as a spare when the last round was formed: a spare takes over at once, since
-        training stands still meanwhile. Nor does it for a quarantined node, which is taken once too few others are
-        there.
+        A node that was ready as a spare when the last round was formed is no arrival: it takes over at once, since
+        training stands still meanwhile. A quarantined node is none either: it is taken once too few others are there.
         """
         was_spare = self._preparing.ready_at(member) < self._decided_at.get(run.id, -math.inf)
         return not (was_spare or member.readiness.quarantined)
