@@ -45,11 +45,10 @@ class Coordinator:
 
     def __init__(self, policy: Policy, epoch: str, wings: Wings = WINGS) -> None:
         """Begin without jobs; `epoch` makes the run ids of this life of the daemon differ from those of all others."""
-        self.policy = policy
-        self.cluster = Cluster(wings)
+        self.cluster = Cluster(policy, wings)
         self.store_error: str | None = None
         """Why nothing can be recorded at present, and so nothing is decided; None while records can be written."""
-        self.registry = Registry(self.cluster, policy, epoch)
+        self.registry = Registry(self.cluster, epoch)
         self._sleep_watch = SleepWatch()
         self._sessions: dict[int, tuple[Run, Member]] = {}
         self._leases = Leases()
@@ -68,6 +67,11 @@ class Coordinator:
             events.Looked: self._record_answers,
             events.Compared: self._record_answers,
         }
+
+    @property
+    def policy(self) -> Policy:
+        """The present policy."""
+        return self.cluster.policy
 
     @property
     def jobs(self) -> dict[str, Run]:
@@ -127,7 +131,7 @@ class Coordinator:
                 self._wake(now)
             if type(event) is events.Reported and (batch := self._answer_heartbeat(event, now)) is not None:
                 return batch
-        decision = Decision(self.cluster, self.policy, now)
+        decision = Decision(self.cluster, now)
         self._handlers[type(event)](event, decision)
         return self._conclude(decision)
 
@@ -139,7 +143,7 @@ class Coordinator:
             return None
         heartbeat_s = self._heartbeat_s
         if self._record_heard(run, member, observed, heartbeat_s, now) and observations.steps_have_consequences(run):
-            decision = Decision(self.cluster, self.policy, now)
+            decision = Decision(self.cluster, now)
             decision.answer(run, member)
             self._advance(run, decision)
             return self._conclude(decision)
@@ -254,7 +258,7 @@ class Coordinator:
 
     def _change_policy(self, event: events.PolicyChanged, decision: Decision) -> None:
         """Decide by a new policy. Nodes are sent their new heartbeat and lease at once, and are not late meanwhile."""
-        self.policy = self.registry.policy = event.policy
+        self.cluster.policy = event.policy
         self._sleep_watch.schedule_look(self.policy, decision.now)
         for run in self.registry.live.values():
             run.change_policy(event.policy)
@@ -323,7 +327,7 @@ class Coordinator:
             self._forget(run, known, decision)
         else:
             reason = f"replaced by a younger nodeclient with the same node id, from {younger.session.peer_address}"
-            self._lose(run, known, reason, decision)
+            actions.lose(run, known, reason, decision)
 
     def _observe(self, run: Run, member: Member, observed: Observed, decision: Decision) -> None:
         now = decision.now
@@ -360,11 +364,7 @@ class Coordinator:
             run.roll.others_heard = any(other.roll.connected for other in self.jobs.values())
         at_work = member.durable.in_round and run.durable.state in {State.STARTING, State.RUNNING}
         if member.durable.outcome is None and not at_work:
-            self._lose(run, member, actions.loss_reason(member), decision)
-
-    def _lose(self, run: Run, member: Member, reason: str, decision: Decision) -> None:
-        self._leases.discard((run.id, member.node))
-        actions.lose(run, member, reason, decision)
+            actions.lose(run, member, actions.loss_reason(member), decision)
 
     def _forget(self, run: Run, member: Member, decision: Decision) -> None:
         self._leases.discard((run.id, member.node))

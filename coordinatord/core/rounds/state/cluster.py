@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.state.durable import DurableCluster, State
 from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.state.run import Run, Wings
@@ -20,6 +21,8 @@ HOSTS_MAX = 20_000
 class Cluster:
     """The runs of all jobs."""
 
+    policy: Policy
+    """The present one, as each run has it as well."""
     wings: Wings
     durable: DurableCluster = field(default_factory=DurableCluster)
     jobs: dict[str, Run] = field(default_factory=dict)

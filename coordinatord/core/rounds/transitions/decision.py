@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from coordinatord.core.rounds.effects import Answer, Close, Look, Refuse, Send
-from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.queries.desired_state import knows_goal, message_to
 from coordinatord.core.rounds.state.cluster import Cluster
 from coordinatord.core.rounds.state.member import Member, MemberState
@@ -18,10 +17,10 @@ from coordinatord.core.rounds.values.records import Record
 class Decision:
     """The consequences of one event, at `now`; the machine makes a `Batch` of it at the end."""
 
-    __slots__ = ("_policy", "answers", "cluster", "endings", "looks", "notified", "now", "records")
+    __slots__ = ("answers", "cluster", "endings", "looks", "notified", "now", "records")
 
-    def __init__(self, cluster: Cluster, policy: Policy, now: float) -> None:
-        self.cluster, self._policy, self.now = cluster, policy, now
+    def __init__(self, cluster: Cluster, now: float) -> None:
+        self.cluster, self.now = cluster, now
         self.records: list[Record] = []
         self.endings: list[Refuse | Close | Answer] = []
         self.looks: list[Look] = []
@@ -33,7 +32,7 @@ class Decision:
     def record(self, record: Record) -> None:
         """Add a record, and apply it at once to the durable and to the live state."""
         apply(self.cluster.durable, record, self.now)
-        follow(self.cluster, record, self._policy, self.now)
+        follow(self.cluster, record, self.now)
         self.records.append(record)
 
     def record_all(self, records: Iterable[Record]) -> None:

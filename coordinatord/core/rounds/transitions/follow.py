@@ -6,7 +6,6 @@ durable state, so nothing here may decide anything that has to outlive it.
 
 from __future__ import annotations
 
-from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.state.cluster import Cluster, apply_quarantine, apply_quarantines
 from coordinatord.core.rounds.state.member import Member
 from coordinatord.core.rounds.state.run import Run
@@ -14,12 +13,12 @@ from coordinatord.core.rounds.values import records
 from coordinatord.core.rounds.values.records import Record
 
 
-def follow(cluster: Cluster, record: Record, policy: Policy, now: float) -> None:
+def follow(cluster: Cluster, record: Record, now: float) -> None:
     """Bring the live state up to date with a record that has just taken effect, at `now`."""
     match record:
         case records.RunOpened():
             cluster.jobs.pop(record.job, None)
-            cluster.jobs[record.job] = Run(cluster.durable.jobs[record.job], policy, cluster.wings)
+            cluster.jobs[record.job] = Run(cluster.durable.jobs[record.job], cluster.policy, cluster.wings)
         case records.JobForgotten():
             if record.job not in cluster.durable.jobs:
                 cluster.jobs.pop(record.job, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from coordinatord.core.rounds.policy import END_S, Policy
+from coordinatord.core.rounds.policy import END_S
 from coordinatord.core.rounds.queries import admission
 from coordinatord.core.rounds.queries.past_round import is_ending
 from coordinatord.core.rounds.queries.reasons import Reasons
@@ -27,10 +27,9 @@ down or Slurm ends a job, all processes get SIGTERM within milliseconds, in any 
 class Registry:
     """The live runs, and the deadlines of their tables."""
 
-    def __init__(self, cluster: Cluster, policy: Policy, epoch: str) -> None:
+    def __init__(self, cluster: Cluster, epoch: str) -> None:
         """Begin without runs; `epoch` makes the run ids of this life of the daemon differ from those of all others."""
         self._cluster = cluster
-        self.policy = policy
         self._epoch = epoch
         self._opened = 0
         self.live: dict[str, Run] = {}
@@ -63,11 +62,11 @@ class Registry:
     def _make_room(self, decision: Decision) -> None:
         """Forget the oldest ended job if there are too many jobs. Raises `RefusedError` if all of them are live."""
         jobs = self._cluster.jobs
-        if len(jobs) < self.policy.jobs_max:
+        if len(jobs) < self._cluster.policy.jobs_max:
             return
         ended = next((run for run in jobs.values() if run.durable.state.ended), None)
         if ended is None:
-            raise admission.too_many_jobs(self.policy.jobs_max)
+            raise admission.too_many_jobs(self._cluster.policy.jobs_max)
         decision.record(JobForgotten(ended.job, ended.id, "it had ended, and another job needed its place"))
         self.drop_if_over(ended)
 
@@ -82,7 +81,7 @@ class Registry:
     def record_losses(self, records: Sequence[Record], now: float) -> None:
         """Begin the wait for nodes that these records count as lost: they may come back for the outcome."""
         if any(isinstance(record, NodeLost) for record in records):
-            self._missed_until = now + self.policy.farewell_s
+            self._missed_until = now + self._cluster.policy.farewell_s
 
     def needed_until(self) -> float:
         """Return when no absent node needs the outcome of its run any more; infinity while a run is live."""
