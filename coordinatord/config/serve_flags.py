@@ -15,7 +15,7 @@ from msgspec import Struct
 from coordinatord.config.state_flags import STATE_DIR_DEFAULT, state_dir
 from coordinatord.config.store_flags import SharedStore, StepDownConfig, add_store, read_store
 from coordinatord.core.rounds.policy import OUTAGE_GRACE_S_MIN, SETTLE_S_MIN, Policy, PreflightWhen
-from coordinatord.core.rounds.values.host_standing import CHARGES_MAX
+from coordinatord.core.rounds.values.judged_host import CHARGES_MAX
 from coordinatord.protocol.fields import DEFAULT_PORT, HEARTBEAT_S_MIN
 from coordinatord.runtime import __version__
 from coordinatord.runtime.logs import FORMATS, LEVELS

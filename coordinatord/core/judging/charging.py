@@ -7,7 +7,7 @@ if it may be the host's fault, and if nothing like it happened on another host i
 from __future__ import annotations
 
 from coordinatord.core.rounds.state.run import Run
-from coordinatord.core.rounds.values.host_standing import Charge, Fault
+from coordinatord.core.rounds.values.judged_host import Charge, Fault
 from coordinatord.hints.xid import OF_THE_NODE
 from coordinatord.protocol.exit_codes import describe_exit, signal_behind
 from coordinatord.protocol.fields import MESSAGE_MAX

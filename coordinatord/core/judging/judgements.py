@@ -19,7 +19,7 @@ from coordinatord.core.judging.pair_search import NodeVerdict, PairSearch
 from coordinatord.core.rounds.state.cluster import HOSTS_MAX
 from coordinatord.core.rounds.state.durable import DurableCluster
 from coordinatord.core.rounds.state.run import Run
-from coordinatord.core.rounds.values.host_standing import CHARGES_MAX, Charge, Fault, HostStanding, Judge
+from coordinatord.core.rounds.values.judged_host import CHARGES_MAX, Charge, Fault, Judge, JudgedHost
 from coordinatord.core.rounds.values.records import HostJudged
 from coordinatord.protocol.fields import MESSAGE_MAX
 from coordinatord.protocol.messages import Report
@@ -51,7 +51,7 @@ class HostJudgements:
         host, charge = charged
         if self._hosts <= {host}:
             return
-        known = self._cluster.hosts.get(host, HostStanding())
+        known = self._cluster.hosts.get(host, JudgedHost())
         charges = (*known.as_of(self._now), charge)[-CHARGES_MAX:]
         text, why, by = f"host {host} is charged: {_describe(charge)}", known.quarantined, known.by
         counting = [each for each in charges if not self._is_spread(each, host)]
@@ -90,7 +90,7 @@ class HostJudgements:
 
     def on_finding(self, host: str, says: str, by: Judge, *, is_bad: bool) -> Iterator[HostJudged]:
         """Quarantine a host that a judge has found bad, or end that judge's own quarantine of a host it finds good."""
-        known = self._cluster.hosts.get(host, HostStanding())
+        known = self._cluster.hosts.get(host, JudgedHost())
         if host not in self._cluster.hosts and len(self._cluster.hosts) >= HOSTS_MAX:
             return
         charges, may_judge = known.as_of(self._now), self._run.policy.quarantine_at > 0 and not known.quarantined

@@ -15,7 +15,7 @@ from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.state.wings import JudgingWing
 from coordinatord.core.rounds.values.admin_requests import AdminResult
-from coordinatord.core.rounds.values.host_standing import Judge
+from coordinatord.core.rounds.values.judged_host import Judge
 from coordinatord.core.rounds.values.records import HostJudged, PreflightBegan, PreflightEnded, Record
 from coordinatord.protocol.fields import COUNTER_MAX, MESSAGE_MAX
 from coordinatord.protocol.messages import Cause, CheckResult, HealthCheck, Launcher, Report
@@ -183,10 +183,8 @@ class RunJudging(JudgingWing):
         node, late = self._run.watching.late()
         if node not in {member.node for member in testable(self._run)}:
             return None
-        return (
-            self.preflight.ends_at + RETEST_AFTER_S if node in self.preflight.members else NOW,
-            f"in the last round, {late}",
-        )
+        since = self.preflight.ends_at + RETEST_AFTER_S if node in self.preflight.members else NOW
+        return since, f"in the last round, {late}"
 
     def _idle_due(self) -> float | None:
         """Return from when waiting nodes are to be tested: one was never tested, or its host is quarantined."""

@@ -21,7 +21,7 @@ from coordinatord.core.rounds.state.member import Member
 from coordinatord.core.rounds.state.roll import Roll
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.transitions import observations, table
-from coordinatord.core.rounds.values.host_standing import HostStanding
+from coordinatord.core.rounds.values.judged_host import JudgedHost
 from coordinatord.core.rounds.values.records import (
     Record,
     RoundEnded,
@@ -194,7 +194,7 @@ def test_a_node_that_joins_has_only_its_own_host_looked_up(size: int) -> None:
     cluster = Cluster(size)
     looked_up: list[str] = []
 
-    class Hosts(dict[str, HostStanding]):
+    class Hosts(dict[str, JudgedHost]):
         def get(self, host: str, default: Any = None) -> Any:
             looked_up.append(host)
             return super().get(host, default)

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from coordinatord.core.keeping.known import kept_of
 from coordinatord.core.keeping.persisting import WriteState
 from coordinatord.core.rounds.state.durable import State
-from coordinatord.core.rounds.values.host_standing import Fault
+from coordinatord.core.rounds.values.judged_host import Fault
 from coordinatord.core.rounds.values.records import HostJudged, ReplicasDiverged, RoundFormed
 from coordinatord.core.rounds.values.resume_point import SPOILED_MAX, ResumePoint
 from coordinatord.hints.failure_status import failure_status

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from coordinatord.core.rounds.state.member import Member, MemberState
-from coordinatord.core.rounds.values.host_standing import HostStanding, Judge
+from coordinatord.core.rounds.values.judged_host import Judge, JudgedHost
 from coordinatord.core.rounds.values.records import (
     HostJudged,
     NodeJoined,
@@ -63,7 +63,7 @@ class JudgementLaws(Laws):
                 self._before, self._causes = self._causes, set()
 
     def _check_judgement(self, record: HostJudged) -> None:
-        hosts: Mapping[str, HostStanding | HostJudged] = {**self.facts.replica.cluster.hosts, **self._decided}
+        hosts: Mapping[str, JudgedHost | HostJudged] = {**self.facts.replica.cluster.hosts, **self._decided}
         known = hosts.get(record.node)
         if record.charges:
             self._charged.add(record.node)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from coordinatord.core.rounds.values.host_standing import Fault
+from coordinatord.core.rounds.values.judged_host import Fault
 from coordinatord.core.rounds.values.records import (
     HostJudged,
     Record,

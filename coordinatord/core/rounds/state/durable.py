@@ -14,7 +14,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from coordinatord.core.rounds.values.host_standing import HostStanding
+from coordinatord.core.rounds.values.judged_host import JudgedHost
 from coordinatord.core.rounds.values.ranks import Ranks
 from coordinatord.core.rounds.values.records import Reason, ReplicasDiverged
 from coordinatord.core.rounds.values.resume_point import ResumePoint, SpoiledStep
@@ -271,7 +271,7 @@ class DurableCluster:
     """The live or last run of each job, in the order in which they were opened."""
     drained: dict[str, str] = field(default_factory=dict)
     """The drained nodes and hosts, by name, each with the reason: no job lets them in."""
-    hosts: dict[str, HostStanding] = field(default_factory=dict)
+    hosts: dict[str, JudgedHost] = field(default_factory=dict)
     """The hosts that are charged with failed rounds or quarantined, by name, the last one judged at the end."""
     forgotten: dict[str, str] = field(default_factory=dict)
     """The last forgotten runs, by id, each with the reason: a node that comes back to one must not open another."""

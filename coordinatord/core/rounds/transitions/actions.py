@@ -115,7 +115,7 @@ _ACTIVITIES: dict[str, tuple[Callable[..., Record], Callable[[Run, float], Spent
     ),
     "stalled": (records.TrainingStalled, lambda run, now: spent_since_newest_step(run, Activity.STALLED, now)),
 }
-"""By the condition: the record with which the time of a round goes to another activity, and the time spent so far."""
+"""The record with which the time of a round goes to another activity, and the time spent so far, by condition."""
 
 
 def record_activity(run: Run, reason: Reason, decision: Decision) -> None:

@@ -31,7 +31,7 @@ from coordinatord.core.rounds.values.admin_requests import (
     StopJob,
     UndrainNode,
 )
-from coordinatord.core.rounds.values.host_standing import HostStanding, Judge
+from coordinatord.core.rounds.values.judged_host import Judge, JudgedHost
 from coordinatord.core.rounds.values.records import (
     HostJudged,
     JobForgotten,
@@ -283,7 +283,7 @@ def _judge(request: Request, decision: Decision) -> Reply:
         judged = HostJudged("", "", f"host {host} is {request.attribution('pardoned')}", host)
     else:
         effect = "is quarantined: from the next round on, it is in one only if too few others are there"
-        why, charges = request.attribution("quarantined"), (known or HostStanding()).as_of(decision.now)
+        why, charges = request.attribution("quarantined"), (known or JudgedHost()).as_of(decision.now)
         judged = HostJudged("", "", f"host {host} is {why}", host, charges, clip(why, MESSAGE_MAX), Judge.OPERATOR)
     if not request.dry_run:
         decision.record(judged)

@@ -23,7 +23,7 @@ from coordinatord.core.rounds.state.durable import (
     State,
 )
 from coordinatord.core.rounds.values import records
-from coordinatord.core.rounds.values.host_standing import HostStanding
+from coordinatord.core.rounds.values.judged_host import JudgedHost
 from coordinatord.core.rounds.values.resume_point import SpoiledStep, with_spoiled
 from coordinatord.core.rounds.values.root_cause import LostNode, WorkerFailure
 from coordinatord.core.rounds.values.round_history import RoundHistory
@@ -47,7 +47,7 @@ def apply(cluster: DurableCluster, record: records.Record, at: float) -> None:
             return
         case records.HostJudged():
             cluster.hosts.pop(record.node, None)
-            cluster.hosts[record.node] = HostStanding(record.charges, record.quarantined, record.by, at)
+            cluster.hosts[record.node] = JudgedHost(record.charges, record.quarantined, record.by, at)
             cluster.hosts = {host: known for host, known in cluster.hosts.items() if known.counts(at)}
             return
         case records.RunOpened():

@@ -61,7 +61,7 @@ class Judge(StrEnum):
     """An operator: only a pardon ends it."""
 
 
-class HostStanding(Struct, frozen=True):
+class JudgedHost(Struct, frozen=True):
     """What is on record about one host."""
 
     charges: tuple[Charge, ...] = ()

@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta, Struct
 
-from coordinatord.core.rounds.values.host_standing import CHARGES_MAX, Charge, Judge
+from coordinatord.core.rounds.values.judged_host import CHARGES_MAX, Charge, Judge
 from coordinatord.core.rounds.values.ranks import Ranks
 from coordinatord.core.rounds.values.resume_point import SPOILED_MAX, ResumePoint, SpoiledStep
 from coordinatord.core.rounds.values.time_ledger import SPAN_MAX, Span, Spent

@@ -14,7 +14,7 @@ from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.queries.reasons import Reasons
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.values.admin_requests import DrainNode, PardonNode, QuarantineNode
-from coordinatord.core.rounds.values.host_standing import Charge, Fault, Judge
+from coordinatord.core.rounds.values.judged_host import Charge, Fault, Judge
 from coordinatord.core.rounds.values.records import HostJudged
 from coordinatord.core.shown.job_view import job_view
 from coordinatord.protocol.messages import CheckResult, Failure, HealthCheck, Phase
