@@ -276,7 +276,7 @@ class StateKeeper:
 
     # Messages of workers
 
-    def _handle(self, local_rank: int, message: Message) -> None:
+    def _handle(self, local_rank: int, message: Message) -> None:  # noqa: C901, PLR0912 - one plain case a message
         current = self._round
         self._is_used |= isinstance(message, Reserve | AskRestore)
         match message:
@@ -293,13 +293,6 @@ class StateKeeper:
                 self._submit_if_answered(all_answered=current.saves.record_refusal(local_rank, message))
             case Interval():
                 current.intervals[local_rank] = message
-            case FirstState() | Unkept():
-                self._handle_first_step(current, local_rank, message)
-            case Halted() | Checkpointing() | Checkpointed():
-                self._handle_planned_end(current, local_rank, message)
-
-    def _handle_first_step(self, current: RoundWorkers, local_rank: int, message: FirstState | Unkept) -> None:
-        match message:
             case FirstState(digest):
                 current.first_states[local_rank] = digest % 2**32
                 if current.alike is not None:
@@ -309,11 +302,6 @@ class StateKeeper:
             case Unkept(what) if what not in self._unkept and len(self._unkept) < UNKEPT_MAX:
                 self._unkept.append(what)
                 self._resources.notify(Level.WARNING, f"not kept, and lost with its worker: {what}", "state_not_kept")
-
-    def _handle_planned_end(
-        self, current: RoundWorkers, local_rank: int, message: Halted | Checkpointing | Checkpointed
-    ) -> None:
-        match message:
             case Halted(step):
                 current.promised[local_rank] = min(step, STEP_MAX)
                 if current.halts_after is not None:
