@@ -35,6 +35,10 @@ LOST = 0.05
 """The share of looks that never come back."""
 
 
+TORCH_FRAME = "wait (torch/distributed/distributed_c10d.py:3252)"
+"""The innermost frame of a worker that waits in native code of torch."""
+
+
 class Doing(StrEnum):
     """What workers do while they do no step."""
 
@@ -118,7 +122,7 @@ class Standstills:
             case Doing.STOPPED:
                 return _stopped(rank)
             case Doing.HANGS:
-                return _worker(rank, CollectiveState.DONE, number, "acquire")
+                return _worker(rank, CollectiveState.DONE, number, "acquire", native=number % 2 == 0)
             case _:
                 return _worker(rank, CollectiveState.DONE, number, "evaluate", cpus=1.0)
 
@@ -130,11 +134,13 @@ class Standstills:
         return max(0, int((now - began - idle_s) / COLLECTIVE_S))
 
 
-def _worker(rank: int, state: CollectiveState, number: int, frame: str, *, cpus: float = 0.0) -> WorkerStacks:
+def _worker(
+    rank: int, state: CollectiveState, number: int, frame: str, *, cpus: float = 0.0, native: bool = False
+) -> WorkerStacks:
     collective = Collective("default_pg", number, state, f"gloo:{frame}", "8 Float", 12.0)
-    stacks = pack_stacks(
-        [("MainThread", (f"{frame} (train.py:{number % 9 + 1 if cpus else 7})", "<module> (train.py:9)"))]
-    )
+    in_torch = [TORCH_FRAME] if native or state is CollectiveState.WAITS else []
+    frames = (*in_torch, f"{frame} (train.py:{number % 9 + 1 if cpus else 7})", "<module> (train.py:9)")
+    stacks = pack_stacks([("MainThread", frames)])
     return WorkerStacks(rank, StackOrigin.WORKER, stacks, "sleeping", "", cpus, collective, "", rank + 1, 0)
 
 

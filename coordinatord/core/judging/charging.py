@@ -6,8 +6,10 @@ if it may be the host's fault, and if nothing like it happened on another host i
 
 from __future__ import annotations
 
+from coordinatord.core.rounds.queries.next_round import can_do_without
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.values.judged_host import Charge, Fault
+from coordinatord.hints.hang_place import may_be_of_host
 from coordinatord.hints.xid import OF_THE_NODE
 from coordinatord.protocol.exit_codes import describe_exit, signal_behind
 from coordinatord.protocol.fields import MESSAGE_MAX
@@ -44,6 +46,10 @@ def _failed_host(run: Run, report: Report) -> tuple[str, Charge] | None:
     are_all_named = report.consequences_count == len(report.consequences)
     exits_by_itself = fault is Fault.CRASH and signal_behind(failure.exit_code) is None
     if fault is None or exits_by_itself or names_no_worker or fail_alike or not are_all_named:
+        return None
+    # Where the host is needed, the rank stays on it, and so does a hang that is the script's. Elsewhere the quarantine
+    # shows whose it is: it ends if the rank hangs on another host too.
+    if failure.hang is not None and not may_be_of_host(failure) and not can_do_without(run, report.host):
         return None
     error = failure.hang or failure.error or failure.message or describe_exit(failure.exit_code)
     is_certain = not OF_THE_NODE.keys().isdisjoint(failure.xids)

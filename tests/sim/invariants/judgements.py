@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from coordinatord.core.rounds.state.member import Member, MemberState
+from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.values.judged_host import Judge, JudgedHost
 from coordinatord.core.rounds.values.records import (
     HostJudged,
@@ -15,9 +16,10 @@ from coordinatord.core.rounds.values.records import (
     RoundFormed,
     RunEnded,
 )
-from coordinatord.protocol.messages import CheckResult
+from coordinatord.protocol.messages import CheckResult, HangKind, Report
 from tests.sim.host import GFLOPS
 from tests.sim.invariants.laws import Facts, Laws
+from tests.sim.worker_looks import TORCH_FRAME
 
 PASSES = {CheckResult.GOOD, CheckResult.WARNING}
 
@@ -54,13 +56,23 @@ class JudgementLaws(Laws):
             elif isinstance(record, NodeLost):
                 self._causes.add(self._host_of[record.node, record.incarnation])
             elif isinstance(record, RoundEnded | RunEnded) and record.report is not None:
-                self._causes.add(record.report.host)
+                self._note_cause(record.report, self.world.daemon.machine.jobs[record.job])
         for record in records:
             if isinstance(record, HostJudged):
                 self._check_judgement(record)
             elif isinstance(record, RoundFormed):
                 self._check_round(record)
                 self._before, self._causes = self._causes, set()
+
+    def _note_cause(self, report: Report, run: Run) -> None:
+        """Note the host that a round may be charged to.
+
+        A hang in code of the script may be that of a host only if a round can do without the host.
+        """
+        hang, others = report.failure.hang, (each for each in run.members.values() if each.offer.host != report.host)
+        is_of_script = hang in {HangKind.STUCK, HangKind.BUSY} and TORCH_FRAME not in report.failure.last_lines
+        if not is_of_script or sum(1 for _ in others) >= run.spec.nodes_min:
+            self._causes.add(report.host)
 
     def _check_judgement(self, record: HostJudged) -> None:
         hosts: Mapping[str, JudgedHost | HostJudged] = {**self.facts.replica.cluster.hosts, **self._decided}

@@ -45,10 +45,13 @@ def candidates(run: Run) -> list[Member]:
 def can_spare(run: Run, node: str) -> bool:
     """Whether a node is quarantined, and enough others are there for a round without it."""
     member = run.members.get(node)
-    if member is None or not member.readiness.quarantined:
-        return False
-    others = sum(each.is_connected and not each.readiness.quarantined for each in run.members.values())
-    return others >= run.spec.nodes_min
+    return member is not None and bool(member.readiness.quarantined) and can_do_without(run, member.offer.host)
+
+
+def can_do_without(run: Run, host: str) -> bool:
+    """Whether enough nodes on other hosts are there for a round, none of them quarantined."""
+    others = (member for member in run.members.values() if member.offer.host != host)
+    return sum(each.is_connected and not each.readiness.quarantined for each in others) >= run.spec.nodes_min
 
 
 def pause_s(run: Run) -> float:

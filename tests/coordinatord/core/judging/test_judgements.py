@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from coordinatord.core.judging.charging import charged_host
 from coordinatord.core.judging.judgements import is_same_charge, weight
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.rounds.effects import Answer
@@ -17,8 +18,8 @@ from coordinatord.core.rounds.values.admin_requests import DrainNode, PardonNode
 from coordinatord.core.rounds.values.judged_host import Charge, Fault, Judge
 from coordinatord.core.rounds.values.records import HostJudged
 from coordinatord.core.shown.job_view import job_view
-from coordinatord.protocol.messages import CheckResult, Failure, HealthCheck, Phase
-from tests.support.builders import a_failure, a_spec, an_observed
+from coordinatord.protocol.messages import CheckResult, Failure, HangKind, HealthCheck, Phase
+from tests.support.builders import a_failure, a_report, a_spec, an_observed
 from tests.support.host_job import HostJob
 
 HOUR = 3_600.0
@@ -130,6 +131,23 @@ def test_what_may_be_no_fault_of_a_host_charges_none(failed: dict[str, Any]) -> 
     for _ in range(4):
         job.fail("n3", **failed)
     assert job.coordinator.cluster.durable.hosts == {}
+
+
+@pytest.mark.parametrize(
+    ("nodes_min", "frame", "is_charged"),
+    [
+        (8, "loop (train.py:9)", False),
+        (8, "wait (torch/distributed/distributed_c10d.py:3252)", True),
+        (7, "loop (train.py:9)", True),
+    ],
+    ids=["where all hosts are needed", "in native code of torch", "where a round can do without the host"],
+)
+def test_a_hang_in_the_script_is_charged_where_another_host_can_show_whose_it_is(
+    nodes_min: int, frame: str, is_charged: bool
+) -> None:
+    failure = a_failure(rank=3, exit_code=124, hang=HangKind.STUCK, last_lines=(frame, "<module> (train.py:70)"))
+    report = a_report(node="n3", host="host-n3", failure=failure)
+    assert (charged_host(Job(nodes_min=nodes_min).run, report) is not None) == is_charged
 
 
 @pytest.mark.parametrize("xids", [(), (31,)], ids=["", "with an Xid of the program"])

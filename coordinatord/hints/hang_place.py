@@ -1,0 +1,28 @@
+"""Tells from the stack of a worker that hung whether its host may be why. Pure."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+from coordinatord.protocol.messages import Failure
+from coordinatord.protocol.stack_messages import ELLIPSIS
+
+_MODULE = re.compile(r".* \((\w+)(?:/.*|\.py):\d+\)")
+"""A frame, with the name of the package or the module. Files outside of the script's folder have absolute paths."""
+
+_USES_DEVICES = frozenset({"apex", "cupy", "deepspeed", "torch", "transformer_engine", "triton"})
+"""The packages whose native code waits for GPUs and the network."""
+
+
+def may_be_of_host(failure: Failure) -> bool:
+    """Whether a worker that hung may stand still because of its host.
+
+    It may if it waits for a disk, if native code of torch or the like has not returned, or if its stack is not known.
+    What Python code of the script waits for, or loops over, is the same on any other host.
+    """
+    if not failure.last_lines or " for a disk" in failure.message:
+        return True
+    matches = (_MODULE.fullmatch(frame) for frame in failure.last_lines if frame != ELLIPSIS)
+    modules = (match[1] if match else "" for match in matches)
+    return next((module for module in modules if module not in sys.stdlib_module_names), "") in _USES_DEVICES
