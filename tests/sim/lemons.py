@@ -46,7 +46,7 @@ def lemon_world(seed: int, *, loud: bool = False, digested: bool = False) -> Wor
         checks_health=True,
         prepares_within_s=draw_preparing(seed),
         policy=structs.replace(drawn.policy, preflight=PreflightWhen.SUSPICION),
-        workers=replace(drawn.workers, work_s=600.0),
+        workers=replace(drawn.workers, work_s=600.0, fails_at_once=0.0, cannot_start=0.0),
     )
     world = World(seed, scenario, loud=loud, digested=digested)
     world.boot()
