@@ -15,7 +15,7 @@ from coordinatord.core.rounds.values.training_progress import STALL_S_MIN
 from coordinatord.protocol.messages import Launcher
 from tests.sim.invariants.laws import Facts, Laws
 from tests.sim.invariants.root_cause import RootCauseLaws
-from tests.sim.worker_looks import LOOK_WITHIN_S, Doing
+from tests.sim.worker_looks import LOOK_WITHIN_S, Doing, Standstill
 from tests.sim.workers import STEP_S, Round
 
 HUNG = "hung"
@@ -86,6 +86,8 @@ class HangLaws(Laws):
         assert standstill is not None
         wanted = standstill.doing.is_hang or (standstill.doing is Doing.COMPUTES and bool(run.spec.hang_timeout_s))
         self.check(wanted, "round %d is stopped as hung, and %s: %s", record.round, standstill.doing, record.reason)
+        ends_job = self._is_left_to_torch(run, standstill)
+        self.check(not ends_job, "round %d is stopped without a proof, and no restart is left", record.round)
         self.check(record.first_failure is not None, "round %d is stopped as hung, and nobody is named", record.round)
         assert record.first_failure is not None
         rank = record.first_failure.failure.rank
@@ -119,9 +121,20 @@ class HangLaws(Laws):
             return
         if training.broken or not run.durable.stepped or self._workers(key) == 1 or not self._is_calm(hung.begin, key):
             return
+        if self._is_left_to_torch(run, hung):
+            return
         patience_s = run.progress.patience_s if hung.section is None else max(hung.section.limit_s, STALL_S_MIN)
         most = patience_s / CLOCKS + NAMED_WITHIN_S + self._lost[key] * GIVEN_UP_AFTER_S
         self.check(now - hung.begin < most, "round %d hangs for %.1f s, and goes on", key[1], now - hung.begin)
+
+    def _is_left_to_torch(self, run: Run, standstill: Standstill) -> bool:
+        """Whether torch's own timeout is to end a round: a restart would end the job, and only the pace shows a hang.
+
+        A worker that stands still may only be slow. One that is in another collective than the others proves a hang.
+        """
+        total = run.durable.ledger.total(self.world.daemon.clock.read())
+        is_proved = run.spec.hang_timeout_s is not None or standstill.doing is Doing.SKIPPED
+        return run.has_no_restart_left(total) and not is_proved
 
     def _workers(self, key: Round) -> int:
         return sum(ranks.workers for ranks in self.facts.formed[key].nodes)
