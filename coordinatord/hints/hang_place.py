@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 
 from coordinatord.protocol.messages import Failure
 from coordinatord.protocol.stack_messages import ELLIPSIS
@@ -13,6 +12,9 @@ _MODULE = re.compile(r".* \((\w+)(?:/.*|\.py):\d+\)")
 
 _USES_DEVICES = frozenset({"apex", "cupy", "deepspeed", "torch", "transformer_engine", "triton"})
 """The packages whose native code waits for GPUs and the network."""
+
+_WAITS = frozenset({"concurrent", "multiprocessing", "queue", "selectors", "threading"})
+"""The modules of Python in which others wait, such as torch's DataLoader for its processes."""
 
 
 def may_be_of_host(failure: Failure) -> bool:
@@ -25,4 +27,4 @@ def may_be_of_host(failure: Failure) -> bool:
         return True
     matches = (_MODULE.fullmatch(frame) for frame in failure.last_lines if frame != ELLIPSIS)
     modules = (match[1] if match else "" for match in matches)
-    return next((module for module in modules if module not in sys.stdlib_module_names), "") in _USES_DEVICES
+    return next((module for module in modules if module not in _WAITS), "") in _USES_DEVICES

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from coordinatord.core.rounds.transitions.table import ROWS
 from nodeclient.core.table import TABLE
 from tests.sim.cut_leaders import cut_leader_world
-from tests.sim.finishes import finishing_world
+from tests.sim.finishes import early_leaving_world, finishing_world
 from tests.sim.handovers import (
     late_giving_world,
     late_newcomer_world,
@@ -84,6 +84,7 @@ APART = {
     83: diverging_world,
     89: going_back_world,
     97: mixed_world,
+    101: early_leaving_world,
 }
 """Kinds that one in so many seeds plays; the first one that applies. They are not in `KINDS`, so that the other seeds
 play what they have always played. Each number is a prime that does not divide the number of `KINDS`, so it takes as

@@ -62,7 +62,6 @@ def _worker_leaves_early(world: World) -> None:
 
 
 FINISHES: dict[str, Strike] = {
-    "worker leaves early": _worker_leaves_early,
     "done node dies": lambda world: _goes(world, _gone),
     "done node is replaced": lambda world: _goes(world, _replaced),
     "done node dies while the job is stopped": lambda world: _goes_as_others_finish(world, _gone),
@@ -70,8 +69,13 @@ FINISHES: dict[str, Strike] = {
 }
 """The coincidences by name."""
 
+EARLY: dict[str, Strike] = {"worker leaves early": _worker_leaves_early}
+"""What strikes in a kind of its own."""
 
-def finishing_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
+
+def finishing_world(
+    seed: int, *, strikes: dict[str, Strike] = FINISHES, loud: bool = False, digested: bool = False
+) -> World:
     """Play the history of a few nodes that finish one after the other. Raises as `small_world` does."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
     drawn = draw_calm_scenario(chance)
@@ -80,4 +84,9 @@ def finishing_world(seed: int, *, loud: bool = False, digested: bool = False) ->
     scenario = replace(
         drawn, max_restarts=9, hosts=nodes, nodes_min=chance.choice([1, nodes]), nodes_max=nodes, workers=workers
     )
-    return play_coincidence(seed, chance, scenario, FINISHES, loud=loud, digested=digested)
+    return play_coincidence(seed, chance, scenario, strikes, loud=loud, digested=digested)
+
+
+def early_leaving_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
+    """Play one in which a worker exits with 0 while the others train. Raises as `small_world` does."""
+    return finishing_world(seed, strikes=EARLY, loud=loud, digested=digested)

@@ -12,7 +12,7 @@ from tests.sim import campaign, history
 from tests.sim.coincidences import COINCIDENCES, KEEPING
 from tests.sim.cut_leaders import cut_leader_world
 from tests.sim.disk_coincidences import PERSISTING
-from tests.sim.finishes import FINISHES, finishing_world
+from tests.sim.finishes import FINISHES, early_leaving_world, finishing_world
 from tests.sim.handovers import (
     PLANNED,
     late_giving_world,
@@ -103,6 +103,7 @@ KINDS = (
     ),
     Kind(history.blackout_world, 10, ((lambda world: world.invariants.redone.unknown, 1 / 2),)),
     Kind(finishing_world, 20, ((lambda world: world.invariants.rounds.done_without, 1 / 8),), FINISHES),
+    Kind(early_leaving_world, 10, ((lambda world: world.invariants.root_cause.early_named, 1 / 4),)),
     Kind(history.often_heard_world, 10, ((lambda world: world.invariants.hangs.named, 1 / 4),)),
     Kind(late_giving_world, 10, ((drained, 1),)),
     Kind(undrained_world, 10, ((lambda world: world.invariants.facts.records["NodeUndrained"], 1 / 2),)),

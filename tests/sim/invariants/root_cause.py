@@ -58,6 +58,8 @@ class RootCauseLaws(Laws):
         """Rounds in which a worker failed by itself before its node was asked to end it."""
         self._dated: dict[tuple[str, int, str], float] = {}
         """When a node's worker failed, by the earliest date of its reports; keyed by run, round and node."""
+        self.early_named = 0
+        """How many rounds were charged to a worker that had exited with 0 too early."""
         self._left: dict[Round, str] = {}
         """The node of a worker that has exited with 0 before the training was done."""
         self._codes: dict[tuple[str, int, str], int] = {}
@@ -223,6 +225,7 @@ class RootCauseLaws(Laws):
             named = record.report.node in self._culprits.get(key, ()) or key in self._left
             self.check(named, "round %d was charged to another: %s", record.round, record.reason)
         says_left, left = "exited with 0" in record.reason, self._left.get(key)
+        self.early_named += says_left
         self.check(left or not says_left, "nobody had left round %d early: %s", record.round, record.reason)
         lost_it = record.report is not None and lost_connection(record.report.failure)
         named = says_left and f"on node {left} exited" in record.reason
