@@ -9,11 +9,12 @@ import pytest
 
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.values.records import NodeLost, RoundEnded, RoundFormed
+from coordinatord.server import driver
 from coordinatord.server.app import ListenAddress, serve
 from coordinatord.store.memory_store import MemoryStore
 from tests.support.cluster import TRAINING, Node
 from tests.support.histories import records_in
-from tests.support.programs import USER_HOME, kill_quietly
+from tests.support.programs import TIMEOUT_S, USER_HOME, kill_quietly
 
 pytestmark = pytest.mark.slow
 
@@ -36,6 +37,7 @@ def nodes(coordinator: str, names: str) -> Iterator[list[Node]]:
 @pytest.mark.long
 async def test_a_node_that_is_killed_while_it_trains_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(USER_HOME)  # the coordinator in this process serves everybody
+    monkeypatch.setattr(driver, "WRITE_WITHIN_S", TIMEOUT_S)
     store = MemoryStore()
     async with serve(ListenAddress("127.0.0.1", 0), PATIENT, store) as server:
         with nodes(server.url.rpartition("/")[2], "abc") as started:

@@ -9,10 +9,12 @@ import pytest
 import uvloop
 
 from coordinatord.core.rounds.policy import Policy
+from coordinatord.server import driver
 from coordinatord.server.app import ListenAddress, Server, serve
 from coordinatord.server.sessions.connection_limits import ConnectionLimits
 from coordinatord.store.database_store import Store
 from coordinatord.store.memory_store import MemoryStore
+from tests.support.programs import TIMEOUT_S
 
 Start = Callable[..., AbstractAsyncContextManager[Server]]
 
@@ -21,6 +23,12 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], a
     """Use the loop of the daemon; run what handles connections by itself on that of a program that embeds it, too."""
     loops: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"uvloop": uvloop.new_event_loop}
     return loops | ({"asyncio": asyncio.new_event_loop} if item.path.parent.name == "sessions" else {})
+
+
+@pytest.fixture(autouse=True)
+def _no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take no store for failed because this machine is busy."""
+    monkeypatch.setattr(driver, "WRITE_WITHIN_S", TIMEOUT_S)
 
 
 @pytest.fixture

@@ -108,10 +108,7 @@ async def test_a_disk_that_does_not_answer_is_trouble_as_well(start: Start, monk
 
 
 @pytest.mark.parametrize("path", ["/v1/jobs", "/v1/jobs/job"])
-async def test_what_people_are_shown_is_durable_as_well(
-    start: Start, monkeypatch: pytest.MonkeyPatch, path: str
-) -> None:
-    monkeypatch.setattr(driver, "WRITE_WITHIN_S", 3_600.0)
+async def test_what_people_are_shown_is_durable_as_well(start: Start, path: str) -> None:
     store = SlowStore()
     async with start(store) as server, connect(server.url, join("a")):
         await store.asked.get()

@@ -17,6 +17,7 @@ from coordinatord.protocol.access_token import Role
 from coordinatord.protocol.codec import encode
 from coordinatord.protocol.messages import Join, RefusalCode, Refused
 from coordinatord.runtime.tasks import Tasks
+from coordinatord.server import driver
 from coordinatord.server.app import ListenAddress, serve
 from coordinatord.server.sessions import revocation
 from coordinatord.server.standby import serve_standby
@@ -36,7 +37,8 @@ from tests.support.strange_coordinator import WAIT, strange_coordinator
 
 @pytest.fixture(autouse=True)
 def _no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Try no other coordinator because this machine is busy."""
+    """Try no other coordinator, and take no store for failed, because this machine is busy."""
+    monkeypatch.setattr(driver, "WRITE_WITHIN_S", TIMEOUT_S)
     monkeypatch.setattr(coordinator_connection, "REACH_WITHIN_S", TIMEOUT_S)
     monkeypatch.setattr(coordinator_connection, "CONNECT_WITHIN_S", TIMEOUT_S)
 

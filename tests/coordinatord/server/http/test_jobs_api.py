@@ -13,7 +13,6 @@ from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.shown.job_view import job_view
 from coordinatord.protocol.http.api import JobStatus
 from coordinatord.protocol.messages import Goal, Phase
-from coordinatord.server import driver
 from coordinatord.server.driver import iterate_jobs
 from coordinatord.server.http import jobs_api
 from tests.coordinatord.server.conftest import Start
@@ -134,8 +133,7 @@ async def test_jobs_are_read_in_pieces_and_one_that_is_forgotten_meanwhile_is_no
         assert [run async for run in read] == []
 
 
-async def test_what_is_read_after_a_pause_is_durable_as_well(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "WRITE_WITHIN_S", NEVER_S)
+async def test_what_is_read_after_a_pause_is_durable_as_well(start: Start) -> None:
     store = SlowStore()
     async with start(store) as server, AsyncExitStack() as stack:
         for job in "xy":

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from coordinatord.protocol.fields import LAST_LINES_MAX, LINE_MAX
 from coordinatord.protocol.messages import Goal, Phase
-from coordinatord.server import app, driver
+from coordinatord.server import app
 from coordinatord.server.app import Server
 from coordinatord.server.http import live_updates
 from tests.coordinatord.server.conftest import Start
@@ -130,7 +130,6 @@ async def test_a_state_is_made_once_for_all_viewers(start: Start, monkeypatch: p
 
 
 async def test_nobody_is_sent_what_is_not_durable(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "WRITE_WITHIN_S", NEVER_S)
     monkeypatch.setattr(live_updates, "EVERY_S", 0.0)
     store = SlowStore()
     async with start(store) as server, connect(server.url, join("a", nodes=3)):
