@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from coordinatord.cli import _run_command as run_command
 from coordinatord.config.serve_flags import ServeConfig
 from coordinatord.config.state_flags import StateConfig
-from coordinatord.config.store_flags import LEASE_S, CopyConfig, StepDownConfig
+from coordinatord.config.store_flags import CopyConfig, StepDownConfig
 from coordinatord.config.subcommands import parse
 from coordinatord.runtime.settings import SettingsError
 from coordinatord.security.identity import own_identity
@@ -144,7 +144,7 @@ def test_a_copy_wants_the_end_of_standbys_too(etcd: EtcdCluster, tmp_path: Path)
 
     async def copy_beside_a_standby() -> None:
         gateway = Gateway(space.place)
-        standby = Candidate(gateway, space.keys, NOBODY, LEASE_S)
+        standby = Candidate(gateway, space.keys, NOBODY, LONG_LEASE_S)  # which nobody renews
         await standby._enroll()
         words = (BIN / "coordinatord", "store", "copy", str(origin), str(space.place))
         refused = await asyncio.to_thread(run, *words)
