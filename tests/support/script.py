@@ -1,5 +1,7 @@
 """A coordinator on a stage: a script has the actions of its nodes, and gets back the coordinator's answers.
 
+A command names one node or several, and then what they do: `join n1 n2 min=2`, `keep n1 n2 1:8`, `stopped n1 n2`.
+
 The nodes here are puppets: they send the messages of the script, also those that no real agent sends. By themselves
 they send heartbeats alone. Addresses: node `n7` comes from 10.0.0.7, the coordinator is 10.0.0.254, and the
 coordinator's clock begins at 0.
@@ -7,12 +9,13 @@ coordinator's clock begins at 0.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import takewhile
+from typing import Any, TypeVar, get_type_hints
 
-from msgspec import structs
+from msgspec import Struct, convert, structs
 
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.rounds.effects import Answer, Close, Effect, Look, Refuse, Send
+from coordinatord.core.rounds.effects import Answer, Batch, Close, Effect, Look, Refuse, Send
 from coordinatord.core.rounds.events import (
     AdminRequested,
     Compared,
@@ -26,6 +29,8 @@ from coordinatord.core.rounds.events import (
     Tick,
 )
 from coordinatord.core.rounds.policy import Policy
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.values.admin_requests import (
     DrainNode,
     ForgetJob,
@@ -46,21 +51,20 @@ from coordinatord.core.rounds.values.records import (
     TrainingBegan,
 )
 from coordinatord.core.shown.job_view import job_view
+from coordinatord.protocol.http.api import JobStatus
 from coordinatord.protocol.kept_state import Holding, Restoring, StateDigest
 from coordinatord.protocol.messages import (
     Desired,
     Goal,
     JobSpec,
     Join,
-    Launcher,
+    NodeOffer,
     Observed,
-    OnDivergence,
     Phase,
-    ScaleUp,
     Section,
 )
 from coordinatord.protocol.pair_messages import PairResult
-from tests.support.builders import EPOCH, a_failure, a_join, an_end, an_observed, an_offer
+from tests.support.builders import EPOCH, a_failure, a_join, a_spec, an_end, an_observed, an_offer
 from tests.support.kept_state import a_holding, a_keeper, kept_text, wrote
 from tests.support.looks import arrived, seen
 
@@ -111,6 +115,12 @@ def seconds_of(text: str) -> float:
     return float(text.removesuffix("s"))
 
 
+def fields_of(kind: type[Struct], options: dict[str, str]) -> dict[str, Any]:
+    """Take those options that are fields of this kind, and read them as such."""
+    types = get_type_hints(kind, include_extras=True)
+    return {name: convert(options.pop(name), types[name], strict=False) for name in types.keys() & options.keys()}
+
+
 def number_of(node: str) -> int:
     """Return the number in the name of a node."""
     return int("".join(letter for letter in node if letter.isdigit()) or 99)
@@ -135,6 +145,23 @@ REQUESTS = {
     "quarantine": QuarantineNode,
     "pardon": PardonNode,
 }
+
+
+SPEC_FIELDS = {
+    "min": "nodes_min",
+    "max": "nodes_max",
+    "restarts": "max_restarts",
+    "futile": "max_futile_rounds",
+    "scale": "scale_up",
+    "hang": "hang_timeout_s",
+    "laggards": "drain_laggards",
+    "divergence": "on_divergence",
+}
+"""Shorter names of a job's settings."""
+
+
+Command = Callable[[list[str], dict[str, str]], object]
+"""Does what a line says in its words and options."""
 
 
 class ScriptError(ValueError):
@@ -164,6 +191,9 @@ class Puppet:
         return self.join.node if job == "default" else f"{self.join.node} ({job})"
 
 
+RecordT = TypeVar("RecordT", bound=Record)
+
+
 class Stage:
     """One coordinator, its puppets and the time."""
 
@@ -181,21 +211,21 @@ class Stage:
         """The last look that was asked for, until it is answered."""
         self._asked = 0
         """The last request of an operator, numbered downward."""
-        self._commands: dict[str, Callable[[list[str], dict[str, str]], None]] = {
+        self._commands: dict[str, Command] = {
             "join": self._join,
-            "reconnect": self._each(self._connect),
+            "reconnect": self._reconnect,
             "fail": self._fail,
             "recall": self._recall,
             "announce": self._each(self._announce),
-            "step": self._step,
-            "digest": self._digest,
-            "section": self._section,
+            "step": self._one_by_one(self._step),
+            "digest": self._one_by_one(self._digest),
+            "section": self._one_by_one(self._section),
             "seen": self._seen,
             "arrived": self._arrived,
-            "keep": self._keep,
-            "fetch": self._fetch,
+            "keep": self._one_by_one(self._keep),
+            "fetch": self._one_by_one(self._fetch),
             "tested": self._tested,
-            "write": lambda words, options: self._send(self.puppets[words[0]], **wrote(self.puppets, words, options)),
+            "write": self._one_by_one(self._write_step),
             "die": lambda words, _: self._die(seconds_of(words[0])),
             "ask": self._ask,
             "leave": self._each(lambda puppet: self._send(puppet, leaving=True)),
@@ -220,32 +250,62 @@ class Stage:
             self._commands[command](plain, options)
         return self._written
 
+    def handle(self, event: Event) -> Batch:
+        """Give the coordinator an event; return its answer, of which `play` tells as well."""
+        batch = self.coordinator.handle(event, self.now)
+        for record in batch.records:
+            self.past.append((self.now, record))
+            self._write(record_text(record))
+        for look in batch.looks:
+            self.look = look
+            self._write(f"looks at the workers of {', '.join(source.node for source in look.sources)}")
+        for effect in batch.effects:
+            for line in self._effect_text(effect):
+                self._write(line)
+        return batch
+
+    def report(self, node: str, **changes: Any) -> Batch:
+        """Have a node report something that no command has, in the last round that it received."""
+        return self._report(self.puppets[node], **changes)
+
+    @property
+    def run(self) -> Run:
+        """The run of the job `default`."""
+        return self.coordinator.jobs["default"]
+
+    def state(self) -> State:
+        """Return its state."""
+        return self.run.durable.state
+
+    def view(self) -> JobStatus:
+        """Return its status."""
+        return job_view(self.run, self.now, self.coordinator.store_error)
+
+    def desired(self, node: str) -> Desired:
+        """Return the last desired state that a node received."""
+        desired = self.puppets[node].desired
+        assert desired is not None, f"{node} has received nothing"
+        return desired
+
+    def records(self, kind: type[RecordT]) -> list[RecordT]:
+        """Return all records of a kind."""
+        return [record for _, record in self.past if isinstance(record, kind)]
+
     # Commands
 
     def _join(self, words: list[str], options: dict[str, str]) -> None:
-        (node,) = words
-        spec = JobSpec(
-            int(options.pop("min", 1)),
-            int(options.pop("max", 4)),
-            max_restarts=int(options.pop("restarts", 3)),
-            max_futile_rounds=int(options.pop("futile", 0)),
-            launcher=Launcher(options.pop("launcher", Launcher.NODECLIENT)),
-            scale_up=ScaleUp(options.pop("scale", ScaleUp.NOW)),
-            hang_timeout_s=float(options.pop("hang")) if "hang" in options else None,
-            drain_laggards=float(options.pop("laggards", 0)),
-            on_divergence=OnDivergence(options.pop("divergence", OnDivergence.REPORT)),
-        )
-        top: dict[str, Any] = {"job": options.pop("job", "default"), "spec": spec}
-        top["incarnation"] = int(options.pop("incarnation", 1))
-        phase = Phase(options.pop("phase", Phase.IDLE))
-        top["keeper"] = a_keeper(9_000 + number_of(node), options.pop("keeps", ""))
-        offer: dict[str, Any] = {
-            name: int(value) if name.endswith(("workers", "_s")) else value for name, value in options.items()
-        }
-        join = a_join(node, offer=an_offer(node, **offer), **top)
-        puppet = Puppet(join, session=0, observed=an_observed(port=40_000 + number_of(node), phase=phase))
-        self.puppets[puppet.name] = puppet
-        self._connect(puppet)
+        """Bring new nodes. All that they say of themselves can be given: `join n1 workers=8 phase=idle age_s=3`."""
+        for node in words:
+            said = {SPEC_FIELDS.get(name, name): value for name, value in options.items()}
+            keeper = a_keeper(9_000 + number_of(node), said.pop("keeps", ""))
+            spec = structs.replace(a_spec(), **fields_of(JobSpec, said))
+            observed = an_observed(port=40_000 + number_of(node), **fields_of(Observed, said))
+            top, offer = fields_of(Join, said), an_offer(node, **fields_of(NodeOffer, said))
+            if said:
+                raise ScriptError(f"no node says this of itself: {', '.join(said)}")
+            puppet = Puppet(a_join(node, spec=spec, offer=offer, keeper=keeper, **top), session=0, observed=observed)
+            self.puppets[puppet.name] = puppet
+            self._connect(puppet)
 
     def _connect(self, puppet: Puppet) -> None:
         puppet.session = len(self._sessions) + 1
@@ -254,7 +314,16 @@ class Stage:
         self._open.add(puppet.session)
         join = structs.replace(puppet.join, observed=self._aged(puppet))
         address = f"10.0.0.{number_of(puppet.join.node)}"
-        self._handle(Connected(puppet.session, join, address, "10.0.0.254"))
+        self.handle(Connected(puppet.session, join, address, "10.0.0.254"))
+
+    def _reconnect(self, words: list[str], options: dict[str, str]) -> None:
+        """Bring nodes back, which may say something else: `reconnect n1 phase=failed age=9s`, of its failure's age."""
+        for puppet in self._called(words, options):
+            changes = fields_of(Observed, dict(options))
+            if puppet.observed.failure is not None and "age" in options:
+                changes["failure"] = structs.replace(puppet.observed.failure, age_s=seconds_of(options["age"]))
+            puppet.observed = structs.replace(puppet.observed, **changes)
+            self._connect(puppet)
 
     def _fail(self, words: list[str], options: dict[str, str]) -> None:
         for puppet in self._called(words, options):
@@ -274,7 +343,7 @@ class Stage:
         self._asked -= 1
         ahead = {"ahead": True} if "ahead" in options else {}
         request = REQUESTS[kind](target, "alice", options.get("why", ""), **ahead)
-        self._handle(AdminRequested(self._asked, request))
+        self.handle(AdminRequested(self._asked, request))
 
     def _recall(self, words: list[str], options: dict[str, str]) -> None:
         """Have nodes report that they run a round that this coordinator need not have sent them."""
@@ -286,11 +355,12 @@ class Stage:
         self._send(puppet, steps=(None,), beat=True)
 
     def _step(self, words: list[str], options: dict[str, str]) -> None:
-        """Have a node report its workers' last step with a heartbeat: `step n1 7 age=0.5s`."""
-        node, step = words
+        """Have a node report its workers' last steps with a heartbeat: `step n1 7 - age=0.5s`, `-` for none yet."""
+        node, *steps = words
         puppet = self.puppets[node]
         age_s = seconds_of(options.get("age", "0s"))
-        puppet.observed = structs.replace(puppet.observed, steps=(int(step),), step_age_s=age_s)
+        done = tuple(None if step == "-" else int(step) for step in steps)
+        puppet.observed = structs.replace(puppet.observed, steps=done, step_age_s=age_s)
         puppet.stepped_at = self.now - age_s
         self._resend(puppet)
 
@@ -317,7 +387,7 @@ class Stage:
             raise ScriptError("nobody looks")
         nodes = [source.node for source in look.sources for _ in source.wanted.local_ranks]
         workers = tuple(seen(node, rank, kind) for rank, (node, kind) in enumerate(zip(nodes, words, strict=True)))
-        self._handle(Looked(look.run, look.round, look.number, workers))
+        self.handle(Looked(look.run, look.round, look.number, workers))
 
     def _arrived(self, words: list[str], late: dict[str, str]) -> None:
         """Set when workers came to their last collectives, one in each step: `arrived n2=0.2s` is late.
@@ -331,7 +401,7 @@ class Stage:
             arrived(own.node, own.first_rank, self.now, step_s, seconds_of(late.get(own.node, "0s")) - ago_s)
             for own in run.durable.order.values()
         )
-        self._handle(Compared(run.id, run.durable.round, nodes))
+        self.handle(Compared(run.id, run.durable.round, nodes))
 
     def _keep(self, words: list[str], options: dict[str, str]) -> None:
         """Let a node keep these steps in memory and no others; its next report says so."""
@@ -348,6 +418,10 @@ class Stage:
         kept = puppet.observed.kept or Holding(())
         kept = structs.replace(kept, restoring=Restoring(words[1]), problem=options.get("why", ""))
         self._report(puppet, phase=Phase.STARTING, kept=kept)
+
+    def _write_step(self, words: list[str], options: dict[str, str]) -> None:
+        """Have a node report what it has written to its disk, or finds there: see `wrote`."""
+        self._send(self.puppets[words[0]], **wrote(self.puppets, words, options))
 
     def _tested(self, words: list[str], options: dict[str, str]) -> None:
         """Have nodes report the result of the test that they were told to run: `tested n2 n3 gflops=10`."""
@@ -367,7 +441,7 @@ class Stage:
 
     def _drop(self, puppet: Puppet) -> None:
         self._open.discard(puppet.session)
-        self._handle(Disconnected(puppet.session))
+        self.handle(Disconnected(puppet.session))
 
     def _heal(self, puppet: Puppet) -> None:
         puppet.silent = False
@@ -384,20 +458,20 @@ class Stage:
             if due == self._next_beat:
                 self._beat()
             else:
-                self._handle(Tick())
+                self.handle(Tick())
         self.now = end
 
     def _stall(self, seconds: float) -> None:
         """Let the coordinator sleep; when it wakes, its timer comes first and the messages that piled up after it."""
         self.now += seconds
-        self._handle(Tick())
+        self.handle(Tick())
         self._beat()
 
     def _trouble(self, seconds: float) -> None:
         """Have the store fail for so long; nodes go on with their heartbeats."""
-        self._handle(StoreFailed("the disk is full"))
+        self.handle(StoreFailed("the disk is full"))
         self._advance(seconds)
-        self._handle(StoreRecovered())
+        self.handle(StoreRecovered())
 
     def _status(self, job: str = "default") -> None:
         view = job_view(self.coordinator.jobs[job], self.now, self.coordinator.store_error)
@@ -414,10 +488,20 @@ class Stage:
     def _heartbeat_s(self) -> float:
         return self.coordinator.policy.heartbeat_s
 
-    def _each(self, act: Callable[[Puppet], object]) -> Callable[[list[str], dict[str, str]], None]:
+    def _each(self, act: Callable[[Puppet], object]) -> Command:
         def command(words: list[str], options: dict[str, str]) -> None:
             for puppet in self._called(words, options):
                 act(puppet)
+
+        return command
+
+    def _one_by_one(self, act: Command) -> Command:
+        def command(words: list[str], options: dict[str, str]) -> None:
+            nodes = list(takewhile(self.puppets.__contains__, words))
+            if not nodes:
+                raise ScriptError(f"no such node: {words[0]}")
+            for node in nodes:
+                act([node, *words[len(nodes) :]], options)
 
         return command
 
@@ -425,21 +509,21 @@ class Stage:
         job = f" ({options['job']})" if "job" in options else ""
         return [self.puppets[word + job] for word in words]
 
-    def _reporter(self, phase: Phase) -> Callable[[Puppet], None]:
+    def _reporter(self, phase: Phase) -> Callable[[Puppet], object]:
         return lambda puppet: self._report(puppet, phase=phase)
 
-    def _report(self, puppet: Puppet, **changes: Any) -> None:
+    def _report(self, puppet: Puppet, **changes: Any) -> Batch:
         """Report something new, in the last round that the node received."""
         desired, observed = puppet.desired, puppet.observed
         if desired is not None:
             here = (desired.run, desired.round) == (observed.run, observed.round)
             cleared = {} if here else {"failure": None, "steps": (), "step_age_s": None, "digests": ()}
             changes = cleared | {"run": desired.run, "round": desired.round} | changes
-        self._send(puppet, **changes)
+        return self._send(puppet, **changes)
 
-    def _send(self, puppet: Puppet, **changes: Any) -> None:
+    def _send(self, puppet: Puppet, **changes: Any) -> Batch:
         puppet.observed = structs.replace(puppet.observed, **changes)
-        self._handle(Reported(puppet.session, self._aged(puppet)))
+        return self.handle(Reported(puppet.session, self._aged(puppet)))
 
     def _aged(self, puppet: Puppet, **changes: Any) -> Observed:
         """Return the node's present report: its workers' last step has grown older."""
@@ -450,7 +534,7 @@ class Stage:
         return structs.replace(puppet.observed, step_age_s=age_s, section=section, **changes)
 
     def _resend(self, puppet: Puppet) -> None:
-        self._handle(Reported(puppet.session, self._aged(puppet, beat=True)))
+        self.handle(Reported(puppet.session, self._aged(puppet, beat=True)))
 
     def _beat(self) -> None:
         self._next_beat = self.now + self._heartbeat_s
@@ -459,18 +543,6 @@ class Stage:
                 self._resend(puppet)
 
     # Messages of the coordinator
-
-    def _handle(self, event: Event) -> None:
-        batch = self.coordinator.handle(event, self.now)
-        for record in batch.records:
-            self.past.append((self.now, record))
-            self._write(record_text(record))
-        for look in batch.looks:
-            self.look = look
-            self._write(f"looks at the workers of {', '.join(source.node for source in look.sources)}")
-        for effect in batch.effects:
-            for line in self._effect_text(effect):
-                self._write(line)
 
     def _effect_text(self, effect: Effect) -> Iterator[str]:
         if isinstance(effect, Answer):
@@ -499,3 +571,10 @@ class Stage:
 
     def _write(self, text: str, indent: str = "") -> None:
         self._written.append(f"    {self.now:8.3f}  {indent}{text}")
+
+
+def play(*scripts: str, **policy: Any) -> Stage:
+    """Play scripts on a new stage, of one line or several; return the stage."""
+    stage = Stage(**policy)
+    stage.play(*(line for script in scripts for line in script.split("\n") if line.strip()))
+    return stage

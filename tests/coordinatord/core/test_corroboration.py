@@ -7,13 +7,11 @@ from coordinatord.core.rounds.events import Disconnected
 from coordinatord.core.rounds.queries.reasons import Reasons
 from coordinatord.core.rounds.values.records import NodeLost, RoundFormed
 from coordinatord.protocol.messages import Ended
-from tests.support.ledgers import play, run_of
-from tests.support.script import Stage
+from tests.support.script import Stage, play
 
 TRIO = """
     join n1 min=2 max=3 workers=2
-    join n2 min=2 max=3
-    join n3 min=2 max=3
+    join n2 n3 min=2 max=3
     advance 1s
     running n1 n2 n3
     advance 20s
@@ -30,12 +28,12 @@ KILLED = """
 
 def losses(stage: Stage) -> list[tuple[str, float]]:
     """Return who was lost, and how long after its session had closed."""
-    return [(record.node, record.silent_s) for _, record in stage.past if isinstance(record, NodeLost)]
+    return [(record.node, record.silent_s) for record in stage.records(NodeLost)]
 
 
 def rounds(stage: Stage) -> list[RoundFormed]:
     """Return the rounds that were formed."""
-    return [record for _, record in stage.past if isinstance(record, RoundFormed)]
+    return stage.records(RoundFormed)
 
 
 def test_the_failure_may_be_known_first() -> None:
@@ -55,7 +53,7 @@ def test_its_lease_is_over_with_it_and_a_node_of_its_name_has_its_own() -> None:
     assert losses(stage) == [("n3", 0.0)]
     stage.play("join n3 min=2 max=3 incarnation=2", "advance 30s")
     assert losses(stage) == [("n3", 0.0)]
-    assert list(run_of(stage).members) == ["n1", "n2", "n3"]
+    assert list(stage.run.members) == ["n1", "n2", "n3"]
 
 
 ALONE = {
@@ -137,9 +135,9 @@ def test_nodes_that_are_silent_as_their_tokens_were_revoked_are_said_to_be() -> 
     for puppet in stage.puppets.values():
         stage.coordinator.handle(Disconnected(puppet.session, revoked=True), stage.now)
     stage.play("advance 10s")
-    assert "their access tokens are no longer valid, so give them others" in Reasons(run_of(stage)).situation(stage.now)
+    assert "their access tokens are no longer valid, so give them others" in Reasons(stage.run).situation(stage.now)
     stage.play("reconnect n1")
-    assert "silent" not in Reasons(run_of(stage)).situation(stage.now)
+    assert "silent" not in Reasons(stage.run).situation(stage.now)
 
 
 def test_a_coordinator_that_was_started_again_has_seen_no_session_close() -> None:

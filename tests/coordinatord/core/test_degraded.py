@@ -2,151 +2,113 @@
 
 import pytest
 
-from coordinatord.core.machine import Coordinator
-from coordinatord.core.rounds.effects import Batch, Refuse, ReportDegraded, Send
+from coordinatord.core.rounds.effects import Batch, Refuse, ReportDegraded
 from coordinatord.core.rounds.events import Connected, Disconnected, Event, Reported, StoreFailed, StoreRecovered, Tick
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.protocol.messages import Goal, Phase, RefusalCode
-from tests.support.builders import a_coordinator, a_failure, a_join, a_spec, an_observed, let_pass
+from tests.support.builders import a_failure, a_join, a_spec, an_observed
+from tests.support.script import Stage, play
 
 TROUBLE = StoreFailed("the disk is full")
 
 
-def connect(coordinator: Coordinator, session: int, node: str, now: float = 0.0, **join: object) -> Batch:
-    event = Connected(session, a_join(node, spec=a_spec(2, 2), **join), f"10.0.0.{session}", "10.0.0.254")
-    return coordinator.handle(event, now)
+def in_trouble(*lines: str) -> Stage:
+    """Let a pair run, and play these lines since the store fails, after 1 s."""
+    stage = play("join n1 n2 min=2 max=2", "running n1 n2", "advance 1s")
+    assert stage.handle(TROUBLE) == Batch((), (), at_once=True)
+    stage.play(*lines)
+    return stage
 
 
-def in_trouble() -> Coordinator:
-    """Return a coordinator that has a running pair, n1 and n2 in the sessions 1 and 2, and a store that fails."""
-    coordinator = a_coordinator()
-    for session in (1, 2):
-        connect(coordinator, session, f"n{session}")
-    for session in (1, 2):
-        coordinator.handle(Reported(session, an_observed(run="e-1", round=1, phase=Phase.RUNNING)), 0.0)
-    assert coordinator.handle(TROUBLE, 1.0) == Batch((), (), at_once=True)
-    return coordinator
+def connect(stage: Stage, node: str, **join: object) -> Batch:
+    return stage.coordinator.handle(Connected(9, a_join(node, **join), "10.0.0.9", "10.0.0.254"), stage.now)
 
 
-def beat(session: int, phase: Phase = Phase.RUNNING, **values: object) -> Reported:
-    return Reported(session, an_observed(run="e-1", round=1, phase=phase, beat=True, **values))
+def beat(phase: Phase = Phase.RUNNING, **values: object) -> Reported:
+    return Reported(1, an_observed(run="e-1", round=1, phase=phase, beat=True, **values))
 
 
 @pytest.mark.parametrize(
     "event",
-    [
-        beat(1, Phase.FAILED, failure=a_failure()),
-        beat(1, Phase.SUCCEEDED),
-        beat(1, leaving=True),
-        Disconnected(1),
-        Tick(),
-    ],
+    [beat(Phase.FAILED, failure=a_failure()), beat(Phase.SUCCEEDED), beat(leaving=True), Disconnected(1), Tick()],
     ids=["a worker failed", "a node succeeded", "a node wants to leave", "a connection closed", "time passed"],
 )
 def test_whatever_happens_nothing_is_decided(event: Event) -> None:
-    coordinator = in_trouble()
-    batch = coordinator.handle(event, 100.0)
+    stage = in_trouble("advance 100s")
+    batch = stage.handle(event)
     assert batch.records == ()
     assert batch.at_once
     assert all(isinstance(effect, ReportDegraded) for effect in batch.effects)
-    assert coordinator.jobs["default"].durable.state is State.RUNNING
-    assert coordinator.next_deadline() is None
+    assert stage.state() is State.RUNNING
+    assert stage.coordinator.next_deadline() is None
 
 
 def test_a_node_that_is_known_may_come_back_and_others_are_turned_away_for_now() -> None:
-    coordinator = in_trouble()
-    observed = an_observed(run="e-1", round=1, phase=Phase.RUNNING)
-    [_, held] = connect(coordinator, 3, "n1", 2.0, observed=observed).effects
+    stage = in_trouble()
+    [_, held] = connect(stage, "n1", spec=a_spec(2, 2), observed=beat().observed).effects
     assert isinstance(held, ReportDegraded)
     for join in ({"node": "n3"}, {"node": "n2", "incarnation": 2}, {"node": "n4", "job": "other"}):
-        [refuse] = connect(coordinator, 4, now=2.0, **join).effects
+        [refuse] = connect(stage, spec=a_spec(2, 2), **join).effects
         assert isinstance(refuse, Refuse)
         assert (refuse.message.code, refuse.message.retry) == (RefusalCode.DEGRADED, True)
-    assert list(coordinator.jobs) == ["default"]
+    assert list(stage.coordinator.jobs) == ["default"]
 
 
 def test_what_had_to_wait_is_decided_once_records_can_be_kept_again() -> None:
-    coordinator = in_trouble()
-    coordinator.handle(beat(1, Phase.FAILED, failure=a_failure()), 2.0)
-    batch = coordinator.handle(StoreRecovered(), 50.0)
-    sent = {effect.session: effect.message.goal for effect in batch.effects if isinstance(effect, Send)}
-    assert sent == {1: Goal.STOP, 2: Goal.STOP}
-    assert coordinator.jobs["default"].durable.state is State.STOPPING
+    stage = in_trouble("fail n1", "advance 48s")
+    stage.handle(StoreRecovered())
+    assert [stage.desired(node).goal for node in ("n1", "n2")] == [Goal.STOP] * 2
+    assert stage.state() is State.STOPPING
 
 
 def test_nodes_that_succeeded_meanwhile_have_succeeded() -> None:
-    coordinator = in_trouble()
-    for session in (1, 2):
-        coordinator.handle(beat(session, Phase.SUCCEEDED), 2.0)
-    coordinator.handle(StoreRecovered(), 50.0)
-    assert coordinator.jobs["default"].durable.state is State.SUCCEEDED
+    stage = in_trouble("succeed n1 n2", "advance 48s")
+    stage.handle(StoreRecovered())
+    assert stage.state() is State.SUCCEEDED
 
 
 def test_the_time_of_trouble_counts_against_nobody() -> None:
-    coordinator = in_trouble()
-    batch = coordinator.handle(StoreRecovered(), 1_000.0)
-    assert batch.records == ()
-    assert let_pass(coordinator, 1_004.5) == []
-    coordinator.handle(beat(1), 1_004.5)
-    assert let_pass(coordinator, 1_005.1), "and then whoever stays silent is lost"
-    assert coordinator.jobs["default"].durable.reason == "lost node n2"
+    stage = in_trouble("silence n1 n2", "advance 999s")
+    before = len(stage.past)
+    stage.handle(StoreRecovered())
+    stage.play("advance 4.5s")
+    assert stage.past[before:] == []
+    stage.play("heal n1", "advance 0.6s")
+    assert stage.run.durable.reason == "lost node n2", "it stays silent"
 
 
-@pytest.mark.parametrize("died_at", [5.0, 1_800.0, 3_599.0])
-def test_a_node_whose_cable_is_cut_meanwhile_is_lost_a_lease_after_the_trouble(died_at: float) -> None:
-    coordinator = in_trouble()
-    coordinator.handle(beat(2), died_at)
-    coordinator.handle(beat(1), 3_600.5)
-    coordinator.handle(StoreRecovered(), 3_601.0)
-    assert let_pass(coordinator, 3_605.9) == []
-    for now in range(3_604, 3_617, 2):  # at the latest after the longest lease, which n2 has if it was late before
-        coordinator.handle(beat(1), float(now))
-        let_pass(coordinator, now + 0.5)
-    assert coordinator.jobs["default"].durable.reason == "lost node n2"
-
-
-@pytest.mark.parametrize("died_at", [1.5, 5.0, 1_800.0])
-def test_a_node_whose_connection_closes_meanwhile_has_a_second_to_come_back(died_at: float) -> None:
-    coordinator = in_trouble()
-    coordinator.handle(beat(2), died_at - 0.5)
-    coordinator.handle(Disconnected(2), died_at)
-    coordinator.handle(beat(1), 3_600.5)
-    coordinator.handle(StoreRecovered(), 3_601.0)
-    assert let_pass(coordinator, 3_601.9) == []
-    assert let_pass(coordinator, 3_602.1)
-    assert coordinator.jobs["default"].durable.reason == "lost node n2"
+@pytest.mark.parametrize("died_s", [4, 300, 598])
+@pytest.mark.parametrize(("how", "has_s"), [("silence", 4.9), ("drop", 0.9)], ids=["cable cut", "connection closed"])
+def test_a_node_that_goes_meanwhile_has_its_whole_time_after_the_trouble(died_s: int, how: str, has_s: float) -> None:
+    stage = in_trouble(f"advance {died_s}s", f"{how} n2", f"advance {600 - died_s}s")
+    before = len(stage.past)
+    stage.handle(StoreRecovered())
+    stage.play(f"advance {has_s}s")
+    assert stage.past[before:] == []
+    stage.play("advance 10.2s" if how == "silence" else "advance 0.2s")  # the longest lease, if it was late before
+    assert stage.run.durable.reason == "lost node n2"
 
 
 def test_a_node_that_begins_to_wait_meanwhile_waits_for_its_whole_time_and_no_longer() -> None:
-    coordinator = a_coordinator()
-    connect(coordinator, 1, "n1")
-    coordinator.handle(Disconnected(1), 0.5)
-    connect(coordinator, 2, "n1", 0.6)
-    coordinator.handle(TROUBLE, 1.0)
-    coordinator.handle(beat(2, Phase.STARTING), 2.0)
-    run = coordinator.jobs["default"]
+    stage = play("join n1 min=2 max=2", "advance 0.5s", "drop n1", "advance 0.1s", "reconnect n1", "advance 0.4s")
+    stage.handle(TROUBLE)
+    stage.report("n1", phase=Phase.STARTING, run="e-1", round=1)
+    run = stage.run
     run.gathering.join_timeouts.discard("n1")
-    coordinator.handle(beat(2, Phase.IDLE), 500.0)
-    coordinator.handle(StoreRecovered(), 1_001.0)
-    assert run.gathering.join_timeouts.get("n1") == 1_001.0 + 60
-    assert run.members["n1"].lease.awaited_from <= 1_001.0
+    stage.play("advance 499s")
+    stage.report("n1", phase=Phase.IDLE, run="e-1", round=1)
+    stage.play("advance 501s")
+    stage.handle(StoreRecovered())
+    assert run.gathering.join_timeouts.get("n1") == stage.now + 60
+    assert run.members["n1"].lease.awaited_from <= stage.now
 
 
 def test_a_deserted_job_is_not_given_up_for_a_node_with_other_settings_that_cannot_be_taken_in() -> None:
-    coordinator = a_coordinator()
-    for session in (1, 2):
-        connect(coordinator, session, f"n{session}")
-    for session in (1, 2):
-        coordinator.handle(Disconnected(session), 1.0)
-    let_pass(coordinator, 10.0)
-    assert coordinator.jobs["default"].roll.deserted
-    coordinator.handle(TROUBLE, 10.0)
-    other = Connected(3, a_join("n1", spec=a_spec(1, 1)), "10.0.0.1", "10.0.0.254")
-    [refuse] = coordinator.handle(other, 11.0).effects
-    assert isinstance(refuse, Refuse)
-    assert (refuse.message.code, refuse.message.retry) == (RefusalCode.DEGRADED, True)
-    connect(coordinator, 4, "n1", 12.0)
-    connect(coordinator, 5, "n2", 12.0)
-    coordinator.handle(StoreRecovered(), 13.0)
-    assert coordinator.jobs["default"].durable.state is State.STARTING
-    assert coordinator.jobs["default"].id == "e-1"
+    stage = play("join n1 n2 min=2 max=2", "advance 1s", "drop n1 n2", "advance 9s")
+    assert stage.run.roll.deserted
+    stage.handle(TROUBLE)
+    [refused] = stage.play("join n1 min=1 max=1")
+    assert "refused may retry (degraded)" in refused
+    stage.play("join n1 n2 min=2 max=2")
+    stage.handle(StoreRecovered())
+    assert (stage.state(), stage.run.id) == (State.STARTING, "e-1")

@@ -10,21 +10,21 @@ from coordinatord.store.database import Database
 from coordinatord.store.interface import Entry
 from tests.support.histories import JOB, a_join_of, a_loss_of, an_opening, replay
 from tests.support.histories import Life as RandomLife
-from tests.support.ledgers import PAIR, play, run_of, shown
-from tests.support.script import Stage
+from tests.support.ledgers import PAIR
+from tests.support.script import Stage, play
 
 
 def lost(stage: Stage) -> list[tuple[str, int, float]]:
     """Return node, round and age of each loss that is shown."""
-    return [(node.node, node.round, node.lost_s) for node in shown(stage).lost]
+    return [(node.node, node.round, node.lost_s) for node in stage.view().lost]
 
 
 def test_a_lost_node_is_listed_until_it_is_back() -> None:
     stage = play(PAIR, "silence n2", "advance 65s")
-    [gone] = shown(stage).lost
+    [gone] = stage.view().lost
     assert (gone.node, gone.host, gone.round, gone.lost_s) == ("n2", "host-n2", 1, 60.0)
     assert gone.reason == "silent for its whole lease"
-    assert [node.node for node in shown(stage).nodes] == ["n1"]
+    assert [node.node for node in stage.view().nodes] == ["n1"]
     stage.play("join n2 min=2 max=2 incarnation=2")
     assert lost(stage) == []
 
@@ -37,7 +37,7 @@ def test_the_last_loss_comes_first_and_a_node_once() -> None:
 
 
 def test_a_node_that_left_on_purpose_is_not_lost() -> None:
-    stage = play("join n1 min=2 max=2", "join n2 min=2 max=2", "leave n2", "drop n2", "advance 2s")
+    stage = play("join n1 n2 min=2 max=2", "leave n2", "drop n2", "advance 2s")
     assert lost(stage) == []
 
 
@@ -73,11 +73,10 @@ def test_of_many_rounds_as_many_losses_are_kept_as_the_store_gives_back(seed: in
 
 
 def test_earlier_runs_are_kept_with_their_last_step() -> None:
-    stage = play(PAIR, "step n1 0", "advance 5s", "step n1 50", "step n2 50", "succeed n1 n2", "advance 10s")
-    assert shown(stage).earlier == ()
-    for node in ("n1", "n2"):
-        stage.play(f"join {node} min=2 max=2 incarnation=2")
-    [earlier] = shown(stage).earlier
+    stage = play(PAIR, "step n1 0", "advance 5s", "step n1 n2 50", "succeed n1 n2", "advance 10s")
+    assert stage.view().earlier == ()
+    stage.play("join n1 n2 min=2 max=2 incarnation=2")
+    [earlier] = stage.view().earlier
     assert (earlier.run, earlier.state, earlier.reason, earlier.step) == (
         "e-1",
         "succeeded",
@@ -87,7 +86,7 @@ def test_earlier_runs_are_kept_with_their_last_step() -> None:
     assert (earlier.opened_s, earlier.ended_s, earlier.exit_code) == (9.0, 10.0, 0)
     assert earlier.goodput == pytest.approx(5 / 9)
     stage.play("die 5s")
-    [again] = shown(stage).earlier
+    [again] = stage.view().earlier
     assert (again.run, again.step, again.ended_s) == ("e-1", 50, 15.0)
 
 
@@ -95,16 +94,16 @@ def test_as_many_runs_are_kept_as_the_store_has() -> None:
     stage = Stage()
     for number in range(1, 6):
         stage.play(f"join n1 min=1 max=2 incarnation={number}", "leave n1", "drop n1", "advance 3s")
-    assert [run.run for run in shown(stage).earlier] == ["e-4", "e-3"]
-    assert {run.state for run in shown(stage).earlier} == {"left"}
+    assert [run.run for run in stage.view().earlier] == ["e-4", "e-3"]
+    assert {run.state for run in stage.view().earlier} == {"left"}
     database = Database.in_memory()
     for at, record in stage.past:
         database.append([Entry(at, record)])
-    assert replay(database.load())["default"] == run_of(stage).durable
+    assert replay(database.load())["default"] == stage.run.durable
     assert EARLIER_MAX + 1 == retention.RUNS_KEPT
 
 
 def test_to_forget_a_job_forgets_its_earlier_runs() -> None:
     stage = play(PAIR, "succeed n1 n2", "drop n1 n2", "ask forget default")
     stage.play("join n1 min=2 max=2 incarnation=2")
-    assert shown(stage).earlier == ()
+    assert stage.view().earlier == ()

@@ -7,47 +7,39 @@ from coordinatord.core.rounds.queries.reasons import lasted
 from coordinatord.core.rounds.queries.time_attribution import spent
 from coordinatord.core.rounds.state.run import Health
 from coordinatord.core.rounds.values.time_ledger import Activity
-from coordinatord.core.shown.job_view import job_view
-from coordinatord.protocol.http.api import JobStatus
 from tests.support.script import Stage
 
-PAIR = ("join n1 min=2 max=2", "join n2 min=2 max=2", "running n1 n2")
+PAIR = ("join n1 n2 min=2 max=2", "running n1 n2")
 
 
-class Job:
+class Job(Stage):
     """Two nodes that train, and report it each second."""
 
     def __init__(self, **policy: float) -> None:
-        self.stage, self.step = Stage(**policy), 0
-        self.stage.play(*PAIR)
+        super().__init__(**policy)
+        self.step = 0
+        self.play(*PAIR)
 
     def train(self, seconds: int, per_s: int = 10) -> None:
         """Let both do so many steps a second."""
         for _ in range(seconds):
-            self.stage.play("advance 1s")
             self.step += per_s
-            for node in ("n1", "n2"):
-                self.stage.play(f"step {node} {self.step}")
+            self.play("advance 1s", f"step n1 n2 {self.step}")
 
     def stand(self, seconds: int, *, behind: int = 0) -> None:
         """Let both do no step for so long; the second one has done fewer than the first."""
         if behind:
-            self.stage.play(f"step n2 {self.step - behind}")
-        self.stage.play(f"advance {seconds}s")
-
-    @property
-    def view(self) -> JobStatus:
-        """Return the status of the job."""
-        return job_view(self.stage.coordinator.jobs["default"], self.stage.now, None)
+            self.play(f"step n2 {self.step - behind}")
+        self.play(f"advance {seconds}s")
 
     def seconds(self) -> dict[str, float]:
         """Return where the time went, without the zeros."""
-        return {activity: took for activity, took in asdict(self.view.ledger.seconds).items() if took}
+        return {activity: took for activity, took in asdict(self.view().ledger.seconds).items() if took}
 
     def summaries(self) -> list[str]:
         """Return the reasons of the records of stalls and silence."""
         kinds = ("TrainingStalled", "TrainingResumed", "NodesSilent", "NodesHeard")
-        return [record.reason for _, record in self.stage.past if record.KIND in kinds]
+        return [record.reason for _, record in self.past if record.KIND in kinds]
 
 
 def test_a_step_ends_the_stall_and_what_it_took_stays_no_training() -> None:
@@ -55,8 +47,8 @@ def test_a_step_ends_the_stall_and_what_it_took_stays_no_training() -> None:
     job.train(20)
     job.stand(29)
     job.train(6)
-    assert job.view.health == Health.WELL
-    assert job.view.progress.steps_per_s is not None
+    assert job.view().health == Health.WELL
+    assert job.view().progress.steps_per_s is not None
     assert job.seconds() == {"starting": 1.0, "training": 24.0, "stalled": 30.0}
     assert len(job.summaries()) == 2
 
@@ -66,10 +58,10 @@ def test_a_gap_that_was_seen_before_is_usual() -> None:
     for gap_s in (30, 50):
         job.train(20)
         job.stand(gap_s)
-    assert job.view.health == Health.WELL, "such as an evaluation"
+    assert job.view().health == Health.WELL, "such as an evaluation"
     assert len(job.summaries()) == 2
     job.stand(15)
-    assert job.view.health == Health.STALLED, "twice as long as the gap before"
+    assert job.view().health == Health.STALLED, "twice as long as the gap before"
 
 
 def test_slow_steps_are_no_stall() -> None:
@@ -80,58 +72,58 @@ def test_slow_steps_are_no_stall() -> None:
     job.stand(60)
     assert job.summaries() == []
     job.stand(14)
-    assert job.view.health == Health.STALLED
+    assert job.view().health == Health.STALLED
 
 
 def test_the_step_after_a_first_one_that_took_long_may_take_long() -> None:
     job = Job()
-    job.stage.play("advance 20s")
+    job.play("advance 20s")
     job.train(1)
     job.stand(200)
-    assert job.view.health == Health.WELL
+    assert job.view().health == Health.WELL
     job.stand(11)
-    assert job.view.health == Health.STALLED
+    assert job.view().health == Health.STALLED
 
 
 def test_who_is_not_heard_makes_no_stall() -> None:
     job = Job()
     job.train(20)
-    job.stage.play("silence n1 n2", "advance 60s")
+    job.play("silence n1 n2", "advance 60s")
     assert job.summaries() == ["every node is silent"]
-    assert job.view.health == Health.SILENT
+    assert job.view().health == Health.SILENT
 
 
 def test_a_stall_outlives_the_coordinator_and_ends_with_the_next_step() -> None:
     job = Job()
     job.train(20)
     job.stand(30)
-    job.stage.play("die 5s")
-    run = job.stage.coordinator.jobs["default"]
+    job.play("die 5s")
+    run = job.run
     assert (run.health, run.durable.ledger.activity) == (Health.STALLED, Activity.STALLED)
-    job.stage.play("reconnect n1 n2")
+    job.play("reconnect n1 n2")
     job.stand(3)
-    assert job.view.health == Health.STALLED
+    assert job.view().health == Health.STALLED
     job.train(2)
-    assert job.view.health == Health.WELL
+    assert job.view().health == Health.WELL
 
 
 def test_a_stall_is_said_to_last_from_the_newest_step_as_soon_as_a_node_is_back() -> None:
     job = Job()
     job.train(20)
     job.stand(40)
-    job.stage.play("die 5s")
-    assert job.view.reason == "no step", "since when, nodes have yet to say"
-    job.stage.play("reconnect n1 n2")
-    assert job.view.reason == "no step for 45 s"
+    job.play("die 5s")
+    assert job.view().reason == "no step", "since when, nodes have yet to say"
+    job.play("reconnect n1 n2")
+    assert job.view().reason == "no step for 45 s"
 
 
 def test_a_coordinator_that_was_started_again_does_not_call_slow_steps_a_stall() -> None:
     job = Job()
-    job.stage.play("advance 30s")
+    job.play("advance 30s")
     for _ in range(4):
         job.train(1, per_s=1)
         job.stand(29)
-    job.stage.play("die 5s", "reconnect n1 n2")
+    job.play("die 5s", "reconnect n1 n2")
     job.stand(20)
     job.train(1, per_s=1)
     job.stand(29)
@@ -141,58 +133,58 @@ def test_a_coordinator_that_was_started_again_does_not_call_slow_steps_a_stall()
 def test_a_coordinator_that_was_started_again_sees_a_stall_all_the_same() -> None:
     job = Job()
     job.train(20)
-    job.stage.play("die 5s", "reconnect n1 n2")
+    job.play("die 5s", "reconnect n1 n2")
     job.stand(294)
-    assert job.view.health == Health.WELL
+    assert job.view().health == Health.WELL
     job.stand(1)
-    assert job.view.health == Health.STALLED
+    assert job.view().health == Health.STALLED
 
 
 def test_a_node_that_is_constantly_behind_by_more_than_reports_explain_is_known_by_it() -> None:
     job = Job()
     for lag, behind in ((20, 0), (37, 37)):
         for _ in range(8):
-            job.stage.play("advance 1s")
+            job.play("advance 1s")
             job.step += 10
-            job.stage.play(f"step n1 {job.step}", f"step n2 {max(0, job.step - lag)}")
-        assert job.view.progress.steps_per_s == 10.0
-        assert [node.behind for node in job.view.nodes] == [0, behind], "two reports are up to two seconds apart"
+            job.play(f"step n1 {job.step}", f"step n2 {max(0, job.step - lag)}")
+        assert job.view().progress.steps_per_s == 10.0
+        assert [node.behind for node in job.view().nodes] == [0, behind], "two reports are up to two seconds apart"
 
 
 def test_a_node_that_stands_behind_others_is_known_by_it_however_little_it_lacks() -> None:
     job = Job()
     job.train(20)
-    job.stage.play(f"step n1 {job.step + 1}")
-    assert [node.behind for node in job.view.nodes] == [0, 0]
-    job.stage.play("advance 6s")
-    assert [node.behind for node in job.view.nodes] == [0, 1]
+    job.play(f"step n1 {job.step + 1}")
+    assert [node.behind for node in job.view().nodes] == [0, 0]
+    job.play("advance 6s")
+    assert [node.behind for node in job.view().nodes] == [0, 1]
 
 
 def test_nobody_is_behind_when_there_is_no_round() -> None:
     job = Job()
     job.train(20)
-    job.stage.play("step n1 500")
-    assert job.view.nodes[0].behind == 0 != job.view.nodes[1].behind
-    job.stage.play("drop n1", "advance 6s", "stopped n2")
-    assert (job.view.state, [node.behind for node in job.view.nodes]) == ("forming", [0])
+    job.play("step n1 500")
+    assert job.view().nodes[0].behind == 0 != job.view().nodes[1].behind
+    job.play("drop n1", "advance 6s", "stopped n2")
+    assert (job.view().state, [node.behind for node in job.view().nodes]) == ("forming", [0])
 
 
 def test_workers_of_a_later_round_are_starting_until_they_do_a_step() -> None:
     job = Job()
     job.train(2)
-    job.stage.play("fail n1", "stopped n1 n2", "running n1")
-    assert [node.state for node in job.view.nodes] == ["running", "assigned"], "others have yet to start"
-    job.stage.play("running n2")
-    assert (job.view.state, {node.state for node in job.view.nodes}) == ("starting", {"starting"})
+    job.play("fail n1", "stopped n1 n2", "running n1")
+    assert [node.state for node in job.view().nodes] == ["running", "assigned"], "others have yet to start"
+    job.play("running n2")
+    assert (job.view().state, {node.state for node in job.view().nodes}) == ("starting", {"starting"})
 
 
 @pytest.mark.parametrize("end", ["drop n1 n2", "silence n1 n2"])
 def test_to_start_the_coordinator_again_is_not_to_hear_a_node(end: str) -> None:
     job = Job()
     job.train(20)
-    job.stage.play(end, "advance 10s", "die 5s", "advance 60s")
+    job.play(end, "advance 10s", "die 5s", "advance 60s")
     assert job.summaries() == ["every node is silent"]
-    job.stage.play("reconnect n2")
+    job.play("reconnect n2")
     assert job.summaries() == ["every node is silent", "nodes are heard again"]
 
 
@@ -200,10 +192,10 @@ def test_a_round_that_breaks_in_a_stall_had_stalled_until_then() -> None:
     job = Job()
     job.train(20)
     job.stand(30)
-    job.stage.play("fail n1 age=2s")
-    run = job.stage.coordinator.jobs["default"]
-    assert spent(run, job.stage.now).stalled == pytest.approx(28.0)
-    assert job.view.health == Health.WELL
+    job.play("fail n1 age=2s")
+    run = job.run
+    assert spent(run, job.now).stalled == pytest.approx(28.0)
+    assert job.view().health == Health.WELL
 
 
 @pytest.mark.parametrize(
@@ -224,19 +216,19 @@ def test_how_long_something_lasted_is_said_in_two_units_at_most(seconds: float, 
 def test_a_report_that_is_old_by_habit_makes_no_node_a_straggler() -> None:
     job = Job(heartbeat_s=10.0)
     for node in (*("n2", "n1") * 4, "n2"):  # all beat at whole tens of seconds, and n2 also speaks in between
-        job.stage.play("advance 5s")
+        job.play("advance 5s")
         job.step += 50
-        job.stage.play(f"step {node} {job.step}")
-    assert [node.behind for node in job.view.nodes] == [0, 0]
+        job.play(f"step {node} {job.step}")
+    assert [node.behind for node in job.view().nodes] == [0, 0]
 
 
 def test_a_node_that_is_in_the_middle_of_a_long_step_is_no_straggler() -> None:
     job = Job()
     for _ in range(4):
-        job.stage.play("advance 20s")
+        job.play("advance 20s")
         job.step += 1
-        job.stage.play(f"step n1 {job.step}")
-        assert [node.behind for node in job.view.nodes] == [0, 0], "the other one may be as far, and not have said so"
-        job.stage.play("advance 1s", f"step n2 {job.step}")
-    job.stage.play("advance 20s", f"step n1 {job.step + 1}", "advance 25s")
-    assert [node.behind for node in job.view.nodes] == [0, 1]
+        job.play(f"step n1 {job.step}")
+        assert [node.behind for node in job.view().nodes] == [0, 0], "the other one may be as far, and not have said so"
+        job.play("advance 1s", f"step n2 {job.step}")
+    job.play("advance 20s", f"step n1 {job.step + 1}", "advance 25s")
+    assert [node.behind for node in job.view().nodes] == [0, 1]

@@ -26,7 +26,7 @@ def end(stage: Stage, killed: dict[str, Killed]) -> str:
     for name, workers in killed.items():
         stage.puppets[name].observed = replace(stage.puppets[name].observed, killed=workers)
     stage.play(f"stopped {' '.join(stage.puppets)}")
-    [ended] = [record for _, record in stage.past if isinstance(record, RoundEnded)]
+    [ended] = stage.records(RoundEnded)
     return ended.reason
 
 

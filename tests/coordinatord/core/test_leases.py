@@ -4,16 +4,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from coordinatord.core.machine import Coordinator
 from coordinatord.core.rounds.effects import Send
-from coordinatord.core.rounds.events import Connected, Disconnected, Reported, StoreFailed, StoreRecovered, Tick
+from coordinatord.core.rounds.events import Connected, Reported, Tick
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member
 from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.fields import DURATION_S_MAX
-from coordinatord.protocol.messages import Desired, Phase
+from coordinatord.protocol.messages import Desired
 from tests.support.builders import a_coordinator, a_join, a_member, a_spec, an_observed, an_offer
+from tests.support.script import Stage, play
 
 POLICY = Policy(heartbeat_s=1.0, heartbeats_per_lease=5.0, lease_stretch_max=3.0)
 
@@ -82,67 +82,33 @@ def test_no_wait_and_no_lease_is_longer_than_a_message_can_say(
 
 # The machine
 
-
-def beat(session: int) -> Reported:
-    return Reported(session, an_observed(run="e-1", round=1, phase=Phase.RUNNING, beat=True))
+PAIR = ("join n1 n2 min=2 max=2", "running n1 n2")
 
 
-def a_running_pair() -> Coordinator:
-    coordinator = a_coordinator()
-    for session in (1, 2):
-        join = a_join(f"n{session}", spec=a_spec(2, 2))
-        coordinator.handle(Connected(session, join, f"10.0.0.{session}", "10.0.0.254"), 0.0)
-    for session in (1, 2):
-        coordinator.handle(beat(session), 0.0)
-    return coordinator
-
-
-def lost_at(coordinator: Coordinator, silent_from: float) -> float:
+def lost_at(stage: Stage) -> float:
     """Let n1 go on and n2 be silent; return when n2 is lost."""
-    now = silent_from
-    while coordinator.jobs["default"].durable.state is State.RUNNING:
-        now += 0.125
-        coordinator.handle(Tick(), now)
-        coordinator.handle(beat(1), now)
-    return now
+    stage.play("silence n2")
+    while stage.state() is State.RUNNING:
+        stage.play("advance 0.125s")
+    return stage.now
 
 
 def test_a_silence_that_another_foreboded_is_borne_for_longer() -> None:
-    coordinator = a_running_pair()
-    for now in range(1, 5):
-        coordinator.handle(beat(1), float(now))
-    coordinator.handle(beat(2), 4.0)
-    assert lost_at(coordinator, 4.0) == 4.0 + 15.0
+    assert lost_at(play(*PAIR, "silence n2", "advance 4s", "heal n2")) == 4.0 + 15.0
 
 
 def test_the_time_that_the_coordinator_slept_or_could_not_write_makes_nobody_late() -> None:
-    coordinator = a_running_pair()
-    coordinator.handle(Tick(), 100.0)
-    for session in (1, 2):
-        coordinator.handle(beat(session), 100.0)
-    coordinator.handle(StoreFailed("the disk is full"), 100.5)
-    coordinator.handle(StoreRecovered(), 200.0)
-    for session in (1, 2):
-        coordinator.handle(beat(session), 200.0)
-    assert lost_at(coordinator, 200.0) == 205.0
+    stage = play(*PAIR, "stall 100s", "advance 0.5s", "silence n1 n2", "trouble 99.5s", "heal n1 n2")
+    assert lost_at(stage) == 205.0
 
 
 def test_to_have_been_out_of_sight_for_a_moment_changes_nothing() -> None:
-    coordinator = a_running_pair()
-    for now in range(1, 4):
-        coordinator.handle(beat(1), float(now))
-        coordinator.handle(beat(2), float(now))
-    coordinator.handle(Disconnected(2), 3.5)
-    join = a_join("n2", spec=a_spec(2, 2), observed=beat(2).observed)
-    coordinator.handle(Connected(3, join, "10.0.0.2", "10.0.0.254"), 4.25)
-    assert lost_at(coordinator, 4.25) == 9.25
+    assert lost_at(play(*PAIR, "advance 3.5s", "drop n2", "advance 0.75s", "reconnect n2")) == 9.25
 
 
-@pytest.mark.parametrize(("closed_at", "lost"), [(1.0, 2.0), (2.0, 5.0)], ids=["on time", "in a silence"])
-def test_a_connection_that_closes_on_time_is_a_process_that_died(closed_at: float, lost: float) -> None:
-    coordinator = a_running_pair()
-    coordinator.handle(Disconnected(2), closed_at)
-    assert lost_at(coordinator, closed_at) == lost
+@pytest.mark.parametrize(("closed_s", "lost"), [(1, 2.0), (2, 5.0)], ids=["on time", "in a silence"])
+def test_a_connection_that_closes_on_time_is_a_process_that_died(closed_s: int, lost: float) -> None:
+    assert lost_at(play(*PAIR, "silence n2", f"advance {closed_s}s", "drop n2")) == lost
 
 
 def test_who_heard_us_late_gets_more_time_as_well_once_it_has() -> None:
@@ -155,19 +121,15 @@ def test_who_heard_us_late_gets_more_time_as_well_once_it_has() -> None:
 
 
 def test_a_connection_that_closes_on_a_bad_network_leaves_the_lease_as_it_is() -> None:
-    coordinator = a_running_pair()
-    for now in range(1, 5):
-        coordinator.handle(beat(1), float(now))
-    coordinator.handle(beat(2), 4.0)
-    coordinator.handle(Disconnected(2), 4.5)
-    assert lost_at(coordinator, 4.5) == 4.0 + 15.0
+    stage = play(*PAIR, "silence n2", "advance 4s", "heal n2", "advance 0.5s", "drop n2")
+    assert lost_at(stage) == 4.0 + 15.0
 
 
 def test_what_nodes_did_not_hear_while_the_coordinator_slept_makes_nobody_late() -> None:
-    coordinator = a_running_pair()
-    coordinator.handle(Tick(), 20.0)
-    for session in (1, 2):
+    stage = play(*PAIR)
+    stage.now = 20.0
+    stage.handle(Tick())
+    for node in ("n1", "n2"):
         for heard_s in (1.0, 7.0, 13.0, 0.5):
-            observed = an_observed(run="e-1", round=1, phase=Phase.RUNNING, beat=True, heard_s=heard_s)
-            coordinator.handle(Reported(session, observed), 20.0)
-    assert lost_at(coordinator, 20.0) == 25.0
+            stage.report(node, beat=True, heard_s=heard_s)
+    assert lost_at(stage) == 25.0

@@ -6,26 +6,14 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from coordinatord.core.machine import Coordinator
 from coordinatord.core.rounds.effects import Send
-from coordinatord.core.rounds.events import (
-    AdminRequested,
-    Connected,
-    Disconnected,
-    PolicyChanged,
-    Reported,
-    StoreFailed,
-    StoreRecovered,
-    Tick,
-)
+from coordinatord.core.rounds.events import PolicyChanged, StoreFailed, StoreRecovered, Tick
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.state.durable import State
-from coordinatord.core.rounds.values.admin_requests import StopJob
 from coordinatord.core.rounds.values.records import NodeLost, RoundFormed
-from coordinatord.protocol.messages import Phase
 from tests.corpus.support import begin
 from tests.sim.world import World
-from tests.support.builders import a_coordinator, a_join, a_spec, an_observed, let_pass
+from tests.support.script import Stage, play
 
 SETTLED_S = 60.0
 """Many heartbeats and leases, of either length."""
@@ -68,84 +56,66 @@ def test_a_host_that_goes_later_is_lost_by_the_lease_of_then() -> None:
     world.until(lambda: world.run.durable.round == 2, within=5.0 + 2.0)
 
 
-def a_run(coordinator: Coordinator, *, nodes: int = 1) -> None:
-    for number in range(1, nodes + 1):
-        join = a_join(f"n{number}", spec=a_spec(nodes, nodes + 1))
-        coordinator.handle(Connected(number, join, "10.0.0.1", "10.0.0.254"), 0.0)
-
-
 def test_the_coordinator_looks_at_the_clock_each_heartbeat_of_now() -> None:
-    coordinator = a_coordinator(heartbeat_s=20.0, settle_s=50.0, settle_max_s=50.0)
-    a_run(coordinator)
-    assert coordinator.next_deadline() == 20.0
-    coordinator.handle(PolicyChanged(Policy(settle_s=50.0, settle_max_s=50.0)), 3.0)
-    assert coordinator.next_deadline() == 4.0
+    stage = play("join n1 min=1 max=2", heartbeat_s=20.0, settle_s=50.0, settle_max_s=50.0)
+    assert stage.coordinator.next_deadline() == 20.0
+    stage.now = 3.0
+    stage.handle(PolicyChanged(Policy(settle_s=50.0, settle_max_s=50.0)))
+    assert stage.coordinator.next_deadline() == 4.0
+
+
+def formed_at(stage: Stage) -> list[float]:
+    return [at for at, record in stage.past if isinstance(record, RoundFormed)]
 
 
 def test_a_round_waits_for_the_settle_window_of_now() -> None:
-    coordinator = a_coordinator(settle_s=5.0)
-    a_run(coordinator)
-    assert not let_pass(coordinator, 1.0)
-    batch = coordinator.handle(PolicyChanged(Policy(settle_s=1.5)), 1.0)
-    assert not batch.records
-    assert [type(record) for record in let_pass(coordinator, 1.5)] == [RoundFormed]
+    stage = play("join n1 min=1 max=2", "advance 1s", settle_s=5.0)
+    stage.handle(PolicyChanged(Policy(settle_s=1.5)))
+    assert formed_at(stage) == []
+    stage.play("advance 1s")
+    assert formed_at(stage) == [1.5]
 
 
 def test_a_window_that_is_over_by_now_forms_the_round_at_once() -> None:
-    coordinator = a_coordinator(settle_s=5.0)
-    a_run(coordinator)
-    assert not let_pass(coordinator, 3.0)
-    batch = coordinator.handle(PolicyChanged(Policy(settle_s=2.0)), 3.0)
-    assert [type(record) for record in batch.records] == [RoundFormed]
+    stage = play("join n1 min=1 max=2", "advance 3s", settle_s=5.0)
+    assert formed_at(stage) == []
+    stage.handle(PolicyChanged(Policy(settle_s=2.0)))
+    assert formed_at(stage) == [3.0]
 
 
 def test_nodes_that_train_are_sent_another_outage_grace_at_once() -> None:
-    coordinator = a_coordinator(settle_s=0.5)
-    a_run(coordinator)
-    let_pass(coordinator, 0.5)
-    [run] = coordinator.jobs.values()
-    coordinator.handle(Reported(1, an_observed(run=run.id, round=1, phase=Phase.RUNNING)), 0.6)
-    assert run.durable.state is State.RUNNING
-    batch = coordinator.handle(PolicyChanged(Policy(settle_s=0.5, outage_grace_s=77.0)), 1.0)
-    assert [effect.message.outage_grace_s for effect in batch.effects if isinstance(effect, Send)] == [77.0]
+    stage = play("join n1 min=1 max=1", "running n1")
+    stage.handle(PolicyChanged(Policy(outage_grace_s=77.0)))
+    assert stage.desired("n1").outage_grace_s == 77.0
 
 
 def test_while_nothing_can_be_recorded_nothing_is_decided_by_the_new_numbers_either() -> None:
-    coordinator = a_coordinator(settle_s=5.0)
-    a_run(coordinator)
-    let_pass(coordinator, 3.0)
-    coordinator.handle(StoreFailed("disk full"), 3.0)
-    assert not coordinator.handle(PolicyChanged(Policy(settle_s=1.0, heartbeat_s=0.5)), 3.5).records
-    assert not let_pass(coordinator, 60.0)
-    batch = coordinator.handle(StoreRecovered(), 60.0)
-    assert [type(record) for record in batch.records] == [RoundFormed]
-    assert not any(isinstance(record, NodeLost) for record in batch.records)
+    stage = play("join n1 min=1 max=2", "advance 3s", settle_s=5.0)
+    stage.handle(StoreFailed("disk full"))
+    stage.handle(PolicyChanged(Policy(settle_s=1.0, heartbeat_s=0.5)))
+    stage.play("advance 57s")
+    assert formed_at(stage) == []
+    stage.handle(StoreRecovered())
+    assert formed_at(stage) == [60.0]
+    assert not any(isinstance(record, NodeLost) for _, record in stage.past)
 
 
 def test_a_connection_that_ends_after_its_lease_has_ended_gives_no_other_lease() -> None:
     """A longer heartbeat may make its node look punctual again; if it is gone next, nobody would be left to lose."""
-    coordinator = a_coordinator()
-    coordinator.handle(Connected(1, a_join("n1", spec=a_spec(1, 1)), "10.0.0.1", "10.0.0.254"), 0.0)
-    coordinator.handle(Reported(1, an_observed(run="e-1", round=1, phase=Phase.RUNNING)), 0.0)
-    let_pass(coordinator, 6.0)
-    assert coordinator.jobs["default"].members["n1"].lease.expired
-    coordinator.handle(PolicyChanged(Policy(heartbeat_s=20.0)), 6.0)
-    coordinator.handle(Disconnected(1), 6.0)
-    coordinator.handle(AdminRequested(2, StopJob("default", "operator", "")), 6.0)
-    coordinator.handle(Tick(), 6.0)
-    assert coordinator.jobs["default"].durable.state is State.STOPPED
+    stage = play("join n1 min=1 max=1", "running n1", "silence n1", "advance 6s")
+    assert stage.run.members["n1"].lease.expired
+    stage.handle(PolicyChanged(Policy(heartbeat_s=20.0)))
+    stage.play("drop n1", "ask stop default")
+    stage.handle(Tick())
+    assert stage.state() is State.STOPPED
 
 
 def test_an_answer_with_another_heartbeat_repeats_the_one_before_and_waits_for_no_record() -> None:
-    coordinator = a_coordinator()
-    coordinator.handle(Connected(1, a_join("n1", spec=a_spec(1, 1)), "10.0.0.1", "10.0.0.254"), 0.0)
-    runs = Reported(1, an_observed(run="e-1", round=1, phase=Phase.RUNNING))
-    beats = Reported(1, an_observed(run="e-1", round=1, phase=Phase.RUNNING, beat=True))
-    coordinator.handle(runs, 0.0)
+    stage = play("join n1 min=1 max=1", "running n1")
     granted = []
     for heartbeat_s in (1.0, 1.0, 2.0):
-        coordinator.handle(PolicyChanged(Policy(heartbeat_s=heartbeat_s)), 0.0)
-        batch = coordinator.handle(beats, 0.0)
+        stage.handle(PolicyChanged(Policy(heartbeat_s=heartbeat_s)))
+        batch = stage.report("n1", beat=True)
         [sent] = batch.effects
         assert isinstance(sent, Send)
         granted.append((sent.message.heartbeat_s, batch.repeats))

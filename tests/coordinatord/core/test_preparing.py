@@ -3,6 +3,8 @@
 `tests/golden/preparing.txt` shows what is usual; here are the corners.
 """
 
+from functools import partial
+
 import pytest
 
 from coordinatord.core.machine import Coordinator
@@ -10,22 +12,19 @@ from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.values.records import NodeReleased, Record, RoundFormed, RoundStopped
 from coordinatord.core.shown.job_view import job_view
 from coordinatord.protocol.messages import Goal, Result
-from tests.support import ledgers
+from tests.support import script
 from tests.support.ledgers import ledger
-from tests.support.running_job import desired_of
 from tests.support.script import Stage
 
 SPEC = "min=2 max=4"
 
 
-def play(script: str) -> Stage:
-    return ledgers.play(script, settle_s=2.0, settle_max_s=10.0)
+play = partial(script.play, settle_s=2.0, settle_max_s=10.0)
 
 
 def running(*names: str) -> str:
     """Return the script of a job of these nodes that runs."""
-    joins = [f"join {name} {SPEC}" for name in names]
-    return "\n".join([*joins, "advance 2s", f"running {' '.join(names)}"])
+    return f"join {' '.join(names)} {SPEC}\nadvance 2s\nrunning {' '.join(names)}"
 
 
 def formed(stage: Stage) -> list[tuple[float, list[str]]]:
@@ -40,7 +39,7 @@ def of_kind(stage: Stage, kind: type[Record]) -> list[float]:
 
 
 def state(stage: Stage) -> State:
-    return stage.coordinator.jobs["default"].durable.state
+    return stage.run.durable.state
 
 
 def test_while_nodes_that_are_enough_prepare_the_run_starts_and_waits_for_no_node() -> None:
@@ -62,9 +61,7 @@ def test_a_node_that_is_ready_sooner_than_the_window_is_over_waits_for_its_end()
 
 
 def test_enough_nodes_wait_for_one_that_prepares_as_if_it_had_just_arrived() -> None:
-    script = (
-        f"join n1 {SPEC} phase=preparing\njoin n2 {SPEC} phase=preparing\njoin n3 {SPEC} phase=preparing\nadvance 9s"
-    )
+    script = f"join n1 n2 n3 {SPEC} phase=preparing\nadvance 9s"
     stage = play(f"{script}\nprepared n1\nprepared n2\nadvance 1s\nprepared n3")
     assert formed(stage) == [(10.0, ["n1", "n2", "n3"])]
     late = play(f"{script}\nprepared n1\nprepared n2\nadvance 5s")
@@ -75,15 +72,14 @@ def test_enough_nodes_wait_for_one_that_prepares_as_if_it_had_just_arrived() -> 
 def test_nodes_that_become_ready_one_after_the_other_cannot_hold_a_round_up_for_ever() -> None:
     names = [f"n{number}" for number in range(1, 9)]
     stage = Stage(settle_s=2.0, settle_max_s=5.0)
-    for name in names:
-        stage.play(f"join {name} min=2 max=8 phase=preparing")
+    stage.play(f"join {' '.join(names)} min=2 max=8 phase=preparing")
     for name in names:
         stage.play("advance 1s", f"prepared {name}")
     assert formed(stage)[0] == (7.0, names[:6]), "5 s after the second node, the last that was needed"
 
 
 def test_a_full_round_is_formed_at_once_though_others_prepare() -> None:
-    stage = play("join n1 min=1 max=1 phase=preparing\njoin n2 min=1 max=1 phase=preparing\nadvance 5s\nprepared n2")
+    stage = play("join n1 n2 min=1 max=1 phase=preparing\nadvance 5s\nprepared n2")
     assert formed(stage) == [(5.0, ["n2"])]
 
 
@@ -95,13 +91,13 @@ def test_survivors_do_not_wait_for_a_node_that_prepares() -> None:
 def test_survivors_that_are_too_few_wait_for_a_node_that_prepares() -> None:
     stage = play(f"{running('n1', 'n2')}\njoin n3 {SPEC} phase=preparing\ndrop n2\nadvance 2s\nstopped n1\nadvance 20s")
     reason = "2 joined, at least 2 needed; preparing: node n3"
-    assert job_view(stage.coordinator.jobs["default"], stage.now, None).reason == reason
+    assert stage.view().reason == reason
     stage.play("prepared n3")
     assert formed(stage)[1:] == [(24.0, ["n1", "n3"])]
 
 
 def test_newcomers_that_prepare_together_stop_a_running_round_once() -> None:
-    script = f"{running('n1', 'n2')}\njoin n3 {SPEC} phase=preparing\njoin n4 {SPEC} phase=preparing\nadvance 8s"
+    script = f"{running('n1', 'n2')}\njoin n3 n4 {SPEC} phase=preparing\nadvance 8s"
     stage = play(f"{script}\nprepared n3\nadvance 1s\nprepared n4\nstopped n1 n2")
     assert of_kind(stage, RoundStopped) == [11.0]
     assert formed(stage)[1:] == [(11.0, ["n1", "n2", "n3", "n4"])]
@@ -110,9 +106,7 @@ def test_newcomers_that_prepare_together_stop_a_running_round_once() -> None:
 def test_a_node_that_prepared_long_ago_arrives_again_as_any_other() -> None:
     stage = play(f"join n1 {SPEC} phase=preparing\njoin n2 {SPEC}\nadvance 5s\nprepared n1\nrunning n1 n2")
     stage.play("fail n2", "stopped n2", "advance 90s", "stopped n1")
-    assert stage.coordinator.jobs["default"].gathering.arrived_last == stage.now, (
-        "it was left behind, and has come back"
-    )
+    assert stage.run.gathering.arrived_last == stage.now, "it was left behind, and has come back"
 
 
 def test_to_prepare_is_no_waiting_in_vain() -> None:
@@ -133,7 +127,7 @@ def test_a_node_waits_no_longer_than_it_wants_to_for_one_that_prepares() -> None
 @pytest.mark.parametrize("way", ["leave n1", "ask drain n1"])
 def test_a_node_may_leave_while_it_prepares(way: str) -> None:
     stage = play(f"join n1 {SPEC} phase=preparing\n{way}")
-    desired = desired_of(stage, "n1")
+    desired = stage.desired("n1")
     assert desired.goal is Goal.EXIT
 
 
@@ -148,13 +142,13 @@ def test_a_drain_knows_that_a_node_which_prepares_is_left() -> None:
 
 def test_a_node_that_prepares_hears_how_the_job_ends() -> None:
     stage = play(f"{running('n1', 'n2')}\njoin n3 {SPEC} phase=preparing\nsucceed n1 n2")
-    desired = desired_of(stage, "n3")
+    desired = stage.desired("n3")
     assert (desired.goal, desired.outcome and desired.outcome.result) == (Goal.EXIT, Result.SUCCEEDED)
 
 
 def test_how_long_a_node_has_prepared_does_not_begin_anew_with_its_session() -> None:
     stage = play(f"join n1 {SPEC} phase=preparing\nadvance 5s\ndrop n1\nreconnect n1\nadvance 7s")
-    (node,) = job_view(stage.coordinator.jobs["default"], stage.now, None).nodes
+    (node,) = stage.view().nodes
     assert (node.state, node.reason) == ("preparing", "imports the modules of --preload, for 12 s so far")
 
 

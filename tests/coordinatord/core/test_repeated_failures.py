@@ -5,93 +5,58 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from coordinatord.core.journal import Decided
-from coordinatord.core.machine import Coordinator
-from coordinatord.core.rounds.effects import Answer
-from coordinatord.core.rounds.events import AdminRequested, Connected, Disconnected, PolicyChanged, Reported
+from coordinatord.core.rounds.effects import Batch
+from coordinatord.core.rounds.events import PolicyChanged
 from coordinatord.core.rounds.policy import Policy
-from coordinatord.core.rounds.values.admin_requests import AdminResult, RestartJob
-from coordinatord.core.rounds.values.records import RoundEnded, RoundFormed, RunEnded
+from coordinatord.core.rounds.values.records import RoundEnded, RunEnded
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.messages import Failure, Goal, Phase, Result
-from tests.support.builders import a_coordinator, a_failure, a_join, a_spec, an_observed, let_pass
+from tests.support.builders import a_failure, a_spec
 from tests.support.host_job import HostJob
+from tests.support.script import Stage
 
 ERROR = "RuntimeError: ZeRO was saved by 4 workers"
 
 
-class Job:
-    """A job of one node, whose workers fail at once."""
+class Job(Stage):
+    """A job of node n1 and perhaps of others, whose workers fail at once."""
 
-    def __init__(self, nodes_max: int = 1, spec: dict[str, Any] | None = None, **policy: Any) -> None:
-        self.coordinator = a_coordinator(**policy)
-        self.spec = replace(a_spec(1, nodes_max, max_restarts=100), **spec or {})
-        self.past: list[Decided] = []
-        self.now = 0.0
-        self.number = 0
-        self.join("a", 1)
-        self.pass_by(10.0)
+    def __init__(self, settings: str = "", **policy: float) -> None:
+        super().__init__(**policy)
+        self.settings = f"min=1 max=1 restarts=100 {settings}"
+        self.play(f"join n1 {self.settings}", "advance 10s")
 
     @property
-    def run(self) -> Any:
-        """Return the run of the job."""
-        return self.coordinator.jobs["default"]
+    def number(self) -> int:
+        """Return the number of the round that was formed last."""
+        return self.run.durable.round
 
-    def join(self, node: str, session: int) -> None:
-        """Connect a node."""
-        event = Connected(session, a_join(node, spec=self.spec), "10.0.0.1", "10.0.0.9")
-        self.note(self.coordinator.handle(event, self.now).records)
-
-    def note(self, records: Any) -> None:
-        """Note what was recorded, and which round was formed last."""
-        self.past += ((self.now, record) for record in records)
-        self.number = max([self.number, *(record.round for record in records if isinstance(record, RoundFormed))])
-
-    def next_life(self) -> None:
-        """Start another coordinator at once, with the records of this one."""
-        self.coordinator = Coordinator(Policy(), "f")
-        self.coordinator.restore(self.past, self.now)
-
-    def pass_by(self, seconds: float) -> None:
-        """Let time pass, in which the node sends heartbeats."""
-        until = self.now + seconds
-        while self.now < until:
-            self.now = min(until, self.now + 0.5)
-            self.note(let_pass(self.coordinator, self.now))
-            self.note(self.coordinator.handle(Reported(1, self.run.members["a"].observed), self.now).records)
-
-    def report(self, phase: Phase, failure: Failure | None = None, steps: tuple[int | None, ...] = ()) -> list[Any]:
+    def says(self, phase: Phase, failure: Failure | None = None, steps: tuple[int | None, ...] = ()) -> Batch:
         """Have the node report how its part of the round stands."""
+        self.puppets["n1"].stepped_at = self.now
         age_s = 0.0 if any(steps) else None
-        sends = an_observed(
-            run="e-1", round=self.number, phase=phase, failure=failure, steps=steps, step_age_s=age_s, beat=True
-        )
-        records = self.coordinator.handle(Reported(1, sends), self.now).records
-        self.note(records)
-        return list(records)
+        return self.report("n1", phase=phase, failure=failure, steps=steps, step_age_s=age_s, beat=True)
 
     def fail(
         self, error: str = ERROR, *, steps: tuple[int | None, ...] = (), after_s: float = 1.0, **facts: Any
     ) -> Any:
         """Let the round's workers run, and one of them fail; return the end of the round, or of the run with it."""
-        self.report(Phase.RUNNING, steps=steps)
-        self.pass_by(after_s)
-        records = self.report(Phase.FAILED, a_failure(error=error, **facts), steps)
+        self.says(Phase.RUNNING, steps=steps)
+        self.play(f"advance {after_s}s")
+        records = self.says(Phase.FAILED, a_failure(error=error, **facts), steps).records
         [ended] = [record for record in records if isinstance(record, RoundEnded | RunEnded)]
         return ended
 
-    def restart(self) -> tuple[AdminResult, str]:
+    def restart(self) -> str:
         """Have an operator ask for a restart; return the answer."""
-        batch = self.coordinator.handle(AdminRequested(-1, RestartJob("default", "alice", "")), self.now)
-        self.note(batch.records)
-        [answer] = [effect for effect in batch.effects if isinstance(effect, Answer)]
-        return answer.result, answer.text
+        [answer] = [line for line in self.play("ask restart default") if "-> operator: " in line]
+        return answer.partition("-> operator: ")[2]
 
     def waits(self) -> float:
         """Return how long it is until the next round."""
         since, number = self.now, self.number
         while self.number == number:
-            self.pass_by(0.5)
+            self.play("advance 0.5s")
         return self.now - since
 
 
@@ -110,13 +75,10 @@ def test_the_pause_doubles_while_the_same_error_comes_again() -> None:
 
 def test_a_spare_that_is_back_after_a_restart_of_the_coordinator_does_not_end_the_pause() -> None:
     job = Job()
-    job.join("spare", 2)
+    job.play(f"join n2 {job.settings}")
     job.fail()
-    ended = job.fail()
-    assert "waiting 4 s before round 3" in ended.reason
-    job.next_life()
-    job.join("spare", 2)
-    job.join("a", 1)
+    assert "waiting 4 s before round 3" in job.fail().reason
+    job.play("die 0s", "reconnect n2 n1")
     assert job.number == 2
     assert job.waits() == 4.0
 
@@ -125,13 +87,13 @@ def test_the_reason_is_said_to_the_node_with_how_long_it_takes() -> None:
     job = Job()
     job.fail()
     job.fail()
-    member = job.run.members["a"]
-    assert member.session.sent.goal is Goal.WAIT
-    assert member.session.sent.reason == "waiting 4 s before round 3: the same error twice without a step"
-    assert member.session.sent.wait_s == 4.0
+    sent = job.desired("n1")
+    assert (sent.goal, sent.wait_s) == (Goal.WAIT, 4.0)
+    assert sent.reason == "waiting 4 s before round 3: the same error twice without a step"
     job.waits()
     job.fail()
-    assert member.session.sent.reason == "waiting 8 s before round 4: the same error 3 times in a row without a step"
+    again = "waiting 8 s before round 4: the same error 3 times in a row without a step"
+    assert job.desired("n1").reason == again
 
 
 @pytest.mark.parametrize(
@@ -153,12 +115,12 @@ def test_numbers_in_an_error_do_not_make_it_another() -> None:
 
 
 def test_a_newcomer_ends_the_pause() -> None:
-    job = Job(nodes_max=2)
+    job = Job("max=2")
     job.fail()
     job.fail()
-    job.pass_by(0.5)
+    job.play("advance 0.5s")
     assert job.number == 2
-    job.join("b", 2)
+    job.play(f"join n2 {job.settings}")
     assert job.number == 3
 
 
@@ -166,20 +128,18 @@ def test_a_node_of_the_last_round_is_no_newcomer_when_an_older_word_of_it_is_hea
     job = Job()
     job.fail()
     job.fail()
-    job.report(Phase.RUNNING)
-    job.report(Phase.FAILED, a_failure(error=ERROR))
+    job.says(Phase.RUNNING)
+    job.says(Phase.FAILED, a_failure(error=ERROR))
     assert job.number == 2
     assert job.waits() == pytest.approx(4.0, abs=0.5)
 
 
 def test_a_nodeclient_that_is_started_again_ends_the_pause() -> None:
-    job = Job(nodes_max=2)
+    job = Job("max=2")
     job.fail()
     job.fail()
     assert job.number == 2
-    event = Connected(2, a_join("a", spec=job.spec, incarnation=2), "10.0.0.1", "10.0.0.9")
-    job.note(job.coordinator.handle(event, job.now).records)
-    job.note(let_pass(job.coordinator, job.now + 2.5))
+    job.play(f"join n1 {job.settings} incarnation=2", "advance 2.5s")
     assert job.number == 3, "whoever did that has mended something"
 
 
@@ -189,7 +149,7 @@ def test_the_pause_can_be_turned_off_also_while_it_lasts() -> None:
     job.fail()
     job.fail()
     assert job.number == 2
-    job.note(job.coordinator.handle(PolicyChanged(Policy(retry_pause_s=0.0)), job.now).records)
+    job.handle(PolicyChanged(Policy(retry_pause_s=0.0)))
     assert job.number == 3
 
 
@@ -197,9 +157,9 @@ def test_an_operator_who_asks_for_a_restart_ends_the_pause() -> None:
     job = Job()
     job.fail()
     job.fail()
-    assert (job.number, job.restart()) == (2, (AdminResult.DONE, "job default: the pause before round 3 is over"))
+    assert (job.number, job.restart()) == (2, "done: job default: the pause before round 3 is over")
     assert job.number == 3
-    reason = "rank 0 on node a failed in round 2; restarted by alice; formed of node a, all that --nnodes allows"
+    reason = "rank 0 on node n1 failed in round 2; restarted by alice; formed of node n1, all that --nnodes allows"
     assert job.run.durable.reason == reason
     job.fail()
     assert job.waits() == 8.0, "it comes again if the error does"
@@ -208,12 +168,13 @@ def test_an_operator_who_asks_for_a_restart_ends_the_pause() -> None:
 def test_or_has_none_begin_while_the_failed_round_is_still_ending() -> None:
     job = Job()
     job.fail()
-    job.report(Phase.RUNNING)
-    job.report(Phase.STOPPING, a_failure(error=ERROR))
-    result, text = job.restart()
-    assert (result, text.endswith("; it follows without a pause")) == (AdminResult.DONE, True)
-    assert job.restart()[0] is AdminResult.NOTHING
-    job.report(Phase.FAILED, a_failure(error=ERROR))
+    job.says(Phase.RUNNING)
+    job.says(Phase.STOPPING, a_failure(error=ERROR))
+    answer = job.restart()
+    assert answer.startswith("done: ")
+    assert answer.endswith("; it follows without a pause")
+    assert job.restart().startswith("nothing: ")
+    job.says(Phase.FAILED, a_failure(error=ERROR))
     assert job.number == 3
 
 
@@ -221,11 +182,8 @@ def test_a_restart_finds_no_pause_that_is_over() -> None:
     job = Job()
     job.fail()
     job.fail()
-    job.pass_by(3.5)
-    job.coordinator.handle(Disconnected(1), job.now)
-    let_pass(job.coordinator, job.now + 0.9)
-    job.now += 0.9
-    assert job.restart()[0] is AdminResult.NOTHING
+    job.play("advance 3.5s", "drop n1", "advance 0.9s")
+    assert job.restart().startswith("nothing: ")
 
 
 def test_no_node_is_let_go_for_a_pause_that_is_longer_than_its_patience() -> None:
@@ -233,17 +191,16 @@ def test_no_node_is_let_go_for_a_pause_that_is_longer_than_its_patience() -> Non
     job.fail()
     job.fail()
     assert job.waits() == 60.0
-    assert job.run.members["a"].durable.outcome is None
+    assert job.run.members["n1"].durable.outcome is None
 
 
 TRACEBACK = ('  File "train.py", line 81, in <module>', "    loss = model(batch)", "ValueError: bad shape 3")
 
 
 def test_the_same_error_of_the_script_at_the_same_place_ends_the_job() -> None:
-    job = Job(spec={"max_futile_rounds": 3})
+    job = Job("futile=3")
     job.fail("ValueError: bad shape 3", last_lines=TRACEBACK)
-    job.next_life()
-    job.join("a", 1)
+    job.play("die 0s", "reconnect n1")
     ended = job.fail("ValueError: bad shape 5", last_lines=TRACEBACK)
     assert isinstance(ended, RunEnded)
     assert (ended.outcome.result, ended.outcome.exit_code) == (Result.FAILED, ExitCode.NO_PROGRESS)
@@ -253,7 +210,7 @@ def test_the_same_error_of_the_script_at_the_same_place_ends_the_job() -> None:
 
 
 def test_the_same_error_at_the_same_step_ends_the_job_though_earlier_steps_were_done_again() -> None:
-    job = Job(spec={"max_futile_rounds": 3})
+    job = Job("futile=3")
     job.fail("ValueError: bad shape 3", last_lines=TRACEBACK, steps=(7,))
     assert isinstance(job.fail("ValueError: bad shape 3", last_lines=TRACEBACK, steps=(6,)), RoundEnded)
     assert isinstance(job.fail("ValueError: bad shape 3", last_lines=TRACEBACK, steps=(7,)), RunEnded)
@@ -271,7 +228,7 @@ def test_the_same_error_at_the_same_step_ends_the_job_though_earlier_steps_were_
     ids=["another place", "no place", "a step between", "a long round", "no error of the script"],
 )
 def test_an_error_that_another_round_may_not_have_is_followed_by_one(second: dict[str, Any]) -> None:
-    job = Job(spec={"max_futile_rounds": 3}, retry_pause_s=0.0)
+    job = Job("futile=3", retry_pause_s=0.0)
     first = {"error": second["error"]} if "error" in second else {}
     failed = {"error": "ValueError: bad shape 3", "last_lines": TRACEBACK}
     job.fail(**failed | first)
@@ -279,12 +236,11 @@ def test_an_error_that_another_round_may_not_have_is_followed_by_one(second: dic
 
 
 def test_rounds_that_fail_without_a_new_step_end_the_job() -> None:
-    job = Job(spec={"max_futile_rounds": 3}, retry_pause_s=0.0)
+    job = Job("futile=3", retry_pause_s=0.0)
     job.fail("OSError: one", steps=(7,))
     job.fail("OSError: two", steps=(7,))
     job.fail("OSError: three", steps=(5,))
-    job.next_life()
-    job.join("a", 1)
+    job.play("die 0s", "reconnect n1")
     ended = job.fail("OSError: four", steps=(7,))
     assert isinstance(ended, RunEnded)
     assert ended.outcome.exit_code == ExitCode.NO_PROGRESS
@@ -292,7 +248,7 @@ def test_rounds_that_fail_without_a_new_step_end_the_job() -> None:
 
 
 def test_long_rounds_of_a_script_that_announced_steps_and_did_none_get_nowhere() -> None:
-    job = Job(spec={"max_futile_rounds": 2}, retry_pause_s=0.0)
+    job = Job("futile=2", retry_pause_s=0.0)
     assert isinstance(job.fail("OSError: one", steps=(None,), after_s=100.0), RoundEnded)
     assert isinstance(job.fail("OSError: two", steps=(None,), after_s=100.0), RunEnded)
 
@@ -312,22 +268,22 @@ def test_rounds_that_preemptions_end_are_not_futile() -> None:
 
 
 def test_a_new_step_begins_the_count_of_futile_rounds_anew() -> None:
-    job = Job(spec={"max_futile_rounds": 2}, retry_pause_s=0.0)
+    job = Job("futile=2", retry_pause_s=0.0)
     for step in range(1, 9):
         assert isinstance(job.fail(f"OSError: {step}", steps=(step // 2,)), RoundEnded)
 
 
 def test_a_script_that_counts_the_steps_of_each_epoch_gets_somewhere() -> None:
-    job = Job(spec={"max_futile_rounds": 2}, retry_pause_s=0.0)
+    job = Job("futile=2", retry_pause_s=0.0)
     for epoch in range(4):
         for step in (0, 500, 999, 0):
-            job.report(Phase.RUNNING, steps=(step,))
-            job.pass_by(100.0)
+            job.says(Phase.RUNNING, steps=(step,))
+            job.play("advance 100s")
         assert isinstance(job.fail(f"OSError: epoch {epoch}", steps=(3,)), RoundEnded)
 
 
 def test_a_broken_gpu_costs_no_restart() -> None:
-    job = Job(spec={"max_restarts": 0, "max_futile_rounds": 3}, retry_pause_s=0.0)
+    job = Job("restarts=0 futile=3", retry_pause_s=0.0)
     for _ in range(2):
         ended = job.fail("torch.AcceleratorError: CUDA error: unspecified launch failure", xids=(79,))
         assert isinstance(ended, RoundEnded)
@@ -338,11 +294,10 @@ def test_a_broken_gpu_costs_no_restart() -> None:
 
 
 def test_only_restarts_within_the_window_are_counted() -> None:
-    job = Job(spec={"max_restarts": 2, "restart_window_s": 600.0}, retry_pause_s=0.0)
+    job = Job("restarts=2 restart_window_s=600", retry_pause_s=0.0)
     for error in ("OSError: one", "OSError: two", "OSError: three", "OSError: four"):
         assert isinstance(job.fail(error, after_s=400.0), RoundEnded)
-    job.next_life()
-    job.join("a", 1)
+    job.play("die 0s", "reconnect n1")
     ended = job.fail("OSError: five")
     assert isinstance(ended, RunEnded)
     assert ended.reason.endswith("(restarts used: 2 of 2/10min)")

@@ -17,8 +17,7 @@ from coordinatord.core.rounds.values.root_cause import (
 )
 from coordinatord.protocol.messages import Cause, EarlyEnd
 from tests.support.builders import LOST_PEER, a_failure
-from tests.support.ledgers import run_of
-from tests.support.script import Stage
+from tests.support.script import play
 
 COLLATERAL_S = 1.0
 
@@ -122,9 +121,8 @@ def test_who_lost_a_connection_did_not_fail_first_even_if_that_was_seen_first(la
 
 
 def test_a_node_that_sees_its_own_worker_end_later_takes_back_what_it_said() -> None:
-    stage = Stage()
-    stage.play("join n1 min=1 max=1", "running n1", "fail n1 of=peer")
-    run = run_of(stage)
+    stage = play("join n1 min=1 max=1", "running n1", "fail n1 of=peer")
+    run = stage.run
     assert past_round.verdict(run).charged is not None
     member = run.members["n1"]
     run.evidence.record_failure(member, a_failure(rank=1, exit_code=-9), stage.now)
@@ -135,9 +133,8 @@ def test_a_node_that_sees_its_own_worker_end_later_takes_back_what_it_said() -> 
 
 def test_a_report_that_was_under_way_for_long_is_corrected_by_a_later_one() -> None:
     """While a switch was cut, the first report of n1 was held up, and said that its worker had just failed."""
-    stage = Stage()
-    stage.play("join n1 min=2 max=2", "join n2 min=2 max=2", "running n1 n2", "advance 10s", "fail n1")
-    run = run_of(stage)
+    stage = play("join n1 n2 min=2 max=2", "running n1 n2", "advance 10s", "fail n1")
+    run = stage.run
     for node, age_s in [("n2", 8.0), ("n1", 9.0), ("n2", 8.005)]:  # the last one is the drift of its clock
         run.evidence.record_failure(run.members[node], a_failure(age_s=age_s), stage.now)
     assert past_round.verdict(run).charged == run.evidence.failures["n1"]
@@ -200,10 +197,8 @@ def test_a_failure_that_may_have_come_after_the_stop_is_not_charged() -> None:
 
 
 def test_what_fails_because_a_round_of_lost_records_is_stopped_is_free() -> None:
-    stage = Stage()
-    stage.play(
-        "join n1 min=2 max=2",
-        "join n2 min=2 max=2",
+    stage = play(
+        "join n1 n2 min=2 max=2",
         "running n1 n2",
         "recall n1 round=7",
         "advance 1s",
@@ -212,15 +207,14 @@ def test_what_fails_because_a_round_of_lost_records_is_stopped_is_free() -> None
         "failed n2",
         "stopped n1",
     )
-    [ended] = [record for _, record in stage.past if isinstance(record, RoundEnded)]
+    [ended] = stage.records(RoundEnded)
     assert not ended.charged
 
 
 def test_what_fails_as_a_node_ends_its_workers_for_being_out_of_touch_is_free() -> None:
-    stage = Stage()
-    stage.play("join n1 min=2 max=2", "join n2 min=2 max=2", "running n1 n2", "advance 1s", "stopping n1")
-    assert run_of(stage).durable.state is State.STOPPING
+    stage = play("join n1 n2 min=2 max=2", "running n1 n2", "advance 1s", "stopping n1")
+    assert stage.state() is State.STOPPING
     stage.play("advance 1s", "fail n2", "failed n2", "stopped n1")
-    [ended] = [record for _, record in stage.past if isinstance(record, RoundEnded)]
+    [ended] = stage.records(RoundEnded)
     assert not ended.charged
     assert ended.reason.startswith("node n1 had ended the workers, out of touch for too long")

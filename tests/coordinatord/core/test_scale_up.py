@@ -3,16 +3,14 @@
 import pytest
 
 from coordinatord.core.rounds.state.durable import State
-from tests.support.running_job import desired_of, state_of
-from tests.support.script import Stage
+from tests.support.script import Stage, play
 
 
 def train(scale: str, *, keeps: str = "") -> Stage:
     """Let two nodes train in a round that has room for eight more."""
-    stage = Stage()
-    for node in ("n1", "n2"):
-        stage.play(f"join {node} min=2 max=10 scale={scale}{' keeps=yes' if keeps else ''}")
-    stage.play("advance 11s", "running n1 n2")
+    stage = play(
+        f"join n1 n2 min=2 max=10 scale={scale}{' keeps=yes' if keeps else ''}", "advance 11s", "running n1 n2"
+    )
     for node in ("n1", "n2") if keeps else ():
         stage.play(f"keep {node} {keeps}")
     stage.play("step n1 11", "advance 1s")
@@ -25,11 +23,11 @@ def arrive(stage: Stage, scale: str, *numbers: int) -> None:
 
 
 def rounds(stage: Stage) -> int:
-    return stage.coordinator.cluster.jobs["default"].durable.round
+    return stage.run.durable.round
 
 
 def words(stage: Stage, node: str) -> str:
-    return desired_of(stage, node).reason
+    return stage.desired(node).reason
 
 
 def end_round(stage: Stage) -> None:
@@ -41,35 +39,35 @@ def test_eight_nodes_that_arrive_one_after_the_other_cost_one_round() -> None:
     for number in range(3, 11):
         arrive(stage, "now", number)
         stage.play("advance 1s")
-    assert state_of(stage) is State.STOPPING
+    assert stage.state() is State.STOPPING
     end_round(stage)
-    assert (state_of(stage), rounds(stage)) == (State.STARTING, 2)
-    assert stage.coordinator.cluster.jobs["default"].roll.round_size == 10
+    assert (stage.state(), rounds(stage)) == (State.STARTING, 2)
+    assert stage.run.roll.round_size == 10
 
 
 def test_nodes_that_never_end_a_round_are_spares_until_it_ends_by_itself() -> None:
     stage = train("never")
     arrive(stage, "never", 3)
     stage.play("advance 60s")
-    assert state_of(stage) is State.RUNNING
+    assert stage.state() is State.RUNNING
     assert words(stage, "n3") == "spare: round 1 does not end for nodes that arrive (--scale-up never)"
     stage.play("ask restart default")
     end_round(stage)
-    assert stage.coordinator.cluster.jobs["default"].roll.round_size == 3, "the round had ended anyway"
+    assert stage.run.roll.round_size == 3, "the round had ended anyway"
 
 
 def test_nodes_wait_for_the_next_checkpoint_that_all_nodes_have_written() -> None:
     stage = train("at-checkpoint", keeps="halts=yes written=10")
     arrive(stage, "at-checkpoint", 3, 4)
     stage.play("advance 60s")
-    assert state_of(stage) is State.RUNNING, "the checkpoint of step 10 was written before they came"
+    assert stage.state() is State.RUNNING, "the checkpoint of step 10 was written before they came"
     assert "until its next checkpoint" in words(stage, "n3")
     stage.play("keep n1 halts=yes written=20", "advance 1s")
-    assert state_of(stage) is State.RUNNING, "one of two nodes has written its part"
+    assert stage.state() is State.RUNNING, "one of two nodes has written its part"
     stage.play("keep n2 halts=yes written=20", "advance 1s")
-    assert state_of(stage) is State.STOPPING
+    assert stage.state() is State.STOPPING
     end_round(stage)
-    assert stage.coordinator.cluster.jobs["default"].roll.round_size == 4
+    assert stage.run.roll.round_size == 4
 
 
 def test_a_pardoned_node_waits_for_the_next_checkpoint_as_one_that_arrives() -> None:
@@ -79,42 +77,34 @@ def test_a_pardoned_node_waits_for_the_next_checkpoint_as_one_that_arrives() -> 
     stage.play("advance 60s")
     assert words(stage, "n3") == "spare: its host is quarantined by alice"
     stage.play("ask pardon n3", "advance 1s")
-    assert state_of(stage) is State.RUNNING, "the checkpoint of step 10 was written before it was pardoned"
-    stage.play("keep n1 halts=yes written=20", "keep n2 halts=yes written=20", "advance 1s")
-    assert state_of(stage) is State.STOPPING
+    assert stage.state() is State.RUNNING, "the checkpoint of step 10 was written before it was pardoned"
+    stage.play("keep n1 n2 halts=yes written=20", "advance 1s")
+    assert stage.state() is State.STOPPING
 
 
 def test_a_checkpoint_that_was_announced_is_waited_for() -> None:
     stage = train("at-checkpoint", keeps="halts=yes written=no")
     arrive(stage, "at-checkpoint", 3)
     stage.play("advance 60s")
-    assert state_of(stage) is State.RUNNING
+    assert stage.state() is State.RUNNING
 
 
 def test_nodes_wait_for_the_next_save_at_an_interval() -> None:
     stage = train("at-checkpoint", keeps="1:8 shards=2 halts=yes every=8")
-    for node in ("n1", "n2"):
-        stage.play(f"keep {node} 1:8 shards=2 halts=yes every=8 protected=yes")
-    stage.play("advance 1s")
+    stage.play("keep n1 n2 1:8 shards=2 halts=yes every=8 protected=yes", "advance 1s")
     arrive(stage, "at-checkpoint", 3)
     stage.play("advance 60s")
-    assert state_of(stage) is State.RUNNING
-    for node in ("n1", "n2"):
-        stage.play(f"keep {node} 1:8 1:16 shards=2 halts=yes every=8 protected=yes")
-    stage.play("advance 1s")
-    assert state_of(stage) is State.STOPPING
+    assert stage.state() is State.RUNNING
+    stage.play("keep n1 n2 1:8 1:16 shards=2 halts=yes every=8 protected=yes", "advance 1s")
+    assert stage.state() is State.STOPPING
 
 
 def test_a_save_is_no_new_one_when_it_takes_the_place_of_an_older_one() -> None:
     stage = train("at-checkpoint", keeps="1:8 shards=2 halts=yes every=8 protected=yes")
-    for node in ("n1", "n2"):
-        stage.play(f"keep {node} 1:8 1:16 shards=2 halts=yes every=8")
-    stage.play("advance 1.5s")
+    stage.play("keep n1 n2 1:8 1:16 shards=2 halts=yes every=8", "advance 1.5s")
     arrive(stage, "at-checkpoint", 3)
-    for node in ("n1", "n2"):
-        stage.play(f"keep {node} 1:16 shards=2 halts=yes every=8 protected=yes")
-    stage.play("advance 60s")
-    assert state_of(stage) is State.RUNNING, "step 16 was saved before n3 came"
+    stage.play("keep n1 n2 1:16 shards=2 halts=yes every=8 protected=yes", "advance 60s")
+    assert stage.state() is State.RUNNING, "step 16 was saved before n3 came"
 
 
 @pytest.mark.parametrize("last", ["halts=yes written=10", "1:8 shards=2 halts=yes every=8 protected=yes"])
@@ -122,22 +112,17 @@ def test_the_last_checkpoint_is_no_new_one_for_a_coordinator_that_was_started_ag
     stage = train("at-checkpoint", keeps=last)
     stage.play("advance 1s")
     arrive(stage, "at-checkpoint", 3)
-    stage.play("die 1s")
-    for node in ("n3", "n1", "n2"):
-        stage.play(f"reconnect {node}")
-    stage.play("advance 60s")
-    assert state_of(stage) is State.RUNNING
-    for node in ("n1", "n2"):
-        stage.play(f"keep {node} {last.replace('=10', '=20').replace('1:8', '1:8 1:16')}")
-    stage.play("advance 1s")
-    assert state_of(stage) is State.STOPPING
+    stage.play("die 1s", "reconnect n3 n1 n2", "advance 60s")
+    assert stage.state() is State.RUNNING
+    stage.play(f"keep n1 n2 {last.replace('=10', '=20').replace('1:8', '1:8 1:16')}", "advance 1s")
+    assert stage.state() is State.STOPPING
 
 
 def test_nobody_waits_where_workers_save_when_asked_and_at_no_other_time() -> None:
     stage = train("at-checkpoint", keeps="halts=yes")
     arrive(stage, "at-checkpoint", 3)
     stage.play("advance 3s")
-    assert state_of(stage) is State.STOPPING
+    assert stage.state() is State.STOPPING
 
 
 @pytest.mark.parametrize("change", ["leave n2", "ask restart default"])
@@ -145,18 +130,16 @@ def test_nodes_that_wait_for_a_checkpoint_take_part_when_the_round_ends_before(c
     stage = train("at-checkpoint")
     arrive(stage, "at-checkpoint", 3)
     stage.play("advance 60s")
-    assert state_of(stage) is State.RUNNING
+    assert stage.state() is State.RUNNING
     stage.play(change)
     end_round(stage)
     assert rounds(stage) == 2
-    assert "n3" in stage.coordinator.cluster.jobs["default"].durable.order
+    assert "n3" in stage.run.durable.order
 
 
 def test_a_spare_that_was_left_out_of_the_last_round_takes_over_at_once() -> None:
-    stage = Stage()
-    stage.play("join n1 min=1 max=3", "join n2 min=1 max=3", "advance 11s", "running n1 n2")
-    stage.play("join n3 min=1 max=3", "join n4 min=1 max=3")
+    stage = play("join n1 n2 min=1 max=3", "advance 11s", "running n1 n2", "join n3 n4 min=1 max=3")
     end_round(stage)
     assert (rounds(stage), words(stage, "n4")) == (2, "spare: round 2 has its maximum of nodes, 3")
-    stage.play("running n1 n2 n3", "leave n1", "leave n2", "stopped n1 n2 n3")
-    assert (state_of(stage), rounds(stage)) == (State.STARTING, 3), "it waits for no more nodes"
+    stage.play("running n1 n2 n3", "leave n1 n2", "stopped n1 n2 n3")
+    assert (stage.state(), rounds(stage)) == (State.STARTING, 3), "it waits for no more nodes"

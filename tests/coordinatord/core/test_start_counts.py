@@ -1,13 +1,11 @@
 """Each answer about a round that runs says how its workers were begun, and why not in place or warm."""
 
 import pytest
-from msgspec import structs
 
 from coordinatord.core.shown.job_view import whole_view
 from coordinatord.protocol.http.api import JobStatus, WorkerStartsStatus
-from coordinatord.protocol.messages import ColdCause, WhyCold, WorkerStarts
-from tests.support.ledgers import run_of
-from tests.support.script import Stage
+from coordinatord.protocol.messages import ColdCause, Phase, WhyCold, WorkerStarts
+from tests.support.script import Stage, play
 
 FORMED = " (formed of nodes n1, n2, all that --nnodes allows)"
 
@@ -34,32 +32,24 @@ OPENS_CUDA = WhyCold(ColdCause.GPU, "module x opened CUDA")
 def test_it_counts_each_way_and_says_why_not_in_place_and_why_cold(
     begun: tuple[WorkerStarts | None, WorkerStarts | None], said: str
 ) -> None:
-    stage = Stage()
-    for name in ("n1", "n2"):
-        stage.play(f"join {name} min=2 max=2")
+    stage = play("join n1 n2 min=2 max=2")
     for name, way in zip(("n1", "n2"), begun, strict=True):
-        puppet = stage.puppets[name]
-        puppet.observed = structs.replace(puppet.observed, begun=way)
-        stage.play(f"running {name}")
-    assert run_of(stage).durable.reason == f"all workers are started{said}{FORMED}"
+        stage.report(name, phase=Phase.RUNNING, begun=way)
+    assert stage.run.durable.reason == f"all workers are started{said}{FORMED}"
 
 
 def shown(stage: Stage) -> JobStatus:
     """Return what a reader of the job is shown."""
-    run = run_of(stage)
+    run = stage.run
     return whole_view(run, run.durable.rounds, stage.now, None)
 
 
 def test_a_job_its_nodes_and_its_rounds_say_it_in_a_field_of_its_own() -> None:
-    stage = Stage()
-    for name in ("n1", "n2"):
-        stage.play(f"join {name} min=2 max=2")
+    stage = play("join n1 n2 min=2 max=2")
     ways = WorkerStarts(1, 0, 0), WorkerStarts(0, 0, 1, "it was not out in time", OPENS_CUDA)
     for name, way in zip(("n1", "n2"), ways, strict=True):
-        puppet = stage.puppets[name]
-        puppet.observed = structs.replace(puppet.observed, begun=way)
         assert shown(stage).begun is None
-        stage.play(f"running {name}")
+        stage.report(name, phase=Phase.RUNNING, begun=way)
     whole = WorkerStartsStatus(
         in_place=1, warm=0, cold=1, why_not="node n2: it was not out in time", why_cold="node n2: module x opened CUDA"
     )
@@ -75,11 +65,9 @@ def test_a_job_its_nodes_and_its_rounds_say_it_in_a_field_of_its_own() -> None:
 
 
 def test_what_is_said_of_a_round_that_ended_stays_and_the_next_one_says_nothing_yet() -> None:
-    stage = Stage()
-    stage.play("join n1 min=1 max=1")
-    puppet = stage.puppets["n1"]
-    puppet.observed = structs.replace(puppet.observed, begun=WorkerStarts(0, 1, 0))
-    stage.play("running n1", "fail n1", "stopped n1")
+    stage = play("join n1 min=1 max=1")
+    stage.report("n1", phase=Phase.RUNNING, begun=WorkerStarts(0, 1, 0))
+    stage.play("fail n1", "stopped n1")
     view = shown(stage)
     assert view.begun is None
     assert next(iter(view.rounds)).begun == WorkerStartsStatus(in_place=0, warm=1, cold=0, why_not="")

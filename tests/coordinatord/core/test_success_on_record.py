@@ -4,12 +4,10 @@ import pytest
 
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.values.records import NodeLost, RoundStopped
-from tests.support.ledgers import play, run_of
-from tests.support.script import Stage
+from tests.support.script import Stage, play
 
 TWO = """
-    join n1 min=1 max=2
-    join n2 min=1 max=2
+    join n1 n2 min=1 max=2
     advance 1s
     running n1 n2
     advance 20s
@@ -19,48 +17,48 @@ TWO = """
 
 def lost(stage: Stage) -> list[str]:
     """Return the nodes that were lost."""
-    return [record.node for _, record in stage.past if isinstance(record, NodeLost)]
+    return [record.node for record in stage.records(NodeLost)]
 
 
 def stops(stage: Stage) -> list[str]:
     """Return the conditions under which rounds were stopped."""
-    return [record.condition for _, record in stage.past if isinstance(record, RoundStopped)]
+    return [record.condition for record in stage.records(RoundStopped)]
 
 
 @pytest.mark.parametrize("went", ["drop n1\nask stop default\nadvance 2s", "drop n1\nadvance 2s\nask stop default"])
 def test_a_job_is_done_though_a_node_that_had_succeeded_is_lost_while_the_round_is_stopped(went: str) -> None:
     stage = play(TWO, went, "succeed n2")
     assert lost(stage) == ["n1"]
-    assert run_of(stage).durable.state is State.SUCCEEDED
+    assert stage.state() is State.SUCCEEDED
 
 
 def test_a_coordinator_that_starts_again_meanwhile_knows_that_node_as_well() -> None:
     stage = play(TWO, "drop n1", "ask stop default", "advance 2s", "die 1s", "reconnect n2", "succeed n2")
     assert lost(stage) == ["n1"]
-    assert run_of(stage).durable.state is State.SUCCEEDED
+    assert stage.state() is State.SUCCEEDED
 
 
 def test_another_round_follows_if_the_last_node_had_not_succeeded() -> None:
     stage = play(TWO, "drop n1", "leave n2", "advance 2s", "join n3 min=1 max=2", "stopped n2", "advance 20s")
-    assert run_of(stage).durable.state is State.STARTING
-    assert run_of(stage).durable.succeeded == set()
+    assert stage.state() is State.STARTING
+    assert stage.run.durable.succeeded == set()
     stage.play("running n3")
-    assert run_of(stage).durable.state is State.RUNNING
+    assert stage.state() is State.RUNNING
     stage.play("succeed n3")
-    assert run_of(stage).durable.state is State.SUCCEEDED
+    assert stage.state() is State.SUCCEEDED
 
 
 def test_a_round_starts_though_a_node_that_has_succeeded_was_started_again_before() -> None:
     stage = play(
-        "join n1 min=2 max=2\njoin n2 min=2 max=2\nrunning n1\nsucceed n1\njoin n1 min=2 max=2 incarnation=2",
+        "join n1 n2 min=2 max=2\nrunning n1\nsucceed n1\njoin n1 min=2 max=2 incarnation=2",
         "running n2",
     )
     assert stops(stage) == []
-    assert run_of(stage).durable.state is State.RUNNING
+    assert stage.state() is State.RUNNING
 
 
 def test_the_loss_of_a_node_that_had_succeeded_explains_no_failure_of_another() -> None:
     stage = play(TWO, "join n1 min=1 max=2 incarnation=2", "advance 10s", "fail n2", "failed n2")
     assert stops(stage) == ["worker_failed"]
-    assert run_of(stage).durable.restarts_used == 1
-    assert run_of(stage).durable.ledger.settled.detecting < 1.0
+    assert stage.run.durable.restarts_used == 1
+    assert stage.run.durable.ledger.settled.detecting < 1.0

@@ -18,7 +18,8 @@ from coordinatord.store.database import Database
 from coordinatord.store.interface import Entry
 from tests.support.histories import Life as RandomLife
 from tests.support.histories import a_join_of, a_round_of, a_start_of, a_stop_of, an_end_of, an_opening, replay
-from tests.support.ledgers import PAIR, ledger, play, run_of, shown
+from tests.support.ledgers import PAIR, ledger
+from tests.support.script import play
 
 # The causes
 
@@ -26,9 +27,9 @@ from tests.support.ledgers import PAIR, ledger, play, run_of, shown
 START = {"waiting": 3.0, "starting": 1.0}
 """Where the time of `PAIR` goes."""
 
-TRIO = "join n1 min=3 max=3\njoin n2 min=3 max=3\njoin n3 min=3 max=3\nrunning n1 n2 n3\nadvance 10s\nsilence n3"
+TRIO = "join n1 n2 n3 min=3 max=3\nrunning n1 n2 n3\nadvance 10s\nsilence n3"
 SOON = "join n1 min=2 max=3\nadvance 4s\njoin n2 min=2 max=3\nadvance 1s"
-GONE = "join n1 min=2 max=3\njoin n2 min=2 max=3\nadvance 1s\nleave n2\nadvance 9s"
+GONE = "join n1 n2 min=2 max=3\nadvance 1s\nleave n2\nadvance 9s"
 STEPS = f"{PAIR}\nadvance 6s\nstep n2 0 age=1.5s"
 AGAIN = f"{PAIR}\nstep n1 0\nadvance 6s\nfail n1\nstopped n1 n2\nrunning n1 n2\nadvance 5s"
 
@@ -132,14 +133,14 @@ def test_each_second_goes_to_its_cause(script: str, expected: dict[str, float]) 
 
 
 def test_goodput_is_known_once_a_run_has_trained() -> None:
-    assert shown(play("join n1 min=2 max=2")).ledger.goodput is None, "no time has passed"
-    assert shown(play(CAUSES["announced steps"][0])).ledger.goodput is None
-    assert shown(play(CAUSES["announced steps that come"][0])).ledger.goodput == 0.1
+    assert play("join n1 min=2 max=2").view().ledger.goodput is None, "no time has passed"
+    assert play(CAUSES["announced steps"][0]).view().ledger.goodput is None
+    assert play(CAUSES["announced steps that come"][0]).view().ledger.goodput == 0.1
 
 
 def test_a_run_that_is_over_has_no_round_in_which_steps_were_reported() -> None:
     stage = play(PAIR, "step n1 0", "advance 1s", "succeed n1 n2")
-    durable = run_of(stage).durable
+    durable = stage.run.durable
     assert not durable.reports_steps, "of such a run not all records are read again"
     assert not durable.stepped
 
@@ -148,16 +149,16 @@ def test_a_round_begins_to_train_once() -> None:
     stage = play(PAIR)
     stage.play("step n1 0")
     for step in range(1, 5):
-        stage.play("advance 1s", f"step n1 {step}", f"step n2 {step}")
+        stage.play("advance 1s", f"step n1 n2 {step}")
     kinds = [record.KIND for _, record in stage.past]
     assert kinds.count("TrainingBegan") == 1
 
 
 def test_that_steps_are_to_come_is_not_believed_for_ever() -> None:
     stage = play(PAIR, "announce n1 n2", "advance 599s")
-    assert (shown(stage).state, ledger(stage)) == ("starting", {"waiting": 3.0, "starting": 600.0})
+    assert (stage.view().state, ledger(stage)) == ("starting", {"waiting": 3.0, "starting": 600.0})
     stage.play("advance 101s")
-    view = shown(stage)
+    view = stage.view()
     assert (view.state, view.ledger.goodput) == ("running", None)
     assert ledger(stage) == {"waiting": 3.0, "starting": 601.0, "running": 100.0}
     text = "no step yet, and all workers were started more than 10 min ago: "
@@ -165,21 +166,21 @@ def test_that_steps_are_to_come_is_not_believed_for_ever() -> None:
     assert [record.KIND for _, record in stage.past].count("FirstStepOverdue") == 1
     stage.play("step n1 0")
     assert ledger(stage) == {"waiting": 3.0, "starting": 701.0}, "it was starting all that time"
-    assert "no step yet" not in shown(stage).reason
+    assert "no step yet" not in stage.view().reason
 
 
 def test_that_the_first_step_is_overdue_outlives_the_coordinator_and_not_the_round() -> None:
     stage = play(PAIR, "announce n1 n2", "advance 610s", "die 2s", "reconnect n1 n2", "advance 1s")
-    assert shown(stage).state == "running"
+    assert stage.view().state == "running"
     assert ledger(stage) == {"waiting": 3.0, "starting": 601.0, "running": 13.0}
     stage.play("fail n1", "stopped n1 n2", "running n1 n2", "announce n1 n2", "advance 1s")
-    assert shown(stage).state == "starting"
+    assert stage.view().state == "starting"
     assert ledger(stage)["starting"] == 602.0
 
 
 def test_a_round_that_does_not_come_to_steps_as_those_before_is_starting() -> None:
     stage = play(PAIR, "step n1 0", "advance 1s", "fail n1", "stopped n1 n2", "running n1 n2", "advance 700s")
-    view = shown(stage)
+    view = stage.view()
     assert (view.state, view.reason) == ("starting", "no step yet, and all workers were started more than 10 min ago")
     assert ledger(stage)["starting"] == 701.0
 
@@ -189,7 +190,7 @@ def test_a_round_that_does_not_come_to_steps_as_those_before_is_starting() -> No
 
 def test_the_timeline_has_each_round_and_what_its_time_went_to() -> None:
     stage = play(PAIR, "advance 6s", "fail n1 age=1s", "advance 2s", "stopped n1 n2", "advance 1s")
-    view = rounds_view(run_of(stage), run_of(stage).durable.rounds, stage.now)
+    view = rounds_view(stage.run, stage.run.durable.rounds, stage.now)
     first, second = view
     assert first.formed == "formed of nodes n1, n2, all that --nnodes allows"
     assert first.stopped == first.ended == "rank 0 on node n1 failed: exit code 1"
@@ -217,8 +218,8 @@ def test_the_timeline_has_each_round_and_what_its_time_went_to() -> None:
 
 def test_the_rounds_of_a_run_that_is_over_grow_older_and_not_longer() -> None:
     stage = play(PAIR, "advance 6s", "succeed n1 n2", "advance 50s")
-    assert not list(run_of(stage).durable.rounds), "they are left to the store"
-    [round_] = rounds_view(run_of(stage), rounds_of(record for _, record in stage.past), stage.now)
+    assert not list(stage.run.durable.rounds), "they are left to the store"
+    [round_] = rounds_view(stage.run, rounds_of(record for _, record in stage.past), stage.now)
     assert (round_.formed_s, round_.running_s, round_.stopped, round_.stopped_s, round_.ended_s) == (
         57.0,
         56.0,
@@ -276,13 +277,13 @@ STATES = {
 @pytest.mark.parametrize("state", STATES)
 def test_what_happens_goes_on_while_there_is_no_coordinator(state: State) -> None:
     stage = play(STATES[state])
-    assert run_of(stage).durable.state is state
-    before, rounds = spent(run_of(stage), stage.now), list(run_of(stage).durable.rounds)
-    activity = run_of(stage).durable.ledger.activity
+    assert stage.state() is state
+    before, rounds = spent(stage.run, stage.now), list(stage.run.durable.rounds)
+    activity = stage.run.durable.ledger.activity
     stage.play("die 30s")
-    after = spent(run_of(stage), stage.now)
+    after = spent(stage.run, stage.now)
     assert after == (before if activity is None else before.plus(activity, 30.0))
-    assert list(run_of(stage).durable.rounds) == rounds
+    assert list(stage.run.durable.rounds) == rounds
 
 
 def test_a_clock_that_is_set_back_takes_nothing_away() -> None:

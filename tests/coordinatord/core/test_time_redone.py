@@ -4,7 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from coordinatord.core.rounds.state.durable import State
-from tests.support.ledgers import PAIR, ledger, play, run_of, shown
+from tests.support.ledgers import PAIR, ledger
+from tests.support.script import play
 
 REDO = """
     step n1 0
@@ -85,13 +86,13 @@ def test_nor_does_a_newcomer_prove_that_nodes_which_fell_silent_have_trained() -
     trio = [f"join n{number} min=2 max=3" for number in (1, 2)]
     stage = play(*trio, "advance 2s", "running n1 n2", "advance 6s", "silence n1 n2", "advance 90s")
     stage.play("join n3 min=2 max=3")
-    assert run_of(stage).durable.reason == "node n3 arrived"
+    assert stage.run.durable.reason == "node n3 arrived"
     assert ledger(stage) == {"rendezvous": 2.0, "running": 6.0, "silent": 90.0}
 
 
 def test_a_coordinator_that_is_started_again_has_heard_no_node_by_that() -> None:
     stage = play(PAIR, "advance 6s", "silence n1 n2", "advance 60s", "die 5s", "advance 25s")
-    assert shown(stage).health == "silent"
+    assert stage.view().health == "silent"
     assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "running": 6.0, "silent": 90.0}
     stage.play("reconnect n1 n2", "advance 10s")
     assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "running": 16.0, "silent": 90.0}
@@ -102,7 +103,7 @@ def test_nodes_that_come_back_and_had_ended_their_workers_broke_the_round_by_tha
     puppet = stage.puppets["n1"]
     puppet.observed = replace(puppet.observed, idle_s=4.0)
     stage.play("stopped n1")
-    assert run_of(stage).durable.state is State.STOPPING
+    assert stage.state() is State.STOPPING
     assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "running": 6.0, "silent": 20.0, "detecting": 4.0}
 
 
@@ -111,10 +112,10 @@ def test_nodes_that_come_back_and_had_ended_their_workers_broke_the_round_by_tha
 
 def test_steps_that_an_earlier_round_had_done_are_redone_and_no_goodput() -> None:
     stage = play(PAIR, REDO, "step n1 60")
-    assert shown(stage).progress.reached == 100
+    assert stage.view().progress.reached == 100
     stage.play("advance 3s", "step n1 90")
     assert ledger(stage) == {"waiting": 3.0, "starting": 3.0, "training": 8.0, "redone": 3.0}
-    assert shown(stage).ledger.goodput == pytest.approx(8 / 17)
+    assert stage.view().ledger.goodput == pytest.approx(8 / 17)
     stage.play("advance 2s", "step n1 110")
     assert ledger(stage) == {"waiting": 3.0, "starting": 3.0, "training": 9.0, "redone": 4.0}, "worked out in between"
     assert stage.past[-1][1].reason == "step 100 is reached again"
@@ -126,21 +127,21 @@ def test_steps_that_an_earlier_round_had_done_are_redone_and_no_goodput() -> Non
 def test_a_round_that_goes_on_where_the_last_one_ended_repeats_nothing(step: int) -> None:
     stage = play(PAIR, REDO, f"step n1 {step}", "advance 3s")
     assert ledger(stage) == {"waiting": 3.0, "starting": 3.0, "training": 11.0}
-    assert not run_of(stage).durable.repeats_steps
+    assert not stage.run.durable.repeats_steps
 
 
 def test_the_furthest_worker_of_a_round_says_how_far_it_came() -> None:
     stage = play(PAIR, "step n1 90", "step n2 100", "advance 1s", "silence n2", "advance 6s", "stopped n1")
-    assert run_of(stage).durable.reached == 100, "what a lost node has done is done again as well"
+    assert stage.run.durable.reached == 100, "what a lost node has done is done again as well"
     stage = play(PAIR, "step n1 90", "step n2 100", "fail n1", "stopped n1 n2")
-    assert run_of(stage).durable.reached == 100
+    assert stage.run.durable.reached == 100
 
 
 def test_work_that_is_done_again_may_stall_and_stays_redone_after_it() -> None:
     stage = play(PAIR, REDO, "step n1 60", "advance 1s", "step n1 61", "advance 89s")
-    assert shown(stage).health == "stalled"
+    assert stage.view().health == "stalled"
     stage.play("advance 1s", "step n1 62")
     seconds = ledger(stage)
-    assert (shown(stage).health, seconds["stalled"], seconds["redone"]) == ("well", 90.0, 1.0)
+    assert (stage.view().health, seconds["stalled"], seconds["redone"]) == ("well", 90.0, 1.0)
     stage.play("advance 2s")
     assert ledger(stage)["redone"] == 3.0

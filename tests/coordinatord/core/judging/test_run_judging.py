@@ -24,7 +24,7 @@ from coordinatord.protocol.pair_messages import PairOrder, PairResult
 from tests.support.builders import a_failure, a_join, a_spec, an_observed, an_offer
 from tests.support.host_job import HostJob
 from tests.support.looks import arrived
-from tests.support.script import Stage
+from tests.support.script import play
 
 GFLOPS, MB_S = 50.0, 1000.0
 
@@ -285,8 +285,7 @@ def test_a_preflight_that_could_test_nothing_is_refused(spares: int, launcher: L
 
 
 def test_a_job_that_has_ended_is_not_tested() -> None:
-    stage = Stage()
-    stage.play(*(f"join {node} min=1 max=1" for node in ("n1", "n2", "n3")), "running n1", "ask stop default")
+    stage = play(*(f"join {node} min=1 max=1" for node in ("n1", "n2", "n3")), "running n1", "ask stop default")
     stage.play("stopped n1")
     assert stage.play("ask preflight default")[0].endswith("refused: job default has ended: stopped by alice")
 

@@ -12,41 +12,39 @@ from coordinatord.core.keeping.known import kept_of
 from coordinatord.core.rounds.values.records import RoundFormed
 from coordinatord.core.shown.job_view import kept_view
 from coordinatord.protocol.kept_state import Holding, KeptStep, PersistedStep
-from coordinatord.protocol.messages import Desired
 from nodeclient.core.kept_groups import grouped
 from tests.support.kept_state import kept_parts
-from tests.support.running_job import desired_of
 from tests.support.script import Stage
 
 NODES = ("n1", "n2", "n3")
 
 
-class Job:
+class Job(Stage):
     """Three nodes of which each has a shard of its own; `have` is what a node keeps, as steps and ranks."""
 
     def __init__(self, *nodes: str, **options: str) -> None:
-        self.stage = Stage()
+        super().__init__()
         self.nodes = nodes or NODES
         self.on_disk: tuple[PersistedStep, ...] = ()
         """What all nodes find on a disk."""
         for node in self.nodes:
             more = options.get(node, "")
-            self.stage.play(f"join {node} min=2 max=3 keeps=copies restarts=9 {more}")
-        self.stage.play(f"running {' '.join(self.nodes[:3])}")
+            self.play(f"join {node} min=2 max=3 keeps=copies restarts=9 {more}")
+        self.play(f"running {' '.join(self.nodes[:3])}")
 
     def have(self, node: str, *parts: tuple[int, int], problem: str = "", shards: int = 3) -> None:
         """Let a node keep these parts, each a step and a rank, and protect those that it was told to protect."""
-        puppet = self.stage.puppets[node]
-        named = {at.step for at in self.sent(node).protected or ()}
+        puppet = self.puppets[node]
+        named = {at.step for at in self.desired(node).protected or ()}
         kept = grouped(
             kept_parts(1, step, range(rank, rank + 1), world_size=3, shards=shards, protected=step in named)
             for step, rank in parts
         )
-        run = self.stage.coordinator.jobs["default"].id
+        run = self.run.id
         puppet.observed = replace(
             puppet.observed, run=run, kept=Holding(kept, copy_problem=problem, persisted=self.on_disk)
         )
-        self.stage.play("advance 1s")
+        self.play("advance 1s")
 
     def save(self, *steps: int) -> None:
         """Let all nodes keep these steps of their own ranks, and protect what they are told to."""
@@ -54,27 +52,23 @@ class Job:
             for rank, node in enumerate(self.nodes[:3]):
                 self.have(node, *((step, rank) for step in steps))
 
-    def sent(self, node: str) -> Desired:
-        """Return what a node was told last."""
-        return desired_of(self.stage, node)
-
     def copies(self, node: str) -> list[tuple[int, str, int]]:
         """Return the copies that a node is to get: the step, the node that has it and the rank."""
         return [
             (copy.step, copy.source.node, part.first_rank)
-            for copy in self.sent(node).copies
+            for copy in self.desired(node).copies
             for part in copy.source.parts
         ]
 
     @property
     def named(self) -> list[int]:
         """Return the steps that nodes are told to protect."""
-        return [at.step for at in self.sent("n1").protected or ()]
+        return [at.step for at in self.desired("n1").protected or ()]
 
     @property
     def copied(self) -> KeptStep | None:
         """Return the newest step that outlives the loss of a host."""
-        return kept_of(self.stage.coordinator.jobs["default"]).copied
+        return kept_of(self.run).copied
 
 
 def test_each_node_is_told_to_copy_what_the_one_before_it_has_until_it_has_it() -> None:
@@ -90,9 +84,9 @@ def test_each_node_is_told_to_copy_what_the_one_before_it_has_until_it_has_it() 
 def test_a_node_gets_the_rest_of_its_copies_when_the_connection_of_their_holder_is_back() -> None:
     job = Job()
     job.save(8)
-    job.stage.play("advance 0.5s", "drop n1", "advance 0.6s")
+    job.play("advance 0.5s", "drop n1", "advance 0.6s")
     assert job.copies("n2") == []
-    job.stage.play("reconnect n1", "advance 1s")
+    job.play("reconnect n1", "advance 1s")
     assert job.copies("n2") == [(8, "n1", 0)]
 
 
@@ -122,7 +116,7 @@ def test_the_older_step_and_its_copies_stay_until_those_of_the_newer_are_there()
     assert job.copied == KeptStep(1, 8)
     assert job.copies("n2") == [(16, "n1", 0)]
     copy_all(job, 8, 16)
-    job.stage.play("advance 2s")
+    job.play("advance 2s")
     assert job.named == [16]
     assert job.copied == KeptStep(1, 16)
 
@@ -145,7 +139,7 @@ def test_the_newer_step_takes_the_place_of_the_older_one_whoever_gets_the_last_c
     job, own = with_a_newer_step()
     for rank in sorted(range(3), key=lambda rank: rank == last):
         job.have(NODES[rank], *own[rank], (16, (rank - 1) % 3))
-    job.stage.play("advance 5s")
+    job.play("advance 5s")
     assert job.named == [16]
 
 
@@ -154,9 +148,9 @@ def test_a_step_is_the_whole_one_with_a_plan_that_is_made_when_all_copies_are_th
     job, own = with_a_newer_step()
     for rank in (1, 2):
         job.have(NODES[rank], *own[rank], (16, (rank - 1) % 3))
-    kept_of(job.stage.coordinator.jobs["default"]).copies.plans.clear()
+    kept_of(job.run).copies.plans.clear()
     job.have(NODES[0], *own[0], (16, 2))
-    job.stage.play("advance 5s")
+    job.play("advance 5s")
     assert job.named == [16]
 
 
@@ -164,8 +158,8 @@ def test_a_step_that_is_being_written_to_a_disk_outlives_a_host_until_it_is_ther
     job = Job(**dict.fromkeys(NODES, "keeps=copies+600s"))
     job.save(8)
     copy_all(job, 8)
-    job.stage.play("advance 600s")
-    disk = kept_of(job.stage.coordinator.jobs["default"]).disk
+    job.play("advance 600s")
+    disk = kept_of(job.run).disk
     assert disk.pinned == KeptStep(1, 8)
     for _ in range(3):
         for rank, node in enumerate(NODES):
@@ -184,7 +178,7 @@ def test_nobody_waits_for_a_node_that_cannot_take_a_copy_and_the_step_does_not_c
         for rank, node in enumerate(NODES):
             job.have(node, (16, rank), (16, (rank - 1) % 3), problem="no memory")
     job.have("n2", (16, 1), problem="no memory")
-    job.stage.play("advance 2s")
+    job.play("advance 2s")
     assert job.named == [16]
     assert job.copied is None
 
@@ -216,7 +210,7 @@ def test_copies_of_a_spare_that_leaves_are_planned_anew_while_nothing_else_chang
         job.have("n4", (8, 0), (8, 2))
         job.have("n5", (8, 1))
     assert [job.copies(node) for node in ("n4", "n5")] == [[], []]
-    job.stage.play("leave n4", "drop n4", "advance 5s")
+    job.play("leave n4", "drop n4", "advance 5s")
     assert sorted(job.copies("n5")) == [(8, "n1", 0), (8, "n3", 2)]
 
 
@@ -237,7 +231,7 @@ def test_a_rack_is_a_domain_and_hosts_are_where_there_is_one_rack_alone() -> Non
 def test_a_job_on_one_host_has_no_copies_and_nothing_is_wrong_with_that(third: str, problem: str) -> None:
     job = Job(n1="host=gpu1 keeps=yes", n2="host=gpu1 keeps=yes", n3=f"host={third} keeps=yes")
     job.save(8)
-    assert (view := kept_view(job.stage.coordinator.jobs["default"])) is not None
+    assert (view := kept_view(job.run)) is not None
     assert view.copy_problem == problem
 
 
@@ -250,8 +244,8 @@ def test_a_node_without_a_rate_for_copies_takes_none_and_has_none() -> None:
 
 
 def next_round_without_n3(job: Job) -> RoundFormed:
-    job.stage.play("step n1 9", "silence n3", "advance 20s", "stopped n1 n2", "advance 20s")
-    return [record for _, record in job.stage.past if isinstance(record, RoundFormed)][-1]
+    job.play("step n1 9", "silence n3", "advance 20s", "stopped n1 n2", "advance 20s")
+    return job.records(RoundFormed)[-1]
 
 
 def test_when_a_host_is_lost_the_next_round_resumes_from_the_copy_and_copies_are_made_anew() -> None:
@@ -262,7 +256,7 @@ def test_when_a_host_is_lost_the_next_round_resumes_from_the_copy_and_copies_are
     assert [ranks.node for ranks in formed.nodes] == ["n1", "n2"]
     assert formed.resume is not None
     assert (formed.resume.step, formed.resume.redone) == (8, 1)
-    job.stage.play("running n1 n2", "advance 2s")
+    job.play("running n1 n2", "advance 2s")
     assert [job.copies(node) for node in ("n1", "n2")] == [[(8, "n2", 1)], [(8, "n1", 2)]]
 
 
@@ -271,7 +265,7 @@ def test_a_copy_is_resumed_from_unless_the_disk_has_something_newer(on_disk: int
     job = Job(**dict.fromkeys(NODES, "keeps=copies+600s"))
     job.save(8)
     parts = kept_parts(1, on_disk, range(3), world_size=3, shards=3)
-    job.on_disk = (PersistedStep(1, job.stage.coordinator.jobs["default"].id, (parts,)),)
+    job.on_disk = (PersistedStep(1, job.run.id, (parts,)),)
     copy_all(job, 8)
     formed = next_round_without_n3(job)
     assert f"resumes at step {step} from {place}" in formed.reason
@@ -284,10 +278,7 @@ def test_after_a_restart_the_step_whose_copies_are_there_stays_the_whole_one() -
     for _ in range(3):
         for rank, node in enumerate(NODES):
             job.have(node, (8, rank), (8, (rank - 1) % 3), (16, rank))
-    job.stage.play("die 1s")
-    for node in NODES:
-        job.stage.play(f"reconnect {node}")
-    job.stage.play("advance 2s")
+    job.play("die 1s", "reconnect n1 n2 n3", "advance 2s")
     assert job.named == [8, 16]
     assert job.copied == KeptStep(1, 8)
 

@@ -5,7 +5,6 @@ from msgspec.structs import replace
 
 from coordinatord.core.rounds.values.records import NodeReleased, RoundFormed, RoundStopped
 from coordinatord.protocol.messages import Observed
-from tests.support.running_job import desired_of
 from tests.support.script import Stage
 
 FOUND = "found=e-0:3:1204 shards=2"
@@ -20,11 +19,11 @@ def join(*disks: str, least: int = 2) -> Stage:
 
 
 def formed(stage: Stage) -> list[str]:
-    return [record.reason for _, record in stage.past if isinstance(record, RoundFormed)]
+    return [record.reason for record in stage.records(RoundFormed)]
 
 
 def reason_sent(stage: Stage, node: str) -> str:
-    return desired_of(stage, node).reason
+    return stage.desired(node).reason
 
 
 @pytest.mark.parametrize("least", [1, 2])
@@ -63,9 +62,7 @@ def test_what_is_in_memory_is_resumed_from_whatever_is_on_the_disk() -> None:
 
 def test_what_all_find_is_taken_though_one_of_them_finds_something_newer() -> None:
     stage = join("600s", "600s")
-    for node in ("n1", "n2"):
-        stage.play(f"write {node} written {FOUND}")
-    stage.play("write n1 written found=e-0:3:1300 shards=2", "prepared n1 n2")
+    stage.play(f"write n1 n2 written {FOUND}", "write n1 written found=e-0:3:1300 shards=2", "prepared n1 n2")
     [reason] = formed(stage)
     assert reason.endswith("resumes at step 1,204 from disk")
 
@@ -87,15 +84,13 @@ def read_in_vain(*disks: str) -> Stage:
 def test_a_round_ends_if_one_of_its_nodes_no_longer_finds_the_step_to_resume_from(unusable: str, why: str) -> None:
     """The node may not have been told to read it yet. Then it cannot report that it failed to."""
     stage = join("600s", "600s")
-    for node in ("n1", "n2"):
-        stage.play(f"write {node} written {FOUND}")
-    stage.play("prepared n1 n2")
+    stage.play(f"write n1 n2 written {FOUND}", "prepared n1 n2")
     observed = stage.puppets["n2"].observed
     assert observed.kept is not None
     lost = replace(observed.kept, persisted=(), unusable=unusable)
     stage.puppets["n2"].observed = replace(observed, kept=lost)
     stage.play("advance 3s")
-    reasons = [record.reason for _, record in stage.past if isinstance(record, RoundStopped)]
+    reasons = [record.reason for record in stage.records(RoundStopped)]
     assert reasons == [f"node n2 could not get the state of step 1,204: {why}"]
 
 
@@ -116,9 +111,7 @@ def test_a_step_that_one_could_not_read_is_not_tried_again_and_not_begun_anew_be
 
 def test_what_nobody_can_use_is_said_with_what_to_do() -> None:
     stage = join("600s", "600s")
-    for node in ("n1", "n2"):
-        stage.play(f"write {node} written unusable=digest")
-    stage.play("prepared n1 n2", "advance 30s")
+    stage.play("write n1 n2 written unusable=digest", "prepared n1 n2", "advance 30s")
     assert not formed(stage)
     words = "node n1 can use nothing on the disk: digest: mend that, or remove the step from --persist"
     assert reason_sent(stage, "n1").startswith(words)
@@ -126,9 +119,7 @@ def test_what_nobody_can_use_is_said_with_what_to_do() -> None:
 
 def test_an_older_step_that_all_can_read_is_taken_and_an_unusable_one_is_no_obstacle() -> None:
     stage = join("600s", "600s")
-    for node in ("n1", "n2"):
-        stage.play(f"write {node} written found=e-0:3:1100 shards=2")
-    stage.play(f"write n1 written {FOUND}")
+    stage.play("write n1 n2 written found=e-0:3:1100 shards=2", f"write n1 written {FOUND}")
     stage.puppets["n2"].observed = unusable(stage.puppets["n2"].observed)
     stage.play("prepared n1 n2")
     [reason] = formed(stage)
@@ -159,9 +150,7 @@ def test_who_waits_longest_does_not_leave_the_others_to_begin_anew() -> None:
     assert not formed(stage)
     words = "node n1 found step 1,204 on the disk before it went, and node n2 does not: is --persist the same directory"
     assert reason_sent(stage, "n2").startswith(words)
-    for node in ("n2", "n3"):
-        stage.play(f"write {node} written {FOUND}")
-    stage.play("advance 3s")
+    stage.play(f"write n2 n3 written {FOUND}", "advance 3s")
     [reason] = formed(stage)
     assert reason.endswith("resumes at step 1,204 from disk")
 
@@ -184,5 +173,5 @@ def test_nodes_that_do_not_find_the_same_are_told_so_when_they_have_waited_in_va
     stage = join("600s", "600s")
     stage.play(f"write n1 written {FOUND}", "prepared n1 n2", "advance 70s")
     assert not formed(stage)
-    outcomes = [record.outcome.summary for _, record in stage.past if isinstance(record, NodeReleased)]
+    outcomes = [record.outcome.summary for record in stage.records(NodeReleased)]
     assert outcomes[0].startswith("no round within 60 s: node n1 finds step 1,204 on the disk, and node n2 does not")

@@ -4,18 +4,14 @@ import pytest
 
 from coordinatord.protocol.kept_state import Halt
 from coordinatord.protocol.messages import Desired, Goal
-from tests.support.running_job import desired_of
-from tests.support.script import Stage
+from tests.support.script import Stage, play
 
 NODES = ("n1", "n2", "n3")
 
 
 def train(able: str = "yes", *, stepped: bool = True) -> Stage:
     """Let three nodes train; the workers of the last one may not be `able` to stand still."""
-    stage = Stage()
-    for node in NODES:
-        stage.play(f"join {node} min=2 max=4 keeps=yes")
-    stage.play("advance 11s", f"running {' '.join(NODES)}")
+    stage = play("join n1 n2 n3 min=2 max=4 keeps=yes", "advance 11s", f"running {' '.join(NODES)}")
     for node, halts in zip(NODES, ("yes", "yes", able), strict=True):
         stage.play(f"keep {node}{f' halts={halts}' if halts else ''}")
     stage.play("step n1 11" if stepped else "advance 1s", "advance 1s")
@@ -23,7 +19,7 @@ def train(able: str = "yes", *, stepped: bool = True) -> Stage:
 
 
 def wanted(stage: Stage, node: str = "n1") -> Desired:
-    return desired_of(stage, node)
+    return stage.desired(node)
 
 
 def promise(stage: Stage, node: str, step: int) -> None:

@@ -9,7 +9,7 @@ from coordinatord.core.keeping.handover import HAND_OVER_S
 from coordinatord.core.rounds.values.records import RoundFormed
 from coordinatord.protocol.messages import Goal
 from tests.support.kept_state import kept_parts
-from tests.support.running_job import desired_of, running_job
+from tests.support.running_job import running_job
 from tests.support.script import Stage
 
 NODES = ("n1", "n2", "n3")
@@ -20,9 +20,7 @@ def at_step_12(
 ) -> Stage:
     """Return a round whose nodes have kept step 12."""
     stage = running_job(nodes, options, spares)
-    for node in nodes:
-        stage.play(f"keep {node} 1:12 shards={shards}")
-    stage.play(f"step {nodes[0]} 12", "advance 1s")
+    stage.play(f"keep {' '.join(nodes)} 1:12 shards={shards}", f"step {nodes[0]} 12", "advance 1s")
     return stage
 
 
@@ -34,11 +32,11 @@ def left(shards: int, end: str = "stopped") -> Stage:
 
 
 def goal(stage: Stage, node: str) -> Goal:
-    return desired_of(stage, node).goal
+    return stage.desired(node).goal
 
 
 def resumes_at(stage: Stage) -> int | None:
-    formed = [record for _, record in stage.past if isinstance(record, RoundFormed)][-1]
+    formed = stage.records(RoundFormed)[-1]
     assert [ranks.node for ranks in formed.nodes] == ["n1", "n2"]
     return None if formed.resume is None else formed.resume.step
 
@@ -66,7 +64,7 @@ def test_a_spare_gets_its_ranks_and_its_shards_and_the_others_fetch_nothing() ->
 
 def sources(stage: Stage, node: str) -> dict[str, list[int]]:
     """Return of which ranks a node gets parts from whom."""
-    resume = desired_of(stage, node).resume
+    resume = stage.desired(node).resume
     assert resume is not None
     return {
         source.node: [rank for part in source.parts for rank in range(part.first_rank, part.first_rank + part.ranks)]
@@ -118,13 +116,9 @@ def test_it_stays_too_if_the_coordinator_is_started_again_meanwhile() -> None:
     stage = left(shards=3)
     stage.play("die 1s", "reconnect n3")
     assert goal(stage, "n3") is Goal.WAIT
-    for node in ("n1", "n2"):
-        stage.play(f"reconnect {node}")
-    stage.play("advance 1s")
+    stage.play("reconnect n1 n2", "advance 1s")
     assert goal(stage, "n3") is Goal.WAIT
-    for node in ("n1", "n2"):
-        stage.play(f"fetch {node} ready")
-    stage.play("advance 1s")
+    stage.play("fetch n1 n2 ready", "advance 1s")
     assert goal(stage, "n3") is Goal.EXIT
 
 
@@ -161,16 +155,14 @@ def test_of_two_nodes_that_leave_with_the_same_shard_one_stays_until_others_have
     assert [goal(stage, node) for node in ("n2", "n4")] == [Goal.EXIT, Goal.WAIT]
     stage.play("advance 3s")
     assert [goal(stage, node) for node in ("n1", "n3", "n4")] == [Goal.RUN, Goal.RUN, Goal.WAIT]
-    stage.play("fetch n1 ready", "fetch n3 ready")
+    stage.play("fetch n1 n3 ready")
     assert goal(stage, "n4") is Goal.EXIT
 
 
 def test_of_two_that_stayed_since_not_all_were_heard_one_stays_until_others_have_it() -> None:
     stage = at_step_12(shards=2, nodes=("n1", "n2"), options="min=2 max=2 keeps=yes", spares=("n3", "n4"))
     stage.play("leave n2", "stopped n1 n2", "keep n3 1:12 shards=2", "advance 1s", "leave n3", "die 1s")
-    for node in ("n1", "n3", "n2"):
-        stage.play(f"reconnect {node}")
-    stage.play("stopped n1 n3")
+    stage.play("reconnect n1 n3 n2", "stopped n1 n3")
     assert [goal(stage, node) for node in ("n2", "n3")] == [Goal.WAIT, Goal.WAIT]
     stage.play("reconnect n4")
     assert sorted(goal(stage, node) for node in ("n2", "n3")) == [Goal.EXIT, Goal.WAIT]
@@ -178,9 +170,9 @@ def test_of_two_that_stayed_since_not_all_were_heard_one_stays_until_others_have
 
 def test_of_two_that_stayed_for_the_disk_one_stays_until_others_have_it() -> None:
     stage = at_step_12(shards=1, nodes=("n1", "n2"), options="min=2 max=2 keeps=yes+600s", spares=("n3", "n4"))
-    stage.play("leave n1 n2", "stopped n1 n2", "write n1 failed why=full", "write n2 failed why=full", "running n3 n4")
+    stage.play("leave n1 n2", "stopped n1 n2", "write n1 n2 failed why=full", "running n3 n4")
     assert [goal(stage, node) for node in ("n1", "n2", "n3", "n4")] == [Goal.EXIT, Goal.WAIT, Goal.RUN, Goal.RUN]
-    stage.play("fetch n3 ready", "fetch n4 ready")
+    stage.play("fetch n3 n4 ready")
     assert goal(stage, "n2") is Goal.EXIT
 
 
@@ -190,7 +182,7 @@ def test_a_round_waits_until_it_is_heard_if_the_coordinator_is_started_again_mea
         "leave n3", "stopped n1 n2 n3", "die 1s", "join n4 min=3 max=3 keeps=yes", "reconnect n1 n2", "advance 1s"
     )
     assert goal(stage, "n4") is Goal.WAIT
-    assert desired_of(stage, "n4").reason == "what nodes keep is known when all are heard again"
+    assert stage.desired("n4").reason == "what nodes keep is known when all are heard again"
     stage.play("reconnect n3")
     assert sources(stage, "n4") == {"n3": [2]}
 

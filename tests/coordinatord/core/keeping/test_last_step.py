@@ -7,7 +7,7 @@ from coordinatord.core.rounds.policy import END_S
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.transitions.runs import SIGNALS_APART_S
 from coordinatord.protocol.messages import Goal
-from tests.support.running_job import desired_of, order, running_job, state_of
+from tests.support.running_job import order, running_job
 from tests.support.script import Stage
 
 NODES = ("n1", "n2", "n3")
@@ -21,8 +21,7 @@ WAITS = {LEAVE: State.FORMING, STOP: State.FORMING, FAIL: State.STOPPING}
 def ending(shards: int, end: str = LEAVE) -> Stage:
     """Let all nodes of a job go that have kept step 100; they have been told to write it."""
     stage = running_job(NODES, THREE)
-    for node in NODES:
-        stage.play(f"keep {node} 1:100 of=3 shards={shards}")
+    stage.play(f"keep n1 n2 n3 1:100 of=3 shards={shards}")
     stage.play("advance 1s", end, f"{'failed' if end == FAIL else 'stopped'} n1")
     assert writers(stage) == {}, "workers of two nodes may still save"
     stage.play("stopped n2 n3")
@@ -38,15 +37,14 @@ def writers(stage: Stage) -> dict[str, int]:
 
 def write(stage: Stage, *nodes: str) -> None:
     """Let these nodes write what they are to write, and one of them make the step whole."""
-    for node in nodes:
-        stage.play(f"write {node} written")
+    stage.play(f"write {' '.join(nodes)} written")
     (committer,) = [node for node in nodes if (asked := order(stage, node)) is not None and asked.commit]
     stage.play(f"write {committer} committed")
 
 
 def last_words(stage: Stage, node: str) -> str:
     """Return what a node is told at its end."""
-    desired = desired_of(stage, node)
+    desired = stage.desired(node)
     assert desired.goal is Goal.EXIT
     assert desired.outcome is not None
     return desired.outcome.summary
@@ -60,7 +58,7 @@ def test_others_write_at_once_what_a_node_that_is_gone_was_to_write(end: str) ->
     write(stage, "n1", "n2")
     assert "is not on the disk" not in last_words(stage, "n1")
     stage.play("advance 60s")  # n3 might have come back
-    assert state_of(stage) is ENDS[end]
+    assert stage.state() is ENDS[end]
 
 
 @pytest.mark.parametrize("end", ENDS)
@@ -71,27 +69,27 @@ def test_others_write_at_once_what_a_node_has_failed_to_write(end: str) -> None:
     stage.play("write n3 failed why=full")
     assert writers(stage) == {"n1": 100}
     write(stage, "n1")
-    assert state_of(stage) is ENDS[end]
+    assert stage.state() is ENDS[end]
     assert "is not on the disk" not in last_words(stage, "n2")
-    assert stage.coordinator.jobs["default"].durable.reason.endswith("; step 100 is on the disk")
+    assert stage.run.durable.reason.endswith("; step 100 is on the disk")
 
 
 @pytest.mark.parametrize("end", ENDS)
 def test_a_write_that_nobody_else_can_do_is_tried_again_after_a_pause(end: str) -> None:
     stage = ending(shards=3, end=end)
     stage.play("write n2 failed why=full")
-    assert (writers(stage), state_of(stage)) == ({}, WAITS[end])
+    assert (writers(stage), stage.state()) == ({}, WAITS[end])
     stage.play(f"advance {RETRY_S - 1:g}s")
-    assert (writers(stage), state_of(stage)) == ({}, WAITS[end])
+    assert (writers(stage), stage.state()) == ({}, WAITS[end])
     stage.play("advance 1s")
     write(stage, *NODES)
-    assert state_of(stage) is ENDS[end]
+    assert stage.state() is ENDS[end]
 
 
 def test_nodes_that_all_leave_wait_for_the_disk_and_not_for_others() -> None:
     stage = ending(shards=3)
     stage.play("write n2 failed why=full")
-    assert desired_of(stage, "n1").reason == "it leaves as soon as what it keeps is on the disk"
+    assert stage.desired("n1").reason == "it leaves as soon as what it keeps is on the disk"
 
 
 @pytest.mark.parametrize("end", ENDS)
@@ -101,27 +99,27 @@ def test_nodes_go_two_minutes_after_the_first_attempt_at_the_latest_and_say_what
         stage.play("write n2 failed why=full", f"advance {RETRY_S:g}s")
         assert writers(stage) == dict.fromkeys(NODES, 100)
     stage.play("write n2 failed why=full")
-    assert state_of(stage) is ENDS[end], "there is no time for another attempt"
+    assert stage.state() is ENDS[end], "there is no time for another attempt"
     lost = "; step 100 is not on the disk: node n2: full"
     assert last_words(stage, "n1").endswith(lost)
-    assert stage.coordinator.jobs["default"].durable.reason.endswith(lost)
+    assert stage.run.durable.reason.endswith(lost)
 
 
 @pytest.mark.parametrize("end", ENDS)
 def test_a_node_that_is_back_soon_writes_at_once_what_nobody_else_has(end: str) -> None:
     stage = ending(shards=3, end=end)
     stage.play("drop n3", "advance 0.5s")
-    assert (writers(stage).get("n1"), state_of(stage)) == (None, WAITS[end])
+    assert (writers(stage).get("n1"), stage.state()) == (None, WAITS[end])
     stage.play("reconnect n3", "advance 1s")
     write(stage, *NODES)
-    assert state_of(stage) is ENDS[end]
+    assert stage.state() is ENDS[end]
 
 
 def test_a_step_that_is_lost_with_a_node_is_named_by_the_run_that_ends() -> None:
     stage = ending(shards=3)
     stage.play("silence n3", "advance 20s", "drop n3", "advance 60s")
-    assert state_of(stage) is State.LEFT
-    assert stage.coordinator.jobs["default"].durable.reason.endswith("step 100 is not on the disk: node n3 is gone")
+    assert stage.state() is State.LEFT
+    assert stage.run.durable.reason.endswith("step 100 is not on the disk: node n3 is gone")
 
 
 def test_a_node_that_has_a_newer_step_stays_while_others_write_an_older_one() -> None:
@@ -135,7 +133,7 @@ def test_a_node_that_has_a_newer_step_stays_while_others_write_an_older_one() ->
     write(stage, "n1", "n2")
     assert writers(stage) == {"n3": 101}
     write(stage, "n3")
-    assert state_of(stage) is State.LEFT
+    assert stage.state() is State.LEFT
 
 
 def test_a_node_with_an_older_step_stays_where_the_newest_may_be_damaged() -> None:
@@ -151,25 +149,20 @@ def test_a_node_with_an_older_step_stays_where_the_newest_may_be_damaged() -> No
         "stopped n1 n2",
     )
     assert writers(stage) == {"n2": 101}, "nobody knows whether it is damaged before it is written"
-    assert desired_of(stage, "n1").goal is not Goal.EXIT
+    assert stage.desired("n1").goal is not Goal.EXIT
     stage.play("keep n2", "write n2 failed why=damaged")
     assert writers(stage) == {"n1": 100}
     write(stage, "n1")
     assert "is not on the disk" not in last_words(stage, "n1")
-    assert state_of(stage) is State.LEFT
+    assert stage.state() is State.LEFT
 
 
 def test_the_write_at_a_planned_end_is_tried_again_after_a_pause_though_the_next_round_runs() -> None:
     stage = running_job(NODES, THREE)
-    for node in NODES:
-        stage.play(f"keep {node} 1:100 of=3 protected=yes")
-    stage.play("advance 600s")
+    stage.play("keep n1 n2 n3 1:100 of=3 protected=yes", "advance 600s")
     write(stage, *NODES)
-    for node in NODES:
-        stage.play(f"keep {node} 1:100 1:200 of=3 protected=yes")
-    stage.play("ask restart default", "stopped n1 n2 n3", "running n1 n2 n3")
-    for node in NODES:
-        stage.play(f"keep {node} 1:200 of=3 protected=yes")
+    stage.play("keep n1 n2 n3 1:100 1:200 of=3 protected=yes")
+    stage.play("ask restart default", "stopped n1 n2 n3", "running n1 n2 n3", "keep n1 n2 n3 1:200 of=3 protected=yes")
     stage.play("advance 1s")
     assert writers(stage) == dict.fromkeys(NODES, 200)
     stage.play("write n1 failed why=full", f"advance {RETRY_S - 1:g}s")
@@ -186,9 +179,7 @@ def test_writers_hear_which_attempts_were_aborted() -> None:
         (3, (1, 2)),
         (3, (1, 2)),
     ]
-    for node in NODES:
-        stage.play(f"write {node} written")
-    stage.play("write n1 failed why=full", f"advance {RETRY_S:g}s")
+    stage.play("write n1 n2 n3 written", "write n1 failed why=full", f"advance {RETRY_S:g}s")
     assert (asked := order(stage, "n1")) is not None
     assert (asked.attempt, asked.aborted) == (4, (1, 2)), "the third one was to be made whole, and perhaps was"
 
@@ -198,7 +189,7 @@ def test_a_run_does_not_wait_to_hear_a_node_that_was_released_before_a_restart(r
     stage = running_job(NODES, f"min=2 max=3 restarts={restarts}")
     stage.play("fail n1", "failed n1", "stopped n2", "ask drain n2", "die 1s", "reconnect n1 n3", "stopped n3")
     stage.play("advance 30s")  # the lease of n2, whose workers may still run for all that the records say
-    assert state_of(stage) is (State.STARTING if restarts else State.FAILED)
+    assert stage.state() is (State.STARTING if restarts else State.FAILED)
 
 
 def may_end(stage: Stage, asked_at: float) -> bool:
@@ -209,7 +200,7 @@ def may_end(stage: Stage, asked_at: float) -> bool:
 def test_a_drained_node_that_a_restarted_coordinator_hears_first_waits_until_the_last_step_is_on_the_disk() -> None:
     stage = ending(shards=1)
     stage.play(*(f"ask drain {node}" for node in NODES), "die 1s", "reconnect n1")
-    assert desired_of(stage, "n1").goal is Goal.WAIT
+    assert stage.desired("n1").goal is Goal.WAIT
     stage.play("reconnect n2", "reconnect n3")
     assert writers(stage) == {"n1": 100, "n2": 100, "n3": 100}
 
@@ -217,11 +208,10 @@ def test_a_drained_node_that_a_restarted_coordinator_hears_first_waits_until_the
 def test_a_coordinator_that_is_asked_to_end_stays_until_the_last_step_is_on_the_disk() -> None:
     stage = ending(shards=3)
     assert not may_end(stage, stage.now)
-    for node in NODES:
-        stage.play(f"write {node} written")
+    stage.play("write n1 n2 n3 written")
     assert not may_end(stage, stage.now), "nobody has made the step whole"
     stage.play("write n1 committed")
-    assert state_of(stage) is State.LEFT
+    assert stage.state() is State.LEFT
     assert not may_end(stage, stage.now), "the nodes may not have received that yet"
     stage.play("drop n1 n2 n3")
     assert may_end(stage, stage.now)
@@ -261,14 +251,10 @@ def test_a_coordinator_that_is_asked_to_end_waits_for_no_node_that_is_not_there(
 
 def test_a_write_that_was_over_while_the_round_ended_does_not_keep_the_last_step_from_the_disk() -> None:
     stage = running_job(NODES, "min=2 max=3 keeps=5s")
-    for node in NODES:
-        stage.play(f"keep {node} 1:100 of=3 shards=3 protected=yes")
-    stage.play("advance 6s")
+    stage.play("keep n1 n2 n3 1:100 of=3 shards=3 protected=yes", "advance 6s")
     assert writers(stage) == dict.fromkeys(NODES, 100)
     stage.play(*(f"write {node} written" for node in NODES))
     (committer,) = [node for node in NODES if (asked := order(stage, node)) is not None and asked.commit]
-    stage.play("leave n3", f"write {committer} committed")
-    for node in NODES:
-        stage.play(f"keep {node} 1:100 1:150 of=3 shards=3 protected=yes")
+    stage.play("leave n3", f"write {committer} committed", "keep n1 n2 n3 1:100 1:150 of=3 shards=3 protected=yes")
     stage.play("stopped n1 n2 n3")
     assert writers(stage) == dict.fromkeys(NODES, 150)

@@ -5,7 +5,7 @@ import pytest
 from coordinatord.core.keeping.known import kept_of
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.protocol.messages import Result
-from tests.support.running_job import desired_of, order, running_job, state_of
+from tests.support.running_job import order, running_job
 from tests.support.script import Stage
 
 NODES = ("n1", "n2")
@@ -16,28 +16,26 @@ def test_who_makes_a_step_whole_knows_how_many_small_states_others_have_written(
     """Where all ranks have the same big state, one node writes it; a directory that is not shared shows by the rest."""
     stage = running_job(NODES, PAIR)
     for kept in ("1:100", "1:100 protected=yes"):
-        stage.play(f"keep n1 {kept}", f"keep n2 {kept}", "advance 1s")
+        stage.play(f"keep n1 n2 {kept}", "advance 1s")
     stage.play("advance 600s")
     both = order(stage, "n1"), order(stage, "n2")
     assert [asked and sum(part.big for part in asked.parts) for asked in both] == [1, 0]
     assert [asked and sum(part.small for part in asked.parts) for asked in both] == [1, 1]
-    stage.play("write n2 written", "write n1 written")
+    stage.play("write n2 n1 written")
     assert (last := order(stage, "n1")) is not None
     assert (last.commit, last.small) == (True, 2)
 
 
 def protected(stage: Stage, node: str) -> list[int]:
     """Return the steps that a node must not overwrite."""
-    return sorted(at.step for at in desired_of(stage, node).protected or ())
+    return sorted(at.step for at in stage.desired(node).protected or ())
 
 
 def keep(stage: Stage, *steps: int, options: str, protect: bool = True) -> None:
     """Let both nodes keep these steps, and protect them when they are told to."""
     parts = " ".join(f"1:{step}" for step in steps)
     for more in ("", "protected=yes")[: 1 + protect]:
-        for node in NODES:
-            stage.play(f"keep {node} {parts} {options} {more}")
-        stage.play("advance 1s")
+        stage.play(f"keep n1 n2 {parts} {options} {more}", "advance 1s")
 
 
 def keeping(options: str, protect: bool = True) -> Stage:
@@ -50,7 +48,7 @@ def keeping(options: str, protect: bool = True) -> Stage:
 def test_a_round_that_ends_before_all_are_heard_after_a_restart_has_a_place_for_its_last_step() -> None:
     stage = keeping("shards=2 halts=yes")
     stage.play("keep n1 1:100 1:101 1:102 shards=2 halts=yes protected=yes", "die 1s", "reconnect n1")
-    assert desired_of(stage, "n1").protected is None
+    assert stage.desired("n1").protected is None
     stage.play("leave n1")
     assert protected(stage, "n1") == [101, 102]
 
@@ -97,7 +95,7 @@ def test_a_write_that_comes_to_its_end_while_no_node_is_heard_disturbs_nothing()
     stage.play("advance 600s")
     assert order(stage, "n1") is not None
     stage.play("silence n1 n2", "advance 20s")
-    assert kept_of(stage.coordinator.jobs["default"]).disk.problem.startswith("node n1 is gone")
+    assert kept_of(stage.run).disk.problem.startswith("node n1 is gone")
     stage.play("heal n1 n2")
     assert order(stage, "n1") is None
 
@@ -107,9 +105,9 @@ def test_a_job_that_is_stopped_says_which_step_is_lost_since_the_disk_stands_sti
     stage.play("advance 600s", "ask stop default")
     keep(stage, 100, 101, options="shards=2 of=2", protect=False)
     stage.play("stopped n1 n2", "advance 34s")
-    assert state_of(stage) is State.FORMING, "a node says before if its disk hangs"
+    assert stage.state() is State.FORMING, "a node says before if its disk hangs"
     stage.play("advance 6s")
-    ended = stage.coordinator.jobs["default"].durable
+    ended = stage.run.durable
     assert ended.state is State.STOPPED
     assert ended.reason == "stopped by alice; step 101 is not on the disk: nothing was written for 40 s"
 
@@ -117,7 +115,7 @@ def test_a_job_that_is_stopped_says_which_step_is_lost_since_the_disk_stands_sti
 def test_a_job_that_is_stopped_between_two_rounds_writes_its_last_step() -> None:
     stage = keeping("shards=1 of=2")
     stage.play("drop n2", "advance 30s", "stopped n1")
-    run = stage.coordinator.jobs["default"]
+    run = stage.run
     assert (run.durable.state, order(stage, "n1")) == (State.FORMING, None)
     answer = "".join(stage.play("ask stop default"))
     assert "it had no workers; what is kept is written to the disk, then its nodes end" in answer
@@ -156,7 +154,7 @@ def test_what_nodes_keep_that_wait_for_others_is_written_before_they_give_up() -
 
 def end_of_n1(stage: Stage) -> str:
     """Return what a node is told that has waited in vain."""
-    outcome = desired_of(stage, "n1").outcome
+    outcome = stage.desired("n1").outcome
     assert outcome is not None
     assert outcome.result is Result.TIMED_OUT
     return outcome.summary
@@ -173,7 +171,7 @@ def test_a_node_that_is_to_leave_waits_for_the_disk_and_not_for_others() -> None
     stage.play("advance 5s", "leave n1", "write n1 failed why=full", "advance 31s")
     assert order(stage, "n1") is not None
     stage.play("write n1 written", "write n1 committed")
-    assert (outcome := desired_of(stage, "n1").outcome) is not None
+    assert (outcome := stage.desired("n1").outcome) is not None
     assert outcome.result is Result.LEFT
     assert "is not on the disk" not in outcome.summary
 
@@ -183,9 +181,9 @@ def test_a_node_that_has_waited_in_vain_stays_while_it_writes_and_no_longer() ->
     stage.play("advance 29s")
     assert order(stage, "n1") is not None
     stage.play("write n1 written", "advance 5s")
-    assert state_of(stage) is State.FORMING
+    assert stage.state() is State.FORMING
     stage.play("write n1 committed", "advance 1s")
-    assert state_of(stage) is State.FAILED
+    assert stage.state() is State.FAILED
     assert "is not on the disk" not in end_of_n1(stage)
 
 
@@ -196,14 +194,14 @@ def test_a_coordinator_that_is_started_again_has_the_last_step_of_a_stopped_job_
     answer = "".join(stage.play("ask stop default"))
     assert "is being stopped already" in answer
     stage.play("reconnect n1")
-    assert (state_of(stage), order(stage, "n1")) == (State.FORMING, None)
+    assert (stage.state(), order(stage, "n1")) == (State.FORMING, None)
     assert "what nodes keep is known when all are heard again" in "".join(stage.play("status"))
     stage.play("reconnect n2")
-    for line in ("write n1 written", "write n2 written", "write n1 committed"):
+    for line in ("write n1 n2 written", "write n1 committed"):
         assert (one := order(stage, "n1")) is not None
-        assert (one.step, state_of(stage)) == (100, State.FORMING)
+        assert (one.step, stage.state()) == (100, State.FORMING)
         stage.play(line)
-    assert state_of(stage) is State.STOPPED
+    assert stage.state() is State.STOPPED
 
 
 def test_a_job_that_is_stopped_after_a_restart_of_its_coordinator_writes_its_last_step() -> None:
@@ -219,7 +217,7 @@ def test_a_job_that_is_stopped_after_a_restart_of_its_coordinator_writes_its_las
 def test_a_stopped_job_does_not_wait_for_ever_for_nodes_that_are_gone_with_the_last_coordinator() -> None:
     stage = stopped_pair()
     stage.play("die 1s", "reconnect n1", "advance 60s")
-    assert state_of(stage) is State.STOPPED
+    assert stage.state() is State.STOPPED
 
 
 def test_a_coordinator_that_is_started_again_has_the_next_whole_step_of_a_round_written() -> None:
@@ -230,7 +228,7 @@ def test_a_coordinator_that_is_started_again_has_the_next_whole_step_of_a_round_
     stage.play("reconnect n2", "advance 1s")
     assert (one := order(stage, "n1")) is not None
     assert one.step == 100
-    stage.play("write n1 written", "write n2 written", "write n1 committed")
+    stage.play("write n1 n2 written", "write n1 committed")
     keep(stage, 100, 200, options="shards=2 of=2")
     assert order(stage, "n1") is None
     stage.play("advance 600s")
@@ -247,16 +245,14 @@ def test_what_a_node_says_of_an_earlier_attempt_does_not_end_the_next_one() -> N
     assert (again := order(stage, "n1")) is not None
     stage.play("write n1 failed why=stale attempt=1")
     assert order(stage, "n1") == again
-    stage.play("write n1 written", "write n2 written", "write n1 committed")
-    assert kept_of(stage.coordinator.jobs["default"]).disk.problem == ""
+    stage.play("write n1 n2 written", "write n1 committed")
+    assert kept_of(stage.run).disk.problem == ""
 
 
 def test_an_attempt_of_a_coordinator_that_was_started_again_is_no_earlier_one() -> None:
     stage = stopped_pair()
     first = order(stage, "n1")
-    for node in NODES:
-        stage.play(f"write {node} written")
-    stage.play("die 1s", "reconnect n1 n2")
+    stage.play("write n1 n2 written", "die 1s", "reconnect n1 n2")
     second = order(stage, "n1")
     assert first is not None
     assert second is not None
@@ -267,15 +263,13 @@ def test_an_attempt_of_a_coordinator_that_was_started_again_is_no_earlier_one() 
 def test_the_last_node_that_leaves_between_two_rounds_writes_what_all_had() -> None:
     """The first one has the same state as the second, and leaves at once."""
     stage = running_job(("n1", "n2", "n3"), "min=3 max=3 keeps=600s")
-    for node in NODES:
-        stage.play(f"keep {node} 1:100 of=3")
-    stage.play("drop n3", "advance 30s", "stopped n1 n2")
-    assert state_of(stage) is State.FORMING
+    stage.play("keep n1 n2 1:100 of=3", "drop n3", "advance 30s", "stopped n1 n2")
+    assert stage.state() is State.FORMING
     stage.play("leave n1")
     assert order(stage, "n1") is None
     stage.play("leave n2")
     for line in ("write n2 written", "write n2 committed"):
         assert (one := order(stage, "n2")) is not None
-        assert (one.step, state_of(stage)) == (100, State.FORMING)
+        assert (one.step, stage.state()) == (100, State.FORMING)
         stage.play(line)
-    assert state_of(stage) is State.LEFT
+    assert stage.state() is State.LEFT

@@ -14,9 +14,7 @@ from coordinatord.protocol.kept_state import DiskStep, Holding, KeptParts, KeptS
 from coordinatord.protocol.messages import Phase
 from tests.support.builders import a_coordinator
 from tests.support.kept_state import KEY, kept_parts
-from tests.support.ledgers import shown
-from tests.support.running_job import desired_of
-from tests.support.script import Stage
+from tests.support.script import Stage, play
 
 
 def train(*nodes: str, **keeps: str) -> Stage:
@@ -34,11 +32,11 @@ def break_round(stage: Stage, *nodes: str) -> None:
 
 
 def formed(stage: Stage) -> list[ResumePoint | None]:
-    return [record.resume for _, record in stage.past if isinstance(record, RoundFormed)]
+    return [record.resume for record in stage.records(RoundFormed)]
 
 
 def resume_sent(stage: Stage, node: str) -> Resume | None:
-    return desired_of(stage, node).resume
+    return stage.desired(node).resume
 
 
 def test_the_newest_step_that_is_whole_is_chosen_and_recorded_with_what_is_redone() -> None:
@@ -56,7 +54,7 @@ def test_the_reason_says_in_whose_memory_the_step_is_and_what_is_not_kept(unkept
     break_round(stage, "n1", "n2")
     words = "resumes at step 1,204 from node n2's memory, 0 steps redone" + (f", without {unkept}" if unkept else "")
     assert stage.past[-1][1].reason.endswith(words)
-    assert (view := shown(stage).kept) is not None
+    assert (view := stage.view().kept) is not None
     assert view.unkept == unkept
 
 
@@ -82,7 +80,7 @@ def test_what_a_node_keeps_of_another_run_does_not_count() -> None:
     stage.play("keep n1 1:8")
     stage.puppets["n1"].observed = replace(stage.puppets["n1"].observed, run="another")
     stage.play("advance 1s")
-    assert not kept_of(stage.coordinator.jobs["default"]).index
+    assert not kept_of(stage.run).index
 
 
 def test_a_holder_that_cannot_be_reached_is_no_source() -> None:
@@ -92,9 +90,7 @@ def test_a_holder_that_cannot_be_reached_is_no_source() -> None:
 
 
 def test_a_spare_that_kept_a_part_is_a_source() -> None:
-    stage = Stage()
-    for node in ("n1", "n2", "n3"):
-        stage.play(f"join {node} min=2 max=2 keeps=yes")
+    stage = play("join n1 n2 n3 min=2 max=2 keeps=yes")
     stage.puppets["n3"].observed = replace(stage.puppets["n3"].observed, run="e-1", kept=Holding((kept_parts(1, 8),)))
     stage.play("running n1 n2", "advance 1s")
     break_round(stage, "n1", "n2")
@@ -109,13 +105,13 @@ def test_a_step_that_proved_useless_is_not_tried_again_but_an_older_one_and_late
     stage.play("fetch n2 failed why=digest", "stopped n1 n2", "fetch n2 ready", "running n1 n2", "keep n1 1:4 1:8 3:6")
     break_round(stage, "n1", "n2")
     assert [point and (point.round, point.step) for point in formed(stage)] == [None, (1, 8), (1, 4), (3, 6)]
-    run = stage.coordinator.jobs["default"].durable
+    run = stage.run.durable
     assert run.restarts_used == 2, "a state that is damaged is nobody's fault"
 
 
 def test_a_step_of_which_ranks_have_different_states_is_not_used_even_if_one_of_them_goes() -> None:
     stage = train("n1", "n2", "n3")
-    stage.play("step n1 8", "keep n1 1:4:5 1:8:7", "keep n2 1:4:5 1:8:7", "keep n3 1:4:5 1:8:9")
+    stage.play("step n1 8", "keep n1 n2 1:4:5 1:8:7", "keep n3 1:4:5 1:8:9")
     break_round(stage, "n1", "n2", "n3")
     text = (
         "step 8 is not used: rank 0 on node n1 and rank 2 on node n3 should have the same state of it, and do not; "
@@ -143,11 +139,11 @@ def test_a_step_of_which_ranks_differed_is_not_read_from_the_disk_either_nor_aft
     stage.play("step n1 8", "keep n1 1:4:5 1:8:7", "keep n2 1:4:5 1:8:9")
     stage.play(*(f"write {node} written found=e-1:1:8" for node in ("n1", "n2")))
     break_round(stage, "n1", "n2")
-    stage.play("fetch n1 ready", "fetch n2 ready", "running n1 n2", "step n1 9")
+    stage.play("fetch n1 n2 ready", "running n1 n2", "step n1 9")
     stage.play("keep n1 1:4:5 2:6:7", "keep n2 1:4:5 2:6:9")
     break_round(stage, "n1", "n2")
     assert [point and (point.at, point.disk) for point in formed(stage)] == [None, *[(KeptStep(1, 4), None)] * 2]
-    durable, steps = stage.coordinator.jobs["default"].durable, [KeptStep(*at) for at in ((1, 4), (1, 9), (2, 5))]
+    durable, steps = stage.run.durable, [KeptStep(*at) for at in ((1, 4), (1, 9), (2, 5))]
     assert [durable.has_spoiled(at, disk) for at in steps for disk in (None, "e-1", "e-0")] == (
         [False] * 3 + [True, True, False] + [False] * 3
     )
@@ -158,7 +154,7 @@ def test_memory_that_is_damaged_spoils_no_disk() -> None:
     stage.play("keep n1 1:4 1:8")
     break_round(stage, "n1", "n2")
     stage.play("fetch n2 failed why=digest", "stopped n1 n2")
-    durable = stage.coordinator.jobs["default"].durable
+    durable = stage.run.durable
     assert [durable.has_spoiled(KeptStep(1, 8), disk) for disk in (None, "e-1")] == [True, False]
 
 
@@ -167,7 +163,7 @@ def test_the_next_run_reads_nothing_from_the_disk_that_an_earlier_one_has_spoile
     stage.play("step n1 8", "keep n1 1:8:7", "keep n2 1:8:9")
     break_round(stage, "n1", "n2")
     stage.play("leave n1 n2", "stopped n1 n2", "join n3 min=1 max=1 keeps=600s restarts=9")
-    durable = stage.coordinator.jobs["default"].durable
+    durable = stage.run.durable
     assert (durable.id, durable.earlier[0].run) == ("e-2", "e-1")
     assert [durable.has_spoiled(KeptStep(1, step), "e-1") for step in (7, 8)] == [False, True]
 
@@ -178,8 +174,8 @@ def test_the_oldest_spoiled_steps_become_one_that_covers_them() -> None:
     for number in rounds:
         stage.play(f"step n1 {8 + number}", f"keep n1 {number}:8:7", f"keep n2 {number}:8:9")
         break_round(stage, "n1", "n2")
-        stage.play("fetch n1 ready", "fetch n2 ready", "running n1 n2")
-    durable = stage.coordinator.jobs["default"].durable
+        stage.play("fetch n1 n2 ready", "running n1 n2")
+    durable = stage.run.durable
     assert len(durable.spoiled) == SPOILED_MAX
     assert all(durable.has_spoiled(KeptStep(number, 8)) for number in rounds)
 
@@ -320,7 +316,7 @@ def test_what_is_redone_stays_unknown_until_there_are_new_steps() -> None:
 def test_steps_that_a_node_reports_after_the_end_of_its_round_count_as_well() -> None:
     stage = train("n1", "n2", "n3")
     stage.play("step n1 4", "keep n3 1:4", "silence n1 n2", "advance 30s", "stopped n3")
-    assert shown(stage).state == "forming"
+    assert stage.view().state == "forming"
     stage.puppets["n1"].observed = replace(stage.puppets["n1"].observed, steps=(9,), phase=Phase.STOPPED)
     stage.play("reconnect n1", "advance 5s")
     assert (point := formed(stage)[-1]) is not None

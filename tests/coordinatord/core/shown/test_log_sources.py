@@ -5,39 +5,26 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from coordinatord.core.machine import Coordinator
-from coordinatord.core.rounds.events import Connected, Disconnected, Reported
-from coordinatord.core.rounds.values.records import Record, RoundFormed
+from coordinatord.core.rounds.values.records import RoundFormed
 from coordinatord.core.shown import log_sources as queries
 from coordinatord.core.shown.log_sources import LogChoice, LogSource, LogSources, NoLogError, log_sources
 from coordinatord.protocol.log_messages import LogStream
-from coordinatord.protocol.messages import JobSpec, Launcher, Phase
-from tests.support.builders import a_coordinator, a_join, a_spec, an_observed, an_offer
+from tests.support.script import Stage, play
 
 ALL = LogChoice()
 
 STDERR = (LogStream.STDERR,)
 
 
-class Job:
-    """Two nodes of two workers each, in their first round."""
+def joined(more: str = "") -> Stage:
+    """Return two nodes of two workers each, in their first round."""
+    return play(f"join a b min=2 max=2 workers=2 log_dir=/logs/default {more}")
 
-    def __init__(self, spec: JobSpec | None = None, **offer: Any) -> None:
-        self.coordinator: Coordinator = a_coordinator()
-        self.records: list[Record] = []
-        offer = {"log_dir": "/logs/default", "workers": 2} | offer
-        for session, node in ((1, "a"), (2, "b")):
-            join = a_join(node, spec=spec or a_spec(2, 2), offer=an_offer(node, **offer))
-            self.handle(Connected(session, join, "10.0.0.1", "10.0.0.9"))
 
-    def handle(self, event: Any) -> None:
-        """Handle an event, and note the records."""
-        self.records += self.coordinator.handle(event, 0.0).records
-
-    def sources(self, choice: LogChoice = ALL, number: int = 1, **further: Any) -> LogSources:
-        """Return who has the chosen logs of a round."""
-        records = self.records if number == 1 else []
-        return log_sources(self.coordinator.jobs["default"], number, records, choice, **further)
+def sources(stage: Stage, choice: LogChoice = ALL, number: int = 1, **further: Any) -> LogSources:
+    """Return who has the chosen logs of a round."""
+    records = [record for _, record in stage.past] if number == 1 else []
+    return log_sources(stage.run, number, records, choice, **further)
 
 
 def places(found: LogSources) -> list[tuple[int, str, int | None]]:
@@ -45,7 +32,7 @@ def places(found: LogSources) -> list[tuple[int, str, int | None]]:
 
 
 def test_all_logs_of_a_round_are_found_by_rank_and_each_at_its_node() -> None:
-    found = Job().sources()
+    found = sources(joined())
     assert places(found) == [
         (rank, stream, session) for rank, session in ((0, 1), (1, 1), (2, 2), (3, 2)) for stream in ("stdout", "stderr")
     ]
@@ -69,22 +56,22 @@ def test_all_logs_of_a_round_are_found_by_rank_and_each_at_its_node() -> None:
     ],
 )
 def test_some_are_chosen_by_rank_node_host_and_stream(choice: LogChoice, expected: list[object]) -> None:
-    assert places(Job().sources(choice)) == expected
+    assert places(sources(joined(), choice)) == expected
 
 
 def test_no_more_are_read_at_once_than_a_person_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queries, "WORKERS_AT_ONCE_MAX", 3)
-    found = Job().sources(LogChoice(streams=STDERR))
+    found = sources(joined(), LogChoice(streams=STDERR))
     assert ([source.rank for source in found.sources], found.omitted) == ([0, 1, 2], 1)
 
 
 @pytest.mark.parametrize("ranks", [(), tuple(range(first, 10**12) for first in range(64))])
 def test_ranks_are_not_counted_one_by_one(ranks: tuple[range, ...]) -> None:
-    job = Job()
-    [formed] = [record for record in job.records if isinstance(record, RoundFormed)]
+    stage = joined()
+    [formed] = stage.records(RoundFormed)
     wide = replace(formed, nodes=(replace(formed.nodes[0], workers=10**12),))
-    job.records = [wide if record is formed else record for record in job.records]
-    found = job.sources(LogChoice(ranks=ranks, streams=STDERR))
+    stage.past = [(at, wide if record is formed else record) for at, record in stage.past]
+    found = sources(stage, LogChoice(ranks=ranks, streams=STDERR))
     assert ([source.rank for source in found.sources], found.omitted) == (list(range(64)), 10**12 - 64)
 
 
@@ -103,65 +90,61 @@ def test_ranks_are_not_counted_one_by_one(ranks: tuple[range, ...]) -> None:
 )
 def test_what_there_is_not_is_said_with_what_there_is(choice: LogChoice, number: int, problem: str) -> None:
     with pytest.raises(NoLogError) as caught:
-        Job().sources(choice, number)
+        sources(joined(), choice, number)
     assert str(caught.value) == problem
 
 
 def test_of_a_job_that_is_over_the_last_round_is_known() -> None:
-    job = Job()
-    for session in (1, 2):
-        job.handle(Reported(session, an_observed(run="e-1", round=1, phase=Phase.SUCCEEDED)))
+    stage = joined()
+    stage.play("succeed a b")
     with pytest.raises(NoLogError, match="run e-1 has rounds up to 1, of which the last 50 are kept"):
-        job.sources(LogChoice(), 2)
+        sources(stage, LogChoice(), 2)
 
 
 def test_a_job_without_a_round_has_no_logs() -> None:
     with pytest.raises(NoLogError, match="job default has had no round yet"):
-        Job(a_spec(3, 3)).sources(number=0)
+        sources(play("join a b min=3 max=3"), number=0)
 
 
-def problem_of(job: Job) -> str:
-    source = job.sources(LogChoice(ranks=(range(1),), streams=STDERR)).sources[0]
+def problem_of(stage: Stage) -> str:
+    source = sources(stage, LogChoice(ranks=(range(1),), streams=STDERR)).sources[0]
     assert source.session is None
     return source.problem
 
 
 def test_of_a_node_that_is_gone_the_place_of_its_files_is_said() -> None:
-    job = Job()
-    job.handle(Reported(1, an_observed(run="e-1", round=1, phase=Phase.RUNNING)))
-    job.handle(Disconnected(1))
+    stage = joined()
+    stage.play("running a", "drop a")
     there = "its logs are on host host-a in /logs/default/e-1/round_1"
-    assert problem_of(job) == f"node a is not connected: {there}"
-    job.handle(Disconnected(2))
-    job.coordinator.jobs["default"].members.clear()
-    assert problem_of(job) == f"node a is not connected: {there}"
+    assert problem_of(stage) == f"node a is not connected: {there}"
+    stage.play("drop b")
+    stage.run.members.clear()
+    assert problem_of(stage) == f"node a is not connected: {there}"
 
 
 def test_who_follows_waits_for_a_node_that_may_come_back() -> None:
-    job = Job()
-    job.handle(Reported(1, an_observed(run="e-1", round=1, phase=Phase.RUNNING)))
-    job.handle(Disconnected(1))
-    [source] = job.sources(LogChoice(ranks=(range(1),), streams=STDERR), follow=True).sources
+    stage = joined()
+    stage.play("running a", "drop a")
+    [source] = sources(stage, LogChoice(ranks=(range(1),), streams=STDERR), follow=True).sources
     assert (source.session, source.problem) == (None, "")
 
 
 def test_another_node_with_the_logs_in_the_same_place_is_asked_instead() -> None:
-    job = Job(host="gpu1")
+    stage = joined("host=gpu1")
     choice = LogChoice(ranks=(range(1),), streams=STDERR)
-    job.handle(Disconnected(1))
-    [source] = job.sources(choice).sources
+    stage.play("drop a")
+    [source] = sources(stage, choice).sources
     assert (source.node, source.served_by, source.session, source.problem) == ("a", "b", 2, "")
-    [source] = job.sources(choice, earlier="e-0").sources
+    [source] = sources(stage, choice, earlier="e-0").sources
     assert (source.run, source.file) == ("e-0", "/logs/default/e-0/round_1/0/stderr.log")
     with pytest.raises(NoLogError, match="round 9 of run e-0 is not known"):
-        job.sources(choice, 9, earlier="e-0")
+        sources(stage, choice, 9, earlier="e-0")
 
 
 def test_of_a_node_without_files_it_is_said_what_to_do() -> None:
     text = "node a keeps no log files: start its nodeclient with --log-dir DIR, or set NODECLIENT_LOG_DIR"
-    assert problem_of(Job(log_dir="")) == text
+    assert problem_of(joined("log_dir=")) == text
 
 
 def test_the_logs_of_torchrun_are_torchrun_s() -> None:
-    spec = JobSpec(2, 2, 0, Launcher.TORCHRUN)
-    assert problem_of(Job(spec, log_dir="")).startswith("torchrun has started the workers of node a, ")
+    assert problem_of(joined("launcher=torchrun log_dir=")).startswith("torchrun has started the workers of node a, ")

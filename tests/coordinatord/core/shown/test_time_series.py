@@ -7,7 +7,7 @@ import pytest
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.shown.time_series import POINTS_MAX, Sample, TimeSeries
 from coordinatord.server.reads.series_sampler import past_samples, sample
-from tests.support.script import Stage
+from tests.support.script import Stage, play
 
 MONTH_S = 30 * 86_400
 
@@ -97,8 +97,7 @@ def test_points_that_become_one_keep_sums_and_ends() -> None:
 
 def a_job() -> Stage:
     """Return a job of two rounds: the first failed after 30 s, the second trains."""
-    stage = Stage()
-    stage.play("join n1 min=2 max=2", "join n2 min=2 max=2", "running n1 n2")
+    stage = play("join n1 n2 min=2 max=2", "running n1 n2")
     steps(stage, 1, 30)
     stage.play("fail n1", "stopped n1 n2", "advance 2s", "running n1 n2")
     steps(stage, 61, 20)
@@ -108,14 +107,12 @@ def a_job() -> Stage:
 def steps(stage: Stage, first: int, seconds: int) -> None:
     """Let both nodes do two steps a second."""
     for second in range(seconds):
-        stage.play("advance 1s")
-        for node in ("n1", "n2"):
-            stage.play(f"step {node} {first + 2 * second}")
+        stage.play("advance 1s", f"step n1 n2 {first + 2 * second}")
 
 
 def test_a_run_is_sampled_as_its_status_shows_it() -> None:
     stage = a_job()
-    run = stage.coordinator.jobs["default"]
+    run = stage.run
     now = sample(run, stage.now)
     assert now.restarts == 1
     assert now.steps_per_s == pytest.approx(2.0)
@@ -126,7 +123,7 @@ def test_a_run_is_sampled_as_its_status_shows_it() -> None:
 def test_after_a_restart_the_rounds_tell_when_it_trained() -> None:
     stage = a_job()
     live = TimeSeries()
-    live.add(sample(stage.coordinator.jobs["default"], stage.now))
+    live.add(sample(stage.run, stage.now))
     restarted = Coordinator(stage.coordinator.policy, epoch="f")
     restarted.restore(stage.past, stage.now)
     run = restarted.jobs["default"]

@@ -9,12 +9,12 @@ from tests.support.running_job import Job
 
 
 def _diverged(job: Job) -> list[ReplicasDiverged]:
-    return [record for _, record in job.stage.past if isinstance(record, ReplicasDiverged)]
+    return job.records(ReplicasDiverged)
 
 
 def test_a_rank_that_differs_from_most_is_named_with_its_node_and_the_steps() -> None:
     job = Job("workers=2")
-    job.play("digest n1 16 7 7", "digest n2 16 7 7", "digest n1 32 7 7", "digest n2 32 7 9")
+    job.play("digest n1 n2 16 7 7", "digest n1 32 7 7", "digest n2 32 7 9")
     [found] = _diverged(job)
     assert (found.round, found.step, found.agreed, found.ranks) == (1, 32, 16, (3,))
     assert found.reason == (
@@ -33,8 +33,8 @@ def test_a_divergence_is_recorded_once_in_each_round() -> None:
     job = Job("workers=2 restarts=3")
     job.play("digest n1 16 7 7", "digest n2 16 7 9", "digest n1 32 8 8", "digest n2 32 8 9")
     assert len(_diverged(job)) == 1
-    job.play("fail n1", "stopped n1 n2", "advance 10s", "running n1 n2", "step n1 1", "step n2 1")
-    assert job.run.durable.state is State.RUNNING
+    job.play("fail n1", "stopped n1 n2", "advance 10s", "running n1 n2", "step n1 n2 1")
+    assert job.state() is State.RUNNING
     assert job.run.durable.divergence is None
     job.play("digest n1 16 7 7", "digest n2 16 7 9")
     assert [(record.round, record.ranks) for record in _diverged(job)] == [(1, (3,)), (2, (3,))]
@@ -42,7 +42,7 @@ def test_a_divergence_is_recorded_once_in_each_round() -> None:
 
 def test_of_two_that_differ_nobody_can_say_which_is_wrong() -> None:
     job = Job()
-    job.play("digest n1 16 7", "digest n2 16 7", "digest n1 32 7", "digest n2 32 9")
+    job.play("digest n1 n2 16 7", "digest n1 32 7", "digest n2 32 9")
     [found] = _diverged(job)
     assert found.ranks == ()
     assert found.reason == (
@@ -61,7 +61,7 @@ def test_replicas_that_were_never_alike_are_said_to_be_that() -> None:
 
 def test_only_ranks_with_the_same_shard_should_be_alike() -> None:
     job = Job("workers=3")
-    job.play("digest n1 16 7 8 9 shards=0,1,2", "digest n2 16 7 8 9 shards=0,1,2")
+    job.play("digest n1 n2 16 7 8 9 shards=0,1,2")
     assert not _diverged(job)
     job.play("digest n1 32 7 8 9 shards=0,1,2", "digest n2 32 7 6 9 shards=0,1,2")
     assert "ranks 1, 4 on nodes n1, n2 should have the same" in _diverged(job)[0].reason
@@ -77,7 +77,7 @@ def test_only_digests_of_one_step_are_compared(count: int) -> None:
 
 def test_a_rank_that_reports_no_digests_any_more_hides_no_other() -> None:
     job = Job("workers=2")
-    job.play("digest n1 16 7 7", "digest n2 16 7 7")
+    job.play("digest n1 n2 16 7 7")
     for step in range(32, 32 + 16 * (STEPS_MAX + 1), 16):
         assert not _diverged(job)
         job.play(f"digest n1 {step} 7 9")

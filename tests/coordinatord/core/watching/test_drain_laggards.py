@@ -6,7 +6,6 @@ import pytest
 
 from coordinatord.core.rounds.transitions import releases
 from coordinatord.core.rounds.values.records import NodeDrained
-from coordinatord.core.shown.job_view import job_view
 from coordinatord.core.watching.arrivals import EVERY_S, ask_at
 from coordinatord.core.watching.lateness_watch import AGREEING_MIN
 from coordinatord.protocol.http.api import LateStatus
@@ -16,27 +15,23 @@ LATE = "arrived n2=0.3s"
 """The steps of these jobs take a second, so each takes 1.43 times as long."""
 
 
-class Job:
+class Job(Stage):
     """Three nodes that train, of which a round needs two."""
 
     def __init__(self, settings: str = "min=2 max=3 laggards=1.3") -> None:
-        self.stage = Stage()
-        self.play(*(f"join {node} {settings}" for node in ("n1", "n2", "n3")), "advance 20s", "running n1 n2 n3")
+        super().__init__()
+        self.play(f"join n1 n2 n3 {settings}", "advance 20s", "running n1 n2 n3")
         self.trains(1)
         self.trains(11)
 
     def trains(self, step: int) -> None:
         """Let the workers come to a step, a second for each."""
-        self.play("advance 10s", *(f"step {node} {step}" for node in ("n1", "n2", "n3")))
-
-    def play(self, *lines: str) -> None:
-        """Play some lines."""
-        self.stage.play(*lines)
+        self.play("advance 10s", f"step n1 n2 n3 {step}")
 
     @property
     def drained(self) -> list[str]:
         """Return the nodes that were drained."""
-        return [record.node for _, record in self.stage.past if isinstance(record, NodeDrained)]
+        return [record.node for record in self.records(NodeDrained)]
 
 
 @pytest.mark.parametrize("between", ["arrived", "arrived n3=0.3s", "arrived n2=0.01s"])
@@ -70,7 +65,7 @@ def test_one_node_is_drained_at_a_time() -> None:
 
 def test_without_steps_nobody_is_drained() -> None:
     job = Job()
-    job.stage.coordinator.jobs["default"].progress.clear()
+    job.run.progress.clear()
     job.play(*["arrived n2=20s"] * 10)
     assert job.drained == []
 
@@ -91,29 +86,29 @@ def test_a_look_that_comes_back_after_its_round_is_worth_nothing() -> None:
 def test_a_node_in_two_jobs_leaves_both() -> None:
     job = Job()
     job.play("join n2 job=other min=1 max=1", "running n2 job=other", *[LATE] * AGREEING_MIN)
-    reasons = [record.reason for _, record in job.stage.past if record.job == "other"]
+    reasons = [record.reason for _, record in job.past if record.job == "other"]
     assert any("drained for its lateness" in reason for reason in reasons)
 
 
 def test_looks_come_soon_until_somebody_is_named() -> None:
     job = Job("min=2 max=3")
-    run = job.stage.coordinator.jobs["default"]
+    run = job.run
     assert (step_s := run.progress.usual_s) is not None
     assert (since := run.progress.first_at) is not None
     asked: list[float] = []
     while len(asked) < 5:
-        asked.append(ask_at(run, job.stage.now, asked[-1] if asked else None))
+        asked.append(ask_at(run, job.now, asked[-1] if asked else None))
     assert [round((at - since) / step_s) for at in asked[:3]] == [20, 30, 45]
     pauses = [after - at for at, after in pairwise(asked)]
     assert pauses == sorted(pauses)
     assert max(pauses) <= EVERY_S
     job.play(LATE)
-    assert ask_at(run, job.stage.now, asked[0]) == asked[0] + EVERY_S, "it is named, and the next look can wait"
+    assert ask_at(run, job.now, asked[0]) == asked[0] + EVERY_S, "it is named, and the next look can wait"
 
 
 def test_a_worker_that_comes_before_the_others_is_shown_as_late_by_nothing() -> None:
     job = Job("min=2 max=3")
     job.play("arrived n1=0.2s n3=0.3s")
-    late = {node.node: node.late for node in job_view(job.stage.coordinator.jobs["default"], job.stage.now, None).nodes}
+    late = {node.node: node.late for node in job.view().nodes}
     assert late["n2"] == LateStatus(rank=1, last=0.0, late_s=0.0)
     assert late["n3"] == LateStatus(rank=2, last=1.0, late_s=0.1)

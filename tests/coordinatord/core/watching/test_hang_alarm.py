@@ -8,7 +8,7 @@ from coordinatord.core.shown.job_view import job_view
 from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.messages import Desired, HangKind
 from tests.support.running_job import Job
-from tests.support.script import Stage
+from tests.support.script import Stage, play
 
 
 def test_a_hang_is_a_failure_of_the_worker_that_is_named() -> None:
@@ -16,7 +16,7 @@ def test_a_hang_is_a_failure_of_the_worker_that_is_named() -> None:
     job.play(
         "advance 10s", "seen waits waits waits stands", "advance 1s", "seen waits waits waits stands", "stopped n1 n2"
     )
-    [ended] = [record for _, record in job.stage.past if isinstance(record, RoundEnded)]
+    [ended] = job.records(RoundEnded)
     assert (ended.charged, ended.restarts_used) == (True, 1)
     assert ended.report is not None
     failure = ended.report.failure
@@ -25,7 +25,7 @@ def test_a_hang_is_a_failure_of_the_worker_that_is_named() -> None:
     assert failure.message == ended.reason == sentence
     assert failure.last_lines == ("get (queue.py:180)", "main (train.py:41)", "<module> (train.py:60)")
     assert failure.age_s == 12.0
-    view = job_view(job.run, job.stage.now, None)
+    view = job_view(job.run, job.now, None)
     assert view.failure is not None
     assert (view.failure.hang, view.failure.how) == ("stuck", "hung: stuck")
     assert view.ledger.seconds.stalled == 11.0, "it is no time of detecting: everybody could see that it stood"
@@ -62,7 +62,7 @@ def test_of_a_hang_all_culprits_are_named_or_none(
 def test_without_a_restart_left_the_run_fails_with_the_code_of_a_timeout(settings: str, shown: str, says: str) -> None:
     job = Job(settings)
     job.play("advance 10s", f"seen {shown}", "advance 1s", f"seen {shown}", "stopped n1 n2")
-    [ended] = [record for _, record in job.stage.past if isinstance(record, RunEnded)]
+    [ended] = job.records(RunEnded)
     assert ended.outcome.exit_code == 124
     assert says in ended.reason
 
@@ -80,11 +80,11 @@ def test_without_a_restart_left_what_does_not_move_is_said_once_and_left_to_torc
     said = f"{says}; no restart is left, so only torch's own timeout ends this"
     assert job.stops == []
     assert job.reason.endswith(f"; {said}")
-    noted = [record.reason for _, record in job.stage.past if isinstance(record, BusyWorkerAwaited)]
+    noted = [record.reason for record in job.records(BusyWorkerAwaited)]
     assert noted == ["waiting for rank 1 on node n2, which computes in evaluate (train.py:50)", said]
     assert [sent.remark for member in job.run.members.values() if (sent := member.session.sent)] == [said, said]
     job.play("fail n1", "stopped n1 n2")
-    assert job.run.durable.state is State.FAILED
+    assert job.state() is State.FAILED
 
 
 def test_what_is_left_to_torch_is_said_in_a_message_that_nodes_accept() -> None:
@@ -94,7 +94,7 @@ def test_what_is_left_to_torch_is_said_in_a_message_that_nodes_accept() -> None:
     for name in names:
         stage.play(f"step {name} 10")
     stage.play("advance 10s", *2 * ("seen waits waits waits waits", "advance 2s"))
-    for member in stage.coordinator.jobs["default"].members.values():
+    for member in stage.run.members.values():
         assert member.session.sent is not None
         assert decode(encode(member.session.sent), Desired).remark.endswith(
             "; no restart is left, so only torch's own timeout ends this"
@@ -118,8 +118,8 @@ def test_who_hangs_after_it_has_computed_is_named_all_the_same() -> None:
 
 def _stands(job: Job, kinds: str, minutes: int) -> None:
     """Have a job looked at for so long, and see its workers like this at each look."""
-    until = job.stage.now + 60 * minutes
-    while job.stage.now < until and not job.stops:
+    until = job.now + 60 * minutes
+    while job.now < until and not job.stops:
         if job.looks("advance 1s"):
             job.play(f"seen {kinds}")
 
@@ -131,13 +131,13 @@ def test_who_waits_for_what_is_outside_the_job_is_noted_and_borne_for_ten_minute
     job = Job()
     _stands(job, f"{doing} waits", 9)
     assert job.stops == []
-    noted = [record for _, record in job.stage.past if isinstance(record, BusyWorkerAwaited)]
+    noted = job.records(BusyWorkerAwaited)
     assert [record.reason for record in noted] == [
         f"waiting for rank 0 on node n1, which waits for {awaited} in get (train.py:41)"
     ]
     _stands(job, f"{doing} waits", 3)
     assert job.stops == ["hung"]
-    assert 600 <= job.stage.now - 11 <= 665, "the time counts from the first look, and there is one a minute"
+    assert 600 <= job.now - 11 <= 665, "the time counts from the first look, and there is one a minute"
 
 
 def test_a_disk_that_answers_now_and_then_is_borne_for_longer() -> None:
@@ -154,10 +154,10 @@ def test_looks_that_show_no_hang_come_less_and_less_often(shown: str) -> None:
     job.play("advance 10s", f"seen {shown}")
     pauses = []
     for _ in range(5):
-        began = job.stage.now
+        began = job.now
         while not job.looks("advance 1s"):
             pass
-        pauses.append(round(job.stage.now - began))
+        pauses.append(round(job.now - began))
         job.play(f"seen {shown}")
     assert pauses == [10, 20, 40, 60, 60]
     assert job.stops == []
@@ -197,16 +197,16 @@ def test_a_look_that_never_comes_back_is_given_up() -> None:
 def test_an_answer_to_an_old_look_is_dropped() -> None:
     job = Job()
     job.play("advance 10s")
-    old = job.stage.look
+    old = job.look
     job.play("advance 10s", "seen waits stands", "advance 1s")
-    newer = job.stage.look
+    newer = job.look
     assert old is not None
     assert newer is not None
     assert newer.number > old.number
-    job.stage.look = old
+    job.look = old
     job.play("seen waits stands")
     assert job.stops == []
-    job.stage.look = newer
+    job.look = newer
     job.play("seen waits stands")
     assert job.stops == ["hung"]
 
@@ -215,9 +215,9 @@ def test_an_answer_to_an_old_look_is_dropped() -> None:
 def test_after_a_step_and_while_nothing_can_be_recorded_a_second_look_shows_nothing(between: str) -> None:
     job = Job()
     job.play("advance 10s", "seen waits stands", "advance 1s")
-    look = job.stage.look
+    look = job.look
     job.play(between)
-    job.stage.look = look
+    job.look = look
     job.play("seen waits stands")
     assert (job.stops, job.looks("advance 5s")) == ([], 0)
 
@@ -225,11 +225,11 @@ def test_after_a_step_and_while_nothing_can_be_recorded_a_second_look_shows_noth
 def test_a_round_that_ends_between_two_looks_takes_its_look_along() -> None:
     job = Job()
     job.play("advance 10s", "seen waits stands", "advance 1s")
-    look = job.stage.look
-    job.play("fail n1", "stopped n1 n2", "running n1 n2", "step n1 30", "step n2 30")
-    job.stage.look = look
+    look = job.look
+    job.play("fail n1", "stopped n1 n2", "running n1 n2", "step n1 n2 30")
+    job.look = look
     job.play("seen waits stands")
-    assert (job.stops, job.run.durable.state) == (["worker_failed"], State.RUNNING)
+    assert (job.stops, job.state()) == (["worker_failed"], State.RUNNING)
     assert job.looks("advance 9s") == 0
 
 
@@ -242,7 +242,7 @@ def test_a_coordinator_that_starts_between_two_looks_looks_twice_again_and_resta
     job.play("advance 1s", "seen waits stands")
     assert job.stops == ["hung"]
     job.play("die 1s", "reconnect n1 n2", "stopped n1 n2")
-    [ended] = [record for _, record in job.stage.past if isinstance(record, RoundEnded)]
+    [ended] = job.records(RoundEnded)
     assert ended.charged
     assert job.stops == ["hung"]
 
@@ -301,7 +301,7 @@ def test_a_round_without_a_step_whose_workers_cannot_be_seen_says_so() -> None:
 
 def test_the_first_step_ends_the_looks_at_a_round_without_one() -> None:
     job = Job("hang=30", trained_s=0)
-    job.play("advance 30s", "seen waits stands", "step n1 1", "step n2 1")
+    job.play("advance 30s", "seen waits stands", "step n1 n2 1")
     assert job.looks("advance 29s") == 0
     assert job.looks("advance 2s") == 1, "it has stalled"
     job.play("seen waits stands", "advance 1s", "seen waits stands")
@@ -309,8 +309,7 @@ def test_the_first_step_ends_the_looks_at_a_round_without_one() -> None:
 
 
 def test_all_nodes_must_say_the_same() -> None:
-    stage = Stage()
-    stage.play("join n1 min=2 max=2 hang=30")
+    stage = play("join n1 min=2 max=2 hang=30")
     text = "\n".join(stage.play("join n2 min=2 max=2 hang=0"))
     assert "--hang-timeout is off on this node (n2), but 30 on n1" in text
 
@@ -332,7 +331,7 @@ def test_the_time_of_a_section_is_no_slow_step_and_counts_for_nothing_after_it()
     job = Job(trained_s=5)
     job.play("section n1 eval limit=600s", "advance 300s", "section n1")
     assert job.looks("advance 0.9s") == 0
-    job.play("step n1 51", "step n2 51")
+    job.play("step n1 n2 51")
     assert job.looks("advance 9s") == 0
     assert job.looks("advance 2s") == 1
 
@@ -398,7 +397,6 @@ def test_a_new_round_is_in_no_section() -> None:
         "section n1",
         "stopped n1 n2",
         "running n1 n2",
-        "step n1 20",
-        "step n2 20",
+        "step n1 n2 20",
     )
     assert job.looks("advance 10s") == 1

@@ -20,9 +20,9 @@ def test_a_round_without_steps_is_looked_at_when_its_workers_come_to_no_collecti
 def test_a_collective_ends_the_looks_at_a_round_without_steps() -> None:
     job = Job(trained_s=0)
     job.play("arrived 38s", "seen waits stands", "advance 1s")
-    look = job.stage.look
+    look = job.look
     job.play("arrived")
-    job.stage.look = look
+    job.look = look
     job.play("seen waits stands")
     assert (job.stops, job.looks("advance 100s")) == ([], 0)
 
@@ -52,14 +52,14 @@ def test_a_section_of_a_script_that_reports_no_steps_may_take_as_long_as_it_says
         pytest.param("hang=300", (), id="the user has named another time"),
         pytest.param("launcher=torchrun", (), id="torchrun's workers cannot be asked"),
         pytest.param("", ("announce n1",), id="the first step is still to come"),
-        pytest.param("", ("step n1 1", "step n2 1"), id="steps tell more"),
+        pytest.param("", ("step n1 n2 1",), id="steps tell more"),
     ],
 )
 def test_who_comes_to_no_collective_is_not_looked_at_for_that(settings: str, lines: tuple[str, ...]) -> None:
     assert Job(settings, trained_s=0).looks(*lines, "arrived 38s", "advance 5s") == 0
 
 
-@pytest.mark.parametrize(("lines", "wait_s"), [(("step n1 1", "step n2 1"), 9), (("announce n1",), 60)])
+@pytest.mark.parametrize(("lines", "wait_s"), [(("step n1 n2 1",), 9), (("announce n1",), 60)])
 def test_the_first_step_or_its_announcement_ends_the_looks_at_workers_at_rest(
     lines: tuple[str, ...], wait_s: int
 ) -> None:
@@ -70,7 +70,7 @@ def test_the_first_step_or_its_announcement_ends_the_looks_at_workers_at_rest(
 
 def test_steps_that_were_announced_and_never_came_are_not_waited_for() -> None:
     job = Job(trained_s=0)
-    first_step_s = job.stage.coordinator.policy.first_step_s
+    first_step_s = job.coordinator.policy.first_step_s
     job.play("announce n1", f"advance {first_step_s}s", "announce n1")
     assert job.looks("arrived 38s") == 1
 

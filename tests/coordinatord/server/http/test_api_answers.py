@@ -74,7 +74,7 @@ def _fail(stage: Stage) -> None:
     said = {"pid": 4_711, "message": "sent by the OOM killer", "error": TRACE[-1], "last_lines": TRACE}
     followers = (Follower(3, 1, same_error=True), Follower(0, -6))
     failure = a_failure(rank=2, local_rank=2, exit_code=-9, followers=followers, age_s=0.25, log="/logs/2", **said)
-    stage._report(stage.puppets["n1"], phase=Phase.STOPPING, failure=failure)
+    stage.report("n1", phase=Phase.STOPPING, failure=failure)
     stage.play("fail n2 exit=134", "failed n1 n2", "advance 2s")
 
 
@@ -114,7 +114,7 @@ def test_a_situation_is_shown_as_it_always_was(name: str, *, rewrite: bool) -> N
 
 def test_every_part_of_a_failure_is_shown_as_it_always_was(*, rewrite: bool) -> None:
     stage = staged("failed")
-    run = stage.coordinator.jobs["default"]
+    run = stage.run
     rich: dict[str, Any] = {"early": (EarlyEnd("n2", 4, 1.00049),), "step": 40, "stragglers": (Straggler("n2", 4, 38),)}
     lost = a_failure(exit_code=1, error="RuntimeError: NCCL watchdog timeout", age_s=1.5)
     texts = {}
