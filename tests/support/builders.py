@@ -67,65 +67,50 @@ def given_spec(nodes_min: int, nodes_max: int, max_restarts: int) -> JobSpec:
 
 def an_offer(node: str = "n1", **values: Any) -> NodeOffer:
     """Build the offer of a node on a host of its own."""
-    defaults: dict[str, Any] = {
-        "host": f"host-{node}",
-        "host_id": f"boot-{node}",
-        "workers": 1,
-        "role": "default",
-        "topology": "",
-        "group_rank": None,
-        "advertise_address": None,
-        "routable_address": None,
-        "probe_port": 50_001,
-        "join_timeout_s": 60,
-        "stop_timeout_s": 10,
-    }
-    return NodeOffer(**(defaults | values))
+    plain = NodeOffer(
+        host=f"host-{node}",
+        host_id=f"boot-{node}",
+        workers=1,
+        role="default",
+        topology="",
+        group_rank=None,
+        advertise_address=None,
+        routable_address=None,
+        probe_port=50_001,
+        join_timeout_s=60,
+        stop_timeout_s=10,
+    )
+    return replace(plain, **values)
 
 
 def an_observed(**values: Any) -> Observed:
     """Build the report of a node that has just come and has no workers."""
-    defaults: dict[str, Any] = {
-        "run": "",
-        "round": 0,
-        "phase": Phase.IDLE,
-        "port": 40_001,
-        "leaving": False,
-        "failure": None,
-        "heard_s": 0.0,
-        "beat": False,
-    }
-    return Observed(**(defaults | values))
+    plain = Observed(
+        run="", round=0, phase=Phase.IDLE, port=40_001, leaving=False, failure=None, heard_s=0.0, beat=False
+    )
+    return replace(plain, **values)
 
 
 def a_join(node: str = "n1", **values: Any) -> Join:
     """Build the first message of a node."""
-    defaults: dict[str, Any] = {
-        "version": PROTOCOL_VERSION,
-        "job": "default",
-        "node": node,
-        "incarnation": 1,
-        "spec": a_spec(),
-        "offer": an_offer(node),
-        "observed": an_observed(),
-    }
-    return Join(**(defaults | values))
+    plain = Join(
+        version=PROTOCOL_VERSION,
+        job="default",
+        node=node,
+        incarnation=1,
+        spec=a_spec(),
+        offer=an_offer(node),
+        observed=an_observed(),
+    )
+    return replace(plain, **values)
 
 
 def a_failure(**values: Any) -> Failure:
     """Build the failure of a worker of rank 0."""
-    defaults: dict[str, Any] = {
-        "rank": 0,
-        "local_rank": 0,
-        "exit_code": 1,
-        "pid": 4_711,
-        "message": "",
-        "error": "",
-        "last_lines": (),
-        "followers": (),
-        "age_s": 0.0,
-    }
-    return Failure(**(defaults | values))
+    plain = Failure(
+        rank=0, local_rank=0, exit_code=1, pid=4_711, message="", error="", last_lines=(), followers=(), age_s=0.0
+    )
+    return replace(plain, **values)
 
 
 def an_end(options: Mapping[str, str]) -> dict[str, Any]:
@@ -144,16 +129,16 @@ def an_end(options: Mapping[str, str]) -> dict[str, Any]:
 
 def a_report(*, age_s: float = 0.0, **values: Any) -> Report:
     """Build the report on a round that failed of one worker, by default with the class of its cause."""
-    defaults: dict[str, Any] = {
-        "round": 1,
-        "nodes": 2,
-        "node": "n1",
-        "host": "host-n1",
-        "failure": a_failure(age_s=age_s),
-        "consequences": (),
-        "consequences_count": 0,
-    }
-    report = Report(**(defaults | values))
+    plain = Report(
+        round=1,
+        nodes=2,
+        node="n1",
+        host="host-n1",
+        failure=a_failure(age_s=age_s),
+        consequences=(),
+        consequences_count=0,
+    )
+    report = replace(plain, **values)
     return report if "cause" in values else replace(report, cause=cause_of(report.failure))
 
 
@@ -164,40 +149,40 @@ def a_diagnosis(**values: Any) -> Diagnosis:
 
 def an_assignment(**values: Any) -> Assignment:
     """Build the part of the only node of a round."""
-    defaults: dict[str, Any] = {
-        "group_rank": 0,
-        "group_world_size": 1,
-        "first_rank": 0,
-        "world_size": 1,
-        "first_role_rank": 0,
-        "role_world_size": 1,
-        "master_node": "n1",
-        "master_address": "10.0.0.1",
-        "master_port": 40_001,
-        "master_probe_port": 50_001,
-        "restarts_used": 0,
-        "max_restarts": 3,
-    }
-    return Assignment(**(defaults | values))
+    plain = Assignment(
+        group_rank=0,
+        group_world_size=1,
+        first_rank=0,
+        world_size=1,
+        first_role_rank=0,
+        role_world_size=1,
+        master_node="n1",
+        master_address="10.0.0.1",
+        master_port=40_001,
+        master_probe_port=50_001,
+        restarts_used=0,
+        max_restarts=3,
+    )
+    return replace(plain, **values)
 
 
 def a_desired(goal: Goal, **values: Any) -> Desired:
     """Build a desired state, with what belongs to the goal."""
-    defaults: dict[str, Any] = {
-        "run": "e-1",
-        "round": 1,
-        "goal": goal,
-        "reason": "as the test wants it",
-        "wait_s": None,
-        "heartbeat_s": 1.0,
-        "lease_s": 5.0,
-        "outage_grace_s": OUTAGE_GRACE_S,
-        "planned": False,
-        "assignment": an_assignment() if goal is Goal.RUN else None,
-        "outcome": Outcome(Result.SUCCEEDED, 0, "all workers succeeded") if goal is Goal.EXIT else None,
-        "report": None,
-    }
-    return Desired(**(defaults | values))
+    plain = Desired(
+        run="e-1",
+        round=1,
+        goal=goal,
+        reason="as the test wants it",
+        wait_s=None,
+        heartbeat_s=1.0,
+        lease_s=5.0,
+        outage_grace_s=OUTAGE_GRACE_S,
+        planned=False,
+        assignment=an_assignment() if goal is Goal.RUN else None,
+        outcome=Outcome(Result.SUCCEEDED, 0, "all workers succeeded") if goal is Goal.EXIT else None,
+        report=None,
+    )
+    return replace(plain, **values)
 
 
 def a_member(node: str = "n1", *, peer: str = "10.0.0.1", local: str = "10.0.0.9", **offer: Any) -> Member:
