@@ -14,54 +14,31 @@ from yarl import URL
 from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.log_messages import LogChunk, ReadLog
 from coordinatord.protocol.messages import (
-    PROTOCOL_VERSION,
     SESSION_PATH,
     Degraded,
     Desired,
     Failure,
     Goal,
-    JobSpec,
     Join,
-    NodeOffer,
     Observed,
     Phase,
     Refused,
     WorkerStarts,
 )
 from coordinatord.protocol.stack_messages import AskStacks, Stacks
+from tests.support.builders import a_join, a_spec, an_observed, an_offer
 from tests.support.programs import TIMEOUT_S
 
 Kind = TypeVar("Kind", Desired, Degraded, Refused, ReadLog, AskStacks)
 
-IDLE = Observed(run="", round=0, phase=Phase.IDLE, port=30_000, leaving=False, failure=None, heard_s=0.0, beat=False)
+IDLE = an_observed(port=30_000)
 
-OFFER = NodeOffer(
-    host="host",
-    host_id="host",
-    workers=1,
-    role="default",
-    topology="",
-    group_rank=None,
-    advertise_address=None,
-    routable_address=None,
-    probe_port=50_000,
-    join_timeout_s=600.0,
-    stop_timeout_s=30.0,
-)
+OFFER = an_offer(host="host", host_id="host", join_timeout_s=600.0, stop_timeout_s=30.0)
 
 
 def join(node: str = "a", *, job: str = "job", nodes: int = 1, **changes: Any) -> Join:
     """Return the first message of a node in a job of so many nodes."""
-    message = Join(
-        version=PROTOCOL_VERSION,
-        job=job,
-        node=node,
-        incarnation=1,
-        spec=JobSpec(nodes_min=nodes, nodes_max=nodes, max_restarts=0),
-        offer=OFFER,
-        observed=IDLE,
-    )
-    return structs.replace(message, **changes)
+    return a_join(node, **{"job": job, "spec": a_spec(nodes, nodes, 0), "offer": OFFER, "observed": IDLE} | changes)
 
 
 class Peer:
