@@ -7,16 +7,22 @@ from contextlib import closing
 import pytest
 
 from coordinatord.store.etcd import gateway
-from tests.support.etcd import EtcdCluster, await_cluster
+from tests.support.etcd import EtcdCluster, EtcdNamespace, await_cluster
 from tests.support.programs import TIMEOUT_S
 
 
 @pytest.fixture(scope="session")
 def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
-    """Run a cluster of one member; each test has a namespace of its own in it."""
+    """Run a cluster of one member."""
     with closing(EtcdCluster(tmp_path_factory.mktemp("etcd"))) as cluster:
         asyncio.run(await_cluster(cluster.place("any")))
         yield cluster
+
+
+@pytest.fixture
+def space(etcd: EtcdCluster) -> EtcdNamespace:
+    """Return an empty namespace in it."""
+    return EtcdNamespace(etcd)
 
 
 @pytest.fixture(autouse=True)

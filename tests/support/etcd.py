@@ -171,6 +171,16 @@ def user_file(folder: Path, text: str) -> Path:
     return path
 
 
+@asynccontextmanager
+async def gateway_to(place: EtcdLocation) -> AsyncIterator[Gateway]:
+    """Open a gateway, and close it."""
+    gateway = Gateway(place)
+    try:
+        yield gateway
+    finally:
+        await gateway.close()
+
+
 class SteppedGateway(Gateway):
     """A gateway that makes a call before each request."""
 
@@ -209,16 +219,18 @@ class EtcdNamespace:
     @asynccontextmanager
     async def life(self) -> AsyncIterator[Store]:
         """Lead, and open the store."""
-        gateway = Gateway(self.place)
-        try:
-            async with self.led(gateway) as (store, _):
-                yield store
-        finally:
-            await gateway.close()
+        async with self.led() as (store, _):
+            yield store
 
     @asynccontextmanager
-    async def led(self, gateway: Gateway, steps: Steps = STEPS) -> AsyncIterator[tuple[EtcdStore, Candidate]]:
-        """Lead by this gateway, and open the store with tables that these steps lead to."""
+    async def led(
+        self, gateway: Gateway | None = None, steps: Steps = STEPS
+    ) -> AsyncIterator[tuple[EtcdStore, Candidate]]:
+        """Lead by this gateway or one of its own, and open the store with tables that these steps lead to."""
+        if gateway is None:
+            async with gateway_to(self.place) as own, self.led(own, steps) as found:
+                yield found
+            return
         candidate, tasks = Candidate(gateway, self.keys, NOBODY, LONG_LEASE_S), Tasks()
         await candidate.win_at_once()
         tasks.spawn(candidate.lead(), name="lease")
@@ -267,15 +279,13 @@ class EtcdNamespace:
 
 async def usurp(place: EtcdLocation) -> None:
     """Take the leader key away, as the end of its lease does."""
-    gateway = Gateway(place)
-    await gateway.call("/v3/kv/deleterange", {"key": text_of(Keys(place.prefix).leader)})
-    await gateway.close()
+    async with gateway_to(place) as gateway:
+        await gateway.call("/v3/kv/deleterange", {"key": text_of(Keys(place.prefix).leader)})
 
 
 async def await_cluster(place: EtcdLocation) -> None:
     """Wait until a cluster answers."""
-    gateway = Gateway(place)
-    try:
+    async with gateway_to(place) as gateway:
         while True:
             try:
                 await gateway.call("/v3/kv/range", {"key": text_of(b"anything")})
@@ -283,5 +293,3 @@ async def await_cluster(place: EtcdLocation) -> None:
                 await asyncio.sleep(0.1)
             else:
                 return
-    finally:
-        await gateway.close()

@@ -17,7 +17,7 @@ from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.leadership import Candidate
 from coordinatord.store.etcd.roster import Coordinatord
 from coordinatord.store.etcd_store import EtcdStore
-from tests.support.etcd import EtcdCluster, EtcdNamespace, needs_etcd
+from tests.support.etcd import EtcdNamespace, needs_etcd
 from tests.support.raw_session import connect, join
 
 pytestmark = [pytest.mark.slow, needs_etcd]
@@ -26,11 +26,10 @@ LONG_S = 600.0
 
 
 async def test_a_standby_can_lead_before_a_silent_node_has_said_goodbye(
-    etcd: EtcdCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    space: EtcdNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(node_sessions, "CLOSE_WITHIN_S", LONG_S)
     threshold = gc.get_threshold()
-    space = EtcdNamespace(etcd)
     gateway, other = Gateway(space.place), Gateway(space.place)
     me = Coordinatord("h1", "127.0.0.1:29400", secure=False, since=0.0)
     candidate = Candidate(gateway, space.keys, me, LONG_S)

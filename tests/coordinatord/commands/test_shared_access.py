@@ -16,7 +16,7 @@ from coordinatord.security.setup import FOLDER
 from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.leadership import Candidate
 from coordinatord.store.etcd.requests import put, txn
-from tests.support.etcd import NOBODY, EtcdCluster, EtcdNamespace, needs_etcd
+from tests.support.etcd import NOBODY, EtcdNamespace, needs_etcd
 from tests.support.programs import BIN, as_by_default, clean_environ, run
 from tests.support.secured import Secured, secured
 
@@ -55,8 +55,9 @@ def _knows(which: Secured, text: str) -> str:
         return error.code
 
 
-async def test_one_with_the_same_key_may_lead_and_one_with_another_may_not(etcd: EtcdCluster, tmp_path: Path) -> None:
-    space = EtcdNamespace(etcd)
+async def test_one_with_the_same_key_may_lead_and_one_with_another_may_not(
+    space: EtcdNamespace, tmp_path: Path
+) -> None:
     first = secured(tmp_path / "first")
     async with leading(space, first) as gateway:
         await _access(gateway, space, _copied(first, tmp_path / "copy")).synchronize()
@@ -72,16 +73,16 @@ async def test_one_with_the_same_key_may_lead_and_one_with_another_may_not(etcd:
         pass
 
 
-async def test_one_that_lets_everybody_in_is_followed_by_no_one_with_a_key(etcd: EtcdCluster, tmp_path: Path) -> None:
-    space = EtcdNamespace(etcd)
+async def test_one_that_lets_everybody_in_is_followed_by_no_one_with_a_key(
+    space: EtcdNamespace, tmp_path: Path
+) -> None:
     async with leading(space, None) as gateway:
         await _access(gateway, space, None).synchronize()
         with pytest.raises(OtherKeyError, match=r"let everybody in .*, and this one would have the key"):
             await _access(gateway, space, secured(tmp_path)).synchronize()
 
 
-async def test_tokens_that_are_made_or_revoked_anywhere_are_so_everywhere(etcd: EtcdCluster, tmp_path: Path) -> None:
-    space = EtcdNamespace(etcd)
+async def test_tokens_that_are_made_or_revoked_anywhere_are_so_everywhere(space: EtcdNamespace, tmp_path: Path) -> None:
     first = secured(tmp_path / "first")
     second = _copied(first, tmp_path / "second")
     async with leading(space, first) as gateway:
@@ -102,9 +103,8 @@ async def test_tokens_that_are_made_or_revoked_anywhere_are_so_everywhere(etcd: 
 
 
 async def test_damaged_tokens_are_named_once_and_the_own_ones_stay(
-    etcd: EtcdCluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    space: EtcdNamespace, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    space = EtcdNamespace(etcd)
     first = secured(tmp_path)
     async with leading(space, first) as gateway:
         await gateway.call("/v3/kv/txn", txn([], [put(space.keys.tokens, b"\xff")]))
@@ -116,8 +116,9 @@ async def test_damaged_tokens_are_named_once_and_the_own_ones_stay(
         assert _knows(first, first.token().text) == "first-join"
 
 
-async def test_a_coordinator_with_a_key_of_its_own_ends_and_says_what_to_do(etcd: EtcdCluster, tmp_path: Path) -> None:
-    space = EtcdNamespace(etcd)
+async def test_a_coordinator_with_a_key_of_its_own_ends_and_says_what_to_do(
+    space: EtcdNamespace, tmp_path: Path
+) -> None:
     async with leading(space, secured(tmp_path / "first")):
         pass
     where = ("--host", "127.0.0.1", "--port", "0", "--store", str(space.place))

@@ -20,10 +20,9 @@ from coordinatord.security.identity import own_identity
 from coordinatord.security.setup import FOLDER
 from coordinatord.store.database import Database
 from coordinatord.store.directory import DATABASE, LOCK, StateDirectory
-from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.leadership import Candidate
 from coordinatord.store.interface import NothingStoredError, StoreError
-from tests.support.etcd import LONG_LEASE_S, NOBODY, EtcdCluster, EtcdNamespace, needs_etcd
+from tests.support.etcd import LONG_LEASE_S, NOBODY, EtcdCluster, EtcdNamespace, gateway_to, needs_etcd
 from tests.support.histories import a_join_of, an_opening, made_at
 from tests.support.programs import BIN, run
 from tests.support.raw_session import until
@@ -48,8 +47,9 @@ def test_a_command_that_has_printed_leaves_no_signal_changed(tmp_path: Path) -> 
 
 @pytest.mark.slow
 @needs_etcd
-def test_a_history_goes_to_etcd_and_back(etcd: EtcdCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    space = EtcdNamespace(etcd)
+def test_a_history_goes_to_etcd_and_back(
+    space: EtcdNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     origin, goal = a_directory(tmp_path / "origin"), tmp_path / "goal"
     assert run_command(CopyConfig(origin, space.place)) == 0
     assert capsys.readouterr().out == f"2 records copied from {origin} to {space.place}\n"
@@ -69,9 +69,8 @@ def test_a_history_goes_to_etcd_and_back(etcd: EtcdCluster, tmp_path: Path, caps
 @pytest.mark.slow
 @needs_etcd
 def test_a_copy_in_a_directory_without_the_key_says_what_is_missing(
-    etcd: EtcdCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    space: EtcdNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    space = EtcdNamespace(etcd)
     assert run_command(CopyConfig(a_directory(tmp_path / "origin"), space.place)) == 0
     assert run_command(CopyConfig(space.place, tmp_path / "bare")) == 0
     assert "bare has no key: copy the folder security of a coordinator's state directory" in capsys.readouterr().err
@@ -94,15 +93,12 @@ def test_root_copies_for_a_service_with_a_user_of_its_own(etcd: EtcdCluster, tmp
 
 @pytest.mark.slow
 @needs_etcd
-def test_who_leads_is_shown_and_told_to_step_down(etcd: EtcdCluster, tmp_path: Path) -> None:
-    space = EtcdNamespace(etcd)
-
+def test_who_leads_is_shown_and_told_to_step_down(space: EtcdNamespace, tmp_path: Path) -> None:
     async def ask(*arguments: str) -> subprocess.CompletedProcess[str]:
         return await asyncio.to_thread(run, BIN / "coordinatord", *arguments)
 
     async def while_led() -> None:
-        gateway = Gateway(space.place)
-        async with space.led(gateway) as (store, candidate):
+        async with space.led() as (store, candidate):
             await store.append(made_at(1.0, an_opening()))
             found = json.loads((await ask("state", "--store", str(space.place), "--json")).stdout)
             assert (found["leader"]["endpoint"], found["standbys"], found["records"]) == ("127.0.0.1:29400", [], 1)
@@ -114,7 +110,6 @@ def test_who_leads_is_shown_and_told_to_step_down(etcd: EtcdCluster, tmp_path: P
             alone = "127.0.0.1:29400 leads no more, but nobody stands by: it leads again in a moment\n"
             assert (await ask("--store", str(space.place), "--step-down")).stdout == alone
             await until(lambda: not candidate.may_act())
-        await gateway.close()
 
     asyncio.run(while_led())
     with pytest.raises(NothingStoredError, match="nobody leads"):
@@ -138,19 +133,17 @@ def test_nobody_leads_at_the_source_until_all_is_copied(etcd: EtcdCluster, tmp_p
 
 @pytest.mark.slow
 @needs_etcd
-def test_a_copy_wants_the_end_of_standbys_too(etcd: EtcdCluster, tmp_path: Path) -> None:
-    space = EtcdNamespace(etcd)
+def test_a_copy_wants_the_end_of_standbys_too(space: EtcdNamespace, tmp_path: Path) -> None:
     origin = a_directory(tmp_path / "origin")
 
     async def copy_beside_a_standby() -> None:
-        gateway = Gateway(space.place)
-        standby = Candidate(gateway, space.keys, NOBODY, LONG_LEASE_S)  # which nobody renews
-        await standby._enroll()
-        words = (BIN / "coordinatord", "store", "copy", str(origin), str(space.place))
-        refused = await asyncio.to_thread(run, *words)
-        assert "a coordinatord stands by (127.0.0.1:29400): end all that share it first" in refused.stderr
-        await standby.resign()
-        await gateway.close()
+        async with gateway_to(space.place) as gateway:
+            standby = Candidate(gateway, space.keys, NOBODY, LONG_LEASE_S)  # which nobody renews
+            await standby._enroll()
+            words = (BIN / "coordinatord", "store", "copy", str(origin), str(space.place))
+            refused = await asyncio.to_thread(run, *words)
+            assert "a coordinatord stands by (127.0.0.1:29400): end all that share it first" in refused.stderr
+            await standby.resign()
 
     asyncio.run(copy_beside_a_standby())
     assert run_command(CopyConfig(origin, space.place)) == 0
@@ -170,8 +163,7 @@ def test_a_daemon_that_uses_a_directory_is_named_whichever_way_is_copied(etcd: E
 
 @pytest.mark.slow
 @needs_etcd
-def test_an_empty_namespace_is_named(etcd: EtcdCluster) -> None:
-    space = EtcdNamespace(etcd)
+def test_an_empty_namespace_is_named(space: EtcdNamespace) -> None:
     with pytest.raises(NothingStoredError, match="no coordinatord has kept state below"):
         run_command(StateConfig(space.place, json=True))
 

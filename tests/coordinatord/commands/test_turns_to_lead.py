@@ -8,7 +8,7 @@ import pytest
 
 from nodeclient.host.ports import PortReservation
 from tests.support.disks import mounted
-from tests.support.etcd import EtcdCluster, EtcdNamespace, needs_etcd
+from tests.support.etcd import EtcdNamespace, needs_etcd
 from tests.support.programs import BIN, Program, clean_environ, run, wait_until
 from tests.support.standbys import LEADS
 
@@ -21,9 +21,8 @@ ROOM_BYTES = 16 * 1024
 @needs_etcd
 @pytest.mark.slow
 def test_one_without_room_for_the_history_says_so_and_leads_once_there_is_room(
-    etcd: EtcdCluster, tmp_path: Path
+    space: EtcdNamespace, tmp_path: Path
 ) -> None:
-    space = EtcdNamespace(etcd)
     with ExitStack() as stack:
         disk = stack.enter_context(mounted(tmp_path / "disk", DISK_BYTES))
         reserved = PortReservation()

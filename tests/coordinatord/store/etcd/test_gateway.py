@@ -2,8 +2,8 @@
 
 import json
 import socket
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -20,23 +20,21 @@ from coordinatord.store.etcd.refusals import EtcdAwayError, EtcdRefusedError
 from coordinatord.store.etcd.requests import KeyValue, get, key_values, number, put, responses, text_of, txn
 from coordinatord.store.interface import StoreError, UnreadableStoreError
 from tests.support.canned_http import body, canned, hang_up
-from tests.support.etcd import EtcdCluster, EtcdNamespace, SteppedGateway, await_cluster, needs_etcd, user_file
+from tests.support.etcd import (
+    EtcdCluster,
+    EtcdNamespace,
+    SteppedGateway,
+    await_cluster,
+    gateway_to,
+    needs_etcd,
+    user_file,
+)
 from tests.support.histories import a_join_of, an_opening, made_at
 from tests.support.raw_session import until
 
 pytestmark = [pytest.mark.slow, needs_etcd]
 
 KEY = b"some/key"
-
-
-@asynccontextmanager
-async def gateway_to(place: EtcdLocation) -> AsyncIterator[Gateway]:
-    """Open and close one."""
-    gateway = Gateway(place)
-    try:
-        yield gateway
-    finally:
-        await gateway.close()
 
 
 async def fill(gateway: Gateway, key: bytes) -> None:
@@ -54,8 +52,7 @@ def cluster_of() -> Iterator[list[EtcdCluster]]:
         gateway.close()
 
 
-async def test_a_transaction_does_all_or_the_other(etcd: EtcdCluster) -> None:
-    space = EtcdNamespace(etcd)
+async def test_a_transaction_does_all_or_the_other(space: EtcdNamespace) -> None:
     async with gateway_to(space.place) as gateway:
         answer = await gateway.call("/v3/kv/txn", txn([], [put(KEY, b"\0\xff"), get(KEY)]))
         assert [pair.value for pair in key_values(responses(answer)[1])] == [b"\0\xff"]
@@ -65,8 +62,7 @@ async def test_a_transaction_does_all_or_the_other(etcd: EtcdCluster) -> None:
         assert await gateway.read(b"nothing") is None
 
 
-async def test_more_keys_than_one_page_are_read_as_they_are_at_one_moment(etcd: EtcdCluster) -> None:
-    space = EtcdNamespace(etcd)
+async def test_more_keys_than_one_page_are_read_as_they_are_at_one_moment(space: EtcdNamespace) -> None:
     prefix = f"{space.keys.prefix}/many/".encode()
     async with gateway_to(space.place) as gateway:
         await gateway.call("/v3/kv/txn", txn([], [put(prefix + b"%02d" % number, b"v") for number in range(20)]))
@@ -81,8 +77,7 @@ def _has(seen: list[KeyValue | None], number: int) -> bool:
     return len(seen) == number
 
 
-async def test_a_watch_tells_of_each_change(etcd: EtcdCluster) -> None:
-    space = EtcdNamespace(etcd)
+async def test_a_watch_tells_of_each_change(space: EtcdNamespace) -> None:
     key = space.keys.leader
     seen: list[KeyValue | None] = []
     async with gateway_to(space.place) as gateway:
@@ -104,10 +99,9 @@ async def test_a_watch_tells_of_each_change(etcd: EtcdCluster) -> None:
 
 
 async def test_a_watch_that_is_silent_is_begun_anew_and_says_nothing_of_it(
-    etcd: EtcdCluster, monkeypatch: pytest.MonkeyPatch
+    space: EtcdNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gateway_module, "WATCH_SILENT_S_MAX", 0.05)
-    space = EtcdNamespace(etcd)
     key, begun, seen = space.keys.leader, 0, list[KeyValue | None]()
 
     async def count() -> None:
@@ -276,8 +270,7 @@ async def _renewed(gateway: Gateway, lease: int) -> float:
             return await gateway.renew(lease, 0.2)
 
 
-async def test_a_renewal_leaves_a_member_that_is_silent_in_time(etcd: EtcdCluster) -> None:
-    space = EtcdNamespace(etcd)
+async def test_a_renewal_leaves_a_member_that_is_silent_in_time(etcd: EtcdCluster, space: EtcdNamespace) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         _, good = etcd.clients[0]
         place = EtcdLocation.parse(f"etcd://127.0.0.1:{silent.getsockname()[1]},127.0.0.1:{good}/any")

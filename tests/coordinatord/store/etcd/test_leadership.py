@@ -19,9 +19,9 @@ from coordinatord.store.interface import LeadershipLostError, StoreError
 from tests.support.etcd import (
     LONG_LEASE_S,
     NOBODY,
-    EtcdCluster,
     EtcdNamespace,
     SteppedGateway,
+    gateway_to,
     needs_etcd,
     tidied,
     usurp,
@@ -38,17 +38,15 @@ SHORT_REST_S = 0.2
 @asynccontextmanager
 async def candidate_in(space: EtcdNamespace, name: str, lease_s: float = LONG_LEASE_S) -> AsyncIterator[Candidate]:
     """Make a coordinator at a namespace, and have it resign in the end."""
-    gateway = Gateway(space.place)
-    candidate = Candidate(gateway, space.keys, Coordinatord(name, f"{name}:29400", secure=True, since=7.0), lease_s)
-    try:
-        yield candidate
-    finally:
-        await candidate.resign()
-        await gateway.close()
+    async with gateway_to(space.place) as gateway:
+        candidate = Candidate(gateway, space.keys, Coordinatord(name, f"{name}:29400", secure=True, since=7.0), lease_s)
+        try:
+            yield candidate
+        finally:
+            await candidate.resign()
 
 
-async def test_a_standby_knows_who_leads_and_leads_when_that_one_resigns(etcd: EtcdCluster) -> None:
-    space = EtcdNamespace(etcd)
+async def test_a_standby_knows_who_leads_and_leads_when_that_one_resigns(space: EtcdNamespace) -> None:
     async with candidate_in(space, "h1") as first, candidate_in(space, "h2") as second:
         await first.win()
         tasks = Tasks()
@@ -76,11 +74,11 @@ async def test_a_standby_knows_who_leads_and_leads_when_that_one_resigns(etcd: E
         await tasks.cancel()
 
 
-async def test_one_that_lets_others_lead_waits_for_another_one_but_not_without_an_end(etcd: EtcdCluster) -> None:
+async def test_one_that_lets_others_lead_waits_for_another_one_but_not_without_an_end(space: EtcdNamespace) -> None:
     async def fail() -> None:
         raise EtcdAwayError("no answer to the first request")
 
-    space, now = EtcdNamespace(etcd), asyncio.get_running_loop().time
+    now = asyncio.get_running_loop().time
     gateway = SteppedGateway(space.place, fail)
     again = Candidate(gateway, space.keys, Coordinatord("h1", "h1:29400", secure=True, since=8.0), LONG_LEASE_S)
     async with candidate_in(space, "h1") as former, candidate_in(space, "h2") as other:
@@ -98,8 +96,7 @@ async def test_one_that_lets_others_lead_waits_for_another_one_but_not_without_a
     await gateway.close()
 
 
-async def test_the_leader_knows_who_stands_by_and_who_went(etcd: EtcdCluster) -> None:
-    space = EtcdNamespace(etcd)
+async def test_the_leader_knows_who_stands_by_and_who_went(space: EtcdNamespace) -> None:
     async with candidate_in(space, "h1") as first, candidate_in(space, "h2") as second:
         await first.win_at_once()
         tasks, changes = Tasks(), asyncio.Queue[tuple[str, ...]]()
@@ -118,25 +115,21 @@ async def test_the_leader_knows_who_stands_by_and_who_went(etcd: EtcdCluster) ->
         await tasks.cancel()
 
 
-async def test_one_that_stands_by_anew_is_there_once(etcd: EtcdCluster) -> None:
-    space = EtcdNamespace(etcd)
-    gateway = Gateway(space.place)
-    async with candidate_in(space, "h1") as standby:
-        for _ in range(2):  # as where etcd has not answered for a moment
-            await standby._enroll()
-        there = await read_coordinators(gateway, space.keys)
-        assert [found.endpoint for found in there.standbys] == ["h1:29400"]
-    assert (await read_coordinators(gateway, space.keys)).standbys == ()
-    await gateway.close()
+async def test_one_that_stands_by_anew_is_there_once(space: EtcdNamespace) -> None:
+    async with gateway_to(space.place) as gateway:
+        async with candidate_in(space, "h1") as standby:
+            for _ in range(2):  # as where etcd has not answered for a moment
+                await standby._enroll()
+            there = await read_coordinators(gateway, space.keys)
+            assert [found.endpoint for found in there.standbys] == ["h1:29400"]
+        assert (await read_coordinators(gateway, space.keys)).standbys == ()
 
 
-async def test_a_leader_whose_key_is_gone_can_change_nothing(etcd: EtcdCluster) -> None:
-    space = EtcdNamespace(etcd)
-    former, later = Gateway(space.place), Gateway(space.place)
-    async with space.led(former) as (store, _):
+async def test_a_leader_whose_key_is_gone_can_change_nothing(space: EtcdNamespace) -> None:
+    async with space.led() as (store, _):
         await store.append(made_at(1.0, an_opening()))
         await usurp(space.place)
-        async with space.led(later) as (other, _):
+        async with space.led() as (other, _):
             assert [entry.record for entry in await other.load()] == [an_opening()]
             with pytest.raises(LeadershipLostError, match="another coordinator leads"):
                 await store.append(made_at(2.0, a_join_of("n1")))
@@ -146,12 +139,9 @@ async def test_a_leader_whose_key_is_gone_can_change_nothing(etcd: EtcdCluster) 
                 await store.append(made_at(4.0, a_loss_of("n1")))
     async with space.life() as last:
         assert [entry.record for entry in await last.load()] == [an_opening(), a_join_of("n2")]
-    await former.close()
-    await later.close()
 
 
-async def test_a_leader_learns_that_its_lease_is_over_from_etcd(etcd: EtcdCluster) -> None:
-    space = EtcdNamespace(etcd)
+async def test_a_leader_learns_that_its_lease_is_over_from_etcd(space: EtcdNamespace) -> None:
     async with candidate_in(space, "h1", lease_s=1.0) as first:
         await first.win()
         lease = first.election.lease
@@ -160,11 +150,12 @@ async def test_a_leader_learns_that_its_lease_is_over_from_etcd(etcd: EtcdCluste
             await first.lead()
 
 
-async def test_a_leader_that_etcd_does_not_answer_says_so(etcd: EtcdCluster, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_leader_that_etcd_does_not_answer_says_so(
+    space: EtcdNamespace, caplog: pytest.LogCaptureFixture
+) -> None:
     async def silence() -> None:
         await asyncio.get_running_loop().create_future()
 
-    space = EtcdNamespace(etcd)
     gateway = SteppedGateway(space.place, silence)
     candidate = Candidate(gateway, space.keys, Coordinatord("h1", "h1:29400", secure=True, since=7.0), 1.0)
     await candidate.win()
@@ -176,15 +167,13 @@ async def test_a_leader_that_etcd_does_not_answer_says_so(etcd: EtcdCluster, cap
 
 
 async def test_one_that_cannot_keep_what_is_durable_stands_by_and_makes_no_second_commit_of_it(
-    etcd: EtcdCluster,
+    space: EtcdNamespace,
 ) -> None:
     def denies_commits(action: int, what: str | None, *_: object) -> int:
         denied = action == sqlite3.SQLITE_TRANSACTION and what == "COMMIT"
         return sqlite3.SQLITE_DENY if denied else sqlite3.SQLITE_OK
 
-    space = EtcdNamespace(etcd)
-    gateway = Gateway(space.place)
-    async with space.led(gateway) as (store, _):
+    async with space.led() as (store, _):
         await store.append(made_at(1.0, an_opening()))
         store._replica.database._connection.set_authorizer(denies_commits)
         with pytest.raises(LeadershipLostError, match="not in the replica"):
@@ -192,16 +181,13 @@ async def test_one_that_cannot_keep_what_is_durable_stands_by_and_makes_no_secon
         store._replica.database._connection.set_authorizer(None)
     async with space.life() as later:
         assert [entry.record for entry in await later.load()] == [an_opening(), a_join_of("n1")]
-    await gateway.close()
 
 
-async def test_one_whose_own_disk_is_full_stands_by_where_another_one_may_lead(etcd: EtcdCluster) -> None:
+async def test_one_whose_own_disk_is_full_stands_by_where_another_one_may_lead(space: EtcdNamespace) -> None:
     def denies_inserts(action: int, *_: object) -> int:
         return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_INSERT else sqlite3.SQLITE_OK
 
-    space = EtcdNamespace(etcd)
-    gateway = Gateway(space.place)
-    async with space.led(gateway) as (store, candidate), candidate_in(space, "h2") as second:
+    async with space.led() as (store, candidate), candidate_in(space, "h2") as second:
         store._replica.database._connection.set_authorizer(denies_inserts)
         with pytest.raises(StoreError):
             await store.append(made_at(1.0, an_opening()))  # nobody would do better
@@ -215,13 +201,10 @@ async def test_one_whose_own_disk_is_full_stands_by_where_another_one_may_lead(e
         store._replica.database._connection.set_authorizer(None)
     async with space.life() as later:
         assert await later.load() == []
-    await gateway.close()
 
 
-async def test_a_try_whose_answer_was_lost_is_recognized(etcd: EtcdCluster) -> None:
-    space = EtcdNamespace(etcd)
-    gateway = Gateway(space.place)
-    async with space.led(gateway) as (store, _):
+async def test_a_try_whose_answer_was_lost_is_recognized(space: EtcdNamespace) -> None:
+    async with space.led() as (store, _):
         before = store._history._head, store._history._head_revision
         await store._history.commit([], [])
         head = store._history._head
@@ -229,14 +212,12 @@ async def test_a_try_whose_answer_was_lost_is_recognized(etcd: EtcdCluster) -> N
         await store._history.commit([], [])
         assert store._history._head == head
         await store.append(made_at(1.0, an_opening()))
-    await gateway.close()
 
 
 async def test_a_commit_larger_than_a_value_is_whole_or_not_there(
-    etcd: EtcdCluster, monkeypatch: pytest.MonkeyPatch
+    space: EtcdNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("coordinatord.store.etcd.history.VALUE_BYTES_MAX", 300)
-    space = EtcdNamespace(etcd)
     joins = [a_join_of(f"n{number}") for number in range(40)]
     left = await space.crashes_while(made_at(1.0, an_opening(), *joins))
     assert len(left) > 4, "a request for each part"
@@ -248,13 +229,12 @@ async def test_a_commit_larger_than_a_value_is_whole_or_not_there(
         assert [entry.record for entry in await store.load()] == [an_opening(), *joins]
 
 
-async def test_a_copied_history_is_whole_or_not_there(etcd: EtcdCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_copied_history_is_whole_or_not_there(space: EtcdNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coordinatord.store.etcd.history.ROWS_AT_ONCE", 1)
     records = [an_opening(), a_join_of("n1"), a_join_of("n2")]
     source = Database.in_memory()
     source.append(made_at(1.0, *records))
 
-    space = EtcdNamespace(etcd)
     async with space.copying() as (gateway, left):
         candidate = Candidate(gateway, space.keys, NOBODY, LONG_LEASE_S)
         await candidate.win_at_once()
@@ -275,11 +255,9 @@ async def test_a_copied_history_is_whole_or_not_there(etcd: EtcdCluster, monkeyp
             assert [entry.record for entry in await store.load()] == records
 
 
-async def test_what_is_forgotten_leaves_etcd_too(etcd: EtcdCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_forgotten_leaves_etcd_too(space: EtcdNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coordinatord.store.etcd.commit_log.WASTE_ROWS", 10)
-    space = EtcdNamespace(etcd)
-    gateway = Gateway(space.place)
-    async with space.led(gateway) as (store, _):
+    async with gateway_to(space.place) as gateway, space.led(gateway) as (store, _):
         await store.append(made_at(1.0, an_opening()))
         for number in range(100):
             await store.append(made_at(1.0, a_join_of(f"n{number}"), a_loss_of(f"n{number}")))
@@ -291,26 +269,21 @@ async def test_what_is_forgotten_leaves_etcd_too(etcd: EtcdCluster, monkeypatch:
         assert len(commits) == len(store._history.log._values) < 50
     async with space.life() as again:
         assert await again.load() == loaded
-    await gateway.close()
 
 
-async def test_records_of_an_older_version_are_brought_up_to_date(etcd: EtcdCluster) -> None:
-    space = EtcdNamespace(etcd)
-    gateway = Gateway(space.place)
-    async with space.led(gateway) as (store, _):
+async def test_records_of_an_older_version_are_brought_up_to_date(space: EtcdNamespace) -> None:
+    async with space.led() as (store, _):
         await store.append(made_at(1.0, an_opening(), a_join_of("n1")))
         identity, loaded = store.identity, await store.load()
-    async with space.led(gateway, LATER_STEPS) as (store, _):
+    async with space.led(steps=LATER_STEPS) as (store, _):
         assert (store.identity, await store.load()) == (identity, loaded)
         await store.append(made_at(2.0, a_join_of("n2")))
     with pytest.raises(StoreError, match="a newer release of coordinatord has written version"):
         async with space.life():
             pass
-    await gateway.close()
 
 
-async def test_one_whose_lease_ends_while_it_reads_the_history_does_not_begin_to_lead(etcd: EtcdCluster) -> None:
-    space = EtcdNamespace(etcd)
+async def test_one_whose_lease_ends_while_it_reads_the_history_does_not_begin_to_lead(space: EtcdNamespace) -> None:
     async with candidate_in(space, "h1") as candidate:
         await candidate.win_at_once()
         candidate.election.end()

@@ -12,7 +12,16 @@ from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.location import EtcdAccess
 from coordinatord.store.etcd.refusals import EtcdRefusedError
 from coordinatord.store.etcd.requests import after, number, text_of
-from tests.support.etcd import EtcdCluster, EtcdNamespace, SteppedGateway, await_cluster, needs_etcd, tidied, user_file
+from tests.support.etcd import (
+    EtcdCluster,
+    EtcdNamespace,
+    SteppedGateway,
+    await_cluster,
+    gateway_to,
+    needs_etcd,
+    tidied,
+    user_file,
+)
 from tests.support.histories import a_join_of, a_loss_of, an_opening, made_at
 from tests.support.raw_session import until
 
@@ -27,10 +36,9 @@ def _compact_always(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_commit_does_not_wait_for_what_is_done_after_it(
-    etcd: EtcdCluster, monkeypatch: pytest.MonkeyPatch
+    space: EtcdNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("coordinatord.store.etcd.commit_log.WASTE_ROWS", 0)
-    space = EtcdNamespace(etcd)
     go_on, sent = asyncio.Event(), 0
 
     async def hold() -> None:
@@ -60,23 +68,19 @@ async def test_a_commit_does_not_wait_for_what_is_done_after_it(
 
 async def commit_until_compacted(space: EtcdNamespace) -> None:
     """Commit, and ask for a revision that etcd has been told to forget. Raises `EtcdRefusedError`."""
-    gateway = Gateway(space.place)
-    try:
-        async with space.led(gateway) as (store, _):
-            await store.append(made_at(1.0, an_opening()))
-            old = store._history.revision
-            for turn in range(3):
-                await store.append(made_at(2.0, a_join_of(f"n{turn}")))
-                await tidied(store)
-            assert len(await store.load()) == 4
-            await gateway.call("/v3/kv/range", {"key": text_of(space.keys.head), "revision": str(old)})
-    finally:
-        await gateway.close()
+    async with gateway_to(space.place) as gateway, space.led(gateway) as (store, _):
+        await store.append(made_at(1.0, an_opening()))
+        old = store._history.revision
+        for turn in range(3):
+            await store.append(made_at(2.0, a_join_of(f"n{turn}")))
+            await tidied(store)
+        assert len(await store.load()) == 4
+        await gateway.call("/v3/kv/range", {"key": text_of(space.keys.head), "revision": str(old)})
 
 
-async def test_etcd_forgets_old_revisions(etcd: EtcdCluster) -> None:
+async def test_etcd_forgets_old_revisions(space: EtcdNamespace) -> None:
     with pytest.raises(EtcdRefusedError, match="has been compacted"):
-        await commit_until_compacted(EtcdNamespace(etcd))
+        await commit_until_compacted(space)
 
 
 @pytest.mark.long
@@ -104,15 +108,12 @@ async def test_a_user_with_rights_below_the_prefix_alone_leads_and_has_etcd_forg
 
 
 @pytest.mark.long
-async def test_the_size_of_etcd_stays_within_bounds(etcd: EtcdCluster) -> None:
-    space = EtcdNamespace(etcd)
-    gateway = Gateway(space.place)
+async def test_the_size_of_etcd_stays_within_bounds(space: EtcdNamespace) -> None:
     sizes = []
-    async with space.led(gateway) as (store, _):
+    async with gateway_to(space.place) as gateway, space.led(gateway) as (store, _):
         for run in range(COMMITS):
             await store.append(made_at(1.0, an_opening(run=f"e-{run}"), a_join_of("n1", run=f"e-{run}")))
             if run % (COMMITS // 4) == COMMITS // 4 - 1:
                 await tidied(store)
                 sizes.append(number(await gateway.call("/v3/maintenance/status", {}), "dbSize"))
     assert sizes[-1] < 1.5 * sizes[0], sizes
-    await gateway.close()
