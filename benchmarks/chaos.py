@@ -8,8 +8,6 @@ that restarts, a round or a rank that changes, a node that is lost by mistake) e
 this are tests, in `tests/chaos`; `tests/support` has the programs and how they are watched.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import signal

@@ -1,7 +1,5 @@
 """A server in a process of its own, mostly a coordinatord, and what it costs its host. It only observes."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

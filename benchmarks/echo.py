@@ -6,8 +6,6 @@ It stands on the same WebSocket as a coordinatord, but has no HTTP, no sessions 
 the msgpack message in ANSWER, in hexadecimal digits, so that it sends as much as a coordinatord.
 """
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import socket

@@ -9,8 +9,6 @@ written after each, so `--resume` goes on where a run was interrupted. With `--c
 is a false alarm. README.md beside this file explains the figures.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

@@ -6,8 +6,6 @@ Rank and way follow from the number of the round, so the benchmark knows them as
 hangs: the training has long phases without a step, as evaluations and checkpoints are.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import mmap

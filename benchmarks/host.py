@@ -6,8 +6,6 @@ nodeclient, without and with `--preload torch`, beside torchrun's agent with the
 `recovery_jobs`; the coordinatord is not counted, since it runs on another host.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import socket

@@ -3,8 +3,6 @@
 README.md beside this file explains the figures.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 from collections.abc import Callable, Sequence

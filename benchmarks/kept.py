@@ -11,8 +11,6 @@ more than that is what kept state costs. Where some ranks go on while others are
 again is said too. `kept_step` has what keeping costs while nothing breaks.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal

@@ -7,8 +7,6 @@ coordinator too. A state that is torn, mixed or stale, or a training that is not
 ends the program with 1; `tests/support/kept_chaos.py` has what is judged. A few seeds are tests, in `tests/chaos`.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

@@ -3,8 +3,6 @@
 python kept_in_place.py MEGABYTES MARKS FINISH
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

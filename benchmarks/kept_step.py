@@ -9,8 +9,6 @@ state since the beginning of the round are timed. A whole step of a small networ
 what the hooks in forward and before the optimizer cost as well: it is timed on the processor, beside nothing else.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics

@@ -10,8 +10,6 @@ checkpoints takes as long as a whole restart of warm workers.
 
 # ruff: noqa: PLC0415 - see above
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path

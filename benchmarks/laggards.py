@@ -5,8 +5,6 @@ python -m benchmarks.laggards --repeat 20
 README.md beside this file explains the figures.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import sys

@@ -6,8 +6,6 @@ The rank SLOWED takes longer by PART of the pass. Most of the pass is waited for
 measured is the slowness and not how many ranks share a CPU.
 """
 
-from __future__ import annotations
-
 import itertools
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Real training jobs under nodeclient and under torchrun, and under what `rival_jobs` has, by the name of the side."""
 
-from __future__ import annotations
-
 import compileall
 import re
 import signal

@@ -5,8 +5,6 @@ python -m benchmarks.losses --svg docs/losses.svg
 README.md beside this file explains the figures.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

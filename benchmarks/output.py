@@ -4,8 +4,6 @@ Each worker is a `cat` of one file of lines, and the output is counted, so a los
 one machine are compared as ratios only.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import os

@@ -1,7 +1,5 @@
 """Draws charts as SVG, to be read on a white and on a black page. Nothing is measured here."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import NamedTuple

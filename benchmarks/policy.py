@@ -7,8 +7,6 @@ other policies are settings of the same machine, and nodes that tell it less. RE
 figures, and `policy_traces` where the faults come from.
 """
 
-from __future__ import annotations
-
 import argparse
 import heapq
 import multiprocessing

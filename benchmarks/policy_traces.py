@@ -12,8 +12,6 @@
 Nobody has published which host failed when, so times and hosts are drawn. Rates of the other families are assumed.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

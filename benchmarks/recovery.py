@@ -9,8 +9,6 @@ logs have their events, and the kernel reports when a process ended. `launchers`
 the figures. Beside them stand the projects of `rival_jobs` that are installed.
 """
 
-from __future__ import annotations
-
 import argparse
 import signal
 import sys

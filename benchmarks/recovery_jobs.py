@@ -4,8 +4,6 @@ A job has one worker on each node, all on this machine. `launchers` has those un
 of other projects. `recovery` and `kept` decide what is done to them, and report what follows.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import select

@@ -3,8 +3,6 @@
 Marks are those of `recovery_training`. All moments are in seconds of the monotonic clock.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

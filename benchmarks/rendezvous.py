@@ -4,8 +4,6 @@ The coordinatord is real and has a process of its own; `fleet` plays the nodes i
 explains the figures.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import gc

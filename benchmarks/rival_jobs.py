@@ -4,8 +4,6 @@ They are looked for in a folder of programs, `bin` of a virtual environment: wha
 with what is here. README.md beside this file says what each of them was given, and what could not be run.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import shutil

@@ -5,8 +5,6 @@ python rounds_training.py FOLDER
 Each process writes a line of JSON into FOLDER/PID.jsonl with the first step of each of its rounds.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import os

@@ -9,8 +9,6 @@ is not on the disk then, or no node says which step that is and where, the progr
 test, in `tests/e2e/test_sigterm.py`.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import sys

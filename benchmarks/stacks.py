@@ -5,8 +5,6 @@ python -m benchmarks.stacks --ranks 1000
 README.md beside this file explains the figures.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import time

@@ -7,8 +7,6 @@ paused and continued, drawn by chance; now and then a member of etcd is killed w
 worker was started twice. Each kind once is a test, in `tests/chaos/test_standby.py`.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import signal

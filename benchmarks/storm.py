@@ -4,8 +4,6 @@ The question is whether nodes that are in already are starved: how late their he
 is lost.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 from collections.abc import Callable, Sequence

@@ -3,8 +3,6 @@
 python -m benchmarks.summary build/bench
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Callable, Iterator, Sequence

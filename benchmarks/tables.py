@@ -6,8 +6,6 @@ print(table)
 write_report(options.json, "recovery", [asdict(run) for run in runs])
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -4,8 +4,6 @@ The clients are the same, and so are the frames. Each client has one heartbeat u
 the server never waits. Server and clients have a core each, if there are two.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import gc

@@ -5,8 +5,6 @@ killed with -9. Then the others are made to join the next round at once. No torc
 by their collectives.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

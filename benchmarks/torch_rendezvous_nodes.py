@@ -5,8 +5,6 @@ a connection of its own; for each line on standard input all of them take part i
 object.
 """
 
-from __future__ import annotations
-
 import json
 import signal
 import sys

@@ -6,8 +6,6 @@ Each replica group is one worker. The rank with the least number writes a checkp
 all of them end. 0 megabytes is the small model of `recovery`. A mark's round is the number of torchft's quorum.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 

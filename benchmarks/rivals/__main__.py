@@ -5,8 +5,6 @@ python -m benchmarks.rivals --deeds 12 --seed 1 --rivals build/rivals/bin
 README.md beside this file explains the figures, and how another launcher takes part.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal

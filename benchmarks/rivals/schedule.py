@@ -1,7 +1,5 @@
 """The faults that all launchers meet, drawn from a seed: the same kinds, in the same order, with the same victims."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 from enum import StrEnum

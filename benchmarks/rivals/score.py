@@ -3,8 +3,6 @@
 All moments are in seconds of the monotonic clock.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
