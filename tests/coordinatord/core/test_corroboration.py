@@ -31,11 +31,6 @@ def losses(stage: Stage) -> list[tuple[str, float]]:
     return [(record.node, record.silent_s) for record in stage.records(NodeLost)]
 
 
-def rounds(stage: Stage) -> list[RoundFormed]:
-    """Return the rounds that were formed."""
-    return stage.records(RoundFormed)
-
-
 def test_the_failure_may_be_known_first() -> None:
     stage = play(TRIO, "fail n1 of=peer", "stopped n2", "failed n1")
     assert losses(stage) == []
@@ -110,7 +105,7 @@ def test_a_failure_long_before_the_session_closed_is_no_proof() -> None:
 
 def test_a_failure_in_an_older_round_is_no_proof() -> None:
     stage = play(TRIO, "fail n1 of=peer", "stopped n2 n3", "failed n1")
-    assert len(rounds(stage)) == 2
+    assert len(stage.records(RoundFormed)) == 2
     stage.play("running n2 n3", "drop n3", "fail n2", "failed n2", "stopped n1")
     assert losses(stage) == []
 

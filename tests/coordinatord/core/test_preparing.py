@@ -8,7 +8,6 @@ from functools import partial
 import pytest
 
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.values.records import NodeReleased, Record, RoundFormed, RoundStopped
 from coordinatord.core.shown.job_view import job_view
 from coordinatord.protocol.messages import Goal, Result
@@ -36,10 +35,6 @@ def formed(stage: Stage) -> list[tuple[float, list[str]]]:
 
 def of_kind(stage: Stage, kind: type[Record]) -> list[float]:
     return [at for at, record in stage.past if isinstance(record, kind)]
-
-
-def state(stage: Stage) -> State:
-    return stage.run.durable.state
 
 
 def test_while_nodes_that_are_enough_prepare_the_run_starts_and_waits_for_no_node() -> None:

@@ -22,14 +22,6 @@ def arrive(stage: Stage, scale: str, *numbers: int) -> None:
         stage.play(f"join n{number} min=2 max=10 scale={scale}")
 
 
-def rounds(stage: Stage) -> int:
-    return stage.run.durable.round
-
-
-def words(stage: Stage, node: str) -> str:
-    return stage.desired(node).reason
-
-
 def end_round(stage: Stage) -> None:
     stage.play("stopped n1 n2", "advance 0.1s")
 
@@ -41,7 +33,7 @@ def test_eight_nodes_that_arrive_one_after_the_other_cost_one_round() -> None:
         stage.play("advance 1s")
     assert stage.state() is State.STOPPING
     end_round(stage)
-    assert (stage.state(), rounds(stage)) == (State.STARTING, 2)
+    assert (stage.state(), stage.run.durable.round) == (State.STARTING, 2)
     assert stage.run.roll.round_size == 10
 
 
@@ -50,7 +42,7 @@ def test_nodes_that_never_end_a_round_are_spares_until_it_ends_by_itself() -> No
     arrive(stage, "never", 3)
     stage.play("advance 60s")
     assert stage.state() is State.RUNNING
-    assert words(stage, "n3") == "spare: round 1 does not end for nodes that arrive (--scale-up never)"
+    assert stage.desired("n3").reason == "spare: round 1 does not end for nodes that arrive (--scale-up never)"
     stage.play("ask restart default")
     end_round(stage)
     assert stage.run.roll.round_size == 3, "the round had ended anyway"
@@ -61,7 +53,7 @@ def test_nodes_wait_for_the_next_checkpoint_that_all_nodes_have_written() -> Non
     arrive(stage, "at-checkpoint", 3, 4)
     stage.play("advance 60s")
     assert stage.state() is State.RUNNING, "the checkpoint of step 10 was written before they came"
-    assert "until its next checkpoint" in words(stage, "n3")
+    assert "until its next checkpoint" in stage.desired("n3").reason
     stage.play("keep n1 halts=yes written=20", "advance 1s")
     assert stage.state() is State.RUNNING, "one of two nodes has written its part"
     stage.play("keep n2 halts=yes written=20", "advance 1s")
@@ -75,7 +67,7 @@ def test_a_pardoned_node_waits_for_the_next_checkpoint_as_one_that_arrives() -> 
     stage.play("join n3 job=other", "ask quarantine n3")
     arrive(stage, "at-checkpoint", 3)
     stage.play("advance 60s")
-    assert words(stage, "n3") == "spare: its host is quarantined by alice"
+    assert stage.desired("n3").reason == "spare: its host is quarantined by alice"
     stage.play("ask pardon n3", "advance 1s")
     assert stage.state() is State.RUNNING, "the checkpoint of step 10 was written before it was pardoned"
     stage.play("keep n1 n2 halts=yes written=20", "advance 1s")
@@ -133,7 +125,7 @@ def test_nodes_that_wait_for_a_checkpoint_take_part_when_the_round_ends_before(c
     assert stage.state() is State.RUNNING
     stage.play(change)
     end_round(stage)
-    assert rounds(stage) == 2
+    assert stage.run.durable.round == 2
     assert "n3" in stage.run.durable.order
 
 

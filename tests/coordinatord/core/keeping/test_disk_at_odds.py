@@ -22,17 +22,13 @@ def formed(stage: Stage) -> list[str]:
     return [record.reason for record in stage.records(RoundFormed)]
 
 
-def reason_sent(stage: Stage, node: str) -> str:
-    return stage.desired(node).reason
-
-
 @pytest.mark.parametrize("least", [1, 2])
 def test_a_round_waits_until_all_find_what_one_of_them_finds(least: int) -> None:
     stage = join("600s", "600s", least=least)
     stage.play(f"write n1 written {FOUND}", "prepared n1 n2", "advance 30s")
     assert not formed(stage)
     words = "node n1 finds step 1,204 on the disk, and node n2 does not: is --persist the same directory on both"
-    assert reason_sent(stage, "n2").startswith(words)
+    assert stage.desired("n2").reason.startswith(words)
     stage.play(f"write n2 written {FOUND}", "advance 3s")
     [reason] = formed(stage)
     assert reason.endswith("resumes at step 1,204 from disk")
@@ -43,7 +39,7 @@ def test_a_node_without_a_disk_is_named() -> None:
     stage.play(f"write n1 written {FOUND}", "prepared n1 n2", "advance 3s")
     assert not formed(stage)
     words = "node n2 does not: start it with --persist too, or all would begin anew"
-    assert reason_sent(stage, "n2").endswith(words)
+    assert stage.desired("n2").reason.endswith(words)
 
 
 def test_what_is_in_memory_is_resumed_from_whatever_is_on_the_disk() -> None:
@@ -103,7 +99,7 @@ def test_a_step_that_one_could_not_read_is_not_tried_again_and_not_begun_anew_be
     stage.play("advance 30s")
     assert len(formed(stage)) == 1
     words = "node n1 finds step 1,204 on the disk, and node n2 does not: digest. All would begin anew"
-    assert reason_sent(stage, "n1") == words
+    assert stage.desired("n1").reason == words
     stage.play(f"write n2 written {FOUND}")  # the file system was away for a moment
     stage.play("advance 3s")
     assert formed(stage)[1].endswith("resumes at step 1,204 from disk")
@@ -114,7 +110,7 @@ def test_what_nobody_can_use_is_said_with_what_to_do() -> None:
     stage.play("write n1 n2 written unusable=digest", "prepared n1 n2", "advance 30s")
     assert not formed(stage)
     words = "node n1 can use nothing on the disk: digest: mend that, or remove the step from --persist"
-    assert reason_sent(stage, "n1").startswith(words)
+    assert stage.desired("n1").reason.startswith(words)
 
 
 def test_an_older_step_that_all_can_read_is_taken_and_an_unusable_one_is_no_obstacle() -> None:
@@ -141,7 +137,7 @@ def test_a_step_that_the_run_has_written_and_nobody_sees_any_more_is_waited_for(
     stage.play("fail n1", "failed n1", "stopped n2", "advance 30s")
     assert len(formed(stage)) == 1
     words = "step 8 was written to the disk, and node n1 does not find it any more: is --persist still mounted?"
-    assert reason_sent(stage, "n1").startswith(words)
+    assert stage.desired("n1").reason.startswith(words)
 
 
 def test_who_waits_longest_does_not_leave_the_others_to_begin_anew() -> None:
@@ -149,7 +145,7 @@ def test_who_waits_longest_does_not_leave_the_others_to_begin_anew() -> None:
     stage.play(f"write n1 written {FOUND}", "prepared n1 n2 n3", "leave n1", "drop n1", "advance 30s")
     assert not formed(stage)
     words = "node n1 found step 1,204 on the disk before it went, and node n2 does not: is --persist the same directory"
-    assert reason_sent(stage, "n2").startswith(words)
+    assert stage.desired("n2").reason.startswith(words)
     stage.play(f"write n2 n3 written {FOUND}", "advance 3s")
     [reason] = formed(stage)
     assert reason.endswith("resumes at step 1,204 from disk")

@@ -31,10 +31,6 @@ def left(shards: int, end: str = "stopped") -> Stage:
     return stage
 
 
-def goal(stage: Stage, node: str) -> Goal:
-    return stage.desired(node).goal
-
-
 def resumes_at(stage: Stage) -> int | None:
     formed = stage.records(RoundFormed)[-1]
     assert [ranks.node for ranks in formed.nodes] == ["n1", "n2"]
@@ -45,11 +41,11 @@ def resumes_at(stage: Stage) -> int | None:
 def test_it_stays_until_all_others_have_what_they_resume_from(end: str) -> None:
     stage = left(shards=3, end=end)
     assert resumes_at(stage) == 12
-    assert [goal(stage, node) for node in NODES] == [Goal.RUN, Goal.RUN, Goal.WAIT]
+    assert [stage.desired(node).goal for node in NODES] == [Goal.RUN, Goal.RUN, Goal.WAIT]
     stage.play("fetch n1 ready")
-    assert goal(stage, "n3") is Goal.WAIT
+    assert stage.desired("n3").goal is Goal.WAIT
     stage.play("fetch n2 ready")
-    assert goal(stage, "n3") is Goal.EXIT
+    assert stage.desired("n3").goal is Goal.EXIT
 
 
 def test_a_spare_gets_its_ranks_and_its_shards_and_the_others_fetch_nothing() -> None:
@@ -75,31 +71,31 @@ def sources(stage: Stage, node: str) -> dict[str, list[int]]:
 def test_it_leaves_at_once_where_others_have_the_same() -> None:
     stage = left(shards=1)
     assert resumes_at(stage) == 12
-    assert goal(stage, "n3") is Goal.EXIT
+    assert stage.desired("n3").goal is Goal.EXIT
 
 
 def test_it_waits_until_another_node_has_kept_the_last_step_too() -> None:
     stage = at_step_12(shards=1)
     stage.play("leave n3", "keep n3 1:13 shards=1", "stopped n3")
-    assert goal(stage, "n3") is Goal.STOP, "the others may yet fail to save that step"
+    assert stage.desired("n3").goal is Goal.STOP, "the others may yet fail to save that step"
     stage.play("keep n1 1:13 shards=1", "advance 1s")
-    assert goal(stage, "n3") is Goal.EXIT
-    assert goal(stage, "n2") is Goal.STOP
+    assert stage.desired("n3").goal is Goal.EXIT
+    assert stage.desired("n2").goal is Goal.STOP
 
 
 def test_a_spare_gets_the_state_of_a_node_that_was_alone() -> None:
     stage = at_step_12(shards=1, nodes=("n1",), options="min=1 max=1 keeps=yes", spares=("n2",))
     stage.play("leave n1", "stopped n1")
     assert sources(stage, "n2") == {"n1": [0]}
-    assert goal(stage, "n1") is Goal.WAIT
+    assert stage.desired("n1").goal is Goal.WAIT
     stage.play("fetch n2 ready")
-    assert goal(stage, "n1") is Goal.EXIT
+    assert stage.desired("n1").goal is Goal.EXIT
 
 
 def test_it_does_not_stay_for_ever() -> None:
     stage = left(shards=3)
     stage.play(f"advance {HAND_OVER_S}s")
-    assert goal(stage, "n3") is Goal.EXIT
+    assert stage.desired("n3").goal is Goal.EXIT
 
 
 def test_it_has_as_long_from_when_the_round_is_formed_that_resumes_from_what_it_keeps() -> None:
@@ -107,19 +103,19 @@ def test_it_has_as_long_from_when_the_round_is_formed_that_resumes_from_what_it_
     stage.play("leave n3", "stopped n1 n2 n3", f"advance {HAND_OVER_S - 1}s", "join n4 min=3 max=3 keeps=yes")
     assert sources(stage, "n4") == {"n3": [2]}
     stage.play(f"advance {HAND_OVER_S - 1}s")
-    assert goal(stage, "n3") is Goal.WAIT
+    assert stage.desired("n3").goal is Goal.WAIT
     stage.play("advance 1s")
-    assert goal(stage, "n3") is Goal.EXIT
+    assert stage.desired("n3").goal is Goal.EXIT
 
 
 def test_it_stays_too_if_the_coordinator_is_started_again_meanwhile() -> None:
     stage = left(shards=3)
     stage.play("die 1s", "reconnect n3")
-    assert goal(stage, "n3") is Goal.WAIT
+    assert stage.desired("n3").goal is Goal.WAIT
     stage.play("reconnect n1 n2", "advance 1s")
-    assert goal(stage, "n3") is Goal.WAIT
+    assert stage.desired("n3").goal is Goal.WAIT
     stage.play("fetch n1 n2 ready", "advance 1s")
-    assert goal(stage, "n3") is Goal.EXIT
+    assert stage.desired("n3").goal is Goal.EXIT
 
 
 def hold_shard_of_n3(stage: Stage, node: str) -> None:
@@ -136,44 +132,44 @@ def test_it_stays_until_the_last_one_has_what_the_others_hold_by_then() -> None:
     stage = left(shards=3)
     hold_shard_of_n3(stage, "n1")
     stage.play("fetch n1 ready", "advance 1s")
-    assert goal(stage, "n3") is Goal.WAIT
+    assert stage.desired("n3").goal is Goal.WAIT
     stage.play("fetch n2 ready")
-    assert goal(stage, "n3") is Goal.EXIT
+    assert stage.desired("n3").goal is Goal.EXIT
 
 
 def test_it_does_not_stay_for_what_another_node_has_a_copy_of() -> None:
     stage = at_step_12(shards=3, options="min=2 max=3 keeps=copies")
     hold_shard_of_n3(stage, "n1")
     stage.play("advance 1s", "leave n3", "stopped n1 n2 n3")
-    assert goal(stage, "n3") is Goal.EXIT
+    assert stage.desired("n3").goal is Goal.EXIT
     assert resumes_at(stage) == 12
 
 
 def test_of_two_nodes_that_leave_with_the_same_shard_one_stays_until_others_have_it() -> None:
     stage = at_step_12(shards=2, nodes=(*NODES, "n4"), options="min=2 max=4 keeps=yes")
     stage.play("leave n2 n4", "stopped n1 n2 n3 n4")
-    assert [goal(stage, node) for node in ("n2", "n4")] == [Goal.EXIT, Goal.WAIT]
+    assert [stage.desired(node).goal for node in ("n2", "n4")] == [Goal.EXIT, Goal.WAIT]
     stage.play("advance 3s")
-    assert [goal(stage, node) for node in ("n1", "n3", "n4")] == [Goal.RUN, Goal.RUN, Goal.WAIT]
+    assert [stage.desired(node).goal for node in ("n1", "n3", "n4")] == [Goal.RUN, Goal.RUN, Goal.WAIT]
     stage.play("fetch n1 n3 ready")
-    assert goal(stage, "n4") is Goal.EXIT
+    assert stage.desired("n4").goal is Goal.EXIT
 
 
 def test_of_two_that_stayed_since_not_all_were_heard_one_stays_until_others_have_it() -> None:
     stage = at_step_12(shards=2, nodes=("n1", "n2"), options="min=2 max=2 keeps=yes", spares=("n3", "n4"))
     stage.play("leave n2", "stopped n1 n2", "keep n3 1:12 shards=2", "advance 1s", "leave n3", "die 1s")
     stage.play("reconnect n1 n3 n2", "stopped n1 n3")
-    assert [goal(stage, node) for node in ("n2", "n3")] == [Goal.WAIT, Goal.WAIT]
+    assert [stage.desired(node).goal for node in ("n2", "n3")] == [Goal.WAIT, Goal.WAIT]
     stage.play("reconnect n4")
-    assert sorted(goal(stage, node) for node in ("n2", "n3")) == [Goal.EXIT, Goal.WAIT]
+    assert sorted(stage.desired(node).goal for node in ("n2", "n3")) == [Goal.EXIT, Goal.WAIT]
 
 
 def test_of_two_that_stayed_for_the_disk_one_stays_until_others_have_it() -> None:
     stage = at_step_12(shards=1, nodes=("n1", "n2"), options="min=2 max=2 keeps=yes+600s", spares=("n3", "n4"))
     stage.play("leave n1 n2", "stopped n1 n2", "write n1 n2 failed why=full", "running n3 n4")
-    assert [goal(stage, node) for node in ("n1", "n2", "n3", "n4")] == [Goal.EXIT, Goal.WAIT, Goal.RUN, Goal.RUN]
+    assert [stage.desired(node).goal for node in ("n1", "n2", "n3", "n4")] == [Goal.EXIT, Goal.WAIT, Goal.RUN, Goal.RUN]
     stage.play("fetch n3 n4 ready")
-    assert goal(stage, "n2") is Goal.EXIT
+    assert stage.desired("n2").goal is Goal.EXIT
 
 
 def test_a_round_waits_until_it_is_heard_if_the_coordinator_is_started_again_meanwhile() -> None:
@@ -181,7 +177,7 @@ def test_a_round_waits_until_it_is_heard_if_the_coordinator_is_started_again_mea
     stage.play(
         "leave n3", "stopped n1 n2 n3", "die 1s", "join n4 min=3 max=3 keeps=yes", "reconnect n1 n2", "advance 1s"
     )
-    assert goal(stage, "n4") is Goal.WAIT
+    assert stage.desired("n4").goal is Goal.WAIT
     assert stage.desired("n4").reason == "what nodes keep is known when all are heard again"
     stage.play("reconnect n3")
     assert sources(stage, "n4") == {"n3": [2]}
@@ -190,12 +186,12 @@ def test_a_round_waits_until_it_is_heard_if_the_coordinator_is_started_again_mea
 def test_it_stays_in_the_job_when_an_operator_takes_a_drain_back() -> None:
     stage = at_step_12(shards=3)
     stage.play("ask drain n3", "stopped n1 n2 n3", "ask undrain n3", f"advance {HAND_OVER_S + 1}s")
-    assert goal(stage, "n3") is not Goal.EXIT
+    assert stage.desired("n3").goal is not Goal.EXIT
 
 
 def test_a_node_that_stays_after_all_waits_for_others_no_longer_than_any_other() -> None:
     stage = at_step_12(shards=3, options="min=3 max=3 keeps=yes")
     stage.play("ask drain n3", "stopped n1 n2 n3", "drop n1 n2")
-    assert goal(stage, "n3") is Goal.WAIT
+    assert stage.desired("n3").goal is Goal.WAIT
     stage.play("ask undrain n3", "advance 1000s")
-    assert goal(stage, "n3") is Goal.EXIT
+    assert stage.desired("n3").goal is Goal.EXIT

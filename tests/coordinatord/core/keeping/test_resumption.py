@@ -10,7 +10,7 @@ from coordinatord.core.keeping.known import kept_of
 from coordinatord.core.keeping.resume_plan import ResumePlan
 from coordinatord.core.rounds.values.records import RoundFormed
 from coordinatord.core.rounds.values.resume_point import SPOILED_MAX, ResumePoint
-from coordinatord.protocol.kept_state import DiskStep, Holding, KeptParts, KeptStep, Resume
+from coordinatord.protocol.kept_state import DiskStep, Holding, KeptParts, KeptStep
 from coordinatord.protocol.messages import Phase
 from tests.support.builders import a_coordinator
 from tests.support.kept_state import KEY, kept_parts
@@ -33,10 +33,6 @@ def break_round(stage: Stage, *nodes: str) -> None:
 
 def formed(stage: Stage) -> list[ResumePoint | None]:
     return [record.resume for record in stage.records(RoundFormed)]
-
-
-def resume_sent(stage: Stage, node: str) -> Resume | None:
-    return stage.desired(node).resume
 
 
 def test_the_newest_step_that_is_whole_is_chosen_and_recorded_with_what_is_redone() -> None:
@@ -72,7 +68,7 @@ def test_no_node_resumes_where_one_cannot() -> None:
     stage.play("keep n1 1:8")
     break_round(stage, "n1", "n2")
     assert formed(stage) == [None, None]
-    assert resume_sent(stage, "n1") is None
+    assert stage.desired("n1").resume is None
 
 
 def test_what_a_node_keeps_of_another_run_does_not_count() -> None:
@@ -94,7 +90,7 @@ def test_a_spare_that_kept_a_part_is_a_source() -> None:
     stage.puppets["n3"].observed = replace(stage.puppets["n3"].observed, run="e-1", kept=Holding((kept_parts(1, 8),)))
     stage.play("running n1 n2", "advance 1s")
     break_round(stage, "n1", "n2")
-    assert (resume := resume_sent(stage, "n1")) is not None
+    assert (resume := stage.desired("n1").resume) is not None
     assert [source.node for source in resume.sources] == ["n3"]
 
 
@@ -212,10 +208,10 @@ def test_a_node_is_told_where_the_parts_are_until_it_has_them() -> None:
     stage.play("keep n1 1:8")
     break_round(stage, "n1", "n2")
     stage.play("advance 2s")
-    assert resume_sent(stage, "n2") is not None
+    assert stage.desired("n2").resume is not None
     stage.play("fetch n2 ready", "advance 1s")
-    assert resume_sent(stage, "n2") is None
-    assert resume_sent(stage, "n1") is not None
+    assert stage.desired("n2").resume is None
+    assert stage.desired("n1").resume is not None
 
 
 def count_plans(patch: pytest.MonkeyPatch) -> list[ResumePlan]:
@@ -241,7 +237,7 @@ def test_a_round_is_planned_once_and_not_for_each_node_that_is_told(monkeypatch:
             made = count_plans(patch)
             break_round(stage, *nodes)
             stage.play("advance 5s")
-        assert all(resume_sent(stage, node) is not None for node in nodes)
+        assert all(stage.desired(node).resume is not None for node in nodes)
         counts.append(len(made))
     assert counts[0] == counts[1]
 
@@ -251,10 +247,10 @@ def test_after_a_restart_a_node_waits_until_the_holders_are_heard() -> None:
     stage.play("keep n2 1:8")
     break_round(stage, "n1", "n2")
     stage.play("die 1s", "reconnect n1")
-    assert (waiting := resume_sent(stage, "n1")) is not None
+    assert (waiting := stage.desired("n1").resume) is not None
     assert (waiting.complete, waiting.sources) == (False, ())
     stage.play("reconnect n2", "advance 1s")
-    assert (known := resume_sent(stage, "n1")) is not None
+    assert (known := stage.desired("n1").resume) is not None
     assert known.complete
     assert [source.node for source in known.sources] == ["n2"]
 
@@ -265,11 +261,11 @@ def test_after_a_restart_no_node_is_told_before_the_small_state_of_all_ranks_is_
     stage.play("keep n2 1:8")  # both have all of the big state, and each the small state of its own rank
     break_round(stage, "n1", "n2")
     stage.play("die 1s", "reconnect n1")
-    assert (waiting := resume_sent(stage, "n1")) is not None
+    assert (waiting := stage.desired("n1").resume) is not None
     assert not waiting.complete
     stage.play("reconnect n2", "advance 1s")
     for node in ("n1", "n2"):
-        assert (known := resume_sent(stage, node)) is not None
+        assert (known := stage.desired(node).resume) is not None
         assert known.complete
         assert [source.node for source in known.sources] == [node]
 
@@ -278,7 +274,7 @@ def test_the_key_of_a_node_is_in_no_record_and_no_text() -> None:
     stage = train("n1", "n2")
     stage.play("keep n1 1:8")
     break_round(stage, "n1", "n2")
-    assert (resume := resume_sent(stage, "n2")) is not None
+    assert (resume := stage.desired("n2").resume) is not None
     assert [source.key for source in resume.sources] == [KEY]
     assert KEY not in repr(resume)
     assert KEY not in repr(stage.puppets["n1"].join)
