@@ -1,9 +1,9 @@
 """Time that is no goodput although a round goes on: work that is done again, and the silence of all nodes."""
 
 import pytest
-from msgspec.structs import replace
 
 from coordinatord.core.rounds.state.durable import State
+from coordinatord.protocol.messages import Phase
 from tests.support.ledgers import PAIR, ledger
 from tests.support.script import play
 
@@ -100,9 +100,7 @@ def test_a_coordinator_that_is_started_again_has_heard_no_node_by_that() -> None
 
 def test_nodes_that_come_back_and_had_ended_their_workers_broke_the_round_by_that() -> None:
     stage = play(PAIR, "advance 6s", "silence n1 n2", "advance 24s")
-    puppet = stage.puppets["n1"]
-    puppet.observed = replace(puppet.observed, idle_s=4.0)
-    stage.play("stopped n1")
+    stage.report("n1", phase=Phase.STOPPED, idle_s=4.0)
     assert stage.state() is State.STOPPING
     assert ledger(stage) == {"waiting": 3.0, "starting": 1.0, "running": 6.0, "silent": 20.0, "detecting": 4.0}
 
