@@ -29,7 +29,7 @@ from tests.support.cluster import Cluster, Node
 from tests.support.disks import mounted
 from tests.support.flipping import FLIPPED
 from tests.support.kept_places import empty_place
-from tests.support.kept_training import POINTS, notes_of, train_ddp, train_sharded
+from tests.support.kept_training import POINTS, WARM, notes_of, train_ddp, train_sharded
 from tests.support.lives import Lives
 from tests.support.programs import TIMEOUT_S, wait_until
 from tests.support.undisturbed import train_undisturbed
@@ -40,11 +40,6 @@ JOB = "kept"
 STEPS = 60
 
 WORLD_SIZE = 3
-
-WARM = {
-    "ddp": ("--preload", "torch,torch.distributed,numpy,workerlib.keeping.keeper"),
-    "fsdp": ("--preload", "torch,torch.distributed.fsdp,numpy,workerlib.keeping.keeper"),
-}
 
 LINES = {
     "small": 1_500,

@@ -34,6 +34,12 @@ STEP_S = 0.04
 """The time that each step of a program takes longer, as if it computed: a training that goes on until something happens
 would keep all cores busy that other programs need to make it happen."""
 
+WARM = {
+    "ddp": ("--preload", "torch,torch.distributed,numpy,workerlib.keeping.keeper"),
+    "fsdp": ("--preload", "torch,torch.distributed.fsdp,numpy,workerlib.keeping.keeper"),
+}
+"""The flags with which each kind of training begins warm."""
+
 POINTS = ("before", "forward", "backward", "gradients", "optimizer", "scheduler", "between", "after")
 """Where in a step a worker may be killed."""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from nodeclient.keeping.disk.step_folder import Contents, Manifest, find_whole, job_folder
 from tests.support.cluster import Cluster, Coordinator, Node
-from tests.support.kept_training import digest_of, notes_of
+from tests.support.kept_training import WARM, digest_of, notes_of
 from tests.support.programs import BIN, Program, run, wait_until
 from tests.support.sigterm_program import AFTER_RESTART, MOMENTS, TRAINS
 
@@ -28,11 +28,6 @@ STOP_TIMEOUT_S = 6
 """Half of it passes until workers save that do not come to the end of a step."""
 
 KINDS = ("ddp", "fsdp")
-
-WARM = {
-    "ddp": ("--preload", "torch,torch.distributed,numpy,workerlib.keeping.keeper"),
-    "fsdp": ("--preload", "torch,torch.distributed.fsdp,numpy,workerlib.keeping.keeper"),
-}
 
 
 def play(

@@ -7,9 +7,7 @@ from functools import partial
 
 import pytest
 
-from coordinatord.core.machine import Coordinator
 from coordinatord.core.rounds.values.records import NodeReleased, Record, RoundFormed, RoundStopped
-from coordinatord.core.shown.job_view import job_view
 from coordinatord.protocol.messages import Goal, Result
 from tests.support import script
 from tests.support.ledgers import ledger
@@ -149,14 +147,8 @@ def test_how_long_a_node_has_prepared_does_not_begin_anew_with_its_session() -> 
 
 def test_a_coordinator_that_starts_again_learns_it_from_the_node() -> None:
     stage = play(f"join n1 {SPEC} phase=preparing\njoin n2 {SPEC}\nadvance 5s")
-    coordinator = Coordinator(stage.coordinator.policy, "f")
-    coordinator.restore(stage.past, stage.now)
-    stage.coordinator = coordinator
-    stage.play("reconnect n1 n2", "advance 30s")
+    stage.play("die 0s", "reconnect n1 n2", "advance 30s")
     assert formed(stage) == []
-    assert {node.state for node in job_view(coordinator.jobs["default"], stage.now, None).nodes} == {
-        "preparing",
-        "ready",
-    }
+    assert {node.state for node in stage.view().nodes} == {"preparing", "ready"}
     stage.play("prepared n1")
     assert [nodes for _, nodes in formed(stage)] == [["n1", "n2"]]

@@ -12,7 +12,6 @@ from coordinatord.core.rounds.values.records import RoundFormed
 from coordinatord.core.rounds.values.resume_point import SPOILED_MAX, ResumePoint
 from coordinatord.protocol.kept_state import DiskStep, Holding, KeptParts, KeptStep
 from coordinatord.protocol.messages import Phase
-from tests.support.builders import a_coordinator
 from tests.support.kept_state import KEY, kept_parts
 from tests.support.script import Stage, play
 
@@ -124,9 +123,8 @@ def test_a_coordinator_that_is_started_anew_uses_no_step_of_which_ranks_had_diff
     stage = train("n1", "n2")
     stage.play("keep n1 1:4:5 1:8:7", "keep n2 1:4:5 1:8:9")
     break_round(stage, "n1", "n2")
-    later = a_coordinator()
-    later.restore(stage.past, stage.now)
-    kept = kept_of(later.jobs["default"])
+    stage.play("die 0s")
+    kept = kept_of(stage.run)
     assert [resumption.may_be_chosen(kept, KeptStep(1, step)) for step in (4, 8)] == [True, False]
 
 

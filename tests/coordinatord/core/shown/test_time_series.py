@@ -4,7 +4,6 @@ import random
 
 import pytest
 
-from coordinatord.core.machine import Coordinator
 from coordinatord.core.shown.time_series import POINTS_MAX, Sample, TimeSeries
 from coordinatord.server.reads.series_sampler import past_samples, sample
 from tests.support.script import Stage, play
@@ -124,9 +123,8 @@ def test_after_a_restart_the_rounds_tell_when_it_trained() -> None:
     stage = a_job()
     live = TimeSeries()
     live.add(sample(stage.run, stage.now))
-    restarted = Coordinator(stage.coordinator.policy, epoch="f")
-    restarted.restore(stage.past, stage.now)
-    run = restarted.jobs["default"]
+    stage.play("die 0s")
+    run = stage.run
     series = TimeSeries()
     for past in past_samples(run, run.durable.rounds):
         series.add(past)
