@@ -77,7 +77,7 @@ def test_a_table_that_goes_round_in_circles(monkeypatch: pytest.MonkeyPatch) -> 
     row = replace(table.ROWS[0], action=lambda *_: None, reason="again")
     monkeypatch.setattr(table, "next_row", lambda _, now: (row, now))
     with pytest.raises(table.TransitionLoopError, match="still moving after 16 steps") as caught:
-        table.take_due_rows(a_run(), Decision(Cluster(WINGS), Policy(), 0.0))
+        table.take_due_rows(a_run(), Decision(Cluster(Policy(), WINGS), 0.0))
     assert caught.value.state is State.FORMING
 
 
