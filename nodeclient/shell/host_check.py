@@ -25,8 +25,9 @@ from nodeclient.access.keyring import AccessSettings
 from nodeclient.config.operate import CheckConfig
 from nodeclient.core.events import HealthChecked
 from nodeclient.core.health_checks import EXIT_CODES, WITHIN_S
-from nodeclient.core.host_health import CLOCK_WITHIN_S, HostFacts, conclude, judge, unchecked
+from nodeclient.core.host_health import CLOCK_WITHIN_S, Finding, HostFacts, conclude, judge, unchecked
 from nodeclient.host.addresses import interface_towards
+from nodeclient.host.foreign_workerlib import ForeignWorkerlibError, check_workerlib
 from nodeclient.host.host_facts import facts_command
 from nodeclient.operate.client import Client
 from nodeclient.operate.terminal_info import write
@@ -134,7 +135,7 @@ def run(config: CheckConfig) -> int:
     folders = {f"directory {number}": folder for number, folder in enumerate(config.folders, start=1)}
     check = HostCheck((), folders, config.coordinators, config.access, secrets.token_hex(16))
     facts = asyncio.run(check.run(WITHIN_S)).facts or HostFacts()
-    findings = judge(facts, None, is_idle=True)
+    findings = (*_foreign_workerlib(), *judge(facts, None, is_idle=True))
     result, _ = conclude(findings, facts)
     unread = unchecked(facts)
     if config.json:
@@ -147,3 +148,12 @@ def run(config: CheckConfig) -> int:
         ]
         write([*lines, *(f"cannot be checked: {text}" for text in unread)])
     return EXIT_CODES[result]
+
+
+def _foreign_workerlib() -> tuple[Finding, ...]:
+    """Return a warning if no node can start here: hosts may share what is installed, so none of them is bad for it."""
+    try:
+        check_workerlib()
+    except ForeignWorkerlibError as error:
+        return (Finding(CheckResult.WARNING, str(error)),)
+    return ()

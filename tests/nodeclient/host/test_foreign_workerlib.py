@@ -20,3 +20,6 @@ def test_a_package_that_comes_before_ours_is_named_and_not_imported(tmp_path: Pa
     assert ended.returncode == ExitCode.USAGE
     assert f"Python finds {package}/__init__.py for workerlib" in ended.stderr
     assert "imported" not in ended.stderr
+    checked = run(BIN / "nodeclient", "check", environ=clean_environ(PYTHONPATH=str(tmp_path)))
+    assert checked.returncode != 0
+    assert f"warning: Python finds {package}/__init__.py for workerlib" in checked.stdout
