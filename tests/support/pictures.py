@@ -62,7 +62,7 @@ def animation(lines: Iterable[str]) -> str:
 
 def take_pictures(page: Page) -> None:
     """Take pictures of a page for the docs."""
-    page.wait_for_text("Over time")
+    page.wait_for_text("a second, resumed")  # the charts have something to show by then
     page.picture(DOCS / "page.png")
     page.prefer("dark")
     page.picture(DOCS / "page-dark.png")
@@ -86,7 +86,7 @@ def main() -> None:
         page.go(link)
         demo.await_line("join the job disturbed", WITHIN_S)
         page.go(SECRET.sub("#job=disturbed", link))
-        demo.await_line("round 4, world size 3", WITHIN_S)
+        demo.await_line("==> node-a added back", WITHIN_S)
         take_pictures(page)
         if demo.wait(WITHIN_S):
             sys.exit(f"{demo.output}\npictures: the demo has failed")
