@@ -100,7 +100,7 @@ class Family:
     alarms: float = 0.0
     """How often a good host is lost or named, though it is not to blame."""
     bug_at_s: float | None = None
-    """The training after which each round fails of an error of the script, until a person mends it."""
+    """The training after which each round fails with an error of the script, until a person mends it."""
     keeps_state: bool = False
     """Whether no step is lost; else those since the last checkpoint are."""
 

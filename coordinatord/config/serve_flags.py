@@ -178,7 +178,7 @@ def _add_preflights(parser: SettingsParser) -> None:
     add(
         "--preflight WHEN",
         "when nodes are tested in pairs: asked, only on request; idle, also spares on hosts without workers;"
-        " suspicion, also before a round if two have failed of the network or a hang, or one had a laggard",
+        " suspicion, also before a round if two have failed because of the network or a hang, or one had a laggard",
         choices=[str(choice) for choice in PreflightWhen],
         default=str(defaults.preflight),
     )

@@ -1,4 +1,4 @@
-"""A node that is killed is not waited for: its closed connection and what its peers' collectives failed of prove it."""
+"""A node that is killed is not waited for: its closed connection and the errors of its peers' collectives prove it."""
 
 import asyncio
 import signal

@@ -128,7 +128,7 @@ def an_end(options: Mapping[str, str]) -> dict[str, Any]:
 
 
 def a_report(*, age_s: float = 0.0, **values: Any) -> Report:
-    """Build the report on a round that failed of one worker, by default with the class of its cause."""
+    """Build the report on a round that one worker failed, by default with the class of its cause."""
     plain = Report(
         round=1,
         nodes=2,

@@ -29,7 +29,7 @@ IDLE_FOR_S = 60.0
 """How long nodes wait before they are tested without a request: nodes that come together are tested together."""
 
 SUSPECT_ROUNDS = 2
-"""How many rounds in a row have to fail of the network or a hang before nodes are tested: one proves little."""
+"""How many rounds in a row have to fail because of the network or a hang before nodes are tested: one proves little."""
 
 RETEST_AFTER_S = 1_800.0
 """The pause before nodes are tested again without a request. A mended host is let in soon, and the cost is small."""
@@ -52,7 +52,7 @@ class RunJudging(JudgingWing):
         self._checked: dict[str, HealthCheck | None] = {}
         """The last health check of each node by which its host was judged."""
         self._suspect_rounds = 0
-        """How many rounds in a row have failed of the network or a hang, since the last preflight for that."""
+        """How many rounds in a row have failed because of the network or a hang, since the last preflight for that."""
         self.idle_at = -math.inf
         """When to look again for members to test on idle hosts: the last time there were too few."""
 
@@ -175,11 +175,11 @@ class RunJudging(JudgingWing):
     def _suspicion(self) -> tuple[float, str] | None:
         """Return from when nodes of the last rounds are suspect, and why; None if none is.
 
-        Two rounds in a row have failed of the network or a hang, or a node was late in the last one. A node is not
-        tested again for its lateness within half an hour: its worker may just have more to do than others.
+        The network or a hang has ended two rounds in a row, or a node was late in the last one. A node is not tested
+        again for its lateness within half an hour: its worker may just have more to do than others.
         """
         if self._suspect_rounds >= SUSPECT_ROUNDS:
-            return NOW, "the last two rounds have failed of the network or a hang"
+            return NOW, "the last two rounds have failed because of the network or a hang"
         node, late = self._run.watching.late()
         if node not in {member.node for member in testable(self._run)}:
             return None

@@ -36,7 +36,7 @@ class PreflightWhen(StrEnum):
     IDLE = "idle"
     """Also while they wait on hosts without workers."""
     SUSPICION = "suspicion"
-    """Also before a round, if the last two have failed of the network or a hang, or the last one had a laggard."""
+    """Also before a round, if the network or a hang ended the last two, or the last one had a laggard."""
 
 
 class Policy(Struct, frozen=True):

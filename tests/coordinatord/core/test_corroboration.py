@@ -1,4 +1,4 @@
-"""A node whose session closed counts as lost at once if what its peers failed of proves it, and only then."""
+"""A node whose session closed counts as lost at once if the errors of its peers prove it, and only then."""
 
 import pytest
 from msgspec.structs import replace
@@ -23,7 +23,7 @@ KILLED = """
     stopped n2
     failed n1
 """
-"""Node n3 is killed: its session closes, a worker of n1 fails of that, and that of n2 hangs until it is stopped."""
+"""Node n3 is killed: its session closes, a worker of n1 fails for that, and that of n2 hangs until it is stopped."""
 
 
 def losses(stage: Stage) -> list[tuple[str, float]]:

@@ -205,7 +205,7 @@ def test_the_same_error_of_the_script_at_the_same_place_ends_the_job() -> None:
     assert isinstance(ended, RunEnded)
     assert (ended.outcome.result, ended.outcome.exit_code) == (Result.FAILED, ExitCode.NO_PROGRESS)
     assert ended.reason.endswith(
-        "(the script failed of the same error at the same place in two rounds, without a new step in between)"
+        "(the script failed with the same error at the same place in two rounds, without a new step in between)"
     )
 
 

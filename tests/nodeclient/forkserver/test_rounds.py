@@ -10,7 +10,7 @@ from tests.nodeclient.forkserver.support import LIBRARY, Stage, assert_same, pyt
 pytestmark = pytest.mark.slow
 
 ALWAYS = "--max-futile-rounds", "0"
-"""Another round follows though the script fails of the same error again."""
+"""Another round follows though the script fails with the same error again."""
 
 CHANGES = '''"""Leaves itself and its neighbours changed for the next round."""
 import os, pathlib, sys, report

@@ -58,7 +58,7 @@ def test_three_nodes_go_on_without_the_one_of_rank_0_and_then_with_another(
     assert c.wait() == 1  # torchrun's own code after a signal
     shrunk = b.await_sum(2, grown)
     assert (shrunk["rank"], d.await_sum(2, grown)["rank"]) == (0, 1)
-    coordinator.await_line(rf"left the job, as asked.* job={job} ")  # a peer that fails of it may be heard first
+    coordinator.await_line(rf"left the job, as asked.* job={job} ")  # a peer's failure may be heard first
 
     kill_quietly(shrunk["pid"], signal.SIGUSR1)
     assert (b.wait(), d.wait()) == (0, 0)

@@ -16,7 +16,7 @@ class NoRestart(StrEnum):
 
     FINAL = "no restart mends this error"
     SPENT = "restarts used: {used}"
-    SAME_ERROR = "the script failed of the same error at the same place in two rounds, without a new step in between"
+    SAME_ERROR = "the script failed with the same error at the same place in two rounds, without a new step in between"
     NO_PROGRESS = "{futile} rounds in a row have failed without a new step, see --max-futile-rounds"
 
 
@@ -108,7 +108,7 @@ def no_restart(run: Run) -> NoRestart | None:
 
 
 def _fails_as_before(run: Run, failure: Failure) -> bool:
-    """Whether the round before failed of the same error at the same place, and this one at no earlier step.
+    """Whether the round before failed with the same error at the same place, and this one at no earlier step.
 
     A round that starts from a checkpoint does steps again, and then meets the same error.
     """
