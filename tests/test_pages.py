@@ -11,7 +11,7 @@ import pytest
 
 from coordinatord.core.rounds.state.member import MemberState
 from tests.support.pages import WIDTH_MAX, dead_links, is_page, targets
-from tests.support.site import listed
+from tests.support.site import _with_links, listed
 from tests.support.source import Source, sources
 
 README_LINES_MAX = 200
@@ -123,3 +123,8 @@ def bound_names(source: Source) -> set[str]:
 def test_a_dead_link_is_found(text: str, what: str) -> None:
     [(line, found)] = dead_links(page(text), PAGES)
     assert (line, what in found) == (1, True), found
+
+
+def test_the_site_is_not_built_with_a_link_to_a_file_that_is_not_there() -> None:
+    with pytest.raises(SystemExit, match=r"docs/hangs\.md links to docs/nowhere\.md"):
+        _with_links("[there](nowhere.md)", PurePosixPath("docs/hangs.md"), set())

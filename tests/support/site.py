@@ -1,11 +1,12 @@
 """Stages the pages of the site for Zensical, which builds it: `make docs`. `zensical.toml` lists them.
 
 A page keeps its path, so that a link to another one holds. A link to any other file leads to where the source is
-published. Pictures of `docs` come along.
+published, for which Zensical cannot see whether the file is there. Pictures of `docs` come along.
 """
 
 import re
 import shutil
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import PurePosixPath
@@ -25,7 +26,7 @@ def listed() -> list[str]:
 
 
 def stage() -> None:
-    """Write the pages of the site into the directory that the configuration names."""
+    """Write the pages of the site into the directory that the configuration names; exit if a link leads nowhere."""
     staged = ROOT / _project()["docs_dir"]
     shutil.rmtree(staged, ignore_errors=True)
     pages = listed()
@@ -58,6 +59,8 @@ def _with_links(text: str, page: PurePosixPath, present: set[str]) -> str:
         path, hash_sign, anchor = link[1].partition("#")
         if "://" in path or (target := resolved(page, path)) in present:
             return link[0]
+        if not (ROOT / target).exists():
+            sys.exit(f"{page} links to {target}, which does not exist")
         return f"]({PAGES}/{target}{hash_sign}{anchor})"
 
     return LINK.sub(address, text)
