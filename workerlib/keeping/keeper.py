@@ -78,8 +78,7 @@ class StepKeeper:
         self.planned_end = PlannedEnd(channel)
         self._lock = StateLock()
         self._process = os.getpid()
-        self._is_over = False
-        """Whether training is over: the script has left its block, or its process the round."""
+        """The process whose state is kept; 0 once the script has left its block, or the process its round."""
         self._hooks = ProcessHooks()
         self.is_reused = False
         """Whether this process may take part in the next round; the script then does nothing between the rounds."""
@@ -89,7 +88,7 @@ class StepKeeper:
     @property
     def _has_ended(self) -> bool:
         """Whether nothing is kept any more, as in a forked child, such as a data loader's process."""
-        return self._is_over or os.getpid() != self._process
+        return os.getpid() != self._process
 
     # The beginning
 
@@ -115,7 +114,7 @@ class StepKeeper:
                 saver.ask_for_memory(restored)
             self._hooks.in_process(self.step, self.close)
         except BaseException:
-            self._is_over = True
+            self._process = 0
             self._hooks.remove()
             self.planned_end.close()
             raise
@@ -193,7 +192,7 @@ class StepKeeper:
         Raises `KeptStateError` if the round was over long ago, and `LeftRoundError` as `StateLock.check_in_round` does.
         """
         if not self._lock.acquire(StateHolder.TRAINING, STAND_STILL_S):
-            self._is_over = True
+            self._process = 0
             raise KeptStateError(f"this round ended {STAND_STILL_S:g} s ago, so this worker ends")
 
     def _stand_still(self) -> None:
@@ -274,7 +273,7 @@ class StepKeeper:
 
     def _end_training(self) -> bool:
         """Record that training is over; return whether it has ended within a step."""
-        in_step, self._is_over = self._lock.is_in_step, True
+        in_step, self._process = self._lock.is_in_step, 0
         self._saver.end(in_step=in_step)
         return in_step
 

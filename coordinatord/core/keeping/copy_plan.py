@@ -42,7 +42,7 @@ class CopyPlan:
         }
         return {source: wanted[:WANTED_MAX] for source, wanted in missing.items() if wanted}
 
-    def is_made(self, held: Held, excused: Collection[str] = ()) -> bool:
+    def is_made(self, held: Held, excused: Collection[str]) -> bool:
         """Whether nodes protect their copies, so that each shard is in two domains; `excused` nodes do not count."""
         made = all(self.has_copies(node, held) for node in self.wanted if node not in excused)
         shards = [shard for taker, copied in self.safe_by.items() if taker not in excused for shard in copied]

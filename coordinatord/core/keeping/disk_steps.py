@@ -49,13 +49,11 @@ def newest_of_run(kept: KeptState) -> KeptStep | None:
     return max((step.at for step in found if step.run == kept.run.id), default=None)
 
 
-def newest_on_disk(kept: KeptState, nodes: Sequence[Member], before: KeptStep | None = None) -> ResumePoint | None:
-    """Return the newest step that all of these nodes find, as a point to resume from; None if there is none.
+def newest_on_disk(kept: KeptState, nodes: Sequence[Member], before: KeptStep | None) -> ResumePoint | None:
+    """Return the newest step that all of these nodes find, one at least, as a point to resume from; None for none.
 
     With `before`, it is older than this step of this run, as all steps of earlier runs are.
     """
-    if not nodes:
-        return None
     first, *others = nodes
     elsewhere = [{(step.run, step.at) for step in found_by(kept, member)} for member in others]
     for step in found_by(kept, first):

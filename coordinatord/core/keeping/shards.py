@@ -10,10 +10,9 @@ Held = Mapping[str, Collection[KeptParts]]
 """The parts of one step, by the node that holds them."""
 
 
-def shards_in(parts: KeptParts, shards: int) -> Iterator[tuple[int, int]]:
-    """Yield the shards of these parts as ranges `[begin, end)`; none if they belong to another number of shards."""
-    if not parts.big or parts.shards != shards:
-        return
+def shards_in(parts: KeptParts) -> Iterator[tuple[int, int]]:
+    """Yield the shards of these parts as ranges `[begin, end)`."""
+    shards = parts.shards
     end = parts.first_shard + parts.ranks
     if parts.ranks >= shards:
         yield 0, shards
@@ -39,8 +38,7 @@ def are_whole(held: Iterable[Iterable[KeptParts]]) -> bool:
     big = [part for parts in held for part in parts if part.big]
     if len({(part.shards, part.world_size) for part in big}) != 1:
         return False
-    shards = big[0].shards
-    return cover((shard for part in big for shard in shards_in(part, shards)), shards)
+    return cover((shard for part in big for shard in shards_in(part)), big[0].shards)
 
 
 def holders_by_shard(held: Held) -> dict[int, list[tuple[str, int]]]:
@@ -93,7 +91,7 @@ class Coverage:
     def _count(self, part: KeptParts, by: int) -> bool:
         """Add `by` to the count of a part's ranges; return whether a range is new, or no part has it any more."""
         changed = False
-        for begin, end in shards_in(part, part.shards):
+        for begin, end in shards_in(part):
             key = part.shards, part.world_size, begin, end
             before = self._parts.pop(key, 0)
             if before + by:
