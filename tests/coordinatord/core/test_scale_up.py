@@ -132,6 +132,6 @@ def test_nodes_that_wait_for_a_checkpoint_take_part_when_the_round_ends_before(c
 def test_a_spare_that_was_left_out_of_the_last_round_takes_over_at_once() -> None:
     stage = play("join n1 n2 min=1 max=3", "advance 11s", "running n1 n2", "join n3 n4 min=1 max=3")
     end_round(stage)
-    assert (rounds(stage), words(stage, "n4")) == (2, "spare: round 2 has its maximum of nodes, 3")
+    assert (stage.run.durable.round, stage.desired("n4").reason) == (2, "spare: round 2 has its maximum of nodes, 3")
     stage.play("running n1 n2 n3", "leave n1 n2", "stopped n1 n2 n3")
-    assert (stage.state(), rounds(stage)) == (State.STARTING, 3), "it waits for no more nodes"
+    assert (stage.state(), stage.run.durable.round) == (State.STARTING, 3), "it waits for no more nodes"

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from coordinatord.core.rounds.effects import Look
 from coordinatord.core.rounds.events import Event
+from coordinatord.core.rounds.queries import past_round
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.values.records import BusyWorkerAwaited, Record, RoundStopped
@@ -134,7 +135,7 @@ class HangLaws(Laws):
         """
         total = run.durable.ledger.total(self.world.daemon.clock.read())
         is_proved = run.spec.hang_timeout_s is not None or standstill.doing is Doing.SKIPPED
-        return run.has_no_restart_left(total) and not is_proved
+        return past_round.has_no_restart_left(run, total) and not is_proved
 
     def _workers(self, key: Round) -> int:
         return sum(ranks.workers for ranks in self.facts.formed[key].nodes)
