@@ -49,9 +49,9 @@ def can_spare(run: Run, node: str) -> bool:
 
 
 def can_do_without(run: Run, host: str) -> bool:
-    """Whether enough nodes on other hosts are there for a round, none of them quarantined."""
-    others = (member for member in run.members.values() if member.offer.host != host)
-    return sum(each.is_connected and not each.readiness.quarantined for each in others) >= run.spec.nodes_min
+    """Whether enough nodes on other hosts are there for a round: none of them is quarantined or about to leave."""
+    others = (member for member in run.members.values() if member.offer.host != host and member.is_connected)
+    return sum(not (each.leaves or each.readiness.quarantined) for each in others) >= run.spec.nodes_min
 
 
 def pause_s(run: Run) -> float:

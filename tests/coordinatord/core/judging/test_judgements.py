@@ -12,6 +12,7 @@ from coordinatord.core.machine import Coordinator
 from coordinatord.core.rounds.effects import Answer
 from coordinatord.core.rounds.events import AdminRequested, Reported
 from coordinatord.core.rounds.policy import Policy
+from coordinatord.core.rounds.queries.next_round import can_do_without
 from coordinatord.core.rounds.queries.reasons import Reasons
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.values.admin_requests import DrainNode, PardonNode, QuarantineNode
@@ -148,6 +149,13 @@ def test_a_hang_in_the_script_is_charged_where_another_host_can_show_whose_it_is
     failure = a_failure(rank=3, exit_code=124, hang=HangKind.STUCK, last_lines=(frame, "<module> (train.py:70)"))
     report = a_report(node="n3", host="host-n3", failure=failure)
     assert (charged_host(Job(nodes_min=nodes_min).run, report) is not None) == is_charged
+
+
+def test_a_round_does_without_a_host_by_nodes_that_stay() -> None:
+    job = Job(nodes_min=7)
+    assert can_do_without(job.run, "host-n3")
+    job.report("n5", Phase.RUNNING, leaving=True)
+    assert not can_do_without(job.run, "host-n3")
 
 
 @pytest.mark.parametrize("xids", [(), (31,)], ids=["", "with an Xid of the program"])
