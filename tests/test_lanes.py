@@ -1,4 +1,4 @@
-"""The quick tests can be read without torch, as `make quick` reads them. CI runs all tests at once, and would not see it."""
+"""The quick tests can be read without torch, as `make quick` reads them; CI runs all tests at once."""
 
 import subprocess
 import sys
