@@ -334,19 +334,23 @@ class Coordinator:
         if run.roll.all_silent:
             self._leases.renew_all(run, self._heartbeat_s, now)
         self._record_heard(run, member, observed, self._heartbeat_s, now)
-        if observations.record_report(run, member, observed):
+        if observations.record_report(run, member):
             decision.notify_all(run)
 
     def _record_heard(self, run: Run, member: Member, observed: Observed, heartbeat_s: float, now: float) -> bool:
-        """Record that a member lives; return whether it reports steps or a section of its workers."""
+        """Record that a member lives, and its report; return whether that has steps or a section of its workers.
+
+        Ages in a report count from `heard_at`, so a member's last report is always the one that was heard then.
+        """
         member.lease.heard_at = run.roll.heard_at = now
         # While this process slept, the node could hear nothing from it.
         unanswered_s = min(observed.heard_s, now - self._sleep_watch.woke_at)
         member.lease.record_heard(unanswered_s, self.policy, heartbeat_s, now)
         self._leases.renew(run, member, heartbeat_s, now)
-        has_progress = bool(observed.steps) or observed.section is not None or member.observed.section is not None
+        before, member.observed = member.observed, observed
+        has_progress = bool(observed.steps) or observed.section is not None or before.section is not None
         if has_progress:
-            observations.record_steps(run, member, observed)
+            observations.record_steps(run, member, before)
         return has_progress
 
     @property

@@ -118,6 +118,13 @@ def test_a_peer_whose_worker_had_exited_well_explains_the_failure() -> None:
     assert losses(stage) == []
 
 
+def test_a_worker_of_the_suspect_that_had_exited_well_explains_the_failure() -> None:
+    stage = play(TRIO)
+    stage.puppets["n3"].observed = replace(stage.puppets["n3"].observed, ended=(Ended(4, 0.0),))
+    stage.play("advance 2s", *KILLED.strip().splitlines())  # only a heartbeat says so
+    assert losses(stage) == []
+
+
 def test_a_revoked_token_closes_the_session_of_a_node_that_is_well() -> None:
     stage = play(TRIO)
     stage.coordinator.handle(Disconnected(stage.puppets["n3"].session, revoked=True), stage.now)

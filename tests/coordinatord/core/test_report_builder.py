@@ -30,6 +30,8 @@ ERROR = a_failure(
     log="/logs/stderr.log",
 )
 
+TIMEOUT = "RuntimeError: [/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 1800000ms for recv operation"
+
 
 class Job(Stage):
     """Two nodes in their first round."""
@@ -160,6 +162,16 @@ def test_who_left_early_is_the_root_cause_of_a_lost_connection() -> None:
     assert cause_in_brief(report) == "rank 2 on node a exited with 0 too early in round 1"
 
 
+def test_a_heartbeat_after_a_worker_has_left_early_moves_its_exit_to_no_later_time() -> None:
+    job = Job()
+    job.report("a", phase=Phase.SUCCEEDED, ended=(Ended(2, 0.0),))
+    job.now += 5.0
+    job.report("a", beat=True, ended=(Ended(2, 5.0),))
+    job.report("b", phase=Phase.FAILED, failure=a_failure(rank=1, error=TIMEOUT, age_s=0.5))
+    assert (report := job.run.durable.report) is not None
+    assert report.early == (EarlyEnd("a", 2, 4.5),)
+
+
 def test_what_a_node_said_of_another_round_is_no_early_end() -> None:
     job = Job()
     job.report("a", ended=(Ended(2, 5.0),))
@@ -169,9 +181,6 @@ def test_what_a_node_said_of_another_round_is_no_early_end() -> None:
     job.fail()
     assert (report := job.run.durable.report) is not None
     assert (report.round, report.early) == (2, ())
-
-
-TIMEOUT = "RuntimeError: [/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 1800000ms for recv operation"
 
 
 @pytest.mark.parametrize(

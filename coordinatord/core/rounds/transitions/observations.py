@@ -109,10 +109,9 @@ def has_no_news(run: Run, member: Member, observed: Observed) -> bool:
 _news_in = attrgetter(*(name for name in Observed.__struct_fields__ if name not in QUIET))
 
 
-def record_steps(run: Run, member: Member, observed: Observed) -> None:
-    """Record how far a member's workers are, and their section."""
-    before, member.observed = member.observed, observed
-    assignment = member.durable.assignment
+def record_steps(run: Run, member: Member, before: Observed) -> None:
+    """Record how far a member's workers are, and their section; `before` is its report before the last one."""
+    observed, assignment = member.observed, member.durable.assignment
     if assignment is not None and _is_about_this_round(run, member, observed):
         run.steps_announced |= bool(observed.steps)
         run.progress.record(assignment.group_rank, observed, before, member.lease.heard_at)
@@ -138,10 +137,10 @@ def steps_have_consequences(run: Run) -> bool:
     )
 
 
-def record_report(run: Run, member: Member, observed: Observed) -> bool:
-    """Record a report of a member, whose lease is renewed already; return whether all nodes have to be notified."""
-    before, now = member.state, member.lease.heard_at
-    member.observed, member.lease.expired = observed, False
+def record_report(run: Run, member: Member) -> bool:
+    """Record what follows from a member's last report; return whether all nodes have to be notified."""
+    before, observed, now = member.state, member.observed, member.lease.heard_at
+    member.lease.expired = False
     run.roll.place(member)
     concerns_all = run.keeping.report(member, now)
     has_check = run.judging.report(member)
