@@ -120,7 +120,12 @@ def cause_of(failure: Failure) -> Cause:
 
 
 def needed_others(failure: Failure) -> bool:
-    """Whether a failure is explained by workers that had exited with 0 before, if there are such."""
+    """Whether a failure is explained by workers that had exited with 0 before, if there are such.
+
+    A broken GPU explains it better.
+    """
+    if cause_of(failure) is Cause.DEVICE:
+        return False
     rule = next((rule for rule in RULES if not rule.alone and _found(rule, failure)), None)
     return rule is not None and rule.early
 

@@ -81,10 +81,22 @@ NAMED = "rank 3 on node n2 exited with 0 while rank 0 on node n1 still needed it
         ([failed("n1", 5.0, **GONE)], [], [(3, 6.1)], f"rank 0 on node n1 failed: {LOST_PEER}", Cause.NETWORK),
         ([failed("n1", 5.0, **GONE)], [], [], f"rank 0 on node n1 failed: {LOST_PEER}", Cause.NETWORK),
         ([failed("n1", 5.0, exit_code=-11)], [], [(3, 4.9)], "rank 0 on node n1 failed: killed by SIGSEGV", "unknown"),
+        ([failed("n1", 5.0, xids=(79,), **GONE)], [], [(3, 4.9)], f"rank 0 on node n1 failed: {LOST_PEER}", "device"),
         ([failed("n1", 5.0, **GONE), failed("n3", 5.1, exit_code=2)], [], [(3, 4.9)], "rank 0 on node n3", "unknown"),
         ([failed("n1", 5.0, **GONE)], [LostNode("n3", 5.2)], [(3, 4.9)], "lost node n3", None),
     ],
-    ids=["connection", "store", "two", "a moment later", "later", "nobody", "crash", "another failure", "a lost node"],
+    ids=[
+        "connection",
+        "store",
+        "two",
+        "a moment later",
+        "later",
+        "nobody",
+        "crash",
+        "device",
+        "another failure",
+        "a lost node",
+    ],
 )
 def test_who_left_early_is_named_where_others_failed_for_lack_of_it(
     failures: list[WorkerFailure],
