@@ -119,12 +119,17 @@ def cause_of(failure: Failure) -> Cause:
     return Cause.USER_CODE if failure.error else Cause.UNKNOWN
 
 
+_ERROR_OF_TORCH = re.compile(r"torch\.distributed|Dist\w+Error|gloo/|NCCL|nccl")
+"""Exceptions of collectives and of the store."""
+
+
 def needed_others(failure: Failure) -> bool:
     """Whether a failure is explained by workers that had exited with 0 before, if there are such.
 
-    A broken GPU explains it better.
+    A broken GPU explains it better, and so does an error that is not torch's: peers that exit leave warnings among the
+    last lines of workers that still have something to do.
     """
-    if cause_of(failure) is Cause.DEVICE:
+    if cause_of(failure) is Cause.DEVICE or (failure.error and not _ERROR_OF_TORCH.search(failure.error)):
         return False
     rule = next((rule for rule in RULES if not rule.alone and _found(rule, failure)), None)
     return rule is not None and rule.early

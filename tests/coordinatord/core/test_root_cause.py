@@ -62,6 +62,8 @@ def test_the_reason_is_a_headline(facts: dict[str, object], said: str) -> None:
 
 GONE = {"error": LOST_PEER}
 STORE = {"error": "torch.distributed.DistNetworkError: Connection reset by peer"}
+STORE_LINE = "Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown or crash?"
+OWN = {"error": "ValueError: no labels", "last_lines": (STORE_LINE, "Traceback", "ValueError: no labels")}
 NAMED = "rank 3 on node n2 exited with 0 while rank 0 on node n1 still needed it"
 
 
@@ -82,6 +84,8 @@ NAMED = "rank 3 on node n2 exited with 0 while rank 0 on node n1 still needed it
         ([failed("n1", 5.0, **GONE)], [], [], f"rank 0 on node n1 failed: {LOST_PEER}", Cause.NETWORK),
         ([failed("n1", 5.0, exit_code=-11)], [], [(3, 4.9)], "rank 0 on node n1 failed: killed by SIGSEGV", "unknown"),
         ([failed("n1", 5.0, xids=(79,), **GONE)], [], [(3, 4.9)], f"rank 0 on node n1 failed: {LOST_PEER}", "device"),
+        ([failed("n1", 5.0, exit_code=-6, last_lines=(STORE_LINE,))], [], [(3, 4.9)], NAMED, Cause.USER_CODE),
+        ([failed("n1", 5.0, **OWN)], [], [(3, 4.9)], "rank 0 on node n1 failed: ValueError: no labels", "user_code"),
         ([failed("n1", 5.0, **GONE), failed("n3", 5.1, exit_code=2)], [], [(3, 4.9)], "rank 0 on node n3", "unknown"),
         ([failed("n1", 5.0, **GONE)], [LostNode("n3", 5.2)], [(3, 4.9)], "lost node n3", None),
     ],
@@ -94,6 +98,8 @@ NAMED = "rank 3 on node n2 exited with 0 while rank 0 on node n1 still needed it
         "nobody",
         "crash",
         "device",
+        "no error",
+        "own error",
         "another failure",
         "a lost node",
     ],
