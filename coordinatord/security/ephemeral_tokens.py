@@ -33,12 +33,15 @@ def write_ephemeral(path: Path, text: str) -> int:
     """Write a token file; return a descriptor that locks it until it is closed. Raises `PrivateFileError`."""
     while True:
         write_private(path, f"{text}# They end with their coordinator, in the boot {boot_id()}\n")
-        handle = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            handle = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            continue  # another start has removed the file before it was locked
         with suppress(OSError):  # without locks on this file system, no start removes the file
             fcntl.flock(handle, fcntl.LOCK_EX)  # the kernel releases it at any end of the process
         if os.fstat(handle).st_nlink:
             return handle
-        os.close(handle)  # another start has removed the file before it was locked
+        os.close(handle)  # as above
 
 
 def remove_files_of_ended(environ: Mapping[str, str]) -> None:

@@ -1,5 +1,6 @@
 """The file of a coordinator that keeps nothing goes with its process, or with the next start on the host."""
 
+import pkgutil
 import subprocess
 import sys
 from pathlib import Path
@@ -51,19 +52,22 @@ def test_tokens_of_one_that_was_killed_go_and_of_others_nobody_knows(environ: di
     assert left(environ) == ["elsewhere", "kept"]
 
 
+@pytest.mark.parametrize("call", ["os.open", "fcntl.flock"])
 def test_a_file_that_goes_before_it_is_locked_is_written_anew(
-    environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    environ: dict[str, str], call: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = Path(environ["XDG_CONFIG_HOME"], "coordinatord", "tokens", "pin")
-    unlucky = [path]
+    unlucky, begin = [path], pkgutil.resolve_name(call)
 
-    def flock(*_: object) -> None:
-        while unlucky:
+    def late(file: Path | int, *arguments: int) -> object:
+        while unlucky and (file == path or isinstance(file, int)):
             unlucky.pop().unlink()
+        return begin(file, *arguments)
 
-    monkeypatch.setattr("fcntl.flock", flock)
+    monkeypatch.setattr(call, late)
     write_ephemeral(path, "# Tokens\n")
     assert path.read_text().startswith("# Tokens\n")
+    assert not unlucky
 
 
 def test_without_any_nothing_happens(environ: dict[str, str]) -> None:
