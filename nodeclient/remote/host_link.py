@@ -50,6 +50,7 @@ class _Program(SubprocessStreamProtocol):
         loop = asyncio.get_running_loop()
         super().__init__(LINE_BYTES_MAX, loop)
         self.exited: asyncio.Future[None] = loop.create_future()
+        """Wait for it by `asyncio.wait`: a task that is cancelled in `await` would cancel it too."""
 
     def process_exited(self) -> None:
         super().process_exited()
@@ -138,7 +139,7 @@ class HostLink:
         self._stdin.close()
         await asyncio.wait([self._exited], timeout=within_s if self.is_here or self.arrival.release else 0)
         self.kill()
-        await self._exited
+        await asyncio.wait([self._exited])
 
     def kill(self) -> None:
         """Kill the program here, and close its pipes; an ssh breaks the connection."""
@@ -150,7 +151,7 @@ class HostLink:
         An ssh to a jump host, which other sessions share, may hold standard error for hours.
         """
         await asyncio.wait([self._errors], timeout=ERRORS_WITHIN_S)
-        await self._exited
+        await asyncio.wait([self._exited])
         code = self._transport.get_returncode()
         return LOST if code is None or code < 0 else code
 
