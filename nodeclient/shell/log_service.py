@@ -217,7 +217,11 @@ class LogService:
             del self._reads[done]
             respond(done.result())
 
-        reading = in_thread(partial(read_chunk, log_dir, parts, wanted), "log reader")
+        try:
+            reading = in_thread(partial(read_chunk, log_dir, parts, wanted), "log reader")
+        except OSError as error:
+            respond(refused_chunk(wanted, f"the log cannot be read: {error.strerror}"))
+            return
         self._reads[reading] = key, asked_at
         reading.add_done_callback(pass_on)
 

@@ -182,3 +182,19 @@ async def test_a_reader_that_is_gone_is_waited_for_within_bounds(
     service.begin_round(ROUND, range(1))
     await read(service, structs.replace(WANTED, follow=True))
     await service.await_followers()
+
+
+async def test_without_a_thread_to_read_in_a_request_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = a_service(tmp_path)
+    service.begin_round(ROUND, range(1))
+
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as exhausted:
+        exhausted.setattr(threading.Thread, "start", start)
+        assert (await read(service)).problem == "the log cannot be read: the system has no thread to give"
+    write(tmp_path, "one\n")
+    assert (await read(service)).data == b"one\n"
