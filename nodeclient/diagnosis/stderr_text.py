@@ -21,7 +21,7 @@ _RANK = re.compile(r"(?:\[rank\d+\]:(?: |$))+")
 
 _NATIVE_FRAME = re.compile(
     r"""(?: \[rank\d+\]: \s? )?
-        (?: frame\ \#\d+: | \#\d+\ +(?: 0x | \S+.*\ from\ \S+:\d+ | \S+.*\ \?\?:0 )
+        (?: frame\ \#\d+: | \#\d+\ +(?: 0x | \S.*\ from\ \S+:\d+ | \S.*\ \?\?:0 )
           | Exception\ raised\ from\ .*\(most\ recent\ call\ first\): | <omitting\ python\ frames>
           | C\+\+\ CapturedTraceback: )""",
     re.VERBOSE,
@@ -41,11 +41,13 @@ _LOG_LINE = re.compile(
 )
 """The beginning of a line that a library logged, which is no part of an exception's text."""
 
-_LOGGED_ERROR = re.compile(r"(?:ERROR|CRITICAL)[: ]|\[? ?\d{4}-\d\d-\d\d[ T]\d\d:\d\d\S*.*\b(?:ERROR|CRITICAL)\b")
+_LOGGED_ERROR = re.compile(r"(?:ERROR|CRITICAL)[: ]|\[? ?\d{4}-\d\d-\d\d[ T]\d\d:\d\d.*\b(?:ERROR|CRITICAL)\b")
 """An error that Python's logging wrote, which may have ended the program."""
 
 _OFFER = re.compile(
-    r"usage: |(?:set|see|pass|use|try|run|for|tip: for)\b.*(?:--help|details|information|trace)", re.IGNORECASE
+    r"usage: |(?:tip: )?(?:set|see|pass|use|try|run|for)\b.*--help|for (?:more )?(?:details|information)\b"
+    r"|(?:set|see|pass|use|try|run with)\b.*\bfor (?:\w+ ){0,3}(?:details|information|trace|traceback)\.?$",
+    re.IGNORECASE,
 )
 """A line in which hydra, click, absl, fire or the like says how to use a program, or where to read more."""
 

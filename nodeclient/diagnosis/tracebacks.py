@@ -28,7 +28,7 @@ FOLDED_LINES_MAX = 6
 _HEADER = re.compile(r"(?:.*[^\s\w])?(?:\[rank\d+\]: )*Traceback \(most recent call last\):")
 """The header of a traceback; a progress bar may be on the same line."""
 _GROUP_HEADER = re.compile(r"  \+ Exception Group Traceback \(most recent call last\):")
-_BOX_HEADER = re.compile(r" *[╭+][─-]+ Traceback \(most recent [^─]*[─-]+[╮+]")
+_BOX_HEADER = re.compile(r" *[╭+][─-]+ Traceback \(most recent .*[─-][╮+]")
 """The header of the library rich, which typer uses too. In a log it is indented, and cut off if there is no room."""
 _PANEL_HEADER = re.compile(r"[╭+][─-] Error [─-]+[╮+]")
 """The header of a wrong command line, by typer and rich-click."""

@@ -1,5 +1,7 @@
 """The error is found in what hydra, typer, absl and other tools write around a script; the texts are recorded ones."""
 
+import time
+
 import pytest
 
 from nodeclient.diagnosis import oom
@@ -104,6 +106,10 @@ CAUGHT = """Error: loss is nan at step 7
 Use --debug for a full traceback.
 """
 
+BEGINS = "reads the data\n"
+
+NAMES_LOG = "Run failed, see run.log for details"
+
 WORDS = {
     "hydra": (HYDRA, "RuntimeError: no such data set in the second line", ""),
     "hydra, no target": (
@@ -126,6 +132,9 @@ WORDS = {
     "rich in a log": (RICH_LOG, "ValueError: loss is nan at step 7", ""),
     "loguru": (LOGURU, "ValueError: loss is nan at step 7", ""),
     "a script of its own": (CAUGHT, "", "Error: loss is nan at step 7"),
+    "a script that names its log": (f"{BEGINS}{NAMES_LOG}\n", "", NAMES_LOG),
+    "a script that traces": (f"{BEGINS}For rank 3 there is no trace\n", "", "For rank 3 there is no trace"),
+    "an offer without a flag": (f"{CAUGHT}For more information, see the manual\n", "", "Error: loss is nan at step 7"),
     "only an offer": ("See train.log for details\n", "", "See train.log for details"),
 }
 
@@ -139,3 +148,13 @@ def test_the_error_is_quoted_and_not_what_the_tool_says_after_it(stderr: str, er
 def test_a_fatal_log_line_says_more_than_the_abort_after_it() -> None:
     found = diagnose(-6, 4711, None, ABSL_FATAL.encode(), oom.count_kills())
     assert found.error == "loss is nan at step 7"
+
+
+@pytest.mark.parametrize(
+    "line", ["+- Traceback (most recent " + "-" * 3_000 + "x", "#1 " + "a" * 3_000, "2026-11-29 00:45" + "a" * 3_000]
+)
+def test_long_lines_are_read_in_a_time_that_grows_with_their_length_only(line: str) -> None:
+    stderr = "\n".join([line] * 500).encode()
+    began = time.thread_time()
+    diagnose(1, 4711, None, stderr, oom.count_kills())
+    assert time.thread_time() - began < 5  # 0.2 s; with the square of the length, it takes 7 s or more
