@@ -10,13 +10,13 @@ LOST = 255
 """The exit code of ssh where the host is out of reach or the connection broke (ssh(1)). A command may have it too."""
 
 END_WITHIN_S = 10.0
-"""How long after a failed node the others still run that end of the same failure: they hear of it within a lease."""
+"""How long other nodes may take to end of the same failure: they hear of it within a lease."""
 
 SIGNALS_MAX = 2
 """How many signals nodes get: the first one lets workers save, and the second one does not."""
 
-_WEIGHTS = {ExitCode.OK: 0, ExitCode.TERMINATED: 2, LOST: 3}
-"""How little a node's exit code says of the job; 1 for all others."""
+_ORDER = {ExitCode.OK: 0, ExitCode.TERMINATED: 2, LOST: 3}
+"""The order in which exit codes of nodes become the code of the job; 1 for all others."""
 
 
 class Fleet:
@@ -39,14 +39,15 @@ class Fleet:
         self._codes.append(exit_code)
         if exit_code == ExitCode.OK:
             return None
+        # If a round needs more nodes than there are hosts, the others are started elsewhere, and are not known here.
         if self.stop_at is None and len(self.live) < self._least <= len(self.live) + len(self._codes):
             self.stop_at = now + self._may_take_s
         node = "the connection is lost, or the node was killed, or it" if exit_code == LOST else "the node"
         left = f"{len(self.live)} of {len(self.live) + len(self._codes)} hosts are left"
         return f"{node} has ended with exit code {exit_code}; {left}"
 
-    def gives_up(self) -> bool:
-        """Whether nodes that are left are to be ended, at `stop_at`; true only once, and never after a signal."""
+    def give_up(self) -> bool:
+        """Give up at `stop_at`; return whether to end the nodes that are left: only once, and never after a signal."""
         due = self.stop_at is not None and bool(self.live)
         self.stop_at, self._least = None, 0
         return due
@@ -54,7 +55,8 @@ class Fleet:
     def record_signal(self, signum: int) -> bool:
         """Record a signal to all nodes; return whether to wait for them.
 
-        A person who sends one more than nodes know does not wait: a host may hang, or nobody may read the output.
+        After `SIGNALS_MAX` signals, a person who sends another one does not want to wait: a host may hang, or nobody
+        may read the output.
         """
         self.stop_at, self._least = None, 0
         self._signals.append(signum)
@@ -64,10 +66,10 @@ class Fleet:
     def exit_code(self) -> int:
         """The code of the job: that of the first node that has ended, and was neither ended nor out of reach.
 
-        0 if any node has ended with it, since a job succeeds as a whole. A signal may kill a node as it begins, or come
-        before that.
+        0 if any node has ended with it, since a job succeeds as a whole.
         """
-        code = min(self._codes, key=lambda code: _WEIGHTS.get(code, 1), default=LOST)
+        code = min(self._codes, key=lambda code: _ORDER.get(code, 1), default=LOST)
+        # A signal may come before any node has begun, or kill them as they begin. Then no node has a code of its own.
         return 128 + self._signals[0] if code == LOST and self._signals else code
 
 

@@ -58,7 +58,7 @@ class _Up:
         self._fleet = Fleet(config.hosts, config.nodes[0], config.stop_timeout_s)
         self._signals = LeaveSignals()
         self._hurry = asyncio.get_running_loop().create_future()
-        """Done once nothing is waited for any more."""
+        """Done once the user has sent so many signals that nothing is waited for any more."""
         self._writing = asyncio.Lock()
 
     async def run(self) -> int:
@@ -116,12 +116,12 @@ class _Up:
             loop.call_at(fleet.stop_at, self._give_up)
 
     def _give_up(self) -> None:
-        if self._fleet.gives_up():
+        if self._fleet.give_up():
             log.warning("too few hosts are left for a round: the others end")
             self._pass_on(signal.SIGTERM)
 
     async def _start(self) -> list[RunNode]:
-        """See that all hosts are ready, start the coordinator, and return the tasks of `_nodes`.
+        """See that all hosts are ready, start the coordinator, and return the command of each of `_nodes`.
 
         Raises `HostError` and `RequestError`, and then has started no node.
         """
@@ -131,11 +131,11 @@ class _Up:
             token = await in_thread(Client(config.coordinators, config.access).node_token, "token")
             endpoints = [",".join(map(str, config.coordinators))] * len(config.hosts)
         else:
-            [seat] = await self._visit_all([config.coordinator_host], Errand(None))
-            token, port = seat.arrival.token, seat.arrival.port
-            endpoints = [str(Endpoint(_address(seat, link), port)) for link in ready]
+            [server] = await self._visit_all([config.coordinator_host], Errand(workdir=None))
+            token, port = server.arrival.token, server.arrival.port
+            endpoints = [str(Endpoint(_address(server, link), port)) for link in ready]
             where = Endpoint(LOOPBACK, port)
-            log.info("the coordinator is on %s; there: nodeclient status --coord %s", seat.host, where)
+            log.info("the coordinator is on %s; there: nodeclient status --coord %s", server.host, where)
         self._nodes = ready
         return [RunNode(arguments(config, rank, endpoint), token) for rank, endpoint in enumerate(endpoints)]
 
@@ -187,14 +187,14 @@ def arguments(config: UpConfig, rank: int, endpoint: str) -> tuple[str, ...]:
     )
 
 
-def _address(seat: HostLink, link: HostLink) -> str:
-    """Return the address at which the host of a link reaches the coordinator's, by what one of their sshds has seen.
+def _address(server: HostLink, link: HostLink) -> str:
+    """Return the address at which the host of `link` reaches the coordinator on the host of `server`.
 
-    Raises `HostError` if that sshd was not reached by TCP.
+    The sshd of one of them has seen it. Raises `HostError` if that sshd was not reached by TCP.
     """
-    if seat.is_here and link.is_here:
+    if server.is_here and link.is_here:
         return LOOPBACK
-    host, address = (link.host, link.arrival.peer) if seat.is_here else (seat.host, seat.arrival.address)
+    host, address = (link.host, link.arrival.peer) if server.is_here else (server.host, server.arrival.address)
     if not is_address(address):
         raise HostError(
             f"{host}: its sshd does not say where the coordinator can be reached: start one, and see --coord"
