@@ -152,7 +152,7 @@ class Gate:
         self._has_peers = has_peers
         self._step_is_done: Callable[[], bool] | None = None
         """Whether the device has done all work of the last step; None before the first step."""
-        self._opened_at: int | None = None
+        self._begun_at_opening: int | None = None
         """How many collectives had begun when the gate was opened in this step; None if it was not, or not known."""
         self._is_shut = False
         self.failed = ""
@@ -164,12 +164,12 @@ class Gate:
         Then nodeclient has shut the gate, or a process group failed long ago and `failed` names it. The training thread
         calls this before the first change of a step. Raises `RuntimeError` as `DeviceQueue.mark` says.
         """
-        self._opened_at = None
+        self._begun_at_opening = None
         if not self._has_peers:
             return True
         if not self._queue.is_recording and not self._wait_undisturbed(self._queue.mark()):
             return False
-        self._opened_at = self._groups.begun_count()
+        self._begun_at_opening = self._groups.begun_count()
         return True
 
     def record_end(self) -> bool:
@@ -178,9 +178,9 @@ class Gate:
         The training thread calls this. It waits as `open` does if the step may depend on later collectives.
         """
         is_local = not self._has_peers or (
-            self._opened_at is not None and self._opened_at == self._groups.begun_count()
+            self._begun_at_opening is not None and self._begun_at_opening == self._groups.begun_count()
         )
-        is_done, self._opened_at = self._queue.mark(), None
+        is_done, self._begun_at_opening = self._queue.mark(), None
         if not is_local and not self._wait_undisturbed(is_done):
             return False
         self._step_is_done = is_done
