@@ -20,6 +20,9 @@ DIAGNOSED_WITHIN_S = 3.0
 
 The last output takes up to `output.ANSWER_WITHIN_S` of it; then the error file and the kernel's counters are read."""
 
+DIAGNOSES_MAX = 1 + CONSEQUENCES_MAX
+"""How many failures of a round are diagnosed: the first one, and as many consequences as a report names."""
+
 _SIGNALS_FROM = 128
 """The lowest exit code by which a shell reports a signal."""
 
@@ -36,18 +39,18 @@ class ExitReporter:
         self._loop = asyncio.get_running_loop()
         self._queue = asyncio.Queue[tuple[WorkerExited | CollectiveFailed | WorkerLeft, float, Diagnose | None]]()
         self._diagnoses_left = 0
-        """How many more failures to diagnose."""
+        """How many more failures to diagnose; `DIAGNOSES_MAX` while none has failed in this round."""
         self._are_stopping = False
 
     def begin(self, diagnose: Diagnose) -> None:
         """Begin a round, in which `diagnose` is called for the first failures."""
         self._diagnose = diagnose
-        self._diagnoses_left, self._are_stopping = 1 + CONSEQUENCES_MAX, False
+        self._diagnoses_left, self._are_stopping = DIAGNOSES_MAX, False
 
     def expect_exits(self) -> None:
         """Record that the workers are being stopped. If none has failed yet, no exit of this round is diagnosed."""
         self._are_stopping = True
-        if self._diagnoses_left > CONSEQUENCES_MAX:
+        if self._diagnoses_left == DIAGNOSES_MAX:
             self._diagnoses_left = 0
 
     def record_exit(self, local_rank: int, exit_code: int, pid: int) -> None:

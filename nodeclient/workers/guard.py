@@ -59,7 +59,7 @@ class GuardError(OperationalError):
 
 
 class Guard:
-    """The guard of the workers with one mark. It must be up before the first worker starts.
+    """The guard of the workers of one nodeclient, which carry its mark. It must be up before the first worker starts.
 
     Workers must not inherit the write end of its pipe, or the guard would never see the end of the pipe. `subprocess`
     closes it in them, with its default `close_fds=True`.
@@ -117,10 +117,10 @@ class Guard:
         no process can be started.
         """
         self.start()
-        failure = self._failure()
+        failure = self._await_start()
         if failure:
             self.start()
-            failure = self._failure()
+            failure = self._await_start()
         if failure:
             raise GuardError(f"{_GUARD}, {failure}")
 
@@ -149,8 +149,8 @@ class Guard:
             started_at = self._ready_by - READY_WITHIN_S
             await asyncio.sleep(started_at + REPLACED_EVERY_S - time.monotonic())
 
-    def _failure(self) -> str:
-        """Wait until the guard is up; return why it is not, or an empty text."""
+    def _await_start(self) -> str:
+        """Wait until the guard is up; return why it is not, or an empty text if it is."""
         if self._ready or self._process is None:
             return ""
         pipe = _pipe(self._process.stdout)
