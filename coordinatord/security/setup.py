@@ -79,7 +79,7 @@ class Security:
         self.context: ssl.SSLContext
         """The TLS context of new connections; a reload of other authorities replaces it."""
         self.pin = ""
-        """The pin of the key in use."""
+        """The pin of the key in use: its hash, which tokens have, so that clients know this coordinator by it."""
         self._certificate = ""
         """The organisation's certificate in use, in PEM; empty for our own."""
 
@@ -108,7 +108,8 @@ class Security:
     def reload(self) -> None:
         """Reload certificate, authorities and tokens, for new connections.
 
-        An error is logged, and the old value stays in use.
+        An error is logged, and the old value stays in use. The context has authorities and certificate, so the old
+        authorities stay too if the certificate cannot be loaded.
         """
         before, authorities, context = self._certificate, self._authorities, self.context
         try:
@@ -132,15 +133,16 @@ class Security:
                 text = "clients have to show a certificate of other authorities from now on"
                 log.info(text, extra=fields("client_authorities_changed"))
             self._log_identity(pin, before)
+            self.pin = pin
         self.token_store.try_refresh()
 
     def _log_identity(self, pin: str, before: str) -> None:
+        """Log that the key with this pin is another one than that in use, or that the certificate is not `before`."""
         if pin != self.pin:
             text = "the key of the certificate is another one now: tokens of the old one no longer fit"
             log.warning(text, extra=fields("key_changed"))
         elif self._certificate != before:
             log.info("another certificate is shown from now on", extra=fields("certificate_changed"))
-        self.pin = pin
 
     def close(self) -> None:
         """Remove the file of tokens that end with this process."""
