@@ -46,7 +46,7 @@ class WaitPlace(Struct, frozen=True):
     group: str = ""
     """The group, where workers wait in several; empty otherwise."""
     shape: str | None = None
-    """The input of the workers, if only that differs; None otherwise."""
+    """The input of the worker, if the places of all workers differ only in that; None otherwise."""
 
 
 def state_of(worker: SeenWorker) -> CollectiveState | None:
@@ -56,7 +56,7 @@ def state_of(worker: SeenWorker) -> CollectiveState | None:
 
 def collective_of(worker: SeenWorker) -> Collective:
     """Return the collective of a worker that waits in one, or has completed one."""
-    assert worker.now is not None  # noqa: S101 - the worker waits in one
+    assert worker.now is not None  # noqa: S101 - the caller has seen its collective
     assert worker.now.collective is not None  # noqa: S101 - as above
     return worker.now.collective
 
@@ -80,7 +80,7 @@ def outside_wait(worker: WorkerStacks) -> str:
 
 
 def is_busy(worker: SeenWorker) -> bool:
-    """Whether a worker that waits in no collective does something else."""
+    """Whether a worker that waits in no collective is at work."""
     now, before = worker.now, worker.before
     if now is None or now.state in HALTED:
         return False
@@ -90,6 +90,7 @@ def is_busy(worker: SeenWorker) -> bool:
         return True  # on a busy host it may hardly get a CPU
     if before is None or before.pid != now.pid:
         return False
+    # Stacks that were obtained in different ways differ even if the worker stands still.
     moved = before.origin is now.origin and _main(before) != _main(now)
     return moved or moves_bytes(worker)
 
@@ -99,9 +100,9 @@ def moves_bytes(worker: SeenWorker) -> bool:
     now, before = worker.now, worker.before
     if now is None or before is None or before.pid != now.pid:
         return False
-    is_counted = bool(before.network_bytes and now.network_bytes)
-    sent = now.network_bytes - before.network_bytes if is_counted else 0
-    return max(now.io_bytes - before.io_bytes, sent) >= BUSY_BYTES
+    is_counted = bool(before.network_bytes and now.network_bytes)  # 0 stands for an unknown number
+    carried = now.network_bytes - before.network_bytes if is_counted else 0
+    return max(now.io_bytes - before.io_bytes, carried) >= BUSY_BYTES
 
 
 def _main(worker: WorkerStacks) -> bytes:
