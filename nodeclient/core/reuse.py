@@ -139,7 +139,7 @@ class Reuse:
         self._aborts[event.local_rank] = event.took_s
 
     def record_end(self, local_rank: int, *, by_itself: bool) -> bool:
-        """Record that the process of a worker has ended; return whether its failure in this round is recorded."""
+        """Record that the process of a worker has ended; return whether it had failed before in this round."""
         state = self._states.pop(local_rank, None)
         if by_itself and self._obstacles.pop(local_rank, "") and self._ends_others:
             self._why_not = self._why_not or _END_UNKNOWN

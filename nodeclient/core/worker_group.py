@@ -42,11 +42,11 @@ class WorkerGroup:
         return tuple(pid if local_rank in self.alive else 0 for local_rank, pid in enumerate(pids))
 
     def on_end(self, event: WorkerEnd, reuse: Reuse, workers: int, now: float) -> tuple[Stimulus | None, list[Notice]]:
-        """Record how a worker failed or ended; return the stimulus for the node, if any, and the notices.
+        """Record a failure or the end of a worker; return the stimulus for the node, if any, and the notices.
 
         `workers` is how many workers the node has.
         """
-        at, diagnosis, is_known = now, Diagnosis(), False
+        at, diagnosis, has_failed_before = now, Diagnosis(), False
         match event:
             case StartFailed():
                 self.alive.difference_update(range(event.local_rank, workers))
@@ -54,16 +54,16 @@ class WorkerGroup:
             case WorkerExited():
                 at, diagnosis = now - event.age_s, event.diagnosis
                 by_itself = self.exits.ended_by_itself(event.exit_code, at)
-                is_known = reuse.record_end(event.local_rank, by_itself=by_itself)
+                has_failed_before = reuse.record_end(event.local_rank, by_itself=by_itself)
                 if event.local_rank not in self.alive:
-                    return None, []  # the worker was out of the round
+                    return None, []  # a parked worker takes part in no round
                 self.alive.discard(event.local_rank)
                 self.exits.record_exit(event.local_rank, event.exit_code, at)
             case CollectiveFailed():
                 if not reuse.record_failure(event.local_rank, self.alive):
                     return None, []
                 at, diagnosis = now - event.age_s, replace(event.diagnosis, left=True)
-        if not is_known:
+        if not has_failed_before:
             self.exits.judge(event.local_rank, event.exit_code, diagnosis, at)
         if self.ending.stage is not None:
             return (None if self.alive else Stimulus.DEAD), []
