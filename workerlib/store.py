@@ -67,7 +67,7 @@ def main() -> None:
         environment = WorkerEnvironment.from_environ(os.environ)
     except NotLaunchedError as error:
         sys.exit(f"workerlib.store: {error}")
-    responder.begin()
+    responder.begin()  # nodeclient asks where this worker waits, also if the script never uses `workerlib`
     # The store ends with its last reference, so it is kept until the script is over.
     store = _serve_anywhere(environment)
     sys.argv = arguments[is_module:]

@@ -34,7 +34,7 @@ def run(settings: ServeConfig) -> int:
     for remark in settings.remarks:
         log.warning("%s", remark, extra=fields("remark"))
     allow_many_files()  # each connection needs one
-    load_thread_end()  # while a file is free to open
+    load_thread_end()  # before connections take all descriptors: it opens a library
     store = _open_store(settings) if settings.shared is None else None
     with without_system_authorities():
         from coordinatord.commands import daemon  # noqa: PLC0415 - see above

@@ -1,4 +1,7 @@
-"""The tables of known causes when a script starts: its command, files that its host lacks, and its GPUs. Pure."""
+"""The tables of known causes at the start of a script: its command, files that its host lacks, and its GPUs. Pure.
+
+Each row has a name, advice, and a pattern that finds the cause in the output of a failed worker; see `HintRule`.
+"""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def _host(text: str) -> tuple[str, int | None]:
 
 
 def _merged(hosts: Iterable[tuple[str, int | None]]) -> Hosts:
-    """Add up the slots of a host that is named more than once, each time for one slot or more, as in MPI."""
+    """Add up the slots of a host that is named more than once. As in MPI, a host without slots then counts as one."""
     merged: Hosts = {}
     for name, slots in hosts:
         merged[name] = flag_values.slots(str((merged[name] or 1) + (slots or 1))) if name in merged else slots

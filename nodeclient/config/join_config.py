@@ -26,10 +26,10 @@ DEFAULT_JOB = "default"
 
 
 def command_digest(command: Sequence[str]) -> str:
-    """Return `Join.command`: a digest of the program with its script, and one of the whole command.
+    """Return digests of the script and of the whole command, by which the coordinator compares the nodes of a job.
 
-    The coordinator compares those of a job's nodes. The directory of the program is ignored, because hosts may differ
-    in it. Without a command the result is empty.
+    They stand one after the other, as in `Join.command`; without a command the result is empty. The directory of the
+    program is ignored, because hosts may differ in it.
     """
     if not command:
         return ""
@@ -38,12 +38,14 @@ def command_digest(command: Sequence[str]) -> str:
 
 
 def _script(program: str, arguments: Sequence[str]) -> str:
-    """Return the name of the file or module that Python runs; empty for code on the command line, or another program.
+    """Return the name of the file or module that Python runs; empty for code on the command line.
 
-    The arguments of another program may differ from host to host.
+    It is also empty for another program, whose arguments may differ from host to host.
     """
+    if not program.startswith("python"):
+        return ""
     named = (argument for argument in arguments if argument == "-c" or not argument.startswith("-"))
-    first = next(named, "-c") if program.startswith("python") else "-c"
+    first = next(named, "-c")
     return "" if first == "-c" else PurePath(first).name
 
 

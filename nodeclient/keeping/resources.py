@@ -67,11 +67,14 @@ class KeepResources(Struct, frozen=True):
     """Writes steps to a disk and reads them; None without `--persist`."""
 
     def compute_digests(self, *kinds: Kind) -> list[Future[bool]]:
-        """Begin to compute the digests of all parts of these kinds; return the computations for shared states."""
+        """Begin to compute the digests of all parts of these kinds; return the computations of those to be compared.
+
+        These are the states that several ranks have alike.
+        """
         return self.digests.compute(held.place for held in self.arenas.held() if held.kind in kinds)
 
     def withdraw_damaged(self, held: Held) -> None:
-        """Empty the place of a damaged part, and warn the user."""
+        """Free the memory of a damaged part, so that nobody uses it, and warn the user."""
         if withdraw(held.place, held.commit):
             commit = held.commit
             text = (

@@ -86,9 +86,10 @@ class LogFile:
             return len(data)
         if room > 0 and (end := data.rfind(b"\n", 0, room) + 1):
             return end
+        # The file is full. It is rotated between two lines, or within a line that is longer than any line may be.
         if self._size > 0 and (self._ends_line or room <= -LINE_BYTES_MAX):
             self._rotate(self._rotation)
-            return self._size_to_write(data) if self._size == 0 else len(data)
+            return self._size_to_write(data) if self._size == 0 else len(data)  # that failed, but no line may be lost
         # A line is finished in the file where it began. A line that is longer than a file gets a file of its own.
         return data.find(b"\n") + 1 or len(data)
 

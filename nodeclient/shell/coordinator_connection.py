@@ -2,8 +2,8 @@
 
 Attempts are separated by pauses that grow and are random, so that a thousand nodes do not connect at the moment when a
 coordinator is back. After a session, the first attempt goes to the same coordinator, unless it fell silent or had not
-let the node in. Each further attempt goes to the next coordinator in the list. Without a pause, only a leader that a
-standby names is tried.
+let the node in. Each further attempt goes to the next coordinator in the list. Only a leader that a standby names is
+tried without a pause.
 """
 
 from __future__ import annotations
@@ -163,6 +163,7 @@ class CoordinatorConnection:
             reason = await self._attend(contact, close_timeouts)
             self._submit(SessionClosed(reason))
             silent = self._timed_out or bool(self._why_closed)
+            # The address that answered may not be the coordinator's. Then all addresses of the name are tried in turn.
             by_name = contact.address is None and self._leader is None and (silent or not self._let_in)
             addresses = await asyncio.to_thread(addresses_of, contact.coordinator) if by_name else ()
             now = asyncio.get_running_loop().time()
@@ -231,6 +232,7 @@ class CoordinatorConnection:
             if attempt.context is None and isinstance(error, CUT_SHORT) and await asyncio.to_thread(attempt.speaks_tls):
                 raise attempt.tls_required() from error
             explained = attempt.explain(error)
+            # It may serve in the clear only where a node may have started it, and nobody gave this node a token.
             if (
                 not isinstance(explained, PlaintextError)
                 or not attempts.settings.plaintext_allowed
@@ -254,6 +256,7 @@ class CoordinatorConnection:
             async with asyncio.timeout(CONNECT_WITHIN_S if self._contacts.is_only_one else REACH_WITHIN_S) as patience:
 
                 def reached() -> _CoordinatorSession:
+                    # A host that can be reached gets more time to answer, unless its coordinator fell silent just now.
                     patience.reschedule(
                         loop.time() + (REACH_WITHIN_S if self._contacts.is_suspect else CONNECT_WITHIN_S)
                     )

@@ -68,6 +68,7 @@ class PacketCodec(Generic[Message]):
         return kind(**checked)
 
     def _checked(self, where: str, kind: object, value: object) -> object:  # noqa: PLR0911 - one a kind of field
+        # The annotations are texts, as `from __future__ import annotations` leaves them. `StepOrNone` has -1 for none.
         match kind:
             case "bool" if isinstance(value, bool):
                 return value

@@ -22,11 +22,11 @@ RETRY_S = 30.0
 """The pause after a failed attempt, in seconds: a disk that is full or missing stays so for a while."""
 
 BACK_S = 1.0
-"""The pause, in seconds, if nodes about to leave wait for a writer that has lost its connection: it is mostly back
-within a second."""
+"""The pause, in seconds, if a writer has lost its connection while nodes wait to leave: it is mostly back within a
+second."""
 
 STUCK_S = 60.0
-"""An attempt fails if no node has written a byte for so many seconds. A busy file server makes no progress for seconds,
+"""An attempt fails if no node has written a byte for so many seconds. A busy file server may stand still for seconds,
 but workers have one place less to save in during an attempt."""
 
 
@@ -132,10 +132,11 @@ class FoundSteps:
         self.has_any = False
         """Whether any node has ever found a step on the disk, or one that it cannot use."""
         self.departed: tuple[str, tuple[PersistedStep, ...]] | None = None
-        """The last departed node that had found steps on the disk, and these steps; None once another node finds one
-        that is no older. It keeps the next round from beginning anew although there is a step."""
+        """The last departed node that had found steps on the disk, and these steps. Because of them, the next round
+        does not begin anew. None once another node finds a step that is no older."""
         self.agreed: PersistedStep | None = None
-        """The newest step that nodes have found in which ranks do not differ; None while no difference is known."""
+        """The newest step found in which ranks have the same state. It matters only once ranks have differed, and is
+        None before."""
 
     def record(self, node: str, found: tuple[PersistedStep, ...], unusable: str) -> None:
         """Record the steps that a node finds on the disk, newest first, and why it cannot use others."""
@@ -161,7 +162,8 @@ class Persisting:
         self.attempts = 0
         """The number of the last attempt."""
         self.aborted: tuple[int, ...] = ()
-        """The last attempts since a success that were over before a node was asked to commit the step."""
+        """The last attempts since a success that were over before a node was asked to commit the step. Nodes delete
+        their files."""
         self.every_s: float | None = None
         """The shortest interval of writes that a node asked for, in seconds; None if no node may write."""
         self.since = math.inf

@@ -114,7 +114,7 @@ class _WantedRound:
     def source(self, node: str, rank: int, stream: LogStream, offer: NodeOffer | None) -> LogSource:
         """Return one log; `offer` is that of the node when it was in the round."""
         host, base = ("", "") if offer is None else (offer.host, offer.log_dir)
-        # The run's id is this coordinator's own: a node need not quote it to make a folder's name of it.
+        # The node quotes the run's id in the folder's name, which changes nothing: the coordinator made that id.
         folder = f"{base}/{self.run_id}/round_{self.number}" if base else ""
         server = self._server(node, host, base)
         problem = self._problem(node, f"on host {host} in {folder}" if folder else "", server)
@@ -132,7 +132,7 @@ class _WantedRound:
         )
 
     def _server(self, node: str, host: str, base: str) -> Member | None:
-        """Return the node itself, or else another one that is connected and has its logs in the same place."""
+        """Return the node itself, or a connected one with its logs in the same place if the node cannot be asked."""
         member = self.run.members.get(node)
         if not base or (member is not None and (member.session.id is not None or self.follow)):
             return member

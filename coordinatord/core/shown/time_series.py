@@ -1,7 +1,8 @@
 """The time series of a run for charts: its pace, its time spent training, and its restarts, in a bounded space.
 
-A point stands for a span of the run's age, as the ledger counts it. When there are too many points, each two become one
-of twice the length. So a run of a minute has a point for each second, and one of a month has a point for a few hours.
+A point stands for a span of the run's age, as `time_ledger` counts it. When there are too many points, each two become
+one of twice the length. So a run of a minute has a point for each second, and one of a month has a point for a few
+hours.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class Sample(Struct, frozen=True):
     """The progress of a run at one moment."""
 
     at: float
-    """The run's age in seconds, as the ledger counts it."""
+    """The run's age in seconds, as `time_ledger` counts it."""
     training_s: float
     """How many of these seconds have gone into training."""
     restarts: int
@@ -88,6 +89,7 @@ class TimeSeries:
         began_s, restarts = self.training_s[-1], self.restarts[-1]
         took_s = at - self.upto_s
         per_s = (sample.training_s - began_s) / took_s if took_s else 0.0
+        # A pace is a mean over `WINDOW_S`, so it also holds for the points before, but for no older ones.
         pace = sample.steps_per_s if took_s <= WINDOW_S else None
         while (end := len(self.training_s) * self.span_s) < at:
             self.training_s[-1] = began_s + per_s * max(0.0, end - self.upto_s)

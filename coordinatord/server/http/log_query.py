@@ -19,8 +19,8 @@ from coordinatord.server.http.responses import MalformedQueryError
 LAST_LINES = 100
 """The default number of lines: a long traceback and some screens before it."""
 
-PARTS_MAX = 64
-"""The limit of ranges of ranks, and of nodes, in one query: as many as workers."""
+PARTS_MAX = WORKERS_AT_ONCE_MAX
+"""The limit of ranges of ranks, and of nodes, in one query: each names at least one of the workers."""
 
 PLACES_MAX = 2 * WORKERS_AT_ONCE_MAX
 """The limit of places: two streams of each worker."""
@@ -49,9 +49,9 @@ class LogQuery(Struct, frozen=True):
     after: Mapping[Log, LogPlace]
     """The places at which to continue some logs."""
     after_round: int | None
-    """The round of these logs; None without any."""
+    """The round of the logs in `after`; None without any."""
     last_bytes: int
-    """How many bytes of each other log to begin with, counted from its end."""
+    """How many bytes from its end to begin with, in each log that is not in `after`."""
     last_lines: int | None
     """The same in lines; None for no limit."""
     follow: bool

@@ -16,7 +16,7 @@ import threading
 from typing import Any
 
 MARK_VARIABLE = "COORDINATORD_MARK"
-"""The same name as in `nodeclient.workers.process_tree`."""
+"""The variable with the mark by which a worker is found; the same name as in `nodeclient.workers.process_tree`."""
 
 CHUNK_BYTES = 1 << 16
 
@@ -104,7 +104,10 @@ def _with_changes_of_imports(given: dict[str, str], inherited: dict[str, str]) -
 
 
 def _replace_arguments(argv: list[str]) -> None:
-    """Replace the program's arguments. The words before them are the same in all workers."""
+    """Replace the program's arguments, of which the parent has as many as the worker.
+
+    The words before them are the same in all workers.
+    """
     own = len(sys.argv) - 1
     sys.argv[1:] = argv[len(argv) - own :]
     sys.orig_argv[:] = argv
@@ -124,8 +127,8 @@ def _replace_environment(environ: dict[str, str], cpus: list[int] | None) -> Non
 def _rewrite_proc_environ(given: dict[str, str]) -> None:
     """Overwrite the environment that /proc shows: first the mark, then as many variables as fit.
 
-    No system call does that, so the memory is overwritten. The setting `room` has enlarged it. Nothing else reads it,
-    because `os.environ` has copied all variables.
+    No system call does that, so the memory is overwritten. The parent was started with a larger environment for that:
+    see `room` in `preload_parent`. Nothing else reads it, because `os.environ` has copied all variables.
     """
     with open("/proc/self/stat", "rb") as file:  # noqa: PTH123 - see `preload_parent`
         fields = file.read().rpartition(b")")[2].split()

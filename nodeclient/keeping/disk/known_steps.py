@@ -75,9 +75,9 @@ class KnownSteps:
         """Texts about folders that hold no usable step."""
         self.whole: tuple[StepOnDisk, ...] = ()
         self.stays: tuple[int, ...] = ()
-        """The serials of the steps that the last order to make a step whole has named to stay."""
+        """The serials of older steps that must stay, by the coordinator's last order to commit a step."""
         self.found: tuple[PersistedStep, ...] = ()
-        """The newest steps that may be read, and those of `stays`, which a restarted coordinator does not know."""
+        """The newest steps that may be read, and those of `stays`: a restarted coordinator learns of these only so."""
         self.unusable = ""
         """Why a step on the disk is unusable, for the coordinator; empty if none is known to be."""
 

@@ -32,7 +32,10 @@ class Digests:
         return digest if known == commit else None
 
     def compute(self, places: Iterable[Place]) -> list[Future[bool]]:
-        """Begin to compute the missing digests of whole places; return the computations for shared states."""
+        """Begin to compute the missing digests of whole places; return the computations of those to be compared.
+
+        These are the states that several ranks have alike.
+        """
         computing = []
         for place in places:
             commit = place.read()

@@ -110,7 +110,7 @@ class Member:
     node: str = field(init=False)
     incarnation: int = field(init=False)
     offer: NodeOffer = field(init=False)
-    """Copies of three values of `durable` that never change."""
+    """`node`, `incarnation` and `offer` are copies from `durable`, where they never change."""
     session: Session = field(init=False)
     lease: Lease = field(init=False)
     readiness: Readiness = field(init=False)
@@ -154,13 +154,13 @@ class Member:
 
     @property
     def silent_since(self) -> float:
-        """When it may have fallen silent: at its last message, or when its session closed."""
+        """When it may have fallen silent: when its session closed, or at its last message if the session is open."""
         closed_at = self.session.closed_at
         return self.lease.heard_at if closed_at is None else closed_at
 
     @property
     def lived_at(self) -> float:
-        """When it was last alive for sure; the start of the daemon counts as a sign of life."""
+        """When it was last alive for sure; a restart of the daemon counts as a message from it."""
         return max(self.lease.heard_at, self.silent_since)
 
     @property

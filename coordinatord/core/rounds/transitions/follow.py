@@ -1,7 +1,7 @@
-"""Updates the live state, which ends with the daemon, after each record: the live side of `apply`.
+"""Updates the live state after each record, as `apply` has just updated the durable state.
 
-It is called right after `apply` has changed the durable state. A restarted daemon builds its live state only from the
-durable state, so nothing here may decide anything that has to outlive it.
+The live state ends with the daemon. A restarted daemon builds it only from the durable state, so nothing here may
+decide anything that has to outlive the daemon.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def follow(cluster: Cluster, record: Record, now: float) -> None:
         case _:
             run = cluster.jobs.get(record.job)
             if run is not None:
-                run.followed += 1
+                run.followed += 1  # so that its nodes get new messages
                 run.watching.follow(record)
                 _follow(run, record)
                 if isinstance(record, records.NodeJoined):
