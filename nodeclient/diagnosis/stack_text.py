@@ -42,7 +42,7 @@ _DEBUGGER = re.compile(
 
 _RESPONDER = "workerlib/responder.py"
 
-_WORKERLIB = re.compile(r"(?:.*/)?workerlib/(?:keeping|reuse)/[^/]*")
+_WORKERLIB = re.compile(r"(?:.*/)?workerlib/(?:agent_channel\.py|(?:keeping|reuse)/[^/]*)")
 """The modules of workerlib that have a thread which waits for nodeclient."""
 
 

@@ -69,7 +69,8 @@ class JudgementLaws(Laws):
 
         A hang in code of the script may be that of a host only if a round can do without the host.
         """
-        hang, others = report.failure.hang, (each for each in run.members.values() if each.offer.host != report.host)
+        hang = report.failure.hang
+        others = (each for each in run.members.values() if each.offer.host != report.host and not each.leaves)
         is_of_script = hang in {HangKind.STUCK, HangKind.BUSY} and TORCH_FRAME not in report.failure.last_lines
         if not is_of_script or sum(1 for _ in others) >= run.spec.nodes_min:
             self._causes.add(report.host)
