@@ -114,7 +114,7 @@ NOTHING = ResumeFrom(0, -1, 0, ())
 
 @dataclass(frozen=True, slots=True)
 class FirstState:
-    """The digest of the state after the first step of a round that began from nothing; see `pieces.digest_of`."""
+    """The digest of the state after the first step of a round that began from nothing, see `tensor_digest`."""
 
     digest: int
 

@@ -1,4 +1,4 @@
-"""Describes the piece of a tensor that this rank has, and fills tensors from the pieces that other ranks saved.
+"""Describes the piece of a tensor that this rank has, and fills tensors from the pieces that ranks have saved.
 
 A tensor of a sharded model is a DTensor. torch's functions for distributed checkpoints compute which saved pieces cover
 it at another world size. They are imported only if something is sharded: the import takes longer than a restart.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import sys
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,20 +16,6 @@ from torch.nn.parameter import is_lazy
 
 from workerlib.contract.manifest import Layout, Piece
 from workerlib.keeping.kept_errors import KeptStateError, UnfitStateError
-
-_WORD = 8
-"""The bytes of an integer of 64 bits."""
-
-_BLOCK = 256
-"""The words of a large tensor that have one factor of a digest together, 2 KiB: with far fewer, a digest takes longer
-than a plain sum."""
-
-_GOLDEN = 0x1E3779B97F4A7C15
-"""An odd number with irregular bits, the beginning of the golden ratio, so that factors of neighbours have no pattern.
-"""
-
-_SMALL = 512
-"""The most words of a tensor in which each has a factor of its own."""
 
 
 def is_sharded(tensor: torch.Tensor) -> bool:
@@ -109,46 +94,6 @@ def shard_of(tensors: Iterable[torch.Tensor], rank: int, world_size: int) -> tup
     for dimension in sorted(dimensions):
         shard = shard * mesh.size(dimension) + coordinate[dimension]
     return shard, math.prod(mesh.size(dimension) for dimension in dimensions)
-
-
-def digest_of(tensors: Iterable[tuple[str, torch.Tensor]]) -> int:
-    """Return a crc32 of tensors with their names; the order in which they come does not matter.
-
-    It changes with any bit that flips, and with words that change places, unless they stay in one block.
-    """
-    pairs = sorted(((name, local_part(tensor)) for name, tensor in tensors), key=lambda pair: pair[0])
-    by_device: dict[torch.device, list[torch.Tensor]] = {}
-    for _, tensor in pairs:
-        by_device.setdefault(tensor.device, []).extend(_sums_of(tensor))
-    mixed = [_mixed(torch.cat(sums)) for sums in by_device.values()]
-    crc = zlib.crc32(repr([(name, tensor.dtype, tensor.shape) for name, tensor in pairs]).encode())
-    return zlib.crc32(repr([int(each) for each in mixed]).encode(), crc)
-
-
-def _sums_of(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Return the sums of a tensor's blocks, read as integers of eight bytes, and the words that are left over.
-
-    A CPU and a GPU are as fast as their memory. Only a tensor that is no whole number of integers is copied.
-    """
-    data = tensor.resolve_conj().resolve_neg().contiguous().flatten()
-    if data.nbytes % _WORD or data.storage_offset() * data.itemsize % _WORD:
-        data = torch.nn.functional.pad(data.view(torch.uint8), (0, -data.nbytes % _WORD))
-    words = data.view(torch.int64)
-    if len(words) <= _SMALL:
-        return (words,)
-    end = len(words) - len(words) % _BLOCK
-    sums = words[:end].view(-1, _BLOCK).sum(1)
-    return (sums,) if end == len(words) else (sums, words[end:])
-
-
-def _mixed(sums: torch.Tensor) -> torch.Tensor:
-    """Return one integer for all sums: each has an odd factor of its own, and so have its high bits.
-
-    Without the second factor, the highest bits of two sums could flip unseen, as where all signs change.
-    """
-    factors = torch.arange(len(sums) + 1, device=sums.device).mul_(_GOLDEN)
-    factors.bitwise_xor_(factors >> 32).bitwise_or_(1)
-    return (sums * factors[1:]).sum() + (sums >> 32).mul_(factors[:-1]).sum()
 
 
 def views_of(layout: Layout, data: memoryview) -> list[torch.Tensor]:

@@ -25,10 +25,11 @@ from workerlib.keeping.gate import TorchGroups
 from workerlib.keeping.generations import GenerationWriter, NotNowError
 from workerlib.keeping.intervals import DISK_SHARE, HEARD_S, DigestInterval, SaveInterval
 from workerlib.keeping.kept_errors import KeptStateError
-from workerlib.keeping.pieces import digest_of, is_sharded, shard_of
+from workerlib.keeping.pieces import is_sharded, shard_of
 from workerlib.keeping.restoring import RestorePoint
 from workerlib.keeping.small_state import SmallSnapshot, SmallStateWriter
 from workerlib.keeping.step_numbers import StateEvent, StateStage, StepNumbers
+from workerlib.keeping.tensor_digest import digest_of
 
 LOG = logging.getLogger("workerlib.keeping")
 

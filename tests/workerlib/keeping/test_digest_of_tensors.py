@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from workerlib.keeping.pieces import digest_of
+from workerlib.keeping.tensor_digest import digest_of
 
 pytestmark = pytest.mark.slow
 

@@ -9,8 +9,8 @@ from tests.support.late_device import Device
 from workerlib import progress
 from workerlib.contract.env import DIGEST_AT, DIGEST_WORDS, DIGESTS, PROGRESS, unpack_digest
 from workerlib.keeping.intervals import DIGESTS_SHARE_MAX, HEARD_S
-from workerlib.keeping.pieces import digest_of
 from workerlib.keeping.plain_values import BYTES_MAX
+from workerlib.keeping.tensor_digest import digest_of
 
 pytestmark = pytest.mark.slow
 

@@ -1,0 +1,68 @@
+"""Computes a digest of tensors, by which ranks that should have the same state are compared.
+
+A digest is a checksum that a GPU computes at the speed of its memory. Each tensor is read as integers, and each integer
+or block of them is multiplied by a factor of its own, so that their order counts.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+
+import torch
+
+from workerlib.keeping.pieces import local_part
+
+_WORD = 8
+"""The bytes of an integer of 64 bits."""
+
+_BLOCK = 256
+"""The words in a block of a large tensor, 2 KiB. A block is added up before it gets its factor: with much smaller
+blocks, a digest takes longer than a plain sum."""
+
+_UNBLOCKED = 512
+"""The most words of a tensor that is not divided into blocks: each word has a factor of its own."""
+
+_GOLDEN = 0x1E3779B97F4A7C15
+"""An odd number with irregular bits, the beginning of the golden ratio. Its multiples are the factors, so that those of
+neighbours have no pattern."""
+
+
+def digest_of(tensors: Iterable[tuple[str, torch.Tensor]]) -> int:
+    """Return a crc32 of tensors with their names; the order in which they come does not matter.
+
+    It changes with any bit that flips, and with words that change places, unless they stay in one block.
+    """
+    pairs = sorted(((name, local_part(tensor)) for name, tensor in tensors), key=lambda pair: pair[0])
+    by_device: dict[torch.device, list[torch.Tensor]] = {}
+    for _, tensor in pairs:
+        by_device.setdefault(tensor.device, []).extend(_sums_of(tensor))
+    mixed = [_mixed(torch.cat(sums)) for sums in by_device.values()]
+    crc = zlib.crc32(repr([(name, tensor.dtype, tensor.shape) for name, tensor in pairs]).encode())
+    return zlib.crc32(repr([int(each) for each in mixed]).encode(), crc)
+
+
+def _sums_of(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return the sums of a tensor's blocks, read as integers of eight bytes, and the words that are left over.
+
+    A CPU and a GPU are as fast as their memory. Only a tensor that is no whole number of integers is copied.
+    """
+    data = tensor.resolve_conj().resolve_neg().contiguous().flatten()
+    if data.nbytes % _WORD or data.storage_offset() * data.itemsize % _WORD:
+        data = torch.nn.functional.pad(data.view(torch.uint8), (0, -data.nbytes % _WORD))
+    words = data.view(torch.int64)
+    if len(words) <= _UNBLOCKED:
+        return (words,)
+    end = len(words) - len(words) % _BLOCK
+    sums = words[:end].view(-1, _BLOCK).sum(1)
+    return (sums,) if end == len(words) else (sums, words[end:])
+
+
+def _mixed(sums: torch.Tensor) -> torch.Tensor:
+    """Return one integer for all sums: each has an odd factor of its own, and so have its high bits.
+
+    Without the second factor, the highest bits of two sums could flip unseen, as where all signs change.
+    """
+    factors = torch.arange(len(sums) + 1, device=sums.device).mul_(_GOLDEN)
+    factors.bitwise_xor_(factors >> 32).bitwise_or_(1)
+    return (sums * factors[1:]).sum() + (sums >> 32).mul_(factors[:-1]).sum()
