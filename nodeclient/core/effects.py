@@ -36,8 +36,8 @@ class Probe(Effect, frozen=True):
     patience_s: float
     """How long to try."""
     delays_start: bool
-    """Whether the node of rank 0 is to start its workers first. Reused workers find out by themselves whether rank 0
-    listens, so a node that only reuses workers does not wait."""
+    """Whether this node is to give the node of rank 0 a head start before it starts workers. A node that only reuses
+    workers gives none, since they find out by themselves whether rank 0 listens."""
 
 
 class Start(Effect, frozen=True):
@@ -94,9 +94,9 @@ class SaveKept(Effect, frozen=True):
     """Ask all workers that keep state to save it now, before they are asked to end; answered by `KeptSaved`."""
 
     planned: bool
-    """Whether nothing has gone wrong. Then workers have the time to go on to a step of their own choice."""
+    """Whether nothing has gone wrong. Then each worker has the time to go on to a step that it chooses."""
     late: bool = False
-    """Whether half of the workers' time to end is over, and they have not come to such a step."""
+    """Whether half of the workers' time to end is over, and they have not come to the step that they chose."""
 
 
 class HaltWorkers(Effect, frozen=True):
@@ -138,7 +138,7 @@ class Kill(Effect, frozen=True):
 
 
 class Sweep(Effect, frozen=True):
-    """End everything that the workers left behind, then reserve a port.
+    """End everything that the workers left behind, then reserve a port for the next round, in case rank 0 is here.
 
     Answered by `Swept`, `SweepFailed` or `GpusInUse`.
     """

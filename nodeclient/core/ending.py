@@ -66,7 +66,7 @@ class GroupEnding:
         self._halt: Halt | None = None
         """The step that the workers were last asked to halt after."""
         self._put_off = False
-        """Whether workers put off the requested save until a step of their own choice."""
+        """Whether workers put off the requested save until a step that they choose."""
 
     def deadlines(self) -> list[tuple[float, Stimulus]]:
         """Return each deadline with its stimulus: that of the stage, and that of a save that workers put off."""

@@ -33,7 +33,7 @@ class Stimulus(StrEnum):
     SWEPT = "nothing of the round is left"
     SAVED = "the workers have saved what they keep"
     STAGE_EXPIRED = "the time of this stage is over"
-    CHOICE_EXPIRED = "the workers have not come to a step of their own choice in half of the time that they have to end"
+    CHOICE_EXPIRED = "half of the workers' time to end is over, and they have not come to the step that they chose"
     ABANDONED = "the coordinator is out of reach for too long, or the node leaves without it"
 
 
@@ -88,7 +88,7 @@ class Act(StrEnum):
     STOP = "stop"
     """Bring the workers to this stage of their end, or to the first one after it that applies to them."""
     SAVE_LATE = "save late"
-    """Have the workers save the last step that each has done: they may not come to the one that their script chose."""
+    """Have each worker save the last step that it has done: it may not come to the one that it chose."""
     KILL = "kill"
     SWEEP = "sweep"
     SETTLE = "settle"
@@ -113,6 +113,7 @@ WORKING = (Phase.STARTING, Phase.RUNNING)
 
 
 def _table() -> dict[tuple[Place, Stimulus], Row]:
+    """Make the table. Rows for many stimuli or stages come first, and later rows replace some of them."""
     table: dict[tuple[Place, Stimulus], Row] = {}
     table |= {(Phase.PREPARING, goal): Row(Act.STAY, Phase.PREPARING, "it cannot have workers yet") for goal in GOALS}
     table |= {
@@ -172,7 +173,7 @@ def _table() -> dict[tuple[Place, Stimulus], Row]:
             Act.STOP, EndStage.SIGNALLED, "the workers do not leave the round, so they end"
         ),
         (EndStage.SIGNALLED, Stimulus.CHOICE_EXPIRED): Row(
-            Act.SAVE_LATE, EndStage.SIGNALLED, "the workers may not come to a step of their own choice"
+            Act.SAVE_LATE, EndStage.SIGNALLED, "the workers may not come to the step that they chose"
         ),
         (EndStage.SIGNALLED, Stimulus.STAGE_EXPIRED): Row(Act.KILL, EndStage.KILLED, "the workers did not end in time"),
         (EndStage.SWEEPING, Stimulus.SWEPT): Row(Act.SETTLE, None, "nothing of the round is left"),

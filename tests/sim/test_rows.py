@@ -55,7 +55,7 @@ RARE_ROWS = frozenset(
         "saving: the coordinator is out of reach for too long, or the node leaves without it",
         "leaving round: the coordinator is out of reach for too long, or the node leaves without it",
         "sweeping: the coordinator is out of reach for too long, or the node leaves without it",
-        "signalled: the workers have not come to a step of their own choice in half of the time that they have to end",
+        "signalled: half of the workers' time to end is over, and they have not come to the step that they chose",
         *(f"{stage}: {goal}" for stage in EndStage for goal in GOALS if goal is not Stimulus.STOP),
     }
 )
