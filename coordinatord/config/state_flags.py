@@ -1,4 +1,7 @@
-"""The flags of the commands that read a state directory, the settings made from them, and the default directory."""
+"""The flags and settings of `coordinatord state` and `coordinatord replay`, and the default state directory.
+
+Both commands read a state directory. Other commands share its flag and its default.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +79,10 @@ def read_state(parser: SettingsParser, given: argparse.Namespace, environ: Mappi
 def read_replay(
     parser: SettingsParser, command: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]
 ) -> ReplayConfig:
-    """Make the settings of `coordinatord replay`; `command` is its parser. Raises `SettingsError`."""
+    """Make the settings of `coordinatord replay`. Raises `SettingsError`.
+
+    `parser` records where settings are from; `command` is the subcommand's own parser, for errors with its usage.
+    """
     if given.crash is not None and (given.job_or_run is not None or given.step or given.json):
         command.error("--crash runs one file again: it takes no JOB, --step or --json")
     directory = Path() if given.crash is not None else state_dir(parser, given, environ)

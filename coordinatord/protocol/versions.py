@@ -37,7 +37,7 @@ ADDED: tuple[Added, ...] = ()
 
 
 def later_than(version: int, rows: Iterable[Added] | None = None) -> Without:
-    """Return the fields and values that were added after a version, by the `rows` of `ADDED`."""
+    """Return the fields and values that were added after a version, by `ADDED` or other `rows`."""
     later: dict[type[Any], frozenset[str]] = {}
     for added in ADDED if rows is None else rows:
         if added.version > version:

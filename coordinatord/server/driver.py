@@ -59,7 +59,7 @@ RECORDED = Subject(
     code=("_handlers",),
     nodes=lambda machine: machine.sessions,
 )
-"""The machine as the flight recorder sees it."""
+"""What the flight recorder needs to know of the machine: its `_handlers` are code, and its size grows with sessions."""
 
 Carried = TypeVar("Carried", bound=Effect | Look)
 
@@ -84,7 +84,7 @@ class Driver:
         self._handlers: dict[type, Callable[[Any], None]] = {}
         """The functions that carry out effects, by the effect's class."""
         self._tasks = tasks
-        self._loop = asyncio.get_running_loop()  # kept, since to ask for it costs a system call for each heartbeat
+        self._loop = asyncio.get_running_loop()  # `get_running_loop` makes a system call, too much for each heartbeat
         self._timer = DeadlineTimer(self._loop, lambda now: self._handle(Tick(), now))
         self._effects = PacedEffects(self._carry_out, may_act)
         self._record_writer = RecordWriter(

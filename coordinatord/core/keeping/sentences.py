@@ -21,6 +21,7 @@ from coordinatord.protocol.kept_state import KeptStep, PersistedStep
 from coordinatord.protocol.text import name_some, redone_words
 
 UNHEARD = "what nodes keep is known when all are heard again"
+"""Why no round is formed while a node that may keep state is not heard."""
 
 
 def resume_text(kept: KeptState, nodes: Sequence[Member]) -> str:
@@ -38,7 +39,7 @@ def resume_text(kept: KeptState, nodes: Sequence[Member]) -> str:
 
 def _resumed(kept: KeptState, point: ResumePoint) -> str:
     """Describe the step from which a round resumes: `at step 1,204 from node gpu3's memory, 0 steps redone`."""
-    redone = f", {redone_words(point.redone)}" if point.round else ""  # nothing is said of an earlier run
+    redone = f", {redone_words(point.redone)}" if point.round else ""  # round 0: a step of an earlier run
     lacking = f", without {what}" if (what := unkept(kept)) else ""
     return f"at step {point.step:,} from {memory_of(point)}{redone}{lacking}"
 
@@ -79,7 +80,7 @@ def _difference(kept: KeptState, at: KeptStep) -> str:
 
 
 def obstacle(kept: KeptState) -> str:
-    """Explain why a round might begin anew if it was formed now, and what to do; empty if it may be formed.
+    """Explain why a round that is formed now might lose all training, and what to do; empty if it may be formed.
 
     A directory that is not mounted on one host, or a file that cannot be read, would otherwise undo the training: new
     steps would soon replace the old ones.

@@ -36,7 +36,7 @@ SPARE = "spare"
 """The state of a ready node for which the round has no place."""
 
 STARTING = "starting"
-"""The state of a node whose workers run, and have done no step yet: they may import or load."""
+"""The state of a node whose workers run, and have done no step yet: they may still import modules or load data."""
 
 LOST_SHOWN_S = 3_600.0
 """How long a lost node is shown: a person sees it even after a break. Events keep it for longer."""
@@ -56,6 +56,7 @@ def job_view(run: Run, now: float, store_error: str | None) -> api.JobStatus:
     steps_per_s = pace(run, now)
     furthest = _FurthestWorker(run, steps_per_s)
     late = _late(run)
+    # A round whose workers run may still be shown as starting: then it has been since it was formed.
     since = run.durable.entered_at if run.shown_state is run.durable.state else run.durable.formed_at
     return api.JobStatus(
         job=run.job,
@@ -302,6 +303,7 @@ class _FurthestWorker:
             return lag
         if self._per_s is None:
             return 0
+        # What the furthest worker may have done since this report, with two seconds and two steps to spare.
         unreported = 2 + (2 + seen_s) * self._per_s
         return lag if lag > unreported else 0
 

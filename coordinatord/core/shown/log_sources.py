@@ -114,7 +114,7 @@ class _WantedRound:
     def source(self, node: str, rank: int, stream: LogStream, offer: NodeOffer | None) -> LogSource:
         """Return one log; `offer` is that of the node when it was in the round."""
         host, base = ("", "") if offer is None else (offer.host, offer.log_dir)
-        # The node quotes the run's id in the folder's name, which changes nothing: the coordinator made that id.
+        # The coordinator makes the ids of runs, which are valid names of folders as they are.
         folder = f"{base}/{self.run_id}/round_{self.number}" if base else ""
         server = self._server(node, host, base)
         problem = self._problem(node, f"on host {host} in {folder}" if folder else "", server)
@@ -145,7 +145,10 @@ class _WantedRound:
         return {(member.offer.host, member.offer.log_dir): member for member in others}
 
     def _problem(self, node: str, place: str, server: Member | None) -> str:
-        """Return why no node can be asked; `place` says where the logs are, if there are any."""
+        """Return why no node can be asked; `place` says where the logs are, if there are any.
+
+        How an earlier run was launched is not known, so torchrun is not named for one.
+        """
         if self.run.spec.launcher is Launcher.TORCHRUN and self.run_id == self.run.id:
             return f"torchrun has started the workers of node {node}, and its own --log-dir says where their logs are"
         if not place:

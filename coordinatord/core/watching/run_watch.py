@@ -1,4 +1,8 @@
-"""Watches one run: decides when to look at its workers, and tells the kernel whether they hang, lag or diverge."""
+"""Watches one run: decides when to look at its workers, and tells the kernel whether they hang, lag or diverge.
+
+Two looks that are some time apart show a hang: they are a pair. Besides, workers are regularly asked when they arrived
+in their last collectives (`Compared`), which shows laggards, and whether workers without steps are at rest.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +43,7 @@ _LEFT_TO_TORCH = "; no restart is left, so only torch's own timeout ends this"
 
 
 class RunWatch(WatchingWing):
-    """Watches the workers of one run, as `WatchingWing` says.
+    """Watches the workers of one run. `WatchingWing` says what its attributes mean.
 
     Looks are not recorded: a restarted coordinator begins with new ones.
     """
@@ -102,7 +106,7 @@ class RunWatch(WatchingWing):
         return None
 
     def record_answers(self, event: Looked | Compared, now: float) -> bool:
-        """Record answers; ignore those to an old look, or about a round that is over."""
+        """Record answers; return whether they change anything. Those to an old look or about another round do not."""
         if event.round != self._run.durable.round:
             return False
         match event:

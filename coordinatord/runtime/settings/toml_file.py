@@ -15,7 +15,7 @@ from typing import Any
 from coordinatord.protocol.errors import OperationalError
 
 BYTES_MAX = 64 * 1024
-"""The size limit of a file: a hundred times that of all settings with comments. A larger one was named by mistake."""
+"""The size limit of a file. All settings with comments have a hundredth of it; a larger file was named by mistake."""
 
 
 class ConfigFileError(OperationalError):

@@ -121,7 +121,7 @@ class RoundMeter:
             registry=None,
         )
         for planned in (False, True):
-            self._recovery(planned=planned)
+            self._recovery(planned=planned)  # so that both are exported from the start, as zeros
         for run in restored:
             self.tallies[run.job] = _restored(run)
 
@@ -165,6 +165,7 @@ class RoundMeter:
             self.start.observe(record.spent.minus(tally.formed).starting)
             tally.formed = None  # a `TrainingBegan` may follow, if workers begin to report steps later
         if tally.trained is not None and tally.planned is not None:
+            # Workers that train again have recovered; while they are silent, nobody knows whether they train.
             since = record.spent.minus(tally.trained)
             self._recovery(planned=tally.planned).observe(since.total - since.at_work - since.silent)
         tally.trained, tally.planned = record.spent, None

@@ -26,10 +26,10 @@ class RefusedError(OperationalError):
 
 
 def run_to_join(cluster: Cluster, event: Connected, store_error: str | None, now: float) -> Run | None:
-    """Return the run that a node joins, that gives way to its run, or of which it gets the outcome.
+    """Return the job's run if it decides what becomes of a node; None if the node simply opens another run.
 
-    None if it opens another run, and none has to give way. `store_error` is why nothing can be recorded. Raises
-    `RefusedError`.
+    The node joins that run, or gets its outcome, or opens another one in its place (see `gives_way`). `store_error` is
+    why nothing can be recorded. Raises `RefusedError`.
     """
     join, durable = event.join, cluster.durable
     check_forgotten(durable, join)
@@ -72,9 +72,9 @@ def check_own(cluster: DurableCluster, join: Join) -> None:
 def opens_another_run(run: Run, join: Join, now: float) -> bool:
     """Whether a node opens another run of a job, rather than join this run or get its outcome.
 
-    A node that was in this run gets the outcome; a spare is known only by its process. If the job is concluded, so does
-    a process that started before the end: it meant to join this run, and another training would overwrite the result.
-    If the time of the end is not known, it may be long ago, and the node opens another run.
+    A node that was in this run gets the outcome; a spare is known only by its process. If the job is concluded, a
+    process that started before the end gets it too: it meant to join this run, and another training would overwrite the
+    result. If the time of the end is not known, it may be long ago, and the node opens another run.
     """
     known = run.members.get(join.node)
     was_in = join.observed.run == run.id or (known is not None and known.incarnation == join.incarnation)
@@ -139,7 +139,7 @@ def _command_of(member: Member) -> str:
 def check_incarnation(known: Member | None, join: Join) -> None:
     """Refuse a node process that a younger one with the same node id has replaced. Raises `RefusedError`.
 
-    For a known process that is not connected, or is silent, none is refused: its successor may run on a host whose
+    If the known process is not connected, or is silent, any other may replace it: its successor may run on a host whose
     clock is behind. A late join of the same process is refused as well, since the process has joined again.
     """
     if known is None:

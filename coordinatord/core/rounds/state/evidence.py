@@ -55,8 +55,9 @@ class Evidence:
     def record_failure(self, member: Member, failure: Failure, now: float) -> None:
         """Record a reported failure, if it is the first of its node in the round; nodes repeat their reports.
 
-        Workers that failed later are added to it. A lost connection is replaced by a failure of another kind. The first
-        report may have been under way for long, as while a switch was cut: a later one dates the failure better then.
+        Workers that failed later are added to it. A lost connection is replaced by a failure of another kind. If a
+        repeated report of the same failure dates it earlier, that date counts: the first report came late then, as
+        after an outage of the network.
         """
         known, at = self.failures.get(member.node), now - failure.age_s
         if known is None or (lost_connection(known.failure) and not lost_connection(failure)):

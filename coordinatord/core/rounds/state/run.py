@@ -63,13 +63,13 @@ class Run:
         """Copies of three values of `durable` that never change."""
         self.policy = policy
         self.followed = 0
-        """How many records and changes of the policy there were in this life of the daemon."""
+        """How many records and changes of the policy the run has followed in this life of the daemon."""
         self.remark = ""
-        """A warning for the nodes of its first round."""
+        """A warning for the nodes of the first round: that the job had succeeded before. Empty without one."""
         self.replaced = False
         """Whether a run with another spec takes its place."""
         self.is_end_dated = True
-        """Whether it is known when the run ended; the host's clock may have been set back since."""
+        """Whether it is known when the run ended. It is not known if the host's clock was set back before a restart."""
 
         self.roll = Roll(durable)
         self.members = self.roll.members
@@ -77,7 +77,7 @@ class Run:
         """When the run lost its last member, plus the time since in which no node could join."""
         self.gathering = Gathering(durable, self.roll)
         self.claims: dict[str, None] = {}
-        """Nodes with a report that has to be recorded; the keys are an ordered set."""
+        """Nodes whose last report has news to record, such as a first step; the keys are an ordered set."""
         self.leaving: set[str] = set()
         """Nodes of the round that leave when it is over: their users or an operator want that."""
         self.restart_asked = ""
@@ -99,7 +99,7 @@ class Run:
         self.followed += 1
 
     def remove(self, member: Member) -> None:
-        """Remove a member."""
+        """Remove a member. The steps that it has reported stay known."""
         gone = [member]
         self.progress.gone_step, self.progress.furthest = self._least_step(gone), self._furthest_step(gone)
         self.roll.remove(member)

@@ -1,6 +1,7 @@
 """Applies records to the durable state, as a daemon makes them and as it reads them after a restart.
 
-No other code changes the durable state, so both daemons have the same one. `follow` updates the rest of the state.
+No other code changes the durable state, so a restarted daemon has the same one as the daemon before it. `follow`
+updates the rest of the state.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ def _set_newest(entries: dict[str, Any], key: str, value: object, most: int) -> 
 
 
 def _node_joined(run: DurableRun, record: records.NodeJoined, at: float) -> None:
-    run.released.pop(record.node, None)  # it has left since, which no record says
+    run.released.pop(record.node, None)  # a released node leaves without a record
     run.members.pop(record.node, None)
     run.members[record.node] = DurableMember(
         node=record.node,
@@ -132,7 +133,7 @@ def _node_released(run: DurableRun, record: records.NodeReleased, _: float) -> N
     run.last_left = record.outcome.result is Result.LEFT
     member = run.members[record.node]
     member.outcome = record.outcome
-    if not member.in_round:
+    if not member.in_round:  # else `_leave_round` releases it
         _release(run, member)
 
 
@@ -266,6 +267,7 @@ def _round_stopped(run: DurableRun, record: records.RoundStopped, at: float) -> 
     if first is not None:
         run.first_failure = WorkerFailure(first.node, first.host, at - first.failure.age_s, first.failure)
     run.stop_reason, run.planned = records.Reason(record.condition, record.reason), record.planned
+    # If a step on the disk cannot be read, steps in memory are still good.
     if record.condition == _SPOILS and run.resume is not None and run.resume.disk is None:
         run.spoiled = with_spoiled(run.spoiled, SpoiledStep(run.resume.at, run.round, on_disk=False), None)
     run.rounds.follow(record)
@@ -316,7 +318,7 @@ _FAILED_FOR_GOOD = {"exhausted", "given_up"}
 """Conditions under which a run fails for good; under the others no node was left."""
 
 _SPOILS = "unrestorable"
-"""The condition under which a round is stopped that cannot resume from its step."""
+"""The condition that stops a round whose nodes cannot get the step that it resumes from."""
 
 _CONCLUSIONS = {Result.SUCCEEDED, Result.STOPPED}
 """Results with which the job itself is over. After a run that its nodes have left, the next node opens another."""

@@ -53,11 +53,12 @@ _CUT_OFF = "{reasons.stopped} had ended the workers, out of touch for too long"
 
 _AT_WORK = (STARTING, RUNNING)
 
-# In which states, under which condition, to which state (None: the same one), by which action, for which reason (empty:
-# the action records none)
+# The states of a row, its condition, the next state (None: the same one), the action, and the reason (empty if the
+# action records none)
 _TABLE: list[tuple[tuple[State, ...], Condition, State | None, Action, str]] = [
     ((FORMING, *_AT_WORK), when.replaced, FAILED, do.end_as_abandoned, _REPLACED),
-    # No round. The wings act first: what nodes keep comes before they are let go, and suspect nodes are tested.
+    # No round. The keeping wing acts first: kept state is handed over before nodes are released. Before a round is
+    # formed, the judging wing has suspect nodes tested.
     ((FORMING,), when.keeping_due, None, do.advance_keeping, ""),
     ((FORMING,), when.stop_asked, STOPPED, do.end_as_asked, "{run.durable.stop_asked}{reasons.last_step}"),
     ((FORMING,), when.all_left, LEFT, do.end_as_left, f"{_LEFT}{{reasons.last_step}}"),

@@ -138,7 +138,7 @@ class RoundFormed(Record, frozen=True):
     master_address: Address
     master_port: Port
     spent: Spent
-    """The time of the run so far, as in each record that changes the activity."""
+    """The time of the run so far, by activity, as in each record with which another activity begins."""
     resume: ResumePoint | None = None
     """The step that its workers resume from; None if no node keeps a whole one."""
     spoiled: Annotated[tuple[SpoiledStep, ...], Meta(max_length=SPOILED_MAX)] = ()
@@ -174,33 +174,33 @@ class RoundStarted(Record, frozen=True):
     """How the workers were started; None if no faster start than cold was possible, and in old records."""
 
 
-class TurnRecord(Record, frozen=True):
-    """The time of a round goes to another activity from here on."""
+class ActivityRecord(Record, frozen=True):
+    """From this record on, the time of the run counts for another activity (`time_ledger.Activity`)."""
 
     round: Counter
     spent: Spent
 
 
-class TrainingBegan(TurnRecord, frozen=True):
+class TrainingBegan(ActivityRecord, frozen=True):
     """A worker has reported the first step of a round; the time before belongs to its start."""
 
     step: Step | None = None
     """The step; None in old records."""
 
 
-class FirstStepOverdue(TurnRecord, frozen=True):
+class FirstStepOverdue(ActivityRecord, frozen=True):
     """No worker of a round has done its first step in time; without steps in earlier rounds, none may ever come."""
 
 
-class TrainingCaughtUp(TurnRecord, frozen=True):
+class TrainingCaughtUp(ActivityRecord, frozen=True):
     """The workers of a round have reached the furthest step of earlier rounds; up to it, they did steps again."""
 
 
-class TrainingStalled(TurnRecord, frozen=True):
+class TrainingStalled(ActivityRecord, frozen=True):
     """No worker of a round has done a step for much longer than steps have taken recently."""
 
 
-class TrainingResumed(TurnRecord, frozen=True):
+class TrainingResumed(ActivityRecord, frozen=True):
     """A worker of a round that had stalled has done a step."""
 
 
@@ -280,6 +280,7 @@ class RoundEnded(Record, frozen=True):
 
     round: Counter
     charged: bool
+    """Whether the end of the round has used up one of the run's restarts."""
     restarts_used: Counter
     report: Report | None
     """The root cause, if a worker failed by itself."""
