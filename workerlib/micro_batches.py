@@ -21,7 +21,7 @@ class MicroBatch(NamedTuple):
     """One forward and backward of a rank."""
 
     samples: range
-    """The places of its samples in the batch of all ranks: at least one, and at most `micro`."""
+    """The indices of its samples in the batch of all ranks: at least one, and at most `micro`."""
     weight: float
     """The factor of its mean loss: the number of its samples, times the world size, divided by the batch."""
     last: bool
@@ -54,7 +54,7 @@ def global_batch(
 
     Raises `ValueError` for wrong numbers, and without them before there is a process group.
     """
-    responder.begin()
+    responder.begin()  # a script may use nothing else of workerlib
     return split(batch, micro, *place(batch, micro, rank, world_size))
 
 

@@ -1,4 +1,7 @@
-"""Parses and formats the address of a coordinator: of a command line, the URL of a page, or a leader's."""
+"""Parses and formats the address of a coordinator.
+
+It may be from a command line, the URL of a page, or a coordinator that names the leader.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,10 @@ class Endpoint(Struct, frozen=True):
 
 
 def read_endpoint(text: str, least_port: int = 1) -> Endpoint:
-    """Parse one `HOST[:PORT]`, or a URL as a browser shows it: `https://HOST:PORT/`. Raises `ArgumentTypeError`."""
+    """Parse one `HOST[:PORT]`, or a URL as a browser shows it: `https://HOST:PORT/`. Raises `ArgumentTypeError`.
+
+    `least_port` is 0 if that port may stand for any free one.
+    """
     match = _ENDPOINT.fullmatch(text.removeprefix("https://").removeprefix("http://").removesuffix("/"))
     port = int((match and match["port"]) or DEFAULT_PORT)
     ipv6 = match and (match["bracketed"] or match["bare"])

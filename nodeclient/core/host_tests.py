@@ -1,4 +1,7 @@
-"""The tests of this host: its health checks, and tests with another node, for which nothing waits."""
+"""The tests of this host: its health checks, and tests with another node.
+
+No decision of this node waits for their results.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from nodeclient.core.health_checks import HealthChecks
 
 
 class HostTests:
-    """The tests of one host. One with another node runs while the coordinator wants it and no worker lives."""
+    """The tests of one host. A test with another node runs while the coordinator wants it and no worker lives."""
 
     def __init__(self, *, checks_health: bool) -> None:
         self.checks = HealthChecks(wanted=checks_health)

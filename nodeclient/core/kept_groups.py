@@ -12,15 +12,15 @@ from coordinatord.protocol.kept_state import PARTS_MAX, KeptParts
 def merged(parts: Iterable[KeptParts]) -> list[KeptParts]:
     """Merge parts of one rank each into one entry for each rank and step.
 
-    The big and the small state of a step may be in different places. A small state saved after the step replaces a
-    pending one, which was saved within the step.
+    The big and the small state of a step may be in different places. A pending small state was saved before the step
+    was complete: one that was saved after the step replaces it.
     """
     known: dict[tuple[int, int, int], KeptParts] = {}
     for part in parts:
         key = part.round, part.step, part.first_rank
         other = known.get(key, part)
         known[key] = replace(
-            part if part.big else other,
+            part if part.big else other,  # with the digest of the big state
             big=part.big or other.big,
             small=part.small or other.small,
             pending=(part.pending or other.pending) and not (part.small or other.small),
@@ -48,4 +48,5 @@ def _continues(last: KeptParts, part: KeptParts) -> bool:
     """Whether a part continues a group, by its rank and its shard."""
     rank, shard = last.first_rank + last.ranks, (last.first_shard + last.ranks) % last.shards
     is_within = rank + part.ranks <= last.world_size
+    # In all other fields the two are equal.
     return is_within and replace(last, first_rank=rank, first_shard=shard, ranks=part.ranks) == part

@@ -36,7 +36,7 @@ class Leaving:
 
     def __init__(self) -> None:
         self.signum: int | None = None
-        """The signal that asked the node to leave, 0 if none did; None while it does not leave."""
+        """The signal that asked the node to leave, 0 if it was asked in another way; None while it does not leave."""
         self.decide_by: float | None = None
         """When the node stops waiting for the coordinator's decision about its leaving; None if it does not wait."""
         self.exit: Exit | None = None
@@ -72,7 +72,7 @@ class Leaving:
     def on_desired(self, desired: Desired, now: float) -> None:
         """Stop waiting for a decision if this desired state is one: to stop, to exit, or to write to the disk first.
 
-        While workers are to run, an order to write is none: it may have been sent before the node asked to leave.
+        While workers are to run, an order to write does not count: the node may have asked to leave only later.
         """
         if desired.goal is Goal.RUN:
             self.on_undecided(now)  # the last decision was not about its leaving

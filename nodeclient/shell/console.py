@@ -21,7 +21,7 @@ from nodeclient.output.output import Terminal
 log = logging.getLogger("nodeclient")
 
 REDRAW_S = 1.0
-"""How often the live line is drawn, which counts down seconds."""
+"""The time between two drawings of the live line, which counts down seconds."""
 
 _LEVELS = {Level.INFO: logging.INFO, Level.WARNING: logging.WARNING, Level.ERROR: logging.ERROR}
 
@@ -47,7 +47,7 @@ class Console:
     def notify(self, level: Level, text: str, event: str, **more: object) -> None:
         """Write one log line, and erase the live line; `more` are fields for machines only."""
         self._log(_LEVELS[level], text, event, **(more if self._for_machines else {}))
-        if self._waiting is not None:  # the level of this line is not written
+        if self._waiting is not None:  # `--log-level` leaves this line out, so the handler has erased nothing
             self._forget_wait()
             self._terminal.draw("")
 
@@ -62,7 +62,7 @@ class Console:
             self._terminal.write_lines(prioritized(text, logging.ERROR) if leads_to_journal(STDERR) else text)
 
     def follow(self, waiting: Waiting) -> None:
-        """Show what the node waits for, and keep the live line up to date."""
+        """Show what the node waits for, and redraw the live line every `REDRAW_S` until something else is shown."""
         self.waiting_for = waiting.reason
         self.wait(waiting, asyncio.get_running_loop().time())
         self._redraw_later()

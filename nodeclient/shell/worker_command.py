@@ -69,7 +69,10 @@ class CommandBuilder:
         """Texts about decisions that a user may want to know of."""
 
     def common_command(self) -> WorkerCommand:
-        """Return the part of the command that all workers share in every round, with `LOCAL_RANK_MACRO` in place."""
+        """Return what the commands of all workers share in every round, for the parents of warm workers and host tests.
+
+        Its arguments still contain `LOCAL_RANK_MACRO`.
+        """
         environ = {**DEFAULTS, **LAUNCHER_DEFAULTS, **_interface(self._config.interface), **self._inherited}
         if self._threads is not None:
             environ[OMP] = str(max(self._threads))
@@ -89,7 +92,7 @@ class CommandBuilder:
     ) -> list[WorkerCommand]:
         """Return the command of each worker. `streams` and `slots` are in the order of the local ranks.
 
-        `slots` has the variables of each worker's slot and of its sockets.
+        `slots` has the variables that name each worker's slot for steps and its sockets.
 
         Where the round spans hosts, gloo listens on the interface that leads to the master, unless the user has named
         another one. By default it would listen on the interface to which the host's name resolves.
@@ -201,7 +204,7 @@ def _threads(cores: Sequence[Collection[int]], quota: float | None) -> list[int]
     """Return how many threads each worker gets: its cores, divided among the workers that share them."""
     sharers = Counter(core for own in cores for core in own)
     most = float("inf") if quota is None else quota / len(cores)
-    parts = lcm(*sharers.values())  # of a core, so that each number of sharers divides them
+    parts = lcm(*sharers.values())  # a core counts as so many, so that each share of it is an integer
     return [max(1, int(min(most, sum(parts // sharers[core] for core in own) // parts))) for own in cores]
 
 

@@ -1,6 +1,6 @@
 """A trainer for torchtitan: reports steps, and saves before a planned stop.
 
-A configuration function of your own uses it, which `--module` and `--config` name:
+Write a configuration function that wraps torchtitan's, and name it with `--module` and `--config`:
 
     from torchtitan.models.llama3.config_registry import llama3_8b
     from workerlib.integrations.torchtitan import elastic

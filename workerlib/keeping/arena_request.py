@@ -1,4 +1,7 @@
-"""Requests an arena from nodeclient: when training begins, after its first step, and when the state outgrows it."""
+"""Requests this worker's arena from nodeclient: the shared memory to which the worker saves its state.
+
+It asks when training begins, after the first step, and when the state outgrows the arena.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,13 @@ from workerlib.keeping.small_state import SmallSnapshot
 LOG = logging.getLogger("workerlib.keeping")
 
 WITHIN_S = 1.0
-"""The longest wait of training for memory at its beginning: it takes milliseconds, unless much of it is new."""
+"""How long training waits for an answer at most. One takes milliseconds, unless much of the memory is new."""
 
 SLACK = 8
-"""The slack of a generation: it gets an eighth more than it needs at first."""
+"""The divisor for the slack of a generation: at first it gets an eighth more than it needs."""
 
 GROWN_SLACK = 2
-"""The slack of a state that has outgrown its memory, as a history of steps does: it gets half more than it needs."""
+"""The same for a state that has outgrown its memory, as a history of steps does: it gets half more than it needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +41,10 @@ class ArenaRequest:
         """Begin without memory. `send` sends a message to nodeclient."""
         self._send = send
         self.part = part
-        """The shard to keep, and how many shards there are."""
+        """The number of the shard that this worker saves, and how many shards there are."""
         self.arena: Arena | None = None
         self.refused = False
-        """Whether nodeclient has no memory, or memory is no longer useful."""
+        """Whether no further request is made: nodeclient has no memory, or memory is no longer useful."""
         self.answered = threading.Event()
         """Set when the answer to the last request was handled."""
         self._waiting: WaitingState | None = None
@@ -55,7 +58,7 @@ class ArenaRequest:
         `snapshot` is the small state of `step`, which waits for the memory in place of an earlier one.
         """
         held = self.arena.sizes if self.arena is not None else None
-        # `small` counts `rest` twice, so that it can grow; for this step once is enough.
+        # `small` has room for `rest` to double, which this step does not need yet.
         suffices = held is not None and held.small >= small - len(snapshot.rest) and held.generation >= big
         if suffices or self.refused:
             return

@@ -7,8 +7,8 @@ collective lets those of its neighbours end as well (`postPeer` in NCCL's prims_
 * The optimizer begins only after the GPU has done all queued work, and no process group has failed (`Gate.open`).
 * If collectives are queued after that, `ctx.step` waits in the same way (`Gate.record_end`). So the work that is still
   queued after `ctx.step` is local, and does not depend on the process groups.
-* The state is saved before anything is aborted. If a group has failed, this worker raises no error, since a handler of
-  the script might destroy the group. It waits for nodeclient, which has the state saved and then shuts the gate.
+* The state is saved before anything is aborted. So if a group has failed, this worker waits, and raises no error: a
+  handler of the script might destroy the group. nodeclient ends the wait: it has the state saved, then the gate shut.
 """
 
 from __future__ import annotations
@@ -151,12 +151,12 @@ class Gate:
         self._groups = TorchGroups() if groups is None else groups
         self._has_peers = has_peers
         self._step_is_done: Callable[[], bool] | None = None
-        """Whether the device has done all work of the last step; None before the first step."""
+        """Returns whether the device has done all work of the last step; None before the first step."""
         self._begun_at_opening: int | None = None
-        """How many collectives had begun when the gate was opened in this step; None if it was not, or not known."""
+        """How many collectives had begun when the gate was opened in this step; None if it was not, or if unknown."""
         self._is_shut = False
         self.failed = ""
-        """Which process group has failed without a message from nodeclient, as one sentence; empty if none has."""
+        """Which process group has failed, as one sentence, if nodeclient did not end the round in time; else empty."""
 
     def open(self) -> bool:
         """Wait until the device has done all queued work; return False if the round has ended meanwhile.
@@ -201,7 +201,7 @@ class Gate:
         """Wait until work is done while no group has failed; return False as `open` does."""
 
         def may_go_on() -> bool:
-            # In this order: before the device goes on after an abort, the gate is shut or torch has recorded a failure.
+            # Ask the device first: an aborted collective ends after the gate was shut or torch has recorded a failure.
             done = is_done()
             return self._is_shut or (done and not self._groups.failure())
 

@@ -72,6 +72,9 @@ class UnkeptState:
             state = {id(tensor) for _, tensor in KeptOptimizer("", optimizer, {}).big_tensors()}
         except KeptStateError:  # no step is kept then, and the user is told why
             return True
-        shares_groups = all(id(group) in groups for group in optimizer.param_groups)
         changes = any(id(parameter) in tensors for group in optimizer.param_groups for parameter in group["params"])
-        return not changes or (state <= tensors and (shares_groups or bool(state)))
+        if not changes:
+            return True
+        # An optimizer without state tensors, such as plain SGD, is kept if a given one has its parameter groups.
+        shares_groups = all(id(group) in groups for group in optimizer.param_groups)
+        return state <= tensors and (shares_groups or bool(state))

@@ -1,4 +1,7 @@
-"""Recognises the error that ends a round, and removes process groups and other leftovers of the round."""
+"""Prepares a process for its next round: recognises the error that ended the last one, and removes its leftovers.
+
+The leftovers are process groups, the tracebacks of errors, compiled code, and hooks of models.
+"""
 
 # ruff: noqa: PLC0415  # importing workerlib stays cheap, and possible without torch
 
@@ -22,10 +25,10 @@ GONE_SIGNS = ("process group has not been initialized", "Invalid process group s
 """Parts of the text of the `ValueError` of a call with a group that `abort_collectives` has removed."""
 
 MANY_OBJECTS = 50_000
-"""The least number of objects that is worth freezing. Python has 10,000, and with torch there are 200,000."""
+"""The least number of objects that is worth freezing. Python itself has 10,000; with torch there are 200,000."""
 
 _has_frozen = False
-"""Whether `freeze_objects` has frozen any."""
+"""Whether `freeze_objects` has frozen any. It takes 0.03 s to ask `gc.get_freeze_count`."""
 
 
 def is_collective_error(error: BaseException, *, asked: bool = False) -> bool:
@@ -52,7 +55,7 @@ def is_device_error(error: BaseException) -> bool:
 
 
 def round_ending_error(error: BaseException, *, asked: bool = False) -> BaseException | None:
-    """Return the error of a collective, or the `LeftRoundError`, that led to an error; None if the script has failed.
+    """Return the error of a collective, or the `LeftRoundError`, behind an error; None if the script itself has failed.
 
     It may be the error itself, its cause or its context, or all errors of an exception group. Errors of a GPU, and
     exceptions that end the process on purpose, such as `SystemExit`, never end a round. `asked` says whether nodeclient
@@ -98,10 +101,10 @@ def clear_tracebacks(error: BaseException | None) -> None:
 
 
 def freeze_objects() -> None:
-    """Leave all present objects out of garbage collections: each end of a round collects, and torch has 200,000.
+    """Leave all present objects out of garbage collections, so that those at the end of each round are fast.
 
-    Objects that become a garbage cycle later stay. A warm worker inherits the frozen objects of its parent and has few
-    others, so nothing is done in it. (`gc.get_freeze_count` takes 0.03 s.)
+    If such objects become a garbage cycle later, they stay. A warm worker inherits the frozen objects of its parent and
+    has few others, so nothing is done in it.
     """
     global _has_frozen  # noqa: PLW0603 - a process has one collector
     if len(gc.get_objects()) >= MANY_OBJECTS:
@@ -156,5 +159,5 @@ def abort_collectives() -> None:
     """Abort the collectives of NCCL in which this process waits, and remove all process groups."""
     from torch.distributed import distributed_c10d
 
-    with suppress(ValueError, AssertionError, RuntimeError):  # a group is just being made
+    with suppress(ValueError, AssertionError, RuntimeError):  # the script is making a group at this moment
         distributed_c10d._abort_process_group()  # noqa: SLF001 - experimental, without a public name

@@ -1,4 +1,7 @@
-"""Writes parts of a step from memory of this node into the folder of the step. All functions block."""
+"""Writes parts of a step from memory of this node into the folder of the step. All functions block.
+
+A worker may overwrite a part while it is read here. So each read is followed by a check that the part is still there.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +95,7 @@ def _verified(held: Held, progress: Progress) -> memoryview:
     data = held.place.data[: held.commit.length]
     known = held.place.digest(held.commit)
     if known is not None and _crc(data, progress) != known:
-        _check_unchanged(held)
+        _check_unchanged(held)  # a part that was overwritten is not damaged
         raise DamagedPartError(held)
     _check_unchanged(held)
     return data
@@ -109,6 +112,7 @@ def _crc(data: memoryview, progress: Progress) -> int:
 
 
 def _check_unchanged(held: Held) -> None:
+    """Raise `PartLostError` if a worker has overwritten a part, so that what was read of it is of no use."""
     if held.place.read() != held.commit:
         commit = held.commit
         raise PartLostError(f"step {commit.step} of rank {commit.rank} was overwritten before it was on the disk")
