@@ -7,8 +7,8 @@ often. `gate` makes optimizers wait for the collectives of a GPU. `arena_request
 is the connection. `unkept_state` finds state that is not kept.
 
 Objects: `adapter` has the base class of adapters. `kept_objects` adapts each kind of object, and `kept_containers`
-dicts and lists of tensors. `pieces` describes tensors and their shards, and `plain_values` turns other values into
-JSON. `restoring` restores the objects, and `kept_errors` has the errors.
+dicts and lists of tensors. `pieces` describes tensors and their shards, `tensor_digest` computes their digest, and
+`plain_values` turns other values into JSON. `restoring` restores the objects, and `kept_errors` has the errors.
 
 Ends: `planned_end` receives the order to end a round, and blocks training between two steps before that end.
 `checkpoints` tells a script when to write a checkpoint of its own. `kept_storage` takes the place of a disk under
