@@ -175,7 +175,7 @@ class RoundStarted(Record, frozen=True):
 
 
 class ActivityRecord(Record, frozen=True):
-    """From this record on, the time of the run counts for another activity (`time_ledger.Activity`)."""
+    """The time of the run counts for another activity from here on, see `time_ledger.Activity`."""
 
     round: Counter
     spent: Spent
