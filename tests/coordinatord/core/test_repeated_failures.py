@@ -197,11 +197,16 @@ def test_no_node_is_let_go_for_a_pause_that_is_longer_than_its_patience() -> Non
 TRACEBACK = ('  File "train.py", line 81, in <module>', "    loss = model(batch)", "ValueError: bad shape 3")
 
 
-def test_the_same_error_of_the_script_at_the_same_place_ends_the_job() -> None:
+BOX = ("╭──── Traceback (most recent call last) ────╮", "│ /src/train.py:81 in main │", "ValueError: bad shape 3")
+"""As the library rich and typer write it."""
+
+
+@pytest.mark.parametrize("traceback", [TRACEBACK, BOX], ids=["as Python writes it", "as rich writes it"])
+def test_the_same_error_of_the_script_at_the_same_place_ends_the_job(traceback: tuple[str, ...]) -> None:
     job = Job("futile=3")
-    job.fail("ValueError: bad shape 3", last_lines=TRACEBACK)
+    job.fail("ValueError: bad shape 3", last_lines=traceback)
     job.play("die 0s", "reconnect n1")
-    ended = job.fail("ValueError: bad shape 5", last_lines=TRACEBACK)
+    ended = job.fail("ValueError: bad shape 5", last_lines=traceback)
     assert isinstance(ended, RunEnded)
     assert (ended.outcome.result, ended.outcome.exit_code) == (Result.FAILED, ExitCode.NO_PROGRESS)
     assert ended.reason.endswith(

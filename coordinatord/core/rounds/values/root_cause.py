@@ -169,8 +169,8 @@ def _consequence(failures: Collection[WorkerFailure]) -> str:
     return f"; workers on {len(failures)} other {nodes} {did} in consequence"
 
 
-_FRAME = re.compile(r'\s*File "[^"]+", line \d+')
-"""A frame of a Python traceback, without the function."""
+_FRAME = re.compile(r'\s*File "[^"]+", line \d+|[│|] *[^ ]+:\d+(?= in )')
+"""A frame of a Python traceback, also of one by rich, without the function."""
 
 
 def is_same(failure: Failure, previous: Failure) -> bool:
