@@ -198,7 +198,7 @@ TRACEBACK = ('  File "train.py", line 81, in <module>', "    loss = model(batch)
 
 
 BOX = ("╭──── Traceback (most recent call last) ────╮", "│ /src/train.py:81 in main │", "ValueError: bad shape 3")
-"""As the library rich and typer write it."""
+"""A traceback as rich and typer write it."""
 
 
 @pytest.mark.parametrize("traceback", [TRACEBACK, BOX], ids=["as Python writes it", "as rich writes it"])
