@@ -21,7 +21,7 @@ _HANGS = {
     HangKind.STUCK: (
         "its stack says what it waited for, such as data, a lock or a file system of {host}; `nodeclient stacks` shows "
         "all workers while a job stands. A phase that may take long is named by `ctx.section(name, limit=SECONDS)`; "
-        "--hang-timeout sets another time, or none"
+        "`--hang-timeout` sets another time, or `off`"
     ),
     HangKind.BUSY: (
         "it computed for longer than --hang-timeout allows. An evaluation is named by `ctx.section(name, "

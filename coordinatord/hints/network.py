@@ -46,9 +46,9 @@ NETWORK = (
     ),
     _network(
         "peer ended early",
-        "this worker waited for one that had ended well: they disagree on how many steps there are. Most often the "
-        "data is uneven (drop_last=True, a DistributedSampler, or torch.distributed.algorithms.Join), or one of them "
-        "returns or calls sys.exit(0) under a condition of its own",
+        "the worker that failed waited for one that had exited with 0: they disagree on how many steps there are. Most "
+        "often the data is uneven (drop_last=True, a DistributedSampler, or torch.distributed.algorithms.Join), or one "
+        "of them returns or calls sys.exit(0) under a condition of its own",
         f"{_PEER_GONE_NCCL}|{_PEER_GONE_GLOO}|{_GLOO_TIMED_OUT}|{_STORE_GONE}",
         anywhere=True,
         early=True,

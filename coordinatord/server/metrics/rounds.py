@@ -39,11 +39,9 @@ NODE_LOST = conditions.node_lost.__name__
 OTHER = "other"
 """The label of an unknown reason in a record of another version."""
 
-_CONDITIONS = dict.fromkeys(
-    row.when.__name__
-    for row in ROWS
-    if row.source in {State.STARTING, State.RUNNING} and row.target is not State.RUNNING
-)
+_AT_WORK = {State.STARTING, State.RUNNING}
+
+_CONDITIONS = dict.fromkeys(row.when.__name__ for row in ROWS if row.source in _AT_WORK and row.target not in _AT_WORK)
 
 REASONS = (*_CONDITIONS, OTHER)
 """Every reason of a round's end: the names of the table's conditions, and `OTHER`."""

@@ -6,7 +6,7 @@ import pytest
 from prometheus_client import Histogram
 
 from coordinatord.core.rounds.state.durable import State
-from coordinatord.core.rounds.transitions.table import ROWS, Transition
+from coordinatord.core.rounds.transitions.table import ROWS
 from coordinatord.core.rounds.values.ranks import Ranks
 from coordinatord.core.rounds.values.records import (
     JobForgotten,
@@ -112,14 +112,14 @@ def test_nothing_is_kept_of_a_job_that_is_forgotten() -> None:
 # Reasons
 
 
-ENDINGS = [row for row in ROWS if row.source is State.RUNNING and row.target is not State.RUNNING]
+AT_WORK = {State.STARTING, State.RUNNING}
+ENDINGS = [row for row in ROWS if row.source in AT_WORK and row.target not in AT_WORK]
 
 
-@pytest.mark.parametrize("row", ENDINGS, ids=lambda row: row.when.__name__)
-def test_each_row_that_ends_a_round_has_its_condition_as_the_reason(row: Transition) -> None:
-    name = row.when.__name__
-    assert known_reason(name) == name
-    assert name in REASONS
+def test_each_row_that_ends_a_round_has_its_condition_as_the_reason_and_no_other_row() -> None:
+    names = {row.when.__name__ for row in ENDINGS}
+    assert set(REASONS) == {*names, OTHER}
+    assert all(known_reason(name) == name for name in names)
 
 
 def test_a_round_that_is_stopped_counts_by_the_condition_of_its_record() -> None:
