@@ -13,6 +13,7 @@ from workerlib.keeping.keep_channel import KeepChannel
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")  # of Python 3.12, at each fork
+@pytest.mark.slow
 def test_a_forked_child_does_not_keep_a_channel_open(tmp_path: Path) -> None:
     """Its node would believe that a worker that has ended is still there."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:

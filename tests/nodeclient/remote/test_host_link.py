@@ -15,6 +15,7 @@ exec cat
 """
 
 
+@pytest.mark.slow
 async def test_a_link_that_waits_for_the_end_of_its_program_can_be_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
