@@ -19,7 +19,6 @@ from coordinatord.core.rounds.effects import Answer, Batch, Refuse, ReportDegrad
 from coordinatord.core.rounds.policy import FORGIVEN_EVERY_S, Policy
 from coordinatord.core.rounds.queries import admission
 from coordinatord.core.rounds.state.cluster import Cluster, apply_drains, apply_quarantines
-from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.leases import Leases
 from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.state.run import Run, Wings
@@ -366,7 +365,7 @@ class Coordinator:
         run.roll.place(member)
         if run.roll.all_silent:
             run.roll.others_heard = any(other.roll.connected for other in self.jobs.values())
-        at_work = member.durable.in_round and run.durable.state in {State.STARTING, State.RUNNING}
+        at_work = member.durable.in_round and run.durable.state.at_work
         if member.durable.outcome is None and not at_work:
             actions.lose(run, member, actions.loss_reason(member), decision)
 

@@ -42,8 +42,8 @@ _DEBUGGER = re.compile(
 
 _RESPONDER = "workerlib/responder.py"
 
-_WORKERLIB = re.compile(r"(?:.*/)?workerlib/(?:agent_channel\.py|(?:keeping|reuse)/[^/]*)")
-"""The modules of workerlib that have a thread which waits for nodeclient."""
+_AGENT_CHANNEL = re.compile(r"(?:.*/)?workerlib/agent_channel\.py")
+"""The module of workerlib whose threads wait for nodeclient."""
 
 
 class MalformedAnswerError(OperationalError):
@@ -146,7 +146,7 @@ def _is_debugged(frames: Iterable[Sequence[object]]) -> bool:
 
 def _awaits_nodeclient(frames: Sequence[Sequence[object]]) -> bool:
     """Whether this is workerlib's thread that waits for nodeclient, which tells nothing about the script."""
-    return len(frames) > 1 and frames[0][2] == "recv_fds" and _WORKERLIB.fullmatch(str(frames[1][0])) is not None
+    return len(frames) > 1 and frames[0][2] == "recv_fds" and _AGENT_CHANNEL.fullmatch(str(frames[1][0])) is not None
 
 
 def _frames(frames: Iterable[Sequence[object]], folder: str) -> tuple[str, ...]:

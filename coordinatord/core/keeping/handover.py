@@ -123,14 +123,14 @@ def _is_whole_without(kept: KeptState, nodes: Collection[str], at: KeptStep) -> 
     In a round that resumes from the step, only the holders in its plan count: nodes may still be fetching from one that
     leaves, even if another node has fetched the same parts.
     """
-    plan = kept.plan if kept.run.durable.state in {State.STARTING, State.RUNNING} else None
+    plan = kept.plan if kept.run.durable.state.at_work else None
     held = (plan.held if plan is not None and plan.at == at else kept.index.holders(at)).items()
     return are_whole(parts for node, parts in held if node not in nodes and is_reachable(kept.run.members[node]))
 
 
 def _is_handed_over(kept: KeptState) -> bool:
     """Whether all nodes of the round have the state that they resume from, or begin anew."""
-    if kept.run.durable.state not in {State.STARTING, State.RUNNING}:
+    if not kept.run.durable.state.at_work:
         return False
     return (
         kept.run.durable.stepped

@@ -16,7 +16,6 @@ from coordinatord.core.keeping.persisting import WriteState
 from coordinatord.core.keeping.resume_plan import ResumePlan
 from coordinatord.core.keeping.shards import are_whole
 from coordinatord.core.rounds.queries.master_address import master_address
-from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member
 from coordinatord.core.rounds.values.resume_point import HOLDERS_NAMED, ResumePoint
 from coordinatord.protocol.kept_state import KeptSource, KeptStep, Restoring, Resume, WantedParts
@@ -96,7 +95,7 @@ def plan_of_round(kept: KeptState) -> ResumePlan | None:
     """
     point, durable = kept.run.durable.resume, kept.run.durable
     is_in_memory = point is not None and point.disk is None and kept.index.all_heard
-    if point is None or not is_in_memory or durable.stepped or durable.state not in {State.STARTING, State.RUNNING}:
+    if point is None or not is_in_memory or durable.stepped or not durable.state.at_work:
         return None
     return kept.plan or _make_plan(kept, point)
 

@@ -41,9 +41,6 @@ STARTING = "starting"
 LOST_SHOWN_S = 3_600.0
 """How long a lost node is shown: a person sees it even after a break. Events keep it for longer."""
 
-_AT_WORK = {State.STARTING, State.RUNNING}
-"""The states in which a round goes on."""
-
 STANDS_S = 5.0
 STANDS_STEPS = 2
 """A node that is behind stands still if it has made no step for so many seconds, and for so many usual steps."""
@@ -184,7 +181,7 @@ def _round_status(round_: Round, so_far: Spent, run_age_s: float) -> api.RoundSt
 
 
 def _progress(run: Run, steps_per_s: float | None) -> api.ProgressStatus:
-    progress, is_on = run.progress, run.durable.state in _AT_WORK
+    progress, is_on = run.progress, run.durable.state.at_work
     idle_s = round(progress.idle_s, 3) if is_on and progress.stepped_at is not None else None
     usual_s = round(progress.usual_s, 6) if is_on and progress.usual_s is not None else None
     return api.ProgressStatus(
@@ -287,7 +284,7 @@ class _FurthestWorker:
     """
 
     def __init__(self, run: Run, steps_per_s: float | None) -> None:
-        members = run.members.values() if run.durable.state in _AT_WORK else ()
+        members = run.members.values() if run.durable.state.at_work else ()
         self._step = max((step for _, _, step in run.worker_steps(members)), default=None)
         self._per_s = steps_per_s
         self._all_stand = run.health is Health.STALLED
@@ -393,7 +390,7 @@ def _late(run: Run) -> dict[str, api.LateStatus]:
 
 
 def _state_of_ready(run: Run) -> str:
-    if run.durable.state not in _AT_WORK:
+    if not run.durable.state.at_work:
         return str(MemberState.READY)
     is_spare = run.roll.round_size >= run.spec.nodes_max or run.spec.scale_up is ScaleUp.NEVER
     return SPARE if is_spare else "arrived"

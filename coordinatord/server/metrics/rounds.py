@@ -39,9 +39,7 @@ NODE_LOST = conditions.node_lost.__name__
 OTHER = "other"
 """The label of an unknown reason in a record of another version."""
 
-_AT_WORK = {State.STARTING, State.RUNNING}
-
-_CONDITIONS = dict.fromkeys(row.when.__name__ for row in ROWS if row.source in _AT_WORK and row.target not in _AT_WORK)
+_CONDITIONS = dict.fromkeys(row.when.__name__ for row in ROWS if row.source.at_work and not row.target.at_work)
 
 REASONS = (*_CONDITIONS, OTHER)
 """Every reason of a round's end: the names of the table's conditions, and `OTHER`."""

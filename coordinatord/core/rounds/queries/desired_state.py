@@ -157,7 +157,7 @@ def _wait_until(run: Run, member: Member) -> float | None:
 
 def _reason(run: Run, member: Member) -> str:
     waits = member.state in {MemberState.PREPARING, MemberState.READY}
-    if waits and run.durable.state in {State.STARTING, State.RUNNING}:
+    if waits and run.durable.state.at_work:
         return _waiting_text(run)
     if member.state is MemberState.QUARANTINED:
         return f"spare: its host is {member.readiness.quarantined}"

@@ -55,6 +55,11 @@ class State(StrEnum):
     """The last node of the run left on purpose: its user ended it, or an operator drained it."""
 
     @property
+    def at_work(self) -> bool:
+        """Whether the run has a round that goes on: its workers start or run."""
+        return self in {State.STARTING, State.RUNNING}
+
+    @property
     def ended(self) -> bool:
         """Whether the run is over."""
         return self in {State.SUCCEEDED, State.FAILED, State.STOPPED, State.LEFT}

@@ -167,7 +167,7 @@ class Run:
     @property
     def health(self) -> Health:
         """The health of the round; `WELL` without a round at work."""
-        if self.durable.state not in {State.STARTING, State.RUNNING}:
+        if not self.durable.state.at_work:
             return Health.WELL
         if self.roll.all_silent or (self.durable.silent and not self.roll.connected):
             return Health.SILENT

@@ -22,7 +22,6 @@ from coordinatord.core.rounds.queries.time_attribution import (
     spent_when_broken,
     spent_with_new_steps,
 )
-from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import UNHEARD, Member, MemberState
 from coordinatord.core.rounds.state.roll import MAY_HAVE_WORKERS
 from coordinatord.core.rounds.state.run import Run
@@ -320,7 +319,7 @@ def end_run(
     run: Run, reason: Reason, result: Result, exit_code: int, decision: Decision, report: Report | None = None
 ) -> None:
     """End the run with this result; every node exits with `exit_code`."""
-    is_broken = run.durable.state in {State.STARTING, State.RUNNING} and result is not Result.SUCCEEDED
+    is_broken = run.durable.state.at_work and result is not Result.SUCCEEDED
     so_far = spent_when_broken(run, decision.now) if is_broken else spent_at_the_end(run, decision.now)
     outcome = Outcome(result, exit_code, clip(reason.sentence))
     decision.record(

@@ -214,7 +214,7 @@ def _how_it_goes_on(run: Run, name: str, after: Sequence[str]) -> str:
     going, gone = _members_named(run, name), _members_named(run, *after)
     names = name_some((member.node for member in going), len(going))
     leaving = {member.node for member in (*going, *gone)}
-    runs = run.durable.state in {State.STARTING, State.RUNNING} and not any(member.durable.in_round for member in gone)
+    runs = run.durable.state.at_work and not any(member.durable.in_round for member in gone)
     working = runs and any(member.durable.in_round for member in going)
     how = f": round {run.durable.round} is being stopped, its workers save their state" if working else ""
     staying = [

@@ -51,7 +51,7 @@ _ABANDONED = "{reasons.because}no node is left: all have gone, were lost or gave
 _REPLACED = "all nodes are gone, a run with other settings follows"
 _CUT_OFF = "{reasons.stopped} had ended the workers, out of touch for too long"
 
-_AT_WORK = (STARTING, RUNNING)
+_AT_WORK = tuple(state for state in State if state.at_work)
 
 # The states of a row, its condition, the next state (None: the same one), the action, and the reason (empty if the
 # action records none)
