@@ -351,7 +351,7 @@ class Agent:
         desired, group, leaving, settings = self._desired, self._group, self._leaving, self._settings
         cut_off = group.ending.cut_off
         on_purpose = leaving.exit is not None or cut_off or (desired is not None and desired.planned)
-        planned = on_purpose and not leaving.hurry
+        planned = (group.ending.planned or on_purpose) and not leaving.hurry
         is_last = leaving.is_certain or cut_off or self._goal is Stimulus.EXIT
         return Terms(
             alive=group.alive,

@@ -59,6 +59,9 @@ class GroupEnding:
         """The signal that asks the workers to end."""
         self.cut_off = False
         """Whether they end because the coordinator is out of reach, though none of them has failed."""
+        self.planned = False
+        """Whether the workers were given time to save. They keep it if the coordinator calls the stop unplanned later,
+        since their round is over without this node, or the run has failed."""
         self.killed: Killed | None = None
         """The workers that were killed before they had saved their state, if any."""
         self._may_save = False
@@ -85,6 +88,7 @@ class GroupEnding:
         """
         if self.began_at is None:
             self.began_at, self.signum = now, terms.signum
+        self.planned |= terms.planned
         entries = {
             EndStage.HALTING: self._halt_workers,
             EndStage.SAVING: self._save,

@@ -10,7 +10,7 @@ from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
 from coordinatord.protocol.exit_codes import ExitCode
-from coordinatord.protocol.messages import Desired, Goal, Observed, Phase, RefusalCode
+from coordinatord.protocol.messages import Goal, Observed, Phase, RefusalCode
 from nodeclient.core import events
 from nodeclient.core.agent_settings import BACK_WITHIN_S, HALT_SHARE, LEAVE_WITHIN_S
 from nodeclient.core.effects import (
@@ -66,7 +66,7 @@ class Conduct:
         self.asked_at = 0.0
         """When its workers were last asked to end."""
         self.planned = False
-        """Whether that was on purpose."""
+        """Whether its workers were asked to save or to end in a planned stop."""
         self.cut_off = False
         """Whether that was because the coordinator was out of reach for too long."""
         self.failed_at: float | None = None
@@ -237,20 +237,21 @@ class AgentLaws(Laws):
         conduct, now = self.conduct(host), host.clock.read()
         match effect:
             case Probe():
-                conduct.saves_since = None
+                conduct.saves_since, conduct.planned = None, False
                 conduct.failed_at = None  # another round, which may fail before a worker of it is started
                 conduct.failed_again_at.clear()
             case Start():
                 self._judge_start(host, conduct, effect)
-            case HaltWorkers() | SaveKept():
+            case HaltWorkers() | SaveKept(late=False):
                 conduct.saves_since = now if conduct.saves_since is None else conduct.saves_since
+                conduct.planned |= _is_planned(host)
             case Terminate(signum):
                 conduct.saves_since = None
                 self.check(signum == conduct.leave_signal, "%s sends its workers signal %d", host.name, signum)
                 agent = host.agent
                 assert agent is not None
                 conduct.asked_at = now
-                conduct.planned = _is_planned(agent._desired)
+                conduct.planned |= _is_planned(host)
                 has_goal_to_end = agent._desired is not None and agent._desired.goal is not Goal.RUN
                 conduct.cut_off = not agent._connection.connected and conduct.failed_at is None and not has_goal_to_end
             case Kill():
@@ -276,13 +277,16 @@ class AgentLaws(Laws):
         self.check(held or self.world.scenario.network.harsh, "%s does not hold port %d", host.name, part.master_port)
 
     def _judge_kill(self, host: Host, conduct: Conduct, now: float) -> None:
+        """Check that workers get all of their time, and no more.
+
+        In a planned stop only the node's own user may cut it: that the round ends without the node does not.
+        """
         agent = host.agent
         assert agent is not None
         waited, most = now - conduct.asked_at, self.world.scenario.stop_timeout_s
         recently = self.world.queue.now - host.troubled_until < most + SLACK_S
         self.check(waited < most + SLACK_S or recently, "%s kills its workers after %.1f s", host.name, waited)
-        is_urgent = agent._connection.connected and not _is_planned(agent._desired)
-        in_peace = not agent._leaving.hurry and not is_urgent and (conduct.planned or conduct.cut_off)
+        in_peace = not agent._leaving.hurry and (conduct.planned or conduct.cut_off)
         self.check(not in_peace or waited > most * 0.99, "%s lets its workers save for %.1f s", host.name, waited)
 
     def _judge_report(self, host: Host, conduct: Conduct, observed: Observed, now: float) -> None:
@@ -342,5 +346,6 @@ def _is_due(report: tuple[object, ...], last: tuple[object, ...]) -> bool:
     return report != last
 
 
-def _is_planned(desired: Desired | None) -> bool:
+def _is_planned(host: Host) -> bool:
+    desired = None if host.agent is None else host.agent._desired
     return desired is not None and desired.goal is Goal.STOP and desired.planned
