@@ -26,7 +26,7 @@ from coordinatord.core.keeping.shards import Held, are_whole, holders_by_shard
 from coordinatord.core.rounds.policy import END_S
 from coordinatord.core.rounds.queries.past_round import has_failed, is_ending
 from coordinatord.core.rounds.state.durable import State
-from coordinatord.core.rounds.state.member import Member
+from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.protocol.kept_state import (
     ATTEMPTS_MAX,
     WANTED_MAX,
@@ -48,9 +48,9 @@ its workers need all places for their own steps."""
 
 
 def step_to_write(kept: KeptState) -> KeptStep | None:
-    """Return the newest whole step that no node overwrites; None if there is none, or the disk has it.
+    """Return the newest whole step that no worker of the round overwrites; None if there is none, or the disk has it.
 
-    While no worker is alive, nothing is overwritten. A step of round 0 came from the disk.
+    While no worker of the round is alive, that is the newest one of all. A step of round 0 came from the disk.
     """
     index, whole, done = kept.index, kept.protection.whole, kept.disk.step
     if kept.run.durable.state is State.FORMING or has_failed(kept.run):
@@ -69,6 +69,17 @@ def may_write_at(kept: KeptState) -> float | None:
     if disk.work is not None or disk.every_s is None or not kept.index.all_heard or step_to_write(kept) is None:
         return None
     return disk.retry_at
+
+
+def is_overwritten(kept: KeptState) -> bool:
+    """Whether the newest step may be overwritten: a node outside the round has it, and its workers are still alive.
+
+    It is back with them from a round that is over. They end within moments, or the node protects the step.
+    """
+    at = step_to_write(kept) if kept.run.roll.count(MemberState.STALE) else None
+    held = {} if at is None else kept.index.holders(at)
+    stale = (held.get(member.node, ()) for member in kept.run.roll.in_state(MemberState.STALE))
+    return not all(part.protected for parts in stale for part in parts)
 
 
 def is_unsure(kept: KeptState) -> bool:

@@ -38,7 +38,7 @@ class KeepingRow(Struct, frozen=True):
 
 def write_due(kept: KeptState) -> float | None:
     """The newest whole step is to be written to the disk."""
-    disk, at = kept.disk, persistence.may_write_at(kept)
+    disk, at = kept.disk, _may_begin_at(kept)
     if at is None or disk.every_s is None:
         return None
     return at if disk.wanted else max(at, disk.since + disk.every_s)
@@ -50,12 +50,17 @@ def last_step_due(kept: KeptState) -> float | None:
     An older one was still being written when the round ended, or the run is stopped only now. Nodes that wait for
     others leave when their time is over, and what they keep is gone then.
     """
-    at, run = persistence.may_write_at(kept), kept.run
+    at, run = _may_begin_at(kept), kept.run
     if at is None or is_ending(run):
         return at
     if run.durable.state is not State.FORMING:
         return None
     return max(at, before_first_timeout(run, run.durable.entered_at + persistence.WAITS_S))
+
+
+def _may_begin_at(kept: KeptState) -> float | None:
+    """Return when the newest step may be written; None if not before something happens."""
+    return None if persistence.is_overwritten(kept) else persistence.may_write_at(kept)
 
 
 def write_done(kept: KeptState) -> float | None:

@@ -53,6 +53,8 @@ class PersistedStateLaws(Laws):
         """The incarnation of each member that has not been heard since the coordinator was started, by run and node."""
         self._waits: dict[str, tuple[int, float]] = {}
         """The life of the coordinator, and the time since which a step of each run waits for the disk."""
+        self._attempts: dict[str, int] = {}
+        """The last attempt of each run to write a step."""
         self._heard_at = 0.0
         """When the coordinator last received anything."""
         self.written = 0
@@ -188,6 +190,7 @@ class PersistedStateLaws(Laws):
         for run in machine.jobs.values():
             self._note_finders(run)
             self._judge_wait(machine, run)
+            self._judge_begin(run)
             work = kept_of(run).disk.work
             self._wrote_at[run.id] = math.inf if work is None else work.progressed_at
             members = run.members.values()
@@ -235,6 +238,18 @@ class PersistedStateLaws(Laws):
         self._waits[run.id] = life, since
         late = every_s is not None and now - since > (every_s + RETRY_S) / ROUGHLY
         self.check(not late, "%s waits for the disk since %.1f s", whole, now - since)
+
+    def _judge_begin(self, run: Run) -> None:
+        """Check that nodes begin to write only what their workers cannot overwrite: none lives, or it is protected."""
+        work = kept_of(run).disk.work
+        if work is None or self._attempts.get(run.id) == work.attempt:
+            return
+        self._attempts[run.id] = work.attempt
+        for member in map(run.members.__getitem__, work.writers):
+            kept = member.observed.kept
+            free = any(parts.at == work.at and not parts.protected for parts in (() if kept is None else kept.parts))
+            safe = not (free and member.observed.phase.has_workers)
+            self.check(safe, "%s is to be written, and workers of %s may overwrite it", work.at, member.node)
 
     def _judge_work(self, run: Run) -> None:
         """Check that a step which is being written is protected, and made whole only when all parts are written."""

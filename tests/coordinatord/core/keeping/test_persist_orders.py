@@ -90,6 +90,38 @@ def test_no_step_is_written_while_a_node_that_has_it_may_overwrite_it() -> None:
     assert persist.step == 100
 
 
+def back_with_workers() -> Stage:
+    """Return two nodes of which one was out of reach at a planned end, and is back with the workers of that round."""
+    stage = keeping("of=2")
+    stage.play("silence n2", "ask restart default", "stopped n1", "advance 30s")
+    stage.play("write n1 written", "write n1 committed", "keep n2 1:100 1:110 of=2", "reconnect n2 phase=running")
+    assert stage.state() is State.FORMING
+    return stage
+
+
+def test_no_step_is_written_between_two_rounds_while_workers_that_are_back_may_overwrite_it() -> None:
+    stage = back_with_workers()
+    assert order(stage, "n2") is None
+    stage.play("keep n2 1:100 1:120 of=2", "stopped n2")
+    assert (persist := order(stage, "n2")) is not None
+    assert persist.step == 120
+
+
+def test_a_step_of_workers_that_are_back_is_written_once_their_node_protects_it() -> None:
+    stage = back_with_workers()
+    stage.play("keep n2 1:100 1:110 of=2 protected=yes", "advance 1s")
+    assert (persist := order(stage, "n2")) is not None
+    assert persist.step == 110
+
+
+def test_a_job_that_is_stopped_waits_for_the_last_step_of_workers_that_are_back() -> None:
+    stage = back_with_workers()
+    stage.play("ask stop default")
+    assert stage.state() is State.FORMING
+    stage.play("keep n2 1:100 1:120 of=2", "stopped n2", "write n2 written", "write n2 committed")
+    assert (stage.state(), kept_of(stage.run).disk.problem) == (State.STOPPED, "")
+
+
 def test_a_write_that_comes_to_its_end_while_no_node_is_heard_disturbs_nothing() -> None:
     stage = keeping("halts=yes")
     stage.play("advance 600s")
