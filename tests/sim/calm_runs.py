@@ -87,6 +87,8 @@ class CalmRun:
     drawn = CalmTraining
     """How the training is drawn."""
     restarts = 3
+    lasts_s = 30.0, 120.0
+    """The least and the greatest length."""
 
     def __init__(self, seed: int) -> None:
         self._chance = chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
@@ -94,7 +96,7 @@ class CalmRun:
         nodes, workers = chance.choice([2, 2, 3]), chance.choice([1, 1, 2])
         spec = JobSpec(nodes, nodes, self.restarts)
         self._nodes = {name: Node(name, workers, spec) for name in (f"n{number + 1}" for number in range(nodes))}
-        self._seconds = chance.uniform(30.0, 120.0)
+        self._seconds = chance.uniform(*self.lasts_s)
         self._delayed = chance.choice(DELAYED)
         self._training = self.drawn(chance, nodes * workers, self._seconds + 60.0)
         self._queue = EventQueue()

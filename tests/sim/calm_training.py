@@ -119,7 +119,7 @@ class CalmTraining:
             *(self._trains, self._slow, self._evaluates, self._counts, self._saves, self._flushes, self._rests),
             *(self._gathers, self._broadcasts, self._reduces_in_groups),
         )
-        self._trains()
+        self._start()
         while self._stretches[-1].end < seconds:
             chance.choice(draws)()
             if chance.random() < 0.7:
@@ -127,6 +127,9 @@ class CalmTraining:
         self._begins = [stretch.begin for stretch in self._stretches]
 
     # Drawing
+
+    def _start(self) -> None:
+        self._trains()
 
     def _trains(self) -> None:
         step_s = self._step_s * self._chance.uniform(0.8, 1.3)

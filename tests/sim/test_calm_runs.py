@@ -8,6 +8,7 @@ import pytest
 
 from tests.sim.calm_runs import CalmRun, LastRun, explore
 from tests.sim.calm_runs_without_steps import UnnamedRun
+from tests.sim.calm_starts import ResumedRun
 from tests.sim.calm_training import CalmTraining
 
 RUNS = 300
@@ -20,6 +21,7 @@ RUNS = 300
         (CalmRun, {"looks": 1, "BusyWorkerAwaited": 1 / 20, "TrainingResumed": 1 / 10, "restarts": 1 / 10}),
         (UnnamedRun, {"looks": 1 / 5, "BusyWorkerAwaited": 1 / 50}),
         (LastRun, {"looks": 1, "BusyWorkerAwaited": 1 / 20}),
+        (ResumedRun, {"looks": 1, "BusyWorkerAwaited": 1 / 10, "FirstStepOverdue": 1 / 2}),
     ],
 )
 def test_no_healthy_training_is_ended_though_many_are_looked_at(kind: type[CalmRun], least: dict[str, float]) -> None:

@@ -166,7 +166,7 @@ def first_step_overdue(run: Run) -> float | None:
     """Workers that announced steps, or reported some in earlier rounds, are late with the first one."""
     if run.activity is not Activity.STARTING or run.durable.step_overdue:
         return None
-    return run.durable.entered_at + run.policy.first_step_s
+    return run.durable.entered_at + run.first_step_within_s
 
 
 def stalled(run: Run) -> float | None:

@@ -203,7 +203,7 @@ class Reasons:
         if self._run.health is Health.STALLED:
             return self._section + self.idle
         if self._run.durable.step_overdue and not self._run.durable.stepped:
-            return self._noticed(self.overdue)
+            return self._noticed(self._without_step(now - self._run.durable.entered_at))
         awaited = "no step yet; " if self._run.shown_state is not self._run.durable.state else ""
         return self._noticed(awaited + self._section + self._run.durable.reason)
 
@@ -224,8 +224,11 @@ class Reasons:
 
     @property
     def overdue(self) -> str:
-        """How long the first step of the round is awaited, and what to do if the script reports no steps."""
-        text = f"no step yet, and all workers were started more than {self._run.policy.first_step_s / 60:g} min ago"
+        """How long the first step of the round was awaited, and what to do if the script reports no steps."""
+        return self._without_step(self._run.first_step_within_s)
+
+    def _without_step(self, seconds: float) -> str:
+        text = f"no step yet, and all workers were started {_ago(seconds)} ago"
         advice = "if the script never calls ctx.step, let it call workerlib.init(steps=False)"
         return text if self._run.durable.reports_steps else f"{text}: {advice}"
 

@@ -112,7 +112,8 @@ class Run:
     def begin_round(self, nodes: Collection[Ranks]) -> None:
         """Begin the round that was just recorded, with these nodes."""
         self.roll.missing.clear()
-        self.progress.clear()
+        members = [(self.members[ranks.node], ranks.workers) for ranks in nodes]
+        self.progress.begin_round({(member.node, member.incarnation, workers) for member, workers in members})
         self.steps_announced, self.restart_asked = False, ""
         self.evidence.begin_round()
         self.gathering.begin_round()
@@ -181,6 +182,11 @@ class Run:
         """
         recorded, step_awaited = self.durable.ledger.activity, self.steps_announced and not self.durable.step_overdue
         return Activity.STARTING if recorded is Activity.RUNNING and step_awaited else recorded
+
+    @property
+    def first_step_within_s(self) -> float:
+        """How many seconds after the start of its workers the first step of the round is overdue."""
+        return self.progress.first_step_within_s(self.policy.first_step_s)
 
     @property
     def shown_state(self) -> State:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Collection
 
 from msgspec import Struct
 
@@ -32,6 +33,12 @@ STALL_GAPS = 2
 STALL_S_UNKNOWN = 300.0
 """The least patience in seconds while no step was timed, as after a restart of the coordinator: a step of a large model
 may take a minute."""
+
+FIRST_STEP_S_MIN = 60.0
+"""The least seconds that a round is given for its first step, however short that was in earlier rounds."""
+
+FIRST_STEP_STARTS = 3
+"""The same time as a multiple of the slowest first step of earlier rounds: the first round loads no checkpoint."""
 
 LATELY_S = 3_600.0
 """The seconds of one window of recent steps; the slowest step of the last two windows counts."""
@@ -94,6 +101,16 @@ class TrainingProgress:
         """When the present window began."""
         self._timed = False
         """Whether any step of the run was timed."""
+        self._nodes: Collection[object] = ()
+        """The nodes of the present round."""
+        self._slowest_first_s: float | None = None
+        """The seconds of the slowest first step of rounds of these nodes; None if none is known."""
+        self.clear()
+
+    def begin_round(self, nodes: Collection[object]) -> None:
+        """Begin a round of `nodes`: what is known of first steps counts only if the last round had the same ones."""
+        if nodes != self._nodes:
+            self._nodes, self._slowest_first_s = nodes, None
         self.clear()
 
     def clear(self) -> None:
@@ -163,6 +180,13 @@ class TrainingProgress:
         """Record, at the first step of a round, when all its workers were started."""
         if self.stepped_at is not None:
             self._first_s, self._timed = max(0.0, self.stepped_at - running_at), True
+            self._slowest_first_s = max(self._slowest_first_s or 0.0, self._first_s)
+
+    def first_step_within_s(self, most_s: float) -> float:
+        """Return how many seconds the first step may take: `most_s`, or less if earlier rounds show what is usual."""
+        if self._slowest_first_s is None:
+            return most_s
+        return min(most_s, max(FIRST_STEP_S_MIN, FIRST_STEP_STARTS * self._slowest_first_s))
 
     @property
     def is_idle(self) -> bool:
