@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from coordinatord.core.judging.judgements import HostJudgements
 from coordinatord.core.judging.preflight import Preflight, testable
 from coordinatord.core.rounds.policy import PreflightWhen
-from coordinatord.core.rounds.queries.conditions import NOW, full, settled
+from coordinatord.core.rounds.queries.conditions import NOW, settled
 from coordinatord.core.rounds.state.cluster import Cluster
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member, MemberState
@@ -169,8 +169,8 @@ class RunJudging(JudgingWing):
         suspicion = self._suspicion() if wanted else None
         if suspicion is None or len({member.offer.host for member in testable(self._run)}) == 1:
             return None
-        times = [at for at in (full(run), settled(run)) if at is not None]
-        return max(suspicion[0], min(times)) if times else None
+        formed_at = settled(run)
+        return None if formed_at is None else max(suspicion[0], formed_at)
 
     def _suspicion(self) -> tuple[float, str] | None:
         """Return from when nodes of the last rounds are suspect, and why; None if none is.

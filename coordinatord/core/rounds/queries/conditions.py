@@ -47,25 +47,20 @@ def replaced(run: Run) -> float | None:
     return _now_if(run.replaced)
 
 
-def full(run: Run) -> float | None:
-    """A round that is formed now has as many nodes as it may have, and nothing delays it.
-
-    A recurring error and tests of hosts delay it, at most until the first join timeout expires. So does an obstacle to
-    resuming: a disk that one node cannot read, or, after a start of the coordinator, a node that is not heard yet.
-    """
-    if next_size(run) < run.spec.nodes_max or run.durable.stop_asked:
-        return None
-    return None if run.keeping.obstacle() else _pause_end(run)
-
-
 def settled(run: Run) -> float | None:
-    """Enough nodes are ready, and the settle window is over; a node that is back from the last round is no arrival.
+    """Enough nodes are ready for a round, and there is no reason to wait for others.
 
-    What delays a full round delays this one too.
+    A round with the most nodes that it may have waits for none. A smaller one waits for nodes whose connection has
+    closed, and until the settle window is over. Both wait after a recurring error and for tests of hosts, at most until
+    the first join timeout expires, and while there is an obstacle to resuming: a disk that one node cannot read, or,
+    after a start of the coordinator, a node that is not heard yet.
     """
-    if next_size(run) < run.spec.nodes_min or run.roll.count(MemberState.DISCONNECTED):
+    size = next_size(run)
+    if size < run.spec.nodes_min or run.durable.stop_asked or run.keeping.obstacle():
         return None
-    if run.durable.stop_asked or run.keeping.obstacle():
+    if size == run.spec.nodes_max:
+        return _pause_end(run)
+    if run.roll.count(MemberState.DISCONNECTED):
         return None
     return before_first_timeout(run, max(run.gathering.settle_end(run.policy), _pause_end(run)))
 

@@ -118,8 +118,10 @@ class Reasons:
 
     @property
     def chosen(self) -> str:
-        """The nodes to form a round of now."""
-        return name_some((member.node for member in self._candidates), len(self._candidates))
+        """The nodes to form a round of now, and whether it may have more."""
+        is_full = len(self._candidates) == self._run.spec.nodes_max
+        named = name_some((member.node for member in self._candidates), len(self._candidates))
+        return f"{named}, all that --nnodes allows" if is_full else named
 
     @cached_property
     def _candidates(self) -> list[Member]:

@@ -46,7 +46,6 @@ class TransitionLoopError(InternalError):
 FORMING, STARTING, RUNNING, STOPPING, SUCCEEDED, FAILED, STOPPED, LEFT = State
 
 _LEFT = "{reasons.because}the last node has left, as asked"
-_FORMED = "{reasons.because}formed of {reasons.chosen}"
 _ABANDONED = "{reasons.because}no node is left: all have gone, were lost or gave up"
 _REPLACED = "all nodes are gone, a run with other settings follows"
 _CUT_OFF = "{reasons.stopped} had ended the workers, out of touch for too long"
@@ -64,8 +63,7 @@ _TABLE: list[tuple[tuple[State, ...], Condition, State | None, Action, str]] = [
     ((FORMING,), when.all_left, LEFT, do.end_as_left, f"{_LEFT}{{reasons.last_step}}"),
     ((FORMING,), when.abandoned, FAILED, do.end_as_abandoned, _ABANDONED),
     ((FORMING,), when.judging_due, None, do.advance_judging, ""),
-    ((FORMING,), when.full, STARTING, do.form_round, f"{_FORMED}, all that --nnodes allows{{reasons.resumes}}"),
-    ((FORMING,), when.settled, STARTING, do.form_round, f"{_FORMED}{{reasons.resumes}}"),
+    ((FORMING,), when.settled, STARTING, do.form_round, "{reasons.because}formed of {reasons.chosen}{reasons.resumes}"),
     ((FORMING,), when.short_of_nodes, None, do.enlist_quarantined, ""),
     # A round at work
     ((STARTING,), when.all_started, RUNNING, do.record_started, "all workers are started{reasons.starts}"),
