@@ -197,14 +197,8 @@ class Coordinator:
         run, member = self._sessions.get(event.session, (None, None))
         if run is None or member is None:
             return  # its session was just refused or replaced
-        observed = event.observed
-        (decision.answer if observed.beat else decision.notify)(run, member)
-        if observations.has_no_news(run, member, observed):
-            self._record_heard(run, member, observed, self._heartbeat_s, decision.now)
-            if not observations.steps_have_consequences(run):
-                return
-        else:
-            self._observe(run, member, observed, decision)
+        (decision.answer if event.observed.beat else decision.notify)(run, member)
+        self._observe(run, member, event.observed, decision)
         self._advance(run, decision)
 
     def _disconnect(self, event: events.Disconnected, decision: Decision) -> None:
