@@ -2,12 +2,13 @@
 
 The one entry is `machine`: `Coordinator` takes an event and the time. It returns records, which have to become durable
 first, and effects, which are then carried out. `journal` is the gate that holds back effects until their records are
-durable.
+durable. `coordinatord/server/driver` calls both.
 
-Behind `machine` are the kernel, three wings and what is shown:
+Behind `machine` are the kernel, what is shown, and three wings: parts that the kernel calls by an interface, and could
+do without.
 
-* `rounds` is the kernel: who is in a run, which round is on, and who has which rank. It imports no wing, and calls
-  them only by the interfaces in `rounds/state/wings`.
+* `rounds` is the kernel. It decides who is in a run, which is one execution of a job, which round of it is on, and
+  who has which rank. It imports no wing, and has their interfaces in `rounds/state/wings`.
 * `keeping` is the wing for training state that outlives workers: in memory, copied to other nodes, and on a disk.
 * `watching` is the wing that looks at workers: which one holds up the others, and which one is late.
 * `judging` is the wing that judges hosts: which one is charged with a failed round, and which ones rounds do without.

@@ -3,8 +3,10 @@
 So no node acts on a decision that a crash could undo. Records are written in groups: those that come while one group is
 being written go into the next one, until that is full. The effects of a group wait for its records. Later effects wait
 as well, since they rest on the state to which the records led. Only a message that repeats the last one of its session
-does not wait. Most answers to heartbeats are repeats, so a thousand joins do not delay them. The driver writes the
-records.
+does not wait. Most answers to heartbeats are repeats, so a thousand joins do not delay them.
+
+The journal writes nothing. Its caller, the driver, calls `add` for each event, `begin` for the next records to write,
+and `finish` when these are durable.
 """
 
 from __future__ import annotations

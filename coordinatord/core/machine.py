@@ -1,7 +1,13 @@
-"""The one entry to all decisions: the coordinator's machine takes events, and returns records and effects.
+"""The one entry to all decisions of the coordinator: `Coordinator` takes an event, and returns a `Batch`.
 
-Every event enters by `Coordinator.handle`. The machine finds the run and the member that an event is about, keeps
-sessions and leases, and has the run's table decide what follows.
+A batch has records, which have to become durable first, and effects, which the driver (`coordinatord/server/driver`)
+carries out then. The machine has no clock. The driver gives it the time with each event, and a `Tick` when
+`next_deadline` says so. So a simulation can play days in a second, and the same events lead to the same decisions.
+
+The machine finds the run (one execution of a job) and the member (a node in it) that an event is about. It keeps the
+sessions, which are the nodes' connections, and the leases, which say how long a node may be silent. Then the run's
+table of transitions decides what follows (`_advance`). Nearly all events are heartbeats without news, up to 4,000 a
+second. A shorter path answers them (`_answer_heartbeat`).
 """
 
 from __future__ import annotations
@@ -18,6 +24,7 @@ from coordinatord.core.rounds import events
 from coordinatord.core.rounds.effects import Answer, Batch, Refuse, ReportDegraded
 from coordinatord.core.rounds.policy import FORGIVEN_EVERY_S, Policy
 from coordinatord.core.rounds.queries import admission
+from coordinatord.core.rounds.queries.conditions import NOW
 from coordinatord.core.rounds.state.cluster import Cluster, apply_drains, apply_quarantines
 from coordinatord.core.rounds.state.leases import Leases
 from coordinatord.core.rounds.state.member import Member, MemberState
@@ -36,7 +43,7 @@ from coordinatord.protocol.messages import Degraded, Desired, Observed
 from coordinatord.protocol.text import clip
 
 WINGS = Wings(keeping=RunKeeping, watching=RunWatch, judging=RunJudging)
-"""The wings of a run outside tests of the kernel."""
+"""The wings of each run. Only tests of the kernel have others."""
 
 
 class Coordinator:
@@ -50,6 +57,7 @@ class Coordinator:
         self.registry = Registry(self.cluster, epoch)
         self._sleep_watch = SleepWatch()
         self._sessions: dict[int, tuple[Run, Member]] = {}
+        """The run and the member of each open session, by its number."""
         self._leases = Leases()
         self._due: float | None = None
         """When the first deadline of any run or lease is due."""
@@ -89,8 +97,8 @@ class Coordinator:
     def restore(self, past: Iterable[tuple[float, Record]], now: float, tokens: Collection[str] = ()) -> None:
         """Restore the state from the records of earlier lives, each with its time by this clock, at most `now`.
 
-        All deadlines begin anew, and each node has the restart grace to come back. A member whose token is not in
-        `tokens`, the valid ones, may come back with any token. Raises `HistoryError`.
+        All deadlines begin anew, and each node has the restart grace to come back. `tokens` are the names of the access
+        tokens that are valid. A member that had another one may come back with any. Raises `HistoryError`.
         """
         self._sleep_watch.begin(self.policy, now)
         for at, record in past:
@@ -105,7 +113,8 @@ class Coordinator:
                 member.lease.awaited_from = now + self.policy.restart_grace_s
                 member.session.revoked = bool(member.session.token) and member.session.token not in tokens
                 self._leases.set((run.id, member.node), now + self.policy.restart_grace_s)
-            self.registry.plan(run, next_row(run, -math.inf)[1])
+            _, due = next_row(run, NOW)  # only to know when: a row is taken with the first event
+            self.registry.plan(run, due)
         apply_drains(self.cluster)
         apply_quarantines(self.cluster, now)
         self._due = self._first_due()
@@ -125,6 +134,7 @@ class Coordinator:
     def handle(self, event: events.Event, now: float) -> Batch:
         """Decide what follows from one event, at `now` in seconds of a clock that never goes back."""
         if self.store_error is None:
+            # After a sleep, the messages that came meanwhile are read one by one, and each comes late.
             least_s = 0.0 if type(event) is events.Tick else FORGIVEN_EVERY_S
             if self._sleep_watch.on_event(self._due, least_s, self.policy, now):
                 self._wake(now)
@@ -135,7 +145,11 @@ class Coordinator:
         return self._conclude(decision)
 
     def _answer_heartbeat(self, event: events.Reported, now: float) -> Batch | None:
-        """Answer a heartbeat without news, as most are, at less cost; None if it may have consequences."""
+        """Answer a heartbeat without news, without a decision and the table; None if the report may be more than that.
+
+        Reports of steps are no news, since each heartbeat has them, but they may show that training has stalled. Then
+        the table is asked here.
+        """
         run, member = self._sessions.get(event.session, (None, None))
         observed = event.observed
         if run is None or member is None or not observed.beat or not observations.has_no_news(run, member, observed):
@@ -154,6 +168,7 @@ class Coordinator:
         return Batch((), (sent,), repeats=is_current and _is_renewal(sent.message, last))
 
     def _conclude(self, decision: Decision) -> Batch:
+        """Return the batch of a decision. While the store fails there are no records, and no goal is sent."""
         for ending in decision.endings:
             self._sessions.pop(ending.session, None)
         if any(isinstance(record, HostJudged) for record in decision.records):
@@ -311,6 +326,7 @@ class Coordinator:
         return known
 
     def _replace(self, run: Run, known: Member, younger: Member, decision: Decision) -> None:
+        """Remove the older of two processes with one node id: it counts as lost, and its session is refused."""
         if known.session.id is not None:
             refused = admission.superseded(run.job, younger).refused
             decision.endings.append(Refuse(known.session.id, refused, run.job, known.node))
@@ -323,8 +339,9 @@ class Coordinator:
             actions.lose(run, known, reason, decision)
 
     def _observe(self, run: Run, member: Member, observed: Observed, decision: Decision) -> None:
+        """Record that a member lives, and all of its report."""
         now = decision.now
-        if run.roll.all_silent:
+        if run.roll.all_silent:  # the coordinator was cut off: it hears the others again soon
             self._leases.renew_all(run, self._heartbeat_s, now)
         self._record_heard(run, member, observed, self._heartbeat_s, now)
         if observations.record_report(run, member):
@@ -351,6 +368,7 @@ class Coordinator:
         return self.policy.heartbeat_for(len(self._sessions))
 
     def _expire(self, run: Run, member: Member, decision: Decision) -> None:
+        """Act on the end of a lease. The table decides about nodes of a round at work, as all of them may be silent."""
         if run.durable.state.ended or member.state is MemberState.RELEASED:
             self._forget(run, member, decision)
             return
@@ -364,6 +382,7 @@ class Coordinator:
             actions.lose(run, member, actions.loss_reason(member), decision)
 
     def _forget(self, run: Run, member: Member, decision: Decision) -> None:
+        """Remove a member whose outcome is on record already, that of its own or of the run, so this needs none."""
         self._leases.discard((run.id, member.node))
         run.remove(member)
         decision.close(member)
@@ -372,7 +391,10 @@ class Coordinator:
     # Consequences
 
     def _advance(self, run: Run, decision: Decision) -> None:
-        """Take the rows of a run's table that are due now, unless that could not be recorded."""
+        """Record the news that nodes have reported, and take the rows of the run's table that are due now.
+
+        While the store fails nothing happens, since nothing could be recorded.
+        """
         if self.store_error is not None or run.durable.state.ended:
             return
         observations.record_claims(run, decision)

@@ -1,4 +1,7 @@
-"""The machine's output: the effects for the shell to carry out, and the batch of them and their records."""
+"""The machine's output: a `Batch` for each event, with records to write and then effects to carry out.
+
+The journal holds effects back until their records are durable. The driver carries them out.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,7 @@ class StackSource(Struct, frozen=True):
     session: int | None
     """The session of the node; None if it cannot be asked."""
     wanted: AskStacks
+    """The question to send it."""
     problem: str
     """Why it cannot be asked; empty if it can."""
 
@@ -28,7 +32,7 @@ class Effect(Struct, frozen=True):
     """Something to do for a session, or for an operator's request."""
 
     session: int
-    """The number of the session, or that of the request, which is below 0."""
+    """The number of the session; numbers below 0 are those of operators' requests."""
 
 
 class Send(Effect, frozen=True):
@@ -65,7 +69,8 @@ class Answer(Effect, frozen=True):
 class Look(Struct, frozen=True):
     """Ask these nodes where their workers are in their code; the event `Looked` has the answers.
 
-    A look changes nothing, so it waits for no record.
+    This is done when training has stalled, to find the worker that all others wait for. It changes nothing, so it waits
+    for no record.
     """
 
     run: str

@@ -1,4 +1,7 @@
-"""The events: everything that reaches the coordinator's machine from outside."""
+"""The events: everything that reaches the coordinator's machine from outside. The driver gives it each with the time.
+
+The server opens a *session* for each connection of a node, with a number that it never uses again.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,6 @@ class Connected(Event, frozen=True):
     """A node opened a session and sent its `Join`."""
 
     session: int
-    """The session's number, which the shell never uses again."""
     join: Join
     peer_address: str
     """The address that the node was seen to come from."""
@@ -73,7 +75,7 @@ class PolicyChanged(Event, frozen=True):
 
 
 class Looked(Event, frozen=True):
-    """The answers to a `Look`: where each worker of the round is in its code, or that its node has not answered."""
+    """The answers to the effect `Look`: where each worker of a round is in its code, or no answer."""
 
     run: str
     round: int
@@ -95,7 +97,10 @@ class NodeArrivals(Struct, frozen=True):
 
 
 class Compared(Event, frozen=True):
-    """Nodes of a round have answered when their workers arrived in their last collectives."""
+    """Nodes of a round have answered when their workers arrived in their last collectives.
+
+    The server asks at regular times. A worker that arrives after all others again and again makes all of them slow.
+    """
 
     run: str
     round: int

@@ -1,4 +1,4 @@
-"""The numbers that the coordinator decides by, each with its reason; `coordinatord.config` reads them."""
+"""The numbers that the coordinator decides by, each with its reason; `coordinatord.config` sets those with a flag."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from msgspec import Struct
 from coordinatord.protocol.fields import DURATION_S_MAX
 
 FORGIVEN_EVERY_S = 0.25
-"""The least seconds between two postponements of all deadlines, while a late coordinator reads waiting messages. Each
-visits all nodes: to do it for each of 10,000 waiting messages would itself make the coordinator late."""
+"""The least seconds between two postponements of all deadlines, while the coordinator reads the messages that came when
+it was asleep. Each postponement visits all nodes: one for each of 10,000 messages would itself make it late."""
 
 END_S = 120.0
 """The most seconds that leaving nodes wait for a write of kept state: a host that is taken away often has only two
@@ -99,8 +99,8 @@ class Policy(Struct, frozen=True):
     of 5 s and a pause of 1 s each, so that an attempt that began too early does not cost the round."""
 
     quarantine_at: float = 1.5
-    """The weight of charges from which a host is quarantined; 0: never. Each charge weighs 1, halved with each
-    half-life, so a second failed round within one half-life is enough."""
+    """The weight of charges from which a host is quarantined, so that rounds do without it; 0: never. A charge is a
+    failed round that the host ended. It weighs 1, halved with each half-life: two within one half-life are enough."""
 
     charge_half_life_s: float = 86_400.0
     """The half-life of charges. In a public trace the three worst of 63 hosts cause a failed round every few days
@@ -108,8 +108,8 @@ class Policy(Struct, frozen=True):
     avoid no more of their rounds (86, 88 and 86 %), and seven keep good hosts out for four times as long."""
 
     quarantine_share: float = 0.25
-    """The most hosts of a job that are quarantined at a time, as a share; one may always be. A fault of the network or
-    of a script would otherwise take one host after the other (NVSentinel stops at a half)."""
+    """The most hosts of a job that are quarantined at a time, as a share; one may always be. Without a limit, a fault
+    of the network or of a script would take one host after the other (NVSentinel stops at a half)."""
 
     preflight: PreflightWhen = PreflightWhen.ASKED
     """A test loads GPUs and network of a host, which another job may use, and one before a round costs seconds. So by

@@ -11,7 +11,7 @@ from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.queries.time_attribution import spent
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.run import Run
-from coordinatord.core.rounds.values.round_history import REASON_MAX, ROUNDS_KEPT, rounds_of
+from coordinatord.core.rounds.values.round_history import BRIEF_REASON_MAX, ROUNDS_KEPT, rounds_of
 from coordinatord.core.rounds.values.time_ledger import SPAN_MAX, Activity, Ledger, Spent
 from coordinatord.core.shown.job_view import rounds_view
 from coordinatord.store.database import Database
@@ -243,7 +243,7 @@ def test_long_reasons_are_cut() -> None:
     ]
     run = Run(replay(Entry(0.0, record) for record in past)["job"], Policy(), WINGS)
     [round_] = rounds_view(run, run.durable.rounds, 0.0)
-    assert round_.stopped == round_.ended == "x" * (REASON_MAX - 3) + "..."
+    assert round_.stopped == round_.ended == "x" * (BRIEF_REASON_MAX - 3) + "..."
 
 
 # What lasts

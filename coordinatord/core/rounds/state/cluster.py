@@ -1,4 +1,9 @@
-"""All jobs of one coordinator, durable and live."""
+"""All jobs of one coordinator, and the marks on their members that follow from drains and quarantines.
+
+Both concern names of any job. Operators drain a node or a host: its nodes leave all jobs. A quarantined host has ended
+rounds by a fault of its own: its nodes stay, and rounds do without them if they can. The durable state has the names,
+and each member has a copy of the reason.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +29,7 @@ class Cluster:
     policy: Policy
     """The present one, as each run has it as well."""
     wings: Wings
+    """The wings to make for each run."""
     durable: DurableCluster = field(default_factory=DurableCluster)
     jobs: dict[str, Run] = field(default_factory=dict)
     """The live or last run of each job, in the order in which they were opened."""
@@ -37,8 +43,8 @@ class Cluster:
 def is_cut_off(cluster: Cluster) -> bool:
     """Whether nodes are connected, but all of them have been silent for a whole lease.
 
-    A process that ends closes its connection, and a host that dies silences only its own nodes. So it is most likely
-    the coordinator's own network that is cut.
+    Then the coordinator's own network is most likely cut: a process that ends closes its connection, and a host that
+    dies silences only its own nodes. A coordinator that leads gives way to a standby then.
     """
     silent = False
     for run in cluster.jobs.values():
@@ -50,14 +56,17 @@ def is_cut_off(cluster: Cluster) -> bool:
 
 
 def apply_quarantines(cluster: Cluster, now: float) -> None:
-    """Mark the members on quarantined hosts, and unmark the others; one that becomes ready by this arrives `now`."""
+    """Mark the members on quarantined hosts, and unmark the others; one that becomes ready by this arrives `now`.
+
+    While a run is forming, that is no arrival: the next round need not wait for more nodes because of a pardon.
+    """
     marked = [(run, member) for run in cluster.live for member in run.roll.in_state(MemberState.QUARANTINED)]
     for run in cluster.live:
         for member in run.members.values():
             apply_quarantine(cluster, run, member)
     for run, member in marked:
         if member.state is MemberState.READY and run.durable.state is not State.FORMING:
-            run.gathering.record_ready(member, now)  # the present round may end for it
+            run.gathering.record_ready(member, now)
 
 
 def apply_quarantine(cluster: Cluster, run: Run, member: Member) -> None:
@@ -76,7 +85,7 @@ def apply_drains(cluster: Cluster) -> list[Run]:
             why = cluster.durable.why_drained(member.node, member.offer.host)
             if why is not None and not member.drained and member.durable.outcome is None:
                 member.drained = why
-                run.claims[member.node] = None
+                run.claims[member.node] = None  # so that it is let go when the run is advanced
                 if run not in touched:
                     touched.append(run)
     return touched

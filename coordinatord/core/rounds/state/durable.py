@@ -3,6 +3,10 @@
 Only `transitions/apply` changes it, and only by records. A restarted daemon applies the same records, so its durable
 state is equal (`==`). `member`, `run` and `cluster` have the live state. Times are in the clock of the daemon that
 applied the records.
+
+Some values are about *kept state*, which is training state that outlives workers in the memory of their nodes or on a
+disk. A round resumes from such a step. A step is *spoiled* if it is known to be wrong, and *doubted* if ranks may
+differ in it.
 """
 
 from __future__ import annotations
@@ -25,10 +29,12 @@ from coordinatord.protocol.kept_state import KeptStep
 from coordinatord.protocol.messages import Assignment, JobSpec, NodeOffer, Outcome, Report
 
 FORGOTTEN_MAX = 1_000
-"""The most forgotten runs that are kept, as in the store: nodes give up long before so many are forgotten."""
+"""The most forgotten runs that are kept, as in the store, to refuse nodes that come back to one. Nodes give up long
+before so many are forgotten."""
 
 RELEASED_MAX = 200
-"""The most released nodes that are kept, as in the store, while no round is formed: all get their outcome soon."""
+"""The most released nodes that are kept of a run, as in the store. Each is kept to receive its outcome, which takes a
+moment; without a limit, one that joins and gives up every few seconds would add up."""
 
 LOST_MAX = 32
 """The most losses that are kept of a run: a rack of hosts. The store keeps more."""

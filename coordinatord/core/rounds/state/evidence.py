@@ -1,4 +1,8 @@
-"""The evidence of why a round ends: the failures of its workers and its lost nodes."""
+"""The evidence of why a round ends: the failures of its workers and its lost nodes.
+
+It is collected while the round goes on and while it is stopped. It is judged only when no worker lives any more
+(`queries/past_round.verdict`), since the first sign that arrives is often a consequence of another.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from coordinatord.protocol.messages import Failure
 
 
 class Evidence:
-    """The evidence on one round. Times are in the coordinator's clock."""
+    """The evidence on the current or last round of a run. Times are in the coordinator's clock."""
 
     def __init__(self) -> None:
         """Begin without evidence."""
@@ -24,7 +28,7 @@ class Evidence:
         self.lost_at: float | None = None
         """When the first node that the current round lost was last known to live; None if it lost none."""
         self.consequences_from: float | None = None
-        """When failures begin to count as consequences of the stop; None if a failure caused it."""
+        """The time since which failures count as consequences of the stop; None if a failure caused the stop."""
         self.stop_overdue_at = 0.0
         """When the round ends without the nodes that have not ended their workers."""
 

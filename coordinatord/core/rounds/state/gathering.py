@@ -1,7 +1,9 @@
 """How the nodes of a run gather for its next round: when they arrived, and how long each waits.
 
-A node arrives when it joins: it is ready then, or prepares first. After an arrival, a round that has enough nodes waits
-for more until the settle window is over. A node that has been in a round, and is back, is no arrival.
+A node arrives when it joins. It is ready for a round then, or prepares first: it imports what its workers need. After
+an arrival, a round that has enough nodes waits for more until the settle window is over, because nodes that are started
+together come up one after the other. A node that is back from a round is no arrival, so after a failure the next round
+begins at once. Each ready node waits for its `--join-timeout` at most.
 """
 
 from __future__ import annotations
@@ -28,12 +30,13 @@ class Gathering:
         self._ready_last = -math.inf
         """When the last node became ready."""
         self.settles_from: float | None = None
-        """When the longest settle window began: the first node was ready, or, while a round forms, the last one that it
-        needs. None if no node has become ready."""
+        """When the window of `settle_max_s` began: when the first node became ready, or, while a round forms, the last
+        one of the minimum. None if no node has become ready since the last round was formed."""
         self.has_newcomer = False
-        """Whether a node has arrived that joined after the last round was formed."""
+        """Whether a node has arrived that joined after the last round was formed: it ends a pause after an error."""
         self.joined_since: float | None = None
-        """When enough nodes for a round had joined, ready or preparing; None while there are too few."""
+        """When enough nodes for a round had joined, ready or preparing; None while there are too few. Both times divide
+        the time without a round between activities (`queries/time_attribution`)."""
         self.enough_since: float | None = None
         """When enough nodes for a round were ready; None while there are too few."""
 

@@ -1,9 +1,9 @@
 """How long a node may be silent before it counts as lost.
 
 A lease is five heartbeats, where heartbeats come on time. A network that loses packets delivers them late and in
-bursts, so a node that was late lately gets more time, up to a limit. On a good network a cut cable is noticed within
-the promised lease, and on a bad one no node is lost for being late (the idea of the accrual failure detectors: judge a
-silence by the silences before it).
+bursts, so a node that was late recently gets more time, up to a limit. So a cut cable is noticed within five heartbeats
+on a good network, and on a bad one no node is lost for being late. The idea is that of the accrual failure detectors:
+to judge a silence by the silences before it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ADDS_UP_BY = 0.25
 longest."""
 
 FADES_TO = 0.97
-"""The part of a lateness that is left after each heartbeat that is on time: half of it after 23."""
+"""The part of a lateness that is left after each heartbeat: half of it after 23 that are on time."""
 
 
 @dataclass(slots=True, eq=False)
@@ -35,9 +35,10 @@ class Lease:
     heard_at: float
     """When its last message came."""
     awaited_from: float
-    """The time since which its next message is awaited: its last one came then, or none could come before."""
+    """The time since which its next message is awaited: when its last one came, or later if none could come till then,
+    as while the coordinator slept."""
     late_s: float = 0.0
-    """How many seconds later than due its recent messages came: the more recent, the more it counts."""
+    """How many seconds later than due its recent messages came; older lateness fades."""
     unanswered_s: float = 0.0
     """How many seconds it had received nothing from the coordinator when it sent its last message."""
     expired: bool = False

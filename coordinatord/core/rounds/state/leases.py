@@ -1,4 +1,7 @@
-"""When the lease of each member ends, for all runs."""
+"""When the lease of each member ends, for all runs: then the node is silent, and may count as lost.
+
+`lease` works out how long a lease is. Here are the deadlines, and when they are moved for a reason beyond a heartbeat.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from coordinatord.core.rounds.values.records import NodeLost, Record
 
 
 class Leases(DeadlineHeap[tuple[str, str]]):
-    """Lease deadlines of the members, keyed by (run id, node). A member whose lease is over has none."""
+    """The ends of the members' leases, by run id and node. A member whose lease is over has none."""
 
     def renew(self, run: Run, member: Member, heartbeat_s: float, now: float) -> None:
         """Begin the lease of a member anew."""
@@ -25,7 +28,10 @@ class Leases(DeadlineHeap[tuple[str, str]]):
             run.roll.place(member)
 
     def shorten(self, run: Run, member: Member, heartbeat_s: float, now: float) -> None:
-        """Shorten the lease of a member whose connection has closed, unless its network is bad."""
+        """Shorten the lease of a member whose connection has closed to the reconnect grace, unless its network is bad.
+
+        The process has most likely died then, and would have reconnected within the grace if it had not.
+        """
         lease = self.get((run.id, member.node))
         if lease is not None and member.lease.is_punctual(heartbeat_s, now):
             member.session.vanished = not member.session.revoked
@@ -39,9 +45,10 @@ class Leases(DeadlineHeap[tuple[str, str]]):
                 self.discard((run.id, record.node))
 
     def extend_after_outage(self, run: Run, heartbeat_s: float, degraded_s: float, now: float) -> None:
-        """Leave each node at least one lease, or a grace to reconnect, after `degraded_s` without a decision.
+        """Leave each node at least one lease, or a grace to reconnect, after `degraded_s` seconds without a decision.
 
-        The caller has put off all deadlines by `degraded_s`. A deadline that was later anyway gets its old time back.
+        The caller has put off all deadlines by `degraded_s`. That is undone here, since nodes were heard meanwhile: a
+        long outage of the store must not make nodes wait as long for one that is gone.
         """
         for member in run.members.values():
             moved = self.get((run.id, member.node))

@@ -1,4 +1,8 @@
-"""One node as this life of the coordinator knows it, and where it stands in its run."""
+"""One node in a run, as this life of the coordinator knows it: its session, its lease, its last report, its state.
+
+The state is never set. `Member.state_in` works it out from the records and the last report, and `Roll.place` stores it
+in `Member.state` after each change.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +36,13 @@ class MemberState(StrEnum):
     ASSIGNED = "assigned"
     """The node is in the round, and has not yet reported its workers as running."""
     RUNNING = "running"
+    """The node is in the round, and its workers run, or have all succeeded and that is not recorded yet."""
     STOPPING = "stopping"
     """The node is in the round, and ends its workers."""
     STOPPED = "stopped"
     """The node is in the round. Its workers are confirmed dead, and not all of them succeeded."""
     SUCCEEDED = "succeeded"
+    """The node is in the round. All its workers have exited with 0, and that is recorded."""
     SILENT = "silent"
     """The node is in the round, and its lease is over."""
     RELEASED = "released"
@@ -79,7 +85,7 @@ class Session:
     revoked: bool = False
     """Whether its token is no longer valid, so that the node may come with any other one."""
     differs_from: str = ""
-    """A node that had another command when this one joined; empty if none is known."""
+    """A node that had another command when this one joined, probably by mistake; empty if none is known."""
     sent: Desired | None = None
     """The last message that the node was sent."""
     sent_revision: int = 0
@@ -99,7 +105,7 @@ class Readiness:
     quarantined: str = ""
     """Why rounds do without the node if they can; empty if they do not."""
     enlisted: bool = False
-    """Whether the node is to be in the next round though it is quarantined, since too few others are there."""
+    """Whether the next round takes the node though it is quarantined, since too few others are there."""
 
 
 @dataclass(slots=True, eq=False)

@@ -1,6 +1,7 @@
-"""One run of a job: its durable state, and its live state, which ends with the daemon.
+"""One run, which is one execution of a job: its durable state, and its live state.
 
-`transitions/apply` changes the durable state. The other transitions and the machine change the live state.
+`durable` follows from records, which `transitions/apply` applies, and a restarted daemon has it again. The live state
+is all else. It ends with the daemon, and nodes report it anew. The other transitions and the machine change it.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ class Run:
         """Copies of three values of `durable` that never change."""
         self.policy = policy
         self.followed = 0
-        """How many records and changes of the policy the run has followed in this life of the daemon."""
+        """How many records and changes of the policy the run has followed in this life of the daemon: a part of
+        `revision`."""
         self.remark = ""
         """A warning for the nodes of the first round: that the job had succeeded before. Empty without one."""
         self.replaced = False
@@ -74,10 +76,11 @@ class Run:
         self.roll = Roll(durable)
         self.members = self.roll.members
         self.emptied_at = durable.emptied_at
-        """When the run lost its last member, plus the time since in which no node could join."""
+        """When the run lost its last member, put off by each sleep of the coordinator; None as in `durable`."""
         self.gathering = Gathering(durable, self.roll)
         self.claims: dict[str, None] = {}
-        """Nodes whose last report has news to record, such as a first step; the keys are an ordered set."""
+        """Nodes whose last report has news to record, such as a first step, or which an operator has drained.
+        `observations.record_claims` acts on them and clears it. The keys are an ordered set."""
         self.leaving: set[str] = set()
         """Nodes of the round that leave when it is over: their users or an operator want that."""
         self.restart_asked = ""
@@ -264,5 +267,8 @@ class Run:
 
     @property
     def revision(self) -> int:
-        """A counter of all changes that may change the message to a running node."""
+        """A counter of all changes that may change the message to a running node.
+
+        While it stands, a heartbeat is answered by the last message as it was (`desired_state.message_to`).
+        """
         return self.followed + self.roll.changes + self.keeping.changes

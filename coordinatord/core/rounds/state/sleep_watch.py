@@ -1,4 +1,8 @@
-"""Notices that the coordinator itself was asleep, so that nodes do not count as silent for that time."""
+"""Notices that the coordinator itself was asleep, so that nodes do not count as silent for that time.
+
+Without this, a daemon that was stopped or swapped out for ten seconds would find leases over when it wakes, though it
+has not yet read the heartbeats that came meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,8 @@ from coordinatord.core.rounds.policy import Policy
 class SleepWatch:
     """Notices that the coordinator was asleep: stopped, swapped out, or too busy to read messages.
 
-    The coordinator checks the clock at regular times. A late check shows a sleep. Messages that came during the sleep
-    are read only after it, so deadlines of silent nodes are put off by its length.
+    The coordinator checks the clock at regular times. A late check shows a sleep, and all deadlines of nodes are put
+    off by its length.
     """
 
     def __init__(self) -> None:
@@ -22,7 +26,8 @@ class SleepWatch:
         self.look_at = -math.inf
         """When to check the clock again."""
         self._returns_until = -math.inf
-        """The time up to which a node whose connection has closed may reconnect."""
+        """The time up to which a node whose connection has closed may reconnect, a second. A sleep of less than a
+        heartbeat would take most of it, so until then the clock is checked more often, and less counts as late."""
         self.closes_until = -math.inf
         """Up to this time a closed connection proves no death: the node may have given up during the last sleep."""
 
@@ -37,7 +42,7 @@ class SleepWatch:
         self.look_at = now + (policy.reconnect_grace_s / 4 if is_short else policy.heartbeat_s)
 
     def expect_return(self, policy: Policy, now: float) -> None:
-        """Check more often while a node may reconnect: a sleep of less than a heartbeat may take most of that time."""
+        """Check more often while a node whose connection has just closed may reconnect."""
         self._returns_until = now + policy.reconnect_grace_s
         self.look_at = min(self.look_at, now + policy.reconnect_grace_s / 4)
 

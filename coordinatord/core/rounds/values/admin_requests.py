@@ -1,4 +1,7 @@
-"""Operators' requests and their answers; `transitions/admin` carries them out."""
+"""Operators' requests, such as `nodeclient stop` and `nodeclient drain`, and the results of their answers.
+
+`transitions/admin` carries them out.
+"""
 
 from __future__ import annotations
 

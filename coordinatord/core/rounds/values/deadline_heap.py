@@ -9,7 +9,8 @@ from typing import Generic, TypeVar
 Key = TypeVar("Key", bound=Hashable)
 
 SLACK = 64
-"""The heap is made anew when it has twice as many entries as there are keys, and so many more."""
+"""The heap is made anew when it has twice as many entries as there are keys, and so many more: small heaps hardly
+ever are."""
 
 
 class DeadlineHeap(Generic[Key]):
@@ -17,6 +18,8 @@ class DeadlineHeap(Generic[Key]):
 
     A key that is put off keeps its old entry in the heap. The entry is corrected when it comes to the top. So each key
     has an entry at its deadline or before it, and perhaps others that no longer count.
+
+    All deadlines can be moved together in O(1), as after a sleep of the coordinator: they are stored minus `_shift`.
     """
 
     def __init__(self) -> None:
@@ -59,7 +62,7 @@ class DeadlineHeap(Generic[Key]):
 
     @property
     def first(self) -> float | None:
-        """The first deadline; None if there is none. It corrects the heap: one entry for each key that was put off."""
+        """The first deadline; None if there is none. Entries that no longer count are corrected on the way."""
         while self._heap:
             entered, _, key = self._heap[0]
             at = self._at.get(key)

@@ -1,6 +1,8 @@
-"""What is on record about a host: the rounds that it ended, and whether rounds do without it. Pure.
+"""What is on record about a host: the failed rounds that it ended, and whether rounds do without it.
 
-The wing `judging` makes most of these records, and operators the others.
+A *charge* is a failed round that a host ended by a fault that may be its own, such as a broken GPU. A host with enough
+recent charges is *quarantined*: rounds take its nodes only if too few others are there. The wing `judging` decides
+both, and operators may.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from coordinatord.protocol.fields import Name, Sentence
 from coordinatord.protocol.schema import Strict
 
 CHARGES_MAX = 8
-"""How many charges of a host are kept: fewer are enough to quarantine it."""
+"""The most charges of a host that are kept, the last ones: two are enough to quarantine it."""
 
 KEPT_S = 90 * 86_400.0
 """The seconds after which a charge is forgotten: it weighs at most an eighth then, whatever the half-life. Hosts come
@@ -41,7 +43,8 @@ class Charge(Strict, frozen=True):
 
     fault: Fault
     error: Sentence
-    """The error, to compare it with those of other hosts; empty if the fault is certain."""
+    """The error, to compare it with those of other hosts: one that comes on many hosts is no host's own fault. Empty if
+    the fault is certain."""
     age_s: Span
     """How long ago it was, as of the record that has it."""
     job: Name

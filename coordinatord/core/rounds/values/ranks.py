@@ -1,4 +1,4 @@
-"""Assigns ranks to the nodes of a round.
+"""Assigns ranks to the nodes of a round: `order` decides which node comes first, and `assign` counts.
 
 Nodes of the last round keep their places, so rank 0 stays where it is if its node lives. New nodes fill the places of
 lost ones, and the others follow; places that stay empty are closed up. So a spare has exactly the ranks of the node
@@ -54,8 +54,9 @@ class Ranks(Strict, frozen=True):
 def order(seats: Collection[Seat], previous: Mapping[str, int]) -> list[Seat]:
     """Return the nodes in the order of their group ranks.
 
-    `previous` has the nodes of the last round in its order, each with the number of its workers. The place of a lost
-    node goes first to a new node with as many workers: then no rank of another node changes.
+    `previous` has the nodes of the last round in its order, each with the number of its workers; its n-th node has the
+    place n. The place of a lost node goes first to a new node with as many workers: then no rank of another node
+    changes. Other new nodes get the places that are left, and then new ones at the end.
     """
     by_node = {seat.node: seat for seat in seats}
     placed = {place: by_node[node] for place, node in enumerate(previous) if node in by_node}

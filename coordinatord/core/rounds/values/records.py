@@ -1,8 +1,11 @@
 """The kinds of records: the facts about runs that outlive the daemon.
 
-Records are few: heartbeats and observations make none. Each has a `reason`, which is also its log line.
-`transitions/apply` applies records as they are made, and again after a restart. Numbers are absolute (the restarts used
-so far, not "one more"), so that old rounds can be deleted one by one.
+A record is made when the state of a run changes, or something happens that must not be forgotten. So records are few:
+most reports of nodes make none. Each has a `reason`, which is also its log line, and what people see. The store writes
+them, and `transitions/apply` applies them: as they are made, and again after a restart. Numbers are absolute (the
+restarts used so far, not "one more"), so that old rounds can be deleted one by one.
+
+A field that came later than its record has a default, with which old records are read.
 """
 
 from __future__ import annotations
@@ -38,6 +41,7 @@ REASON_MAX = 4_096
 consequences."""
 
 Incarnation = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+"""The number of a nodeclient process; a younger process of the same node has a higher one."""
 Seen = Annotated[str, printable(253, least=1)]
 """An address as a connection showed it."""
 AGE_MAX = SPAN_MAX
@@ -45,6 +49,7 @@ Age = Annotated[float, Meta(ge=0, le=AGE_MAX)]
 """Seconds before the record was made."""
 
 TokenName = Annotated[str, printable(128)]
+"""The name of an access token, which is not the secret."""
 
 Condition = Annotated[str, printable(64)]
 """The name of the condition whose sentence is the reason; empty in old records."""
@@ -76,7 +81,9 @@ class RunOpened(Record, frozen=True):
     """The first node of a run came. The run replaces the job's last one."""
 
     opener: Name
+    """The node."""
     spec: JobSpec
+    """The node's settings; all nodes of the run must have the same."""
 
 
 class NodeRecord(Record, frozen=True):
@@ -148,7 +155,10 @@ class RoundFormed(Record, frozen=True):
 
 
 class RoundRemembered(Record, frozen=True):
-    """A `RoundFormed` without its nodes, as a history of rounds needs it; it is read from the store, but not stored."""
+    """A `RoundFormed` without its nodes, as a history of rounds needs it.
+
+    None is stored. The store makes them of its `RoundFormed`s where it need not read up to 10,000 nodes of each.
+    """
 
     round: Counter
     nodes: Count
@@ -286,14 +296,14 @@ class RoundEnded(Record, frozen=True):
     """The root cause, if a worker failed by itself."""
     spent: Spent
     repeats: Counter
-    """How many rounds in a row before this one had the same error, without a step in between."""
+    """How many rounds in a row before this one had the same error, without a step in between; a pause follows."""
     reached: Step | None = None
     """The furthest known step that any worker of this round or an earlier one has reported."""
     charged_at: Annotated[tuple[Span, ...], Meta(max_length=WINDOW_RESTARTS_MAX)] = ()
     """When the restarts within the window were charged, by the run's ledger, the last one last; empty without a
     window."""
     futile: Counter = 0
-    """How many rounds in a row, this one included, have failed without a new step."""
+    """How many rounds in a row, this one included, have failed without a new step; see `--max-futile-rounds`."""
 
 
 class RunEnded(Record, frozen=True):

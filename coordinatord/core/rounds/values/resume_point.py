@@ -1,4 +1,9 @@
-"""The choice of the step that a round resumes from, and the steps that are not chosen any more, as recorded."""
+"""The step that a round resumes from, and the steps that no round resumes from any more, as records have them.
+
+Workers may keep their training state in the memory of their nodes, or nodes may write it to a disk, after one step or
+another. So the workers of the next round need not start from nothing. Some of these steps prove wrong later: memory was
+damaged, or ranks that should have equal state had different ones. These are *spoiled*.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +17,11 @@ from coordinatord.protocol.kept_state import AtShardedStep, DiskStep, KeptStep
 from coordinatord.protocol.schema import Strict
 
 HOLDERS_NAMED = 8
-"""The most holders of a step that are named; the others are counted."""
+"""The most holders of a step that are named, for people to read; the others are counted."""
 
 SPOILED_MAX = 8
-"""The most spoiled steps that are on record of a run. Of more, two old ones become one, which covers both."""
+"""The most spoiled steps that are on record of a run, so that its records do not grow. Of more, two become one that
+covers both, and perhaps good steps between them: then training goes back further than it has to, which is safe."""
 
 
 class ResumePoint(AtShardedStep, frozen=True):
@@ -36,7 +42,7 @@ class ResumePoint(AtShardedStep, frozen=True):
 
 
 class SpoiledStep(Strict, frozen=True):
-    """A step that no round resumes from any more, like all newer steps that rounds before `round` have made."""
+    """A step that no round resumes from any more, and with it all newer steps that rounds before `round` have made."""
 
     at: KeptStep
     round: Counter

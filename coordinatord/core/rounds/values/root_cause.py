@@ -2,7 +2,7 @@
 
 A judgement before that would depend on the order in which messages arrive. When a node vanishes, its peers' workers
 fail because of the broken connection, milliseconds before the coordinator knows that the node is gone. Such a failure
-is collateral, and not charged.
+is a consequence. Only the root cause is charged: it may use up one of the restarts that the user allows.
 """
 
 from __future__ import annotations
@@ -45,15 +45,16 @@ class WorkerFailure(Struct, frozen=True):
 
     @property
     def cause(self) -> Cause:
-        """The class of its cause. That ranks disagree on when they are done is an error of the script."""
+        """The class of its cause, by which it is decided who is charged."""
         if self._left_early:
-            return Cause.USER_CODE
+            return Cause.USER_CODE  # the script ends earlier on some ranks than on others
         cause = cause_of(self.failure)
         is_asked = self.leaving and signal_behind(self.failure.exit_code) == Signals.SIGTERM
         return Cause.PREEMPTED if is_asked else cause
 
     @property
     def _left_early(self) -> str:
+        """Which workers had exited with 0 while this one still needed them, as a sentence; empty if it needed none."""
         return left_early(self.node, self.failure, self.early)
 
     def __str__(self) -> str:
@@ -95,7 +96,8 @@ class RoundVerdict(Struct, frozen=True):
 
     reason: str
     charged: WorkerFailure | None
-    """The failure that counts against the budget of restarts; None if none does."""
+    """The failure that is the root cause; None if no worker failed by itself. Whether it counts against the budget of
+    restarts depends on its `cause`: a broken GPU does not."""
 
 
 def find_root_cause(
@@ -109,8 +111,10 @@ def find_root_cause(
     """Judge what ended a round.
 
     `trigger` is the reason for which it was stopped. From `consequences_from` on, failures are consequences of the
-    stop; None if a failure caused the stop. A failure that is seen up to `collateral_s` seconds before another failure,
-    or before a node is lost, may still be its consequence.
+    stop; None if a failure caused the stop. A failure up to `collateral_s` seconds before another failure, or before a
+    node is lost, may still be a consequence of that.
+
+    A lost node that may have caused the first failure comes first, then a stop for another reason, then that failure.
     """
     if not failures:
         return RoundVerdict(trigger, None)
@@ -154,6 +158,7 @@ def _first_of(failures: Collection[WorkerFailure], collateral_s: float) -> Worke
 
 
 def _may_have_caused(loss: LostNode, first: WorkerFailure, collateral_s: float) -> bool:
+    """Whether the first failure may be a consequence of the loss of a node."""
     # A node that reported its own worker's failure was alive then, whatever `silent_since` says.
     own = loss.node == first.node
     if first.failure.diverged:  # the coordinator itself has seen that, and no loss changes a state

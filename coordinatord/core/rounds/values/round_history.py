@@ -1,4 +1,4 @@
-"""The last rounds of a run: why each was formed and ended, and what its time was spent on.
+"""The last rounds of a run: why each was formed and ended, and what its time was spent on. The status shows them.
 
 Times are in seconds since the run was opened, as in the ledger, so a clock that is set does not change their order. The
 history follows only from records: `transitions/apply` adds them while a run is live, and `rounds_of` makes the history
@@ -27,8 +27,8 @@ ROUNDS_KEPT = 50
 """How many rounds of each run are kept, here and in the store. The last few explain restarts to a person. 50 rounds of
 10,000 nodes are 60 MB."""
 
-REASON_MAX = 512
-"""The most characters of a reason here: a few lines. The events and the log have all of it."""
+BRIEF_REASON_MAX = 512
+"""The most characters of a reason here, a few lines, since it stays in memory. The events and the log have all of it."""
 
 ROUND_RECORDS: tuple[type[Record], ...] = (RoundFormed, RoundStarted, RoundStopped, RoundEnded, RunEnded)
 """The stored kinds of records that concern rounds; a `RoundFormed` may be read as a `RoundRemembered`."""
@@ -86,7 +86,7 @@ class RoundHistory:
                     current.running_at, current.begun = record.spent.total, record.begun
             case RoundStopped():
                 if current := self.current:
-                    current.stopped, current.stopped_at = clip(record.reason, REASON_MAX), record.spent.total
+                    current.stopped, current.stopped_at = clip(record.reason, BRIEF_REASON_MAX), record.spent.total
                     current.planned = record.planned
             case RoundEnded() | RunEnded():
                 self._close(record)
@@ -95,14 +95,14 @@ class RoundHistory:
         """Add a round, and drop those that are too old."""
         oldest = record.round - ROUNDS_KEPT
         self._rounds = [round_ for round_ in self._rounds if round_.number > oldest]
-        formed, at = clip(record.reason, REASON_MAX), record.spent.total
+        formed, at = clip(record.reason, BRIEF_REASON_MAX), record.spent.total
         self._rounds.append(Round(record.round, record.nodes, record.workers, formed, self._spent, at))
 
     def _close(self, record: RoundEnded | RunEnded) -> None:
         if current := self.current:
             if isinstance(record, RoundEnded):
                 current.number, current.charged = record.round, record.charged  # nodes may have known of a later number
-            current.ended, current.ended_at = clip(record.reason, REASON_MAX), record.spent.total
+            current.ended, current.ended_at = clip(record.reason, BRIEF_REASON_MAX), record.spent.total
             current.after = record.spent
         self._spent = record.spent
 

@@ -1,7 +1,8 @@
 """Counts the seconds of a run by activity: each second, from the first record to the last, goes to exactly one.
 
-This module has the arithmetic. `transitions/apply` says which activity a record begins, and `queries/time_attribution`
-where the time between two records has to be split. `round_history` has the times of single rounds.
+So a user sees which share of the time was training, and where the rest went. This module has the arithmetic.
+`transitions/apply` says which activity a record begins, and `queries/time_attribution` where the time between two
+records has to be split. `round_history` has the times of single rounds.
 
 Time is counted from the first record of a run, and records carry the sums so far. So earlier counts do not change when
 a clock is set, the coordinator is away, or old rounds are deleted.
@@ -101,7 +102,10 @@ class Ledger(Struct, frozen=True):
         return self.settled.total + (0.0 if self.activity is None else max(0.0, now - self.settled_at))
 
     def split(self, turn: float, before: Activity | None, after: Activity | None, now: float) -> Spent:
-        """Return the seconds up to `now`: the open time goes to `before` until `turn`, and to `after` from then on."""
+        """Return the seconds up to `now`: the open time goes to `before` until `turn`, and to `after` from then on.
+
+        A record is made when a change becomes known, which is later than the change itself: that is the turn.
+        """
         if before is None or after is None:
             return self.settled  # the run is over
         now = max(now, self.settled_at)  # a clock that was set back takes nothing away

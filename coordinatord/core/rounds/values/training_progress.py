@@ -1,9 +1,13 @@
 """The progress of a round, by the steps that its nodes report: the pace, and whether training has stalled.
 
-The workers of a job take their steps together, so one node sets the pace for all: the first one that reports steps, by
-group rank. Times are in the coordinator's clock: when a node was heard, minus the reported age. Nothing of this is
-recorded, since nodes report it with every heartbeat. Most events are heartbeats, so each costs one comparison here, and
-all else is computed when it is read.
+The workers of a job take their steps together, so the pace of one node is that of all. It is the *pacer*, the first
+node that reports steps, by group rank. Training has stalled when no worker has done a step for longer than the
+*patience*, which follows from how long steps have taken. Within a *section* that the script has named, such as an
+evaluation, the limit of the section counts instead.
+
+Times are in the coordinator's clock: when a node was heard, minus the reported age. Nothing of this is recorded, since
+nodes report it with every heartbeat. Most events are heartbeats, so each costs one comparison here, and all else is
+computed when it is read.
 """
 
 from __future__ import annotations
@@ -41,7 +45,8 @@ FIRST_STEP_STARTS = 3
 """The same time as a multiple of the slowest first step of earlier rounds: the first round loads no checkpoint."""
 
 LATELY_S = 3_600.0
-"""The seconds of one window of recent steps; the slowest step of the last two windows counts."""
+"""The seconds of one window of recent steps. The slowest step of this window and the last one counts, so each counts
+for an hour or two."""
 
 STEP_APART_S = 0.5
 """The least seconds between two steps: reports that are closer may be of the same step, over a network whose delay has
@@ -53,7 +58,7 @@ there are at most 32 samples."""
 
 
 class OpenSection(Struct, frozen=True):
-    """A section that the workers of a node are in."""
+    """A section that the workers of a node are in: a phase without steps, with the longest time that it may take."""
 
     section: Section
     began_at: float
@@ -164,6 +169,7 @@ class TrainingProgress:
             samples.popleft()
 
     def _record_newest(self, group_rank: int, at: float, heard_at: float, *, stepped: bool) -> None:
+        """Record when the newest step of a node was done; `stepped` if that is another step than it reported before."""
         if self.stepped_at is None:
             self.first_at, self.stepped_at, self._stepper, self.idle_s = at, at, group_rank, heard_at - at
         elif stepped and at > self.stepped_at + STEP_APART_S:
@@ -214,6 +220,7 @@ class TrainingProgress:
         return max(least, STALL_STEPS * max(*self._slowest, self._first_s or 0.0))
 
     def _sample(self, at: float, step: int) -> None:
+        """Record the pacer's furthest step as of `at`."""
         samples = self._samples
         if samples and step < samples[-1][1]:
             samples.clear()
