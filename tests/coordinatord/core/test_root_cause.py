@@ -113,20 +113,20 @@ def test_who_left_early_is_named_where_others_failed_for_lack_of_it(
 ) -> None:
     judged = verdict(failures, losses, good_exits=[GoodExit("n2", rank, at) for rank, at in exits])
     assert judged.reason.startswith(reason)
-    assert (judged.charged and judged.charged.cause) == cause
+    assert (judged.root_cause and judged.root_cause.cause) == cause
 
 
 def test_how_long_before_the_failure_a_worker_had_left_is_known() -> None:
     exits = [GoodExit("n2", 3, 6.5), GoodExit("n2", 4, 4.0), GoodExit("n3", 5, 3.0)]
     judged = verdict([failed("n1", 5.0, **GONE)], [], good_exits=exits)
-    assert judged.charged is not None
-    assert judged.charged.early == (EarlyEnd("n3", 5, 2.0), EarlyEnd("n2", 4, 1.0))
+    assert judged.root_cause is not None
+    assert judged.root_cause.early == (EarlyEnd("n3", 5, 2.0), EarlyEnd("n2", 4, 1.0))
 
 
 def test_the_earliest_failure_is_the_cause_whichever_was_heard_first() -> None:
     first = failed("n2", 4.9)
     judged = verdict([failed("n1", 5.0), first, failed("n3", 5.1)], [])
-    assert judged.charged == first
+    assert judged.root_cause == first
     assert judged.reason == "rank 0 on node n2 failed: exit code 1"
 
 
@@ -135,13 +135,13 @@ def test_who_lost_a_connection_did_not_fail_first_even_if_that_was_seen_first(la
     """A worker in place reports its failed collective at once; the exit that caused it is seen on another host."""
     killed = failed("n2", 5.0 + later_s, exit_code=-9)
     judged = verdict([failed("n1", 5.0, error=LOST_PEER), killed, failed("n3", 5.1, error=LOST_PEER)], [])
-    assert judged.charged == killed
+    assert judged.root_cause == killed
 
 
 def test_a_node_that_sees_its_own_worker_end_later_takes_back_what_it_said() -> None:
     stage = play("join n1 min=1 max=1", "running n1", "fail n1 of=peer")
     run = stage.run
-    assert past_round.verdict(run).charged is not None
+    assert past_round.verdict(run).root_cause is not None
     member = run.members["n1"]
     run.evidence.record_failure(member, a_failure(rank=1, exit_code=-9), stage.now)
     assert past_round.verdict(run).reason == "rank 1 on node n1 failed: killed by SIGKILL"
@@ -155,24 +155,24 @@ def test_a_report_that_was_under_way_for_long_is_corrected_by_a_later_one() -> N
     run = stage.run
     for node, age_s in [("n2", 8.0), ("n1", 9.0), ("n2", 8.005)]:  # the last one is the drift of its clock
         run.evidence.record_failure(run.members[node], a_failure(age_s=age_s), stage.now)
-    assert past_round.verdict(run).charged == run.evidence.failures["n1"]
+    assert past_round.verdict(run).root_cause == run.evidence.failures["n1"]
     assert run.evidence.failures["n2"].at == stage.now - 8.0
 
 
 def test_a_failure_long_after_a_lost_connection_did_not_cause_it() -> None:
     first = failed("n1", 5.0, error=LOST_PEER)
-    assert verdict([first, failed("n2", 5.01 + COLLATERAL_S, exit_code=-9)], []).charged == first
+    assert verdict([first, failed("n2", 5.01 + COLLATERAL_S, exit_code=-9)], []).root_cause == first
 
 
 def test_of_lost_connections_alone_the_first_is_the_cause() -> None:
     first = failed("n2", 4.9, error=LOST_PEER)
-    assert verdict([failed("n1", 5.0, error=LOST_PEER), first], []).charged == first
+    assert verdict([failed("n1", 5.0, error=LOST_PEER), first], []).root_cause == first
 
 
 @pytest.mark.parametrize(("silent_since", "charged"), [(3.0, False), (5.0, False), (6.0, False), (6.01, True)])
 def test_a_node_lost_before_or_just_after_a_failure_caused_it(silent_since: float, charged: bool) -> None:
     judged = verdict([failed("n1", 5.0)], [LostNode("n2", silent_since)])
-    assert (judged.charged is not None) == charged
+    assert (judged.root_cause is not None) == charged
     if not charged:
         assert judged.reason == "lost node n2; workers on 1 other node failed in consequence"
 
@@ -205,13 +205,13 @@ def test_a_failure_after_a_stop_for_something_else_is_not_charged() -> None:
 
 def test_a_failure_before_a_stop_for_something_else_is_charged() -> None:
     failure = failed("n1", 4.99)
-    assert verdict([failure], [], consequences_from=5.0).charged == failure
+    assert verdict([failure], [], consequences_from=5.0).root_cause == failure
 
 
 def test_a_failure_that_may_have_come_after_the_stop_is_not_charged() -> None:
     """A node was cut off for long, and its clock goes faster than that of the coordinator."""
-    assert verdict([failed("n1", 4.996, age_s=6.3)], [], consequences_from=5.0).charged is None
-    assert verdict([failed("n1", 4.996, age_s=0.1)], [], consequences_from=5.0).charged is not None
+    assert verdict([failed("n1", 4.996, age_s=6.3)], [], consequences_from=5.0).root_cause is None
+    assert verdict([failed("n1", 4.996, age_s=0.1)], [], consequences_from=5.0).root_cause is not None
 
 
 def test_what_fails_because_a_round_of_lost_records_is_stopped_is_free() -> None:

@@ -280,7 +280,7 @@ def given_up(run: Run) -> float | None:
     """
     if run.roll.with_workers or run.spec.launcher is not Launcher.TORCHRUN:
         return None
-    cause = verdict(run).charged
+    cause = verdict(run).root_cause
     if cause is None:
         return None
     left = [node for node, member in run.members.items() if member.durable.outcome is None and node not in run.leaving]

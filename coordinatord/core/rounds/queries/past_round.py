@@ -63,10 +63,10 @@ def has_no_restart_left(run: Run, total: float) -> bool:
 
 def repeats(run: Run) -> int:
     """Return how many rounds in a row before the one that is over had the same error, without a step in between."""
-    charged, last = verdict(run).charged, run.durable.report
-    if charged is None or last is None or last.round != run.durable.round - 1 or run.durable.stepped:
+    cause, last = verdict(run).root_cause, run.durable.report
+    if cause is None or last is None or last.round != run.durable.round - 1 or run.durable.stepped:
         return 0
-    return run.durable.repeats + 1 if _is_short(run) and is_same(charged.failure, last.failure) else 0
+    return run.durable.repeats + 1 if _is_short(run) and is_same(cause.failure, last.failure) else 0
 
 
 def futile(run: Run) -> int:
@@ -76,12 +76,13 @@ def futile(run: Run) -> int:
     does one in which the script began to count its steps anew, as for each epoch, since nobody knows how far it
     came. A round that a preemption ended counts neither way.
     """
-    here, before, charged = run.furthest, run.durable.reached, verdict(run).charged
     tells_steps = run.durable.reports_steps or run.steps_announced
-    has_new_steps = here != before or run.progress.counts_anew
+    has_new_steps = run.furthest != run.durable.reached or run.progress.counts_anew
     got_somewhere = has_new_steps if tells_steps else not _is_short(run)
-    is_failed = charged is not None and charged.cause is not Cause.PREEMPTED
-    return 0 if got_somewhere else run.durable.futile + is_failed
+    if got_somewhere:
+        return 0
+    cause = verdict(run).root_cause
+    return run.durable.futile + (cause is not None and cause.cause is not Cause.PREEMPTED)
 
 
 def _is_short(run: Run) -> bool:
@@ -92,17 +93,17 @@ def _is_short(run: Run) -> bool:
 
 def no_restart(run: Run) -> NoRestart | None:
     """Return why no round follows the one that is over; None if one does, or if no failure ended it."""
-    charged, limit = verdict(run).charged, run.spec.max_futile_rounds
-    if charged is None:
+    cause, limit = verdict(run).root_cause, run.spec.max_futile_rounds
+    if cause is None:
         return None
-    if charged.failure.final:
+    if cause.failure.final:
         return NoRestart.FINAL
-    if charged.cause.is_charged and has_no_restart_left(run, over_at(run)):
+    if cause.cause.is_charged and has_no_restart_left(run, over_at(run)):
         return NoRestart.SPENT
     goes_back = run.durable.divergence is not None and run.durable.divergence.back_to is not None
     if not limit or goes_back:
         return None
-    if charged.cause is Cause.USER_CODE and futile(run) and _fails_as_before(run, charged.failure):
+    if cause.cause is Cause.USER_CODE and futile(run) and _fails_as_before(run, cause.failure):
         return NoRestart.SAME_ERROR
     return NoRestart.NO_PROGRESS if futile(run) >= limit else None
 

@@ -27,7 +27,7 @@ from coordinatord.protocol.text import is_same_error, name_ranks
 
 def report_on(run: Run, now: float) -> Report | None:
     """Return the report on the round that is over; None if no worker's own failure ended it."""
-    cause = verdict(run).charged
+    cause = verdict(run).root_cause
     if cause is None:
         return None
     others = sorted(

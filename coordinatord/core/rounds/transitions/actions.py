@@ -265,8 +265,8 @@ def leave_behind(run: Run, reason: Reason, decision: Decision) -> None:
 
 def end_as_failed(run: Run, reason: Reason, decision: Decision) -> None:
     """End the run because its workers fail for good, with the exit code of the root cause."""
-    verdict = past_round.verdict(run)
-    code = shell_exit_code(verdict.charged.failure.exit_code) if verdict.charged else ExitCode.INTERNAL
+    cause = past_round.verdict(run).root_cause
+    code = shell_exit_code(cause.failure.exit_code) if cause else ExitCode.INTERNAL
     if past_round.no_restart(run) in {NoRestart.SAME_ERROR, NoRestart.NO_PROGRESS}:
         code = ExitCode.NO_PROGRESS
     reasons = Reasons(run)

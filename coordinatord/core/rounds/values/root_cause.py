@@ -95,9 +95,9 @@ class RoundVerdict(Struct, frozen=True):
     """The judgement on what ended a round."""
 
     reason: str
-    charged: WorkerFailure | None
-    """The failure that is the root cause; None if no worker failed by itself. Whether it counts against the budget of
-    restarts depends on its `cause`: a broken GPU does not."""
+    root_cause: WorkerFailure | None
+    """The failure that ended it; None if no worker failed by itself. Its `cause` says whether it counts against the
+    budget of restarts: that of a broken GPU does not."""
 
 
 def find_root_cause(
