@@ -1,6 +1,13 @@
-"""Makes the message to a node: the goal, by the states of the run and of the node, and what goes with it."""
+"""Makes the message `Desired` to a node: its goal, by the states of the run and of the node, and what goes with it.
+
+A message has the whole desired state, so a lost one needs no repetition. Fields whose change a node has to act on are
+urgent: a change of these is sent at once, and one of the others with the answer to the next heartbeat.
+"""
 
 from __future__ import annotations
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from coordinatord.core.rounds.queries.conditions import awaited_checkpoint, settled
 from coordinatord.core.rounds.queries.reasons import Reasons
@@ -68,49 +75,48 @@ def message_to(run: Run, member: Member, heartbeat_s: float, now: float) -> Desi
     return desired(run, member, heartbeat_s, now)
 
 
+class Urgent(Struct, frozen=True):
+    """The fields of `Desired` that are urgent beside the goal and some about kept state, with the same names."""
+
+    run: str
+    round: int
+    planned: bool
+    outcome: Outcome | None
+    pair: PairOrder | None
+
+
 def knows_goal(run: Run, member: Member) -> bool:
     """Whether the last message to a node has its present goal, and the urgent fields that go with it."""
     sent, goal = member.session.sent, goal_of(run, member)
     if sent is None or sent.goal is not goal:
         return False
-    urgent = sent.run, sent.round, sent.planned, sent.outcome, sent.pair
+    urgent = Urgent(sent.run, sent.round, sent.planned, sent.outcome, sent.pair)
     kept = KeptDesired(halt=sent.halt, persist=sent.persist, alike=sent.alike)
     return urgent == _urgent(run, member, goal) and kept == run.keeping.desired(member, goal, at_once=True)
 
 
-def _urgent(run: Run, member: Member, goal: Goal) -> tuple[str, int, bool, Outcome | None, PairOrder | None]:
-    """Return the fields that are sent at once when they change. Others wait for the next heartbeat."""
+def _urgent(run: Run, member: Member, goal: Goal) -> Urgent:
     pair = run.judging.orders.get(member.node) if goal is Goal.WAIT else None
-    return run.id, _round(run, member), _is_planned(run, member, goal), _outcome(run, member, goal), pair
+    outcome = _outcome(run, member, goal)
+    return Urgent(run.id, _round(run, member), _is_planned(run, outcome, goal), outcome, pair)
 
 
 def desired(run: Run, member: Member, heartbeat_s: float, now: float) -> Desired:
     """Return a new message to a node, with this heartbeat."""
     goal = goal_of(run, member)
-    run_id, number, planned, outcome, pair = _urgent(run, member, goal)
-    kept = run.keeping.desired(member, goal)
     until = _wait_until(run, member) if goal is Goal.WAIT else None
     return Desired(
-        run=run_id,
-        round=number,
         goal=goal,
+        **asdict(_urgent(run, member, goal)),
+        **asdict(run.keeping.desired(member, goal)),
         reason=clip(_reason(run, member)),
         wait_s=None if until is None else min(max(0.0, until - now), DURATION_S_MAX),
         heartbeat_s=heartbeat_s,
         lease_s=member.lease.length_s(run.policy, heartbeat_s),
         outage_grace_s=run.policy.outage_grace_s,
-        planned=planned,
         assignment=member.durable.assignment if goal is Goal.RUN else None,
-        outcome=outcome,
         report=report_for(run, member, goal, now),
         remark=_remark(run, member, goal),
-        resume=kept.resume,
-        protected=kept.protected,
-        halt=kept.halt,
-        persist=kept.persist,
-        copies=kept.copies,
-        alike=kept.alike,
-        pair=pair,
     )
 
 
@@ -135,9 +141,8 @@ def _round(run: Run, member: Member) -> int:
     return max(run.durable.round, *known, 0)
 
 
-def _is_planned(run: Run, member: Member, goal: Goal) -> bool:
+def _is_planned(run: Run, outcome: Outcome | None, goal: Goal) -> bool:
     """Whether a node's workers get time to save their state before they end, since nothing has gone wrong."""
-    outcome = _outcome(run, member, goal)
     if outcome is not None:
         return outcome.result in {Result.LEFT, Result.STOPPED}
     return goal is Goal.STOP and run.durable.state is State.STOPPING and run.durable.planned
@@ -171,7 +176,7 @@ def _reason(run: Run, member: Member) -> str:
 
 
 def _waiting_text(run: Run) -> str:
-    """Describe what a node that has arrived waits for while the round goes on."""
+    """Describe what a node that has arrived waits for while a round goes on."""
     number = run.durable.round
     if run.roll.round_size >= run.spec.nodes_max:
         return f"spare: round {number} has its maximum of nodes, {run.spec.nodes_max}"
