@@ -1,6 +1,9 @@
-"""Decides which nodes are let in, and to which run. Each check raises a refusal that says what is wrong and what to do.
+"""Decides which nodes are let in, and to which run.
 
-`run_to_join` makes the checks, and the functions after it follow in that order.
+A node that connects sends a `Join`: its job, its settings, and what it last knew. It may be new, be back after a lost
+connection, come late to a run that is over, or have a setting that the other nodes of the job do not have. Each check
+raises a refusal that says what is wrong and what to do. `run_to_join` makes the checks, and the functions after it are
+in that order.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from coordinatord.protocol.text import clip
 
 
 class RefusedError(OperationalError):
-    """A node is not let in, and comes again by itself if `retry`. Nothing has changed."""
+    """A node is not let in. With `retry` it comes again by itself, since the cause may go away. Nothing has changed."""
 
     def __init__(self, code: RefusalCode, text: str, *, retry: bool) -> None:
         self.refused = Refused(code, clip(text), retry)
@@ -41,7 +44,7 @@ def run_to_join(cluster: Cluster, event: Connected, store_error: str | None, now
     known = run.members.get(join.node)
     check_token(known, event)
     if known is None or known.incarnation != join.incarnation or run.spec != join.spec:
-        # First, so that no node is refused for good because of a record that may never be durable.
+        # This one is first: the checks below refuse a node for good, perhaps for a record that will never be durable.
         check_not_degraded(store_error)
         if not run.durable.state.ended:  # a run that has ended only sends its outcome
             check_drained(durable, join)
@@ -54,7 +57,7 @@ def run_to_join(cluster: Cluster, event: Connected, store_error: str | None, now
 
 
 def check_forgotten(cluster: DurableCluster, join: Join) -> None:
-    """Refuse a node that comes back to a forgotten run: it would open another one. Raises `RefusedError`."""
+    """Refuse a node that comes back to a run that was forgotten: it would open another one. Raises `RefusedError`."""
     why = cluster.forgotten.get(join.observed.run)
     if why is not None:
         text = f"job {join.job}: the run that this node took part in is over, and was {why}"
@@ -125,7 +128,7 @@ def check_script(run: Run, join: Join) -> None:
 def other_command(run: Run, join: Join) -> Member | None:
     """Return a connected member of the same role that was started with another command; None if none is found.
 
-    Only the first connected member is compared, so that ten thousand nodes can join.
+    Only the first connected member is compared, so that the cost of a join does not grow with the number of nodes.
     """
     others = (member for member in run.members.values() if member.node != join.node and member.session.id is not None)
     first = next((member for member in others if member.offer.role == join.offer.role), None)

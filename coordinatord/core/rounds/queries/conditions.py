@@ -1,8 +1,10 @@
-"""The conditions of the run's table: each returns the time from which it holds.
+"""The conditions of the run's table (`transitions/table`): each returns the time from which it holds.
 
 This is `NOW` if it holds already, a later time if it will hold unless something changes, and None if only an event can
-bring it about. All deadlines of a run follow from its conditions, so no timer can disagree with the state. The name of
-the function is the name of the condition in databases, metrics and over HTTP.
+bring it about. All deadlines of a run follow from its conditions, so no timer can disagree with the state. Each
+docstring is the statement that holds.
+
+The name of the function is the name of the condition in databases, metrics and over HTTP.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ NOW = -math.inf
 
 
 def _now_if(holds: object) -> float | None:
+    """Return `NOW` if something is true, and else that only an event can bring it about."""
     return NOW if holds else None
 
 
@@ -70,6 +73,7 @@ def short_of_nodes(run: Run) -> float | None:
     reserves = next_round.reserves(run)
     if not reserves:
         return None
+    # The last one that is needed has waited for a whole settle window, too: others may come who are not quarantined.
     return max(run.gathering.settle_end(run.policy), reserves[-1].readiness.arrived_at + run.policy.settle_s)
 
 
@@ -77,7 +81,7 @@ def arrived(run: Run) -> float | None:
     """The round has room for nodes that have arrived, and `--scale-up` lets it end for them.
 
     If they wait for a checkpoint, the round ends right after it, since later steps would be lost. A round in which
-    nodes have succeeded goes on.
+    nodes have succeeded goes on: another one would repeat their work.
     """
     if not run.roll.count(MemberState.READY) or run.roll.round_size >= run.spec.nodes_max or run.durable.succeeded:
         return None
@@ -125,7 +129,8 @@ def node_lost(run: Run) -> float | None:
     """A node of the round is no longer a member, or is silent while others are heard; one that succeeded may leave.
 
     If no node is heard, the coordinator is cut off: see `outage`. Others count as heard if the last message came at
-    most two heartbeats before the silent node's lease ended.
+    most two heartbeats before the silent node's lease ended. An older one may be from before the coordinator was cut
+    off, when the leases of the other nodes are just not over yet.
     """
     succeeded_and_gone = len(run.durable.succeeded) - run.roll.count(MemberState.SUCCEEDED)
     if run.roll.round_size + succeeded_and_gone < len(run.durable.order):
@@ -251,7 +256,7 @@ def restart_asked(run: Run) -> float | None:
 
 
 def node_stopped(run: Run) -> float | None:
-    """A node of the round ends its workers unasked, or has ended them, since it was cut off for too long."""
+    """A node of the round ends its workers unasked, or has ended them: it was cut off for the outage grace."""
     return _now_if(run.roll.count(MemberState.STOPPING, MemberState.STOPPED))
 
 
@@ -298,5 +303,5 @@ def stop_overdue(run: Run) -> float | None:
 
 
 def awaited_checkpoint(run: Run) -> float | None:
-    """Return when the last checkpoint was written, in the past if none was; None if new nodes wait for none."""
+    """Return when the last checkpoint was written, in the past if none was; None if nodes that arrive wait for none."""
     return run.keeping.checkpoint_at if run.spec.scale_up is ScaleUp.AT_CHECKPOINT else None

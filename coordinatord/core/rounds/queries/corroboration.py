@@ -1,8 +1,9 @@
-"""Finds a node that is gone before its time to reconnect is over: two signs together prove it.
+"""Finds a node that is gone before its time to reconnect is over, so that the next round begins sooner.
 
-A closed session may be a fault of the network, so a node has a second to reconnect. A worker that failed because a peer
-closed a connection shows that some process has ended, but not which. If all other nodes have ended their workers, and
-none of these explains that failure, the process was on the node whose session is closed.
+Two signs together prove it. A closed session may be a fault of the network, so by itself it leaves the node a second to
+reconnect. A worker that failed because a peer closed a connection shows that some process has ended, but not which. If
+all other nodes have ended their workers, and none of these explains that failure, the process was on the node whose
+session is closed.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from coordinatord.protocol.messages import Failure
 def node_gone(run: Run) -> Member | None:
     """Return the node of the round whose workers are proved to be gone; None if none is.
 
-    It is the only node that may have workers, and the only one whose session is closed. The check costs O(nodes), but
-    only runs when the round waits for nothing else.
+    It is the only node that may have workers, and the only one whose session is closed. Its session closed no later
+    than `collateral_s` after the first failure, and that failure came before the round was stopped. All others were
+    connected when it came, and still are. The check costs O(nodes), but only runs when the round waits for nothing
+    else.
     """
     if run.roll.with_workers != 1 or run.roll.round_size != len(run.durable.order) or not run.evidence.failures:
         return None

@@ -12,14 +12,14 @@ LOOPBACK = "127.0.0.1"
 
 KNOWN_MAX = 1_024
 """The most parsed addresses that are cached. Each is needed twice at a join and once more at a round, and all nodes
-reach the same addresses of this host. To parse two takes 25 us, a tenth of the cost of a join."""
+connect to the same few addresses of this host. To parse two takes 25 us, a tenth of the cost of a join."""
 
 
 def master_address(master: Member, members: Iterable[Member]) -> str:
     """Return MASTER_ADDR for a round of `members`, of which `master` has group rank 0.
 
-    An advertised address comes first, unless it is a loopback address and the round spans hosts. On Debian, a host's
-    own name resolves to 127.0.1.1, so each host would look for the master on itself.
+    The address that the user advertises comes first, unless it is a loopback address and the round spans hosts. On
+    Debian, a host's own name resolves to 127.0.1.1, so each host would look for the master on itself.
     """
     offer = master.offer
     others = [member for member in members if member.offer.host_id != offer.host_id]

@@ -1,4 +1,8 @@
-"""Says which nodes a round takes that is formed now, and how long it waits because of an error."""
+"""Says which nodes a round takes that is formed now, and how long it waits because of an error.
+
+All functions see the nodes as they are now. Nodes on quarantined hosts, which have ended rounds before, are taken only
+if too few others are there.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,11 @@ from coordinatord.core.rounds.values.ranks import order
 
 
 def reserves(run: Run) -> list[Member]:
-    """Return the quarantined members that the next round needs, by arrival; none if it needs none or has too few."""
+    """Return the quarantined members that the next round needs, by arrival.
+
+    There are none if it has enough others, counting those that prepare or may reconnect, or if even all quarantined
+    ones would be too few.
+    """
     others = run.roll.count(MemberState.READY, MemberState.DISCONNECTED)
     lacking = run.spec.nodes_min - others - run.roll.count_good(MemberState.PREPARING)
     if not 0 < lacking <= run.roll.count(MemberState.QUARANTINED):
@@ -27,7 +35,10 @@ def next_size(run: Run) -> int:
 
 
 def candidates(run: Run) -> list[Member]:
-    """Return the members to form a round of now, by group rank: nodes of the last round come first, then early ones."""
+    """Return the members to form a round of now, by group rank.
+
+    Nodes of the last round come before others, and these by the time of their arrival. The rest are spares.
+    """
     before = run.durable.order
     ready = sorted(
         run.roll.in_state(MemberState.READY),
@@ -55,9 +66,9 @@ def can_do_without(run: Run, host: str) -> bool:
 
 
 def pause_s(run: Run) -> float:
-    """Return how many seconds the next round waits because the same error has come repeatedly.
+    """Return how many seconds after its last round a run waits with the next one because of a recurring error.
 
-    It does not wait if a new node has arrived, since something has changed then, or if an operator asks for it.
+    It does not wait if a new node has arrived, since something has changed then, or if an operator wants a restart.
     """
     if run.durable.state is not State.FORMING or run.gathering.has_newcomer or run.restart_asked:
         return 0.0

@@ -1,4 +1,8 @@
-"""Judges the round that is over: what ended it, what that costs, and whether another round may follow."""
+"""Judges the round that is over: what ended it, what that costs, and whether another round may follow.
+
+A round is over when it is being stopped and no worker of it lives. The functions that are called earlier, such as
+`no_restart`, tell what would be judged by the evidence so far.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from coordinatord.protocol.messages import Cause, Failure
 
 
 class NoRestart(StrEnum):
-    """Why no round follows one that a failure has ended; each value is the end of a sentence."""
+    """Why no round follows one that a failure has ended; each value is the end of a sentence, see `Reasons.budget`."""
 
     FINAL = "no restart mends this error"
     SPENT = "restarts used: {used}"
@@ -40,49 +44,55 @@ def verdict(run: Run) -> RoundVerdict:
 
 
 def over_at(run: Run) -> float:
-    """Return when the round that is over was stopped, by the run's ledger."""
+    """Return when the round that is over was stopped, in seconds since the run was opened."""
     return run.durable.ledger.settled.total
 
 
 def restarts_within(run: Run, total: float) -> tuple[float, ...]:
-    """Return when restarts were charged in the window before a time of the run's ledger; none without a window."""
+    """Return when restarts were charged in the window that ends at `total`; none without a window.
+
+    All times are in seconds since the run was opened.
+    """
     window_s = run.spec.restart_window_s or 0.0
     return tuple(at for at in run.durable.charged_at if at > total - window_s)
 
 
 def restarts_counted(run: Run, total: float) -> int:
-    """Return how many restarts count against `--max-restarts` at a time of the run's ledger."""
+    """Return how many restarts count against `--max-restarts` at `total` seconds since the run was opened."""
     counts_all = run.spec.restart_window_s is None
     return run.durable.restarts_used if counts_all else len(restarts_within(run, total))
 
 
 def has_no_restart_left(run: Run, total: float) -> bool:
-    """Whether a charged failure at a time of the run's ledger would end the run."""
+    """Whether a charged failure at `total` seconds since the run was opened would end the run."""
     return restarts_counted(run, total) >= run.spec.max_restarts
 
 
 def repeats(run: Run) -> int:
-    """Return how many rounds in a row before the one that is over had the same error, without a step in between."""
-    cause, last = verdict(run).root_cause, run.durable.report
-    if cause is None or last is None or last.round != run.durable.round - 1 or run.durable.stepped:
+    """Return how many rounds in a row before the one that is over had the same error, without a step in between.
+
+    After such a round the next one waits: a person may mend the cause before the budget is gone.
+    """
+    root, last = verdict(run).root_cause, run.durable.report
+    if root is None or last is None or last.round != run.durable.round - 1 or run.durable.stepped:
         return 0
-    return run.durable.repeats + 1 if _is_short(run) and is_same(cause.failure, last.failure) else 0
+    return run.durable.repeats + 1 if _is_short(run) and is_same(root.failure, last.failure) else 0
 
 
 def futile(run: Run) -> int:
     """Return how many rounds in a row, the one that is over included, have failed without a new step.
 
-    Where no steps are reported or announced, a round that went on for a while counts as one that got somewhere. So
-    does one in which the script began to count its steps anew, as for each epoch, since nobody knows how far it
-    came. A round that a preemption ended counts neither way.
+    A new step is one that no earlier round has done. Where no steps are reported or announced, a round that went on for
+    a while counts as one that got somewhere. So does one in which the script began to count its steps anew, as for each
+    epoch, since nobody knows how far it came. A round that a preemption ended counts neither way.
     """
     tells_steps = run.durable.reports_steps or run.steps_announced
     has_new_steps = run.furthest != run.durable.reached or run.progress.counts_anew
     got_somewhere = has_new_steps if tells_steps else not _is_short(run)
     if got_somewhere:
         return 0
-    cause = verdict(run).root_cause
-    return run.durable.futile + (cause is not None and cause.cause is not Cause.PREEMPTED)
+    root = verdict(run).root_cause
+    return run.durable.futile + (root is not None and root.cause is not Cause.PREEMPTED)
 
 
 def _is_short(run: Run) -> bool:
@@ -93,17 +103,18 @@ def _is_short(run: Run) -> bool:
 
 def no_restart(run: Run) -> NoRestart | None:
     """Return why no round follows the one that is over; None if one does, or if no failure ended it."""
-    cause, limit = verdict(run).root_cause, run.spec.max_futile_rounds
-    if cause is None:
+    root, limit = verdict(run).root_cause, run.spec.max_futile_rounds
+    if root is None:
         return None
-    if cause.failure.final:
+    if root.failure.final:
         return NoRestart.FINAL
-    if cause.cause.is_charged and has_no_restart_left(run, over_at(run)):
+    if root.cause.is_charged and has_no_restart_left(run, over_at(run)):
         return NoRestart.SPENT
-    goes_back = run.durable.divergence is not None and run.durable.divergence.back_to is not None
+    divergence = run.durable.divergence
+    goes_back = divergence is not None and divergence.back_to is not None  # so the next round begins from another state
     if not limit or goes_back:
         return None
-    if cause.cause is Cause.USER_CODE and futile(run) and _fails_as_before(run, cause.failure):
+    if root.cause is Cause.USER_CODE and futile(run) and _fails_as_before(run, root.failure):
         return NoRestart.SAME_ERROR
     return NoRestart.NO_PROGRESS if futile(run) >= limit else None
 

@@ -1,4 +1,8 @@
-"""Describes a run in words: for the reasons of the table, for waiting nodes, and for the status."""
+"""Describes a run in words: for the reasons of the table, for waiting nodes, and for the status.
+
+A row of the table has a template such as "lost {reasons.lost}", which is filled in when the row is taken. So a text is
+only made when it is needed.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +41,7 @@ _WAS = {
 
 
 class Reasons:
-    """Texts about one run. Most of them fill the placeholders of the table's reasons."""
+    """Texts about one run as it is now. Most of them fill the placeholders of the table's reasons."""
 
     def __init__(self, run: Run) -> None:
         self._run = run

@@ -1,6 +1,7 @@
 """Builds the report of a failed round: the root cause, its consequences, and what else was seen.
 
-`values/root_cause` decides which failure is the root cause.
+Every node of the job shows it, so a user sees on any terminal why the round failed. `values/root_cause` decides which
+failure is the root cause.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def report_on(run: Run, now: float) -> Report | None:
 
 
 def _followers(cause: WorkerFailure, *, same_error: bool) -> list[SecondaryFailure]:
-    """Return the later failures of a node, whose first one has the error of the root cause if `same_error`."""
+    """Return the failures of a node after its first one; `same_error` if that has the same error as the root cause."""
     return [
         SecondaryFailure(
             cause.node, follower.rank, follower.exit_code, follower.same_error and same_error, follower.left
@@ -78,7 +79,7 @@ def _stragglers(run: Run) -> tuple[int | None, tuple[Straggler, ...]]:
 
 
 def cause_in_brief(report: Report) -> str:
-    """Describe the root cause briefly, as the reason for the next round."""
+    """Describe the root cause briefly, as the reason for the next round; the report has the error itself."""
     failure = report.failure
     if failure.hang is HangKind.NETWORK:
         return f"a collective did not complete in round {report.round}"

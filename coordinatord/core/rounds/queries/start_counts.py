@@ -1,4 +1,9 @@
-"""Counts how the workers of a round were started: in place, warm or cold."""
+"""Counts how the workers of a round were started, from the fastest way to the slowest: in place, warm or cold.
+
+A worker that begins the round *in place* is a process of the round before. A *warm* one was forked from an interpreter
+that has imported the modules of `--preload`. A *cold* one is started as a process of its own. Users see the counts, and
+why starts were not faster.
+"""
 
 from __future__ import annotations
 

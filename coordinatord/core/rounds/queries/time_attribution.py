@@ -1,7 +1,9 @@
 """Splits the open time of a run, which no record has settled yet, between two activities.
 
-Each function returns the time spent up to now, by what the machine knows at this moment. The result goes into the next
-record, because a restarted daemon could not work it out again.
+The ledger of a run (`values/time_ledger`) says what each second went to, such as training or starting. A change of the
+activity becomes known after it has happened: a worker fails, and its node reports that a moment later. So each function
+here finds the turn between the two activities, and returns the time spent up to now, by what the machine knows at this
+moment. The result goes into the next record, because a restarted daemon could not work it out again.
 """
 
 from __future__ import annotations
@@ -13,7 +15,10 @@ from coordinatord.core.rounds.values.time_ledger import Activity, Ledger, Spent
 
 
 def spent(run: Run, now: float) -> Spent:
-    """Return the time spent by a run in which nothing new is known to be wrong."""
+    """Return the time spent by a run in which nothing new is known to be wrong.
+
+    Without a round, it waits until enough nodes have joined, then starts until enough are ready, and then settles.
+    """
     if run.durable.state is State.FORMING and run.gathering.joined_since is not None:
         ready_at = max(
             now if run.gathering.enough_since is None else run.gathering.enough_since, run.durable.ledger.settled_at
@@ -76,7 +81,8 @@ def spent_with_new_steps(run: Run, now: float) -> Spent:
 
 def spent_at_the_end(run: Run, now: float) -> Spent:
     """Return the time spent by a run that ended well: workers that reported no step were running, not starting."""
-    return run.durable.ledger.split(now, run.durable.ledger.activity, run.durable.ledger.activity, now)
+    recorded = run.durable.ledger.activity
+    return run.durable.ledger.split(now, recorded, recorded, now)
 
 
 def spent_since_newest_step(run: Run, after: Activity, now: float) -> Spent:

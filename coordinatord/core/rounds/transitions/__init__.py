@@ -1,7 +1,8 @@
 """The fourth floor: all code that changes the state.
 
 * `table` lists which state of a run follows which, and when; `actions` has what its rows do.
-* `decision` collects what follows from an event. `apply` applies a record to the durable state, `follow` to the rest.
+* `decision` collects what follows from an event. `apply` applies a record to the durable state, and `follow` then
+  brings the live state up to date.
 * `observations` records what nodes report, and `admin` carries out what operators ask for.
 * `runs` opens and drops runs. `releases` releases nodes that are to leave or have waited for too long.
 """

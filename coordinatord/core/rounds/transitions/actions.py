@@ -1,4 +1,8 @@
-"""The actions of the table: each carries out one row, and records the row's reason if it records anything."""
+"""The actions of the table: each carries out a row, and records the row's reason if it records anything.
+
+An action changes the durable state only by `decision.record`, which applies the record at once. It sends nothing by
+itself: `decision.notify` marks nodes that may have to be sent something.
+"""
 
 from __future__ import annotations
 
@@ -44,11 +48,9 @@ from coordinatord.protocol.text import clip
 
 def form_round(run: Run, reason: Reason, decision: Decision) -> None:
     """Assign ranks to the ready nodes; nodes beyond the maximum remain as spares."""
-    nodes = candidates(run)
-    point, number, spoiled = run.keeping.resume_point(nodes), run.durable.round + 1, run.durable.spoiled
-    if (differing := run.keeping.differing_step(point)) is not None:
-        spoiled = with_spoiled(spoiled, SpoiledStep(differing, number), None if point is None else point.at)
-    spoiled, doubted = _bad_steps_after(run, point, spoiled)
+    nodes, number = candidates(run), run.durable.round + 1
+    point = run.keeping.resume_point(nodes)
+    spoiled, doubted = _bad_steps(run, point)
     decision.record(
         records.RoundFormed(
             run.job,
@@ -73,14 +75,15 @@ def form_round(run: Run, reason: Reason, decision: Decision) -> None:
     decision.notify_all(run)
 
 
-def _bad_steps_after(
-    run: Run, point: ResumePoint | None, spoiled: tuple[SpoiledStep, ...]
-) -> tuple[tuple[SpoiledStep, ...], KeptStep | None]:
+def _bad_steps(run: Run, point: ResumePoint | None) -> tuple[tuple[SpoiledStep, ...], KeptStep | None]:
     """Return the spoiled steps and the first doubted one, once the next round resumes from `point`.
 
-    If that is before the doubted steps, these become spoiled.
+    If that is before the doubted steps, these become spoiled: the round makes them again.
     """
-    number, doubted = run.durable.round + 1, run.durable.doubted
+    number, doubted, spoiled = run.durable.round + 1, run.durable.doubted, run.durable.spoiled
+    differing = run.keeping.differing_step(point)
+    if differing is not None:
+        spoiled = with_spoiled(spoiled, SpoiledStep(differing, number), None if point is None else point.at)
     if point is not None and run.durable.doubts(*point.made_as(run.id)):
         return spoiled, doubted or KeptStep(number, 0)
     if doubted is not None:
@@ -98,7 +101,7 @@ def enlist_quarantined(run: Run, _: Reason, decision: Decision) -> None:
 
 
 def record_started(run: Run, reason: Reason, decision: Decision) -> None:
-    """Record that all workers of the round are started, and how long the start took."""
+    """Record that all workers of the round are started, and how."""
     steps, so_far = run.durable.reports_steps, spent(run, decision.now)
     decision.record(records.RoundStarted(*_round_fields(run, reason), steps, so_far, count_starts(run)))
 
@@ -124,7 +127,7 @@ def record_activity(run: Run, reason: Reason, decision: Decision) -> None:
 
 
 def begin_look(run: Run, _: Reason, decision: Decision) -> None:
-    """Ask where the workers stand; a look changes nothing, so it is not recorded."""
+    """Ask where the workers are in their code; that changes nothing, so it is not recorded."""
     look = run.watching.begin_look(decision.now)
     if look is not None:
         decision.looks.append(look)
@@ -199,10 +202,8 @@ def end_round(run: Run, reason: Reason, decision: Decision) -> None:
     """Judge the round, charge the budget if a worker failed by itself, and release the nodes that are to leave."""
     report = report_on(run, decision.now)
     decision.record_all(run.judging.judge(report, decision.cluster, decision.now))
-    is_gone = report is not None and can_spare(run, report.node)
-    repeats = (
-        0 if is_gone else past_round.repeats(run)
-    )  # without its host, the next round need not end of the same error
+    is_left_out = report is not None and can_spare(run, report.node)
+    repeats = 0 if is_left_out else past_round.repeats(run)  # without that host, the error need not come again
     charged = report is not None and report.cause.is_charged
     pause_s = 0.0 if run.restart_asked else run.policy.pause_after(repeats)
     decision.record(
@@ -224,6 +225,7 @@ def end_round(run: Run, reason: Reason, decision: Decision) -> None:
     for member in run.keeping.end_round(decision.now):
         decision.notify(run, member)
     releases.release_or_hold_back(run, [run.members[node] for node in sorted(run.leaving)], decision)
+    # Nodes that were released while they were in the round, and fell silent: no lease of theirs is left to end.
     for member in [member for member in run.roll.in_state(MemberState.RELEASED) if member.lease.expired]:
         decision.close(member)
         run.remove(member)
@@ -356,6 +358,7 @@ def _round_fields(run: Run, reason: Reason) -> tuple[str, str, str, int]:
 
 
 def _stop(run: Run, reason: Reason, decision: Decision, *, planned: bool) -> None:
+    """Stop the round; `planned` if workers get the time to save their state. Nodes that are silent count as lost."""
     is_well = planned and not (run.roll.count(MemberState.SILENT) or run.roll.doubtful)
     so_far = spent(run, decision.now) if is_well else spent_when_broken(run, decision.now)
     first = _first_failure(run, decision.now)
@@ -368,10 +371,12 @@ def _stop(run: Run, reason: Reason, decision: Decision, *, planned: bool) -> Non
 
 
 def _silent_for(member: Member, now: float) -> float:
+    """Return for how many seconds a node has been silent, for a record."""
     return min(max(0.0, now - member.silent_since), AGE_MAX)
 
 
 def _first_failure(run: Run, now: float) -> records.FirstFailure | None:
+    """Return the earliest failure so far with its age, for a record: a restarted daemon may not hear of it again."""
     first = run.evidence.first
     if first is None:
         return None

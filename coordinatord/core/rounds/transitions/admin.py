@@ -1,6 +1,8 @@
-"""Carries out operators' requests. A request changes the state of a run, and the table of transitions does the rest.
+"""Carries out operators' requests, such as `nodeclient stop` and `nodeclient drain`, and makes the answers.
 
-A request whose effect already holds changes nothing, and the answer says so. So it may be repeated.
+A request only notes the wish, mostly by a record. The table of transitions does the rest when the machine advances the
+runs that the reply names. A request whose effect already holds changes nothing, and the answer says so. So it may be
+repeated. A dry run changes nothing either, and has the answer that the request would have.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ class Reply(Struct, frozen=True):
     result: AdminResult
     text: str
     touched: list[Run] = []
-    """The runs that the machine has to advance."""
+    """The runs that the request has changed, which the machine has to advance."""
 
 
 def carry_out(request: Request, decision: Decision) -> Reply:
@@ -189,7 +191,7 @@ def _drain(request: DrainNode, decision: Decision) -> Reply:
 
 
 def _members_named(run: Run, *names: str) -> list[Member]:
-    """Return the members with these node ids or hosts, but for those that were released."""
+    """Return the members that have one of these names as their node id or their host, without released ones."""
     known = frozenset(names)
     members = (member for member in run.members.values() if member.durable.outcome is None)
     return [member for member in members if not known.isdisjoint({member.node, member.offer.host})]

@@ -1,7 +1,7 @@
 """Applies records to the durable state, as a daemon makes them and as it reads them after a restart.
 
-No other code changes the durable state, so a restarted daemon has the same one as the daemon before it. `follow`
-updates the rest of the state.
+No other code changes the durable state, so a restarted daemon has the same one as the daemon before it. That also means
+that nothing here may read the clock, the policy or the live state. `follow` updates the live state.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def _node_left_behind(run: DurableRun, record: records.NodeLeftBehind, at: float
 
 
 def _leave_round(run: DurableRun, member: DurableMember) -> None:
-    """Take a member out of the current round; release it if it has its outcome."""
+    """Take a member out of the current round; release it if it was given its outcome while it was in the round."""
     member.assignment, member.succeeded = None, False
     if member.outcome is not None:
         _release(run, member)
@@ -239,7 +239,7 @@ def _training_resumed(run: DurableRun, record: records.TrainingResumed, at: floa
 
 
 def _only_told(*_: object) -> None:
-    """Change nothing: the record is only for readers of the history."""
+    """Change nothing: the record is only for people who read the history."""
 
 
 def _replicas_diverged(run: DurableRun, record: records.ReplicasDiverged, _: float) -> None:
@@ -301,7 +301,8 @@ def _run_ended(run: DurableRun, record: records.RunEnded, at: float) -> None:
 def _drop_rounds(run: DurableRun) -> None:
     """Drop the rounds, and all that only another round would need.
 
-    A thousand runs that have ended are kept, and each may have had fifty rounds. The store still has the rounds.
+    A thousand runs that have ended are kept, and each may have had fifty rounds. A restarted daemon reads only the last
+    records of such a run, and that must lead to the same state.
     """
     run.members, run.released, run.order, run.losses, run.lost = {}, {}, {}, [], []
     run.last_left, run.emptied_at, run.succeeded = False, None, set()
@@ -310,7 +311,7 @@ def _drop_rounds(run: DurableRun) -> None:
     run.stop_reason, run.first_failure, run.stop_timeout_s = records.Reason("", ""), None, 0.0
     run.stop_asked, run.reports_steps, run.resume, run.divergence = "", False, None, None
     if not any(True for _ in run.rounds):
-        run.round = 0  # nodes remembered this number from an earlier run
+        run.round = 0  # the run had no round: nodes remembered this number from an earlier run
     run.rounds = RoundHistory()
 
 

@@ -1,4 +1,8 @@
-"""Collects the consequences of one event: records, sessions to end, and the nodes to send a message."""
+"""Collects the consequences of one event: records, sessions to end, and the nodes to send a message.
+
+Messages are made only at the end of the event. So a node is sent one at most, with the state to which all records led,
+however many rows of the table were taken.
+"""
 
 from __future__ import annotations
 

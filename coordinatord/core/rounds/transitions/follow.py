@@ -1,7 +1,7 @@
-"""Updates the live state after each record, as `apply` has just updated the durable state.
+"""Updates the live state after each record, once `apply` has updated the durable state.
 
-The live state ends with the daemon. A restarted daemon builds it only from the durable state, so nothing here may
-decide anything that has to outlive the daemon.
+The live state ends with the daemon. A restarted daemon builds it from the durable state and does not call this, so
+nothing here may decide anything that has to outlive the daemon.
 """
 
 from __future__ import annotations

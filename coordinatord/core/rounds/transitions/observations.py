@@ -1,4 +1,8 @@
-"""Makes nodes members of a run, and records what they report.
+"""Makes nodes members of a run, and takes in what they report.
+
+Most of a report only updates the live state, at once. What has to be recorded, such as a success or a first step, makes
+the node a *claimant* (`Run.claims`), and `record_claims` makes the records when the run is advanced. So a report that
+comes while the store fails is not lost.
 
 `queries/admission` decides which nodes are let in. The machine handles sessions and leases.
 """
@@ -32,15 +36,19 @@ next round has a higher number, and after a wrong one near the limit there would
 
 
 def new_member(event: Connected, now: float) -> Member:
-    """Return the member that a node becomes if it is let in."""
+    """Return the member that a node becomes if it is let in; nothing is changed yet."""
     join, peer, local = event.join, plain_address(event.peer_address), plain_address(event.local_address)
     return Member(DurableMember(join.node, join.incarnation, join.offer, peer, local, joined_at=now, token=event.token))
 
 
 def add_member(run: Run, member: Member, join: Join, decision: Decision) -> Member:
-    """Add a member to a run, and return the run's own object for it; a run that has ended records nothing."""
+    """Add a member to a run, and return the run's own object for it.
+
+    A node that comes to a run that has ended gets only the outcome, without a record. If it never was in that run, the
+    outcome says that it has come too late.
+    """
     observed = join.observed
-    if run.durable.state.ended:  # the node only comes for the outcome
+    if run.durable.state.ended:
         if run.durable.outcome is not None and observed.run != run.id:
             outcome = replace(run.durable.outcome, summary=clip(Reasons(run).came_late(decision.now)))
             member = Member(dataclasses.replace(member.durable, outcome=outcome))
@@ -93,7 +101,7 @@ def begin_session(run: Run, member: Member, event: Connected, now: float) -> Non
 
 
 def has_no_news(run: Run, member: Member, observed: Observed) -> bool:
-    """Whether a report can change only the member's lease and the progress of its workers.
+    """Whether a report can change only the member's lease and the progress of its workers, by steps and sections.
 
     Most heartbeats are such reports. They need no check of the table, since ticks come for its deadlines.
     """
@@ -163,11 +171,12 @@ def record_report(run: Run, member: Member) -> bool:
 
 
 def _is_about_this_round(run: Run, member: Member, observed: Observed) -> bool:
-    inside = member.durable.assignment is not None
-    return inside and observed.round == run.durable.round and observed.run == run.id
+    """Whether a member that is in the current round reports of it; late reports of an older one do not count."""
+    return member.durable.in_round and run.is_about_round(observed)
 
 
 def _must_be_recorded(run: Run, member: Member, observed: Observed) -> bool:
+    """Whether `record_claims` has something to do for a report."""
     succeeds = (
         observed.phase is Phase.SUCCEEDED
         and not member.durable.succeeded
@@ -221,6 +230,7 @@ def _record_first_step(run: Run, members: list[Member], decision: Decision) -> N
 
 
 def _let_leave(run: Run, member: Member, decision: Decision) -> None:
+    """Release a member that is to leave, if it may go now. Else it is noted in `run.leaving`, which stops its round."""
     if member.durable.outcome is not None:
         return  # its release and this report have crossed
     ended = member.state in {MemberState.STOPPED, MemberState.SUCCEEDED} and run.durable.state is State.STOPPING

@@ -1,6 +1,7 @@
 """Releases nodes while a run goes on: those that are to leave, and those whose join timeout has expired.
 
-A node that is to leave is held back while other nodes or the disk need its kept state.
+A released node has its outcome, and exits. A node that is to leave may be the last one that holds some of the training
+state that the workers keep in memory. Then it is *held back* until other nodes have copied that, or it is on the disk.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def release(run: Run, member: Member, outcome: Outcome, decision: Decision) -> N
 
 
 def release_leaving(run: Run, member: Member, decision: Decision, lost: str = "") -> None:
-    """Release a node that leaves because it was asked to; `lost` says which step is lost with it."""
+    """Release a node that leaves because its user or an operator wants that; `lost` says which step is lost with it."""
     why = f"left the job: {member.drained}" if member.drained else "left the job, as asked"
     release(run, member, Outcome(Result.LEFT, ExitCode.TERMINATED, clip(why + lost)), decision)
 
@@ -95,7 +96,10 @@ def _timed_out(run: Run, member: Member, lost: str) -> Outcome:
 
 
 def drain_laggard(run: Run, decision: Decision) -> list[Run]:
-    """Drain the node of a laggard; return the runs to advance, since the node may be in several."""
+    """Drain a node whose worker comes last to most collectives, if its job wants that (`--drain-laggards`).
+
+    Return the runs to advance, since the node may be in several.
+    """
     drain = run.watching.laggard()
     if drain is None or len(decision.cluster.durable.drained) >= DRAINED_MAX:
         return []

@@ -1,4 +1,7 @@
-"""Opens and drops the runs of all jobs, and keeps the time at which each run's table is to be checked next."""
+"""Opens and drops the runs of all jobs, and keeps the time at which each run's table is to be checked next.
+
+Each execution of a job is a run of its own. A run that has ended stays until its members have their outcome.
+"""
 
 from __future__ import annotations
 
@@ -104,7 +107,7 @@ class Registry:
         return asked_at + SIGNALS_APART_S if writes else asked_at
 
     def plan(self, run: Run, row_due: float | None) -> None:
-        """Set the time at which a row of the run's table is due, or a join timeout expires, whichever is first."""
+        """Set when the run is to be looked at next: when a row of its table is due, or a join timeout expires."""
         dues = [due for due in (row_due, run.gathering.join_timeouts.first) if due is not None]
         if dues:
             self.deadlines.set(run.job, min(dues))
@@ -113,7 +116,7 @@ class Registry:
 
 
 def _has_ending_nodes(run: Run) -> bool:
-    """Whether connected nodes end their workers, write to the disk before they leave, or leave."""
+    """Whether connected nodes of a run end their workers, write to the disk before they leave, or leave."""
     here = [member for member in run.members.values() if member.session.id is not None and not member.lease.expired]
     ends = run.durable.state is State.STOPPING or run.durable.state.ended or is_ending(run)
     return bool(here) and (ends or any(member.leaves or member.durable.outcome is not None for member in here))

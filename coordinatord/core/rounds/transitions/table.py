@@ -1,7 +1,8 @@
 """The life of a run as a table: from which state, under which condition, to which state, and for which reason.
 
-The first row of the present state whose condition holds is taken, again and again, until none holds. The reason goes to
-the log, to `nodeclient status` and to the nodes.
+After each event, the first row of the run's state whose condition holds is taken, again and again, until none holds.
+So the order of the rows decides where two hold at once. The action of a row makes its records, which change the state.
+The reason goes to the log, to `nodeclient status` and to the nodes.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class Transition(Struct, frozen=True):
     source: State
     when: Condition
     target: State
+    """The state that follows, by the records of the action; often the same."""
     action: Action
     reason: str
     """A template, empty if the action records no reason. Its placeholders are values of the run, and texts of
@@ -56,8 +58,8 @@ _AT_WORK = tuple(state for state in State if state.at_work)
 # action records none)
 _TABLE: list[tuple[tuple[State, ...], Condition, State | None, Action, str]] = [
     ((FORMING, *_AT_WORK), when.replaced, FAILED, do.end_as_abandoned, _REPLACED),
-    # No round. The keeping wing acts first: kept state is handed over before nodes are released. Before a round is
-    # formed, the judging wing has suspect nodes tested.
+    # There is no round. The keeping wing acts first: kept state is handed over before nodes are released. The judging
+    # wing has suspect nodes tested before a round is formed.
     ((FORMING,), when.keeping_due, None, do.advance_keeping, ""),
     ((FORMING,), when.stop_asked, STOPPED, do.end_as_asked, "{run.durable.stop_asked}{reasons.last_step}"),
     ((FORMING,), when.all_left, LEFT, do.end_as_left, f"{_LEFT}{{reasons.last_step}}"),
