@@ -1,7 +1,13 @@
-"""The interfaces by which a run calls its three wings: for kept state, for looks at workers and for judging hosts.
+"""The interfaces by which a run calls its three wings, which are parts of the coordinator that it could do without.
 
-The kernel decides whether a round is formed, stopped and ended. A wing only answers, and says when to call it. The base
-classes are wings that do nothing, with which a run works as well.
+* The keeping wing is for *kept state*: training state that outlives workers, in the memory of their nodes, with copies
+  on other nodes, or on a disk. The next round *resumes* from a step of it.
+* The watching wing looks at where workers are in their code, to find one that all others wait for.
+* The judging wing decides which host is at fault when rounds fail, and has suspect nodes tested.
+
+The kernel decides whether a round is formed, stopped and ended. A wing changes only its own state, answers questions,
+and says when to call it. The base classes are wings that do nothing, with which a run works as well. The wings
+themselves are in `coordinatord/core/keeping`, `watching` and `judging`.
 """
 
 # ruff: noqa: ARG002 - a wing that does nothing needs no argument
@@ -27,18 +33,18 @@ from coordinatord.protocol.pair_messages import PairOrder
 
 
 class Wait(Struct, frozen=True):
-    """The wait of a node or run before its end."""
+    """The wait of a node or run before its end, because memory of its nodes holds state that is nowhere else."""
 
     until: float | None = -math.inf
-    """The deadline of the wait, in the past without a wait; None if not known yet."""
+    """When the wait is over, in the past without one; None if that is not known yet, and it goes on."""
     why: str = ""
     """Why it waits, as a clause."""
     last_step: str = ""
-    """The end of a sentence: where the newest step is, or which step is lost."""
+    """Where the newest step is, or which step is lost, as the end of a sentence."""
 
 
 class KeptDesired(Struct, frozen=True):
-    """The fields of `Desired` about kept state, with the same names."""
+    """The fields of `Desired` about kept state, with the same names. `halt`, `persist` and `alike` are urgent."""
 
     halt: Halt | None = None
     persist: PersistOrder | None = None
@@ -49,10 +55,10 @@ class KeptDesired(Struct, frozen=True):
 
 
 class KeepingWing:
-    """The wing for training state that outlives workers; this one keeps none. A wing changes only its own state."""
+    """The wing for training state that outlives workers; this one keeps none."""
 
     changes: int = 0
-    """Counts the changes that may change the message to a running node."""
+    """Counts the changes that may change the message to a running node; see `Run.revision`."""
 
     def __init__(self, run: Any) -> None:
         """Begin with a run; nothing is known to be kept yet."""
@@ -82,7 +88,7 @@ class KeepingWing:
     def resume_point(self, nodes: Sequence[Member], before: KeptStep | None = None) -> ResumePoint | None:
         """Return the step that a round of these nodes resumes from; None if it begins without kept state.
 
-        With `before`, it is older than this step, and nothing overwrites or deletes it while workers go on.
+        With `before`, it is a step older than that, which nothing overwrites or deletes while workers go on.
         """
         return None
 
@@ -95,7 +101,7 @@ class KeepingWing:
         return ""
 
     def obstacle(self) -> str:
-        """Say why no round may be formed; empty if one may."""
+        """Say why no round may be formed now, as it might lose all training; empty if one may."""
         return ""
 
     def doubt(self, since: KeptStep) -> str:
@@ -109,7 +115,7 @@ class KeepingWing:
 
     @property
     def checkpoint_at(self) -> float | None:
-        """When the last checkpoint of the round was written, in the past if none was yet.
+        """When the workers' script wrote its last checkpoint of the round, in the past if it wrote none yet.
 
         None if workers lose no step when they are asked to end, so that nobody has to wait for a checkpoint.
         """
@@ -127,7 +133,7 @@ class KeepingWing:
         return False
 
     def hold_back(self, members: Sequence[Member], now: float) -> Collection[str]:
-        """Return those of `members`, which are to leave, that have to wait first, and begin their waits."""
+        """Begin the waits of those of `members` that cannot leave yet, and return their nodes. All are to leave."""
         return ()
 
     def waits(self) -> Mapping[str, Wait]:
@@ -153,10 +159,10 @@ class KeepingWing:
     # Its own actions
 
     def record_ending(self, now: float) -> None:
-        """Record whether nodes are about to leave; called before the rows of the run are checked."""
+        """Record whether nodes are about to leave, since their wait begins then; called before the table is asked."""
 
     def next_at(self) -> float | None:
-        """Return when to call `act`. Without a round, it acts before nodes leave and a round forms."""
+        """Return when to call `act`; None if nothing is due."""
         return None
 
     def act(self, now: float) -> Iterable[Member]:
@@ -173,7 +179,7 @@ class KeepingWing:
         """Choose from which nodes each node gets the state that it resumes from, once for each round."""
 
     def desired(self, member: Member, goal: Goal, *, at_once: bool = False) -> KeptDesired:
-        """Return the fields to send a node with its goal; with `at_once`, only the urgent ones."""
+        """Return the fields to send a node with its goal; with `at_once`, only the urgent ones, at less cost."""
         return KeptDesired()
 
     def halt_sentence(self) -> str:
@@ -182,7 +188,11 @@ class KeepingWing:
 
 
 class WatchingWing:
-    """The wing for hangs, laggards and replicas that diverge; this one looks at none."""
+    """The wing for workers that hold up the others, and for ranks with other state than the rest; this one sees none.
+
+    A *hang* is proved by two looks that show all others waiting for a worker that will not come. A *laggard* comes, and
+    always last.
+    """
 
     def __init__(self, run: Any) -> None:
         """Begin with a run whose workers were not looked at."""
@@ -193,7 +203,7 @@ class WatchingWing:
     """A warning to the users of nodes with running workers; empty if there is none. Only records change it."""
 
     def follow(self, record: Record) -> None:
-        """Bring the wing up to date with a record, before the run: earlier looks may no longer count."""
+        """Bring the wing up to date with a record, before the run is: earlier looks may no longer count."""
 
     def record_answers(self, event: Looked | Compared, now: float) -> bool:
         """Record the workers' answers; return whether the run has to be advanced."""
@@ -214,7 +224,7 @@ class WatchingWing:
 
     @property
     def awaited(self) -> str:
-        """The busy worker that the others wait for, described, if no record says so yet; else empty."""
+        """Which worker computes while the others wait for it, in words, if no record says so yet; else empty."""
         return ""
 
     def record_digests(self, member: Member) -> None:
@@ -235,15 +245,15 @@ class WatchingWing:
         return "", ""
 
     def laggard(self) -> NodeDrained | None:
-        """Return the drain of a late node, if the job wants that and can do without the node; else None."""
+        """Return the record that drains a laggard's node, if the job wants that and can do without it; else None."""
         return None
 
 
 class JudgingWing:
     """The wing that charges, tests and quarantines hosts; this one judges none.
 
-    The kernel takes the records of a judgement one by one, and applies each before it takes the next. `cluster` is the
-    `Cluster`, which has the hosts on record and the runs of all jobs.
+    Methods yield records. The kernel applies each before it takes the next. `cluster` is the `Cluster`, which has the
+    hosts on record and the runs of all jobs: a host may have nodes of several.
     """
 
     def __init__(self, run: Any) -> None:
@@ -256,7 +266,7 @@ class JudgingWing:
 
     @property
     def holds_until(self) -> float:
-        """When the next round no longer waits for tests; in the past if it does not."""
+        """When the next round no longer waits for tests; in the past if it waits for none."""
         return -math.inf
 
     def obstacle(self) -> str:
@@ -282,7 +292,7 @@ class JudgingWing:
         """Put off all deadlines by so many seconds."""
 
     def next_at(self) -> float | None:
-        """Return when to call `act`. Without a round, it acts before one forms."""
+        """Return when to call `act`; None if nothing is due."""
         return None
 
     def act(self, cluster: Any, now: float) -> Iterable[Record]:
