@@ -1,8 +1,11 @@
-"""The wing for kept state: training state that survives its workers in the memory of nodes, and on a disk.
+"""The wing for kept state: training state that outlives its workers, in the memory of nodes and on a disk.
 
-`run_keeping` implements the kernel's interface to this wing, and `table` has the actions that the wing begins itself.
-`known` joins the state of the wing for one run. `holdings` records what nodes report, and `sentences` has the texts for
-people.
+A wing is a part of the core that a run calls by an interface. This one only decides: nodes hold the state, and report
+their *parts* of it. A part is what one rank keeps of one step. Its big state (weights, the optimizer's state) is one of
+several *shards*, and a step is *whole* when each shard has a holder.
+
+`run_keeping` implements the interface, and `table` has the actions that the wing begins itself. `known` joins the state
+of the wing for one run. `holdings` records what nodes report, and `sentences` has the texts for people.
 
 In memory: `kept_index` knows the parts that each node has, and `shards` decides whether parts make a step whole.
 `protection` is the agreement on the steps that nodes must not overwrite. `resumption` chooses the step that a round

@@ -1,7 +1,7 @@
-"""Tracks the checkpoints that scripts write: when the newest one that all nodes of a round have written became known.
+"""Knows when the script last wrote a checkpoint, because with `--scale-up at-checkpoint` new nodes wait for one.
 
-With `--scale-up at-checkpoint`, nodes that arrive wait for a checkpoint. A step that is kept at an interval counts as
-one if the script writes none.
+A round that ends right after a checkpoint loses no step. A checkpoint counts once all nodes of the round have written
+it. If the script writes none, a step that workers keep in memory at an interval counts as one.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 NONE_YET = -1
-"""Stands for the newest checkpoint of a node whose workers have announced checkpoints, and have written none."""
+"""The newest checkpoint of a node whose workers have announced checkpoints, and have written none: before step 0."""
 
 
 @dataclass(slots=True)
 class CheckpointWatch:
     """The newest checkpoint of the current round.
 
-    It counts nodes by their newest checkpoints, so that the cost of a report does not grow with the number of nodes.
+    A checkpoint of all nodes is the lowest of their newest ones. To find it at a low cost in a round of 10,000 nodes,
+    nodes are counted by their newest checkpoints.
     """
 
     newest_at: float = -math.inf
-    """When the newest checkpoint of all nodes became known; in the past before the first."""
+    """When it became known that all nodes have written the newest checkpoint; in the past before the first."""
     _round: int = 0
     _step_of_node: dict[str, int] = field(default_factory=dict)
     """The step of the newest checkpoint of each node whose script writes any."""
@@ -34,8 +35,8 @@ class CheckpointWatch:
     _saved_step: int = NONE_YET
     """The newest step of the round that is known to have been whole in memory."""
     _unheard: set[str] = field(default_factory=set)
-    """The nodes of the round that have not been heard since a restart of the coordinator. Before all are heard, it is
-    not known whether a checkpoint is a new one."""
+    """The nodes of the round that have not been heard since a restart of the coordinator. Until all are heard, a
+    checkpoint may have been written before the restart, and does not count as a new one."""
 
     @property
     def writes_any(self) -> bool:
@@ -43,7 +44,11 @@ class CheckpointWatch:
         return bool(self._step_of_node)
 
     def begin_round(self, round_number: int, unheard: Iterable[str] = ()) -> None:
-        """Forget an earlier round. The reports of the `unheard` nodes may be old."""
+        """Forget an earlier round; do nothing if this one has begun.
+
+        `unheard` are the nodes of a round that began before a restart of the coordinator: their first reports may be
+        about checkpoints from before the restart.
+        """
         if round_number != self._round:
             self._round, self._unheard = round_number, set(unheard)
             self._common_step = self._saved_step = NONE_YET

@@ -1,7 +1,8 @@
 """Plans which nodes copy the parts of a step, so that it survives the loss of any one failure domain.
 
-A shard that nodes of two domains hold needs no copy. Every other shard is copied from a holder to the holder's buddy, a
-node in another domain that `buddies` chooses.
+A failure domain has the nodes that may be lost together: those of one host, or of one topology key, such as a rack. A
+shard (a piece of the state of a step) that nodes of two domains hold needs no copy. Every other shard is copied by its
+holder's *buddy*, a node of another domain.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from coordinatord.core.keeping.shards import Held, are_in_two_domains, holders_b
 from coordinatord.protocol.kept_state import WANTED_MAX, KeptParts, KeptStep, WantedParts
 
 TAKES_MAX = 8
-"""The most nodes whose copies one node takes: each costs memory for two steps of that node's state."""
+"""The most nodes whose copies one node takes. Each costs memory for two steps of that node's state, so a small domain
+cannot take the state of a large one. The node's `--keep-memory` may allow fewer."""
 
 
 @dataclass(slots=True)
 class CopyPlan:
-    """The copies of one step, planned when it was found to be whole."""
+    """The copies of one step: who fetches which parts from whom. Planned when the step was found to be whole."""
 
     buddy_of: Mapping[str, str]
     """The node that takes the copy, by the node with the original."""
@@ -29,12 +31,16 @@ class CopyPlan:
     uncopied: int = 0
     """How many shards cannot be copied to another domain."""
     safe_by: dict[str, list[int]] = field(default_factory=dict)
-    """The shards that two domains will have, by the node that takes the copy; "" for those that need no copy."""
+    """The shards that two domains have once all copies are made, by the node that takes the copy. Those under "" need
+    none: two domains have them already."""
     domains: Mapping[str, str] = field(default_factory=dict)
     """The failure domain of each node."""
 
     def missing(self, node: str, held: Iterable[KeptParts]) -> dict[str, tuple[WantedParts, ...]]:
-        """Return the copies that a node still has to fetch, by the node to fetch from; it has the parts `held`."""
+        """Return the copies that a node still has to fetch, by the node to fetch from; it has the parts `held`.
+
+        If there are more groups of parts than a message may have, the rest follow when the node has the first ones.
+        """
         parts = [part for part in held if part.big]
         missing = {
             source: grouped({rank: (True, False) for rank in ranks if not _has(parts, rank)})
@@ -43,13 +49,16 @@ class CopyPlan:
         return {source: wanted[:WANTED_MAX] for source, wanted in missing.items() if wanted}
 
     def is_made(self, held: Held, excused: Collection[str]) -> bool:
-        """Whether nodes protect their copies, so that each shard is in two domains; `excused` nodes do not count."""
+        """Whether all copies are made and protected, so that each shard is in two domains.
+
+        The copies of `excused` nodes do not count, since these nodes cannot make them.
+        """
         made = all(self.has_copies(node, held) for node in self.wanted if node not in excused)
         shards = [shard for taker, copied in self.safe_by.items() if taker not in excused for shard in copied]
         return made and are_in_two_domains(shards, held, self.domains)
 
     def has_copies(self, node: str, held: Held, only: str | None = None) -> bool:
-        """Whether a node has and protects its copies, of all nodes or of `only` one."""
+        """Whether a node has and protects the copies that it takes of all nodes, or of `only` one."""
         parts = [part for part in held.get(node, ()) if part.big and part.protected]
         sources = self.wanted.get(node, {})
         return all(_has(parts, rank) for source in sources if only in {None, source} for rank in sources[source])
@@ -79,12 +88,13 @@ def _has(parts: Iterable[KeptParts], rank: int) -> bool:
 def buddies(nodes: Mapping[str, str], spares: Mapping[str, str]) -> dict[str, str]:
     """Return which node takes the copy of each node's state. Nodes whose copy none can take are left out.
 
-    The buddy of a node is in another failure domain. The nodes stand in a ring, domain by domain, and each is copied to
-    the node that stands as many places further as the largest domain has nodes. That is always another domain, and each
-    node takes one copy. If one domain has more than half of the nodes, the others take its copies in turn.
+    Both arguments have the domain of each node: `nodes` those of the round, in the order of ranks, and `spares` those
+    that wait outside it. Spares take copies only if the round has only one domain, because they come and go, and a copy
+    that moves is made anew.
 
-    Both arguments have the domain of each node, `nodes` in the order of ranks. Spares have copies only if all nodes are
-    of one domain: they come and go, and a copy that moves is made anew.
+    The nodes of the round stand in a ring, domain by domain. Each is copied to the node that stands as many places
+    further as the largest domain has nodes. That is always another domain, and each node takes one copy. If one domain
+    has more than half of the nodes, the others take its copies in turn.
     """
     domains: dict[str, list[str]] = {}
     for node, domain in nodes.items():
@@ -100,20 +110,21 @@ def buddies(nodes: Mapping[str, str], spares: Mapping[str, str]) -> dict[str, st
 
 
 def _in_turn(nodes: Sequence[str], takers: Sequence[str]) -> dict[str, str]:
-    """Return which taker takes the copy of each node, in turn, until each has as many as it may."""
+    """Return which taker takes the copy of each node, in turn, until each has `TAKES_MAX`."""
     return {node: takers[place % len(takers)] for place, node in enumerate(nodes[: TAKES_MAX * len(takers)])}
 
 
 class CopyPlans:
-    """The planned copies of the protected steps of one run, and why nodes cannot have theirs."""
+    """The planned copies of a run's protected steps (those that nodes do not overwrite), and why nodes lack theirs."""
 
     def __init__(self) -> None:
         self.plans: dict[KeptStep, CopyPlan] = {}
         """The plan of each protected step; a candidate without a plan waits for one."""
         self.are_outdated = True
-        """Whether copies have to be planned: a node has come or gone, or a round has begun."""
+        """Whether copies have to be planned, since a node has come or gone or a round has begun. While the round
+        runs, the next report of any node brings that about."""
         self.problems: dict[str, str] = {}
-        """Why nodes cannot have their copies, by node; no step waits for these copies."""
+        """Why nodes cannot fetch their copies, such as for lack of memory, by node; no step waits for these copies."""
         self._domains: Mapping[str, str] = {}
         """The failure domain of each node, by the last plan. It stays while no round runs, since copies stay too."""
 
@@ -136,8 +147,8 @@ class CopyPlans:
         plan = self.plans.get(change.at)
         if plan is None:
             return
-        spares_copies = change.is_new and node not in plan.wanted and bool(plan.wanted or plan.uncopied)
-        if change.lost or spares_copies:
+        may_save_a_copy = change.is_new and node not in plan.wanted and bool(plan.wanted or plan.uncopied)
+        if change.lost or may_save_a_copy:
             del self.plans[change.at]
 
     def drop_all(self) -> None:

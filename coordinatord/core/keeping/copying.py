@@ -1,4 +1,7 @@
-"""Has the state that only one host has copied to other hosts: plans the copies, and says which ones a node fetches."""
+"""Protects a step against the loss of a host: decides which nodes copy it, and tells each node what to fetch.
+
+Agents fetch copies in the background, and only while the round runs. `copy_plan` has the choice of the nodes.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +21,11 @@ NAMED_MAX = 3
 def plan_for(kept: KeptState, at: KeptStep) -> CopyPlan:
     """Plan the copies of a step among the nodes of the current round and the spares."""
     takers = [member for member in kept.run.members.values() if is_reachable(member) and _takes_copies(member)]
-    inside = sorted(
-        (member for member in takers if member.durable.assignment is not None),
-        key=lambda member: member.durable.assignment.group_rank if member.durable.assignment else 0,
-    )
-    spares = [member for member in takers if member.durable.assignment is None and not member.leaves]
+    ranked = ((member.durable.assignment.group_rank, member.node) for member in takers if member.durable.assignment)
+    inside = [node for _, node in sorted(ranked)]
+    spares = [member.node for member in takers if member.durable.assignment is None and not member.leaves]
     domains = _domains(kept)
-    buddy_of = buddies(
-        {member.node: domains[member.node] for member in inside},
-        {member.node: domains[member.node] for member in spares},
-    )
+    buddy_of = buddies({node: domains[node] for node in inside}, {node: domains[node] for node in spares})
     held = {node: parts for node, parts in kept.index.holders(at).items() if node in domains}
     return plan_copies(held, domains, buddy_of)
 
@@ -43,7 +41,10 @@ def _domains(kept: KeptState) -> dict[str, str]:
 
 
 def copies_for(kept: KeptState, member: Member) -> tuple[KeptCopy, ...]:
-    """Return the copies that a node has to fetch, the newest step first. It keeps those that it has while protected."""
+    """Return the copies that a node has to fetch now, those of the newest step first.
+
+    A copy that it has is not among them: the node keeps it for as long as its step is protected.
+    """
     if kept.run.durable.state is not State.RUNNING or not _takes_copies(member):
         return ()
     copies = []
@@ -57,7 +58,7 @@ def copies_for(kept: KeptState, member: Member) -> tuple[KeptCopy, ...]:
 
 
 def copy_problem(kept: KeptState) -> str:
-    """Return why state that only one host has is not copied; empty if it is, soon will be, or there is one host."""
+    """Return why some state is on only one host, and stays so; empty if copies are made, or all nodes share a host."""
     refusals = [f"node {node}: {why}" for node, why in kept.copies.problems.items() if node in kept.run.members]
     if refusals:
         return clip("; ".join(refusals[:NAMED_MAX]), MESSAGE_MAX)

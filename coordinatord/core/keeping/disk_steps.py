@@ -1,8 +1,8 @@
-"""Finds steps on the disk, by the reports of nodes: each reports the whole steps that it finds in its directory.
+"""Knows which steps are on the disk. The coordinator reads no disk: nodes report the steps in their `--persist` folder.
 
-A step there is of this run, or of an earlier run of the job with a round of its own. It is *useful* unless it is
-spoiled, or ranks differ in it; all functions here leave out the others. A round resumes from a step that all of its
-nodes find. What one node finds tells whether another one lacks something.
+The folder should be the same shared one on all nodes, so a round resumes only from a step that all of its nodes find.
+If only some find it, the folder is probably not mounted on the others. Steps of earlier runs of the job are there too.
+A step is *useful* unless it proved damaged or ranks differ in it. All functions here leave out the others.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def _useful(kept: KeptState, steps: Sequence[PersistedStep]) -> tuple[PersistedS
 
 
 def unusable_to(member: Member) -> str:
-    """Return why a node cannot use a step that is there; empty if it can use all."""
+    """Return why a node cannot use a step that is there, such as an unreadable file; empty if it can use all."""
     return "" if member.observed.kept is None else member.observed.kept.unusable
 
 
 def find_step(kept: KeptState, member: Member, point: ResumePoint) -> PersistedStep | None:
-    """Return the step of a resume point as a node finds it; None if it does not, or the point is in memory."""
+    """Return what a node reports of the step of a resume point; None if it does not find it, or it is in memory."""
     disk = point.disk
     if disk is None:
         return None
@@ -50,9 +50,9 @@ def newest_of_run(kept: KeptState) -> KeptStep | None:
 
 
 def newest_on_disk(kept: KeptState, nodes: Sequence[Member], before: KeptStep | None) -> ResumePoint | None:
-    """Return the newest step that all of these nodes find, one at least, as a point to resume from; None for none.
+    """Return the newest step that all of these nodes (at least one) find, as a point to resume from; None for none.
 
-    With `before`, it is older than this step of this run, as all steps of earlier runs are.
+    With `before`, a step of this run, it is an older one. All steps of earlier runs are older.
     """
     first, *others = nodes
     elsewhere = [{(step.run, step.at) for step in found_by(kept, member)} for member in others]
@@ -64,7 +64,7 @@ def newest_on_disk(kept: KeptState, nodes: Sequence[Member], before: KeptStep | 
 
 
 def _point(kept: KeptState, step: PersistedStep) -> ResumePoint:
-    """Return a step as a point to resume from; one of an earlier run has the round 0, before all rounds of this run."""
+    """Return a step as a point to resume from. One of an earlier run counts as older than all of this run: round 0."""
     first, ours = step.parts[0], step.run == kept.run.id
     redone = kept.redone_from(first.step) if ours else None
     disk = DiskStep(step.run, first.round)
@@ -72,7 +72,10 @@ def _point(kept: KeptState, step: PersistedStep) -> ResumePoint:
 
 
 def any_finder(kept: KeptState) -> tuple[str, PersistedStep] | None:
-    """Return a node that finds steps, or did before it left, and the newest of its steps; None if there is none."""
+    """Return a node that finds steps, and the newest of these; None if there is none.
+
+    It may be a node that has left: nodes that find less than it did still lack something.
+    """
     found = [(member.node, found_by(kept, member)) for member in kept.run.members.values()]
     if kept.disk.found.departed is not None:
         node, steps = kept.disk.found.departed
@@ -81,10 +84,12 @@ def any_finder(kept: KeptState) -> tuple[str, PersistedStep] | None:
 
 
 def agreed_step(kept: KeptState, members: Iterable[Member], before: KeptStep | None = None) -> PersistedStep | None:
-    """Return the newest step in which ranks had the same state, of those that these nodes find and of `found.agreed`.
+    """Return the newest step on the disk in which all ranks had the same state; None if none is known.
 
-    Ranks may have differed in all steps from `before` on. Without it, a digest has confirmed the steps of earlier
-    rounds, and those of the present round up to `agreed`. Steps before the first doubted one always count.
+    It must not be deleted once replicas have diverged. The steps are those that these nodes find, and the one that was
+    known before (`found.agreed`). All steps from `before` on may differ between ranks. Without `before`, those of the
+    present round may from the step after `watching.agreed`, the last one at which digests were equal. All steps before
+    `doubted` count in any case.
     """
     run, known = kept.run, kept.disk.found.agreed
     confirmed = -1 if run.watching.agreed is None else run.watching.agreed

@@ -1,10 +1,15 @@
-"""Whether all ranks of a round had the same state after its first step, so that one copy of it is enough."""
+"""Finds out whether all ranks of a round have the same state, so that one rank's copy of it stands for all.
+
+Sharded tensors show their sharding. Others do not show whether each rank has the same ones (DDP) or its own, as the
+stages of a pipeline have. So each worker sends a digest of its state after the first step of a round that began from
+nothing. Nodes tell their workers the answer, `alike`; until then they save no weights.
+"""
 
 from __future__ import annotations
 
 
 class FirstStates:
-    """The digests of the workers' states after the first step of a round."""
+    """The digests that the nodes of one round have reported, and the answer."""
 
     def __init__(self) -> None:
         self.alike: bool | None = None
@@ -12,7 +17,10 @@ class FirstStates:
         self._of_node: dict[str, tuple[int, ...]] = {}
 
     def record(self, node: str, digests: tuple[int, ...], nodes: int) -> bool:
-        """Record a node's digests in a round of so many `nodes`; return whether that settles `alike`."""
+        """Record a node's digests in a round of so many `nodes`; return whether that settles `alike`.
+
+        A node reports one digest if all of its workers have the same state, else two, and none before all have one.
+        """
         if not digests or self.alike is not None:
             return False
         self._of_node[node] = digests

@@ -1,4 +1,7 @@
-"""Chooses the step that all workers of a round keep before a planned end, so that no step is lost."""
+"""Chooses the step after which all workers of a round pause and save before a planned end, so that no step is lost.
+
+Without a common step each worker would save its own last one. Where each rank has a shard, these would fit no step.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +18,17 @@ from coordinatord.protocol.messages import Phase
 class Halting:
     """The planned end of one round: workers promise steps, and all of them go on to the furthest promised step.
 
-    Each worker promises not to pass the step that it is in. So no worker has passed the furthest promised step, and all
-    of them can reach it: a worker pauses only after it has taken part in all collectives of its step. A restarted
-    coordinator names the same step again, since workers that know it promise that step. It may have to stop a round
-    before it has heard all nodes, and then assumes that the others can halt.
+    Each worker promises to pause after the step that it is in. So no worker has passed the furthest promised step. All
+    of them can reach it, because a worker pauses only after it has taken part in all collectives of its step.
+
+    Nothing of this is recorded. A restarted coordinator names the same step again, because workers that know it promise
+    that step. If it has to stop a round before it has heard all nodes, it assumes that those can halt.
     """
 
     is_possible: bool = False
     """Whether the end is planned and all workers can halt after a named step, as far as is known."""
     promised: dict[str, int] = field(default_factory=dict)
-    """The step that the workers of each node do not pass, by node."""
+    """The step after which the workers of each node pause, by node."""
     step: int | None = None
     """The step that was named to all nodes; None before that."""
 
@@ -35,7 +39,7 @@ class Halting:
         self.promised, self.step = {}, None
 
     def is_on(self, run: Run) -> bool:
-        """Whether the workers of the round are to keep one step: all of them are alive, and can halt after it."""
+        """Whether the workers of the round are to halt after one step: no worker has failed, and no node is gone."""
         intact = not run.evidence.failures and run.roll.round_size == len(run.durable.order)
         return run.durable.state is State.STOPPING and self.is_possible and intact
 
@@ -46,9 +50,10 @@ class Halting:
         return max(self.promised.values())
 
     def record_promise(self, member: Member, holding: Holding | None) -> bool:
-        """Record after which step the workers of a node pause; return whether it turns out that they cannot.
+        """Record after which step the workers of a node pause; return whether it turns out that they cannot halt.
 
-        That may be so for a node that was not heard when the round was stopped. Then workers have no step in common.
+        That may be so for a node that was not heard when the round was stopped. Then each worker saves its own last
+        step.
         """
         if holding is not None and holding.halts_after is not None:
             self.promised.setdefault(member.node, holding.halts_after)
@@ -68,6 +73,6 @@ class Halting:
 
 
 def can_halt(member: Member) -> bool:
-    """Whether all workers of a member can halt after a step that is named."""
+    """Whether all workers of a node keep state, so that they can halt after a named step."""
     holding = member.observed.kept
     return member.keeper is not None and holding is not None and holding.can_halt

@@ -1,10 +1,13 @@
-"""Decides which departing nodes stay for a moment, because they have a step that would be lost with them.
+"""Decides which departing nodes stay for a moment, because state in their memory would be lost with them.
 
-* Other nodes need the step that they resume from. Its holders stay until each node of the next round has it, but no
-  longer than `HAND_OVER_S`.
-* The disk needs the newest step. Its holders stay until it is written, as long as `persistence.ends_by` says.
+They stay for one of two reasons, and each has its limit:
 
-Of several departing nodes with the same shard, one stays: a node that may leave is no holder for those after it.
+* Other nodes are to resume from a step that is not whole without this node. It stays until each node of the next round
+  has what it needs, for `HAND_OVER_S` at most.
+* The newest step is not on the disk yet. Its holders stay until it is written, as long as `persistence.ends_by` says.
+
+Departing nodes are considered one after the other, and one that may leave counts as gone for the next ones. So of
+several with the same shard, the last one stays.
 """
 
 from __future__ import annotations
@@ -23,28 +26,30 @@ from coordinatord.core.rounds.state.wings import Wait
 from coordinatord.protocol.kept_state import KeptParts, KeptStep
 
 HAND_OVER_S = 20.0
-"""How long a departing node stays: until a round is formed, and again while each round fetches its state. A preempted
-host has some 30 s, and its workers need a part of them. A common network carries 20 GB in 20 s."""
+"""How long a departing node stays for others, in seconds: until a round is formed, and again for each round that
+fetches its state. A preempted host has some 30 s, of which its workers need a part. In 20 s, a network of 10 Gbit/s
+carries 20 GB."""
 
 
 def may_be_needed(kept: KeptState, member: Member) -> bool:
-    """Whether a step may be lost with a node whose workers ended before those of other nodes.
+    """Whether a step may be lost with a node that wants to leave, while workers of other nodes still end.
 
-    The other nodes may still save the missing shards of a step, or fail to save one that this node has saved.
+    That is not certain yet. The other nodes may still save the missing shards of a step, or fail to save one that this
+    node has saved. `hold_back` decides when all have ended.
     """
     has_shards = any(part.shards > 1 for part in _big_parts(kept, member))
     return has_shards or _is_needed_by_others(kept, member) or holds_parts(kept, member)
 
 
 def hold_back(kept: KeptState, members: Sequence[Member], now: float) -> Collection[str]:
-    """Return which of these nodes have to stay, and record how long. All are outside the round and about to leave.
+    """Return which of these nodes have to stay, and record until when. All are outside the round and about to leave.
 
     A restarted coordinator holds back all nodes with state until it has heard every member.
     """
     for_disk, held, gone = _holders_for_disk(kept), set[str](), set[str]()
     for member in members:
         if _has_to_stay(kept, member, gone) or member.node in for_disk or writes(kept, member):
-            kept.stays_until[member.node] = now + HAND_OVER_S  # counts while others need it, be it only later
+            kept.stays_until[member.node] = now + HAND_OVER_S  # also for the disk: others may come to need it
             held.add(member.node)
         else:
             gone.add(member.node)
@@ -52,13 +57,13 @@ def hold_back(kept: KeptState, members: Sequence[Member], now: float) -> Collect
 
 
 def renew_time(kept: KeptState, now: float) -> None:
-    """Restart the time of nodes that hand over their state: the round could not fetch it until now."""
+    """Restart the time of nodes that hand over their state: only now can the nodes of a new round fetch it."""
     for member in kept.run.roll.in_state(MemberState.HANDING_OVER):
         kept.stays_until[member.node] = now + HAND_OVER_S
 
 
 def waits(kept: KeptState) -> dict[str, Wait]:
-    """Return how long each node that was held back stays: until nothing needs it, or its time is over."""
+    """Return how long each node that was held back stays: until it is not needed any more, or its time is over."""
     stay = list(kept.run.roll.in_state(MemberState.HANDING_OVER))
     if not stay:
         return {}
@@ -86,7 +91,7 @@ def _has_to_stay(kept: KeptState, member: Member, gone: Collection[str]) -> bool
 
 
 def _is_needed_by_others(kept: KeptState, member: Member, gone: Collection[str] = ()) -> bool:
-    """Whether a step that others resume from is not whole without a node, and without those in `gone`."""
+    """Whether a step that others may resume from is whole only with this node, when those in `gone` have left."""
     if not any(_big_parts(kept, member)) or _all_leave(kept):
         return False
     return any(not _is_whole_without(kept, {member.node, *gone}, at) for at in _needed_steps(kept))
@@ -103,7 +108,7 @@ def _big_parts(kept: KeptState, member: Member) -> Iterator[KeptParts]:
 
 
 def _needed_steps(kept: KeptState) -> Iterator[KeptStep]:
-    """Yield what the present round resumes from, until it makes a step, and what the next one may resume from."""
+    """Yield the step that the present round resumes from, until it makes one, and the one that the next round may."""
     durable = kept.run.durable
     resume = durable.resume
     if resume is not None and resume.disk is None and not durable.stepped and kept.index.is_whole(resume.at):
@@ -120,8 +125,8 @@ def _newest_to_choose(kept: KeptState) -> KeptStep | None:
 def _is_whole_without(kept: KeptState, nodes: Collection[str], at: KeptStep) -> bool:
     """Whether a step is whole without these nodes.
 
-    In a round that resumes from the step, only the holders in its plan count: nodes may still be fetching from one that
-    leaves, even if another node has fetched the same parts.
+    In a round that resumes from the step, only the holders of its plan count. Nodes may still be fetching from a
+    holder that leaves, even if another node has the same parts by now.
     """
     plan = kept.plan if kept.run.durable.state.at_work else None
     held = (plan.held if plan is not None and plan.at == at else kept.index.holders(at)).items()
@@ -129,7 +134,7 @@ def _is_whole_without(kept: KeptState, nodes: Collection[str], at: KeptStep) -> 
 
 
 def _is_handed_over(kept: KeptState) -> bool:
-    """Whether all nodes of the round have the state that they resume from, or begin anew."""
+    """Whether no node of the round at work needs state of others any more: it has it, or the round began anew."""
     if not kept.run.durable.state.at_work:
         return False
     return (
@@ -143,10 +148,10 @@ def _is_handed_over(kept: KeptState) -> bool:
 
 
 def _holders_for_disk(kept: KeptState) -> Collection[str]:
-    """Return the holders of a step that is not on the disk yet, if those that do not leave lack a shard of it.
+    """Return the holders of a step that is not on the disk yet, if the nodes that stay lack a shard of it.
 
-    They stay, between two rounds. Otherwise nodes that leave one by one would lose the step while an older one is being
-    written, or after a failed write.
+    They all stay, until a round is formed. Otherwise nodes that leave one by one would lose the step while an older one
+    is being written, or after a failed write.
     """
     if kept.run.durable.state is not State.FORMING or kept.disk.every_s is None or not kept.index.all_heard:
         return ()
@@ -156,7 +161,7 @@ def _holders_for_disk(kept: KeptState) -> Collection[str]:
 def _last_steps(kept: KeptState) -> Iterator[KeptStep]:
     """Yield the step to write next, and an older one too if no round may resume from the first.
 
-    The first may be damaged, which shows only when it is written. Until then, nodes that have only the older one stay.
+    The first may be damaged, which is found out only by writing it. Until then, the older one is needed as well.
     """
     at, done = step_to_write(kept), kept.disk.step
     if at is None:

@@ -1,4 +1,8 @@
-"""Records what nodes report about kept state, and updates the steps to protect and the plans of copies."""
+"""Records what nodes report about kept state, and decides at once what follows: steps to protect, and copies to make.
+
+The entry is `record_report`, called for each report of a node. It adds to `KeptState.changes` if nodes have to be sent
+something else than before.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +22,11 @@ def record_report(kept: KeptState, member: Member, now: float) -> None:
     """Record a member's report about kept state; state of another run is ignored."""
     run, observed, holding = kept.run, member.observed, member.observed.kept
     parts = () if holding is None or observed.run != run.id else holding.parts
-    problem, before = holding.copy_problem if holding is not None else "", kept.protection.steps
-    has_changed = kept.record_parts(member.node, parts) | kept.copies.record_problem(member.node, problem)
-    if has_changed:
+    copy_problem = "" if holding is None else holding.copy_problem
+    before = kept.protection.steps
+    has_new_parts = kept.record_parts(member.node, parts)
+    has_new_problem = kept.copies.record_problem(member.node, copy_problem)
+    if has_new_parts or has_new_problem:
         kept.protection.advance()
     has_planned = run.durable.state is State.RUNNING and _plan_copies(kept)
     if has_planned or kept.protection.steps != before:
@@ -47,8 +53,9 @@ def _record_round(kept: KeptState, member: Member, holding: Holding | None) -> N
 def _plan_copies(kept: KeptState) -> bool:
     """Plan the copies of the protected steps that have no plan; return whether there were any.
 
-    All copies of a candidate may exist already when it gets a new plan. Then it has to replace the protected step now.
-    No later report would bring that about, since nodes may have no place for another step before.
+    If all copies of a candidate exist already when it gets a new plan, it replaces the protected step here, and may
+    make way for another candidate, which needs a plan too. It must not wait for a later report: nodes whose memory is
+    full make no new step, and so report no change.
     """
     kept.copies.are_outdated, has_planned = False, False
     while unplanned := [at for at in kept.protection.steps or () if at not in kept.copies.plans]:
@@ -62,7 +69,7 @@ def _plan_copies(kept: KeptState) -> bool:
 def _record_checkpoint(kept: KeptState, member: Member, holding: Holding | None) -> None:
     """Record the newest checkpoint of a node, and the newest step of this round that is whole."""
     run, checkpoints, at = kept.run, kept.checkpoints, kept.index.newest_whole
-    checkpoints.begin_round(run.durable.round, run.durable.order)
+    checkpoints.begin_round(run.durable.round, run.durable.order)  # after a restart: other rounds have begun already
     if holding is not None and holding.writes_checkpoints:
         checkpoints.record_checkpoint(
             member.node, NONE_YET if holding.checkpointed is None else holding.checkpointed, member.lease.heard_at
@@ -89,7 +96,7 @@ def _record_disk(kept: KeptState, member: Member, now: float) -> None:
 def _record_lost_step(kept: KeptState, member: Member) -> None:
     """Record that a node of the round no longer finds the step on the disk that it is to resume from.
 
-    It may report that before it is told to read the step. Then it has nothing to read, and cannot report a failure.
+    A node that was told to read the step reports a failure. One that misses it before is told nothing to read.
     """
     point, stepped = kept.run.durable.resume, kept.run.durable.stepped
     if point is None or point.disk is None or stepped or has_restored(kept, member):

@@ -1,4 +1,8 @@
-"""The index of a run's kept state by step: which steps are whole, and which nodes protect them."""
+"""An index of the parts that nodes report, by step: which steps are whole, and which nodes protect them.
+
+Each heartbeat of each node reports its parts, up to 10,000 nodes with three steps each. So the index does work only for
+parts that have changed, and keeps counts in place of searching.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +18,8 @@ from coordinatord.protocol.kept_state import KeptParts, KeptStep
 Parts = tuple[KeptParts, ...]
 
 DIFFERING_MAX = 64
-"""How many steps are remembered because ranks had different states of them. Nodes hold three steps, and overwrite older
-ones, so a few would suffice."""
+"""How many steps are remembered in which ranks had different states. A few would suffice, since nodes hold three steps;
+the limit bounds the memory of a run in which all steps differ."""
 
 
 class StepHolders:
@@ -32,23 +36,23 @@ class StepHolders:
         self._digests: dict[int, int] = {}
         """The digest of each shard that several ranks have."""
         self.differ = differ
-        """Whether ranks that should have had the same shard had different ones. Which one is right is not known, even
-        when the other is gone."""
+        """Whether ranks that should have had the same shard had different ones. It stays true when one of the two is
+        gone, because nobody knows which one was right."""
 
     @property
     def is_protected_twice(self) -> bool:
         """Whether two nodes protect each shard, as where it was copied from its only host."""
-        domains = {node: node for node in self.parts}
+        domains = {node: node for node in self.parts}  # the real ones are not known after a restart
         return self.is_protected and are_in_two_domains(holders_by_shard(self.parts).keys(), self.parts, domains)
 
     @property
     def is_protected_by_all(self) -> bool:
         """Whether each shard has a holder, and every holder protects its parts.
 
-        Where all nodes have the same big state, one holder makes the step whole. Another holder that does not protect
-        it yet may overwrite it at any moment, and with it the small state of its ranks, which no other node has.
+        Where all nodes have the same big state, one holder makes the step whole. The small state of a rank is only on
+        its own node, which may overwrite it at any moment until it protects the step as well.
         """
-        if self.ranks_protected < self.ranks:  # usual, and cheaper than going through all parts
+        if self.ranks_protected < self.ranks:  # decides most calls, and costs less than going through all parts
             return False
         return self.is_protected and all(part.protected for parts in self.parts.values() for part in parts)
 
@@ -70,17 +74,17 @@ class StepHolders:
 
     @property
     def is_whole(self) -> bool:
-        """Whether each shard has a holder, and all holders of a shard agree."""
+        """Whether each shard has a holder, and all holders of a shard have the same state of it."""
         return self._all.is_whole and not self.differ
 
     @property
     def is_protected(self) -> bool:
-        """Whether each shard has a holder that protects it, and all holders of a shard agree."""
+        """Whether each shard has a holder that protects it, and all holders of a shard have the same state of it."""
         return self._protected.is_whole and not self.differ
 
 
 _NO_HOLDERS = StepHolders(differ=False)
-"""Stands for the holders of all steps of which no node has a part."""
+"""The holders of a step of which no node has a part; shared by all such steps, so nobody may change it."""
 
 
 class PartsChange(Struct, frozen=True):
@@ -114,7 +118,11 @@ class KeptIndex:
         return bool(self._of_node)
 
     def record(self, node: str, parts: Parts) -> list[PartsChange] | None:
-        """Record the parts that a node reports; return the changes, or None if it reported the same before."""
+        """Record the parts that a node reports; return the changes, or None if it reported the same before.
+
+        The first report after a restart of the coordinator is never None, even without parts: it may be the one that
+        makes `all_heard` true.
+        """
         first = node in self._unheard
         self._unheard.discard(node)
         before = self._of_node.pop(node, ())
@@ -153,7 +161,7 @@ class KeptIndex:
         return self.step_holders(at).parts
 
     def is_whole(self, at: KeptStep) -> bool:
-        """Whether each shard of a step has a holder, and all holders of a shard agree."""
+        """Whether each shard of a step has a holder, and all holders of a shard have the same state of it."""
         return self.step_holders(at).is_whole
 
     def differs(self, at: KeptStep) -> bool:
@@ -167,7 +175,7 @@ class KeptIndex:
 
     @property
     def newest_whole(self) -> KeptStep | None:
-        """The newest step that is whole, whether it is protected yet or not. One with a damaged part may count."""
+        """The newest step that is whole, whether it is protected yet or not, and is not known to be spoiled."""
         whole = (at for at, holders in self._of_step.items() if holders.is_whole)
         return max((at for at in whole if not self._durable.has_spoiled(at, self._durable.id)), default=None)
 
@@ -197,12 +205,13 @@ def _by_step(parts: Parts) -> dict[KeptStep, Parts]:
 def _has_all(now: Parts, before: Parts) -> bool:
     """Whether a node still has all parts of a step that it had, protected or not.
 
-    A received copy may have merged them into a larger group.
+    They may be in a larger group now, since a node reports parts of consecutive ranks as one group.
     """
     return all(any(_is_within(part, group) for group in now) for part in before)
 
 
 def _is_within(part: KeptParts, group: KeptParts) -> bool:
+    """Whether `group` has all ranks of `part`, with the same shards and kinds of state."""
     offset = part.first_rank - group.first_rank
     if not 0 <= offset <= group.ranks - part.ranks:
         return False

@@ -1,4 +1,7 @@
-"""Joins all that the coordinator knows of the kept state of one run."""
+"""All that the coordinator knows of one run's kept state, as one object that the functions of this wing take.
+
+Most attributes have a module of their own. Here is what follows from several of them.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +18,21 @@ from coordinatord.protocol.kept_state import KeptStep
 
 
 class KeptState:
-    """The state of the wing for one run. It is not recorded: after a restart, nodes report it again."""
+    """What this wing knows of one run. Nothing of it is recorded: after a restart, nodes report it again."""
 
     def __init__(self, run: Run) -> None:
         """Begin with the step that the round resumed from, by the records of the run."""
         self.run = run
         self.changes = 0
-        """A counter of the changes that affect what nodes are sent."""
+        """A counter that grows with each change that affects what nodes are sent, so that unchanged messages need not
+        be built again."""
         self.index = KeptIndex(run.durable)
         self.copies = CopyPlans()
         self.disk = Persisting()
         self.protection = Protection(self.index, self.copies, self.disk, run.durable)
         self.plan: ResumePlan | None = None
-        """The sources of the parts that each node of the current round needs. None if it has to be made, also because
-        parts are gone, or missing ones may have been found."""
+        """The plan by which nodes of the current round fetch their parts. None if it has to be made anew: a holder has
+        lost parts, or holders of missing parts may have reported."""
         self.failed: dict[str, str] = {}
         """Why nodes of the current round could not fetch the state that their workers resume from, by node."""
         self.first_states = FirstStates()
@@ -57,8 +61,8 @@ class KeptState:
     def redone_from(self, step: int) -> int | None:
         """Return how many steps a round does again that resumes from this one; None if that is not known.
 
-        After a restart of the coordinator, only nodes of the last round know how far it came. If they are gone too, the
-        next round redoes an unknown number of steps. Later rounds count from the steps that are known.
+        The last round may have come further than the records say. After a restart of the coordinator only its nodes
+        know, and if these are gone too, nobody does. Then the number stays unknown until a round makes new steps.
         """
         last, furthest = self.run.durable, self.run.furthest
         may_be_further = last.stepped or (last.resume is not None and last.resume.redone is None)
@@ -86,5 +90,5 @@ class KeptState:
 
 
 def kept_of(run: Run) -> KeptState:
-    """Return the kept state of a run; it is empty in a coordinator without this wing."""
+    """Return the kept state of a run, or an empty one where the run has no such wing, as in tests of the kernel."""
     return run.keeping if isinstance(run.keeping, KeptState) else KeptState(run)

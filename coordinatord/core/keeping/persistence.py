@@ -1,8 +1,9 @@
 """Decides which step is written to the disk, when and by which nodes, and how long departing nodes wait for that.
 
 The nodes that hold a step write it together, in an attempt (`PersistWork`): each writes some of the parts that it
-holds, and then one of them, the committer, makes the step whole. A node is *able* to write if it has a disk, and *may*
-write while it is connected as well.
+holds. When all have, one of them, the committer, writes the manifest, which makes the step whole. A node is *able* to
+write if it has a directory (`--persist`), and *may* write while it is connected as well. `table` calls this module, and
+`persisting` has the progress of the attempt.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ from coordinatord.protocol.kept_state import (
 )
 
 END_IDLE_S = 40.0
-"""How long departing nodes wait while no node writes a byte. A node reports after 30 s that its disk hangs, which ends
-the attempt: until then the disk may only be slow. This limit is for a node that cannot report it."""
+"""How many seconds departing nodes wait while no node writes a byte. It is 10 s more than the 30 s after which a node
+itself reports that its disk hangs, which ends the attempt. This limit is for a node that cannot report it."""
 
 WAITS_S = 10.0
-"""How long nodes without a round wait before they write their newest step: mostly a round follows within seconds, and
-its workers need all places for their own steps."""
+"""How many seconds nodes without a round wait before they write their newest step. Mostly a round follows within
+seconds, and its workers need all places in memory for their own steps."""
 
 
 # Which step, and when
@@ -50,7 +51,8 @@ its workers need all places for their own steps."""
 def step_to_write(kept: KeptState) -> KeptStep | None:
     """Return the newest whole step that no worker of the round overwrites; None if there is none, or the disk has it.
 
-    While no worker of the round is alive, that is the newest one of all. A step of round 0 came from the disk.
+    While no worker of the round is alive, nothing of it overwrites a step, so the step need not be protected. A step of
+    round 0 was made by an earlier run, and came from the disk.
     """
     index, whole, done = kept.index, kept.protection.whole, kept.disk.step
     if kept.run.durable.state is State.FORMING or has_failed(kept.run):
@@ -61,7 +63,7 @@ def step_to_write(kept: KeptState) -> KeptStep | None:
 
 
 def may_write_at(kept: KeptState) -> float | None:
-    """Return when the newest step may be written; None if there is none to write, or one is being written.
+    """Return from when the newest step may be written; None if there is none to write, or one is being written.
 
     A restarted coordinator waits until it has heard all nodes, since a step has the small states of all of them.
     """
@@ -83,9 +85,9 @@ def is_overwritten(kept: KeptState) -> bool:
 
 
 def is_unsure(kept: KeptState) -> bool:
-    """Whether it is not known yet if nodes keep a step that the disk lacks.
+    """Whether nodes may keep a step that the disk lacks, since a restarted coordinator has not heard all of them yet.
 
-    A restarted coordinator knows once each node is heard or lost, at the latest after the outage grace.
+    It lasts until each node is heard or lost, at most for the outage grace.
     """
     return kept.run.durable.has_had_rounds and not kept.index.all_heard
 
@@ -96,7 +98,8 @@ def is_unsure(kept: KeptState) -> bool:
 def work_for(kept: KeptState, now: float, without: tuple[str, ...] = ()) -> PersistWork | None:
     """Return a new attempt to write the newest whole step; None if the nodes that may write do not have all of it.
 
-    The nodes in `without` write nothing, since they have just failed.
+    The nodes in `without` write nothing, since they have just failed. The committer is a node that stays, if there is
+    one.
     """
     members, able = kept.run.members, _able_holders(kept)
     holders = {node: parts for node, parts in able.items() if _may_write(members[node]) and node not in without}
@@ -119,9 +122,10 @@ def work_for(kept: KeptState, now: float, without: tuple[str, ...] = ()) -> Pers
 
 
 def work_instead(kept: KeptState, failed: PersistWork, now: float) -> PersistWork | None:
-    """Return an attempt of other nodes to begin at once after a failed one, if nodes are about to leave.
+    """Return an attempt to begin at once after a failed one, without the nodes that failed; None if none is possible.
 
-    Otherwise the next attempt comes after a pause, with all nodes: a disk that was full may have room by then.
+    Only nodes that are about to leave need one at once. Otherwise the next attempt comes after a pause, with all nodes:
+    a disk that was full may have room by then.
     """
     if not is_ending(kept.run):
         return None
@@ -129,7 +133,11 @@ def work_instead(kept: KeptState, failed: PersistWork, now: float) -> PersistWor
 
 
 def _next_attempt(kept: KeptState) -> int:
-    """Return a number that no attempt has had, not even one before a restart that nodes still report."""
+    """Return a number that no attempt has had, not even one before a restart of the coordinator.
+
+    Nodes still report that one. A number above `ATTEMPTS_MAX` is not believed: the protocol's limit must stay out of
+    reach.
+    """
     held = (member.observed.kept for member in kept.run.members.values())
     reports = (holding.persisting for holding in held if holding is not None)
     reported = (report.attempt for report in reports if report is not None)
@@ -140,7 +148,8 @@ def _plan_writes(holders: Held, leaving: Collection[str]) -> dict[str, tuple[Wan
     """Return the parts of a step that each node writes; None if the holders do not have all of it.
 
     A shard is written by the holder that has the least to write so far; nodes that stay come before those that leave.
-    The small state of a rank is written by the node that writes its shard, or else by another holder.
+    The small state of a rank is written by the node that writes its shard, or else by another holder. The plan is also
+    None if a node would write more groups of parts than a message may have.
     """
     if not are_whole(holders.values()):
         return None
@@ -161,7 +170,7 @@ def _plan_writes(holders: Held, leaving: Collection[str]) -> dict[str, tuple[Wan
 
 
 def _able_holders(kept: KeptState) -> Held:
-    """Return the parts of the step to write, by the nodes that have them and may write, or may once they reconnect."""
+    """Return the parts of the step to write, by the nodes that have them and are able to write."""
     at = step_to_write(kept)
     held = {} if at is None else kept.index.holders(at)
     return {node: parts for node, parts in held.items() if _is_able(kept.run.members[node])}
@@ -197,9 +206,10 @@ def order_for(kept: KeptState, member: Member) -> PersistOrder | None:
 
 
 def _staying(kept: KeptState, member: Member) -> tuple[int, ...]:
-    """Return the serials of the steps on the disk that stay: the one to resume from, and the newest good one.
+    """Return the serials of the old steps on the disk that the committer must not delete.
 
-    Nodes may still read the first. The other matters only if ranks have differed.
+    They are the one that the round resumes from, which nodes may still read, and, once ranks have differed, the newest
+    one in which they had not.
     """
     point, durable = kept.run.durable.resume, kept.run.durable
     resumed = None if point is None or durable.stepped else find_step(kept, member, point)
@@ -211,13 +221,13 @@ def _staying(kept: KeptState, member: Member) -> tuple[int, ...]:
 
 
 def writes(kept: KeptState, member: Member) -> bool:
-    """Whether a node takes part in an attempt to write a step."""
+    """Whether a node takes part in the present attempt to write a step."""
     work = kept.disk.work
     return work is not None and _is_writer(member, work)
 
 
 def gone_writers(kept: KeptState, work: PersistWork) -> list[str]:
-    """Return the writers that can write no longer."""
+    """Return the writers that cannot write any more: they have left, are not connected, or were started again."""
     members = {node: kept.run.members.get(node) for node in work.writers}
     return [
         node
@@ -235,7 +245,7 @@ def _is_writer(member: Member, work: PersistWork) -> bool:
 
 
 def why_failed(kept: KeptState, work: PersistWork) -> str:
-    """Return why a finished attempt has failed; empty if it has succeeded."""
+    """Return why an attempt that is over has failed; empty if it has succeeded."""
     if work.committed:
         return ""
     if work.failed is not None:
@@ -245,7 +255,7 @@ def why_failed(kept: KeptState, work: PersistWork) -> str:
 
 
 def why_none(kept: KeptState) -> str:
-    """Return why the nodes that are connected cannot write the step."""
+    """Return why no attempt can begin: a node is not connected, or the step's holders have no directory."""
     away = (node for node in _able_holders(kept) if not _may_write(kept.run.members[node]))
     first = next(away, None) if _is_in_reach(kept) else None
     return "not all of the step is held by nodes with --persist" if first is None else _gone_text(first)
@@ -256,7 +266,10 @@ def _gone_text(node: str) -> str:
 
 
 def pause_s(kept: KeptState, failed: PersistWork | None = None) -> float:
-    """Return the pause in seconds after a failed attempt, or after one that could not begin."""
+    """Return the pause in seconds after a failed attempt, or (without one) after none could begin.
+
+    It is short only if nodes are about to leave and the disk did not fail: then a writer was cut off, or not connected.
+    """
     has_disk_failed = failed is not None and (failed.failed is not None or not gone_writers(kept, failed))
     return BACK_S if is_ending(kept.run) and not has_disk_failed else RETRY_S
 
@@ -267,7 +280,8 @@ def pause_s(kept: KeptState, failed: PersistWork | None = None) -> float:
 def ends_by(kept: KeptState) -> float:
     """Return the time until which a node or run that is to end waits for the disk; in the past if it does not.
 
-    After a failed attempt, it waits for the next one if the remaining nodes have all of the step.
+    During an attempt it waits for that. Between two attempts it waits for the next one, if the nodes have all of the
+    step and the attempt can begin in time.
     """
     disk = kept.disk
     if disk.work is not None:
@@ -279,17 +293,20 @@ def ends_by(kept: KeptState) -> float:
 
 
 def longest_until(disk: Persisting, work: PersistWork) -> float:
-    """Return the time until which departing nodes wait for a write at most, even if it makes progress."""
+    """Return the time until which departing nodes wait at most for a write that makes progress."""
     return work.began_at + END_S if disk.ends_at is None else disk.ends_at
 
 
 def _is_in_reach(kept: KeptState) -> bool:
-    """Whether nodes that may write have all of the step, even if some of them have to reconnect first."""
+    """Whether the nodes that are able to write have all of the step, even if some have to reconnect first."""
     return are_whole(_able_holders(kept).values())
 
 
 def holds_parts(kept: KeptState, member: Member) -> bool:
-    """Whether a departing node may have to write a part first; only when all workers have ended is that certain."""
+    """Whether a departing node has big state that it may have to write before it leaves.
+
+    Which node writes what is decided only when all workers of the round have ended.
+    """
     holding = member.observed.kept
     ours = () if holding is None or member.observed.run != kept.run.id else holding.parts
     return _may_write(member) and any(part.big for part in ours)

@@ -1,4 +1,8 @@
-"""The progress of writing steps to the disk. It is not recorded: a restarted coordinator begins a new attempt."""
+"""The progress of writing steps to the disk: what is being written, by whom, what failed, and when to try again.
+
+`persistence` decides, and this is what it decides by. The life of one write is the table `WRITES`. Nothing here is
+recorded: after a restart of the coordinator, nodes report which steps are on the disk, and a new attempt begins.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +23,15 @@ from coordinatord.protocol.kept_state import (
 )
 
 RETRY_S = 30.0
-"""The pause after a failed attempt, in seconds: a disk that is full or missing stays so for a while."""
+"""The pause in seconds after a failed attempt: a disk that is full or missing mostly stays so for longer."""
 
 BACK_S = 1.0
-"""The pause, in seconds, if a writer has lost its connection while nodes wait to leave: it is mostly back within a
-second."""
+"""The pause in seconds if a writer has lost its connection while nodes wait to leave. It is mostly back by then, and
+every second may be the last one of a host that is taken away."""
 
 STUCK_S = 60.0
-"""An attempt fails if no node has written a byte for so many seconds. A busy file server may stand still for seconds,
-but workers have one place less to save in during an attempt."""
+"""An attempt fails if no node has written a byte for so many seconds. It is long because a busy file server may stand
+still for a while, and finite because workers have one place less in memory to save in during an attempt."""
 
 
 class WriteState(StrEnum):
@@ -36,9 +40,9 @@ class WriteState(StrEnum):
     NONE = "none"
     """No node writes."""
     WRITING = "writing"
-    """Nodes write their parts, and protect them in memory meanwhile."""
+    """Nodes write their parts from memory, and must not overwrite them there."""
     COMMITTING = "committing"
-    """All parts are on the disk, and the committer was asked to write the manifest; memory may overwrite the step."""
+    """All parts are on the disk, and the committer was asked to write the manifest. Memory may overwrite the step."""
 
 
 class WriteEvent(StrEnum):
@@ -68,7 +72,7 @@ class StepWriter(Struct, frozen=True):
     """A node that writes a part of a step."""
 
     incarnation: int
-    """The process that writes. A younger one with the same node id has no part of the step."""
+    """The process of the node. A younger one with the same node id has lost the memory, and so the step."""
     parts: tuple[WantedParts, ...]
 
 
@@ -89,7 +93,7 @@ class PersistWork:
     progressed_at: float
     """When any node last reported progress."""
     without: tuple[str, ...] = ()
-    """The nodes that failed in the attempts just before this one, so that others write in their place."""
+    """The nodes that failed in the attempts just before this one, so that they write nothing now."""
     reports: dict[str, PersistReport] = field(default_factory=dict)
     """The last report of each writer about this attempt."""
     state: WriteState = WriteState.WRITING
@@ -132,11 +136,10 @@ class FoundSteps:
         self.has_any = False
         """Whether any node has ever found a step on the disk, or one that it cannot use."""
         self.departed: tuple[str, tuple[PersistedStep, ...]] | None = None
-        """The last departed node that had found steps on the disk, and these steps. Because of them, the next round
-        does not begin anew. None once another node finds a step that is no older."""
+        """The last departed node that had found steps on the disk, and these steps. The next round does not begin anew
+        where a node has seen steps to resume from. None once another node finds a step that is no older."""
         self.agreed: PersistedStep | None = None
-        """The newest step found in which ranks have the same state. It matters only once ranks have differed, and is
-        None before."""
+        """The newest step found in which ranks have the same state; None while they have never differed."""
 
     def record(self, node: str, found: tuple[PersistedStep, ...], unusable: str) -> None:
         """Record the steps that a node finds on the disk, newest first, and why it cannot use others."""
@@ -162,13 +165,13 @@ class Persisting:
         self.attempts = 0
         """The number of the last attempt."""
         self.aborted: tuple[int, ...] = ()
-        """The last attempts since a success that were over before a node was asked to commit the step. Nodes delete
-        their files."""
+        """The numbers of the last attempts since a success that ended before any node was asked to commit. Their steps
+        never become whole, so nodes may delete their files."""
         self.every_s: float | None = None
         """The shortest interval of writes that a node asked for, in seconds; None if no node may write."""
         self.since = math.inf
-        """When a step was last written, or else when the first round was formed; in the past after a restart, so that
-        the next step is written at once."""
+        """When a step was last written, or else when the first round was formed. In the past after a restart, since a
+        write may be overdue."""
         self.retry_at = -math.inf
         """When the next attempt may begin; in the past unless the last one failed."""
         self.wanted = False
@@ -178,7 +181,8 @@ class Persisting:
         self.problem = ""
         """Why the last attempt failed; empty if it did not."""
         self.failed_at: KeptStep | None = None
-        """The newest step that could not be written; it may be lost with a node since then."""
+        """The newest step that could not be written. A node that has left since then may have taken it along, so a run
+        that ends names it as lost."""
         self.found = FoundSteps()
         self.step: KeptStep | None = None
         """The newest step of this run that is whole on the disk, as far as is known."""
@@ -224,8 +228,8 @@ class Persisting:
     def _move(self, event: WriteEvent, work: PersistWork | None = None) -> None:
         """Go to the next state, in which `work` is the attempt. Raises `InternalError`.
 
-        A committer that was asked to write the manifest may do so even after its attempt has failed. An attempt that
-        ends before that is aborted: its step never becomes whole.
+        An attempt that ends in `WRITING` is aborted: its step never becomes whole. One that ends later is not, because
+        the committer may still write the manifest.
         """
         state = WRITES[self.state, event]
         if self.work is not None and self.state is WriteState.WRITING and state is WriteState.NONE:
@@ -235,7 +239,10 @@ class Persisting:
             work.state = state
 
     def record_end(self, now: float, longest_s: float, *, ends: bool) -> None:
-        """Record whether nodes are about to leave. If so, the next attempt skips its pause."""
+        """Record whether nodes are about to leave, which wait for the disk `longest_s` at most.
+
+        The first call that says so also ends the pause before the next attempt.
+        """
         if not ends:
             self.ends_at = None
         elif self.ends_at is None:

@@ -1,12 +1,15 @@
 """The agreement of the nodes on the steps that none of them overwrites: the newest whole one, and its successor.
 
-The newest whole step must not be overwritten before a newer one is safe on all nodes. A node does not know what others
-hold, so the coordinator names two steps: `whole`, and the `candidate` to replace it. Nodes protect both, and report
-that. Only when all parts of the candidate are protected does it replace the whole step, which may then be overwritten.
-If only one step was named, one node might already drop the old step while another still overwrote the new one.
+A node has places for three steps in memory, and workers overwrite old ones. A step is *whole*, so that a round can
+resume from it, only while the nodes together hold all of it; a node does not know what others hold. So the coordinator
+names two steps that nodes are to protect: `whole`, and the `candidate` to replace it. Nodes report what they protect.
+Only when all parts of the candidate are protected does it replace the whole step, which may then be overwritten. If
+only one step was named, one node might drop the old step while another still overwrote the new one.
 
 State that only one host has is copied to another host, and the copies are protected as well. The candidate waits for
 its copies, so the old step and its copies stay until the new step survives the loss of a host.
+
+A step that is being written to the disk is a third one to protect: it is `pinned`.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ class StepState(StrEnum):
     NONE = "none"
     """Nodes may overwrite it."""
     PROPOSED = "proposed"
-    """Nodes are asked to protect it, as the candidate. Some of them may not know that yet."""
+    """It is the candidate: nodes are asked to protect it, and some of them may not know that yet."""
     PROTECTED = "protected"
     """All nodes that hold it protect it, and it is copied. It stays so until a newer step replaces it."""
 
@@ -38,15 +41,18 @@ class Protection:
     """The agreement of the nodes of one run on the steps that they protect."""
 
     def __init__(self, index: KeptIndex, copies: CopyPlans, disk: Persisting, durable: DurableRun) -> None:
-        """Begin with the step that the round resumed from, if that is still to be protected."""
+        """Begin with the step that the round resumed from, if that is still to be protected.
+
+        Otherwise nothing is known after a restart of the coordinator, until nodes report what they protect.
+        """
         self.index, self.copies, self._disk, self._durable = index, copies, disk, durable
         self.whole = _resumed(durable)
         """The newest step that is whole and protected; it stays until a newer step replaces it."""
         self.candidate: KeptStep | None = None
-        """A newer step that is whole, but not yet protected by all its holders."""
+        """A newer step that is whole, but not yet copied, or not yet protected by all its holders."""
         self.newest_proposed = self.whole
-        """The newest step that was ever the candidate. A rejected one may be gone on some node: it is not proposed
-        again."""
+        """The newest step that was ever the candidate. It and older ones are not proposed again, since a node may have
+        overwritten them and not reported that yet."""
         self.is_stopping = False
         """Whether the round is being stopped, so that nodes need a free place for its last step."""
 
@@ -63,7 +69,7 @@ class Protection:
         return steps if steps or self.index.all_heard else None
 
     def has(self, at: KeptStep) -> bool:
-        """Whether nodes protect all of a step, and are to do so."""
+        """Whether nodes are to protect a step, and have reported that they protect all of it."""
         return at in (self.steps or ()) and self.index.step_holders(at).is_protected
 
     def is_useful(self, at: KeptStep) -> bool:
@@ -71,7 +77,7 @@ class Protection:
         return self.index.is_whole(at) and not self._durable.has_spoiled(at)
 
     def advance(self) -> bool:
-        """Apply the rows of the table to the steps; return whether the steps to protect have changed."""
+        """Check each row of the table once, in order; return whether the steps to protect have changed."""
         before = self.steps
         for row in ROWS:
             at = row.when(self)
@@ -93,10 +99,10 @@ class Protection:
         self.newest_proposed = at if self.newest_proposed is None else max(self.newest_proposed, at)
 
     def begin_round(self, at: KeptStep | None) -> None:
-        """Protect the step that the round resumes from, and an older whole one until this one has its copies.
+        """Protect the step that the round resumes from (None: it begins anew), and no others.
 
-        The older one goes at once if nodes have no place for it. So do all others: a node that has not reported that
-        yet may have overwritten them, so they are not proposed again.
+        There is one exception: an older step that is whole stays until this one has its copies, if nodes have a place
+        for it.
         """
         self.is_stopping = False
         stays = (
@@ -143,9 +149,10 @@ def broken_candidate(protection: Protection) -> KeptStep | None:
 
 
 def protected_before_restart(protection: Protection) -> KeptStep | None:
-    """Return the newest useful step that nodes protect already, after a restart of the coordinator.
+    """Return the newest useful step that nodes protect already, if the coordinator was restarted and knows none.
 
-    A step with copies comes first: a newer one may not have its copies yet. It counts before all nodes are heard.
+    A step with copies comes first, at once: a newer one may still lack its copies. A step without copies waits until
+    all nodes are heard, since one of them may still report a step with copies.
     """
     if protection.whole is not None or protection.newest_proposed is not None:
         return None
@@ -159,7 +166,7 @@ def protected_before_restart(protection: Protection) -> KeptStep | None:
 def new_candidate(protection: Protection) -> KeptStep | None:
     """Return the newest whole step if there is no candidate, it was never one, and nodes have a place for it.
 
-    A spoiled step does not count: it would replace one that is of use.
+    A spoiled step (damaged, or different between ranks) does not count: it would replace a step that is of use.
     """
     if protection.candidate is not None or (protection.whole is None and not protection.index.all_heard):
         return None
@@ -170,17 +177,19 @@ def new_candidate(protection: Protection) -> KeptStep | None:
 
 
 def _leaves_no_place(protection: Protection, at: KeptStep) -> bool:
-    """Whether nodes that protect this step too have no place for the last step of the round.
+    """Whether nodes that protect this step too would have no place for a save that may come at any moment.
 
-    State that is the same on all nodes is saved when the round breaks, and that may happen at any time.
+    The whole step, this one and one that is being written to the disk take all three places. Such a save comes when the
+    round is being stopped. State that is the same on all ranks is saved when the round breaks, so at any time.
     """
     is_replicated = any(part.shards == 1 for parts in protection.index.holders(at).values() for part in parts)
     needs_place = is_replicated or protection.is_stopping
-    return needs_place and protection.pinned not in {None, protection.whole, at}
+    takes_all_places = protection.pinned not in {None, protection.whole, at}
+    return needs_place and takes_all_places
 
 
 class ProtectionRow(Struct, frozen=True):
-    """One transition: the state of a step changes if a condition holds for it."""
+    """One transition: the step that the condition returns goes from `source` to `target`, if it is in `source`."""
 
     source: StepState
     when: Callable[[Protection], KeptStep | None]
@@ -193,4 +202,4 @@ ROWS = (
     ProtectionRow(StepState.NONE, protected_before_restart, StepState.PROTECTED),
     ProtectionRow(StepState.NONE, new_candidate, StepState.PROPOSED),
 )
-"""All rows, in the order in which each is checked once. A step stays protected until another one is."""
+"""All rows, in the order in which they are checked. No row ends `PROTECTED`: the next protected step does."""

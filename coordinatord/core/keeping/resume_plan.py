@@ -1,8 +1,10 @@
 """Plans from which nodes each node of a round fetches the parts that its workers resume from.
 
-Each rank needs its own shard of the big state if there are as many ranks as before, or else all shards, since its part
-is divided in another way. It also needs its own small state, and one small state that is not pending, its own or
-another rank's: a new rank has none of its own, and not all of a pending one is usable.
+* Of the big state (weights, the optimizer's state), each rank needs its own shard if there are as many ranks as before.
+  Otherwise the state is divided anew, and each rank needs all shards.
+* Of the small state (buffers, random state), each rank needs its own, if a node has it: a new rank has none. It is
+  *pending* if the rank may have been stopped within the step; then not all of it is usable. So a node also needs one
+  small state that is not pending, of any rank, if its own ranks have none.
 """
 
 from __future__ import annotations
@@ -16,14 +18,17 @@ from coordinatord.core.rounds.values.resume_point import ResumePoint
 from coordinatord.protocol.kept_state import SOURCES_MAX, WANTED_MAX, KeptParts, WantedParts
 
 Kinds = tuple[bool, bool]
-"""Whether the big state of a rank is wanted, and whether its small state is."""
+"""Whether a rank's big state is wanted, and whether its small state is."""
 
 Needs = dict[str, dict[int, Kinds]]
 """The wanted state of each rank, by the node to fetch it from."""
 
 
 class ResumePlan:
-    """The sources of the parts of one step, for all nodes of a round."""
+    """The holders of the parts of one step, and who of them gives what to whom in a round.
+
+    It is made once for a round, and asked for each node. So the holders are indexed by rank and by shard.
+    """
 
     def __init__(self, point: ResumePoint, holders: Mapping[str, Iterable[KeptParts]]) -> None:
         """Index the parts of the step that these nodes have."""
@@ -40,15 +45,14 @@ class ResumePlan:
     def sources(self, node: str, ranks: range, world_size: int) -> dict[str, tuple[WantedParts, ...]] | None:
         """Return the parts that a node with these ranks fetches, by the node to fetch from.
 
-        Return None if a part has no holder, or if there are more holders or groups of parts than a message may have.
+        A part that the node has itself is among them, with the node as its own source. Return None if a shard has no
+        holder, or if there are more sources or groups of parts than a message may have.
         """
         needs: Needs = {}
         if not self._add_big(needs, node, ranks, world_size):
             return None
-        has_complete = False
-        for rank in ranks:
-            has_complete |= self._add_small(needs, node, rank)
-        if not has_complete:
+        are_complete = [self._add_small(needs, node, rank) for rank in ranks]
+        if not any(are_complete):
             self._add_any_small(needs, node)
         sources = {source: grouped(wanted) for source, wanted in needs.items()}
         fits = len(sources) <= SOURCES_MAX and all(len(wanted) <= WANTED_MAX for wanted in sources.values())
@@ -56,17 +60,18 @@ class ResumePlan:
 
     def _add_big(self, needs: Needs, node: str, ranks: range, world_size: int) -> bool:
         """Add the big state of a node's ranks; return whether all of it has holders."""
-        if self._point.shards == 1:
-            spread = ranks.start // max(1, len(ranks))
-            return self._add_shard(needs, node, 0, spread)
+        if self._point.shards == 1:  # all ranks have the same: once for a node is enough
+            node_number = ranks.start // max(1, len(ranks))
+            return self._add_shard(needs, node, 0, node_number)
         if world_size == self._point.world_size:
             shards = [self._shard_of(rank) for rank in ranks]
+            known = dict.fromkeys(shard for shard in shards if shard is not None)
             if None not in shards:
-                return all(self._add_shard(needs, node, shard or 0, ranks.start) for shard in dict.fromkeys(shards))
+                return all(self._add_shard(needs, node, shard, ranks.start) for shard in known)
         return all(self._add_shard(needs, node, shard, 0) for shard in range(self._point.shards))
 
     def _shard_of(self, rank: int) -> int | None:
-        """Return the shard of a rank in the round of the step; None if no node keeps a part of that rank."""
+        """Return the shard that a rank had in the round of the step; None if no node keeps a part of that rank."""
         for holders in (self._big, self._small, self._pending):
             holder = holders.of_rank(rank)
             if holder is not None:
@@ -75,7 +80,10 @@ class ResumePlan:
         return None
 
     def _add_shard(self, needs: Needs, node: str, shard: int, spread: int) -> bool:
-        """Add a shard, which the node has itself or fetches from a holder; `spread` distributes nodes over holders."""
+        """Add a shard that the node has itself, or else fetches from a holder; return whether there is one.
+
+        Nodes with different numbers for `spread` fetch from different holders, so that none has to serve all.
+        """
         own = (part for part in self.held.get(node, ()) if part.big and part.shards == self._point.shards)
         rank = next((rank for part in own if (rank := _rank_with(part, shard)) is not None), None)
         if rank is not None:
@@ -89,7 +97,7 @@ class ResumePlan:
         return True
 
     def _add_small(self, needs: Needs, node: str, rank: int) -> bool:
-        """Add the small state of a rank, if a node has it; return whether it is there and not pending."""
+        """Add the small state of a rank, if any node has it; return whether it has, and it is not pending."""
         for holders, is_complete in ((self._small, True), (self._pending, False)):
             holder = holders.of_rank(rank, node)
             if holder is not None:
@@ -106,7 +114,7 @@ class ResumePlan:
 
 
 class _Holders:
-    """The holders of one kind of parts, by rank and by shard."""
+    """The holders of one kind of parts (big, small or pending), by rank and by shard."""
 
     def __init__(self, held: Iterable[tuple[str, KeptParts]]) -> None:
         self._held = sorted(held, key=lambda holder: holder[1].first_rank)
@@ -119,7 +127,10 @@ class _Holders:
         return self._held[0] if self._held else None
 
     def of_rank(self, rank: int, preferred: str = "") -> tuple[str, KeptParts] | None:
-        """Return a holder of a rank's part: the preferred node if it has it, else any."""
+        """Return a holder of a rank's part: the preferred node if it has it, else any; None if there is none.
+
+        A group of parts with the rank begins at most `_longest` ranks before it, so only those are looked at.
+        """
         chosen = None
         for place in range(bisect_right(self._begins, rank) - 1, -1, -1):
             holder = self._held[place]
@@ -134,7 +145,7 @@ class _Holders:
 
     @cached_property
     def by_shard(self) -> dict[int, list[tuple[str, int]]]:
-        """The nodes that have each shard, each with the rank of its part."""
+        """The nodes that have each shard, each with a rank that has it."""
         holders: dict[int, list[tuple[str, int]]] = {}
         for node, part in self._held:
             for shard, rank in islice(part.shards_and_ranks(), part.shards):
@@ -149,14 +160,14 @@ def _rank_with(part: KeptParts, shard: int) -> int | None:
 
 
 def need(needs: Needs, node: str, rank: int, *, big: bool = False, small: bool = False) -> None:
-    """Add the big or the small state of a rank to what is needed of a node."""
+    """Add the big or the small state of a rank to `needs`, to be fetched from a node."""
     wanted = needs.setdefault(node, {})
     had_big, had_small = wanted.get(rank, (False, False))
     wanted[rank] = (had_big or big, had_small or small)
 
 
 def grouped(wanted: Mapping[int, Kinds]) -> tuple[WantedParts, ...]:
-    """Group consecutive ranks of which the same kinds of state are wanted."""
+    """Group consecutive ranks of which the same kinds of state are wanted, as messages have them."""
     groups = []
     ordered = enumerate(sorted(wanted.items()))
     for (_, (big, small)), members in groupby(ordered, key=lambda item: (item[1][0] - item[0], item[1][1])):

@@ -1,7 +1,7 @@
-"""Chooses the step that a round resumes from, and tells each node from where to fetch its parts.
+"""Chooses the step that a round resumes from, and tells each node from where to fetch its parts of that step.
 
 It is the newest step that is whole on the disk, or in the memory of nodes that can be reached. A step of a later round
-is newer, whatever its number. All nodes resume from the same step, or all begin anew.
+is newer, whatever its number, since a round may redo steps. All nodes resume from the same step, or all begin anew.
 """
 
 from __future__ import annotations
@@ -26,23 +26,25 @@ def resume_point(kept: KeptState, nodes: Sequence[Member], before: KeptStep | No
     """Choose the step that a round of these nodes resumes from; None if it has to begin anew.
 
     Memory is preferred where it is as new as the disk. With `before`, the step is older than this one, and is not
-    overwritten or deleted while workers go on. The oldest one on the disk may be, when a newer one becomes whole there.
+    overwritten or deleted while workers go on. That rules out the disk while a step becomes whole there, since the
+    oldest one may be deleted then.
     """
     if not nodes or not all(member.keeper is not None for member in nodes):
         return None
-    may_go = before is not None and kept.disk.state is WriteState.COMMITTING
-    disk = None if may_go else newest_on_disk(kept, nodes, before)
+    may_be_deleted = before is not None and kept.disk.state is WriteState.COMMITTING
+    disk = None if may_be_deleted else newest_on_disk(kept, nodes, before)
     memory = _point_in_memory(kept, nodes, before)
     return disk if disk is not None and (memory is None or disk.at > memory.at) else memory
 
 
 def differing_step(kept: KeptState, point: ResumePoint | None) -> KeptStep | None:
-    """Return the newest step of which ranks have different states; None if there is none, or `point` is newer."""
+    """Return the newest step in which ranks have different states; None if there is none, or `point` is newer."""
     at = next((at for at in kept.index.steps() if kept.index.differs(at)), None)
     return None if at is None or (point is not None and point.at > at) else at
 
 
 def _point_in_memory(kept: KeptState, nodes: Sequence[Member], before: KeptStep | None) -> ResumePoint | None:
+    """Return the newest step in memory that these nodes can resume from, as `resume_point` does."""
     if not kept.index:
         return None
     world_size = sum(member.offer.workers for member in nodes)
@@ -53,7 +55,8 @@ def _point_in_memory(kept: KeptState, nodes: Sequence[Member], before: KeptStep 
         point = _point(kept, at) if may_be_chosen(kept, at) else None
         if point is None:
             continue
-        # To check 10,000 nodes would take long. The first and the last stand for all; another one reports its failure.
+        # To check 10,000 nodes would take too long. The first and the last stand for all: if another one cannot get its
+        # parts, it reports that, and the round ends.
         plan, first, last = _make_plan(kept, point), nodes[0], world_size - nodes[-1].offer.workers
         ends = ((first, range(first.offer.workers)), (nodes[-1], range(last, world_size)))
         if all(plan.sources(member.node, ranks, world_size) is not None for member, ranks in ends):
@@ -79,7 +82,7 @@ def _point(kept: KeptState, at: KeptStep) -> ResumePoint | None:
 
 
 def is_reachable(member: Member) -> bool:
-    """Whether other nodes can fetch a node's parts."""
+    """Whether other nodes can fetch a node's parts: it is connected, and serves them."""
     return member.is_connected and member.keeper is not None
 
 
@@ -88,7 +91,7 @@ def _make_plan(kept: KeptState, point: ResumePoint) -> ResumePlan:
 
 
 def plan_of_round(kept: KeptState) -> ResumePlan | None:
-    """Return the plan by which nodes of the current round fetch their parts; None if they fetch none.
+    """Return the plan by which nodes of the current round fetch their parts from memory; None if they fetch none now.
 
     A plan is reused, so that a node that has begun to fetch is not sent to other holders. A restarted coordinator makes
     none before it has heard all members: any of them may be the only holder of a rank's small state.
@@ -103,10 +106,11 @@ def plan_of_round(kept: KeptState) -> ResumePlan | None:
 def is_obtainable(kept: KeptState) -> bool:
     """Whether all nodes of the round have, or can fetch, the state that they resume from, as far as is known."""
     resume, index = kept.run.durable.resume, kept.index
-    on_disk = resume is not None and resume.disk is not None  # a node that cannot read it reports that
-    if resume is None or on_disk or kept.run.durable.stepped or not index.all_heard or index.is_whole(resume.at):
-        return True
-    return all(has_restored(kept, member) for member in kept.run.roll.inside)
+    if resume is None or kept.run.durable.stepped:
+        return True  # nothing has to be fetched, or all of it was
+    if resume.disk is not None or not index.all_heard:
+        return True  # not known here: a node that cannot read the disk reports that
+    return index.is_whole(resume.at) or all(has_restored(kept, member) for member in kept.run.roll.inside)
 
 
 def has_restored(kept: KeptState, member: Member) -> bool:
@@ -117,7 +121,7 @@ def has_restored(kept: KeptState, member: Member) -> bool:
 
 
 def resume_for(kept: KeptState, member: Member, goal: Goal) -> Resume | None:
-    """Return the step that a node's workers resume from, and its sources; None once the node has all of it."""
+    """Return the step that a node's workers resume from, and its sources; None if it begins anew or has all of it."""
     point, assignment = kept.run.durable.resume, member.durable.assignment
     if (
         point is None

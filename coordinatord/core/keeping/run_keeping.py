@@ -1,4 +1,7 @@
-"""Implements `KeepingWing`, the kernel's view of kept state."""
+"""The door of this wing: `RunKeeping` implements `KeepingWing`, by which a run asks about kept state and is answered.
+
+Most answers come from other modules of this package; here are their times and their order.
+"""
 
 from __future__ import annotations
 
@@ -26,18 +29,21 @@ class RunKeeping(KeptState, KeepingWing):
     # Inputs
 
     def report(self, member: Member, now: float) -> bool:
-        """Record a node's report; return whether it settles whether all ranks have the same state."""
+        """Record a node's report; return whether all nodes have to be notified.
+
+        They have to if it settles whether all ranks have the same state, because workers wait for that.
+        """
         alike = self.first_states.alike
         holdings.record_report(self, member, now)
         return self.first_states.alike is not alike
 
     @property
     def awaits_report(self) -> bool:
-        """Whether copies have to be planned anew, which `report` does."""
+        """Whether copies have to be planned anew. `report` does that, so it is to be called for any report."""
         return self.copies.are_outdated and self.run.durable.state is State.RUNNING
 
     def remove(self, member: Member) -> None:
-        """Forget the parts of a node, but not its findings on the disk."""
+        """Forget the parts of a node, but not which steps it has found on the disk."""
         self.record_parts(member.node, ())
         self.copies.record_problem(member.node, "")
         self.copies.drop_all()
@@ -61,7 +67,7 @@ class RunKeeping(KeptState, KeepingWing):
         self._drop_spoiled()
 
     def _drop_spoiled(self) -> None:
-        """Write no spoiled step to the disk, and count none there."""
+        """Write no spoiled step to the disk, and count none there: a record may just have spoiled some."""
         disk, run = self.disk, self.run
         if disk.work is not None and run.durable.has_spoiled(disk.work.at, run.id):
             disk.drop()
@@ -69,7 +75,7 @@ class RunKeeping(KeptState, KeepingWing):
             disk.step = newest_of_run(self)
 
     def _begin_round(self, record: RoundFormed) -> None:
-        """Protect the step that the round resumes from; its nodes can fetch it only from now on."""
+        """Protect the step that the round resumes from, and give departing nodes time until others have fetched it."""
         self.checkpoints.begin_round(record.round)
         in_memory = record.resume is not None and record.resume.disk is None
         self.begin_round(record.resume.at if record.resume is not None and in_memory else None)
@@ -78,9 +84,9 @@ class RunKeeping(KeptState, KeepingWing):
         handover.renew_time(self, self.run.durable.entered_at)
 
     def _begin_stop(self, record: RoundStopped) -> None:
-        """Make room for the last step, and begin to choose it.
+        """Make room in memory for the last step of the round, and begin to choose it.
 
-        An older step that is being written to the disk is dropped if the last step would have no place.
+        If nodes protect as many steps as they have places, the write of an older one to the disk is given up.
         """
         takes_last_place = self.disk.pinned is not None and len(self.protection.steps or ()) >= PROTECTED_MAX
         if record.planned and takes_last_place:
@@ -107,7 +113,8 @@ class RunKeeping(KeptState, KeepingWing):
     def checkpoint_at(self) -> float | None:
         """When the last checkpoint became known.
 
-        None if workers save their state only on request, and so lose no step.
+        None if workers save their last step whenever they are asked to end, so that nobody has to wait for a
+        checkpoint.
         """
         held = (member.observed.kept for member in self.run.roll.inside)
         at_intervals = any(holding is not None and holding.interval_steps is not None for holding in held)
@@ -126,26 +133,32 @@ class RunKeeping(KeptState, KeepingWing):
     waits = handover.waits
 
     def leaves_once(self, member: Member) -> str:
-        """Say whether a node waits for the disk or for other nodes."""
+        """Say what a node that is held back waits for: the disk or other nodes."""
         all_leave = self.has_disk and all(peer.leaves for peer in self.run.members.values())
         by_disk = all_leave or persistence.writes(self, member)
         return "what it keeps is on the disk" if by_disk else "others have what it keeps for them"
 
     def wait_at_timeout(self, member: Member) -> Wait:
-        """Return how long a node waits: one that writes, or each one if the run is to end."""
+        """Return how long a node stays that has waited for its `--join-timeout`.
+
+        It stays for the disk if it writes, or if the run is to end.
+        """
         writes = persistence.writes(self, member)
         until = persistence.ends_by(self) if writes or self.run.durable.stop_asked else -math.inf
         return Wait(until, last_step="" if self.disk.work is not None and not writes else sentences.lost_step(self))
 
     def wait_at_end(self) -> Wait:
-        """Return how long a run that ends waits for the disk; nodes that are not heard yet may have a newer step."""
+        """Return how long a run that ends waits for the disk.
+
+        Until all nodes are heard, that is not known: one of them may have a newer step.
+        """
         last_step = sentences.last_step(self)
         if persistence.is_unsure(self):
             return Wait(None, sentences.UNHEARD, last_step)
         return Wait(persistence.ends_by(self), "what is kept is written to the disk first", last_step)
 
     def before_end(self, now: float) -> str:
-        """Say that nodes are heard or a step is written before the run ends; empty if neither has to be."""
+        """Say what comes before the end of a run: nodes are heard, or a step is written. Empty if neither has to be."""
         if persistence.is_unsure(self):
             return "its nodes are heard first, since the coordinator was started again, then "
         writes_at = persistence.may_write_at(self)
@@ -158,12 +171,12 @@ class RunKeeping(KeptState, KeepingWing):
         self.disk.record_end(now, END_S, ends=is_ending(self.run))
 
     def next_at(self) -> float | None:
-        """Return when the first row of its table is due."""
+        """Return when the first row of the wing's table is due; None if none is."""
         rows = table.BY_STATE[self.run.durable.state]
         return min((due for row in rows if (due := row.when(self)) is not None), default=None)
 
     def act(self, now: float) -> Iterable[Member]:
-        """Execute the first row that is due."""
+        """Execute the first row of the wing's table that is due."""
         for row in table.BY_STATE[self.run.durable.state]:
             due = row.when(self)
             if due is not None and due <= now:
@@ -174,7 +187,7 @@ class RunKeeping(KeptState, KeepingWing):
     def end_round(self, now: float) -> Iterable[Member]:
         """Have the last step of a planned end written to the disk, at once if nodes are about to leave."""
         over_at = table.write_over(self)
-        if over_at is not None and over_at <= now:  # the row was not checked while workers ended
+        if over_at is not None and over_at <= now:  # the table's row did not apply while workers ended
             table.end_write(self, now)
         self.disk.wanted |= self.run.durable.planned
         goes = self.run.leaving or self.run.durable.stop_asked
@@ -185,12 +198,16 @@ class RunKeeping(KeptState, KeepingWing):
     # Outputs to nodes
 
     def choose_sources(self) -> None:
-        """Plan which node gets which parts from which."""
+        """Plan which node fetches which parts from which, unless that is planned already."""
         if self.run.durable.resume is not None and self.plan is None:
             self.plan = resumption.plan_of_round(self)
 
     def desired(self, member: Member, goal: Goal, *, at_once: bool = False) -> KeptDesired:
-        """Return the steps to halt at and to write; unless `at_once`, also those to get, protect and copy."""
+        """Return what a node is sent about kept state; `at_once`, only what cannot wait for its next heartbeat.
+
+        A round is stopped or a write ordered at once. Steps to fetch, protect and copy go with the next heartbeat, so
+        that a change does not cost a message to each of 10,000 nodes.
+        """
         halt = self.halting.sent_to(self.run, member) if goal is Goal.STOP else None
         persist = None if goal is Goal.EXIT else persistence.order_for(self, member)
         alike = self.first_states.alike if goal is Goal.RUN else None
@@ -208,9 +225,9 @@ class RunKeeping(KeptState, KeepingWing):
     def _protected(self, member: Member) -> tuple[KeptStep, ...] | None:
         """Return the steps that a node is to protect; None if it is to protect the same as before.
 
-        After a restart of the coordinator that is not known yet. If the round ends before, the last step needs a place.
-        So a node that protects as many steps as it may drops the one of least use: one that no round may resume from,
-        or else the oldest. Which one was being written to the disk need not be known.
+        It is None after a restart of the coordinator, until nodes have reported what they protect. If the round is
+        stopped before that, its last step needs a place on each node. So a node without a free place drops the step of
+        least use: one that no round may resume from, or else the oldest.
         """
         if self.protection.steps is not None or self.run.durable.state is not State.STOPPING:
             return self.protection.steps

@@ -1,4 +1,8 @@
-"""Says in words from which step a round resumes, why it cannot, and which step is on the disk or lost."""
+"""The texts about kept state for people: from which step a round resumes, why it cannot, and which step is lost.
+
+They become parts of the reasons that records, logs, nodes and the page show. Many are the end of a sentence, beginning
+with a semicolon.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ from coordinatord.protocol.kept_state import KeptStep, PersistedStep
 from coordinatord.protocol.text import name_some, redone_words
 
 UNHEARD = "what nodes keep is known when all are heard again"
-"""Why no round is formed while a node that may keep state is not heard."""
+"""Why no round is formed after a restart of the coordinator, before it knows what each node keeps."""
 
 
 def resume_text(kept: KeptState, nodes: Sequence[Member]) -> str:
@@ -45,7 +49,7 @@ def _resumed(kept: KeptState, point: ResumePoint) -> str:
 
 
 def unkept(kept: KeptState) -> str:
-    """Return the state that training needs and no node keeps, as the first node reports it; empty if none does."""
+    """Return the state that training needs and workers do not keep, as the first such node reports it, else empty."""
     run = kept.run
     held = (member.observed.kept for member in run.members.values() if member.observed.run == run.id)
     return next((holding.unkept for holding in held if holding is not None and holding.unkept), "")
@@ -62,13 +66,13 @@ def memory_of(point: ResumePoint) -> str:
 
 
 def _left_out(kept: KeptState, point: ResumePoint | None) -> str:
-    """Explain why a round does not resume from a step that differs between ranks; empty if there is none."""
+    """Explain why a round resumes from `point` and not from a newer step; empty if ranks differ in no newer one."""
     at = differing_step(kept, point)
     return "" if at is None else f"step {at.step:,} is not used: {_difference(kept, at)}"
 
 
 def _difference(kept: KeptState, at: KeptStep) -> str:
-    """Name two ranks that have different states of a step, although they should have the same."""
+    """Name two ranks that have different states of one shard of a step, if both are still held."""
     first_of_shard: dict[int, tuple[int, str]] = {}
     for node, parts in sorted(kept.index.holders(at).items()):
         for part in parts:
@@ -82,8 +86,8 @@ def _difference(kept: KeptState, at: KeptStep) -> str:
 def obstacle(kept: KeptState) -> str:
     """Explain why a round that is formed now might lose all training, and what to do; empty if it may be formed.
 
-    A directory that is not mounted on one host, or a file that cannot be read, would otherwise undo the training: new
-    steps would soon replace the old ones.
+    If a directory is not mounted on one host, or a file cannot be read, a round that began anew would soon replace the
+    old steps by its own.
     """
     nodes = candidates(kept.run) if kept.disk.found.has_any else ()
     text = ""
@@ -94,7 +98,7 @@ def obstacle(kept: KeptState) -> str:
 
 
 def _nothing_found(kept: KeptState, nodes: Sequence[Member]) -> str:
-    """Say why no node finds a step that it can use on the disk; empty if none was written."""
+    """Say why no node finds a usable step on the disk; empty if none was ever written there, so that all is well."""
     unable = next((member for member in nodes if unusable_to(member)), None)
     if unable is not None:
         ways = "mend that, or remove the step from --persist, if all are to begin anew"
@@ -125,9 +129,9 @@ def _not_found_by_all(kept: KeptState, nodes: Sequence[Member], finder: str, ste
 
 
 def doubt(kept: KeptState, since: KeptStep) -> str:
-    """Say which step stays on the disk while ranks may differ since this one, as the end of a sentence.
+    """Say which step stays on the disk though ranks may differ from `since` on, as the end of a sentence.
 
-    A node that makes a newer step whole may be deleting it right now, so nothing is said then.
+    It is empty while a node makes a newer step whole: the node may be deleting the older one right now.
     """
     if kept.disk.state is WriteState.COMMITTING:
         return ""
@@ -136,7 +140,7 @@ def doubt(kept: KeptState, since: KeptStep) -> str:
 
 
 def restore_problem(kept: KeptState) -> str:
-    """Explain why a node cannot get the state that its workers resume from; empty if all nodes can, or have it."""
+    """Explain why a node of the round cannot get the state that it resumes from; empty if all can, or have it."""
     point, failed = kept.run.durable.resume, kept.failed
     if point is None or not (failed or not is_obtainable(kept)):
         return ""
@@ -151,7 +155,10 @@ def restore_problem(kept: KeptState) -> str:
 
 
 def lost_step(kept: KeptState) -> str:
-    """Say which step is lost with the departing nodes, and why it is not on the disk; empty if none is."""
+    """Say which step is lost if nodes leave now, and why it is not on the disk; empty if none is.
+
+    It is the end of a sentence, and empty without `--persist`: then nobody expects it on a disk.
+    """
     disk, at = kept.disk, step_to_write(kept)
     if disk.failed_at is not None and (disk.step is None or disk.step < disk.failed_at):
         at = disk.failed_at if at is None else max(at, disk.failed_at)  # it may be lost with a departed node
@@ -165,6 +172,6 @@ def lost_step(kept: KeptState) -> str:
 
 
 def last_step(kept: KeptState) -> str:
-    """Say that the newest step of an ended run is on the disk, or why it is lost; empty if none was written."""
+    """Say that the newest step of a run that ends is on the disk, or why it is lost; empty if it kept none."""
     on_disk = kept.disk.step
     return lost_step(kept) or ("" if on_disk is None else f"; step {on_disk.step:,} is on the disk")

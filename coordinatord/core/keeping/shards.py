@@ -1,4 +1,9 @@
-"""Which nodes hold which shards of a step: it is whole if each shard of its big state has a holder."""
+"""Whether parts make a step whole: whether each shard of its big state has a holder.
+
+The big state is weights and what the optimizer keeps of them. It is divided into as many shards as ranks have different
+ones: 1 with DDP, one for each rank with FSDP. Nodes report parts of consecutive ranks as one group, whose shards are
+consecutive too, modulo their number. So this module computes with ranges of shards `[begin, end)`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +16,7 @@ Held = Mapping[str, Collection[KeptParts]]
 
 
 def shards_in(parts: KeptParts) -> Iterator[tuple[int, int]]:
-    """Yield the shards of these parts as ranges `[begin, end)`."""
+    """Yield the shards of a group of parts as ranges `[begin, end)`: two if they begin again at 0."""
     shards = parts.shards
     end = parts.first_shard + parts.ranks
     if parts.ranks >= shards:
@@ -24,7 +29,7 @@ def shards_in(parts: KeptParts) -> Iterator[tuple[int, int]]:
 
 
 def cover(ranges: Iterable[tuple[int, int]], shards: int) -> bool:
-    """Whether these ranges `[begin, end)` cover all of so many shards."""
+    """Whether these ranges cover all of so many shards."""
     reached = 0
     for begin, end in sorted(ranges):
         if begin > reached:
@@ -34,7 +39,10 @@ def cover(ranges: Iterable[tuple[int, int]], shards: int) -> bool:
 
 
 def are_whole(held: Iterable[Iterable[KeptParts]]) -> bool:
-    """Whether nodes hold all shards of a step, by their parts of it, and agree on how many shards and ranks it has."""
+    """Whether nodes hold all shards of a step, given each node's parts of it.
+
+    Parts that differ in the number of shards or ranks are of no one step, and make none whole.
+    """
     big = [part for parts in held for part in parts if part.big]
     if len({(part.shards, part.world_size) for part in big}) != 1:
         return False
@@ -42,7 +50,7 @@ def are_whole(held: Iterable[Iterable[KeptParts]]) -> bool:
 
 
 def holders_by_shard(held: Held) -> dict[int, list[tuple[str, int]]]:
-    """Return the nodes that hold each shard, each with the rank whose part it is."""
+    """Return the nodes that hold each shard, each with a rank that has it; a node is repeated for each rank."""
     holders: dict[int, list[tuple[str, int]]] = {}
     for node, parts in held.items():
         for part in parts:
@@ -52,7 +60,10 @@ def holders_by_shard(held: Held) -> dict[int, list[tuple[str, int]]]:
 
 
 def are_in_two_domains(shards: Collection[int], held: Held, domains: Mapping[str, str]) -> bool:
-    """Whether nodes of two domains protect each of these shards, so that it survives the loss of either domain."""
+    """Whether nodes of two failure domains protect each of these shards, so that it survives the loss of either.
+
+    `domains` has the domain of each node; a node that is not in it does not count.
+    """
     first_domain: dict[int, str] = {}
     missing = set(shards)
     for node, parts in held.items():
@@ -66,17 +77,17 @@ def are_in_two_domains(shards: Collection[int], held: Held, domains: Mapping[str
 
 
 class Coverage:
-    """Whether the parts of one step make it whole, as `are_whole` decides, at a low cost for each change.
+    """Whether the parts of one step make it whole, as `are_whole` decides, but at a low cost for each change.
 
-    Most parts are replaced by equal ones that are protected. So `is_whole` is computed anew only if a range of shards
-    is new, or no part has it any more.
+    It is updated for each report of each of 10,000 nodes. With DDP all of these report the same range. So ranges are
+    counted, and `is_whole` is computed anew only if a range is new, or no part has it any more.
     """
 
     __slots__ = ("_parts", "_total_length", "is_whole")
 
     def __init__(self) -> None:
         self._parts: dict[tuple[int, int, int, int], int] = {}
-        """The number of parts with each range, by the number of shards, the number of ranks, and the range."""
+        """The number of parts with each range; a key is the number of shards, the number of ranks, begin and end."""
         self._total_length = 0
         """The length of all of these ranges together: while it is too small, the ranges need not be sorted."""
         self.is_whole = False

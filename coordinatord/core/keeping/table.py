@@ -1,7 +1,8 @@
-"""The actions that the wing begins itself, as a table: each row has a state of a run, a condition and an action.
+"""What this wing does by itself, as a table: it has steps written to the disk, and names the step to halt after.
 
-The kernel's table has one row for the wing in each of these states, which applies the first row here whose condition
-holds. No action is recorded: the files show which steps are on the disk, and workers repeat their promises.
+Each row has a state of the run, a condition and an action. In each of these states, the kernel's own table has one row
+that calls this wing, which then executes the first row here whose condition holds. No action is recorded: the files
+show which steps are on the disk, and workers repeat the steps that they promised to halt after.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member
 
 Condition = Callable[[KeptState], float | None]
-"""Returns the time from which it holds, or None, as a condition of the kernel does."""
+"""Returns the time from which it holds, or None if it does not, like a condition of the kernel."""
 
 Action = Callable[[KeptState, float], Iterable[Member]]
-"""Takes the time, and returns the nodes that may have to be sent something."""
+"""Is given the time, and returns the nodes that may have to be sent something."""
 
 
 class KeepingRow(Struct, frozen=True):
@@ -37,7 +38,7 @@ class KeepingRow(Struct, frozen=True):
 
 
 def write_due(kept: KeptState) -> float | None:
-    """The newest whole step is to be written to the disk."""
+    """The newest whole step is to be written to the disk, by the interval or because the round ended on purpose."""
     disk, at = kept.disk, _may_begin_at(kept)
     if at is None or disk.every_s is None:
         return None
@@ -45,10 +46,10 @@ def write_due(kept: KeptState) -> float | None:
 
 
 def last_step_due(kept: KeptState) -> float | None:
-    """Nodes are about to go between two rounds, and keep a newer step than the disk has.
+    """Nodes outside a round keep a newer step than the disk has, and may leave.
 
-    An older one was still being written when the round ended, or the run is stopped only now. Nodes that wait for
-    others leave when their time is over, and what they keep is gone then.
+    If the run ends, the step is written at once. Between two rounds it is written when no round has followed for
+    `WAITS_S`, or before the first node's `--join-timeout` ends its wait: with the node its memory goes.
     """
     at, run = _may_begin_at(kept), kept.run
     if at is None or is_ending(run):
@@ -64,16 +65,13 @@ def _may_begin_at(kept: KeptState) -> float | None:
 
 
 def write_done(kept: KeptState) -> float | None:
-    """All parts of a step are on the disk, so that one node can make it whole; it waits while workers end."""
+    """All parts of a step are on the disk, so that one node can make it whole."""
     work = kept.disk.work if _is_calm(kept) else None
     return NOW if work is not None and work.written and work.state is WriteState.WRITING else None
 
 
 def write_over(kept: KeptState) -> float | None:
-    """A step is whole on the disk, or will not be: a node has failed or is gone, or none writes a byte for too long.
-
-    Checked only while no worker is about to end.
-    """
+    """An attempt is over: the step is whole, a node has failed or is gone, or none has written a byte for too long."""
     work = kept.disk.work if _is_calm(kept) else None
     if work is None:
         return None
@@ -83,12 +81,12 @@ def write_over(kept: KeptState) -> float | None:
 
 
 def all_promised(kept: KeptState) -> float | None:
-    """Every node of a round that is to end has reported after which step its workers stand still."""
+    """Every node of a round that is being stopped has reported after which step its workers pause."""
     return None if kept.halting.furthest_promised(kept.run) is None else NOW
 
 
 def _is_calm(kept: KeptState) -> bool:
-    """Whether no worker is about to end: only then does a write go on."""
+    """Whether rows about a write apply: not while workers end. `RunKeeping.end_round` ends what is over by then."""
     return kept.run.durable.state is not State.STOPPING or has_failed(kept.run)
 
 
@@ -96,7 +94,7 @@ def _is_calm(kept: KeptState) -> bool:
 
 
 def begin_write(kept: KeptState, now: float) -> Iterable[Member]:
-    """Let nodes write the newest whole step to the disk."""
+    """Order nodes to write the newest whole step to the disk; if they cannot, note why and when to try again."""
     work = persistence.work_for(kept, now)
     if work is None:
         at, why = persistence.step_to_write(kept), persistence.why_none(kept)
@@ -107,14 +105,14 @@ def begin_write(kept: KeptState, now: float) -> Iterable[Member]:
 
 
 def commit_write(kept: KeptState, _: float) -> Iterable[Member]:
-    """Have one node make the step whole, now that all have written their parts; memory need not keep it any more."""
+    """Have the committer make the step whole, now that all have written their parts; memory may overwrite it."""
     kept.disk.commit()
     work = kept.disk.work
     return [] if work is None else [kept.run.members[work.committer]]
 
 
 def end_write(kept: KeptState, now: float) -> Iterable[Member]:
-    """Record that a step is whole, or why not; others try at once if nodes are about to leave."""
+    """Note that a step is whole, or why not. If nodes are about to leave, the others try again at once."""
     work = kept.disk.work
     assert work is not None  # noqa: S101 - it is the row's condition
     why = persistence.why_failed(kept, work)
@@ -129,7 +127,7 @@ def end_write(kept: KeptState, now: float) -> Iterable[Member]:
 
 
 def name_step(kept: KeptState, _: float) -> Iterable[Member]:
-    """Send all nodes the step that workers keep before they end."""
+    """Send all nodes the step after which workers halt: the furthest one that a worker has promised."""
     kept.halting.step = kept.halting.furthest_promised(kept.run)
     return kept.run.members.values()
 
