@@ -1,4 +1,8 @@
-"""The looks at a round that has stalled, in pairs, and the verdict on the last pair; the state of `run_watch`."""
+"""The looks at a round that makes no progress, in pairs, and the verdict on the last pair: what `run_watch` remembers.
+
+A look is a sample of every worker at one moment. One look cannot tell a hang from a training that is between two of its
+collectives, and two in a row can.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +15,19 @@ from coordinatord.hints.hang_verdict import HangVerdict
 from coordinatord.hints.seen_worker import SeenWorker
 
 ANSWERED_WITHIN_S = 10.0
-"""When a look without answers times out, in seconds: the server waits for the nodes for half of that."""
+"""How many seconds after its begin a look without answers is given up: twice as long as the server waits for nodes."""
 
 PAUSE_S = 10.0
-"""The pause after two looks that have shown no hang. It doubles each time: a look stops the Python of a worker that
-stands still for a twentieth of a second."""
+"""The pause in seconds after two looks that have shown no hang. It doubles each time, up to `PAUSE_MAX_S`, because each
+look may stop the Python of a worker for a twentieth of a second."""
 
 PAUSE_MAX_S = 60.0
-"""The longest such pause: a hang after a long evaluation is found within a minute or so."""
+"""The longest such pause in seconds, so that a hang after a long evaluation is found within a minute or so."""
 
 OUTSIDE_PATIENCE_S = 600.0
-"""How long a worker may wait for a disk, or for anything else outside the job. While a file of many gigabytes is
-flushed, no counter of its process moves. A restart does not make a disk faster, and loses a checkpoint that is only
-slow."""
+"""How many seconds a worker may wait for a disk, or for anything else outside the job. While it flushes a large file,
+no counter of the process moves: 60 GB take ten minutes at 100 MB/s. A restart does not make a disk faster, and loses a
+checkpoint that is only slow."""
 
 
 class AnsweredLook(Struct, frozen=True):
@@ -53,7 +57,7 @@ class HangWatch:
     outside_since: AnsweredLook | None = None
     """The first look at the present wait for something outside the job; None if there is no such wait."""
     is_tolerated: bool = False
-    """Whether that wait is still shorter than `OUTSIDE_PATIENCE_S`."""
+    """Whether there is such a wait, and it is shorter than `OUTSIDE_PATIENCE_S`: then it is no hang yet."""
     at_rest: bool = False
     """Whether workers that report no steps enter no collectives any more, so that the round may hang."""
     _pause_s: float = PAUSE_S

@@ -1,7 +1,9 @@
-"""Watches one run: decides when to look at its workers, and tells the kernel whether they hang, lag or diverge.
+"""The door of this wing: decides when to look at workers, and tells the kernel whether they hang, lag or diverge.
 
-Two looks that are some time apart show a hang: they are a pair. Besides, workers are regularly asked when they arrived
-in their last collectives (`Compared`), which shows laggards, and whether workers without steps are at rest.
+A *look* is a sample of every worker at one moment, for which the shell asks all nodes at once (`Look`, answered by
+`Looked`). A pair of looks, some time apart, shows a hang. Apart from looks, workers are regularly asked when they
+arrived in their last collectives (answered by `Compared`). That shows laggards. It also shows whether workers that
+report no steps are *at rest*, so that they may hang.
 """
 
 from __future__ import annotations
@@ -40,12 +42,13 @@ from coordinatord.protocol.stack_messages import unpack_stacks
 from coordinatord.protocol.text import clip
 
 _LEFT_TO_TORCH = "; no restart is left, so only torch's own timeout ends this"
+"""The end of a notice about a round that goes on although it seems to hang, see `RunWatch._is_left_to_torch`."""
 
 
 class RunWatch(WatchingWing):
-    """Watches the workers of one run. `WatchingWing` says what its attributes mean.
+    """Watches the workers of one run. `WatchingWing` says what its public attributes mean.
 
-    Looks are not recorded: a restarted coordinator begins with new ones.
+    Looks are not recorded. A stall is, so a restarted coordinator looks twice again.
     """
 
     def __init__(self, run: Run) -> None:
@@ -54,7 +57,7 @@ class RunWatch(WatchingWing):
         self._hang, self.lateness_watch, self._divergence = HangWatch(), LatenessWatch(), DivergenceWatch()
         self.notice, self.remark = "", ""
         self._is_recorded = False
-        """Whether a `BusyWorkerAwaited` is recorded for the present wait."""
+        """Whether a `BusyWorkerAwaited` is recorded since workers last made progress, so that it is not repeated."""
 
     def follow(self, record: Record) -> None:
         """Forget the looks when workers make progress, or a new round begins."""
@@ -86,12 +89,12 @@ class RunWatch(WatchingWing):
         if run.spec.hang_timeout_s == 0 or run.spec.launcher is Launcher.TORCHRUN:
             return None
         if any(member.session.id is None for member in run.roll.inside):
-            return None  # until the node comes back or is lost
+            return None  # until the node comes back or is lost: a look has to see all workers
         first_at = run.durable.entered_at + _looks_apart_s(run) if _is_timed_without_steps(run) else None
         return max((at for at in (self._hang.due_at, _section_end(run), first_at) if at is not None), default=NOW)
 
     def begin_look(self, now: float) -> Look | None:
-        """Begin a look at all workers of the round; return None if a node cannot be asked."""
+        """Begin a look at all workers of the round; return None and pause if a node cannot be asked."""
         number = self._hang.begin(now)
         try:
             sources = stack_sources(self._run, (), brief=True)
@@ -106,7 +109,10 @@ class RunWatch(WatchingWing):
         return None
 
     def record_answers(self, event: Looked | Compared, now: float) -> bool:
-        """Record answers; return whether they change anything. Those to an old look or about another round do not."""
+        """Record answers; return whether the run has to be advanced.
+
+        Answers about another round, to an old look, or that show nothing new do not count.
+        """
         if event.round != self._run.durable.round:
             return False
         match event:
@@ -161,7 +167,7 @@ class RunWatch(WatchingWing):
 
     @property
     def awaited(self) -> str:
-        """The worker that the others of a live round wait for, described for its record; empty if that is made.
+        """The worker that the others wait for in a round that does not hang; empty if that is on record already.
 
         It is recorded a second time when only torch's timeout can still end the wait.
         """
@@ -171,8 +177,9 @@ class RunWatch(WatchingWing):
     def _is_hung(self) -> bool:
         """Whether the round hangs: workers wait for one that will not come, or for longer than `--hang-timeout` allows.
 
-        A worker that waits for something outside the job gets some minutes. With `--hang-timeout`, looks begin when it
-        has passed since a step; before the first step, a worker may compute for any time.
+        A worker that waits for something outside the job is tolerated for some minutes. With `--hang-timeout`, looks
+        begin only when so much time has passed since a step. So any worker that is awaited then is too slow. Before the
+        first step there is no such limit, since a worker may load or compile.
         """
         verdict = self._hang.verdict
         is_timed_out = bool(self._run.spec.hang_timeout_s) and self._run.durable.stepped
@@ -227,7 +234,7 @@ class RunWatch(WatchingWing):
 
 
 def _is_timed_without_steps(run: Run) -> bool:
-    """Whether no step of the round was reported, and `--hang-timeout` limits how long workers may stand still."""
+    """Whether only the time between two looks can show that `--hang-timeout` has passed: no step was reported."""
     return not run.durable.stepped and bool(run.spec.hang_timeout_s)
 
 
@@ -245,7 +252,7 @@ def _looks_apart_s(run: Run) -> float:
     """Return the time between the two looks of a pair, in seconds.
 
     Reported steps show how long workers have stood still. Without steps only the looks show that, so they are
-    `--hang-timeout` apart. All nodes must be heard in between, see `_are_heard_since`.
+    `--hang-timeout` apart. Otherwise they are a heartbeat apart, in which all nodes are heard (`_are_heard_since`).
     """
     if _is_timed_without_steps(run):
         return run.spec.hang_timeout_s or 0.0
