@@ -1,5 +1,6 @@
 """Decides when to ask which workers of a round for the times at which they arrived in collectives.
 
+The worker that regularly arrives last makes every step slow for all. `server/reads/arrival_reads.py` asks, and
 `lateness` compares the answers.
 """
 
@@ -15,18 +16,20 @@ from coordinatord.protocol.arrival_messages import ARRIVALS_MAX, AskArrivals
 from coordinatord.protocol.messages import Launcher
 
 ARRIVALS_AT_ONCE = 40_000
-"""The limit of arrivals in one comparison, which takes some 20 ms: of many workers, each is asked for fewer."""
+"""The limit of arrivals in one comparison. So many take some 20 ms, in which the coordinator does nothing else. The
+more workers a round has, the fewer arrivals each is asked for."""
 
 ARRIVALS_MIN = 20
-"""The least limit of arrivals per worker, a few more than `lateness.COLLECTIVES_MIN`."""
+"""The least limit of arrivals per worker: a few more than `lateness.COLLECTIVES_MIN`, since only collectives that all
+workers report are compared."""
 
 EVERY_S = 30.0
-"""The time between two comparisons. One costs a worker a tenth of a second of one CPU, while its training goes on."""
+"""The seconds between two comparisons. One costs a worker 0.1 s of one CPU, while its training goes on."""
 
 FIRST_STEPS = 20
-"""The first comparison of a round comes after so many steps, if that is earlier. It may be too vague, since it covers
-the beginning of the training and has the offset of each clock from only one answer. So the next ones follow soon until
-a laggard is found: three comparisons are within 50 steps."""
+"""The first comparison of a round comes after so many steps, if that is earlier than `EVERY_S`. It may be too vague,
+since it covers the beginning of the training, and knows the offset of each clock by only one answer. So the next ones
+follow soon until a laggard is found. The three that have to agree on it are within 50 steps."""
 
 
 class ArrivalSource(Struct, frozen=True):
@@ -35,7 +38,7 @@ class ArrivalSource(Struct, frozen=True):
     node: str
     session: int
     first_rank: int
-    """The rank of the node's first worker, which may not be among these."""
+    """The rank of the node's first worker, even if that is not asked: rank = `first_rank` + local rank."""
     wanted: AskArrivals
 
 
@@ -51,9 +54,10 @@ def _workers(run: Run) -> int:
 
 
 def ask_at(run: Run, trains_since: float, asked_at: float | None) -> float:
-    """Return when to ask the workers of a round that trains next; `asked_at` is the last time, or None.
+    """Return when to ask the workers of a round that trains the next time; `asked_at` is the last time, or None.
 
-    `trains_since` is when the round was first seen to train, which may be after its first step.
+    `trains_since` is when the round was first seen to train, which may be after its first step. Until a laggard is
+    found, the pauses grow with the age of the training: each is half of it, up to `EVERY_S`.
     """
     usual_s, lateness = run.progress.usual_s, lateness_of(run)
     since = trains_since if run.progress.first_at is None else min(trains_since, run.progress.first_at)
@@ -66,11 +70,12 @@ def ask_at(run: Run, trains_since: float, asked_at: float | None) -> float:
 
 
 def arrival_sources(run: Run) -> tuple[ArrivalSource, ...]:
-    """Return the questions to all nodes of the round that are connected."""
+    """Return the questions to all nodes of the round that are connected; a session numbers its own."""
     number, most = run.durable.round, min(max(ARRIVALS_MIN, ARRIVALS_AT_ONCE // _workers(run)), ARRIVALS_MAX)
+    members = ((own, run.members.get(own.node)) for own in run.durable.order.values())
     return tuple(
         ArrivalSource(own.node, member.session.id, own.first_rank, AskArrivals(1, run.id, number, local_ranks, most))
-        for own in run.durable.order.values()
-        if (member := run.members.get(own.node)) is not None and member.session.id is not None
+        for own, member in members
+        if member is not None and member.session.id is not None
         for local_ranks in in_questions(range(own.workers))
     )

@@ -1,4 +1,8 @@
-"""Compares the states of ranks that should be the same, by the digests that the nodes of a round report."""
+"""Finds ranks whose parameters differ from those of others although they should be equal: a GPU computes wrong values.
+
+Workers make a digest of their parameters and optimizer state every so many steps, and nodes report the last one of each
+worker. All ranks with the same *shard*, a part of the state, should have the same digest. With DDP that is all ranks.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +21,9 @@ from coordinatord.protocol.messages import OnDivergence
 from coordinatord.protocol.text import name_ranks, name_some
 
 STEPS_MAX = 4
-"""The most steps whose digests are held until all ranks have reported one of them. A rank reports a step for several
-heartbeats, so all ranks report a step that they have in common before four later ones are known."""
+"""The most steps whose digests are held until all ranks have reported them. A node repeats a step's digest for several
+heartbeats, so all ranks have reported a step before four later ones are known. Otherwise a rank reports none, or those
+of other steps, and the oldest step is compared without it."""
 
 
 class Divergence(Struct, frozen=True):
@@ -28,9 +33,9 @@ class Divergence(Struct, frozen=True):
     agreed: int | None
     """The last step of the round of which all ranks had the right state; None if none is known."""
     ranks: tuple[int, ...]
-    """The ranks that differ from most of the others; if there is no majority, all that should be the same."""
+    """The ranks that differ from the majority of their shard. If no shard has a majority: all ranks of such shards."""
     others: int
-    """How many ranks those in `ranks` differ from; 0 if nobody can say which are wrong."""
+    """How many ranks the majorities have; 0 if there is none, so that nobody can say which ranks are wrong."""
 
 
 @dataclass(slots=True)
@@ -38,7 +43,7 @@ class DivergenceWatch:
     """The digests of one round, and the first difference between them."""
 
     found: Divergence | None = None
-    """The first difference; None while there is none. Nothing more is compared after it."""
+    """The first difference; None while there is none. Nothing is compared after it: one record a round is enough."""
     agreed: int | None = None
     """The last step of which all ranks had the same state."""
     _digests: dict[int, dict[int, StateDigest]] = field(default_factory=dict)
@@ -54,22 +59,25 @@ class DivergenceWatch:
                 of_step[rank] = digest
                 if len(of_step) == world_size:
                     self._compare(digest.step, is_whole=True)
-        while len(self._digests) > STEPS_MAX and self.found is None:  # a rank reports none, or those of other steps
+        while len(self._digests) > STEPS_MAX and self.found is None:
             self._compare(min(self._digests), is_whole=False)
 
     def _compare(self, step: int, *, is_whole: bool) -> None:
-        """Compare the digests of a step, and forget those of earlier ones."""
-        minority, unclear, others = _differing(self._digests[step])
+        """Compare the digests of a step, and forget them and those of earlier ones.
+
+        Only if `is_whole`, with a digest of each rank, can the step prove that all ranks are alike.
+        """
+        ranks, others = _differing(self._digests[step])
         self._compared = step
         self._digests = {later: digests for later, digests in self._digests.items() if later > step}
-        if minority or unclear:
-            self.found = Divergence(step, self.agreed, tuple(sorted(minority or unclear)), others if minority else 0)
+        if ranks:
+            self.found = Divergence(step, self.agreed, tuple(sorted(ranks)), others)
         elif is_whole:
             self.agreed = step
 
 
-def _differing(digests: Mapping[int, StateDigest]) -> tuple[list[int], list[int], int]:
-    """Return the ranks that differ from a majority, those of shards without a majority, and the size of majorities."""
+def _differing(digests: Mapping[int, StateDigest]) -> tuple[list[int], int]:
+    """Return `ranks` and `others` of a `Divergence`, by the digests of a step; no ranks if there is none."""
     by_shard: dict[int, dict[int, list[int]]] = {}
     for rank, digest in digests.items():
         by_shard.setdefault(digest.shard, {}).setdefault(digest.digest, []).append(rank)
@@ -85,7 +93,7 @@ def _differing(digests: Mapping[int, StateDigest]) -> tuple[list[int], list[int]
                 others += len(most)
             else:
                 unclear += most + different
-    return minority, unclear, others
+    return minority or unclear, others
 
 
 def divergence_record(run: Run, divergence: Divergence) -> ReplicasDiverged:
@@ -114,7 +122,10 @@ def divergence_record(run: Run, divergence: Divergence) -> ReplicasDiverged:
 
 
 def _with_way_back(run: Run, record: ReplicasDiverged) -> ReplicasDiverged:
-    """Add the step that the next round can go back to, or why this one goes on."""
+    """Add the step that the next round can go back to, or why this one goes on.
+
+    The kernel ends the round only if the record has `back_to`.
+    """
     back, stays = run.keeping.resume_point(list(run.roll.inside), record.since), run.keeping.doubt(record.since)
     if has_no_restart_left(run, run.durable.ledger.total(run.roll.heard_at)):
         what = f"training goes on, since no restart is left{stays}"

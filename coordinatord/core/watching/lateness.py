@@ -1,11 +1,12 @@
 """Compares when workers arrived in the same collectives: which worker comes last, and by how much.
 
 A collective ends for all workers at once, so the duration of a step does not show which of them is slow; the time of
-arrival does. To compare hosts, their clocks' offsets are needed. Each is known to within half of the round trip of a
-question and its answer.
+arrival does. To compare the times of two hosts, the offset of their clocks is needed. A node's answer tells it, up to
+half of the time between question and answer: the clock was read at some moment in between.
 
-Workers are at rest when none has arrived in a collective for much longer than is usual. If they report no steps, only
-this shows that a round may hang. The limits are the same as for steps.
+The same answers show whether workers are *at rest*: none has arrived in a collective for much longer than is usual. If
+workers report no steps, only this shows that a round may hang. What is usual follows from the pauses between
+collectives, by the same rule as between steps (`training_progress`).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ LATE_S_MIN = 0.001
 """The least lateness of a laggard, in seconds: the system's scheduler may cause less."""
 
 DRIFT = 100e-6
-"""How many seconds two clocks may drift apart in a second: quartz clocks drift half as much."""
+"""How many seconds two clocks may drift apart in a second: each quartz clock by half of that."""
 
 
 class Offset(Struct, frozen=True):
@@ -54,7 +55,7 @@ class Offset(Struct, frozen=True):
 def better_offset(known: Offset | None, answer: NodeArrivals) -> Offset:
     """Return the more exact offset: the known one with its drift since, or that of a new answer.
 
-    A known offset that the new answer rules out is dropped: the host was rebooted.
+    A known offset that the new answer rules out is dropped: the host was rebooted, and its clock began anew.
     """
     new = Offset(answer.answered_at - answer.clock_s, answer.error_s, answer.answered_at)
     if known is None or new.error_s <= known.error_at(new.at):
@@ -76,15 +77,15 @@ class ArrivalTimes(Struct, frozen=True):
 
 
 class WorkerLateness(Struct, frozen=True):
-    """How late one worker is."""
+    """How late one worker is, by one comparison."""
 
     rank: int
     node: str
     last_share: float
     """The share of the collectives in which it arrived last, 0 to 1."""
     late_s: float
-    """How long after the median worker it usually arrives: the median over the steps of the largest lateness within
-    each."""
+    """How many seconds after the worker in the middle it arrives. Of each step the largest lateness counts, because
+    with DDP each bucket of gradients is late by a bit more; of several steps, the median."""
 
 
 class Laggard(Struct, frozen=True):
@@ -95,7 +96,8 @@ class Laggard(Struct, frozen=True):
     """None if the workers of the node take turns."""
     last_share: float
     late_s: float
-    """The lateness of the worker. Of a node: how much later its median worker is than the median of all others."""
+    """The lateness of the worker in seconds. Of a node: how much later its median worker is than the median of all
+    others."""
 
 
 class Lateness(Struct, frozen=True):
@@ -151,6 +153,7 @@ def compare_arrivals(arrivals: Iterable[tuple[str, ArrivalTimes]], step_s: float
 
 
 def _find_laggard(ranks: Sequence[WorkerLateness], step_s: float | None, error_s: float) -> Laggard | None:
+    """Return the first laggard, workers before nodes, whose lateness is above all limits and the error of clocks."""
     least_s = max(LATE_S_MIN, error_s, STEP_SHARE * (step_s or 0.0))
     slow_workers = (
         Laggard(worker.node, worker.rank, worker.last_share, worker.late_s)
@@ -162,9 +165,10 @@ def _find_laggard(ranks: Sequence[WorkerLateness], step_s: float | None, error_s
 
 
 def _slow_nodes(ranks: Sequence[WorkerLateness]) -> Iterator[Laggard]:
-    """Yield the nodes whose workers take turns at being last.
+    """Yield the nodes whose workers take turns at being last, as where the host itself is slow.
 
-    The more of the workers a node has, the more often one of them is last by chance.
+    A node with half of all workers has the last one half of the time by chance. So the share that a laggard needs is
+    counted from there: two thirds of the way to 1.
     """
     ordered = sorted(ranks, key=lambda worker: worker.late_s)
     late_s = [worker.late_s for worker in ordered]
@@ -197,7 +201,10 @@ def _median_without(ordered: Sequence[float], left_out: Sequence[int]) -> float:
 
 
 def _clock_error_s(members: Iterable[ArrivalTimes]) -> float:
-    """Return the usual error in seconds of comparing two workers' times; 0 if all workers are on one node."""
+    """Return the usual error in seconds of comparing two workers' times; 0 if all workers are on one node.
+
+    Two clocks are compared, and each may be wrong by its own error.
+    """
     by_node = {arrival.node: arrival.error_s for arrival in members}
     return 2 * median(by_node.values()) if len(by_node) > 1 else 0.0
 
@@ -236,12 +243,18 @@ def _collectives_per_step(apart_s: float, step_s: float | None, rows: int) -> in
 
 
 def _usual_lateness(late: Sequence[float], per_step: int) -> float:
-    """Return the median over the steps of the largest lateness within each."""
+    """Return the median, over the steps, of the largest lateness within a step.
+
+    Steps are counted back from the last collective. The oldest ones that fill no step are left out.
+    """
     return median(max(late[end - per_step : end]) for end in range(len(late), per_step - 1, -per_step))
 
 
 def are_at_rest(nodes: Sequence[NodeArrivals]) -> bool | None:
-    """Return whether all workers are at rest; None if none reports a collective."""
+    """Return whether all workers are at rest; None if none reports a collective.
+
+    The worker that arrived last decides, by the pauses between its own collectives.
+    """
     reported = [ages for node in nodes for worker in node.workers if (ages := _ages_of(worker))]
     latest = min(reported, key=lambda ages: ages[-1], default=None)
     return None if latest is None else latest[-1] >= _patience_s(latest)
@@ -253,7 +266,11 @@ def _ages_of(worker: WorkerArrivals) -> list[float]:
 
 
 def _patience_s(ages: Sequence[float]) -> float:
-    """Return how many seconds may pass without a collective, by the pauses between the last ones of one worker."""
+    """Return how many seconds may pass without a collective, by the pauses between the last ones of one worker.
+
+    A pause that exceeds what the earlier ones allow was a stall. It may come again `STALL_GAPS` times as long, any
+    other pause `STALL_STEPS` times.
+    """
     patience_s = STALL_S_MIN
     for before, after in pairwise(ages):
         pause_s = before - after

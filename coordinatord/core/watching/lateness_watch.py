@@ -1,4 +1,7 @@
-"""How late the workers of one round are, by all comparisons so far, and which node to drain or to test for it."""
+"""Decides by several comparisons in a row which worker or node delays all others, and which node to drain for that.
+
+Such a one is a *laggard*. `arrivals` has the nodes asked, and `lateness` compares the answers to one question.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +22,13 @@ from coordinatord.core.watching.lateness import (
 )
 
 AGREEING_MIN = 3
-"""How many comparisons in a row have to find the same laggard before its node is drained or tested."""
+"""How many comparisons in a row have to find the same laggard before its node is drained or tested: one that is late
+only for a minute, as beside another program, is no reason to lose a node."""
 
 
 @dataclass(slots=True)
 class LatenessWatch:
-    """The lateness of the workers of one round, and the offsets of the hosts' clocks."""
+    """The lateness of the workers of one round, and the offsets of the nodes' clocks by which it was worked out."""
 
     lateness: Lateness | None = None
     """The result of the last comparison; None before the first, or if there was too little to compare."""
@@ -38,7 +42,7 @@ class LatenessWatch:
         return None if self.lateness is None or self.agreeing < AGREEING_MIN else self.lateness.laggard
 
     def clear(self) -> None:
-        """Forget the workers of a round; the offsets of clocks stay."""
+        """Forget the workers of a round; the offsets of clocks stay true for the next one."""
         self.lateness, self.agreeing = None, 0
 
     def record(self, answers: Sequence[NodeArrivals], step_s: float | None, now: float) -> None:
@@ -60,7 +64,8 @@ def is_training(run: Run) -> bool:
 def laggard_to_drain(run: Run, watch: LatenessWatch) -> Laggard | None:
     """Return the laggard whose node is to be drained; None if there is none, or its node may not be drained.
 
-    One node leaves at a time, and enough nodes stay for a round.
+    It has to make steps at least `--drain-laggards` times as long. One node leaves at a time, and enough nodes stay for
+    a round.
     """
     laggard, lateness, factor, members = watch.agreed, watch.lateness, run.spec.drain_laggards, run.members
     if not factor or laggard is None or lateness is None or lateness.factor < factor or laggard.node not in members:

@@ -1,6 +1,7 @@
 """Compares two looks at the workers of a round, to tell a hang from slow work.
 
-One look may meet any training between two of its collectives. So a worker is a culprit only if no worker has made
+A look is a sample of every worker at one moment. In a healthy training too, one look may find a worker that computes
+while the others wait for it. So a worker is named as a *culprit*, which holds up the others, only if no worker has made
 progress from one look to the next, and every worker was seen in both.
 """
 
@@ -16,11 +17,11 @@ from coordinatord.protocol.messages import HangKind
 from coordinatord.protocol.stack_messages import CollectiveState, StackOrigin, WorkerStacks
 
 APART_S = 1.0
-"""The least time between two looks: a training whose collectives take longer has steps of many seconds, and for those
-the first look comes late."""
+"""The least seconds between the two looks of a pair, in which a collective of a healthy training ends. If it takes
+longer, a step takes many seconds, and the first look comes only after ten times the slowest step."""
 
 _SILENT_STATES = frozenset({"stopped", "ended", ""})
-"""States of a process that explain why it does not answer; the empty one means that it is gone."""
+"""States of a process that explain why it does not answer, so that it counts as seen; the empty one: it is gone."""
 
 NO_COLLECTIVES = (
     "no worker reports a collective, so a hang cannot be seen: "
@@ -33,10 +34,10 @@ UNASKED = "a node cannot be asked where its workers stand"
 
 
 def why_unseen(look: Sequence[SeenWorker]) -> str:
-    """Return why a look cannot be judged, since one worker was not seen; empty if it can.
+    """Return why a look cannot be judged; empty if it can, since every worker was seen.
 
-    That worker may be training: its script does not import workerlib, or its node does not answer. A worker in a
-    debugger is not restarted either, since a person examines it.
+    A worker that was not seen may be training: its node does not answer, or nothing in its script answers looks. A
+    worker in a debugger forbids a judgement too, since a restart would take it from the person who examines it.
     """
     for worker in look:
         if worker.now is None:
@@ -50,7 +51,7 @@ def why_unseen(look: Sequence[SeenWorker]) -> str:
 
 
 def why_inconclusive(look: Sequence[SeenWorker]) -> str:
-    """Return why a look at which every worker was seen shows no hang; empty if one waits or makes progress."""
+    """Return why a look in which every worker was seen cannot show a hang: no worker is in a collective. Else empty."""
     answers = [worker.now for worker in look if worker.now is not None and worker.now.origin is StackOrigin.WORKER]
     places = [answer.collective for answer in answers]
     if places and all(place is None for place in places):
@@ -60,7 +61,7 @@ def why_inconclusive(look: Sequence[SeenWorker]) -> str:
 
 
 def may_hang(look: Sequence[SeenWorker]) -> bool:
-    """Whether a second look is worth its cost: a worker waits, and none is seen to make progress."""
+    """Whether a second look is worth its cost: by the first one alone, workers wait for one that does not come."""
     return not why_unseen(look) and find_hang(look) is not None
 
 
@@ -72,9 +73,10 @@ def compare(first: Sequence[SeenWorker], second: Sequence[SeenWorker]) -> HangVe
 
 
 def may_be_slow(verdict: HangVerdict, look: Sequence[SeenWorker]) -> bool:
-    """Whether the verdict on one look may be wrong, since work may only be slow: a second look tells.
+    """Whether the verdict on one look may be wrong, so that a person who asks gets a second look too.
 
-    It may if all workers wait in collectives, which need the network, or if one waits for something outside the job.
+    The work may only be slow if all workers wait in collectives, which need the network, or if a culprit waits for
+    something outside the job.
     """
     return verdict.kind in {HangKind.NETWORK, HangKind.MISMATCHED} or awaits_outside(verdict, look)
 
@@ -86,7 +88,7 @@ def awaits_outside(verdict: HangVerdict, look: Sequence[SeenWorker]) -> bool:
 
 
 def stands_since(earlier: Sequence[SeenWorker], verdict: HangVerdict, look: Sequence[SeenWorker]) -> bool:
-    """Whether the workers of a verdict have stood still since an earlier look."""
+    """Whether the culprits of a verdict have stood still since an earlier look, and are culprits by both."""
     found = compare(earlier, look)
     return found is not None and (found.kind, found.ranks) == (verdict.kind, verdict.ranks)
 
@@ -108,7 +110,7 @@ def _ranks(look: Sequence[SeenWorker]) -> set[int]:
 
 
 def _has_moved(before: WorkerStacks, now: WorkerStacks) -> bool:
-    """Whether a worker has begun or completed a collective since, or is another process."""
+    """Whether a worker has begun or completed a collective between two samples, or is another process."""
     if before.pid != now.pid or before.places != now.places:
         return True
     first, second = before.collective, now.collective

@@ -1,4 +1,7 @@
-"""Finds the nodes to ask for the stacks of a round's workers, and assigns the answers to the workers."""
+"""Finds the nodes to ask where the workers of a round stand in their code, and assigns the answers to the workers.
+
+Both the looks for hangs and people (`nodeclient stacks`) ask so.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +16,18 @@ from coordinatord.protocol.messages import Launcher
 from coordinatord.protocol.stack_messages import WORKERS_ASKED_MAX, AskStacks, WorkerStacks
 
 WORKERS_AT_ONCE_MAX = 16_384
-"""The limit of workers in one look: 16 MB of stacks pass through the coordinator for them."""
+"""The limit of workers in one look. Each answer may have a kilobyte, so 16 MB pass through the coordinator for them."""
 
 
 class NoStacksError(OperationalError):
-    """The job has no workers to ask, or none of these ranks, or too many. Nothing has changed."""
+    """The job has no workers to ask, or none with these ranks, or more than `WORKERS_AT_ONCE_MAX`."""
 
 
 def stack_sources(run: Run, ranks: Sequence[range], *, brief: bool = False) -> tuple[StackSource, ...]:
     """Return the questions to nodes about some ranks of the present round, or about all if there are no `ranks`.
 
-    A `brief` question is only for the main threads. Raises `NoStacksError`.
+    A `brief` question is only for the main threads. A node that cannot be asked has a source too, with a `problem` and
+    no session. Raises `NoStacksError`.
     """
     if not run.durable.order:
         raise NoStacksError(f"job {run.job} has no workers now: its state is {run.shown_state}")
@@ -57,7 +61,7 @@ def _sources_of(run: Run, own: Ranks, ranks: range, *, brief: bool) -> Iterator[
             host=own.node if member is None else member.offer.host,
             first_rank=own.first_rank,
             session=None if member is None or problem else member.session.id,
-            wanted=AskStacks(1, run.id, run.durable.round, asked, brief),
+            wanted=AskStacks(1, run.id, run.durable.round, asked, brief),  # the session numbers it
             problem=problem,
         )
 
