@@ -1,9 +1,10 @@
 """The wing that judges hosts: which of them are charged with failed rounds, and which of them rounds do without.
 
-`run_judging` implements the kernel's interface to this wing. `charging` finds the host that ended a round by a fault of
-its own. `judgements` charges hosts, quarantines them and lets them in again; what it decides becomes records, and the
-kernel applies them.
+A host is *charged* with a round that it ended by a fault of its own, such as a broken GPU. If its charges are enough,
+it is *quarantined*: rounds do without it if they can. A wing is a part of the core that a run calls by an interface,
+which `run_judging` implements here. `charging` finds the host to charge. `judgements` charges hosts, quarantines them
+and lets them in again; what it decides becomes records, and the kernel applies them.
 
-A `preflight` tests nodes without workers in pairs, in several turns. `pair_search` chooses the pairs of each turn,
-and finds the nodes that are slow, wrong or badly connected.
+Some faults end no round. So a `preflight` tests nodes without workers in pairs, in several turns. `pair_search` chooses
+the pairs of each turn, and finds the nodes that are slow, compute wrong values or have a bad link.
 """

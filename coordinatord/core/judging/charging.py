@@ -1,7 +1,8 @@
-"""Finds the host that ended a round by a fault of its own.
+"""Finds the host that ended a round by a fault of its own, to charge it: enough charges quarantine a host.
 
-A script may fail on each host that it visits, and a network may cut off many at once. So a failure charges a host only
-if it may be the host's fault, and if nothing like it happened on another host in the same round.
+A wrong charge costs a good host. A script may fail on each host that it visits, and a network may cut off many at once.
+So a failure charges a host only if it may be the host's fault, and if nothing like it happened on another host in the
+same round.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ FAULT_OF = {
     Cause.UNKNOWN: Fault.CRASH,
     Cause.DIVERGENCE: Fault.DIVERGENCE,
 }
-"""The faults by their causes. An error of the script, a lack of memory, and what somebody outside the job does to a
-worker are no fault of a host. A broken connection is none either, since each end may have failed."""
+"""The faults of hosts by the causes of failures. Other causes are no fault of a host: an error of the script, a lack of
+memory, an act of somebody outside the job, and a broken connection, since either end may have failed."""
 
 
 def charged_host(run: Run, report: Report | None) -> tuple[str, Charge] | None:
     """Return the host to charge with the end of a round, and the charge; None if the end may be no fault of a host.
 
-    Without a report, no worker failed by itself.
+    Without a report, no worker failed by itself: the round was stopped, or has lost nodes.
     """
     if report is None:
         return _lost_host(run)
@@ -40,15 +41,17 @@ def charged_host(run: Run, report: Report | None) -> tuple[str, Charge] | None:
 def _failed_host(run: Run, report: Report) -> tuple[str, Charge] | None:
     """Return the host of the first failed worker with its charge; None if the failure may be no fault of a host."""
     failure, fault = report.failure, FAULT_OF.get(report.cause)
-    waited = fault is Fault.HANG and failure.hang is None  # torch's timeout, which names no culprit
-    names_no_worker = waited or failure.hang is HangKind.NETWORK or bool(failure.hang_ranks)
-    fail_alike = [other for other in report.consequences if other.same_error and other.node != report.node]
+    if fault is None or (fault is Fault.CRASH and signal_behind(failure.exit_code) is None):
+        return None  # without a signal, the script has ended the process
+    is_torch_timeout = fault is Fault.HANG and failure.hang is None
+    if is_torch_timeout or failure.hang is HangKind.NETWORK or failure.hang_ranks:
+        return None  # the hang has no culprit, or several
     are_all_named = report.consequences_count == len(report.consequences)
-    exits_by_itself = fault is Fault.CRASH and signal_behind(failure.exit_code) is None
-    if fault is None or exits_by_itself or names_no_worker or fail_alike or not are_all_named:
-        return None
-    # Where the host is needed, the rank stays on it, and so does a hang that is the script's. Elsewhere the quarantine
-    # shows whose it is: it ends if the rank hangs on another host too.
+    if not are_all_named or any(other.same_error and other.node != report.node for other in report.consequences):
+        return None  # the same error came on another node, or may have among those that the report leaves out
+    # A hang that is the script's fault stays with its rank. Where rounds cannot do without the host, the rank stays on
+    # it, so the host would be charged again and again. Elsewhere the quarantine shows whose fault it is: it ends if the
+    # rank hangs on another host too.
     if failure.hang is not None and not may_be_of_host(failure) and not can_do_without(run, report.host):
         return None
     error = failure.hang or failure.error or failure.message or describe_exit(failure.exit_code)
@@ -59,7 +62,7 @@ def _failed_host(run: Run, report: Report) -> tuple[str, Charge] | None:
 def _diverged_host(run: Run, report: Report) -> tuple[str, Charge] | None:
     """Return the host of the ranks that differ from most others with its charge; None unless one node has all of them.
 
-    The numbers are in the error for people: they do not count when it is compared with those of other hosts.
+    The step is in the error for people: numbers do not count when errors of hosts are compared.
     """
     found = run.durable.divergence
     if found is None or run.spec.on_divergence is not OnDivergence.QUARANTINE:
@@ -70,8 +73,11 @@ def _diverged_host(run: Run, report: Report) -> tuple[str, Charge] | None:
 
 
 def _lost_host(run: Run) -> tuple[str, Charge] | None:
-    """Return the host that the round has lost with its charge; None if it lost none or several, or only a process."""
+    """Return the host that the round has lost with its charge; None if it lost none or several, or only a process.
+
+    A host that goes is silent, while a process that ends closes its connection.
+    """
     nodes = {loss.node for loss in run.durable.losses}
     lost = [each for each in run.durable.lost if each.node in nodes and each.round == run.durable.round]
-    hosts = {each.host for each in lost if all(other.silent for other in lost)}
-    return (hosts.pop(), Charge(Fault.LOST, "", 0.0, run.job)) if len(hosts) == 1 else None
+    hosts, are_silent = {each.host for each in lost}, all(each.silent for each in lost)
+    return (hosts.pop(), Charge(Fault.LOST, "", 0.0, run.job)) if are_silent and len(hosts) == 1 else None

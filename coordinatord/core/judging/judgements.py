@@ -1,10 +1,13 @@
 """Judges hosts: charges them with failed rounds, and says which of them rounds do without.
 
-A charge counts only as long as its job has charged few hosts with the same error. A quarantined host stays connected as
-a spare, and is in a round only if too few other nodes are there. It is let in again when its errors turn out to be
-those of many hosts, or when the check or the preflight that it failed finds it good. An operator may always let it in.
+A charge says that a host ended a round by a fault of its own. It weighs less as it gets older, and counts only while
+its job has charged few hosts with the same error. If the charges that count weigh enough, the host is *quarantined*: it
+stays connected as a spare, and is in a round only if too few other nodes are there. It is let in again when its errors
+turn out to be those of many hosts, or when the check or the preflight that it failed finds it good. An operator may
+always let it in.
 
-Each judgement is a record. The kernel applies it before it takes the next one, which may depend on it.
+Each judgement is a record (`HostJudged`), which replaces the last one about its host. All functions here yield records:
+the kernel applies each before it takes the next one, which may depend on it.
 """
 
 from __future__ import annotations
@@ -26,16 +29,17 @@ from coordinatord.protocol.messages import Report
 from coordinatord.protocol.text import clip, is_same_error
 
 SPREAD_SHARE = 0.05
-"""An error that came on more hosts than this share of a job's, and on more than one, is the fault of none. Bad hosts
-crash alike, since a native crash tells only its signal, and three of 63 are bad in a public trace (Lablup, arXiv
-2605.09370). With a limit of two hosts, 39 % of their rounds are avoided in `benchmarks/policy`; with this one, 87 %."""
+"""An error that came on more hosts than this share of a job's, and on more than one, is the fault of none. The share
+leaves room for several bad hosts. These crash alike, since a native crash tells only its signal, and three of 63 are
+bad in a public trace (Lablup, arXiv 2605.09370). If a second host sufficed, 39 % of the rounds that bad hosts end would
+be avoided in `benchmarks/policy`; with this share, 87 % are."""
 
 SPREAD_HALF_LIVES = 4
-"""The half-lives after which a charge no longer shows that an error has come on a host: it hardly weighs anything."""
+"""The half-lives after which a charge no longer shows that an error has come on a host: it weighs a sixteenth then."""
 
 
 class HostJudgements:
-    """What follows for the hosts of a run now, by what is on record of all hosts."""
+    """What follows for the hosts of a run now, by what is on record of all hosts; made anew for each event."""
 
     def __init__(self, run: Run, cluster: DurableCluster, now: float) -> None:
         self._run, self._cluster, self._now = run, cluster, now
@@ -50,7 +54,7 @@ class HostJudgements:
             return
         host, charge = charged
         if self._hosts <= {host}:
-            return
+            return  # without another host, nothing tells a fault of the host from one of the script
         known = self._cluster.hosts.get(host, JudgedHost())
         charges = (*known.as_of(self._now), charge)[-CHARGES_MAX:]
         text, why, by = f"host {host} is charged: {_describe(charge)}", known.quarantined, known.by
@@ -59,7 +63,7 @@ class HostJudgements:
             text += "; it does not count, since the same error came on other hosts too"
         elif self._is_enough(counting) and (not why or by in {Judge.CHECK, Judge.PREFLIGHT}):
             if why or self._may_lose_one(host):
-                by = Judge.CHARGES
+                by = Judge.CHARGES  # also of a host that failed a check: to pass the next one is not enough now
                 why = clip(f"quarantined for {_count(counting)}, the last one: {_describe(charge)}", MESSAGE_MAX)
                 text = f"host {host} is {why}"
             else:
@@ -71,17 +75,16 @@ class HostJudgements:
     def on_preflight(self, search: PairSearch, busy: Collection[str]) -> Iterator[HostJudged]:
         """Quarantine the hosts of nodes with a fault that a search has found, and let in again those it finds good.
 
-        If all nodes are on one host, it is not judged, since they were compared only with each other. Workers of any
-        job slow the tests on their hosts, which are `busy`: such a host is quarantined only for a wrong product.
+        If all nodes are on one host, it is not judged, since they were compared only with each other. A host is `busy`
+        if it has workers of any job, which slow the tests: it is quarantined only for a wrong product.
         """
         findings, nodes = search.findings, dict[str, list[str]]()
         for node, host in search.hosts.items():
             nodes.setdefault(host, []).append(node)
+        faults = {verdict for verdict in NodeVerdict if verdict.is_fault}
         for host, own in nodes.items() if len(nodes) > 1 else ():
-            faulty = (node for node in own if findings[node].verdict.is_fault)
-            bad = next(
-                (node for node in faulty if findings[node].verdict is NodeVerdict.WRONG or host not in busy), None
-            )
+            counting = {NodeVerdict.WRONG} if host in busy else faults
+            bad = next((node for node in own if findings[node].verdict in counting), None)
             if bad is not None:
                 says = f"a preflight has found that its node {bad} {findings[bad].text}"
                 yield from self.on_finding(host, says, Judge.PREFLIGHT, is_bad=True)
@@ -89,7 +92,10 @@ class HostJudgements:
                 yield from self.on_finding(host, "a preflight has found it good", Judge.PREFLIGHT, is_bad=False)
 
     def on_finding(self, host: str, says: str, by: Judge, *, is_bad: bool) -> Iterator[HostJudged]:
-        """Quarantine a host that a judge has found bad, or end that judge's own quarantine of a host it finds good."""
+        """Quarantine a host that a judge has found bad, or end that judge's own quarantine of a host it finds good.
+
+        A host that is in quarantine already is left to the judge who wanted that.
+        """
         known = self._cluster.hosts.get(host, JudgedHost())
         if host not in self._cluster.hosts and len(self._cluster.hosts) >= HOSTS_MAX:
             return
@@ -106,13 +112,13 @@ class HostJudgements:
         return {member.offer.host for member in self._run.members.values() if member.durable.outcome is None}
 
     def _may_lose_one(self, host: str) -> bool:
-        """Whether another host of the run may be quarantined: one may always be, and at most a share of all."""
+        """Whether another host of the run may be quarantined: at most `--quarantine-share` of all, or one."""
         hosts = self._hosts | {host}
         quarantined = sum(bool(self._cluster.why_quarantined(name)) for name in hosts)
         return quarantined < max(1, int(len(hosts) * self._run.policy.quarantine_share))
 
     def _hosts_with(self, charge: Charge) -> set[str]:
-        """Return the hosts that the same job has charged with the same error lately, of those on record."""
+        """Return the hosts on record that the same job has charged with the same error lately."""
         since = self._now - SPREAD_HALF_LIVES * self._run.policy.charge_half_life_s
         return {
             name
@@ -126,7 +132,11 @@ class HostJudgements:
         return len(hosts) > max(1, SPREAD_SHARE * len(self._hosts | {host}))
 
     def _lift_quarantines(self, charge: Charge) -> Iterator[HostJudged]:
-        """End the quarantines that charges would not have brought about without an error that came on many hosts."""
+        """End the quarantines that would not have come about without this charge's error, which many hosts have.
+
+        The remaining charges are weighed with their ages at the last charge of the host, when it was judged. A
+        quarantine must not end only because time has passed.
+        """
         for host in sorted(self._hosts_with(charge)):
             known = self._cluster.hosts[host]
             left = [each for each in known.charges if not self._is_spread(each, host)]
@@ -151,7 +161,10 @@ def _count(charges: Sequence[Charge]) -> str:
 
 
 def weight(charges: Iterable[Charge], half_life_s: float, threshold: float) -> float:
-    """Return the sum of charges: 1 for each, halved with each half-life. A broken GPU counts `threshold`."""
+    """Return the sum of charges: 1 for each, halved with each half-life.
+
+    A broken GPU counts `threshold`, so that it alone is enough: it does not mend itself.
+    """
     return sum(
         (threshold if each.fault is Fault.DEVICE else 1.0) * math.exp2(-each.age_s / half_life_s) for each in charges
     )

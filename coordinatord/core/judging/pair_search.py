@@ -1,8 +1,9 @@
 """Finds nodes that are slow, compute wrong values or have a bad link, by turns of tests in pairs. Pure.
 
-In a test both nodes multiply matrices, and then add up a vector over the link between them. A slow or wrong product is
-the node's own; a GPU is compared with those of its kind. A slow or broken link may be the fault of either node, so in
-the next turn each of the two is tested with a node that is good. If the link is bad again, the node is bad.
+Nothing says how fast a new kind of host should be, so nodes are compared with each other. In a test two nodes multiply
+matrices, and then add up a vector over the link between them. A slow or wrong product is the node's own; a GPU is
+compared with those of its kind. A slow or broken link may be the fault of either node, so in the next turn each of the
+two is tested with a node that is good. If the link is bad again, the node is bad.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from coordinatord.protocol.pair_messages import PairResult
 
 TURNS_MAX = 3
 """The most turns. Two are enough if at most a quarter of an even number of nodes is bad. The third is for odd numbers,
-and for pairs of which both nodes are bad."""
+of which one node has no partner in a turn, and for pairs of which both nodes are bad."""
 
 SLOW_SHARE = 0.5
 """A figure below this share of the usual one is slow. Healthy hosts of one kind differ by some percent, and a program
@@ -51,7 +52,7 @@ class NodeFinding(Struct, frozen=True):
     gflops: float | None
     mb_s: float | None
     text: str
-    """What the verdict rests on, to follow the name of the node."""
+    """The reason of the verdict, as a clause that follows the name of the node."""
 
 
 class _Test(Struct, frozen=True):
@@ -64,7 +65,7 @@ class _Test(Struct, frozen=True):
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """The kind of link, on which its speed depends: hosts with the same GPU have the same network."""
+        """The kind of link, on which its speed depends. Hosts with the same GPU mostly have the same network."""
         return self.is_near, frozenset(result.gpu for result in self.results.values())
 
     @property
@@ -82,7 +83,8 @@ class _Usual(Struct, frozen=True):
     """The figures that are usual among the nodes."""
 
     gflops: dict[str, float]
-    """The speed of products by the name of the GPU; under the empty name, of all nodes: one may have lost its GPU."""
+    """The speed of products by the name of the GPU. Under the empty name is that of all nodes, with which a node
+    without a GPU is compared: it may have lost its GPU."""
     mb_s: dict[tuple[object, ...], float]
     """The speed of links, by their kind."""
 
@@ -96,12 +98,13 @@ class _Usual(Struct, frozen=True):
 
 
 class PairSearch:
-    """One search among some nodes."""
+    """One search among some nodes: the pairs of each turn, the results, and what they show."""
 
     def __init__(self, hosts: Mapping[str, str]) -> None:
-        """Begin with the first turn; `hosts` has the host of each node, and neighbours follow each other.
+        """Begin with the first turn; `hosts` has the host of each node, sorted so that neighbours follow each other.
 
-        Each node of the first half is tested with one of the second half, so most tested links lead far.
+        Each node of the first half is tested with one of the second half, so most tested links lead far, through more
+        of the network.
         """
         self.hosts = dict(hosts)
         self._tests: dict[str, list[_Test]] = {node: [] for node in hosts}
@@ -110,7 +113,7 @@ class PairSearch:
         self.pairs = tuple(zip(nodes[:half], nodes[half:], strict=False))
         """The pairs of this turn; none once the search is over."""
         self.findings: dict[str, NodeFinding] = {}
-        """What is known of each node after the last turn."""
+        """The verdict on each node by all turns so far."""
         self.bad_links: tuple[tuple[str, ...], ...] = ()
         """The pairs of good nodes that have a bad link with each other only."""
         self._find()
@@ -136,6 +139,7 @@ class PairSearch:
         return "; ".join((*nodes, *links)) or f"{len(self.hosts)} nodes: all are good"
 
     def _find(self) -> None:
+        """Judge all nodes anew by all results so far, since a new turn may change the usual figures."""
         usual = self._usual()
         cleared = {node for node in self.hosts if self._is_cleared(node, usual)}
         self.findings = {node: self._finding(node, usual, cleared) for node in self.hosts}
@@ -172,6 +176,7 @@ class PairSearch:
         return next((result.gpu for result in self._results_of(node)), "")
 
     def _usual(self) -> _Usual:
+        """Return the usual figures: of the best product of each node, and of all links that are not broken."""
         gflops: dict[str, list[float]] = {"": []}
         mb_s: dict[tuple[object, ...], list[float]] = {}
         for node, tests in self._tests.items():
@@ -189,6 +194,7 @@ class PairSearch:
         return any(result.wrong for result in self._results_of(node))
 
     def _is_cleared(self, node: str, usual: _Usual) -> bool:
+        """Whether a node is good: it has a good link and a right product of usual speed."""
         has_good_link = any(usual.is_good_link(test) for test in self._tests[node])
         return has_good_link and not self._is_wrong(node) and not usual.is_slow(self._gpu(node), self._gflops(node))
 
@@ -218,6 +224,9 @@ class PairSearch:
 
 
 def _upper_median(figures: Iterable[float]) -> float:
-    """Return the middle figure, and of two the higher one; 0 without any."""
+    """Return the middle figure, and of two the higher one; 0 without any.
+
+    So of two nodes, the slower one is compared with the faster one.
+    """
     ordered = sorted(figures)
     return ordered[len(ordered) // 2] if ordered else 0.0

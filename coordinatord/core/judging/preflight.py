@@ -1,6 +1,7 @@
-"""A preflight: tests in pairs among nodes of a run without workers, one turn after the other.
+"""A preflight, which looks for bad hosts before they end a round: nodes without workers are tested in pairs, in turns.
 
-It is live state: a restarted coordinator has none, and the nodes end their tests when they hear from it.
+This module has the orders and results of one turn; `pair_search` chooses the pairs and draws the conclusions. Nothing
+of it is recorded: a restarted coordinator has no preflight, and the nodes end their tests when they hear from it.
 """
 
 from __future__ import annotations
@@ -15,28 +16,29 @@ from coordinatord.core.rounds.state.run import Run
 from coordinatord.protocol.pair_messages import PairOrder, PairResult
 
 GRACE_S = 2.0
-"""How much longer than its tests a turn takes at most: two heartbeats, for the messages on both ways."""
+"""How many seconds longer than its tests a turn takes at most: two heartbeats, one for the orders and one for the
+results."""
 
 
 def testable(run: Run) -> list[Member]:
-    """Return the members of a run that wait without workers, by host."""
+    """Return the members of a run that wait without workers, and so may be tested, sorted by host."""
     waiting = run.roll.in_state(MemberState.READY, MemberState.QUARANTINED)
     return sorted(waiting, key=lambda member: (member.offer.host, member.node))
 
 
 class Preflight:
-    """A preflight of some members, who need not stay members of the run."""
+    """One preflight of some members of a run, who may leave it meanwhile."""
 
     def __init__(
         self, run: Run, members: Sequence[Member], why: str, number: int, now: float, holds_until: float
     ) -> None:
         """Begin the first turn, whose tests have this number; the next round waits for the tests until `holds_until`.
 
-        Without members, it is over.
+        Without members it is over at once, so a run that never had a preflight has an empty one.
         """
         self._run = run
         self.members = {member.node: member for member in members}
-        """A younger process with the name of one of them does not count as that one: it may be on another host."""
+        """The members by node id. A younger process with the same id is another member: it may be on another host."""
         self.search = PairSearch({member.node: member.offer.host for member in members})
         self.why, self.stopped = why, ""
         """Why it was begun, and why it was ended before its time; empty if it was not."""
@@ -46,7 +48,7 @@ class Preflight:
         self._order_tests(now)
 
     def _order_tests(self, now: float) -> None:
-        """Order the tests of the search's turn, but for those of nodes that no longer wait without workers."""
+        """Order the tests of the search's turn, except those of nodes that no longer wait without workers."""
         waiting = {member.node: member for member in testable(self._run) if self.members.get(member.node) is member}
         self.orders: dict[str, PairOrder] = {}
         """The order of each node in this turn; empty once the preflight is over."""
@@ -60,7 +62,7 @@ class Preflight:
         self._results: dict[str, PairResult] = {}
         """The results of this turn so far."""
         self.awaited = set(self.orders)
-        """The nodes whose results are still to come."""
+        """The nodes whose results are still to come; the turn ends early when none is left."""
         self.ends_at = now + within_s + GRACE_S
         """When the turn is over, even if results are still to come."""
         if self.is_over:
@@ -85,7 +87,7 @@ class Preflight:
         self._order_tests(now)
 
     def postpone(self, by: float) -> None:
-        """Put off the end of the turn, and that of the wait for it."""
+        """Put off all deadlines by so many seconds, in which the coordinator was asleep."""
         self.ends_at += by
         self.holds_until += by
 

@@ -1,4 +1,8 @@
-"""Implements `JudgingWing`, the kernel's view of the judging of hosts: charges them, and has nodes tested in pairs."""
+"""The door of this wing: `RunJudging` implements `JudgingWing`, by which a run has its hosts judged and tested.
+
+Charges follow the end of each round. A preflight tests nodes without workers in pairs: on an operator's request, and by
+`--preflight` also while nodes are idle, or before the next round when nodes are suspect.
+"""
 
 from __future__ import annotations
 
@@ -23,22 +27,25 @@ from coordinatord.protocol.pair_messages import PairOrder
 from coordinatord.protocol.text import clip
 
 HOLD_S = 15.0
-"""How long a round waits for a preflight on suspicion: two turns of good nodes take 8 s."""
+"""How many seconds a round waits for a preflight on suspicion: two turns of good nodes take 8 s."""
 
 IDLE_FOR_S = 60.0
-"""How long nodes wait before they are tested without a request: nodes that come together are tested together."""
+"""How many seconds nodes wait before they are tested without a request, so that nodes that come within a minute are
+tested together."""
 
 SUSPECT_ROUNDS = 2
 """How many rounds in a row have to fail because of the network or a hang before nodes are tested: one proves little."""
 
 RETEST_AFTER_S = 1_800.0
-"""The pause before nodes are tested again without a request. A mended host is let in soon, and the cost is small."""
+"""The pause in seconds before nodes are tested again without a request. A mended host is let in within half an hour,
+and the tests cost little."""
 
 _SUSPECT_CAUSES = {Cause.NETWORK, Cause.HANG}
-
+"""The causes that may be a bad link or a slow host, and name no host to charge."""
 
 REPORTED_MAX = COUNTER_MAX // 2
-"""The highest number of a test that a node is believed, so that there are enough higher ones."""
+"""The highest number of a test that is believed when a node reports it, so that there are enough higher ones for new
+tests."""
 
 
 class RunJudging(JudgingWing):
@@ -48,13 +55,13 @@ class RunJudging(JudgingWing):
         """Begin with a preflight of no members, which is over."""
         self._run = run
         self.preflight = Preflight(run, (), "", 0, -math.inf, -math.inf)
-        """The last one in this life of the daemon."""
+        """The present preflight, or the last one in this life of the daemon; an empty one before the first."""
         self._checked: dict[str, HealthCheck | None] = {}
         """The last health check of each node by which its host was judged."""
         self._suspect_rounds = 0
         """How many rounds in a row have failed because of the network or a hang, since the last preflight for that."""
         self.idle_at = -math.inf
-        """When to look again for members to test on idle hosts: the last time there were too few."""
+        """When to look again for idle members to test, after a time at which too few of them were on idle hosts."""
 
     @property
     def orders(self) -> Mapping[str, PairOrder]:
@@ -99,14 +106,14 @@ class RunJudging(JudgingWing):
         self.preflight.postpone(by)
 
     def obstacle(self) -> str:
-        """Say for which preflight the next round waits."""
+        """Say for which preflight the next round waits; empty if for none."""
         durable, preflight = self._run.durable, self.preflight
         if preflight.holds_until <= durable.entered_at:
             return ""
         return f"nodes are tested in pairs before round {durable.round + 1}: {preflight.why}"
 
     def preflight_answer(self) -> tuple[AdminResult, str]:
-        """Say that all nodes without workers are tested, if there are two."""
+        """Return whether all nodes without workers can be tested now, and the answer to the operator who asks."""
         run, number = self._run, len(testable(self._run))
         if not self.preflight.is_over:
             return AdminResult.NOTHING, f"a preflight of job {run.job} is under way already: {self.preflight.why}"
@@ -146,14 +153,17 @@ class RunJudging(JudgingWing):
         return self._suspicion_due() if self._run.durable.state is State.FORMING else self._idle_due()
 
     def act(self, cluster: Cluster, now: float) -> Iterable[Record]:
-        """End a turn, or begin a preflight; if no node on an idle host needs one, look again later."""
+        """End a turn, or begin a preflight; if no node on an idle host needs one, look again later.
+
+        The cases are those of `next_at`.
+        """
         if not self.preflight.is_over:
             return self._end_turn(cluster, now)
         if self._run.durable.state is State.FORMING:
             _, why = self._suspicion() or (NOW, "")
             self._suspect_rounds = 0
             return (self._begin(testable(self._run), why, now, holds_until=now + HOLD_S),)
-        # A job whose round is over mostly begins the next one soon, on the hosts of the last.
+        # Hosts of a round that is over count as busy: the job mostly begins the next one soon, on the same hosts.
         working = [run.members.get(node) for run in cluster.live for node in run.durable.order]
         busy = {member.offer.host for member in working if member is not None}
         members = [member for member in testable(self._run) if member.offer.host not in busy]
@@ -163,7 +173,7 @@ class RunJudging(JudgingWing):
         return ()
 
     def _suspicion_due(self) -> float | None:
-        """Return from when nodes are suspect and a round could be formed, so that they are tested first."""
+        """Return from when suspect nodes are to be tested: when a round could be formed otherwise. None if never."""
         run = self._run
         wanted = run.policy.preflight is PreflightWhen.SUSPICION and run.spec.launcher is not Launcher.TORCHRUN
         suspicion = self._suspicion() if wanted else None
@@ -187,7 +197,7 @@ class RunJudging(JudgingWing):
         return since, f"in the last round, {late}"
 
     def _idle_due(self) -> float | None:
-        """Return from when waiting nodes are to be tested: one was never tested, or its host is quarantined."""
+        """Return from when nodes that wait beside a running round are to be tested; None if none has to be."""
         run = self._run
         may_test = run.policy.preflight is not PreflightWhen.ASKED and run.spec.launcher is not Launcher.TORCHRUN
         if not may_test or run.durable.state is not State.RUNNING:
@@ -209,6 +219,6 @@ class RunJudging(JudgingWing):
 
 
 def _need_test(members: Sequence[Member]) -> bool:
-    """Whether these members are on several hosts, and one was never tested, or its host is quarantined."""
+    """Whether to test these members: they are on several hosts, and one was never tested or is quarantined."""
     is_new = any(member.observed.pair is None or member.readiness.quarantined for member in members)
     return is_new and len({member.offer.host for member in members}) > 1
