@@ -1,4 +1,8 @@
-"""Builds the state of jobs as records of the HTTP API, for `GET /v1/jobs`, `nodeclient status` and the live page."""
+"""Builds the state of jobs as records of the HTTP API, for `GET /v1/jobs`, `nodeclient status` and the live page.
+
+`job_view`, `whole_view` and `summary_view` are of three sizes, since a list of jobs is sent to each viewer again and
+again. Ages, and not times, are shown: the reader's clock is another one. Figures are rounded to what a reader can use.
+"""
 
 from __future__ import annotations
 
@@ -33,17 +37,19 @@ from coordinatord.protocol.messages import CheckResult, Launcher, Observed, Phas
 from coordinatord.protocol.text import NAMES_MAX
 
 SPARE = "spare"
-"""The state of a ready node for which the round has no place."""
+"""The state that is shown of a ready node for which the round at work has no place."""
 
 STARTING = "starting"
-"""The state of a node whose workers run, and have done no step yet: they may still import modules or load data."""
+"""The state that is shown of a node whose workers run and have done no step yet, although steps are expected: they may
+still import modules or load data."""
 
 LOST_SHOWN_S = 3_600.0
-"""How long a lost node is shown: a person sees it even after a break. Events keep it for longer."""
+"""How many seconds a lost node is shown, so that a person sees it even after a break. Events keep it for longer."""
 
 STANDS_S = 5.0
 STANDS_STEPS = 2
-"""A node that is behind stands still if it has made no step for so many seconds, and for so many usual steps."""
+"""A node that is behind counts as standing still if it has made no step for so many seconds, and for so many usual
+steps: then its last report is not only late."""
 
 
 def job_view(run: Run, now: float, store_error: str | None) -> api.JobStatus:
@@ -53,7 +59,7 @@ def job_view(run: Run, now: float, store_error: str | None) -> api.JobStatus:
     steps_per_s = pace(run, now)
     furthest = _FurthestWorker(run, steps_per_s)
     late = _late(run)
-    # A round whose workers run may still be shown as starting: then it has been since it was formed.
+    # A round whose workers run may still be shown as starting. Then that has lasted since the round was formed.
     since = run.durable.entered_at if run.shown_state is run.durable.state else run.durable.formed_at
     return api.JobStatus(
         job=run.job,
@@ -119,7 +125,7 @@ def drained_view(cluster: DurableCluster) -> tuple[api.DrainedStatus, ...]:
 
 
 def charged_view(cluster: DurableCluster, policy: Policy, now: float) -> tuple[api.HostStatus, ...]:
-    """Return the hosts that are charged with failed rounds or quarantined, by name."""
+    """Return the hosts that are charged with failed rounds or quarantined, sorted by name."""
     return tuple(
         api.HostStatus(
             host=host,
@@ -135,7 +141,7 @@ def charged_view(cluster: DurableCluster, policy: Policy, now: float) -> tuple[a
 
 
 def rounds_view(run: Run, rounds: RoundHistory, now: float) -> tuple[api.RoundStatus, ...]:
-    """Return the last rounds of a run, oldest first, each with the ledger of the time since the round before it."""
+    """Return the last rounds of a run, oldest first, each with the ledger of the time since the end of the last one."""
     so_far = spent(run, now)
     since_end_s = max(0.0, now - run.durable.entered_at) if run.durable.state.ended else 0.0
     return tuple(_round_status(round_, so_far, so_far.total + since_end_s) for round_ in rounds)
@@ -159,6 +165,8 @@ def _preflight(run: Run) -> api.PreflightStatus | None:
 
 
 def _round_status(round_: Round, so_far: Spent, run_age_s: float) -> api.RoundStatus:
+    """Return a round; its times count from the run's opening, and are shown as ages, by the run's own age."""
+
     def ago(at: float | None) -> float | None:
         return None if at is None else round(max(0.0, run_age_s - at), 3)
 
@@ -266,6 +274,7 @@ def _failure(report: Report, run: Run, now: float) -> api.FailureStatus:
 
 
 def _in_order(run: Run) -> list[Member]:
+    """Return the members by group rank; then those outside the round, by their last group rank and their arrival."""
     place = {node: index for index, node in enumerate(run.durable.order)}
 
     def key(member: Member) -> tuple[bool, int, float]:
@@ -277,10 +286,10 @@ def _in_order(run: Run) -> list[Member]:
 
 
 class _FurthestWorker:
-    """The worker with the highest step, with which others are compared.
+    """The worker with the highest step, by which it is judged whether the workers of a node are behind.
 
-    All ranks take the same steps, but their reports do not arrive at the same instant. A report that is some seconds
-    old lacks the steps of that time, and each connection has its own delay.
+    All ranks take the same steps together, so most differences only mean that one report is older than another: it
+    lacks the steps of some seconds. Such a node must not be shown as behind.
     """
 
     def __init__(self, run: Run, steps_per_s: float | None) -> None:
@@ -300,7 +309,7 @@ class _FurthestWorker:
             return lag
         if self._per_s is None:
             return 0
-        # What the furthest worker may have done since this report, with two seconds and two steps to spare.
+        # The steps that the furthest worker may have done since this report, with two seconds and two steps to spare.
         unreported = 2 + (2 + seen_s) * self._per_s
         return lag if lag > unreported else 0
 
@@ -342,7 +351,10 @@ def _node_status(
 
 
 def pace(run: Run, now: float) -> float | None:
-    """Return how many steps a second the round does; None if it does none, or one of its workers does none."""
+    """Return how many steps a second the round does; None if it does none, or one of its workers does none.
+
+    The other workers may still report steps for a while then, so the pace of the last seconds would mislead.
+    """
     steps_per_s = run.progress.steps_per_s
     if run.durable.state is not State.RUNNING or run.health is not Health.WELL or steps_per_s is None:
         return None
@@ -352,7 +364,7 @@ def pace(run: Run, now: float) -> float | None:
 
 
 def laggard_s(run: Run) -> float | None:
-    """Return how late the laggard is, in seconds; 0 if there is none, and None if that is not known."""
+    """Return how many seconds late the worker is that delays all others; 0 if none does, None if that is not known."""
     lateness = lateness_of(run)
     if lateness is None:
         return None
@@ -375,7 +387,7 @@ def _laggard(run: Run) -> api.LaggardStatus | None:
 
 
 def _late(run: Run) -> dict[str, api.LateStatus]:
-    """Return the latest worker of each node, by node; nothing while the job does not train."""
+    """Return the worker of each node that is last most often, by node; nothing while the job does not train."""
     lateness = lateness_of(run)
     latest: dict[str, WorkerLateness] = {}
     for worker in () if lateness is None else lateness.ranks:
@@ -390,6 +402,7 @@ def _late(run: Run) -> dict[str, api.LateStatus]:
 
 
 def _state_of_ready(run: Run) -> str:
+    """Return how the state of a ready node is shown: as a spare, or as one that has arrived and waits for a round."""
     if not run.durable.state.at_work:
         return str(MemberState.READY)
     is_spare = run.roll.round_size >= run.spec.nodes_max or run.spec.scale_up is ScaleUp.NEVER
@@ -397,6 +410,7 @@ def _state_of_ready(run: Run) -> str:
 
 
 def _reason(member: Member, now: float) -> str:
+    """Say why a node is in its state: the first of these that applies, from its end to what its workers do."""
     if member.durable.outcome is not None:
         return member.durable.outcome.summary
     if member.drained:
@@ -430,13 +444,13 @@ _BY_PHASE = {
 
 
 def kept_view(run: Run) -> api.KeptStatus | None:
-    """Return the kept state of a run; None if there is none and the round resumed from none."""
+    """Return the kept state of a run; None if no node keeps or writes any and the round resumed from none."""
     resume = run.durable.resume
     kept = kept_of(run)
     index, disk = kept.index, kept.disk
     if resume is None and not index and disk.every_s is None:
         return None
-    newest = index.newest_whole
+    newest, copied = index.newest_whole, kept.copied
     holdings = [member.observed.kept for member in run.members.values() if member.observed.kept is not None]
     return api.KeptStatus(
         step=None if newest is None else newest.step,
@@ -447,7 +461,7 @@ def kept_view(run: Run) -> api.KeptStatus | None:
         save_s=max((each.save_s for each in holdings if each.save_s is not None), default=None),
         used_bytes=sum(each.used_bytes for each in holdings),
         skipped=sum(each.skipped for each in holdings),
-        copied=None if (copied := kept.copied) is None else copied.step,
+        copied=None if copied is None else copied.step,
         copy_problem=copy_problem(kept),
         unkept=unkept(kept),
         disk_step=None if disk.step is None else disk.step.step,

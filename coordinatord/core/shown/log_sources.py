@@ -1,4 +1,9 @@
-"""Finds the nodes that can send the log files of a round, and the places of the files that none can send."""
+"""Finds which node can send each log file of a round's workers, or says where a file is that no node can send.
+
+Log files lie on the workers' hosts, and the coordinator has none. For `nodeclient logs` and the live page it asks a
+node for pieces of them. The round may be an old one, so its nodes come from records, and may have left since then.
+Another node of the same host, with the same folder of logs, can send the files as well.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +25,16 @@ from coordinatord.protocol.messages import Launcher, NodeOffer
 from coordinatord.protocol.text import name_some
 
 WORKERS_AT_ONCE_MAX = 64
-"""The limit of one request: no person reads more at once, and each log that is followed is read once a second."""
+"""The most workers of one request: no person reads more at once, and each log that is followed is read once a
+second."""
 
 
 class NoLogError(OperationalError):
-    """There is no such round, node or rank. Nothing has changed."""
+    """There is no such round, node or rank."""
 
 
 class LogChoice(Struct, frozen=True):
-    """The workers whose logs are wanted; an empty choice is all of them."""
+    """The workers whose logs are wanted; without ranks, or without nodes, all of them."""
 
     ranks: tuple[range, ...] = ()
     nodes: frozenset[str] = frozenset()
@@ -62,7 +68,7 @@ class LogSources(Struct, frozen=True):
     sources: tuple[LogSource, ...]
     """The logs in the order of the ranks, stdout first."""
     omitted: int
-    """The number of chosen workers beyond the limit."""
+    """The number of chosen workers beyond `WORKERS_AT_ONCE_MAX`, whose logs are left out."""
 
 
 def log_sources(
@@ -114,7 +120,7 @@ class _WantedRound:
     def source(self, node: str, rank: int, stream: LogStream, offer: NodeOffer | None) -> LogSource:
         """Return one log; `offer` is that of the node when it was in the round."""
         host, base = ("", "") if offer is None else (offer.host, offer.log_dir)
-        # The coordinator makes the ids of runs, which are valid names of folders as they are.
+        # The id of a run is made by the coordinator, and is a valid name of a folder as it is.
         folder = f"{base}/{self.run_id}/round_{self.number}" if base else ""
         server = self._server(node, host, base)
         problem = self._problem(node, f"on host {host} in {folder}" if folder else "", server)
@@ -132,7 +138,11 @@ class _WantedRound:
         )
 
     def _server(self, node: str, host: str, base: str) -> Member | None:
-        """Return the node itself, or a connected one with its logs in the same place if the node cannot be asked."""
+        """Return the node to ask: the node itself, or, if that cannot be asked, another one with the same folder.
+
+        A followed node that is away is still asked itself, since it may come back. None if it has left, and no other
+        one has the folder.
+        """
         member = self.run.members.get(node)
         if not base or (member is not None and (member.session.id is not None or self.follow)):
             return member

@@ -1,4 +1,4 @@
-"""Groups workers with equal stacks, for `nodeclient stacks`: thousands of them are mostly at a few places."""
+"""Groups workers with equal stacks, for `nodeclient stacks`, so that a person sees a few places and not thousands."""
 
 from __future__ import annotations
 

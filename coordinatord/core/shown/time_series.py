@@ -1,8 +1,8 @@
 """The time series of a run for charts: its pace, its time spent training, and its restarts, in a bounded space.
 
-A point stands for a span of the run's age, as `time_ledger` counts it. When there are too many points, each two become
-one of twice the length. So a run of a minute has a point for each second, and one of a month has a point for a few
-hours.
+A point stands for a span of the run's age, as `time_ledger` counts it. When there are too many points, each pair of
+neighbours becomes one of twice the length. So a run of a minute has a point for each second, and one of a month has a
+point for a few hours.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Sample(Struct, frozen=True):
 
 
 class TimeSeries:
-    """The points of one run, oldest first."""
+    """The points of one run, oldest first: four arrays of numbers with one entry for each point."""
 
     def __init__(self) -> None:
         self.span_s = SPAN_S
@@ -48,6 +48,7 @@ class TimeSeries:
         """The restarts up to the end of each point."""
         self._pace_sums = array("d", [0.0])
         self._pace_counts = array("l", [0])
+        """The sum and the number of the paces of each point, for their mean."""
 
     @property
     def steps_per_s(self) -> list[float | None]:
@@ -57,7 +58,7 @@ class TimeSeries:
 
     def add(self, sample: Sample) -> None:
         """Add a sample; samples come in the order of their time."""
-        at = max(sample.at, self.upto_s)
+        at = max(sample.at, self.upto_s)  # points that are complete do not change
         while at > POINTS_MAX * self.span_s:
             self._halve()
         self._correct(sample.training_s)
@@ -68,6 +69,7 @@ class TimeSeries:
         self._add_pace(sample.steps_per_s)
 
     def _halve(self) -> None:
+        """Join each pair of neighbours: training and restarts are as of its end, paces are added up."""
         self.span_s *= 2
         if len(self.restarts) % 2:  # the last point is half of a longer one
             self._append(self.training_s[-1], self.restarts[-1])
@@ -78,14 +80,17 @@ class TimeSeries:
             del points[::2]
 
     def _correct(self, training_s: float) -> None:
-        """Subtract time that proved to be no training, such as that between a node's death and its detection."""
+        """Take back time that proved to be no training, such as that between a node's death and its detection.
+
+        It is the latest time, so the points from the end backwards are lowered to the new total.
+        """
         for index in range(len(self.training_s) - 1, -1, -1):
             if self.training_s[index] <= training_s:
                 return
             self.training_s[index] = training_s
 
     def _fill(self, at: float, sample: Sample) -> None:
-        """End all points before the one of `at`, as if the training since the last sample was spread evenly."""
+        """Complete all points that end before `at`, as if the training since the last sample was spread evenly."""
         began_s, restarts = self.training_s[-1], self.restarts[-1]
         took_s = at - self.upto_s
         per_s = (sample.training_s - began_s) / took_s if took_s else 0.0
