@@ -1,9 +1,10 @@
 """Defines the messages and data that coordinatord and nodeclient exchange.
 
-Sessions: `messages` has most of their messages. `log_messages` has those that read a log, `stack_messages` those about
-workers' stacks, and `arrival_messages` those about workers' arrivals in collectives. `kept_state` has the parts of
-messages about kept state, `pair_messages` those about tests of two nodes, and `fields` the types of fields. `schema`
-validates data from outside, `codec` encodes and decodes messages, and `versions` has the fields of each version.
+Sessions, the nodes' connections to the coordinator: `messages` has most of their messages. `log_messages` has those
+that read a log, `stack_messages` those about workers' stacks, and `arrival_messages` those about workers' arrivals in
+collectives. `kept_state` has the parts of messages about kept state, `pair_messages` those about tests of two nodes,
+and `fields` the types of fields. `schema` validates data from outside, `codec` encodes and decodes messages, and
+`versions` has the fields of each version.
 
 The HTTP API: `http` has its requests and answers.
 

@@ -1,6 +1,7 @@
 """The messages by which a coordinator asks a node when its workers arrived in their last collectives.
 
-One `Arrivals` answers each `AskArrivals`. A session has at most one of them in flight.
+A worker that arrives late makes all others wait. One `Arrivals` answers each `AskArrivals`; a session, the connection
+of a node, has at most one of them in flight.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from coordinatord.protocol.schema import Strict, printable
 from coordinatord.protocol.stack_messages import WORKERS_ASKED_MAX
 
 ARRIVALS_MAX = 200
-"""The limit of one worker's arrivals in one answer: fifty steps of a model with four buckets of gradients."""
+"""The most arrivals of one worker in one answer: fifty steps of a model with four buckets of gradients."""
 
 GROUPS_MAX = 4
-"""The limit of one worker's process groups in one answer: those of data, tensor and pipeline parallelism, and one."""
+"""The most process groups of one worker in one answer: those of data, tensor and pipeline parallelism, and one more."""
 
 AGE_BYTES = 4
+"""The bytes of one age on the wire: a number of microseconds, so that 200 arrivals take less than a kilobyte."""
 
 AGE_US_MAX = 2**32 - 1
 """The age limit of an arrival, in microseconds: more than an hour."""
@@ -56,7 +58,7 @@ class AskArrivals(Strict, frozen=True, tag=True):
     round: Counter
     local_ranks: Annotated[tuple[LocalRank, ...], Meta(min_length=1, max_length=WORKERS_ASKED_MAX)]
     most: Annotated[int, Meta(ge=1, le=ARRIVALS_MAX)]
-    """The limit of arrivals of each worker."""
+    """The most arrivals of each worker that are wanted."""
 
 
 class Arrivals(Strict, frozen=True, tag=True):

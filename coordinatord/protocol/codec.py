@@ -1,4 +1,8 @@
-"""Encodes and decodes messages, in a version of the protocol: a frame is one msgpack map with a `type`."""
+"""Encodes and decodes messages: a frame is one msgpack map with a `type`, and the fields of the session's version.
+
+Two releases may have different versions of the protocol. A message is always in the newest one here; `encode` leaves
+out what an older version lacks, and `decode` gives that its default.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ _encoder = Encoder()
 
 
 class _Claim(Struct, frozen=True):
-    """The fields of a message in all versions."""
+    """The two fields that a `Join` has in every version, even in unknown ones."""
 
     type: str = ""
     version: int = 0
@@ -27,12 +31,12 @@ _claims = Decoder(_Claim)
 
 
 class VersionError(SchemaError):
-    """The peer's version of the protocol is not supported. State: nothing has changed."""
+    """The peer's version of the protocol is not supported. Nothing has changed."""
 
 
 def encode(message: Message, version: int = PROTOCOL_VERSION) -> bytes:
     """Encode one message for a session of this version, in at most `FRAME_BYTES_MAX` bytes."""
-    # `msgspec` would give a type to the observation within a `Join`, which has none.
+    # The `Observed` within a `Join` has no `type` on the wire, and `msgspec` would give it one.
     as_it_is = version == PROTOCOL_VERSION and type(message) is not Join
     return _encoder.encode(message if as_it_is else plain(message, later_than(version)))
 

@@ -1,4 +1,4 @@
-"""The base classes of all errors: operational ones, which are not our fault, and internal ones, which are bugs.
+"""The base classes of all errors: operational ones, which a correct program meets, and internal ones, which are bugs.
 
 A user sees an `OperationalError` as one line, and a program that it ends exits with its code. An `InternalError` ends
 the program with a traceback and a crash file; a `Table` raises it for a missing row.
@@ -12,7 +12,7 @@ from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.text import clip
 
 STATE_MAX = 500
-"""The limit of a state or a stimulus in an error's text, in characters; the crash file has the rest."""
+"""The most characters of a state or a stimulus in an error's text; the crash file has the rest."""
 
 Key = TypeVar("Key")
 Row = TypeVar("Row")

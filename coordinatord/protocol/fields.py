@@ -1,4 +1,7 @@
-"""The types of fields in messages and records: numbers and texts, each with its limits and their reason."""
+"""The types of fields in messages and records: numbers and texts, each with its limit and the reason for it.
+
+Data from outside that exceeds a limit is rejected, so no peer can fill the memory or a frame.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from coordinatord.protocol.schema import printable
 from coordinatord.protocol.text import TEXT_MAX
 
 DEFAULT_PORT = 29_400
-"""The default port of a coordinator, the same as of torchrun's c10d rendezvous, so firewalls know it."""
+"""The default port of a coordinator. It is that of torchrun's c10d rendezvous, so firewalls mostly let it through."""
 
 PORT_MAX = 65_535
 
@@ -60,15 +63,15 @@ Port = Annotated[int, Meta(ge=1, le=PORT_MAX)]
 Text = Annotated[str, printable(TEXT_MAX)]
 """A text for a person; see `text.clip`."""
 MESSAGE_MAX = 512
-"""The length in characters: one sentence, or the last line of a traceback."""
+"""The most characters of a `Sentence`: it holds one sentence, or the last line of a traceback."""
 Sentence = Annotated[str, printable(MESSAGE_MAX)]
 LINE_MAX = 240
-"""The length in characters: two rows of a wide terminal."""
+"""The most characters of a `Line`: two rows of a wide terminal."""
 LAST_LINES_MAX = 40
 """How many of a worker's last lines are sent: a traceback through torch has some 30."""
 Line = Annotated[str, printable(LINE_MAX)]
 LOG_MAX = 1_024
-"""The length in characters: a longer path is left out, since a part of it is useless."""
+"""The most characters of a path of logs. A longer path is left out, since a part of it is useless."""
 WorkerExit = Annotated[int, Meta(ge=-127, le=255)]
 """An exit code of `subprocess`: -n means death by signal n, which a shell reports as 128 + n."""
 

@@ -1,8 +1,9 @@
-"""The parts of messages about kept training state: the nodes' reports, and the coordinator's orders.
+"""The parts of messages about kept training state: what nodes report of it, and what the coordinator orders.
 
-A *part* is the state that one rank keeps of one step of one round. It has one of several shards of the *big* state
-(weights, the optimizer's state), so a step is whole when each shard has a holder. The *small* state (buffers, random
-state, numbers) is the rank's own.
+Kept state outlives workers in the memory of their nodes, so that a round can resume from its last step. A *part* is
+the state that one rank keeps of one step of one round. It has one of several shards of the *big* state (weights, the
+optimizer's state), so a step is whole when each shard has a holder. The *small* state (buffers, random state, numbers)
+is the rank's own.
 
 On a shared disk, several nodes write a step, each shard by one of them. When all have written, one of them, the
 committer, writes the step's manifest, which makes the step whole.
@@ -23,7 +24,8 @@ BYTES_MAX = 2**53
 """The limit of a number of bytes: more than any host has, and still exact in JSON readers."""
 
 WANTED_MAX = 16
-"""The most groups of parts that one node fetches from another."""
+"""The most groups of parts that one node fetches from another: parts of consecutive ranks share a group, so a few are
+usual."""
 
 Size = Annotated[int, Meta(ge=0, le=BYTES_MAX)]
 
@@ -74,7 +76,8 @@ class KeptParts(AtShardedStep, frozen=True):
     small: bool
     """Whether these parts have the small state as of this step."""
     pending: bool
-    """Whether they have the small state that `forward` changes, for ranks that may not have completed the step."""
+    """Whether these parts have only the small state that `forward` changes, since their ranks may have been stopped
+    within the step."""
     protected: bool
     """Whether the node overwrites none of it until `Desired.protected` names other steps."""
     digest: Digest | None = None
@@ -151,7 +154,7 @@ Serial = Annotated[int, Meta(ge=1, le=2**53 - 1)]
 
 
 STAYS_MAX = 2
-"""The most steps that stay on the disk beside the newest ones: the one that workers resume from, and the newest one at
+"""The most old steps that an order names to stay on the disk: the one that workers resume from, and the newest one at
 which replicas were alike."""
 
 
@@ -209,7 +212,7 @@ class PersistOrder(AtShardedStep, frozen=True):
     commit: bool
     """Whether the node has to commit the step: all nodes have written their parts."""
     stays: Annotated[tuple[Serial, ...], Meta(max_length=STAYS_MAX)] = ()
-    """Steps that must not be deleted although there are newer ones."""
+    """Steps that must not be deleted although enough newer ones are there."""
     small: Annotated[int, Meta(ge=0, le=RANKS_MAX)] = 0
     """The number of ranks whose small state all nodes together write: the committer must find all of them."""
     attempt: Counter = 0
@@ -235,13 +238,14 @@ SOURCES_MAX = 64
 of these nodes has another shard, and then it needs memory for the state of all of them."""
 
 COPIES_MAX = 2
-"""The most nodes whose parts a node copies at a time."""
+"""The most nodes whose parts a node copies at a time; others follow when it has these."""
 
 PROTECTED_MAX = 3
-"""The most protected steps: the newest whole one, its candidate successor, and one that is being written to a disk."""
+"""The most protected steps, which a node does not overwrite: the newest whole one, its candidate successor, and one
+that is being written to a disk. A node has memory for as many."""
 
 FIRST_STATES_MAX = 2
-"""Two different digests show that not all ranks have the same state."""
+"""The most digests of first states in a report: two different ones show that not all ranks have the same state."""
 
 Key = Annotated[str, printable(32, least=32)]
 """A secret in hexadecimal digits. It is never shown, logged or stored."""
@@ -254,7 +258,8 @@ class Keeper(Strict, frozen=True):
 
     port: Port
     key: Key
-    """A shared secret: it proves that the coordinator has sent a peer, and proves this node's identity to the peer."""
+    """A secret that only the coordinator hands out. A peer that knows it was sent by the coordinator, and by the same
+    secret this node proves to the peer who it is."""
     limit_bytes: Size
     """The memory limit of the kept state."""
     persist: PersistOffer | None = None
@@ -268,7 +273,7 @@ class Keeper(Strict, frozen=True):
 
 
 class Halt(Strict, frozen=True):
-    """An order to all workers of a stopping round: keep the same step before you end."""
+    """An order to all workers of a stopping round: pause after the same step, and keep that before you end."""
 
     step: Step | None
     """None before it is chosen. Until then each worker promises to pause after its current step, which the node reports

@@ -1,7 +1,7 @@
 """The messages by which a coordinator reads the log files of a node, piece by piece, when a person asks for them.
 
-Unlike the other messages, they are no levels: one `LogChunk` answers each `ReadLog`. A session has at most one of them
-in flight, so a log delays a heartbeat by at most one chunk.
+Most messages have a whole state. These are a question and its answer: one `LogChunk` answers each `ReadLog`. A session,
+the connection of a node, has at most one of them in flight, so a log delays a heartbeat by at most one chunk.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ LOG_BYTES_MAX = 2**62
 """The limit of an offset in a file, beyond every file system."""
 
 LOG_LINES_MAX = 100_000
-"""The limit of the requested last lines: more than anybody reads. A whole log has no such limit."""
+"""The most last lines that may be asked for: more than anybody reads. A whole log has no such limit."""
 
 FILE_MAX = 2**62 - 1
-"""The limit of a file's number."""
+"""The highest number of a file; `LogPlace` says what that is."""
 
 Offset = Annotated[int, Meta(ge=0, le=LOG_BYTES_MAX)]
 
@@ -53,10 +53,11 @@ class ReadLog(Strict, frozen=True, tag=True):
     rank: Count
     stream: LogStream
     after: LogPlace | None
-    """Where the last chunk ended; None to begin with the last bytes and lines, limited by the next two fields."""
+    """Where the last chunk ended; None to begin near the end of the log, as the next two fields say."""
     last_bytes: Offset
+    """How many bytes before the end of the log to begin at most."""
     last_lines: Annotated[int, Meta(ge=0, le=LOG_LINES_MAX)] | None
-    """The limit of lines to begin with; None for no limit."""
+    """How many lines before the end of the log to begin at most; None for no limit of lines."""
     follow: bool
     """Whether a reader waits for more output: a node that ends waits a moment for that reader to catch up."""
 

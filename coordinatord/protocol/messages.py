@@ -1,9 +1,12 @@
-"""The main messages of a session, with their limits; `codec` encodes them.
+"""The main messages between a node and the coordinator, with their limits; `codec` encodes them.
 
-A session is one WebSocket: the node sends one `Join`, then an `Observed` at each change and each heartbeat; the
-coordinator answers with `Desired` or `Degraded`, or ends the session with a `Refused`. It may also ask for the node's
-log files, its workers' stacks, and their arrivals in collectives: see `log_messages`, `stack_messages` and
-`arrival_messages`.
+A session is one connection of a node, a WebSocket. The node sends one `Join`, then an `Observed` at each change and
+each heartbeat. The coordinator answers with `Desired` or `Degraded`, or ends the session with a `Refused`. It may also
+ask for the node's log files, its workers' stacks, and their arrivals in collectives: see `log_messages`,
+`stack_messages` and `arrival_messages`.
+
+Each message has the whole state of its sender, so the next one repairs one that is lost. The limits keep a frame below
+`FRAME_BYTES_MAX`, whatever a node or its user puts in. The order here is that of use: enumerations, parts, messages.
 """
 
 from __future__ import annotations
@@ -106,7 +109,8 @@ class Goal(StrEnum):
 
 
 DIGEST_LETTERS = 8
-"""The length of a digest: enough to distinguish commands, and too short to reveal one."""
+"""The length of the digest of a command, in hexadecimal digits: enough to distinguish the commands of a job's nodes,
+and too short to reveal one."""
 
 
 class Result(StrEnum):
@@ -119,6 +123,7 @@ class Result(StrEnum):
     LEFT = "left"
     """The node, or the last node of the run, left on purpose."""
     TIMED_OUT = "timed_out"
+    """The node has waited for a round as long as its `--join-timeout` allows."""
 
 
 class RefusalCode(StrEnum):
@@ -127,9 +132,11 @@ class RefusalCode(StrEnum):
     VERSION = "version"
     MALFORMED = "malformed"
     SPEC_DIFFERS = "spec_differs"
+    """The run has other settings (`JobSpec`)."""
     SUPERSEDED = "superseded"
     """A younger process has the node id, or this process has a newer connection, on which it may continue."""
     LIMIT = "limit"
+    """The node joins or sends more often than it may, or the coordinator has as many nodes as it may."""
     DEGRADED = "degraded"
     """The coordinator's store fails, so it admits no node that it cannot record."""
     DRAINED = "drained"
@@ -183,7 +190,7 @@ class JobSpec(Strict, frozen=True):
     """The time without a step after which a hung round is restarted, even if the culprit computes. None: the time
     follows from the run's steps, and a round whose culprit computes is not restarted. 0: no hung round is restarted."""
     drain_laggards: Annotated[float, Meta(ge=0, le=FACTOR_MAX)] = 0.0
-    """The slowdown of steps by a worker above which its node is drained; 0 for never."""
+    """How many times as long a worker may make each step before its node is drained; 0 for any number."""
     restart_window_s: Window | None = None
     """If set, only the restarts of so many last seconds are counted."""
     max_futile_rounds: Counter = 0
@@ -297,7 +304,7 @@ class NodeOffer(Strict, frozen=True):
     routable_address: Address | None
     """Its guess at such an address, used only if the coordinator has seen none, or only a proxy's."""
     probe_port: Port
-    """The port that answers with its node id, so that others can verify an address."""
+    """The port that answers with its node id, so that others can verify that an address leads to it."""
     join_timeout_s: Seconds
     """The longest wait for a round."""
     stop_timeout_s: Seconds
@@ -523,8 +530,9 @@ class Observed(Strict, frozen=True, tag=True):
 QUIET = frozenset(
     {"heard_s", "beat", "steps", "step_age_s", "idle_s", "ended", "killed", "section", "begun", "pids", "digests"}
 )
-"""The fields of `Observed` whose change is no news: ages, and what is read when something else happens. Steps, sections
-and digests have their own rules. A change of any other field is news."""
+"""The fields of `Observed` whose change is no news, so that most heartbeats decide nothing: ages, and facts that are
+only read when something else happens. Steps, sections and digests are taken from each report all the same. A change of
+any other field is news: the run is looked at anew."""
 
 
 class Join(Strict, frozen=True, tag=True):
@@ -553,7 +561,10 @@ class Join(Strict, frozen=True, tag=True):
 
 
 class Assignment(Strict, frozen=True):
-    """One node's part of a round: its ranks and the master, but not the other nodes, which may be thousands."""
+    """One node's part of a round: its ranks and the master, but not the other nodes, which may be thousands.
+
+    The fields up to `role_world_size` have the meaning of the variables of torchrun with these names.
+    """
 
     group_rank: Count
     group_world_size: Count

@@ -1,6 +1,7 @@
-"""The parts of messages about a preflight: the order for a test of two nodes, and what one of them has measured.
+"""The parts of messages about a preflight, which looks for bad hosts: the order to test two nodes, and its result.
 
-`Desired` has the order while the test is wanted, and `Observed` the last result.
+Both nodes multiply matrices, and then add up a vector over the link between them, as workers do. `Desired` has the
+order while the test is wanted, and `Observed` the last result.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ class PairOrder(Strict, frozen=True):
     rank: Annotated[int, Meta(ge=0, le=1)]
     partner: Name
     address: Address
-    """Where rank 0 listens; its `port` is the one that it has reported for MASTER_PORT."""
+    """Where rank 0 listens."""
     port: Port
+    """The port of rank 0: the one that it has reserved for MASTER_PORT."""
     within_s: Seconds
     """How long the test may take."""
 

@@ -1,8 +1,9 @@
-"""The messages by which a coordinator samples the stacks of a node's workers, for a person or for the hang watch.
+"""The messages by which a coordinator asks where a node's workers stand, for a person or to find a hang.
 
-Unlike most messages, they are no levels: one `Stacks` answers each `AskStacks`. A session has at most one of them in
-flight. `pack_places` encodes a worker's progress in each of its process groups, and `find_place` finds the line of the
-script in a stack.
+Most messages have a whole state. These are a question and its answer: one `Stacks` answers each `AskStacks`, and a
+session, the connection of a node, has at most one of them in flight. A worker's sample has its Python stacks, and its
+*places*: how far it is in each of its process groups. Thousands of workers may answer at once, so both are packed into
+less than a kilobyte by the functions below. `find_place` finds the line of the script in a stack.
 """
 
 from __future__ import annotations
@@ -31,26 +32,28 @@ from coordinatord.protocol.schema import Strict, printable
 from coordinatord.protocol.text import clip
 
 WORKERS_ASKED_MAX = 64
-"""The limit of workers in one answer: more than any common host has. A larger node gets several questions."""
+"""The most workers in one answer: more than any common host has. A larger node gets several questions."""
 
 STACK_BYTES_MAX = 720
-"""The limit of one worker's stacks on receipt; nodes of this release send less."""
+"""The most bytes of one worker's stacks that are accepted. Nodes of this release send less, later ones may send
+more."""
 
 PACKED_BYTES_MAX = 620
-"""The limit of one worker's stacks on sending: the answers of a thousand are less than a megabyte."""
+"""The most bytes of one worker's stacks that are sent: the answers of a thousand are less than a megabyte."""
 
 BRIEF_BYTES_MAX = 400
-"""The same limit for a brief sample: the innermost frames show progress, and the outermost show the script."""
+"""The same limit for a brief sample, which no person reads: the innermost frames show whether the worker makes
+progress, and the outermost ones where the script is."""
 
 PLACES_BYTES_MAX = 240
-"""The limit of one worker's places in its groups, some 16 bytes each: Megatron has 13 groups with four kinds of
+"""The most bytes of one worker's places in its groups, some 16 each: Megatron has 13 groups with four kinds of
 parallelism. Stacks are shortened to leave room for the places."""
 
 FRAME_MAX = 160
-"""The length of one frame in characters: a function, a file and a line."""
+"""The most characters of one frame: a function, a file and a line."""
 
 WAITS_FOR_MAX = 64
-"""The length of the name of an awaited thing: a word or two, the name of a program, and its process id."""
+"""The most characters of the name of an awaited thing: a word or two, the name of a program, and its process id."""
 
 OUTERMOST = 3
 """The number of outermost frames that a shortened stack keeps: they show where the script began."""
@@ -144,7 +147,7 @@ class AskStacks(Strict, frozen=True, tag=True):
 
 
 class Stacks(Strict, frozen=True, tag=True):
-    """The samples, in the order of the request."""
+    """The samples of the workers, in the order of the request."""
 
     request: RequestNumber
     workers: Annotated[tuple[WorkerStacks, ...], Meta(max_length=WORKERS_ASKED_MAX)]
@@ -190,6 +193,7 @@ def _packed(name: str, frames: Sequence[str], kept: int) -> bytes:
 
 
 _PLACE = re.compile(r"([\w.@-]{1,32})([=?!<>])(\d{1,16});", re.ASCII)
+"""A place on the wire: the group, a letter of `GroupStage` and a number, such as `41.nccl!1204;`."""
 
 _PEER = re.compile(r"(send to|recv from) (\d{1,16})")
 
@@ -229,7 +233,7 @@ class GroupPlace(Struct, frozen=True):
 
     @property
     def level(self) -> int:
-        """A number that grows when the worker begins or completes a collective of the group."""
+        """A number that grows by 1 when the worker begins or completes a collective of the group."""
         return 2 * self.number - (self.stage is not GroupStage.DONE)
 
 
@@ -254,7 +258,8 @@ def pack_places(collectives: Sequence[Collective]) -> bytes:
     """Encode the places of a worker in these collectives, except the first, which has its own field in the message.
 
     Only three places of each group can show a hang: the first one, the first one that waits for all, and the first
-    exchange with a peer. Places beyond the limit are dropped.
+    exchange with a peer. Others are left out, also if the first collective is such a one. Places beyond the limit are
+    dropped.
     """
     packed = b""
     covered: set[tuple[str, str]] = set()

@@ -1,4 +1,4 @@
-"""Sanitizes, compares and abbreviates texts, and tells addresses from names. Pure."""
+"""Sanitizes, compares and abbreviates texts for people, and tells addresses from names. Pure."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 
 TEXT_MAX = 1_536
-"""The limit in characters: a message with two such texts fits a frame even in the widest letters."""
+"""The most characters of a text in a message: two such texts fit a frame even in the widest letters."""
 
 RANKS_NAMED_MAX = 4
-"""How many ranks a text names."""
+"""How many ranks a text names; it says only that there are more."""
 
 NAMES_MAX = 8
 """How many nodes a sentence names; the others are counted, so that texts stay short with a thousand nodes."""
@@ -20,14 +20,14 @@ _NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
 
 
 def clip(text: str, most: int = TEXT_MAX) -> str:
-    """Sanitize a text for a message: printable, and at most `most` characters."""
+    """Make a text fit for a message: characters that are not printable become blanks, and `most` characters stay."""
     if not text.isprintable():
         text = "".join(character if character.isprintable() else " " for character in text)
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def is_same_error(one: str, other: str) -> bool:
-    """Compare two errors, ignoring numbers such as ranks and process ids; two empty ones are not the same."""
+    """Whether two errors differ in numbers at most, such as ranks and process ids; two empty ones are not the same."""
     return bool(one) and _plain(one) == _plain(other)
 
 
@@ -52,7 +52,7 @@ def name_ranks(ranks: Sequence[int]) -> str:
 
 
 def redone_words(redone: int | None) -> str:
-    """Say how many steps a round does again: `4 steps redone`; None if that is not known."""
+    """Say how many steps a round does again: `4 steps redone`. `redone` is None if that is not known."""
     if redone is None:
         return "an unknown number of steps redone"
     return f"{redone:,} {'step' if redone == 1 else 'steps'} redone"

@@ -83,10 +83,10 @@ class KeptStatus(Struct, frozen=True, kw_only=True):
     skipped: Whole = 0
     """How many saves were skipped because no slot was free."""
     copied: Whole | None = None
-    """The newest step that survives the loss of any one host, since its sole copies were replicated; None if there is
-    none at present."""
+    """The newest step that survives the loss of any one host, since state that only one host had was copied to another;
+    None if there is none at present."""
     copy_problem: AnyText = ""
-    """Why state that only one host has is not replicated; empty if it is, soon will be, or there is one host."""
+    """Why state that only one host has is not copied; empty if it is, soon will be, or there is one host."""
     unkept: AnyText = ""
     """State that training depends on but does not keep, such as that of an optimizer that was not given to `ctx.keep`;
     empty if none was noticed."""
