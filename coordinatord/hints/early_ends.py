@@ -1,4 +1,7 @@
-"""Tells that a worker failed because others had exited with 0, as where they have less data, and names those. Pure."""
+"""Finds out whether a worker failed because others had exited with 0 before, and names those. Pure.
+
+That happens if these workers have less data: they end early, and the next collective of the others fails or times out.
+"""
 
 from __future__ import annotations
 
