@@ -1,6 +1,7 @@
-"""Converts the report of a failed round for the HTTP API and terminals. Pure.
+"""Makes what people see of a failed round, in the HTTP API and in terminals, from the report of its root cause. Pure.
 
-It adds the hint, and sentences on other workers: which failed too, had ended before, or were behind.
+It adds the hint (what to do about it), and sentences on other workers: which failed too, had ended before, or were
+behind.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from coordinatord.protocol.http.api import EarlyEndStatus, FailureStatus, OtherF
 from coordinatord.protocol.messages import Failure, Report, SecondaryFailure
 
 KEPT_MAX = 1_000
-"""The size of the cache: one failure for each known job."""
+"""The size of the cache: the last failure of each of so many jobs."""
 
 
 @lru_cache(maxsize=KEPT_MAX)
 def failure_status(report: Report) -> FailureStatus:
-    """Return the status of a failure, cached because each answer about the job has it."""
+    """Return the status of a failure. It is cached, because each answer about the job has it until the next failure."""
     failure = report.failure
     return FailureStatus(
         round=report.round,

@@ -1,4 +1,7 @@
-"""Tells from the stack of a worker that hung whether its host may be why. Pure."""
+"""Tells from the stack of a worker that hung whether its host may be why, or only the script. Pure.
+
+If only the script may be, the host is charged with the hang only where rounds can do without the host.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,8 @@ _USES_DEVICES = frozenset({"apex", "cupy", "deepspeed", "torch", "transformer_en
 """The packages whose native code waits for GPUs and the network."""
 
 _WAITS = frozenset({"concurrent", "multiprocessing", "queue", "selectors", "threading"})
-"""The modules of Python in which others wait, such as torch's DataLoader for its processes."""
+"""The modules of Python in which other code waits, such as torch's DataLoader for its processes. Frames in them say
+nothing, so the code that called them is judged."""
 
 
 def may_be_of_host(failure: Failure) -> bool:

@@ -1,4 +1,8 @@
-"""Puts the verdict of `hang_verdict` into words: which workers the others wait for, and where."""
+"""Puts the verdict of `hang_verdict` into words: which workers the others wait for, and where.
+
+There is one public function for each form of a verdict. A worker that the others wait for is a *culprit*, and a *place*
+is the collective of a process group in which a worker waits.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ from coordinatord.protocol.messages import HangKind
 from coordinatord.protocol.stack_messages import WorkerStacks, find_place, unpack_stacks
 
 Places = Mapping[WaitPlace, Sequence[SeenWorker]]
-"""The workers that wait at each place."""
+"""The workers that wait at each place, by place."""
 
 NAMED_MAX = 4
 """The most ranks that a sentence names; the others are counted."""

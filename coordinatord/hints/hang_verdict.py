@@ -1,8 +1,8 @@
-"""Finds the worker that blocks a round, from samples of all workers.
+"""Finds the worker that blocks a round, from samples of all workers at one moment (see `seen_worker`).
 
-A worker in a collective waits for the others. So the culprit waits in no collective, or in another one than they do.
-`wait_graph` follows the waiting from worker to worker, and `hang_sentences` puts the verdict into words. There is no
-verdict while a worker makes progress, or while none waits.
+A worker in a collective waits for the others. So the *culprit*, for which all wait, is in no collective, or in another
+one than they are. `wait_graph` follows the waiting from worker to worker, and `hang_sentences` puts the verdict into
+words. There is no verdict while a worker makes progress, or while none waits.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _UNEVEN = ("gather", "scatter", "all_to_all")
 """Collectives with such a word in their names allow ranks to have tensors of different sizes."""
 
 _EVEN = ("all_gather", "allgather", "reduce_scatter")
-"""The exceptions, by the beginning of their names."""
+"""The exceptions, by the beginning of their names: here all tensors have one size."""
 
 _ROOTED = frozenset({"broadcast", "gather", "reduce", "scatter"})
 """Operations from one rank to all, or from all to one, which complete at different times on different ranks."""
@@ -46,7 +46,8 @@ class HangVerdict(Struct, frozen=True):
 
     kind: HangKind
     ranks: tuple[int, ...]
-    """The culprits; with `network`, the workers in a collective that should complete."""
+    """The culprits. If the kind is `NETWORK`, nobody is one: these are the workers in a collective that should
+    complete."""
     sentence: str
     waiting: int
     """How many workers wait."""
@@ -58,7 +59,7 @@ class HangVerdict(Struct, frozen=True):
 
     @property
     def rests_on_pace(self) -> bool:
-        """Whether its only evidence is that a worker or its data does not move."""
+        """Whether its only evidence is that a worker or its data does not move: it may only be slow."""
         return self.kind in {HangKind.STUCK, HangKind.NETWORK}
 
 
@@ -75,7 +76,8 @@ def find_hang(seen_workers: Sequence[SeenWorker]) -> HangVerdict | None:
     ends = [worker for index, worker in enumerate(seen_workers) if index in awaited.ends]
     behind = [worker for index, worker in enumerate(seen_workers) if index in awaited.ends & awaited.behind]
     outside = [worker for worker in seen_workers if state_of(worker) is not CollectiveState.WAITS]
-    busy = [worker for worker in outside if is_busy(worker)]  # others may wait for it, such as for a file
+    # A busy worker comes first, even if no collective shows that others wait for it: they may wait for its file.
+    busy = [worker for worker in outside if is_busy(worker)]
     outside_ends = [worker for worker in ends if state_of(worker) is not CollectiveState.WAITS]
     suspects = busy or outside_ends or ([] if behind else outside)
     if suspects:
@@ -123,7 +125,7 @@ def _members(worker: SeenWorker, workers: int) -> int:
 def _judge_outside(suspects: Sequence[SeenWorker], waiting: Sequence[SeenWorker]) -> HangVerdict:
     """Return the verdict on workers outside of collectives for which others wait.
 
-    The culprits are the busy ones, or else those that can be examined, or else all.
+    The culprits are the busy ones, or else those that live, or else all.
     """
     busy = [worker for worker in suspects if is_busy(worker)]
     alive = [worker for worker in suspects if worker.now is not None and worker.now.state not in {"", "ended"}]

@@ -1,6 +1,7 @@
 """The tables of known causes at the start of a script: its command, files that its host lacks, and its GPUs. Pure.
 
-Each row has a name, advice, and a pattern that finds the cause in the output of a failed worker; see `HintRule`.
+Each row has a name, advice, and a pattern that finds the cause in the output of a failed worker; see `HintRule`. The
+first row that matches counts, so a row stands before those that would match more failures.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ _user_code = partial(HintRule, Cause.USER_CODE)
 _device = partial(HintRule, Cause.DEVICE)
 
 _NO_MODULE = r"No module named '?(?P<module>[\w.]+)(?![\w.;])"
-"""A name before a semicolon is a package, which exists but cannot be run."""
+"""Python's words for a module that is missing. If a semicolon follows the name, it is a package that exists but cannot
+be run, and does not match."""
 
 _ENVIRONMENT_LOST = (
     "nodeclient sets {variable} for the process that it starts, so something between that and the script drops the "

@@ -1,4 +1,8 @@
-"""Finds the class of a failure's cause, and advice about a failure or a hang. Pure."""
+"""Finds the class of a failure's cause, which decides who is charged, and advice for people about it. Pure.
+
+Most failures are found by their text in the tables of known causes (`RULES`). A hang has no text of its own: its kind
+has the advice.
+"""
 
 from __future__ import annotations
 
@@ -73,10 +77,10 @@ def _judge_hang(kind: HangKind, failure: Failure) -> tuple[str, Cause]:
 
 
 RULES = (*MEMORY, *LAUNCHING, *GPUS, *NETWORK, *LIMITS, *SIGNALS)
-"""The known reasons in the order of matching, more specific ones first."""
+"""The known causes in the order of matching: each row before those that would match more failures."""
 
 CACHED_MAX = 1_000
-"""The size of the cache: one failure for each known job."""
+"""The size of the cache: the last failure of each of so many jobs."""
 
 _FINAL = "no restart mends this error, so the run ended at once: correct the script, and start the nodes again"
 
@@ -101,9 +105,10 @@ def hint(report: Report) -> str | None:
 
 @lru_cache(maxsize=CACHED_MAX)
 def cause_of(failure: Failure) -> Cause:
-    """Return the class of a failure's cause, by what its node reports of it.
+    """Return the class of a failure's cause, by the report of its own node.
 
-    An exception of Python without a known reason is an error of the script.
+    So rules that need to know of other nodes do not count here. An exception of Python without a known cause is an
+    error of the script.
     """
     if not OF_THE_NODE.keys().isdisjoint(failure.xids):
         return Cause.DEVICE
@@ -136,14 +141,14 @@ def needed_others(failure: Failure) -> bool:
 
 
 def rule_for(report: Report) -> HintRule | None:
-    """Return the rule of a failure's known reason; None without one, as for a worker that hung."""
+    """Return the rule of a failure's known cause; None without one, as for a worker that hung."""
     if report.failure.hang is not None or report.failure.diverged:
         return None
     return next((rule for rule in RULES if _advice(rule, report) is not None), None)
 
 
 def _advice(rule: HintRule, report: Report) -> str | None:
-    """Return the advice of this rule; None if it does not match the failure."""
+    """Return the advice of this rule for a failure; None if the rule does not match it."""
     failure = report.failure
     if (rule.alone and not _is_alone(report)) or (rule.early and not report.early):
         return None

@@ -1,4 +1,8 @@
-"""The table of known causes in the network: workers that cannot reach each other, or lose a connection. Pure."""
+"""The table of known causes in the network: workers that cannot reach each other, or lose a connection. Pure.
+
+The first row that matches counts, so a row stands before those that would match more failures. The *store* is torch's
+TCPStore, which the worker with rank 0 serves, and by which workers find each other.
+"""
 
 from __future__ import annotations
 
@@ -206,10 +210,10 @@ _NCCL_PEER_CLOSED = r"Connection closed by remote peer"
 
 
 def lost_connection(failure: Failure) -> bool:
-    """Whether a worker failed because a peer's connection ended, by its output.
+    """Whether a worker failed because a peer closed its connection, by the worker's output.
 
-    Such a failure is a sign that a process of another worker has ended. A timeout or a network error is none: the peer
-    may still live. The user's program writes that output and may write anything, so this is no proof by itself.
+    Such a failure is a sign that the process of another worker has ended. A timeout or a network error is none, since
+    the peer may still live. It is no proof by itself, because the user's program may write anything.
     """
     lines = "\n".join(failure.last_lines)
     gloo = re.search(_PEER_GONE_GLOO, failure.error or lines)

@@ -1,4 +1,7 @@
-"""The table of known causes in memory, disks and other limits of a host, and in signals. Pure."""
+"""The tables of known causes in memory, disks and other limits of a host, and in signals. Pure.
+
+The first row that matches counts, so a row stands before those that would match more failures.
+"""
 
 from __future__ import annotations
 
@@ -130,8 +133,8 @@ LIMITS = (
 )
 
 _LEFT_OPEN = "terminate called without an active exception"
-"""The text of C++ if threads of a process group still run at the end. An exception of Python is then the cause, and
-this gets no hint."""
+"""The text that C++ writes if threads of a process group still run when the script ends. If an exception of Python has
+ended the script, that is the cause, and this text gets no hint."""
 
 SIGNALS = (
     _signal("SIGKILL, not by the OOM killer", _KILLER, r"not the kernel's OOM killer", signals=_KILL),

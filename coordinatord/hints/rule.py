@@ -12,14 +12,15 @@ from coordinatord.protocol.messages import Cause
 
 
 class HintRule(Struct, frozen=True):
-    """One known cause, with the conditions that must all hold."""
+    """One known cause. It matches a failure if all conditions hold that are given."""
 
     cause: Cause
     name: str
+    """The name of the row, for tests and for people who read the table."""
     advice: str
     """A template for `str.format`: {host}, {local_rank}, {pid}, and the named groups of the pattern."""
     pattern: str | None = None
-    """A regular expression as text, compiled at the first failure and not at each start.
+    """A regular expression as text, compiled at the first failure and not at each start; None matches any text.
 
     It is searched for in the exception and the node's message, and in the last lines if there was no exception.
     """

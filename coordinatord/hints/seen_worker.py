@@ -1,4 +1,8 @@
-"""Reads one or two samples of a worker: whether it waits in a collective, and whether it makes progress. Pure."""
+"""Reads one or two samples of a worker: whether it waits in a collective, and whether it makes progress. Pure.
+
+A sample has the worker's stack, its collective, and what the kernel shows of its process, at one moment. Its node takes
+it within a fifth of a second.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,11 @@ from msgspec import Struct
 from coordinatord.protocol.stack_messages import Collective, CollectiveState, WorkerStacks
 
 BUSY_CPUS = 0.1
-"""The least CPUs of a busy worker, over a fifth of a second: threads that only poll use less."""
+"""The least CPUs that a busy worker uses during a sample. Threads that only poll use less."""
 
 BUSY_BYTES = 64 * 1024
-"""The fewest bytes between two samples that show progress: a worker reads and writes them on a slow disk, and its
-connections carry them in a slow collective."""
+"""The fewest bytes between two samples that show progress: of a worker that reads or writes on a slow disk, or whose
+connections carry a slow collective."""
 
 WAITS_FOR_DISK = "waiting for IO"
 """The state of a process that waits for a disk or a network file system."""
@@ -80,7 +84,7 @@ def outside_wait(worker: WorkerStacks) -> str:
 
 
 def is_busy(worker: SeenWorker) -> bool:
-    """Whether a worker that waits in no collective is at work."""
+    """Whether a worker that waits in no collective is at work, so that the others need only wait longer."""
     now, before = worker.now, worker.before
     if now is None or now.state in HALTED:
         return False

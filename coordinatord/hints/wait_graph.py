@@ -1,9 +1,13 @@
 """Finds the workers for which all others wait, directly or through a chain of other workers.
 
+A worker may be in several process groups, and wait in one of them for a worker that waits in another one. So who waits
+for whom is a graph, and the workers at which all chains end are looked for.
+
 A worker waits for the members of its process group that are behind it. With NCCL it also waits for members that are not
 behind, but still wait in an earlier operation: a worker begins dozens of operations ahead, and its GPU executes them in
 order. So a worker that is behind is no culprit while it waits for others. The exception is a collective that completes
-only once all have begun it: if it has completed for another worker, it should have completed here as well.
+only once all have begun it. If it has completed for another worker, it should have completed here as well: such a
+worker is *overtaken*, and waits for nobody.
 """
 
 from __future__ import annotations
@@ -20,16 +24,16 @@ from coordinatord.protocol.stack_messages import PAIRED, GroupPlace, GroupStage
 Node = int | tuple[str, str, int]
 """A node of the graph: the index of a worker, or some members of a group, by their part, the group and a level of it.
 
-The part is `at` for members at that level, `below` for those behind it, or `not yet at` for those that wait in an
-earlier operation. Workers point to parts and parts to workers, so that the graph does not grow with the square of a
-group.
+A level is how far a member is in the group's sequence of collectives. The part is `at` for members at that level,
+`below` for those behind it, or `not yet at` for those that wait in an earlier operation. Workers point to parts and
+parts to workers, so that the graph does not grow with the square of a group.
 """
 
 BACKENDS_MAX = 4
-"""The limit of backends of a group; torch makes one for each kind of device."""
+"""The most backends of a group that are looked at; torch makes one for each kind of device."""
 
 SILENT: Node = ("silent", "", 0)
-"""The node of all workers without a known place."""
+"""The node of all workers without a known place, for which any worker may wait."""
 
 
 class WorkerPlaces(Struct, frozen=True):
@@ -53,7 +57,7 @@ class WorkerPlaces(Struct, frozen=True):
 
     @property
     def heads(self) -> Iterable[GroupPlace]:
-        """The first place in each group, without exchanges with one peer."""
+        """The first place in each group, without exchanges with one peer, which are no part of the sequence."""
         found: dict[str, GroupPlace] = {}
         for place in self.places:
             if place.stage not in PAIRED:
@@ -220,6 +224,7 @@ def _last_components(begin: Iterable[Node], successors: Callable[[Node], Iterabl
 
 
 def _pop_through(stack: list[Node], last: Node) -> set[Node]:
+    """Remove and return all nodes from the top of the stack through `last`."""
     popped: set[Node] = set()
     while last not in popped:
         popped.add(stack.pop())

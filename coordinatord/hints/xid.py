@@ -1,4 +1,4 @@
-"""The table of the NVIDIA driver's errors (Xid) that are the fault of a node. Pure.
+"""The table of the NVIDIA driver's errors (Xid) that are the fault of a node, and of no script. Pure.
 
 The source is NVIDIA's catalogue, https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html: after these
 errors the GPU is to be reset, or the node to be examined. After others the application is to be restarted.
