@@ -1,6 +1,7 @@
 """Reads the figures of jobs from the machine, and makes Prometheus' metric families from them.
 
-Figures are plain numbers, so that another thread can make the families.
+Reading has to be done in the event loop, since the machine changes there. It yields plain numbers, from which another
+thread makes the families without holding up the loop.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from coordinatord.core.rounds.state.member import MemberState
 from coordinatord.core.rounds.state.run import Health, Run
 from coordinatord.core.rounds.values.time_ledger import Activity
 from coordinatord.core.shown.job_view import laggard_s, pace
+from coordinatord.protocol.kept_state import KeptStep
 from coordinatord.protocol.messages import Cause, ColdCause, Launcher
 from coordinatord.server.metrics.rounds import REASONS, JobTally
 
 ENDED_EXPORTED_S = 900.0
 """How long a job has series after its end: several scrapes see how it ended, so that alerts fire."""
-
 
 Figure = float | None
 """A number; None if it is not known."""
@@ -59,10 +60,10 @@ def figures_of(run: Run, tally: JobTally, now: float) -> JobFigures:
         "job_seconds": _seconds(run, tally, now),
         "job_step": run.step,
         "job_steps_per_second": pace(run, now),
-        "job_kept_step": None if (newest := kept.index.newest_whole) is None else newest.step,
-        "job_copied_step": None if (copied := kept.copied) is None else copied.step,
-        "job_disk_step": None if (on_disk := kept.disk.step) is None else on_disk.step,
-        "job_redone_steps": None if (resume := durable.resume) is None else resume.redone,
+        "job_kept_step": _number_of(kept.index.newest_whole),
+        "job_copied_step": _number_of(kept.copied),
+        "job_disk_step": _number_of(kept.disk.step),
+        "job_redone_steps": None if durable.resume is None else durable.resume.redone,
         "job_disk_failing": None if kept.disk.every_s is None else bool(kept.disk.problem),
         "job_diverged": durable.divergence is not None,
         "job_laggard_seconds": laggard_s(run),
@@ -71,12 +72,16 @@ def figures_of(run: Run, tally: JobTally, now: float) -> JobFigures:
     return JobFigures(run.job, run.shown_state, is_exported, figures)
 
 
+def _number_of(step: KeptStep | None) -> Figure:
+    return None if step is None else step.step
+
+
 def _seconds(run: Run, tally: JobTally, now: float) -> list[float]:
     """Return the seconds of a run by activity, none less than at the last scrape, with the true sum.
 
-    The ledger may move its last seconds to another activity, when it learns that the round was broken or did not train
-    yet. Prometheus would take a counter that falls for a restarted one. So a counter that should fall stands still, and
-    those that should rise share the elapsed time, until all have their true values.
+    The run's ledger, the account of its time, may move its last seconds to another activity, when it learns that the
+    round was broken or did not train yet. Prometheus would take a counter that falls for a restarted one. So a counter
+    that should fall stands still, and those that should rise share the elapsed time, until all have their true values.
     """
     shown = tally.shown if tally.shown_run == run.id else dict.fromkeys(Activity, 0.0)
     actual = spent(run, now).by_activity()
@@ -107,14 +112,15 @@ class _Family(Struct, frozen=True):
         """Make the metric from the figures of all jobs."""
         labels = ["job_id", self.label] if self.label else ["job_id"]
         metric = self.kind(f"coordinatord_{self.name}", self.meaning, labels=labels)
-        for job in (job for job in jobs if (job.is_exported if self.after_end else not job.state.ended)):
-            figures = job.figures[self.name]
-            rows: Iterable[tuple[str, Figure]] = (
-                zip(self.values, figures, strict=True) if isinstance(figures, Sequence) else [("", figures)]
-            )
-            for value, figure in rows:
-                if figure is not None:
-                    metric.add_metric([job.job, value] if self.label else [job.job], figure)
+        for job in jobs:
+            is_shown = job.is_exported if self.after_end else not job.state.ended
+            figures = job.figures[self.name] if is_shown else None
+            if isinstance(figures, Sequence):
+                for value, figure in zip(self.values, figures, strict=True):
+                    if figure is not None:
+                        metric.add_metric([job.job, value], figure)
+            elif figures is not None:
+                metric.add_metric([job.job], figures)
         return metric
 
 

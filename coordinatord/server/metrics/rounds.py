@@ -1,7 +1,8 @@
 """Counts ended rounds and lost nodes, and measures how long rounds take, from durable records.
 
-The counts of a job are dropped with the job. Durations are those of the ledger in the records, so that an outage of the
-coordinator does not change them.
+The counts of a job are dropped with the job. Each record about a round carries a `Spent`: how many seconds of the run
+went to each activity so far. A duration is the difference of two of them, so an outage of the coordinator between the
+records does not change it.
 """
 
 from __future__ import annotations
@@ -40,9 +41,10 @@ OTHER = "other"
 """The label of an unknown reason in a record of another version."""
 
 _CONDITIONS = dict.fromkeys(row.when.__name__ for row in ROWS if row.source.at_work and not row.target.at_work)
+"""The conditions in the table of a run's transitions at which a round stops its work, each once and in order."""
 
 REASONS = (*_CONDITIONS, OTHER)
-"""Every reason of a round's end: the names of the table's conditions, and `OTHER`."""
+"""Every label of a round's end: the names of these conditions, and `OTHER`."""
 
 
 def known_reason(condition: str) -> str:
@@ -51,8 +53,8 @@ def known_reason(condition: str) -> str:
 
 
 FORMATION_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 60.0)
-"""Upper bounds in seconds: a round of survivors forms at once. Others wait for the settle window of 2 s, which lasts up
-to 10 s."""
+"""Upper bounds in seconds: a round of survivors forms at once. Others wait for one more node: 2 s after each arrival,
+and up to 10 s."""
 
 START_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 60.0, 300.0)
 """Upper bounds in seconds, from warm workers to an import of torch and a large checkpoint from slow file systems."""
@@ -63,7 +65,7 @@ RECOVERY_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 60.0,
 
 @dataclass(slots=True)
 class JobTally:
-    """The counts of one job, and the state of its present round."""
+    """The counts of one job, and the moments from which the next durations are measured."""
 
     rounds: Counter[str] = field(default_factory=Counter)
     """Ended rounds, by reason."""
@@ -73,20 +75,21 @@ class JobTally:
     cold: Counter[ColdCause] = field(default_factory=Counter)
     """Rounds that started with cold workers in spite of `--preload`, by the first cause."""
 
-    reason: str | None = None
-    """Why the present round is being stopped; None if it is not."""
     in_round: bool = False
     """Whether the job has a present round."""
-    ended: Spent | None = None
-    """The ledger at the end of the last round; None if no record of it was counted."""
-    formed: Spent | None = None
-    """The ledger when the present round was formed; None once its start was measured."""
-    trained: Spent | None = None
-    """The ledger when training last began; None before that."""
-    planned: bool | None = None
-    """Whether the first stop since then was planned; None before a stop."""
+    stop_reason: str | None = None
+    """Why the present round is being stopped; None if it is not."""
+    round_ended: Spent | None = None
+    """The time spent when the last round ended, or the run was opened; None if no such record was counted."""
+    round_formed: Spent | None = None
+    """The time spent when the present round was formed; None once its start was measured."""
+    training_began: Spent | None = None
+    """The time spent when training last began; None before that."""
+    stop_planned: bool | None = None
+    """Whether the first stop after that was planned; None before a stop. Later ones belong to the same recovery."""
+
     shown: dict[str, float] = field(default_factory=dict)
-    """The seconds by activity at the last scrape."""
+    """The seconds by activity that the last scrape has shown."""
     shown_run: str = ""
     """The id of the run with these seconds."""
 
@@ -95,7 +98,7 @@ class RoundMeter:
     """Counts records and measures durations, as one of the driver's watchers."""
 
     def __init__(self, restored: Iterable[Run]) -> None:
-        """Begin with the restored runs: no further record tells how their present rounds began."""
+        """Begin with the runs that were restored at the start: no new record tells how their present rounds began."""
         self.tallies: dict[str, JobTally] = {}
         self.formation = Histogram(
             "coordinatord_round_formation_seconds",
@@ -129,7 +132,8 @@ class RoundMeter:
                     self.tallies.pop(record.job, None)
                 case RunOpened():
                     tally = self.tally(record.job)
-                    tally.ended, tally.formed, tally.trained, tally.planned = Spent(), None, None, None
+                    tally.round_ended, tally.round_formed = Spent(), None
+                    tally.training_began = tally.stop_planned = None
                 case NodeLost():
                     self.tally(record.job).nodes_lost += 1
                 case RoundFormed():
@@ -138,8 +142,8 @@ class RoundMeter:
                     self._start(self.tally(record.job), record)
                 case RoundStopped():
                     tally = self.tally(record.job)
-                    tally.reason = known_reason(record.condition)
-                    tally.planned = record.planned if tally.planned is None else tally.planned
+                    tally.stop_reason = known_reason(record.condition)
+                    tally.stop_planned = record.planned if tally.stop_planned is None else tally.stop_planned
                 case RoundEnded() | RunEnded():
                     _end(self.tally(record.job), record)
 
@@ -148,23 +152,24 @@ class RoundMeter:
         return self.tallies.setdefault(job, JobTally())
 
     def _form(self, tally: JobTally, record: RoundFormed) -> None:
-        if tally.ended is not None:
-            self.formation.observe(record.spent.minus(tally.ended).rendezvous)
-        tally.in_round, tally.formed, tally.reason = True, record.spent, None
+        if tally.round_ended is not None:
+            self.formation.observe(record.spent.minus(tally.round_ended).rendezvous)
+        tally.in_round, tally.round_formed, tally.stop_reason = True, record.spent, None
 
     def _start(self, tally: JobTally, record: RoundStarted | TrainingBegan) -> None:
-        if isinstance(record, RoundStarted) and record.begun is not None and record.begun.why_cold is not None:
-            tally.cold[record.begun.why_cold.cause] += 1
-        if isinstance(record, RoundStarted) and record.steps_awaited:
-            return  # training begins with the first step
-        if tally.formed is not None:
-            self.start.observe(record.spent.minus(tally.formed).starting)
-            tally.formed = None  # a `TrainingBegan` may follow, if workers begin to report steps later
-        if tally.trained is not None and tally.planned is not None:
-            # Workers that train again have recovered; while they are silent, nobody knows whether they train.
-            since = record.spent.minus(tally.trained)
-            self._recovery(planned=tally.planned).observe(since.total - since.at_work - since.silent)
-        tally.trained, tally.planned = record.spent, None
+        if isinstance(record, RoundStarted):
+            if record.begun is not None and record.begun.why_cold is not None:
+                tally.cold[record.begun.why_cold.cause] += 1
+            if record.steps_awaited:
+                return  # training begins with the first step, of which a `TrainingBegan` tells
+        if tally.round_formed is not None:
+            self.start.observe(record.spent.minus(tally.round_formed).starting)
+            tally.round_formed = None  # a `TrainingBegan` may follow, if workers begin to report steps later
+        if tally.training_began is not None and tally.stop_planned is not None:
+            # All time since then in which no round was at work; while nodes are silent, nobody knows whether it was.
+            since = record.spent.minus(tally.training_began)
+            self._recovery(planned=tally.stop_planned).observe(since.total - since.at_work - since.silent)
+        tally.training_began, tally.stop_planned = record.spent, None
 
     def _recovery(self, *, planned: bool) -> Histogram:
         return self.recovery.labels(str(planned).lower())
@@ -174,9 +179,9 @@ def _restored(run: Run) -> JobTally:
     tally = JobTally()
     tally.in_round = run.durable.state in {State.STARTING, State.RUNNING, State.STOPPING}
     if run.durable.state is State.STOPPING:
-        tally.reason = known_reason(run.durable.stop_reason.condition)
+        tally.stop_reason = known_reason(run.durable.stop_reason.condition)
     if run.durable.ledger.activity is Activity.TRAINING:
-        tally.trained = run.durable.ledger.settled
+        tally.training_began = run.durable.ledger.settled
     return tally
 
 
@@ -185,14 +190,18 @@ def _end(tally: JobTally, record: RoundEnded | RunEnded) -> None:
         tally.failures[record.report.cause] += 1
     if tally.in_round:
         tally.rounds[_reason_of(tally, record)] += 1
-    tally.in_round, tally.reason, tally.ended = False, None, record.spent
+    tally.in_round, tally.stop_reason, tally.round_ended = False, None, record.spent
 
 
 def _reason_of(tally: JobTally, record: RoundEnded | RunEnded) -> str:
-    """Return why a round ended, by the verdict: a worker may have failed only because a node was lost."""
+    """Return why a round ended: by the verdict at its end, which may differ from the reason of the stop.
+
+    A report means that the verdict blames a worker. Without one, workers that failed or hung did so only because a node
+    was lost.
+    """
     if record.report is not None:
         failure = record.report.failure
         return DIVERGED if failure.diverged else WORKER_FAILED if failure.hang is None else HUNG
-    if tally.reason is None:  # the round was not stopped, so it ended with its run
+    if tally.stop_reason is None:  # the round was not stopped, so it ended with its run
         return known_reason(record.condition) if isinstance(record, RunEnded) else OTHER
-    return NODE_LOST if tally.reason in {WORKER_FAILED, HUNG, DIVERGED} else tally.reason
+    return NODE_LOST if tally.stop_reason in {WORKER_FAILED, HUNG, DIVERGED} else tally.stop_reason

@@ -1,6 +1,7 @@
 """Serves `GET /metrics` for Prometheus: the metrics of the daemon, of jobs and of the process.
 
-A scrape reads the machine in small pieces, so that heartbeats are answered in between. A thread formats the text.
+A scrape, one request of Prometheus, reads the state of all jobs in small pieces, so that heartbeats are answered in
+between. A thread formats the text.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ LEADING, LEADING_MEANS = "coordinatord_leading", "1 for the coordinator that dec
 """Name and help text of the only metric of a standby."""
 
 NODES_AT_ONCE = 2_000
-"""Nodes of jobs that are read without a pause: about a millisecond."""
+"""Nodes of jobs that are read without a pause: about a millisecond, by which a heartbeat may be delayed."""
 
 
 class Metrics:
@@ -53,7 +54,7 @@ class Metrics:
         driver.durable_records.watchers.append(self._rounds.on_records)
         self._jobs = JobsCollector()
         self._turn = asyncio.Lock()
-        """Held during a scrape."""
+        """Held during a scrape, so that the figures of one are not replaced by those of another."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="metrics")
         """One thread, to limit the CPU time of clients that scrape without a pause."""
         self._registry = CollectorRegistry()
