@@ -51,7 +51,7 @@ from coordinatord.server.reads.arrival_reads import ArrivalReads
 from coordinatord.server.reads.change_signal import ChangeSignal
 from coordinatord.server.reads.rounds_reader import RoundsReader
 from coordinatord.server.reads.series_sampler import SeriesSampler
-from coordinatord.server.reads.stack_reads import HangLooks
+from coordinatord.server.reads.stack_reads import answer_looks
 from coordinatord.server.sessions.connection_limits import ConnectionLimits
 from coordinatord.server.sessions.connections import BACKLOG, IDLE_S, REQUEST_BYTES_MAX, Connections, start_runner
 from coordinatord.server.sessions.node_sessions import NodeSessions
@@ -67,7 +67,8 @@ UNACKNOWLEDGED_MS = 20_000
 session to a lost host would last for a quarter of an hour."""
 
 SHUTDOWN_S = 5.0
-"""How long the end may take, with any requests in progress: nodes look for the coordinator again anyway."""
+"""How long requests in progress may delay the end: nodes find the coordinator again after its restart, and people ask
+again."""
 
 
 class ListenError(OperationalError):
@@ -111,7 +112,7 @@ class Server:
         await self._tasks.guard(ended)
 
     def on_roster_change(self) -> None:
-        """Show a change of the standbys, which no record has, to pages and programs."""
+        """Tell pages and programs that follow changes about another list of standbys, which is in no record."""
         self._change_signal.on_records(())
 
     def spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> None:
@@ -132,7 +133,7 @@ class ListenAddress(Struct, frozen=True):
 
 
 class Sharing(Struct, frozen=True):
-    """The view of coordinators that share a store. By default this one shares its store with none."""
+    """What a server must know if several coordinators share its store, one of which leads. By default there is one."""
 
     may_act: Callable[[], bool] = lambda: True
     """Returns whether this coordinator still leads."""
@@ -154,11 +155,11 @@ async def serve(
     limits: ConnectionLimits | None = None,
     sharing: Sharing = NOT_SHARED,
 ) -> AsyncIterator[Server]:
-    """Serve at an address within the context, from the state in the store.
+    """Restore the state from the store, and serve at an address within the context.
 
     A bug of the machine leaves a crash file in the directory `crashes`. With `security`, all connections use TLS, and
-    all callers need a token. Without `limits`, the process's limit of descriptors counts. Raises `ListenError`, and
-    `StoreError` if the store cannot be read.
+    all callers need a token. Without `limits`, connections are limited by the descriptors that this process may open.
+    Raises `ListenError`, and `StoreError` if the store cannot be read.
     """
     machine = Coordinator(policy, epoch=secrets.token_hex(3))
     await _restore(machine, store, frozenset() if security is None else valid_names(security.token_store.tokens))
@@ -167,7 +168,7 @@ async def serve(
     driver = Driver(machine, store, tasks, counters, crashes, sharing.may_act)
     limits = limits or ConnectionLimits.of_this_process()
     sessions = NodeSessions(driver, counters, limits)
-    HangLooks(driver, sessions.reads, tasks)
+    answer_looks(driver, sessions.reads, tasks)
     admin_api, change_signal = AdminApi(driver), ChangeSignal()
     driver.durable_records.watchers.append(change_signal.on_records)
     rounds_reader, sampler = RoundsReader(driver, store), SeriesSampler(driver)
@@ -179,17 +180,18 @@ async def serve(
     revocations = None if security is None else Revocations(security, sessions, access.end_invalid)
     names = OwnNames([address.host, *address.names])
     names.look_up()
+    # Each calls the next: errors of all are made uniform, and the token is recorded once `access` has accepted it.
     guards = [uniform_errors, connections.limit, BrowserGuard(names).guard, access.guard, connections.record_token]
     app = web.Application(client_max_size=REQUEST_BYTES_MAX, middlewares=[*guards, _while_leading(driver)])
     app.add_routes([web.get(SESSION_PATH, connections.take_over, allow_head=False), *page.routes()])
-    reads = (
+    read_apis = (
         JobsApi(driver, change_signal, rounds_reader, sharing.status, insecure=security is None),
         EventsApi(driver, store, change_signal),
         LogsApi(driver, store, sessions.reads, change_signal),
         StacksApi(driver, sessions.reads),
     )
     app.add_routes(openapi.routes())
-    for part in (*reads, admin_api, stream, metrics, page_access):
+    for part in (*read_apis, admin_api, stream, metrics, page_access):
         app.add_routes(part.routes)
     # aiohttp waits for requests twice: before it cancels them, and after.
     runner = await start_runner(app, idle_s=IDLE_S, shutdown_s=SHUTDOWN_S / 2)
@@ -205,6 +207,7 @@ async def serve(
         yield Server(bound_host, bound_port, driver, sessions, revocations, tasks, change_signal)
     finally:
         await connections.drain()
+        # The driver closes before the sessions: their end now says nothing about their nodes.
         for closable in (connections, driver, sessions, admin_api, stream, change_signal):
             closable.close()
         await sessions.ended()
@@ -214,7 +217,7 @@ async def serve(
 
 
 def _while_leading(driver: Driver) -> Middleware:
-    """Return a middleware that rejects requests once another coordinator may lead, since answers may be stale."""
+    """Return a middleware that rejects requests once another coordinator may lead, since our state may be old then."""
 
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -230,7 +233,10 @@ def _bracketed(address: str) -> str:
 
 
 async def _restore(machine: Coordinator, store: Store, tokens: frozenset[str]) -> None:
-    """Restore the machine's state from the store; `tokens` are the names of valid tokens. Raises `StoreError`."""
+    """Restore the machine's state from the store. Raises `StoreError`.
+
+    `tokens` are the names of valid tokens: a node whose token was revoked meanwhile may come back with another one.
+    """
     entries = await store.load()
     if not entries:
         return

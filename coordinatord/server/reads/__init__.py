@@ -1,8 +1,8 @@
-"""Reads data from nodes, machine and store, for the HTTP API and in the background.
+"""Reads data from nodes, from the machine (the state in memory) and from the store.
 
-`stack_reads` reads the stacks of a round's workers, and `arrival_reads` their arrivals in collectives. `rounds_reader`
-finds the rounds of a live or ended job. `series_sampler` samples jobs for charts over time. `change_signal` wakes
-readers when something changes.
+For the HTTP API, `rounds_reader` finds the rounds of a live or ended job, `series_sampler` samples jobs for charts over
+time, and `change_signal` wakes readers when something changes. In the background, `arrival_reads` reads when workers
+arrived in collectives. `stack_reads` reads where workers are in their code, for both.
 
-Results go to the driver as events, or to the caller. Nothing here imports from `http`, `metrics` or `page`.
+What is read in the background goes to the driver as an event. Nothing here imports from `http`, `metrics` or `page`.
 """

@@ -1,7 +1,10 @@
 """Polls the nodes of training rounds for their workers' last arrivals in collectives, to find laggards.
 
-The workers' flight recorders have the arrivals anyway, so that polling does not slow down a step. Each answer has the
-time by the node's clock. That time lies between the request and the answer, which bounds the clock's offset.
+A *laggard* is the worker that comes last to most collectives, so that all others wait for it. torch's flight recorder
+in each worker has the arrivals anyway, so polling does not slow down a step.
+
+Arrivals are by the clocks of different hosts. Each answer also has the present time by the node's clock. That moment
+lies between our request and the answer, which bounds the offset of the node's clock from ours.
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ class _LastAsked:
 
 
 class ArrivalReads:
-    """Reads the arrivals of all live runs."""
+    """Reads the arrivals in all rounds that train; `core.watching.arrivals` decides when."""
 
     def __init__(self, driver: Driver, reads: NodeReads, tasks: Tasks) -> None:
         self._driver = driver
@@ -85,6 +88,7 @@ class ArrivalReads:
         except NoAnswerError:
             return None
         answered_at = self._driver.now
+        # The node read its clock when it sent the answer: half of the time on the way ago, give or take that half.
         error_s = max(0.0, answered_at - asked_at - answer.held_s) / 2
         ranks = {source.first_rank + local_rank for local_rank in source.wanted.local_ranks}
         workers = tuple(worker for worker in answer.workers if worker.rank in ranks)

@@ -12,8 +12,8 @@ from coordinatord.server.driver import Driver
 from coordinatord.store.database_store import Store
 
 CACHED_MAX = 32
-"""How many ended runs are cached with their rounds, for people who look at a job again. 50 rounds with long reasons
-take some 150 KiB."""
+"""How many ended runs are cached with their rounds, for people who look at a job again: 5 MiB, since 50 rounds with
+long reasons take some 150 KiB."""
 
 
 class RoundsReader:

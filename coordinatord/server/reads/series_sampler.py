@@ -1,7 +1,8 @@
-"""Samples each job over time, for the charts of the page.
+"""Samples each run over time, for the charts of the page: its training time, its restarts and its pace.
 
-A young run is sampled once a second, and an old one every half minute. Samples are not stored: after a restart of the
-daemon, a series begins with samples made from the records of rounds.
+A chart has a limited number of points, which cover more time the older a run is. So a young run is sampled once a
+second, and an old one every half minute. Samples are not stored: after a restart of the daemon, a series begins with
+samples made from the records of rounds.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ SAMPLE_EVERY_S = 1.0
 """The shortest sampling interval: nodes report once a second."""
 
 SAMPLES_PER_POINT = 4
-"""The samples in each point of a series. The interval never exceeds `WINDOW_S`, over which the pace is the mean."""
+"""Samples taken for each point of a series, whose pace is their mean. The interval never exceeds `WINDOW_S`, over which
+a sample has the mean pace, so that no time is left out."""
 
 NODES_AT_ONCE = 1_000
 """How many nodes are sampled without a pause, which takes a millisecond. Each job counts as `driver.JOB_COST` more, so
@@ -31,6 +33,8 @@ these are at most 25 jobs."""
 
 @dataclass(slots=True)
 class _RunSeries:
+    """The series of one run."""
+
     series: TimeSeries = field(default_factory=TimeSeries)
     due_at: float = 0.0
     """When to take the next sample, by the driver's clock."""
@@ -60,10 +64,10 @@ class SeriesSampler:
             sampled = self._series[run.id] = _RunSeries()
             for past in past_samples(run, rounds):
                 sampled.series.add(past)
-        now = self._driver.now
-        sampled.series.add(sample(run, now))
-        sampled.due_at = now + min(max(SAMPLE_EVERY_S, sampled.series.span_s / SAMPLES_PER_POINT), WINDOW_S)
-        return sampled.series
+        now, series = self._driver.now, sampled.series
+        series.add(sample(run, now))
+        sampled.due_at = now + min(max(SAMPLE_EVERY_S, series.span_s / SAMPLES_PER_POINT), WINDOW_S)
+        return series
 
     def _drop_old(self) -> None:
         known = {run.id for run in self._driver.machine.jobs.values()}

@@ -1,4 +1,8 @@
-"""Reads the stacks of a round's workers: for a person, or because the machine suspects a hang."""
+"""Reads the stacks of a round's workers, which show where they are in their code.
+
+A person asks for them (`stacks_api`), or the machine does because it suspects a hang. It compares two such *looks* at
+all workers.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +42,7 @@ async def ask_all(
 
 
 def seen_workers_of(answers: Sequence[SourceStacks]) -> list[SeenWorker]:
-    """Return all requested workers; those of silent nodes have no stack."""
+    """Return all requested workers in the form in which hangs are judged; those of silent nodes have no stack."""
     return seen_workers((answer.source, answer.workers) for answer in answers)
 
 
@@ -52,18 +56,14 @@ async def _ask(reads: NodeReads, source: StackSource, within_s: float) -> Source
     return SourceStacks(source, answer.workers, answer.problem)
 
 
-class HangLooks:
-    """Carries out the machine's effects of class `Look`."""
+def answer_looks(driver: Driver, reads: NodeReads, tasks: Tasks) -> None:
+    """Register at the driver to carry out effects of class `Look`, and to answer each with an event `Looked`."""
 
-    def __init__(self, driver: Driver, reads: NodeReads, tasks: Tasks) -> None:
-        self._driver = driver
-        self._reads = reads
-        self._tasks = tasks
-        driver.on(Look, self._start)
+    async def answer(look: Look) -> None:
+        answers = await ask_all(reads, look.sources)
+        driver.submit(Looked(look.run, look.round, look.number, tuple(seen_workers_of(answers))))
 
-    def _start(self, look: Look) -> None:
-        self._tasks.spawn(self._look(look), name="look at the workers")
+    def start(look: Look) -> None:
+        tasks.spawn(answer(look), name="look at the workers")
 
-    async def _look(self, look: Look) -> None:
-        answers = await ask_all(self._reads, look.sources)
-        self._driver.submit(Looked(look.run, look.round, look.number, tuple(seen_workers_of(answers))))
+    driver.on(Look, start)
