@@ -1,6 +1,7 @@
 """Counts messages and commits, and measures how late the event loop is, for `metrics`.
 
-Frequent events are counted in plain integers, which a scrape reads, so that counting does not slow down heartbeats.
+Frequent events, such as heartbeats, are counted in plain integers, which cost less than Prometheus' counters. A scrape
+reads them.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from prometheus_client import Histogram, disable_created_metrics
 from coordinatord.protocol.messages import RefusalCode
 
 MEASURE_EVERY_S = 1.0
-"""The interval of measurements of the event loop's lateness, which is that of heartbeats."""
+"""The interval of measurements of the event loop's lateness: as often as a heartbeat may be delayed by it."""
 
 COMMIT_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
-"""Upper bounds in seconds. A commit takes one to twenty milliseconds; after 1 s it counts as failed."""
+"""Upper bounds in seconds. A commit of records takes one to twenty milliseconds; after 1 s the store counts as
+failed."""
 
 LAG_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 """Upper bounds in seconds. Heartbeats come every second, and a node without an answer for 5 s looks for another

@@ -1,7 +1,10 @@
 """The single writer: passes events to the machine, makes its records durable, and then carries out its effects.
 
-The `Journal` decides which effects wait for which records. This module writes the records, and retries a failed write.
-Until a write succeeds, the machine knows that the store has failed, and decides nothing.
+The machine (`core.machine`) decides, and does no input or output. For each event it returns *records*, which say what
+has happened and outlive the daemon, and *effects*, such as messages to nodes. No node may act on a decision that a
+crash could undo. So the `Journal` holds each effect back until the records that it rests on are durable.
+
+A failed write is retried. Until one succeeds, the machine knows that the store has failed, and decides nothing.
 """
 
 from __future__ import annotations
@@ -38,20 +41,22 @@ WRITE_WITHIN_S = 1.0
 coordinator is degraded, well before the five seconds of silence after which they look for another one."""
 
 WRITE_CHECKS = 20
-"""How many turns of the event loop a write gets within that time. If the loop is busy, as when 10,000 nodes join, its
-turns are long, and the store must not count as failed. A write to etcd needs up to 11 turns."""
+"""How many sleeps that time is divided into. A busy event loop, as when 10,000 nodes join, makes each of them longer,
+so that the store does not count as failed because the loop is late. A write to etcd needs up to 11 turns of the
+loop."""
 
 RETRY_S = 1.0
-"""The pause between attempts to write: after somebody has made room on a disk, jobs continue at once."""
+"""The pause between attempts to write. It is short, so that jobs continue as soon as somebody has made room on a
+disk."""
 
 EFFECTS_AT_ONCE = 128
-"""Effects that are carried out in one turn of the event loop: some 4 ms."""
+"""Effects that are carried out in one turn of the event loop: some 4 ms, by which a heartbeat may be delayed."""
 
 RECORDS_AT_ONCE = 100
-"""Records that are logged and counted in one turn of the event loop: some 5 ms."""
+"""Records that are logged and counted in one turn of the event loop: some 5 ms, for the same reason."""
 
 JOB_COST = 40
-"""The cost of viewing a job, without that of its nodes, as a number of nodes."""
+"""What it costs to read a job besides its nodes, as the number of nodes that cost as much."""
 
 RECORDED = Subject(
     "coordinatord",
@@ -59,13 +64,14 @@ RECORDED = Subject(
     code=("_handlers",),
     nodes=lambda machine: machine.sessions,
 )
-"""What the flight recorder needs to know of the machine: its `_handlers` are code, and its size grows with sessions."""
+"""How the flight recorder copies the machine for a crash file: without `_handlers`, which are functions, and only while
+there are few sessions, since each node makes the state larger."""
 
 Carried = TypeVar("Carried", bound=Effect | Look)
 
 
 class Driver:
-    """Runs one machine on one event loop."""
+    """The only caller of one machine, on one event loop."""
 
     def __init__(
         self,
@@ -86,7 +92,7 @@ class Driver:
         self._tasks = tasks
         self._loop = asyncio.get_running_loop()  # `get_running_loop` makes a system call, too much for each heartbeat
         self._timer = DeadlineTimer(self._loop, lambda now: self._handle(Tick(), now))
-        self._effects = PacedEffects(self._carry_out, may_act)
+        self._effects = PacedEffects(lambda effect: self._handlers[type(effect)](effect), may_act)
         self._record_writer = RecordWriter(
             machine, store, tasks, counters, submit=self.submit, on_durable=self._on_durable
         )
@@ -141,7 +147,7 @@ class Driver:
         try:
             batch = self.machine.handle(event, now)
             self._timer.arm(self.machine.next_deadline())
-            self._effects.put(self._record_writer.journal.add(batch, now))
+            self._effects.carry_out(self._record_writer.journal.add(batch, now))
             for look in batch.looks:
                 self._handlers[Look](look)
         except Exception as error:
@@ -155,11 +161,8 @@ class Driver:
         """Carry out the effects that waited for records, and pass the records to the watchers."""
         if not self.may_act():
             raise LeadershipLostError(LEASE_OVER)
-        self._effects.put_many(effects)
+        self._effects.carry_out_in_pieces(effects)
         self.durable_records.put(entries)
-
-    def _carry_out(self, effect: Effect) -> None:
-        self._handlers[type(effect)](effect)
 
 
 class RecordWriter:
@@ -254,21 +257,21 @@ class PacedEffects:
     def __init__(self, carry_out: Callable[[Effect], None], may_continue: Callable[[], bool]) -> None:
         """Call `carry_out` for each effect; drop the waiting ones once `may_continue` returns False."""
         self._loop = asyncio.get_running_loop()
-        self._carry_out = carry_out
+        self._carry_out_one = carry_out
         self._may_continue = may_continue
         self._waiting: dict[int, Effect] = {}
         """The effects that wait, by session."""
 
-    def put(self, effects: Iterable[Effect]) -> None:
-        """Carry out effects now; one that follows a waiting effect of its session replaces that."""
+    def carry_out(self, effects: Iterable[Effect]) -> None:
+        """Carry out effects now; but if an effect of the same session waits, replace that one."""
         waiting = self._waiting
         for effect in effects:
             if effect.session in waiting:
                 waiting[effect.session] = effect
             else:
-                self._carry_out(effect)
+                self._carry_out_one(effect)
 
-    def put_many(self, effects: Iterable[Effect]) -> None:
+    def carry_out_in_pieces(self, effects: Iterable[Effect]) -> None:
         """Carry out effects: a piece now, and one in each further turn of the event loop."""
         is_scheduled = bool(self._waiting)
         self._waiting |= {effect.session: effect for effect in effects}
@@ -279,13 +282,13 @@ class PacedEffects:
         if not self._may_continue():
             self._waiting.clear()
         for session in list(islice(self._waiting, EFFECTS_AT_ONCE)):
-            self._carry_out(self._waiting.pop(session))
+            self._carry_out_one(self._waiting.pop(session))
         if self._waiting:
             self._loop.call_soon(self._carry_out_piece)
 
 
 class DurableRecords:
-    """Passes durable records to watchers, a piece in each turn of the event loop."""
+    """Passes durable records to watchers, such as the log and the metrics, a piece in each turn of the event loop."""
 
     def __init__(self) -> None:
         """Begin with the log as the only watcher."""
@@ -317,16 +320,17 @@ def _log_records(entries: Sequence[Entry]) -> None:
         facts = asdict(record)
         if isinstance(record, RoundFormed):
             facts |= {"nodes": len(record.nodes), "workers": sum(ranks.workers for ranks in record.nodes)}
-        shown = facts.keys() - {"job", "run", "reason"}
-        plain = {name: value for name, value in facts.items() if name in shown and isinstance(value, str | int | float)}
+        del facts["job"], facts["run"], facts["reason"]
+        plain = {name: value for name, value in facts.items() if isinstance(value, str | int | float)}
         names = fields("_".join(record.kind_words()), job=record.job, run=record.run, **plain)
         log.info("%s: %s", " ".join(record.kind_words()), record.reason, extra=names)
 
 
 async def iterate_jobs(driver: Driver, nodes_at_once: int) -> AsyncIterator[Run]:
-    """Yield the run of each job in its durable state, and pause after about `nodes_at_once` nodes.
+    """Yield the live or last run of each job, with all its records durable.
 
-    Heartbeats are answered in the pauses, so two jobs may be from different moments.
+    It pauses after about `nodes_at_once` nodes, so that heartbeats are answered. So two jobs may be from different
+    moments.
     """
     await driver.written()
     cost = 0

@@ -1,6 +1,7 @@
-"""Serves on a standby: redirects all requests to the leader, and answers with the standby's own health and metrics.
+"""Serves on a standby, a coordinator that waits until the one that leads is gone.
 
-Nodes, commands, curl and browsers follow the redirect. Callers without a token get only the health.
+It redirects all requests to the leader, and answers only those for its own health and metrics. Nodes, commands, curl
+and browsers follow the redirect. Callers without a token get only the health.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ from coordinatord.server.sessions.tls_listener import TlsProvider
 from coordinatord.store.etcd.roster import Coordinatord
 
 RETRY_AFTER_S = 1
-"""When clients should retry while no coordinator leads, in seconds."""
+"""When clients should retry while no coordinator leads, in seconds: an election takes a few."""
 
 REASON_MAX = 300
-"""The limit of a reason in a header, in characters."""
-
-OK = 200
+"""The limit of a reason in a header, in characters: a sentence or two."""
 
 IDLE_S = 5.0
-"""How long a connection may be idle: most clients have followed the redirect, and need it no more."""
+"""How long a connection may be idle. It is short, because a client that has followed the redirect needs ours no
+more."""
 
 CLOSE_WITHIN_S = 0.2
-"""How long requests in progress may take once this coordinator leads: each is answered from memory."""
+"""How long requests in progress may delay this coordinator once it leads. Each is answered from memory, so none takes
+long."""
 
 
 @asynccontextmanager
@@ -52,12 +53,12 @@ async def serve_standby(
 ) -> AsyncIterator[None]:
     """Redirect callers that the gatekeeper admits to the leader, at these sockets, within the context.
 
-    `leader` returns None while none is known. Then `why` returns the reason, empty if that is not known. `limits` are
-    as in `app.serve`.
+    Without a gatekeeper, all callers are admitted. `leader` returns None while none is known. Then `why` returns the
+    reason, empty if that is not known. `limits` and `tls` are as in `Connections`.
     """
     answers, tasks = _StandbyAnswers(leader, why, insecure=gatekeeper is None), Tasks()
     connections = Connections(None, gatekeeper, limits or ConnectionLimits.of_this_process(), tasks)
-    access = AccessGuard(gatekeeper, "", is_health)
+    access = AccessGuard(gatekeeper, cookie="", is_open=is_health)
     guards = [uniform_errors, connections.limit, access.guard, connections.record_token]
     app = web.Application(client_max_size=REQUEST_BYTES_MAX, middlewares=guards)
     own = [web.get("/healthz", answers.health), web.get("/metrics", answers.metrics)]
@@ -84,10 +85,10 @@ class _StandbyAnswers:
 
     async def health(self, request: web.Request) -> web.Response:
         """Answer with 200 if the leader is known, else with 503."""
-        state, status = ("nobody leads", 503) if self._leader() is None else ("standby", OK)
+        state, status = ("nobody leads", 503) if self._leader() is None else ("standby", 200)
         if CALLER.get().token is None and not self._insecure:
             return respond(request, LivenessAnswer(status=state), status)
-        return respond(request, StandbyAnswer(status=state, reason="" if status == OK else self._why()), status)
+        return respond(request, StandbyAnswer(status=state, reason="" if self._leader() else self._why()), status)
 
     async def metrics(self, request: web.Request) -> web.Response:
         """Answer with the standby's own metrics: with a redirect, Prometheus would count the leader's twice."""

@@ -15,7 +15,7 @@ class Refusing(Close, frozen=True):
 
 async def test_others_are_served_between_two_pieces() -> None:
     done: list[Effect] = []
-    PacedEffects(done.append, lambda: True).put_many(MANY)
+    PacedEffects(done.append, lambda: True).carry_out_in_pieces(MANY)
     seen = []
     while len(done) < len(MANY):
         seen.append(len(done))
@@ -27,10 +27,10 @@ async def test_others_are_served_between_two_pieces() -> None:
 async def test_a_newer_effect_takes_the_place_of_one_that_waits_and_others_pass_at_once() -> None:
     done: list[Effect] = []
     paced = PacedEffects(done.append, lambda: True)
-    paced.put_many(MANY)
+    paced.carry_out_in_pieces(MANY)
     last, nobody = len(MANY) - 1, len(MANY)
     newer, other = Refusing(last), Close(nobody)
-    paced.put((newer, other, Close(0)))
+    paced.carry_out((newer, other, Close(0)))
     assert done[-2:] == [other, Close(0)]
     await until(lambda: len(done) == len(MANY) + 2)
     assert [effect for effect in done if effect.session == last] == [newer]
@@ -40,9 +40,9 @@ async def test_a_newer_effect_takes_the_place_of_one_that_waits_and_others_pass_
 async def test_what_comes_in_a_second_lot_is_carried_out_once_and_is_the_newest() -> None:
     done: list[Effect] = []
     paced = PacedEffects(done.append, lambda: True)
-    paced.put_many(MANY)
+    paced.carry_out_in_pieces(MANY)
     newer = Refusing(len(MANY) - 1)
-    paced.put_many((newer, Close(-1)))
+    paced.carry_out_in_pieces((newer, Close(-1)))
     await until(lambda: len(done) == len(MANY) + 1)
     assert [effect for effect in done if effect.session == newer.session] == [newer]
     await asyncio.sleep(0)
@@ -52,9 +52,9 @@ async def test_what_comes_in_a_second_lot_is_carried_out_once_and_is_the_newest(
 async def test_nothing_more_is_said_once_that_may_not_be() -> None:
     done: list[Effect] = []
     paced = PacedEffects(done.append, lambda: len(done) < 2 * EFFECTS_AT_ONCE)
-    paced.put_many(MANY)
+    paced.carry_out_in_pieces(MANY)
     for _ in range(4):
         await asyncio.sleep(0)
     assert done == list(MANY[: 2 * EFFECTS_AT_ONCE])
-    paced.put((Close(len(MANY) - 1),))
+    paced.carry_out((Close(len(MANY) - 1),))
     assert done[-1] == Close(len(MANY) - 1)
