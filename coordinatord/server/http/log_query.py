@@ -1,6 +1,7 @@
 """Parses the query of `GET /v1/jobs/{job}/logs`, which selects logs of workers, and how much of each to read.
 
-A *place* is a position in a log, at which a later request continues.
+A *place* is a position in a log. Each part of an answer has the place of its end, so that a reader whose connection
+broke can ask for what comes `after` it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ LAST_LINES = 100
 """The default number of lines: a long traceback and some screens before it."""
 
 PARTS_MAX = WORKERS_AT_ONCE_MAX
-"""The limit of ranges of ranks, and of nodes, in one query: each names at least one of the workers."""
+"""The limit of ranges of ranks, and of nodes, in one query. More make no sense, since each names at least one
+worker."""
 
 PLACES_MAX = 2 * WORKERS_AT_ONCE_MAX
 """The limit of places: two streams of each worker."""
@@ -29,10 +31,13 @@ PARAMETERS = ("run", "rank", "node", "round", "stream", "last", "last_bytes", "f
 """What the query may have."""
 
 Log = tuple[int, LogStream]
-"""A log of a round: its rank and its stream."""
+"""What identifies a log within a round: the rank of its worker, and its stream."""
 
 BOTH = "both"
+"""The value of `stream` for stdout and stderr."""
+
 ALL = "all"
+"""The value of `last` for no limit of lines."""
 
 _PLACE = re.compile(r"(\d{1,19}):(\d{1,7}):(stdout|stderr):([0-9a-f]{1,16}):(\d{1,19})", re.ASCII)
 _RANKS = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?", re.ASCII)
@@ -58,32 +63,30 @@ class LogQuery(Struct, frozen=True):
     """Whether to wait for new output."""
 
 
-def read_query(query: MultiMapping[str]) -> LogQuery:
+def parse_query(query: MultiMapping[str]) -> LogQuery:
     """Parse the query. Raises `MalformedQueryError`."""
-    ranks, nodes = read_ranks(query), frozenset(query.getall("node", []))
+    ranks, nodes = parse_ranks(query), frozenset(query.getall("node", []))
     if len(nodes) > PARTS_MAX:
         raise MalformedQueryError(f"at most {PARTS_MAX} nodes are chosen at once")
-    last = query.get("last")
-    bytes_ = _number(query, "last_bytes", LOG_BYTES_MAX, LOG_BYTES_MAX)
-    lines = None if last == ALL or (last is None and "last_bytes" in query) else _number(query, "last", LAST_LINES)
     number = _number(query, "round", COUNTER_MAX, COUNTER_MAX) if "round" in query else None
-    places = [read_place(text) for text in query.getall("after", [])]
-    after_rounds = {place[0] for place in places}
-    if len(places) > PLACES_MAX or len(after_rounds | {number} - {None}) > 1:
+    places = [parse_place(text) for text in query.getall("after", [])]
+    after_rounds = {after.round for after in places}
+    named_rounds = after_rounds if number is None else after_rounds | {number}
+    if len(places) > PLACES_MAX or len(named_rounds) > 1:
         raise MalformedQueryError(f"after is given for at most {PLACES_MAX} logs, all of the round that is wanted")
     return LogQuery(
         choice=LogChoice(ranks, nodes, _streams(query.get("stream", BOTH))),
         run=query.get("run"),
         round=number,
-        after={log: place for _, log, place in places},
+        after={after.log: after.place for after in places},
         after_round=next(iter(after_rounds), None),
-        last_bytes=bytes_,
-        last_lines=lines,
+        last_bytes=_number(query, "last_bytes", LOG_BYTES_MAX, LOG_BYTES_MAX),
+        last_lines=_last_lines(query),
         follow=_follows(query),
     )
 
 
-def read_ranks(query: MultiMapping[str]) -> tuple[range, ...]:
+def parse_ranks(query: MultiMapping[str]) -> tuple[range, ...]:
     """Parse the chosen ranks; none means all. Raises `MalformedQueryError`."""
     ranks = tuple(_ranks(query.getall("rank", [])))
     if len(ranks) > PARTS_MAX:
@@ -91,20 +94,28 @@ def read_ranks(query: MultiMapping[str]) -> tuple[range, ...]:
     return ranks
 
 
-def write_place(number: int, log: Log, place: LogPlace) -> str:
+class RoundPlace(Struct, frozen=True):
+    """A place in a log of a round."""
+
+    round: int
+    log: Log
+    place: LogPlace
+
+
+def format_place(number: int, log: Log, place: LogPlace) -> str:
     """Format a place in a log of a round, for the query parameter `after`."""
     return f"{number}:{log[0]}:{log[1]}:{place.file:x}:{place.offset}"
 
 
-def read_place(text: str) -> tuple[int, Log, LogPlace]:
-    """Parse the round, the log and the place from the text of `write_place`. Raises `MalformedQueryError`."""
+def parse_place(text: str) -> RoundPlace:
+    """Parse the text of `format_place`. Raises `MalformedQueryError`."""
     matched = _PLACE.fullmatch(text)
     if matched is None:
         raise MalformedQueryError(f"after is the place of a part of a log, not {text[:80]!r}")
     number, rank, file, offset = int(matched[1]), int(matched[2]), int(matched[4], 16), int(matched[5])
     if number > COUNTER_MAX or rank > RANKS_MAX or file > FILE_MAX or offset > LOG_BYTES_MAX:
         raise MalformedQueryError(f"after is the place of a part of a log, not {text[:80]!r}")
-    return number, (rank, LogStream(matched[3])), LogPlace(file, offset)
+    return RoundPlace(number, (rank, LogStream(matched[3])), LogPlace(file, offset))
 
 
 def _ranks(texts: list[str]) -> Iterator[range]:
@@ -114,6 +125,13 @@ def _ranks(texts: list[str]) -> Iterator[range]:
         if not 0 <= first <= last <= RANKS_MAX:
             raise MalformedQueryError(f"rank is a number or a range, such as 3 or 0-7, not {part[:40]!r}")
         yield range(first, last + 1)
+
+
+def _last_lines(query: MultiMapping[str]) -> int | None:
+    """Parse `last`; None for no limit, also if only `last_bytes` is given. Raises `MalformedQueryError`."""
+    if query.get("last") == ALL or ("last" not in query and "last_bytes" in query):
+        return None
+    return _number(query, "last", LAST_LINES)
 
 
 def _number(query: MultiMapping[str], name: str, default: int, most: int = LOG_LINES_MAX) -> int:

@@ -1,6 +1,10 @@
 """Reads the logs of some workers from their nodes, chunk by chunk, and optionally follows new output.
 
-A chunk is requested once the reader has consumed the one before. So nothing is buffered for a slow reader.
+The files are on the nodes; the coordinator has only the places of these files. A chunk is requested once the reader has
+consumed the one before. So nothing is buffered for a slow reader.
+
+A reader that names no round and follows gets the logs of the last round, then those of each later one, until the run
+ends.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from coordinatord.core.shown.log_sources import LogSource, LogSources, NoLogErro
 from coordinatord.protocol.http.log_answers import LogPart
 from coordinatord.protocol.log_messages import LogChunk, LogPlace, ReadLog
 from coordinatord.server.driver import Driver
-from coordinatord.server.http.log_query import LogQuery, write_place
+from coordinatord.server.http.log_query import LogQuery, format_place
 from coordinatord.server.reads.change_signal import ChangeSignal
 from coordinatord.server.sessions.node_reads import NoAnswerError, NodeReads
 from coordinatord.store.database_store import Store
@@ -37,6 +41,8 @@ WITHIN_S = 24 * 3_600.0
 BEGINNING = LogPlace(0, 0)
 """The place before the first byte of the oldest file."""
 
+NO_LOGS = LogSources(sources=(), omitted=0)
+
 
 @dataclass(slots=True)
 class _Log:
@@ -48,13 +54,13 @@ class _Log:
     session: int | None
     """The last known session of its node."""
     has_failed: bool = False
-    """Whether it is read no further, for a reason that was sent as a note."""
+    """Whether it is read no further, for a reason that the reader was told."""
     at_end: bool = False
     """Whether it was read to its present end."""
 
     def part(self, text: str = "", note: str = "") -> LogPart:
-        """Return an answer's part about this log."""
-        source = self.source
+        """Return a part of the answer with text of this log, which ends at `place`, or with a note about the log."""
+        source, log = self.source, (self.source.rank, self.source.stream)
         return LogPart(
             run=source.run,
             round=source.round,
@@ -64,9 +70,7 @@ class _Log:
             stream=source.stream,
             file=source.file,
             text=text,
-            place=""
-            if note or self.place is None
-            else write_place(source.round, (source.rank, source.stream), self.place),
+            place="" if note or self.place is None else format_place(source.round, log, self.place),
             note=note,
         )
 
@@ -88,9 +92,11 @@ class LogReading:
         self._reads = reads
         self._change_signal = change_signal
         self._run = run
+        """The live or last run of the job."""
         self._query = query
-        self.run = query.run or run.id
-        """The id of the wanted run."""
+        self.run_id = query.run or run.id
+        """The id of the wanted run, which may be an earlier one."""
+        self._is_earlier = self.run_id != run.id
         wanted = query.after_round if query.round is None else query.round
         self.round = run.durable.round if wanted is None else wanted
         """The number of the round that is being read."""
@@ -101,57 +107,58 @@ class LogReading:
         self._limit_reached = False
         """Whether `TOTAL_BYTES_MAX` or `WITHIN_S` is reached."""
 
-    @property
-    def _earlier_run(self) -> str:
-        """The id of the wanted run, if it is an earlier run of the job; else empty."""
-        return self.run if self.run != self._run.id else ""
-
     async def find(self) -> LogSources:
-        """Return the sources of the round's logs. Raises `NoLogError` and `StoreError`."""
+        """Return the logs of the round and their nodes; none before the first round of a run that is followed.
+
+        Raises `NoLogError` and `StoreError`.
+        """
         run, query = self._run, self._query
-        if self._earlier_run and not self._names_round:
+        if self._is_earlier and not self._names_round:
             self.round = await self._last_round()
-        records = await self._store.read_round(run.job, self.run, self.round)
+        records = await self._store.read_round(run.job, self.run_id, self.round)
         awaits_first_round = query.follow and query.round is None and not run.durable.has_had_rounds
-        if awaits_first_round and not records and not self._earlier_run:
-            return LogSources((), 0)
-        return log_sources(run, self.round, records, query.choice, earlier=self._earlier_run, follow=query.follow)
+        if awaits_first_round and not records and not self._is_earlier:
+            return NO_LOGS
+        earlier = self.run_id if self._is_earlier else ""
+        return log_sources(run, self.round, records, query.choice, earlier=earlier, follow=query.follow)
 
     async def _last_round(self) -> int:
         """Return the last round of the earlier run. Raises `NoLogError` and `StoreError`."""
         rounds = await self._rounds()
         if not rounds:
-            known = [self._run.id, *(earlier.run for earlier in self._run.durable.earlier)]
-            raise NoLogError(f"job {self._run.job} has no rounds of a run {self.run}: its runs are {', '.join(known)}")
+            known = ", ".join([self._run.id, *(earlier.run for earlier in self._run.durable.earlier)])
+            raise NoLogError(f"job {self._run.job} has no rounds of a run {self.run_id}: its runs are {known}")
         return rounds[-1]
 
     async def _rounds(self) -> list[int]:
         """Return the stored round numbers of the run. Raises `StoreError`."""
-        return [round_.number for round_ in rounds_of(await self._store.read_rounds(self._run.job, self.run))]
+        return [round_.number for round_ in rounds_of(await self._store.read_rounds(self._run.job, self.run_id))]
 
     async def parts(self, found: LogSources) -> AsyncGenerator[LogPart | None, None]:
-        """Yield parts of these logs, and None now and then while there is nothing new."""
-        yield LogPart(run=self.run)
-        places, place = self._query.after, None
+        """Yield the parts of these logs, then those of later rounds if they are wanted.
+
+        Yield None now and then while there is nothing new, so that the caller can show its reader that it lives.
+        """
+        yield LogPart(run=self.run_id)
+        logs = [
+            _Log(source, self._query.after.get((source.rank, source.stream)), source.session)
+            for source in _readable(found)
+        ]
         while True:
             for note in _notes_of_unread(found):
                 yield note
-            logs = [
-                _Log(source, places.get((source.rank, source.stream), place), source.session)
-                for source in found.sources
-                if not source.problem
-            ]
             async for part in self._parts_of_round(logs):
                 yield part
             if self._limit_reached or self.is_interrupted or not self._has_next_round:
                 return
-            self.round, places, place = await self._next_round(), {}, BEGINNING
+            self.round = await self._next_round()
             text, found = await self._find_next()
-            yield LogPart(run=self.run, round=self.round, note=text)
+            yield LogPart(run=self.run_id, round=self.round, note=text)
+            logs = [_Log(source, BEGINNING, source.session) for source in _readable(found)]
 
     async def _parts_of_round(self, logs: Sequence[_Log]) -> AsyncIterator[LogPart | None]:
         while not self.is_interrupted:
-            # Read before the logs, so that the last pass also gets the output before the end.
+            # Checked before the logs are read, so that the last pass also gets the output before the end.
             version, is_last = self._change_signal.version, self._is_over or self._has_next_round
             for log in logs:
                 async for part in self._new_parts(log, is_last=is_last):
@@ -162,7 +169,7 @@ class LogReading:
             if self._bytes_left <= 0 or self._driver.now >= self._until:
                 self._limit_reached = True
                 text = "this is as much as one request reads: ask again, or look on the hosts"
-                yield LogPart(run=self.run, note=text)
+                yield LogPart(run=self.run_id, note=text)
                 return
             yield None
             await self._wait(version)
@@ -172,7 +179,7 @@ class LogReading:
         try:
             return f"round {self.round} begins", await self.find()
         except NoLogError as error:
-            return str(error), LogSources((), 0)
+            return str(error), NO_LOGS
 
     async def _next_round(self) -> int:
         """Return the next round that was formed; several may have passed since the last poll. Raises `StoreError`."""
@@ -186,16 +193,18 @@ class LogReading:
 
     @property
     def _is_over(self) -> bool:
+        """Whether no more output is awaited: the reader does not follow, or the run or the named round has ended."""
         durable = self._run.durable
-        if not self._query.follow or self._earlier_run or durable.state.ended:
+        if not self._query.follow or self._is_earlier or durable.state.ended:
             return True
-        if self._driver.machine.jobs.get(self._run.job) is not self._run:
+        if self._driver.machine.jobs.get(self._run.job) is not self._run:  # the job was forgotten
             return True
         return self._query.round is not None and (durable.round != self.round or durable.state is State.FORMING)
 
     @property
     def _has_next_round(self) -> bool:
-        follows_rounds = self._query.follow and self._query.round is None and not self._earlier_run
+        """Whether the reader follows all rounds, and there is a later one."""
+        follows_rounds = self._query.follow and self._query.round is None and not self._is_earlier
         return follows_rounds and self._run.durable.round != self.round
 
     async def _wait(self, version: int) -> None:
@@ -205,10 +214,8 @@ class LogReading:
                 await self._change_signal.wait_after(version)
 
     async def _new_parts(self, log: _Log, *, is_last: bool) -> AsyncIterator[LogPart]:
-        """Yield new parts of a log, and advance its place. `is_last` means that there is no later call."""
-        more = not log.has_failed
-        while more and self._bytes_left > 0:
-            more = False
+        """Yield what is new in a log, and advance its place. `is_last` means that there is no later call."""
+        while not log.has_failed and self._bytes_left > 0:
             try:
                 chunk = await self._read_chunk(log)
             except NoAnswerError as error:
@@ -218,17 +225,20 @@ class LogReading:
                 if not (log.at_end and self._run.durable.state.ended):  # else the node has left after its last output
                     yield log.part(note=_with_path(log.source, str(error)))
                 return
-            is_new = log.place is None
-            log.place, more, log.has_failed = chunk.place or log.place, chunk.more, bool(chunk.problem)
-            log.at_end = not more
+            is_first = log.place is None
+            log.place = chunk.place or log.place
+            log.at_end, log.has_failed = not chunk.more, bool(chunk.problem)
             self._bytes_left -= len(chunk.data)
             if chunk.gap:
                 yield log.part(note="something is left out here: it was rotated away, or is too far back")
             text = chunk.data.decode(errors="replace")  # nodes send whole characters
-            if text or (is_new and self._query.follow and log.place is not None):
+            # A reader that follows gets an empty first part, too: it has the place at which to continue.
+            if text or (is_first and self._query.follow and log.place is not None):
                 yield log.part(text)
             if chunk.problem:
                 yield log.part(note=_with_path(log.source, chunk.problem))
+            if log.at_end:
+                return
 
     async def _read_chunk(self, log: _Log) -> LogChunk:
         """Return the next chunk. Raises `NoAnswerError`."""
@@ -246,9 +256,13 @@ class LogReading:
             after=log.place,
             last_bytes=query.last_bytes,
             last_lines=query.last_lines,
-            follow=query.follow and not self._earlier_run,
+            follow=query.follow and not self._is_earlier,
         )
         return await self._reads.read(log.session, wanted, LogChunk, ANSWER_WITHIN_S)
+
+
+def _readable(found: LogSources) -> list[LogSource]:
+    return [source for source in found.sources if not source.problem]
 
 
 def _notes_of_unread(found: LogSources) -> Iterator[LogPart]:

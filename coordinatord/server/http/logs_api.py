@@ -1,4 +1,4 @@
-"""Serves workers' logs, which it reads from the nodes on request.
+"""Serves workers' logs, which it reads from the nodes on request; the coordinator stores none.
 
 An answer is JSON of a limited size, or a stream of server-sent events, which may follow new output.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterable
 from contextlib import aclosing
 
 from aiohttp import web
@@ -15,7 +16,7 @@ from msgspec.structs import asdict
 from coordinatord.core.shown.log_sources import LogSources, NoLogError
 from coordinatord.protocol.http.log_answers import LOG_TEXT_MAX, LogPart, LogsAnswer, LogStatus
 from coordinatord.server.driver import Driver
-from coordinatord.server.http.log_query import PARAMETERS, LogQuery, read_query
+from coordinatord.server.http.log_query import PARAMETERS, LogQuery, parse_query
 from coordinatord.server.http.log_reading import LogReading
 from coordinatord.server.http.responses import (
     EVENT_STREAM,
@@ -35,7 +36,7 @@ READERS_MAX = 16
 """The limit of readers at one time: each has one chunk in memory, and few people read logs at once."""
 
 QUIET_S = 15.0
-"""The interval of keep-alives without new output, as for events."""
+"""The interval of keep-alives without new output: proxies close idle connections after a minute or less."""
 
 
 class LogsApi:
@@ -89,7 +90,7 @@ class LogsApi:
 def _query(request: web.Request, *, streams: bool) -> LogQuery:
     """Parse the query of a request. Raises `MalformedQueryError`."""
     check_query(request, *PARAMETERS)
-    query = read_query(request.query)
+    query = parse_query(request.query)
     if query.follow and not streams:
         raise MalformedQueryError(f"to follow, ask for a stream: Accept: {EVENT_STREAM}")
     return query
@@ -100,37 +101,40 @@ def _encoded(part: LogPart) -> bytes:
 
 
 async def _answer(reading: LogReading, found: LogSources, job: str) -> LogsAnswer:
-    """Return an answer with at most `LOG_TEXT_MAX` characters."""
-    logs = {
-        (source.rank, str(source.stream)): LogStatus(
-            rank=source.rank, node=source.node, host=source.host, stream=source.stream, file=source.file
-        )
-        for source in found.sources
-    }
-    texts: dict[tuple[int, str], list[str]] = {key: [] for key in logs}
-    notes = {(source.rank, str(source.stream)): [source.problem] * bool(source.problem) for source in found.sources}
-    general, left = [], LOG_TEXT_MAX
+    """Return all logs in one answer, with at most `LOG_TEXT_MAX` characters of text."""
+    sources = {(source.rank, str(source.stream)): source for source in found.sources}
+    texts: dict[tuple[int, str], list[str]] = {key: [] for key in sources}
+    notes = {key: [source.problem] for key, source in sources.items()}
+    general: list[str] = []
+    left = LOG_TEXT_MAX
     async with aclosing(reading.parts(found)) as parts:
         async for part in parts:
             if part is None:
                 continue
             if part.rank is None:
-                general += [part.note] * bool(part.note)
+                general.append(part.note)
                 continue
             key = part.rank, part.stream
             texts[key].append(part.text[:left])
-            notes[key] += [part.note] * bool(part.note)
+            notes[key].append(part.note)
             left -= len(part.text)
             if left < 0:
                 general.append(f"the rest is left out, beyond {LOG_TEXT_MAX:,} characters: ask for a stream of it")
                 break
-    return LogsAnswer(
-        job=job,
-        run=reading.run,
-        round=reading.round,
-        logs=tuple(
-            LogStatus(**asdict(log) | {"text": "".join(texts[key]), "note": "; ".join(notes[key])})
-            for key, log in logs.items()
-        ),
-        note="; ".join(general),
+    logs = tuple(
+        LogStatus(
+            rank=source.rank,
+            node=source.node,
+            host=source.host,
+            stream=source.stream,
+            file=source.file,
+            text="".join(texts[key]),
+            note=_joined(notes[key]),
+        )
+        for key, source in sources.items()
     )
+    return LogsAnswer(job=job, run=reading.run_id, round=reading.round, logs=logs, note=_joined(general))
+
+
+def _joined(notes: Iterable[str]) -> str:
+    return "; ".join(filter(None, notes))

@@ -1,4 +1,8 @@
-"""Serves the stacks of a job's workers, and a verdict on whether they hang. Each request reads all nodes at once."""
+"""Serves the stacks of a job's workers, and a verdict on whether they hang, for a person who asks.
+
+One *look*, at all workers at one moment, shows where they are in their code. If it could mean slow work as well as a
+hang, a second look tells which it is.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from coordinatord.core.watching.stack_sources import NoStacksError, stack_source
 from coordinatord.hints.hang_verdict import find_hang
 from coordinatord.protocol.http.stack_answers import HangStatus, StacksAnswer
 from coordinatord.server.driver import Driver
-from coordinatord.server.http.log_query import read_ranks
+from coordinatord.server.http.log_query import parse_ranks
 from coordinatord.server.http.responses import ReaderLimit, UnknownJobError, check_query, error_response, respond
 from coordinatord.server.reads.stack_reads import ask_all, seen_workers_of
 from coordinatord.server.sessions.node_reads import NodeReads
@@ -22,8 +26,8 @@ READERS_MAX = 4
 """The limit of readers at one time: each has the stacks of a whole job in memory, and few people read them."""
 
 SECOND_WITHIN_S = 3.0
-"""How long the second look waits for a node. Both looks and the pause between them end within nodeclient's timeout of
-10 s."""
+"""How long the second look waits for a node. So both looks, of which the first waits up to 5 s, and the second of pause
+between them end within the 10 s for which nodeclient waits."""
 
 SLOW_WORK = "no verdict: one look shows a hang, but a second look shows that a worker or its data makes progress"
 """The note if the second look shows slow work instead of a hang."""
@@ -41,7 +45,7 @@ class StacksApi:
     async def _serve(self, request: web.Request) -> web.Response:
         job = request.match_info["job"]
         check_query(request, "rank")
-        ranks = read_ranks(request.query)
+        ranks = parse_ranks(request.query)
         refusal = f"{READERS_MAX} others read stacks already, the limit: try again later"
         with self._readers.admit(READERS_MAX, refusal):
             run = await self._driver.written_run(job)
@@ -54,7 +58,7 @@ class StacksApi:
                 return error_response(request, 404, "no_stacks", str(error))
             answers = await ask_all(self._reads, sources)
             first = seen_workers_of(answers)
-            hang = None if ranks else find_hang(first)
+            hang = None if ranks else find_hang(first)  # only all workers together show one
             looks_again = hang is not None and may_be_slow(hang, first)
             if looks_again:
                 await asyncio.sleep(APART_S)

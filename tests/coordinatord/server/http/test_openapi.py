@@ -26,7 +26,7 @@ from coordinatord.protocol.stack_messages import (
     pack_stacks,
 )
 from coordinatord.server.http import admin_api
-from coordinatord.server.http.log_query import PARAMETERS, read_query
+from coordinatord.server.http.log_query import PARAMETERS, parse_query
 from coordinatord.server.http.openapi import FILE
 from tests.coordinatord.server.conftest import Start
 from tests.coordinatord.server.http.test_events_api import following
@@ -98,7 +98,7 @@ def test_the_parameters_of_logs_are_those_that_are_read() -> None:
     examples |= {"run": "1c9dcf-1", "after": "1:3:stderr:ab:9"}
     assert {parameter.name for parameter in OF_LOGS} == {*examples, "follow"} == {*PARAMETERS}
     for name, example in examples.items():
-        read_query(MultiDict({name: example}))
+        parse_query(MultiDict({name: example}))
 
 
 class Client:
