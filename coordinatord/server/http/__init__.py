@@ -1,4 +1,4 @@
-"""Serves the HTTP API.
+"""Serves the HTTP API, for the commands of nodeclient, for programs and for the live page in a browser.
 
 `jobs_api` lists jobs, `events_api` lists events, and `live_updates` streams jobs to the live page. `logs_api` serves
 workers' logs: `log_query` parses the request, and `log_reading` reads the logs from the nodes. `stacks_api` serves

@@ -1,6 +1,7 @@
 """Authenticates and authorizes each request before its handler.
 
-The role that a request needs depends only on its method and its path. A new path needs a token by default.
+A caller has a token, and the token has a role. The role that a request needs depends only on its method and its path. A
+path that is not listed here needs a token.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ STREAM_PATH = "/v1/stream"
 """The path of the page's data; its query may name a job."""
 
 FILTERED_BY_JOB = frozenset({("GET", "/v1/jobs"), ("HEAD", "/v1/jobs"), ("GET", STREAM_PATH), ("POST", LINK_PATH)})
-"""Requests that accept a token for some jobs, because their answers have only these jobs."""
+"""Requests about all jobs that also accept a token for some jobs, because their answers have only these."""
 
 PAGE_PREFIX = "/page/"
 """The prefix of the page's files, which have no data of jobs."""
@@ -65,7 +66,7 @@ class AccessGuard:
         self._cookie = cookie
         self._is_open = is_open
         self._requests: dict[int, tuple[web.Request, Caller]] = {}
-        """The requests in progress, keyed by `id`."""
+        """The requests in progress by their `id`, since aiohttp's requests are not hashable."""
 
     @web.middleware
     async def guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:

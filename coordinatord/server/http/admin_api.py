@@ -1,4 +1,8 @@
-"""Handles operators' requests, such as drain and stop. Each is answered once its result is durable."""
+"""Handles operators' requests, such as to drain a node or to stop a job. Each is answered once its result is durable.
+
+A request is an event for the machine, and its answer is an effect, which waits for the records of the result like any
+other. A number connects the two.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +90,7 @@ class AdminApi:
 
     async def _serve(self, kind: type[Request], request: web.Request) -> web.Response:
         wanted, token = await _read(request, kind), CALLER.get().name
-        if token:  # recorded with the person's name, because anybody can claim a name
+        if token:  # recorded beside the name of the person, which anybody can claim
             wanted = replace(wanted, by=f"{wanted.by} (token {token})")
         if len(self._waiting) >= REQUESTS_AT_ONCE_MAX:
             return error_response(
@@ -119,7 +123,7 @@ async def _read(request: web.Request, kind: type[Request]) -> Request:
     """Make a request of this kind from its path and its body. Raises `RequestRejectedError`."""
 
     def make(body: object) -> Request:
-        (name,) = request.match_info.values()
+        (name,) = request.match_info.values()  # the job or the node
         target = check({"target": name}, _Target, "request").target
         return kind(target, *astuple(check(body, DrainBody if kind is DrainNode else AdminBody, "request")))
 

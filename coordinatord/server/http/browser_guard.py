@@ -1,8 +1,9 @@
 """Rejects browsers' requests from other sites' pages, which could otherwise read or change jobs.
 
-A browser lets any page open a WebSocket to us (RFC 6455, 10.2); then `Origin` is foreign. By DNS rebinding, a page can
-also get a name that leads to our address, and read our answers; then `Host` is not our name. Programs may use any name,
-as behind proxies and tunnels. No page can make them send requests, so only browsers' names are checked.
+A browser lets any page open a WebSocket to us (RFC 6455, 10.2); then `Origin` is foreign. By DNS rebinding, the owner
+of a page can also make its name lead to our address, so that the page may read our answers; then `Host` is not our
+name. Programs may use any name, as behind proxies and tunnels. No page can make them send requests, so only browsers'
+names are checked.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ SAFE_METHODS = frozenset({"GET", "HEAD"})
 """Methods that change nothing."""
 
 BROWSER_HEADERS = ("Accept-Language", "Origin", "Referer", "Sec-Fetch-Site")
-"""Headers that only browsers send. A page can change the first one, but not omit it; it cannot set the others (Fetch
-standard, 2.2.2)."""
+"""Headers that only browsers send, of which each request of a browser has one. A page can change the first one, but not
+omit it; it cannot set the others (Fetch standard, 2.2.2)."""
 
 BROWSER_PREFIX = "Mozilla/"
 """The prefix of each browser's User-Agent. In some browsers a page may change it."""
@@ -113,8 +114,8 @@ class BrowserGuard:
         if request.method in SAFE_METHODS:
             return True
         host = request.headers.get("Host", "")
-        scheme, _, place = origin.partition("://")
-        is_own = place == host != "" and self._names.has(_host(host))
+        scheme, _, page_host = origin.partition("://")
+        is_own = page_host == host != "" and self._names.has(_host(host))
         if request.secure and scheme != "https":
             return False  # the page was loaded in the clear, so anybody on the way may have changed it
         is_same_origin = request.headers.get("Sec-Fetch-Site", "same-origin") == "same-origin"

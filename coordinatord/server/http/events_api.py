@@ -1,4 +1,8 @@
-"""Serves the events of one job or of all jobs: as a list, or as server-sent events that follow new ones."""
+"""Serves the events of one job or of all jobs: as a list, or as server-sent events that follow new ones.
+
+An event is a record of the store as people read it. Records are numbered, so a reader continues after the last event
+that it has, also after a restart of the coordinator.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +38,7 @@ AT_ONCE_MAX = 1_000
 """The limit of events in one answer: some 300 bytes each, and more than a person reads."""
 
 FOLLOWERS_MAX = 100
-"""The limit of streams: each reads the store at every event, and few people watch."""
+"""The limit of followers, which read a stream: each reads the store at every event, and few people watch."""
 
 QUIET_S = 15.0
 """The interval of keep-alives without events: proxies close idle connections after a minute or less."""
@@ -43,7 +47,8 @@ NUMBER_MAX = 2**63 - 1
 """The limit of an event's number: SQLite's greatest integer."""
 
 _ID = re.compile(r"(?:(?P<store>[0-9a-f]{1,32})-)?(?P<number>[0-9]{1,20})", re.ASCII)
-"""The id of an event: the store's token and a number. An id without a token means this store."""
+"""The id of an event: the store's token and a number, since each store numbers its records itself. An id without a
+token means this store."""
 
 
 class _Selection(Struct, frozen=True):
@@ -109,6 +114,7 @@ class EventsApi:
             yield page.events
             after = page.upto
             gone = selection.job is not None and selection.job not in self._driver.machine.jobs
+            # The last event of a job is that it is forgotten; a reader of chosen kinds may not get it.
             if gone and (selection.kinds or any(logged.kind == JobForgotten.KIND for logged in page.events)):
                 return
             if len(page.events) == AT_ONCE_MAX:
@@ -120,7 +126,10 @@ class EventsApi:
                 yield ()
 
     async def _read(self, selection: _Selection, after: int | None) -> EventPage:
-        """Return the events after a number; all events if the number is unknown, because an old copy was restored."""
+        """Return the events after a number, or the newest ones for None.
+
+        If the store does not have the number yet, an old copy of it was restored: then return the newest events.
+        """
         most = selection.last if after is None else AT_ONCE_MAX
         read = partial(self._store.read_events, kinds=selection.kinds, since=selection.since)
         page = await read(selection.job, after, most)

@@ -1,4 +1,4 @@
-"""Serves the coordinator's health and the state of jobs, without changing anything."""
+"""Serves the coordinator's health and the state of jobs, and caches large answers for many clients."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ from coordinatord.server.reads.rounds_reader import RoundsReader
 from coordinatord.server.sessions.connections import CALLER
 
 UNCACHED_S = 0.002
-"""An answer that takes less CPU time, such as that of a job of a few hundred nodes, is not cached."""
+"""An answer that takes less CPU time, such as that about a job of a few hundred nodes, is not cached."""
 
 SHARE = 0.1
-"""The share of the loop's time that may be spent on making one answer again and again, as far as `MAX_AGE_S` allows."""
+"""The share of the event loop's time that making one answer again and again may take: one that takes 20 ms is made at
+most every 0.2 s. `MAX_AGE_S` has priority."""
 
 MAX_AGE_S = 1.0
 """The greatest age of a cached answer: heartbeats and steps come once a second."""
@@ -35,7 +36,7 @@ NODES_AT_ONCE = 1_000
 """Nodes of jobs that are formatted without a pause: about four milliseconds."""
 
 Key = tuple[str | None, str, str]
-"""The job, None for all jobs that match a pattern; this pattern; and the encoding."""
+"""What distinguishes answers: the job, or None for all that match a pattern; this pattern; and the encoding."""
 
 
 class _CachedBody(Struct, frozen=True):
@@ -50,7 +51,8 @@ class ResponseCache:
     """Caches answers about jobs, so that many clients cannot use up the event loop's time.
 
     An answer with 10,000 nodes takes tens of milliseconds and megabytes. It is reused for at most `MAX_AGE_S`, and only
-    until the next record. So an answer always has all records before the request.
+    until the next record, so an answer always has all records before the request. After a record, clients wait until
+    the next answer may be made without exceeding `SHARE`.
     """
 
     def __init__(self, driver: Driver, change_signal: ChangeSignal) -> None:
@@ -63,7 +65,7 @@ class ResponseCache:
     async def get(self, key: Key, make: Callable[[], Awaitable[bytes | None]]) -> bytes | None:
         """Return a cached answer, or one that `make` returns; it has all records up to now.
 
-        If the cached answer lacks a record, wait until it is dropped. None, for an unknown job, is not cached.
+        If the cached answer lacks a record, wait until it is dropped. `make` returns None for an unknown job.
         """
         while True:
             async with self._turn:

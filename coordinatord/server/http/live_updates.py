@@ -1,8 +1,8 @@
 """Streams the live page's data as server-sent events: `GET /v1/stream`; with `?job=` it also has one job in detail.
 
-Each event is a level: it has the whole state of its topic, and not a change. So a slow viewer may skip events, and a
-page that reconnects needs no earlier ones. A state is encoded once for all viewers, and takes a small share of the
-event loop's time. `core.shown.job_view` makes the states.
+A *topic* is the list of jobs, or one job. Each event is a level: it has the whole state of its topic, and not a change.
+So a slow viewer may skip events, and a page that reconnects needs no earlier ones. A state is encoded once for all
+viewers, and only so often that it takes a small share of the event loop's time.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ EVERY_S = 1.0
 """The time between two states without new records: steps and heartbeats come once a second."""
 
 SHARE = 0.03
-"""The limit of a topic's share of the loop's time: with 10,000 nodes a state takes 0.1 s, and nodes have priority."""
+"""The limit of a topic's share of the loop's time, since nodes have priority: with 10,000 nodes a state takes 0.1 s,
+and is made every 3 s."""
 
 ALIVE_S = 5.0
 """The interval of keep-alives. They show a page that its connection works, and keep proxies from closing it as idle."""
@@ -63,7 +64,7 @@ PIECE_BYTES = 64 * 1024
 connection of a viewer that does not read (`app.UNACKNOWLEDGED_MS`)."""
 
 RETRY_MS = 1_000
-"""The pause before a browser reconnects, as for nodes."""
+"""How long a browser waits before it reconnects, as long as a node does."""
 
 COLUMNS = NodeStatus.__struct_fields__
 """The fields of each node on the page."""
@@ -71,7 +72,7 @@ COLUMNS = NodeStatus.__struct_fields__
 _row = attrgetter(*COLUMNS)
 
 MakeState = Callable[[], Awaitable[tuple[Any, bool]]]
-"""Returns the present state of a topic, and whether it changes with the clock."""
+"""Returns the present state of a topic, and whether it changes with time, and not only with a record."""
 
 
 @dataclass(eq=False)
@@ -79,7 +80,7 @@ class _Topic:
     """The list of jobs, or one job, with its last state."""
 
     name: str
-    """The name of its events."""
+    """The name of its events: `jobs` or `job`."""
     make_state: MakeState
     viewers: int = 0
     """The number of its viewers."""
@@ -94,9 +95,10 @@ class _Topic:
     cost_s: float = 0.0
     """The seconds that it took to make the last state."""
     is_live: bool = True
-    """Whether the state changes with the clock."""
+    """Whether the state changes with time, and not only with a record."""
 
     async def renew(self, version: int, store_error: str | None, now: float) -> None:
+        """Make the state again; the arguments are kept to tell when it is out of date."""
         began = time.perf_counter()
         shown, self.is_live = await self.make_state()
         self.frame = b"event: %s\ndata: %s\n\n" % (self.name.encode(), json.encode(plain_without(shown, ON_PAGE)))
@@ -140,6 +142,7 @@ class LiveUpdates:
         """The topics with viewers, by event and by job or pattern."""
         self._viewers = ReaderLimit()
         self._waits: set[asyncio.Timeout] = set()
+        """The waits of all streams, which `close` ends."""
         self._closed = False
         self.routes = [web.get("/v1/stream", self._serve, allow_head=False)]
 
@@ -217,7 +220,11 @@ class LiveUpdates:
         return topic.due_at(self._change_signal.version, self._driver.machine.store_error, has_seen=has_seen)
 
     async def _pause(self, topics: list[_Topic], at_latest: float) -> None:
-        """Wait until one of the topics is due, by the clock or because of a record."""
+        """Wait until one of the topics is due, by the clock or because of a record.
+
+        A record makes topics due earlier, but not at once. Further records do not change that, so the second wait
+        ignores them.
+        """
         version = self._change_signal.version
         async with self._within(min(at_latest, self._next_due(topics)) - self._driver.now):
             await self._change_signal.wait_after(version)

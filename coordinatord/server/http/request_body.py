@@ -13,7 +13,7 @@ from coordinatord.protocol.schema import ERRORS, SchemaError
 from coordinatord.server.http.responses import RequestRejectedError
 
 BODY_WITHIN_S = 10.0
-"""How long a body may take after its head. Most bodies have the length of a sentence, and come in the same packet."""
+"""How long a body may take after its head. Most bodies are short, and come in the same packet as the head."""
 
 PARSERS: dict[str, Callable[[bytes], object]] = {"application/json": json.decode, "application/msgpack": msgpack.decode}
 """The parsers by Content-Type. A browser asks for permission (CORS) before it sends these from another site's page."""

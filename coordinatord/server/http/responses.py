@@ -1,4 +1,7 @@
-"""Makes HTTP answers and errors in JSON, or in msgpack for clients that accept it, and limits the number of readers."""
+"""Makes HTTP answers and errors in JSON, or in msgpack for clients that accept it, and limits the number of readers.
+
+All errors have the same form: a code for programs, and a sentence for people.
+"""
 
 from __future__ import annotations
 
