@@ -1,7 +1,9 @@
 """Limits the number of connections of each kind, and ends those that do not send their first message in time.
 
-Each connection takes a file descriptor and some memory. The descriptors of this process are divided among the kinds of
-connections. So connections without a request cannot use up those of nodes, nor nodes those of HTTP clients.
+A new connection is *pending* until it has sent a whole HTTP request. Then it is a node's session, which begins with a
+`Join`, or it is over HTTP. Each connection takes a file descriptor and some memory. The descriptors of this process are
+divided among these kinds, so that connections without a request cannot use up those of nodes, nor nodes those of HTTP
+clients.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ REQUEST_WITHIN_S = 30.0
 a third of all packets are lost, and enough for the last of 10,000 nodes that connect at once."""
 
 OWN_FILES = 64
-"""Descriptors for the store, the listening sockets and the log, of which some 20 are open."""
+"""Descriptors to spare for the store, the listening sockets and the log: three times the 20 or so that are open."""
 
 PENDING_MAX = 16_384
 """The limit of connections without a whole request, including those in a TLS handshake: enough for 10,000 nodes that
@@ -41,7 +43,7 @@ ADDRESS_REQUESTS_SHARE = 1 / 4
 """The share of the connections over HTTP that one address may have, such as a proxy with a hundred open pages."""
 
 REFUSED_SHARE = 1 / 2
-"""The share of the sessions without a `Join` that may be closing, because they were refused."""
+"""The number of refused sessions that may be closing, as a share of the sessions without a `Join`, which they were."""
 
 UNLIMITED_FILES = 1 << 20
 """The assumed limit of descriptors if the system sets none: Linux's default maximum for a process."""
@@ -106,7 +108,7 @@ class Closable(Hashable, Protocol):
 
 
 class PendingConnections(Generic[Connection]):
-    """A limited number of connections that must send something in time: a request, a `Join`, or a close frame.
+    """A limited number of connections that must send something in time, by kind: a request, a `Join`, or a close frame.
 
     Beyond the limit, the oldest connection of the address with the most connections is closed. So a client that floods
     the port loses its own connections, and not those of others.

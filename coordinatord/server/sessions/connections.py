@@ -1,8 +1,8 @@
-"""Accepts all connections to the port, and makes each a node's session or leaves it to aiohttp.
+"""Accepts all connections to the port, and makes each a node's session (a WebSocket) or leaves it to aiohttp.
 
-nodeclient's request for a session is answered here without aiohttp, because 10,000 nodes may connect at once. aiohttp
-reads all other connections from their first byte on. It also reads unusual requests for a session, such as those of a
-web page or of a proxy that reuses its connection to us. `take_over` makes a session of these.
+nodeclient's request for a session is answered here without aiohttp, which would take too long when 10,000 nodes connect
+at once. aiohttp reads all other connections from their first byte on. It also reads unusual requests for a session,
+such as those of a web page or of a proxy that reuses its connection to us. `take_over` makes a session of these.
 
 A connection that sends no request in time is closed. Otherwise such connections could use up the descriptors, and no
 node could connect. aiohttp itself has a timeout only after the first request.
@@ -60,7 +60,7 @@ FIRST_REQUEST_S = 1.0
 on a busy host. Browsers open connections in advance, and may never use them."""
 
 LINE_BYTES_MAX = 8_190
-"""The longest path of a request, and the longest value of a header."""
+"""The longest path of a request, and the longest value of a header; aiohttp's own default."""
 
 HEADERS_MAX = 128
 """The most headers of a request: a browser sends some twenty, and proxies add a few."""
@@ -152,7 +152,9 @@ class Connections:
     @web.middleware
     async def limit(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Handle a request; answer a connection's first one with 503 if there are too many connections over HTTP."""
-        if self._pending.discard(request.protocol) and (busy := self._make_room(request.protocol)):
+        is_first = self._pending.discard(request.protocol)
+        busy = self._make_room(request.protocol) if is_first else ""
+        if busy:
             raise web.HTTPServiceUnavailable(text=busy)
         return await handler(request)
 
@@ -182,7 +184,7 @@ class Connections:
             await asyncio.get_running_loop().create_future()
         finally:
             self._taken_over.discard(handler)
-        raise AssertionError
+        raise AssertionError("only a cancellation ends the wait")
 
     async def drain(self) -> None:
         """Stop accepting, and wait for the requests of connections that were accepted a moment ago.
@@ -231,7 +233,8 @@ class Connections:
     def route(self, connection: _NewConnection, transport: asyncio.Transport, data: bytes) -> bool:
         """Leave a connection to aiohttp, or queue it as a session, by its `data` so far.
 
-        Return False if the data are not enough to decide.
+        Return False if the data are not enough to decide. A queued connection is not read until its turn, so that it
+        buffers no more.
         """
         if self._sessions is None or not SESSION_REQUEST.startswith(data[: len(SESSION_REQUEST)]):
             self._hand_to_http(connection, transport, data)
@@ -272,10 +275,10 @@ class Connections:
         handler.data_received(data)
 
     def _make_room(self, handler: web.RequestHandler) -> str:
-        """Close another connection over HTTP if there are too many with this one; return why none could be closed.
+        """Close another connection over HTTP if there are too many with this one.
 
-        Only a connection without a token is closed, because anybody may ask for the coordinator's health, and then keep
-        the connection open. Return an empty text if this connection may stay.
+        Return an empty text if this connection may stay, or else why not. Only a connection that has shown no token is
+        closed: anybody may ask for the coordinator's health, and then keep the connection open.
         """
         others = {
             connection: client_network_of(connection.transport)
@@ -296,11 +299,9 @@ class Connections:
             rivals = {connection: at for connection, at in others.items() if at == address}
         else:
             return ""
-        if self._gatekeeper is None:
-            return busy
         spared = self._authenticated | {handler}
         strangers = {connection: at for connection, at in rivals.items() if connection not in spared}
-        if not strangers:
+        if self._gatekeeper is None or not strangers:  # without a gatekeeper, nobody needs a token
             return busy
         [(crowded, _)] = Counter(strangers.values()).most_common(1)
         oldest = next(connection for connection, at in strangers.items() if at == crowded)
@@ -311,7 +312,7 @@ class Connections:
     def _plain_request(self, transport: asyncio.Transport, head: bytes) -> tuple[bytes, Caller] | None:
         """Return the answer to nodeclient's request for a session, and the caller.
 
-        Return None if aiohttp must handle the request, because it is unusual or has to be rejected.
+        Return None if aiohttp must handle the request, because it is unusual, or has to be rejected with a reason.
         """
         headers = headers_of(head)
         if headers is None or "host" not in headers or headers.keys() & UNUSUAL:

@@ -1,6 +1,7 @@
-"""Requests data from nodes through their sessions, such as logs: one request of each kind at a time for each session.
+"""Requests data from nodes through their sessions: pieces of logs, stacks of workers, or arrivals in collectives.
 
-A slow reader costs a node nothing, because the reader requests the next piece after it has got the last one.
+A session has one request of each kind in progress, so that answers delay its heartbeats little. A slow reader costs a
+node nothing, because the reader requests the next piece after it has got the last one.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class NodeReads:
                 awaited: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
                 asked.awaited[kind, number] = awaited
                 try:
-                    asked.send(replace(wanted, request=number))
+                    asked.send(replace(wanted, request=number))  # the answer repeats the number
                     return await awaited
                 finally:
                     del asked.awaited[kind, number]

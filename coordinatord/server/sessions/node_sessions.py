@@ -1,7 +1,8 @@
 """Passes messages between nodes' WebSockets and the driver, and limits how many a node may send.
 
-Only the first message of a session, a `Join`, is judged here: whether its sender may join. A slow node gets the newest
-desired state, without those before it.
+A session is one WebSocket of a node. Only its first message, the `Join`, is judged here: whether the node may join its
+job with its token, and does not join too often. All others go to the driver, and its messages go to the node. Each of
+them has all that the coordinator wants of the node, so a slow node gets only the newest.
 """
 
 from __future__ import annotations
@@ -52,10 +53,10 @@ JOINS_AT_ONCE = 30
 1.5 s in a network that breaks each connection."""
 
 JOINS_PER_S = 2.0
-"""How often it may join after the burst. A nodeclient with a broken network joins about once a second."""
+"""How often it may join after the burst: twice as often as a nodeclient with a broken network does."""
 
 JOINERS_MAX = 20_000
-"""The limit of nodes with counted joins; the one that joined longest ago is dropped."""
+"""The limit of nodes whose joins are counted, twice the largest cluster; the one that joined longest ago is dropped."""
 
 FRAMES_AT_ONCE = 256
 """How many frames a node may send in a burst. It sends at most ten heartbeats a second, and waits one lease for an
@@ -350,11 +351,11 @@ class NodeSession(WebSocket):
         return plain_address(str(name[0])) if name else "unknown"
 
     def data_received(self, data: bytes) -> None:
-        """Handle incoming bytes; raise the number of allowed frames by the elapsed time."""
+        """Handle incoming bytes; raise the number of allowed frames by the elapsed time, when it has become low."""
         if self._reader.allowed < FRAMES_AT_ONCE / 2:
             now = self._owner.now
             more = (now - self._refilled_at) * FRAMES_PER_S
-            self._reader.allowed = min(max(FRAMES_AT_ONCE, self._reader.allowed), self._reader.allowed + more)
+            self._reader.allowed = min(FRAMES_AT_ONCE, self._reader.allowed + more)
             self._refilled_at = now
         super().data_received(data)
 
@@ -389,7 +390,7 @@ class JoinThrottle:
 
     def __init__(self) -> None:
         self._remaining: OrderedDict[Joiner, tuple[float, float]] = OrderedDict()
-        """The joins that each had left, and at what time."""
+        """How many joins each had left at its last one, and when that was."""
 
     def allows(self, joiner: Joiner, now: float) -> bool:
         """Return whether a node may join at `now`, in seconds of a monotonic clock; count the join if it may."""

@@ -26,7 +26,7 @@ WINDOW_S = 60.0
 
 
 class LastLogged:
-    """Remembers the last text about each node or address."""
+    """Remembers the last text about each node or address, so that its repetition is not logged."""
 
     def __init__(self) -> None:
         self._logged: OrderedDict[Hashable, str] = OrderedDict()
@@ -49,7 +49,8 @@ class LogThrottle:
 
     def __init__(self) -> None:
         self._windows: OrderedDict[Hashable, tuple[float, int]] = OrderedDict()
-        """When the window of each subject began, and its number of lines, including those that were not logged."""
+        """When each subject's window of `WINDOW_S` began, and its number of lines, including those that were not
+        logged."""
 
     def line_suffix(self, subject: Hashable, now: float) -> str | None:
         """Count a line about a subject; return a suffix for it, mostly empty, or None if it must not be logged."""

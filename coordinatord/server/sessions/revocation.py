@@ -1,4 +1,7 @@
-"""Reloads tokens when they change, and ends the sessions and requests of callers with a revoked token."""
+"""Reloads tokens when they change, and ends the sessions and requests of callers with a revoked token.
+
+A session and some requests last for hours, so it is not enough to check the token at their beginning.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ class Revocations:
             self._end_revoked()
 
     def reload(self) -> None:
-        """Reload certificate and tokens now."""
+        """Reload certificate and tokens now, as on SIGHUP."""
         self._security.reload()
         self._end_revoked()
 

@@ -32,6 +32,7 @@ WARN_EVERY_S = 60.0
 """The least time between two warnings about such pauses, which may go on for hours."""
 
 OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+"""Errors from accept(2) that pass when other connections end."""
 
 CONNECTION_ERRORS = frozenset(
     {
@@ -153,7 +154,7 @@ class _Handshake:
         self.task: asyncio.Task[None] | None = None
         """The task of the handshake."""
         self.has_begun = False
-        """Whether the task has begun, which owns the socket then."""
+        """Whether the task has begun: from then on asyncio closes the socket when the task is cancelled."""
 
     def force_close(self) -> None:
         """Close the connection at once."""
