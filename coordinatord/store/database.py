@@ -1,7 +1,10 @@
 """Stores the records of all runs in one SQLite database: appends, reads and deletes them.
 
-It has no thread, no event loop and no clock, so that the simulation can run it unchanged. `sqlite_store` is the
-daemon's store on top of it.
+Each record is a row, with a number (`seq`) that is never used again. A *run* is one execution of a job, so a job may
+have several.
+
+It has no thread, no event loop and no clock, so that the simulation can run it unchanged. The stores of the daemon,
+such as `sqlite_store`, call it in threads.
 """
 
 from __future__ import annotations
@@ -51,33 +54,35 @@ _IN_BRIEF = """
             'spent', json_extract(body, '$.spent')) ELSE body END
     FROM records
 """
-"""Reads records; a `RoundFormed` becomes a `RoundRemembered`, which has only the size of the round."""
+"""Reads records; a `RoundFormed`, which has all nodes with their ranks, becomes a `RoundRemembered`, which has only the
+size of the round."""
 
 _LOAD = f"""
     WITH last AS (SELECT job, run, max(seq) FROM records WHERE kind = 'RunOpened' GROUP BY job),
-    over AS (SELECT job, run FROM last WHERE EXISTS (
+    ended AS (SELECT job, run FROM last WHERE EXISTS (
         SELECT 1 FROM records WHERE job = last.job AND run = last.run AND kind = 'RunEnded')),
-    live AS (SELECT job, run FROM last EXCEPT SELECT job, run FROM over),
+    live AS (SELECT job, run FROM last EXCEPT SELECT job, run FROM ended),
     earlier AS (SELECT job, run FROM records WHERE kind = 'RunOpened' EXCEPT SELECT job, run FROM last),
     deciding(kind) AS (VALUES {_DECIDING}),
-    final(seq) AS (
-        SELECT (SELECT max(seq) FROM records WHERE job = over.job AND run = over.run AND kind = deciding.kind)
-        FROM over CROSS JOIN deciding
+    outcome(seq) AS (
+        SELECT (SELECT max(seq) FROM records WHERE job = ended.job AND run = ended.run AND kind = deciding.kind)
+        FROM ended CROSS JOIN deciding
         UNION
-        SELECT (SELECT max(seq) FROM records WHERE job = over.job AND run = over.run AND kind = 'RoundEnded'
+        SELECT (SELECT max(seq) FROM records WHERE job = ended.job AND run = ended.run AND kind = 'RoundEnded'
             AND json_valid(body) AND json_type(body, '$.report') = 'object')
-        FROM over)
-    SELECT * FROM records WHERE job = ''
+        FROM ended)
+    SELECT * FROM records WHERE job = ''  -- drains and judgements of hosts
     UNION ALL SELECT * FROM records WHERE kind = 'JobForgotten'
     UNION ALL SELECT records.* FROM live CROSS JOIN records ON records.job = live.job AND records.run = live.run
     UNION ALL SELECT records.* FROM earlier CROSS JOIN records
         ON records.job = earlier.job AND records.run = earlier.run WHERE kind IN ('RunOpened', 'RunEnded')
-    UNION ALL {_IN_BRIEF} WHERE seq IN final
+    UNION ALL {_IN_BRIEF} WHERE seq IN outcome
     ORDER BY seq
 """  # noqa: S608 - our own text
-"""Reads all records of live runs. Of an ended run, it reads only the last record of each deciding kind and the last
-report: with a thousand ended jobs, the other records are nearly all the data. Of a job's earlier runs, it reads the
-beginning and the end."""
+"""Reads all that a start of the daemon needs. If the `last` run of a job is `live`, these are all of its records. If it
+has `ended`, they are only those of its `outcome`, the last record of each deciding kind and the last report: with a
+thousand ended jobs, the other records are nearly all the data. Of a job's `earlier` runs, they are the beginning and
+the end."""
 
 _ROUND_KINDS = ", ".join(f"'{kind.KIND}'" for kind in ROUND_RECORDS)
 
@@ -90,7 +95,7 @@ class Database:
     """An open database."""
 
     def __init__(self, connection: sqlite3.Connection, where: Path | str, version: int = len(STEPS)) -> None:
-        """Use a connection; `where` names the database in errors, and `version` is that before the migration."""
+        """Use a connection; `where` names the database in errors."""
         self._connection = connection
         # A database in memory ends with its owner. Python 3.13 warns of a connection that is not closed.
         weakref.finalize(self, connection.close)
@@ -98,7 +103,7 @@ class Database:
         self._is_prefetched = False
         """Whether `prefetch` was called for the next `load`."""
         self.version = version
-        """The version of the tables before the migration."""
+        """The version of the tables before they were migrated to the newest."""
 
     @classmethod
     def open(cls, path: Path, steps: Steps = STEPS) -> Self:
@@ -170,7 +175,7 @@ class Database:
             self._connection.execute(_ADD, (json.dumps(rows, ensure_ascii=False),))
             delete_superseded(self._connection, new[-1].record)
 
-    # For the replica of a history in etcd
+    # For the replica of a history in etcd: etcd makes an append durable before it is committed here
 
     def fill(self, rows: Iterable[row_codec.Row], identity: str = "") -> None:
         """Insert rows of another store with their numbers, and set its `identity`. Raises `StoreError`."""
@@ -181,7 +186,7 @@ class Database:
                 self._connection.execute("UPDATE identity SET word = ?", (identity,))
 
     def track_changes(self) -> None:
-        """Track added and deleted rows for `append_uncommitted`, since the caller makes them durable elsewhere."""
+        """Track added and deleted rows for `append_uncommitted`, and leave it to the caller to make them durable."""
         with store_errors(self._where):
             self._connection.execute("PRAGMA synchronous = OFF")
             self._connection.execute("CREATE TABLE changed (seq INTEGER PRIMARY KEY, added INTEGER NOT NULL)")

@@ -31,7 +31,7 @@ class Store:
         """A token that no other store has: each store numbers its records itself."""
 
     async def load(self) -> Sequence[Entry]:
-        """Return the records that lead to the present state, oldest first. Raises `StoreError`.
+        """Return the records that lead to the present state, oldest first, at a start. Raises `StoreError`.
 
         These are all records of a live run, the records that determine the outcome of an ended run, and the records
         that begin and end each earlier run of a job.

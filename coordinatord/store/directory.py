@@ -1,4 +1,8 @@
-"""The state directory: locks it for one daemon at a time, and detects that the host's clock was set."""
+"""The state directory: locks it for one daemon at a time, and detects that the host's clock was set.
+
+Records have times by the host's clock. If it is set, their ages would be wrong, so their times have to be shifted. The
+time of boot by this clock shows that: it changes only if the clock is set. The lock file has the last known one.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Explains errors of the operating system and SQLite, each with its remedy."""
+"""Explains errors of the operating system and SQLite about the state directory, each with its remedy."""
 
 from __future__ import annotations
 

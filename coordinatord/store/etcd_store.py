@@ -1,6 +1,7 @@
 """The store of the leading coordinator among several: records are in etcd, with a replica in a local database.
 
-The replica prepares each commit, one transaction of etcd makes it durable, and then the replica commits it.
+The replica lets the same SQL as in a state directory read records, and decide which old ones to delete. It prepares
+each commit, one transaction of etcd makes that durable, and then the replica commits it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from coordinatord.store.migrations import STEPS, Steps
 log = logging.getLogger(__name__)
 
 COMPACT_EVERY_S = 300.0
-"""How often etcd is compacted, and how old the dropped revisions are; Kubernetes does the same."""
+"""How often etcd is told to drop old revisions of all keys, which it keeps otherwise, and how old these are; Kubernetes
+does the same."""
 
 
 class EtcdStore(Store):
@@ -77,7 +79,7 @@ class EtcdStore(Store):
 
     async def append(self, entries: Sequence[Entry]) -> None:
         """Make records durable: see `Store`. Raises `StoreError`, and `LeadershipLostError`."""
-        await self._merged()
+        await self._end_of_merger()
         try:
             added, dropped = await self._in_writer_thread(partial(self._database.append_uncommitted, entries))
         except StoreError as error:
@@ -98,7 +100,7 @@ class EtcdStore(Store):
         self._tidy()
 
     def _tidy(self) -> None:
-        """Start to merge commits and to compact etcd if due, without waiting: nodes wait for the commit's effects."""
+        """Start to merge commits and to compact etcd if due, without waiting: nodes wait for what was committed."""
         merger = self._history.log.next_merger()
         if merger is not None:
             self._merging = self._tasks.spawn(self._merge(merger), name="merge commits")
@@ -109,8 +111,8 @@ class EtcdStore(Store):
             if revision:
                 self._compacting = self._tasks.spawn(self._compact(revision), name="compact etcd")
 
-    async def _merged(self) -> None:
-        """Wait until no merger is in progress, since a commit must not overtake it. Raises `LeadershipLostError`."""
+    async def _end_of_merger(self) -> None:
+        """Wait for a merger in progress, which a commit must not overtake. Raises `LeadershipLostError`."""
         if self._merging is not None:
             merging, self._merging = self._merging, None
             await merging

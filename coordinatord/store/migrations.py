@@ -1,4 +1,7 @@
-"""Migrates the tables of the database, by the steps from each version to the next."""
+"""Migrates the tables of the database, by the steps from each version to the next.
+
+The version is the number of steps that were run; SQLite stores it as `user_version`.
+"""
 
 from __future__ import annotations
 

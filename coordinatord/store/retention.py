@@ -1,7 +1,10 @@
-"""Deletes old history, so that a job may run for years: old runs, old rounds, and nodes that were in no round.
+"""Deletes old history, so that a job may run for years: old runs, old rounds, visitors, and marks.
 
-Records have totals and no increments, so that the remaining records lead to the same state. Each new record deletes
-the records that it supersedes, in its own transaction, at the cost of a few index steps.
+A *visitor* is a node that joined a run and left it without having been in a round. A *mark* is a record about a node or
+a host, and no job: a drain, its end, or a judgement of a host.
+
+Records have totals and no increments, so that the remaining records lead to the same state. Each new record deletes the
+records that it supersedes, in its own transaction, at the cost of a few index steps.
 """
 
 from __future__ import annotations
@@ -40,12 +43,11 @@ RUNS_KEPT = 3
 """Runs to keep of each job: the last one continues, and `replay` can compare it with the two before."""
 
 VISITORS_KEPT = 200
-"""Nodes to keep that joined and left without a round, for each run and way to leave. One that does so every few seconds
-for a month would otherwise leave a million records."""
+"""Visitors to keep of each run, for each of the two ways to leave: lost, or released. A node that comes and goes every
+few seconds for a month would otherwise leave a million records."""
 
 MARKS_KEPT = 1_000
-"""Drains, undrains and judgements of hosts to keep after they ended, and forgotten jobs to keep: people look for recent
-ones."""
+"""Marks to keep that are no longer in force, and records of forgotten jobs to keep: people look for recent ones."""
 
 REPEATED_KEPT = 200
 """Records to keep of each run and recurring kind. Training may stall at each evaluation, in a round of months."""
@@ -78,6 +80,7 @@ _OF_ROUNDS = (
 """The kinds to delete with their round."""
 
 _SUPERSEDING = (JobForgotten, RunOpened, RoundFormed, NodeLost, NodeReleased, ClusterRecord, *_REPEATED)
+"""The kinds for which `delete_superseded` has a case. Marks are `ClusterRecord`s."""
 
 
 def may_supersede(newest: Record) -> bool:
@@ -112,9 +115,10 @@ def _delete_repeated(connection: sqlite3.Connection, job: str, run: str, kind: s
 
 
 def _delete_marks(connection: sqlite3.Connection, newest: ClusterRecord) -> None:
-    """Delete the oldest mark of a node or host beyond `MARKS_KEPT`, and the one that this record ends.
+    """Delete marks beyond the last `MARKS_KEPT` that are not in force: of the name at the limit, and of the newest.
 
-    A drain is in force, and is kept, until an undrain of the same name; a host's judgement, until its next one.
+    A drain is in force until an undrain of the same name; a host's judgement, until its next one. So the newest mark
+    may have ended one that is beyond the limit.
     """
     beyond = connection.execute(
         "SELECT seq, node FROM records WHERE job = '' ORDER BY seq DESC LIMIT 1 OFFSET ?", (MARKS_KEPT,)
@@ -143,6 +147,7 @@ def _delete_job(connection: sqlite3.Connection, job: str) -> None:
 
 
 def _delete_runs(connection: sqlite3.Connection, job: str) -> None:
+    """Delete the runs of a job before the last `RUNS_KEPT`."""
     runs = connection.execute(
         "SELECT run FROM records WHERE job = ? AND kind = 'RunOpened' ORDER BY seq DESC LIMIT -1 OFFSET ?",
         (job, RUNS_KEPT),
@@ -152,7 +157,10 @@ def _delete_runs(connection: sqlite3.Connection, job: str) -> None:
 
 
 def _delete_rounds(connection: sqlite3.Connection, job: str, run: str, last: int) -> None:
-    """Delete the rounds up to number `last`, except the end of the last one, which has the restarts used so far."""
+    """Delete the rounds up to number `last`, and the nodes that left before the end of the last one.
+
+    That end is kept, since it has the restarts used so far.
+    """
     (end,) = connection.execute(
         "SELECT max(seq) FROM records WHERE job = ? AND run = ? AND kind = 'RoundEnded' AND round <= ?",
         (job, run, last),
@@ -175,9 +183,10 @@ def _delete_rounds(connection: sqlite3.Connection, job: str, run: str, last: int
 
 
 def _delete_visitor(connection: sqlite3.Connection, job: str, run: str, kind: str) -> None:
-    """Delete the oldest node beyond `VISITORS_KEPT` that left in this way, unless a round was formed meanwhile.
+    """Delete the oldest node beyond `VISITORS_KEPT` that left in this way, if no round was formed since it joined.
 
-    Before the first round, a node that remembers a round is kept: the number of the first round depends on it.
+    Before the first round, a node that remembers a round is kept: if records were lost, the numbers of rounds continue
+    from those that nodes remember.
     """
     beyond = connection.execute(
         "SELECT seq, node FROM records WHERE job = ? AND run = ? AND kind = ? ORDER BY seq DESC LIMIT 1 OFFSET ?",
@@ -194,7 +203,8 @@ def _delete_visitor(connection: sqlite3.Connection, job: str, run: str, kind: st
     (formed,) = connection.execute(
         "SELECT max(seq) FROM records WHERE job = ? AND run = ? AND kind = 'RoundFormed'", (job, run)
     ).fetchone()
-    if joined_at is not None and (joined_at > formed if formed is not None else remembered == 0):
+    is_visitor = remembered == 0 if formed is None else joined_at is not None and joined_at > formed
+    if is_visitor:
         connection.execute(
             "DELETE FROM records WHERE job = ? AND run = ? AND node = ? AND seq BETWEEN ? AND ?",
             (job, run, node, joined_at, left_at),

@@ -35,7 +35,7 @@ class SqliteStore(Store):
             raise
 
     def read_ahead(self) -> None:
-        """Start the next `load` in threads; nothing may be appended before that `load`."""
+        """Start the next `load` in threads, while the program imports modules; append nothing before that `load`."""
         self._loading = self._start_to_load()
 
     async def load(self) -> Sequence[Entry]:

@@ -203,7 +203,7 @@ _NUMBERS = itertools.count()
 
 async def tidied(store: EtcdStore) -> None:
     """Wait until the tidying after the last commit is over. Raises `LeadershipLostError`."""
-    await store._merged()
+    await store._end_of_merger()
     if store._compacting is not None:
         await store._compacting
 

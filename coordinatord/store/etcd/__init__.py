@@ -1,5 +1,7 @@
 """Stores records in an etcd v3 cluster, through its JSON gateway, and elects the coordinator that leads.
 
+Several coordinators may share such a store: one leads, and writes; the others stand by to replace it.
+
 `location` has the address of a cluster, and how to connect. `gateway` sends requests to a member that answers,
 `requests` builds and parses them, and `refusals` explains rejections and timeouts. `keys` defines our keys.
 `leadership` elects the leader: `election` decides from etcd's answers whether this coordinator leads, and for how long.

@@ -1,8 +1,9 @@
 """Tracks which values in etcd have which rows, and decides which values to merge.
 
-A commit is one value: the rows that it adds, and the numbers of earlier rows that it drops. So a commit reads nothing.
-The history consists of all rows that no value drops. Dropped rows still take space. Once there are as many of them as
-live rows, adjacent values are merged, some after each commit.
+A row is a record, as in the database. A commit is one value: the rows that it adds, and the numbers of earlier rows
+that it drops. So a commit neither reads nor changes earlier values. The history consists of all rows that no value
+drops. Dropped rows still take space. Once there are more of them than *live* rows, adjacent values are merged, some
+after each commit.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ from coordinatord.store.interface import UnreadableStoreError
 from coordinatord.store.row_codec import Row
 
 WASTE_ROWS = 1_000
-"""Values are merged once there are this many more dropped rows than live rows."""
+"""Values are merged once there are this many more dropped rows than live rows. So a short history is not merged again
+and again."""
 
 MERGED_VALUES_MAX = 64
 """The most values of one merger, which delays a commit by some milliseconds."""
 
 MERGED_BYTES_MAX = 256 * 1024
-"""The most stored bytes of the values of one merger, which is one transaction of etcd."""
+"""The most stored bytes of the values of one merger, which is one transaction of etcd, of at most 1.5 MiB."""
 
 UNPACKED_BYTES_MAX = 256 * 1024 * 1024
 """The most bytes of an unpacked value: a commit of 10,000 nodes has 10 MB."""
@@ -72,7 +74,7 @@ class CommitLog:
         self._dead: dict[int, int] = {}
         """The number of the value that still has a row, by dropped row."""
         self._last_merged = 0
-        """The last value of the last merger: the next merger begins after it."""
+        """The last value of the last merger: the next one begins after it, so that all values have their turn."""
 
     @property
     def size(self) -> int:

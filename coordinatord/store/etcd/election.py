@@ -1,5 +1,9 @@
 """Decides from etcd's answers whether this coordinator leads, and for how long. Pure: the clock is an argument.
 
+The coordinator that creates the *leader key* leads. The key expires with the *lease* of its coordinator, which must be
+renewed. The *term* is how long this coordinator may act as the leader: it ends no later than the lease does by etcd's
+clock.
+
 `leadership` sends the requests. Times are in seconds by a clock of this host that also runs while the host sleeps.
 """
 
@@ -35,7 +39,7 @@ class Election:
         self.lease = 0
         """The id of this coordinator's lease; 0 for none."""
         self.fence = 0
-        """The revision at which this coordinator created the leader key; 0 if it does not lead."""
+        """The revision of etcd at which this coordinator created the leader key; 0 if it does not lead."""
         self._granted_s = 0.0
         """The length of this lease, as granted by etcd."""
         self.term_ends_at = 0.0

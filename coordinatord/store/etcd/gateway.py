@@ -1,7 +1,8 @@
 """Sends requests to an etcd cluster through its JSON gateway, and fails over from member to member.
 
-A request is tried up to twice on each member, within a time limit. So a request that changes something must be safe to
-repeat: our transactions demand that nothing was written since.
+The gateway is etcd's API over HTTP, for programs without gRPC. A request is tried up to twice on each member, within a
+time limit. So a request that changes something must be safe to repeat: our transactions demand that nothing was written
+since.
 """
 
 from __future__ import annotations
@@ -33,9 +34,10 @@ REQUEST_WITHIN_S = 6.0
 """How long one request may take, with all members."""
 
 TRIES_PER_MEMBER = 2
+"""How often each member is tried: an election of etcd's own leader may be over at the second time."""
 
 PAUSE_S = 0.1
-"""The pause before members are tried again: etcd may be electing a new leader."""
+"""The pause before members are tried again, for the same reason."""
 
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
 """A page has at most 16 values of 1.5 MiB, which are 32 MiB in base64."""
@@ -100,18 +102,18 @@ class Gateway:
 
         Raises `EtcdRefusedError` and `EtcdAwayError`.
         """
-        before = -1  # no revision
+        shown_at = -1  # the revision of the last yielded value: none yet
         while True:
             now = await self.call("/v3/kv/range", {"key": text_of(key)})  # needs a member with a majority
             found = next(iter(key_values(now)), None)
             written_at = 0 if found is None else found.mod_revision
-            if written_at != before:
+            if written_at != shown_at:
+                shown_at = written_at
                 yield found
-            before = written_at
             with suppress(_SilentError):
                 async with aclosing(self._events(key, revision_of(now) + 1)) as events:
                     async for event in events:
-                        before = 0 if event is None else event.mod_revision
+                        shown_at = 0 if event is None else event.mod_revision
                         yield event
 
     async def _events(self, key: bytes, revision: int) -> AsyncGenerator[KeyValue | None]:

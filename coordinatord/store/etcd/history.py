@@ -1,10 +1,12 @@
 """Reads and writes the history of a namespace in etcd, which is a list of commits.
 
-Each write demands that the leader key is still ours, and that nothing was written since our last write. The second
-demand also rejects a late duplicate of our own request. So each write changes the head, even one that only deletes:
-otherwise its duplicate could delete later writes.
+The *head* is a key with the number of the newest commit. Each transaction demands that the leader key is still ours, by
+the revision of its creation, the *fence*. A commit also demands that nobody has written the head since our last write,
+which rejects a late duplicate of our own request, too. So the head is also written with a transaction that only
+deletes: otherwise its duplicate could delete later commits.
 
-A *generation* is a complete history. A migration writes a new one before it becomes valid.
+A *generation* is a complete history. A migration to another version of the records writes a new one before it becomes
+valid. The key `about` says which one is.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ class History:
     """The commits of one namespace."""
 
     def __init__(self, gateway: Gateway, keys: Keys, fence: int = 0, steps: Steps = STEPS) -> None:
-        """Begin without reading. `fence` is the revision of our leader key, which only writes need.
+        """Begin without reading. `fence` is as in `Candidate`, and only writes need it.
 
         The number of migration `steps` is the version of records.
         """
@@ -73,6 +75,7 @@ class History:
         self.log = CommitLog()
         """The values in the namespace."""
         self._head = Head(0, "")
+        """The newest commit that we know."""
         self._head_revision = 0
         self._about_revision = 0
         """The revisions of the last known writes of both keys."""
@@ -93,22 +96,27 @@ class History:
                 f"a newer release of coordinatord has written version {self.about.version}, this one knows up to"
                 f" {self._version}: install that release here too"
             )
-        values, parts = [], dict[int, list[bytes]]()
+        stored, parts = await self._read_commits(self._keys.commits(self.about.generation))
         self.log = CommitLog()
-        beginning = self._keys.commits(self.about.generation)
-        pending: list[tuple[int, bytes]] = []
-        async for pair in self._gateway.all_below(beginning, PAGE):
-            name, _, part = pair.key.removeprefix(beginning).partition(b"/")
-            if part:
-                parts.setdefault(_number_in(name), []).append(pair.value)
-            else:
-                pending.append((_number_in(name), pair.value))
-        for number, stored in pending:
-            value = b"".join(parts.get(number, [])) if stored.startswith(PARTS) else stored
+        values = []
+        for number, content in stored.items():
+            value = b"".join(parts.get(number, [])) if content.startswith(PARTS) else content
             found = unpack(value, number)
             values.append(found)
             self.log.add(number, len(value), [row[0] for row in found.rows], found.dropped)
         return StoredHistory(self.about, tuple(rows_of(values)), self.log.size)
+
+    async def _read_commits(self, prefix: bytes) -> tuple[dict[int, bytes], dict[int, list[bytes]]]:
+        """Return the values of commits by number, and the parts of those that are stored in parts, in order."""
+        stored: dict[int, bytes] = {}
+        parts: dict[int, list[bytes]] = {}
+        async for pair in self._gateway.all_below(prefix, PAGE):
+            name, _, part = pair.key.removeprefix(prefix).partition(b"/")
+            if part:
+                parts.setdefault(_number_in(name), []).append(pair.value)
+            else:
+                stored[_number_in(name)] = pair.value
+        return stored, parts
 
     async def begin(self) -> None:
         """Begin an empty history. Raises `StoreError`."""
@@ -117,7 +125,10 @@ class History:
         await self._write([written_at(self._keys.about, 0)], [put(self._keys.about, self.about.packed())])
 
     async def sweep(self) -> None:
-        """Delete unfinished commits and other generations. Raises `LeadershipLostError`, and `StoreError`."""
+        """Delete other generations, and parts of a commit that was not finished: the parts are written first.
+
+        Raises `LeadershipLostError`, and `StoreError`.
+        """
         ours = self._keys.commits(self.about.generation)
         all_commits = f"{self._keys.prefix}/commits/".encode()
         unfinished = delete(self._keys.commit(self.about.generation, self._head.number + 1), after(ours))
@@ -177,7 +188,7 @@ class History:
         self.log.add(number, len(value), [row[0] for row in rows], ())
 
     async def _stored(self, generation: int, number: int, value: bytes) -> list[Body]:
-        """Return the operations that store a value; write the parts of a large value before."""
+        """Return the operations that store a value. If it is too large for one key, write its parts now."""
         key = self._keys.commit(generation, number)
         if len(value) <= VALUE_BYTES_MAX:
             return [put(key, value)]

@@ -1,4 +1,4 @@
-"""The keys of one namespace in etcd, and their values."""
+"""The keys of one namespace in etcd, and their values. A namespace is all that coordinators with one store share."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Elects the leader: the coordinator that creates the leader key in etcd, and leads until the key is gone.
 
-The leader renews the lease of the key three times within its length. Each of its transactions demands that the key
-still has the revision of its creation, the *fence*. Its own clock also limits how long it may act. `election` decides,
-and this module sends the requests.
+The key expires with its *lease*, which the leader renews three times within the lease's length. Each of its
+transactions demands that the key still has the revision of its creation, the *fence*. So a leader that was paused
+cannot write after another one. Its own clock also limits how long it may act. `election` decides, and this module sends
+the requests.
 """
 
 from __future__ import annotations
@@ -71,7 +72,10 @@ class Candidate:
         return self.election.fence
 
     async def let_others_lead(self, longest_s: float) -> None:
-        """Wait until another coordinator leads, at most `longest_s` seconds. Call it before `win`."""
+        """Wait until another coordinator leads, at most `longest_s` seconds.
+
+        A coordinator that has given up the lead calls it before `win`; otherwise it might win at once.
+        """
         with suppress(TimeoutError):
             async with asyncio.timeout(longest_s):
                 while True:

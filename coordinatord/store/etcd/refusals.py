@@ -1,6 +1,7 @@
 """Explains why etcd rejects a request or does not answer, and what to do about it.
 
-The codes are gRPC's; the texts are in etcd's `rpctypes`.
+What matters most is whether the request may have been executed: then only a retry of the same request is safe. The
+codes are gRPC's; the texts are in etcd's `rpctypes`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Builds requests to etcd's JSON gateway, and parses its answers.
 
-The fields are those of etcd's `rpc.proto`. In JSON, keys and values are in base64, and 64-bit numbers are texts.
+A *revision* is a number of the cluster that every write raises. The fields are those of etcd's `rpc.proto`. In JSON,
+keys and values are in base64, and 64-bit numbers are texts.
 """
 
 from __future__ import annotations

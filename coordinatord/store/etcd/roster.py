@@ -1,4 +1,4 @@
-"""Lists the coordinators of a namespace: the leader and the standbys."""
+"""Lists the coordinators of a namespace, the leader and the standbys: each describes itself in a key."""
 
 from __future__ import annotations
 
