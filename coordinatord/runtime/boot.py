@@ -1,4 +1,7 @@
-"""Returns the id of this boot of the host, and the time since it."""
+"""Returns the id of this boot of the host, and the time since it.
+
+The id tells whether two processes are, or were, on the same running host: it changes with each boot.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,11 @@
 """Records the last events of a pure machine, and its state before them, so that a bug can be replayed.
 
-The machine's next state depends only on its state, an event and the time. So a crash file leads to the same error in
-any process of the same release. An event with its time is called a stimulus.
+A machine decides, and does no input or output (`core.machine`, and the agent of nodeclient). Its next state depends
+only on its state, an event and the time. So a crash file leads to the same error in any process of the same release. An
+event with its time is called a *stimulus*.
+
+The state is copied, a *snapshot*, once every few thousand stimuli, and the stimuli since then are kept. A state that is
+too large to be copied is left out.
 """
 
 from __future__ import annotations
@@ -58,7 +62,7 @@ FORMAT = 1
 
 
 class Subject(Struct, frozen=True):
-    """A kind of machine to record."""
+    """What the recorder has to know of a kind of machine."""
 
     program: str
     """The name of its program."""
@@ -79,7 +83,7 @@ class FlightRecorder:
         self._before: Any = None
         """A snapshot of the machine before the first kept stimulus; None if its state is too large."""
         self._limit = 0
-        """The number of stimuli at which the next snapshot is due."""
+        """The number of kept stimuli at which room has to be made, mostly by a snapshot."""
         self._until_next_try = 0
         """The number of stimuli until an aborted snapshot is retried."""
         self._stimuli: deque[tuple[float, object, int]] = deque()
@@ -98,8 +102,10 @@ class FlightRecorder:
         self._bytes += size
 
     def _make_room(self) -> None:
+        """Take a snapshot, and drop all stimuli, which led to it; or only the oldest if the state is too large."""
         is_large = self._subject.nodes(self._machine) * OBJECTS_PER_NODE > OBJECTS_MAX
-        if self._before is None and self._stimuli and (is_large or self._until_next_try > 0):
+        has_no_snapshot = self._before is None and bool(self._stimuli)
+        if has_no_snapshot and (is_large or self._until_next_try > 0):
             self._until_next_try -= 1
             self._drop_oldest()
             return
@@ -122,7 +128,7 @@ class FlightRecorder:
     def explain(self, error: Exception, folder: Path | None) -> Exception:
         """Return any error of the machine as a bug, with notes on the stimulus that led to it.
 
-        Write the state and the last stimuli to a new crash file in `folder`. This never raises, so that it does not
+        Write the snapshot and the stimuli since to a new crash file in `folder`. This never raises, so that it does not
         hide the error.
         """
         now, stimulus, _ = self._stimuli[-1]

@@ -1,4 +1,4 @@
-"""Writes lines in a thread, so that a blocked write does not block the program.
+"""Writes log lines in a thread, so that a blocked write does not block the program.
 
 A write may block for ever: if a terminal was stopped with Ctrl-S, if a pager or a journal reads nothing, or if a disk
 hangs.
@@ -13,7 +13,8 @@ from collections import deque
 from collections.abc import Callable
 
 UNREAD_BYTES_MAX = 1024 * 1024
-"""The most bytes of queued lines; later lines are dropped and counted. A night has some ten thousand lines."""
+"""The most bytes of queued lines; later lines are dropped and counted. It has room for the ten thousand lines of a
+night."""
 
 FLUSH_WITHIN_S = 2.0
 """How long the end of a program waits for a slow reader, which must not keep it alive."""

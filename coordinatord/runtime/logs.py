@@ -30,6 +30,7 @@ EXACT_BELOW = 2**53
 them."""
 
 STDERR = 2
+"""The descriptor of standard error."""
 
 PRIORITIES = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6), (logging.NOTSET, 7))
 """The priority in syslog, from each level upward (RFC 5424, 6.2.1)."""
@@ -74,8 +75,7 @@ def configure(level: str, name: str, form: str = "text") -> None:
 
     Logging never blocks. At the end of the process, queued lines are written within a time limit.
     """
-    found = _handler_of_stderr()
-    install(found or _StderrHandler(), level, name, form)
+    install(_handler_of_stderr() or _StderrHandler(), level, name, form)
 
 
 def install(handler: logging.Handler, level: str, name: str, form: str) -> None:

@@ -1,8 +1,8 @@
-"""Copies graphs of objects, and serializes them as JSON: `snapshot`, `dump` and `load`.
+"""Copies graphs of objects, and serializes them as JSON, for `flight_recorder`: `snapshot`, `dump` and `load`.
 
-Unlike with pickle, loading runs no code. A graph may have texts, numbers, enumerations, collections, and objects that
-consist only of their attributes, such as the state of the pure machines. An object that is referenced twice is copied
-once, and its copy is referenced twice. `dump` masks the attributes that a class names in `SECRETS`.
+A graph is an object with all that it refers to. It may have texts, numbers, enumerations, collections, and objects that
+consist only of their attributes. An object that is referenced twice is copied once, and its copy is referenced twice.
+Unlike with pickle, loading runs no code. `dump` masks the attributes that a class names in `SECRETS`.
 """
 
 from __future__ import annotations
@@ -77,13 +77,13 @@ class _TooManyError(OperationalError):
 
 
 _KNOWN_IMMUTABLE: set[type] = set()
-"""The subclasses of `_IMMUTABLE` that were met so far."""
+"""The subclasses of `_IMMUTABLE` that were met so far: a look into this set is much faster than `issubclass`."""
 
 
 class _GraphCopier:
     """Copies one graph of at most `most` objects.
 
-    It checks `_KNOWN_IMMUTABLE` first, because that is fast, and most values are numbers and texts.
+    It checks `_KNOWN_IMMUTABLE` before each call, because most values are numbers and texts.
     """
 
     def __init__(self, most: int) -> None:
@@ -99,7 +99,7 @@ class _GraphCopier:
         return _copy_method(kind)(self, value) if clone is None else clone  # type: ignore[arg-type] # as above
 
     def begin(self, value: Any, clone: Any = None) -> Any:
-        """Return the empty copy of an object, and register it."""
+        """Return the empty copy of an object, and register it, so that a cycle of references finds it."""
         clone = object.__new__(type(value)) if clone is None else clone
         self.clones[id(value)] = clone
         if len(self.clones) > self._most:
@@ -145,9 +145,13 @@ def _copy_method(kind: type) -> Callable[[_GraphCopier, Any], Any]:
 
 
 class _GraphWriter:
+    """Makes a list of all objects of a graph; a reference is `{"object": its place in the list}`."""
+
     def __init__(self) -> None:
         self.objects: list[list[Any]] = []
+        """The kind of each object, and its content."""
         self._places: dict[int, int] = {}
+        """The place of each object, by its id."""
         self._alive: list[Any] = []
         """The objects written so far, so that Python does not reuse their ids."""
 
@@ -205,11 +209,14 @@ def dump(root: Any) -> Plain:
 # Loading
 
 
-class _Reader:
+class _GraphReader:
+    """Makes the objects of a `_GraphWriter` again."""
+
     def __init__(self, objects: list[list[Any]], packages: Collection[str]) -> None:
         self._objects = objects
         self._packages = packages
         self._built: dict[int, Any] = {}
+        """The objects made so far, by their place."""
 
     def read(self, plain: Any) -> Any:
         if not isinstance(plain, dict):
@@ -220,6 +227,7 @@ class _Reader:
         return self._built[place]
 
     def _build(self, place: int, kind: str, *parts: Any) -> None:
+        """Make an object. What can be part of a cycle is registered in `_built` before its content is read."""
         clone: Any
         if kind == "dict":
             clone = self._built[place] = {}
@@ -266,6 +274,6 @@ class _Reader:
 def load(plain: Plain, packages: Collection[str]) -> Any:
     """Load a dumped graph; its classes must be in `packages`. Raises `GraphError`."""
     try:
-        return _Reader(plain["objects"], packages).read(plain["root"])
+        return _GraphReader(plain["objects"], packages).read(plain["root"])
     except (AttributeError, ImportError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise GraphError(f"it is damaged: {error!r}") from error

@@ -1,6 +1,7 @@
 """Makes TLS contexts that verify a server by the *pin*, the hash of its public key.
 
-The check is part of the handshake, so nothing is sent to another server, and any library can use the contexts.
+Access tokens have the pin of their coordinator, so clients need no certificate authority. The check is part of the
+handshake, so nothing is sent to another server, and any library can use the contexts.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from typing import Any
 from coordinatord.protocol.errors import OperationalError
 
 _INTEGER, _SEQUENCE, _VERSION = 0x02, 0x30, 0xA0
+"""Tags, the first bytes of values in DER, the encoding of certificates (X.690)."""
+
 _LONG = 0x80
 """The bit of a DER length that marks the long form: the length follows in further bytes."""
 

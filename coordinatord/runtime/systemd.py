@@ -18,7 +18,7 @@ from coordinatord.runtime.logs import fields
 log = logging.getLogger(__name__)
 
 FIRST_PASSED = 3
-"""The number of the first passed descriptor."""
+"""The first descriptor that systemd passes; the others follow it."""
 
 NOTIFY_WITHIN_S = 1.0
 """How long to wait if systemd's queue is full. The wait blocks the event loop."""

@@ -1,6 +1,7 @@
-"""Runs background tasks for an owner: if one fails, the owner ends, and so do all of them.
+"""Runs background tasks for an owner, such as a server: if one fails, the owner ends, and so do all of them.
 
-A failed callback of the event loop ends the owner as well. `in_thread` runs work that may hang.
+asyncio would only log such an error, and the program would live on without the task. A failed callback of the event
+loop ends the owner as well. `in_thread` runs work that may hang.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Sets TCP options that help sessions survive a lossy network."""
+"""Sets TCP options that help sessions survive a lossy network.
+
+A node that is not heard for 5 s counts as lost, so a lost packet has to be sent again well within that time.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Timers of the event loop: one for the next deadline of a pure machine, and one for many equally long timeouts."""
+"""Timers of the event loop: one for the next deadline of a machine, and one for many equally long timeouts.
+
+With a timer of asyncio for each connection, each would cost an object, and operations on the heap of all timers.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,9 @@ from typing import Generic, TypeVar
 
 
 class DeadlineTimer:
-    """Calls back at the armed time, with a clock reading that is never before that time.
+    """Calls a machine back at the armed time, with a clock reading that is never before that time.
 
-    uvloop fires up to half a millisecond early (measured: 132 of 300 timers). With the true reading, a machine would
+    uvloop fires up to half a millisecond early (measured: 132 of 300 timers). With the true reading, the machine would
     find nothing due, and be called again and again.
     """
 
@@ -65,7 +68,7 @@ class Timeouts(Generic[Waiting]):
         self._until.pop(waiting, None)
 
     def expire_older(self, seconds: float) -> None:
-        """Expire the timeouts now that began at least `seconds` ago."""
+        """Expire now all timeouts that began at least `seconds` ago."""
         latest = self._loop.time() + self._seconds - seconds
         while self._until and next(iter(self._until.values())) <= latest:
             waiting = next(iter(self._until))

@@ -1,7 +1,7 @@
 """Reads the settings of a program from flags, the environment, a TOML file and defaults, in this order of precedence.
 
-Without the flag `--max-restarts`, `nodeclient` reads `NODECLIENT_MAX_RESTARTS`, and then the key `max-restarts` of the
-file that `--config` names. Each program defines its settings.
+For example, without the flag `--max-restarts`, `nodeclient` reads `NODECLIENT_MAX_RESTARTS`, and then the key
+`max-restarts` of the file that `--config` names. Each program defines its settings; the code here knows none of them.
 
 `setting` describes one setting, `setting_values` parses values, and `parser` reads all settings of a command line.
 `toml_file` reads and writes the file, and `completion` makes a completion script for a shell.

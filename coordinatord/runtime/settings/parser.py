@@ -24,14 +24,14 @@ from coordinatord.runtime.settings.setting_values import types
 from coordinatord.runtime.settings.toml_file import ConfigFile, ConfigFileError, remark, toml_line, toml_value
 
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text in quotes"}
-"""The texts for TOML's types in errors."""
+"""What an error calls TOML's types."""
 
 VARIABLE_SIMILARITY = 0.85
 """The least similarity of an unknown environment variable to a known one to count as misspelt. COORDS and MAX_RESTART
 have it, and Kubernetes' SERVICE_PORT under our prefix has not."""
 
 FLAG_SIMILARITY = 0.6
-"""The least similarity of a known flag to an unknown one to be suggested."""
+"""The least similarity of a known flag to an unknown one to be suggested: the default of `difflib`."""
 
 _HELP_WIDTH = 110
 """The width of a help text, in characters."""
@@ -154,9 +154,9 @@ class SettingsParser(argparse.ArgumentParser):
         If there are unknown arguments, missing settings are no error: an argument may be a misspelt flag of one.
         """
         given, unknown = super().parse_known_args(args, namespace)
-        for dest in (dest for dest, setting in self._settings.items() if setting.is_command):
-            command = getattr(given, dest)
-            setattr(given, dest, command[1:] if command[:1] == ["--"] else command)
+        for dest, setting in self._settings.items():
+            if setting.is_command and getattr(given, dest)[:1] == ["--"]:
+                setattr(given, dest, getattr(given, dest)[1:])
         if self._config_variable and given.config:
             self._read_file(Path(given.config))
         for setting in self._settings.values():
@@ -194,12 +194,15 @@ class SettingsParser(argparse.ArgumentParser):
 
     def given_flags(self) -> dict[str, str]:
         """Return the settings that any source gives, by attribute, as flags for a program on another host."""
-        return {
-            dest: f"--{setting.keys[0]}" if setting.is_switch else f"--{setting.keys[0]}={self._texts[dest]}"
-            for dest, setting in self._settings.items()
-            if self.source(dest) is not Source.DEFAULT and not setting.is_command
-            if not setting.is_switch or self._in_force[dest].value
-        }
+        flags = {}
+        for dest, setting in self._settings.items():
+            if self.source(dest) is Source.DEFAULT or setting.is_command:
+                continue
+            if not setting.is_switch:
+                flags[dest] = f"--{setting.keys[0]}={self._texts[dest]}"
+            elif self._in_force[dest].value:
+                flags[dest] = f"--{setting.keys[0]}"
+        return flags
 
     def source(self, dest: str) -> Source:
         """Return the source of a setting's value."""
@@ -276,6 +279,7 @@ class SettingsParser(argparse.ArgumentParser):
     # Sources
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        """Parse one value, and remember its text; argparse calls this for each flag."""
         self._texts[action.dest] = arg_string
         return super()._get_value(action, arg_string)
 

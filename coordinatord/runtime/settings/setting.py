@@ -65,7 +65,7 @@ class Setting(Struct, frozen=True):
 
     @property
     def by_default(self) -> InForce:
-        """The default and its source; without a plain value, the source quotes the default from the help."""
+        """The default and its source; for a default that is no plain value, the source quotes its text in the help."""
         if isinstance(self.default, bool | int | float | str) and self.default is not argparse.SUPPRESS:
             return InForce(Source.DEFAULT, "default", self.default)
         _, marker, words = (self.action.help or "").partition("(default: ")

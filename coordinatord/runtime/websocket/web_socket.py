@@ -1,7 +1,8 @@
 """One end of an open WebSocket on an asyncio transport: sends and receives messages, and closes in order.
 
-A message has the whole state of its sender, so a newer one replaces an unsent one. A slow peer costs one message of
-memory, and gets the latest. Requests and answers to requests do not replace each other, and are queued separately.
+A message of our protocol has the whole state of its sender, so a newer one replaces an unsent one. A slow peer costs
+one message of memory, and gets the latest. Requests for data, such as a log, and answers to them do not replace each
+other, and are queued separately.
 """
 
 from __future__ import annotations
