@@ -86,6 +86,7 @@ async def _serve(
     security: Security | None,
     listeners: Sequence[socket.socket],
 ) -> None:
+    """Lead, or stand by and lead in turn with others, until a signal ends the program."""
     ended = _next_signal()
     lead = partial(_lead, settings, systemd, security, ended)
     try:
@@ -144,7 +145,7 @@ async def _lead(
 async def _serve_until(
     ended: asyncio.Future[None], server: Server, settings: ServeConfig, systemd: SystemdNotifier
 ) -> None:
-    """Serve until `ended` is done and no run is ending, or until another signal; notify systemd."""
+    """Serve until `ended` is done and no run is ending, or until another signal; tell systemd about it."""
     if settings.until_unused:
         server.spawn(end_when_unused(server.driver, ended), name="until unused")
     systemd.notify("READY=1", status_of(_status(server)))
@@ -182,6 +183,7 @@ def _systemd_sockets(systemd: SystemdNotifier) -> list[socket.socket]:
 
 
 def _announce(server: Server) -> None:
+    """Log how people reach the server, and print its URL for a program that has started this one."""
     where = server.endpoint
     if server.scheme == "https":
         text = "coordinatord %s serves at %s: nodeclient page --coord %s prints a link to its page"
@@ -191,8 +193,7 @@ def _announce(server: Server) -> None:
     if _stdout_is_log():
         return
     try:
-        # A program that starts this one waits for this line. It is one write, so that no log line splits it in a shared
-        # pipe.
+        # It is one write, so that no log line splits it in a shared pipe.
         sys.stdout.write(f"coordinatord listening on {server.url}\n")
         sys.stdout.flush()
     except OSError as error:
@@ -210,6 +211,7 @@ def _stdout_is_log() -> bool:
 
 
 def _next_signal() -> asyncio.Future[None]:
+    """Return a future that the next SIGTERM or SIGINT sets."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[None] = loop.create_future()
     for signum in (signal.SIGTERM, signal.SIGINT):
@@ -218,6 +220,7 @@ def _next_signal() -> asyncio.Future[None]:
 
 
 def _status(server: Server) -> str:
+    """Return the text for `systemctl status`."""
     machine = server.driver.machine
     live = [run for run in machine.jobs.values() if not run.durable.state.ended]
     nodes = sum(len(run.members) for run in live)

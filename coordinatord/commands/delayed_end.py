@@ -1,7 +1,8 @@
 """Delays the end of the daemon as long as nodes need it.
 
-After SIGTERM it waits for runs that are ending. With `--until-unused` it is embedded in a node, and may outlive it:
-standard input ends with the node, and the coordinator ends once no other node needs it.
+After SIGTERM it waits for runs that are ending, whose nodes need it until their last step is written. With
+`--until-unused` a node has started it as its child, but other nodes may need it longer: standard input ends with that
+node, and the coordinator ends once no other node needs it.
 """
 
 from __future__ import annotations

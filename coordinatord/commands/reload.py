@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Reloader:
-    """Applies changes to the settings in force."""
+    """Reads the settings again on SIGHUP, and applies what has changed."""
 
     settings: ServeConfig
     """The settings in force."""

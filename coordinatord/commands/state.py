@@ -99,7 +99,7 @@ def _text(found: StoredState) -> str:
 
 
 def _who_leads(stored: StoredState) -> str:
-    if "://" not in stored.state_dir:
+    if "://" not in stored.state_dir:  # a directory, where no coordinators take turns
         return ""
     leader = "nobody leads" if stored.leader is None else f"{stored.leader.endpoint} leads"
     lease = "" if stored.lease_s is None else f", its lease lasts another {stored.lease_s:g} s"

@@ -1,4 +1,7 @@
-"""Lets a coordinator with a shared store stand by until it leads, and stand by again after it has lost the lead."""
+"""Lets a coordinator with a shared store stand by until it leads, and stand by again after it has lost the lead.
+
+A *turn* is both: to stand by, where clients are redirected to the leader, and then to lead.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,8 @@ POLL_EVERY_S = 0.5
 
 LET_LEAD_S = WATCH_SILENT_S_MAX + 2 * REQUEST_WITHIN_S
 """How long a leader that was cut off from its nodes lets others lead first; otherwise it would win again. A standby
-needs no longer: at worst its watch times out, and it reads the leader key and creates its own."""
+needs no longer to notice that nobody leads: at worst its watch of the leader key times out, and then it reads the key
+and creates its own."""
 
 RETRY_PAUSE_S = 2.0
 """How long a coordinator that failed to lead lets others lead before it retries."""
@@ -154,15 +158,8 @@ class TurnsToLead:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
         finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        def finish(*_: object) -> None:
+        def finish(_: object) -> None:
             set_done(finished)
-
-        async def win() -> None:
-            if self._failure:
-                self._systemd.notify(status_of(f"cannot lead: {self._failure}"))
-                await candidate.let_others_lead(self._let_others_lead_s)
-            await candidate.win()
-            finish()
 
         self._ended.add_done_callback(finish)
         tasks = Tasks()
@@ -170,7 +167,7 @@ class TurnsToLead:
             listeners, lambda: candidate.leader, gatekeeper, tls, why=lambda: self._why(candidate)
         ):
             self._systemd.notify("READY=1", status_of("stands by"))
-            tasks.spawn(win(), name="candidate")
+            tasks.spawn(self._win(candidate, finished), name="candidate")
             tasks.spawn(access.watch(), name="access")
             tasks.spawn(self._systemd.keep_alive(), name="watchdog")
             try:
@@ -178,6 +175,14 @@ class TurnsToLead:
             finally:
                 self._ended.remove_done_callback(finish)
                 await tasks.cancel()
+
+    async def _win(self, candidate: Candidate, won: asyncio.Future[None]) -> None:
+        """Set `won` once this coordinator leads; after a failure, let others lead first."""
+        if self._failure:
+            self._systemd.notify(status_of(f"cannot lead: {self._failure}"))
+            await candidate.let_others_lead(self._let_others_lead_s)
+        await candidate.win()
+        set_done(won)
 
     def _report_leader(self, candidate: Candidate) -> None:
         leader = candidate.leader

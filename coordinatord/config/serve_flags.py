@@ -22,11 +22,13 @@ from coordinatord.runtime.logs import FORMATS, LEVELS
 from coordinatord.runtime.settings import SettingsParser, filled, folder, joined, number, port, seconds
 
 _HOST_NAME = re.compile(r"\.?[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*\.?", re.ASCII | re.IGNORECASE)
+"""A host name, or a domain after a dot."""
 
 HALF_LIFE_H_MAX = 720.0
 """The limit of a half-life in hours: a month, as long as the longest runs."""
 
 _ZERO = re.compile(r"0+(?:\.0*)?", re.ASCII)
+"""Any form of 0, such as 0.0 in a file."""
 
 
 class ServeConfig(Struct, frozen=True):
@@ -205,7 +207,7 @@ def _add_log(parser: SettingsParser) -> None:
 
 
 def _retry_pause(text: str) -> float:
-    """Parse a duration in seconds, or a zero in any form, such as 0.0 in a file."""
+    """Parse a duration in seconds, or 0, which `seconds` rejects."""
     return 0.0 if _ZERO.fullmatch(text) else seconds(text)
 
 
@@ -246,6 +248,7 @@ def check_certificate(parser: SettingsParser, given: argparse.Namespace) -> None
 
 
 def _make_policy(parser: SettingsParser, given: argparse.Namespace) -> Policy:
+    """Make the policy, the numbers by which the coordinator decides. Numbers without a flag follow those with one."""
     defaults = Policy()
     try:
         return filled(

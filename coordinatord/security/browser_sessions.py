@@ -2,8 +2,8 @@
 
 A browser must not store a token: scripts of the page could read it, and a token never expires. A session is a signed
 cookie that no script can read; it names its token and its expiry. So coordinators store no sessions: a restarted
-coordinator, or a standby with the same key, accepts the cookie too. A session ends with its token, with the
-coordinator's key, and after a day's work.
+coordinator, or a standby with the same key, accepts the cookie too. A session ends after `SESSION_S`, and earlier if
+its token is revoked, or if the coordinator's key is replaced.
 """
 
 from __future__ import annotations

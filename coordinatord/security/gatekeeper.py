@@ -32,7 +32,7 @@ WINDOW_S = 60.0
 """The time after which the failures of an address are counted from 0 again."""
 
 ADDRESSES_MAX = 10_000
-"""The limit of addresses with counted failures; the oldest one is dropped."""
+"""The limit of addresses with counted failures; the one whose last failure is longest ago is dropped."""
 
 NETWORKS_MAX = 1_024
 """The size of the cache of `client_network`, which is called two or three times for each connection."""
@@ -141,7 +141,10 @@ class Gatekeeper:
             raise
 
     def admit_uncounted(self, authorization: str, wanted: Role) -> Caller:
-        """Accept the bearer of a token as `admit` does, but count and log no failure. Raises `DeniedError`."""
+        """Accept the bearer of a token as `admit` does, but count and log no failure. Raises `DeniedError`.
+
+        It is for a caller that passes on a rejected request to where `admit` rejects it again.
+        """
         return self._check(Caller(self._token_of(authorization)), wanted, None)
 
     @staticmethod

@@ -1,4 +1,8 @@
-"""Makes the key, the certificate and the first tokens at the first start, and reloads key and tokens on request."""
+"""Makes the key, the certificate and the first tokens at the first start, and reloads them on SIGHUP.
+
+`Security` has all by which a server shows who it is, and decides who is let in. *Authorities* are the CA certificates
+by which clients' certificates are checked, if an organisation demands these.
+"""
 
 from __future__ import annotations
 
@@ -108,8 +112,8 @@ class Security:
     def reload(self) -> None:
         """Reload certificate, authorities and tokens, for new connections.
 
-        An error is logged, and the old value stays in use. The context has authorities and certificate, so the old
-        authorities stay too if the certificate cannot be loaded.
+        An error is logged, and the old value stays in use. Other authorities need a new TLS context. It gets the
+        certificate too, so the old authorities stay as well if the certificate cannot be loaded.
         """
         before, authorities, context = self._certificate, self._authorities, self.context
         try:
@@ -160,7 +164,7 @@ class Security:
             raise IdentityError(f"the authorities {path} cannot be read: {error.strerror}") from error
 
     def _context(self) -> ssl.SSLContext:
-        """Return a new context with the authorities of clients, and without a certificate. Raises `IdentityError`.
+        """Return a new TLS context with the authorities, and without a certificate. Raises `IdentityError`.
 
         It has no old TLS sessions, so that a client of a removed authority cannot resume one.
         """
@@ -232,9 +236,11 @@ class Security:
 
 
 def _first(role: Role) -> str:
+    """Return the name of the first token with a role."""
     return f"first-{role}"
 
 
 def _file_of(tokens: list[AccessToken]) -> str:
+    """Return the content of a file with tokens, one a line."""
     comment = f"# Tokens of the coordinatord on {socket.gethostname()}. Each of them lets its bearer in."
     return "\n".join([comment, *(token.text for token in tokens), ""])

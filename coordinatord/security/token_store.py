@@ -1,7 +1,8 @@
 """Stores the tokens of a coordinator: their names, roles and hashes, in a file of the state directory.
 
-`coordinatord token` changes the file while the daemon runs, which then reloads it. Coordinators that share a store have
-a file each, and merge their tokens.
+A token lets its bearer in; its secret is shown once, when it is made, and is not stored. `coordinatord token` changes
+the file while the daemon runs, which then reloads it. Coordinators that share a store have a file each, and merge their
+tokens.
 
 A plain SHA-256 is enough, because the secrets are 256 random bits, which nobody can guess.
 """
@@ -126,7 +127,7 @@ def merge_tokens(shared: Iterable[KnownToken], own: Iterable[KnownToken]) -> tup
             ends = [either.revoked_at for either in (known, token) if either.revoked_at is not None]
             tokens[token.digest] = replace(known, revoked_at=min(ends, default=None))
             continue
-        name = token.name if token.name not in names else f"{token.name[:111]}-{token.digest[:16]}"
+        name = token.name if token.name not in names else f"{token.name[:111]}-{token.digest[:16]}"  # 128 characters
         names.add(name)
         tokens[token.digest] = replace(token, name=name)
     return tuple(tokens.values())
