@@ -20,6 +20,7 @@ from coordinatord.runtime.pinned_tls import CertificateError, pin_of, why_unusab
 from coordinatord.runtime.private_files import PrivateFileError, locked_directory, read_private, write_private
 
 KEY, CERTIFICATE = "key.pem", "certificate.pem"
+"""The names of the files with our own ones."""
 
 NAME = "coordinatord"
 """The name in our own certificate."""

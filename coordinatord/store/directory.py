@@ -18,8 +18,8 @@ from coordinatord.runtime.private_files import inherit_owner
 from coordinatord.store.error_texts import store_errors
 from coordinatord.store.interface import StoreError
 
-DATABASE = "state.db"
-LOCK = "lock"
+DATABASE, LOCK = "state.db", "lock"
+"""The names of the files in the directory."""
 
 LOCK_BYTES_MAX = 200
 """The limit of the lock file's two lines: the id of its process, and the boot id with the boot's time."""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from coordinatord.store.interface import NothingStoredError, StoreError, UnreadableStoreError
 
+# Each text follows the name of the state directory.
 FULL = "the disk is full: make room there"
 READ_ONLY = "it is read-only: make it writable, or choose another with --state-dir"
 FORBIDDEN = "this user may not use it: change its owner or mode, or choose another with --state-dir"

@@ -14,24 +14,24 @@ from aiohttp.typedefs import Handler
 
 from coordinatord.core.rounds.queries.master_address import plain_address
 from coordinatord.protocol.access_token import Role
-from coordinatord.protocol.messages import SESSION_PATH as NODES_PATH
+from coordinatord.protocol.messages import SESSION_PATH
 from coordinatord.protocol.text import clip
 from coordinatord.security.gatekeeper import ANYBODY, Caller, DeniedError, Gatekeeper
 from coordinatord.server.http.browser_guard import SAFE_METHODS
-from coordinatord.server.http.page_access import LINK_PATH, SESSION_PATH
+from coordinatord.server.http.page_access import PAGE_LINK_PATH, PAGE_SESSION_PATH
 from coordinatord.server.http.responses import error_response
 from coordinatord.server.sessions.connections import CALLER, with_certificate_names
 
 HEALTH_PATH = "/healthz"
 
-WITHOUT_TOKEN = frozenset({("GET", HEALTH_PATH), ("HEAD", HEALTH_PATH), ("GET", "/"), ("POST", SESSION_PATH)})
+WITHOUT_TOKEN = frozenset({("GET", HEALTH_PATH), ("HEAD", HEALTH_PATH), ("GET", "/"), ("POST", PAGE_SESSION_PATH)})
 """Requests that need no token: a monitor reads the health, and a browser loads the empty page and sends the code of a
 link."""
 
 STREAM_PATH = "/v1/stream"
 """The path of the page's data; its query may name a job."""
 
-FILTERED_BY_JOB = frozenset({("GET", "/v1/jobs"), ("HEAD", "/v1/jobs"), ("GET", STREAM_PATH), ("POST", LINK_PATH)})
+FILTERED_BY_JOB = frozenset({("GET", "/v1/jobs"), ("HEAD", "/v1/jobs"), ("GET", STREAM_PATH), ("POST", PAGE_LINK_PATH)})
 """Requests about all jobs that also accept a token for some jobs, because their answers have only these."""
 
 PAGE_PREFIX = "/page/"
@@ -106,9 +106,9 @@ class AccessGuard:
 
 
 def _needed_role(request: web.Request) -> Role:
-    if request.path == NODES_PATH:
+    if request.path == SESSION_PATH:
         return Role.JOIN
-    return Role.READ if request.method in SAFE_METHODS or request.path == LINK_PATH else Role.ADMIN
+    return Role.READ if request.method in SAFE_METHODS or request.path == PAGE_LINK_PATH else Role.ADMIN
 
 
 def _denial(request: web.Request, error: DeniedError) -> web.Response:

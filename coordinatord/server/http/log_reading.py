@@ -157,6 +157,7 @@ class LogReading:
             logs = [_Log(source, BEGINNING, source.session) for source in _readable(found)]
 
     async def _parts_of_round(self, logs: Sequence[_Log]) -> AsyncIterator[LogPart | None]:
+        """Yield the parts of one round's logs, until no more output is awaited, or a later round is wanted."""
         while not self.is_interrupted:
             # Checked before the logs are read, so that the last pass also gets the output before the end.
             version, is_last = self._change_signal.version, self._is_over or self._has_next_round
@@ -197,7 +198,7 @@ class LogReading:
         durable = self._run.durable
         if not self._query.follow or self._is_earlier or durable.state.ended:
             return True
-        if self._driver.machine.jobs.get(self._run.job) is not self._run:  # the job was forgotten
+        if self._driver.machine.jobs.get(self._run.job) is not self._run:  # forgotten
             return True
         return self._query.round is not None and (durable.round != self.round or durable.state is State.FORMING)
 

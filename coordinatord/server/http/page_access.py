@@ -26,8 +26,8 @@ from coordinatord.server.sessions.connections import CALLER
 
 log = logging.getLogger(__name__)
 
-LINK_PATH = "/v1/page/link"
-SESSION_PATH = "/v1/page/session"
+PAGE_LINK_PATH = "/v1/page/link"
+PAGE_SESSION_PATH = "/v1/page/session"
 
 
 def cookie_name(pin: str) -> str:
@@ -60,7 +60,7 @@ class PageAccess:
         """Open sessions at the gatekeeper, in cookies of this name; without a gatekeeper no session is needed."""
         self._gatekeeper = gatekeeper
         self.cookie = cookie
-        self.routes = [web.post(LINK_PATH, self._make_link), web.post(SESSION_PATH, self._open_session)]
+        self.routes = [web.post(PAGE_LINK_PATH, self._make_link), web.post(PAGE_SESSION_PATH, self._open_session)]
 
     async def _make_link(self, request: web.Request) -> web.Response:
         await read_body(request, lambda body: check(body, PageLinkBody, "request"))

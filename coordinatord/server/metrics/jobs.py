@@ -46,7 +46,7 @@ def figures_of(run: Run, tally: JobTally, now: float) -> JobFigures:
     """Read the figures of a job as of `now`."""
     durable, kept = run.durable, kept_of(run)
     figures: dict[str, Figure | Sequence[Figure]] = {
-        "job_state": [1 if state is run.shown_state else None for state in State],
+        "job_state": [1 if state is run.shown_state else None for state in State],  # other states have no series
         "job_health": [health is run.health for health in Health],
         "nodes": [run.roll.count(state) for state in MemberState],
         "job_nodes_min": run.spec.nodes_min,

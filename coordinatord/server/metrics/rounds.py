@@ -36,6 +36,7 @@ WORKER_FAILED = conditions.worker_failed.__name__
 HUNG = conditions.hung.__name__
 DIVERGED = conditions.diverged.__name__
 NODE_LOST = conditions.node_lost.__name__
+"""The reasons between which the verdict at the end of a round decides."""
 
 OTHER = "other"
 """The label of an unknown reason in a record of another version."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from msgspec import Struct
 
@@ -42,10 +42,10 @@ VALUE_BYTES_MAX = 1024 * 1024
 """The size limit of a value: with its transaction it is below etcd's default limit of 1.5 MiB."""
 
 PAGE = 16
-"""How many values are read at once."""
+"""How many values are read at once: 16 MiB if all are as large as possible."""
 
 ROWS_AT_ONCE = 2_000
-"""How many rows a value has when a whole history is written."""
+"""How many rows a value has when a whole history is written: some 30 KB if they are joins of nodes."""
 
 PARTS = b"parts:"
 """The beginning of a value that is stored in parts, before the number of parts; no packed value begins so."""
@@ -160,22 +160,15 @@ class History:
         await self._write([self._same_head], ops)
         self.log.merge(merger, len(value))
 
-    async def replace(self, rows: Iterable[Row], identity: str) -> None:
+    async def replace(self, rows: Sequence[Row], identity: str) -> None:
         """Write a whole history as a new generation, which becomes valid once complete. Raises `StoreError`."""
         await self.sweep()
         about = About(identity, self._version, self.about.generation + 1)
-        self.log, number = CommitLog(), 0
-        held: list[Row] = []
-        for row in rows:
-            held.append(row)
-            if len(held) == ROWS_AT_ONCE:
-                number += 1
-                await self._write_value(about.generation, number, held)
-                held = []
-        if held:
-            number += 1
-            await self._write_value(about.generation, number, held)
-        last = Head(number, "")
+        self.log = CommitLog()
+        pieces = [rows[begin : begin + ROWS_AT_ONCE] for begin in range(0, len(rows), ROWS_AT_ONCE)]
+        for number, piece in enumerate(pieces, 1):
+            await self._write_value(about.generation, number, piece)
+        last = Head(len(pieces), "")  # no digest, since no commit is retried
         new = [put(self._keys.about, about.packed()), put(self._keys.head, last.packed())]
         answer = await self._write([self._same_generation], new)
         self.about, self._head = about, last

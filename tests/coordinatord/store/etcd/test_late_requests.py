@@ -94,7 +94,7 @@ def test_what_is_done_again_later_changes_nothing(value_bytes_max: int, monkeypa
             judge()
         if number == 15:
             _done(history.sweep())
-            _done(history.replace(lives.values(), "again"))
+            _done(history.replace(list(lives.values()), "again"))
             judge()
     assert len(history.log._values) < 20
 
