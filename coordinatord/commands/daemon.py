@@ -127,7 +127,7 @@ async def _lead(
             reload_security = server.revocations.reload if server.revocations is not None else lambda: None
             reloader = Reloader(settings, lambda policy: server.driver.submit(PolicyChanged(policy)), reload_security)
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloader.reload)
-            gc.enable()
+            gc.enable()  # it was off during the start
             gc.set_threshold(GARBAGE_THRESHOLD)
             _announce(server)
             try:

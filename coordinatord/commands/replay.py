@@ -27,7 +27,8 @@ from coordinatord.store.interface import Entry, NothingStoredError
 def replay(config: ReplayConfig) -> int:
     """Print the records of one run, or the list of runs if several match; return the exit code. Raises `StoreError`."""
     if config.crash is not None:
-        return flight_recorder.replay(config.crash, RECORDED, Coordinator(Policy(), epoch=""))
+        machine = Coordinator(Policy(), epoch="")  # the crash file replaces its state, with policy and epoch
+        return flight_recorder.replay(config.crash, RECORDED, machine)
     database = Database.copy_of(config.state_dir / DATABASE)
     chosen = _choose(config, database.runs())
     if chosen is None:

@@ -113,7 +113,7 @@ class TurnsToLead:
     async def _take_turn(self, gateway: Gateway, access: SharedAccess, listeners: Sequence[socket.socket]) -> None:
         """Stand by until this coordinator leads, and lead until it loses the lead or the program ends."""
         candidate = Candidate(gateway, self._keys, self._roster_entry(listeners[0]), self._shared.lease_s)
-        try:
+        try:  # each server gets duplicates of the sockets, since it closes them at its end
             await self._stand_by(candidate, access, [listener.dup() for listener in listeners])
             if not self._ended.done():
                 store = await self._open(gateway, candidate, access)

@@ -45,7 +45,7 @@ def parse(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | N
     arguments = with_help_flag(sys.argv[1:] if arguments is None else arguments)
     if any(map(contains_token, arguments)):
         parser.error("everybody on this host can read a token in a command line: put it into a file, and replace it")
-    word = next(iter(arguments), "-")
+    word = next(iter(arguments), "-")  # without arguments, it serves as with flags only
     if word not in commands and not word.startswith("-"):
         parser.error(
             f"there is no command {clip(word)!r}, only {', '.join(commands)}; without one it serves, and commands about"

@@ -69,7 +69,7 @@ class Tasks:
     def _on_callback_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Fail by the error of a callback; for `context` see `call_exception_handler` in asyncio."""
         error = context.get("exception")
-        counts = "handle" in context and not self._failure.done()
+        counts = "handle" in context and not self._failure.done()  # other contexts are not about a callback
         if counts and isinstance(error, Exception) and _called_back(error) != OF_ONE_CONNECTION:
             self.fail(error)
         else:

@@ -161,36 +161,41 @@ async def serve(
     all callers need a token. Without `limits`, connections are limited by the descriptors that this process may open.
     Raises `ListenError`, and `StoreError` if the store cannot be read.
     """
-    machine = Coordinator(policy, epoch=secrets.token_hex(3))
+    machine = Coordinator(policy, epoch=secrets.token_hex(3))  # no other life of the daemon makes the same run ids
     await _restore(machine, store, frozenset() if security is None else valid_names(security.token_store.tokens))
     listeners = listeners_at(address.host, address.port, address.passed)
     tasks, counters = Tasks(), Counters()
     driver = Driver(machine, store, tasks, counters, crashes, sharing.may_act)
+
+    # Nodes and other callers
+    gatekeeper, tls = (None, None) if security is None else (security.gatekeeper, lambda: security.context)
     limits = limits or ConnectionLimits.of_this_process()
     sessions = NodeSessions(driver, counters, limits)
-    answer_looks(driver, sessions.reads, tasks)
-    admin_api, change_signal = AdminApi(driver), ChangeSignal()
-    driver.durable_records.watchers.append(change_signal.on_records)
-    rounds_reader, sampler = RoundsReader(driver, store), SeriesSampler(driver)
-    stream = LiveUpdates(driver, change_signal, rounds_reader, sampler, sharing.status, insecure=security is None)
-    gatekeeper, tls = (None, None) if security is None else (security.gatekeeper, lambda: security.context)
-    metrics = Metrics(driver, counters, gatekeeper, sharing.status)
-    page_access = PageAccess(gatekeeper, cookie_name(security.pin if security is not None else ""))
-    connections, access = Connections(sessions, gatekeeper, limits, tasks), AccessGuard(gatekeeper, page_access.cookie)
+    connections = Connections(sessions, gatekeeper, limits, tasks)
+    page_access = PageAccess(gatekeeper, cookie_name("" if security is None else security.pin))
+    access = AccessGuard(gatekeeper, page_access.cookie)
     revocations = None if security is None else Revocations(security, sessions, access.end_invalid)
     names = OwnNames([address.host, *address.names])
     names.look_up()
-    # Each calls the next: errors of all are made uniform, and the token is recorded once `access` has accepted it.
-    guards = [uniform_errors, connections.limit, BrowserGuard(names).guard, access.guard, connections.record_token]
-    app = web.Application(client_max_size=REQUEST_BYTES_MAX, middlewares=[*guards, _while_leading(driver)])
-    app.add_routes([web.get(SESSION_PATH, connections.take_over, allow_head=False), *page.routes()])
+
+    # The handlers of requests, and what they read
+    answer_looks(driver, sessions.reads, tasks)
+    change_signal = ChangeSignal()
+    driver.durable_records.watchers.append(change_signal.on_records)
+    rounds_reader, sampler = RoundsReader(driver, store), SeriesSampler(driver)
+    admin_api, metrics = AdminApi(driver), Metrics(driver, counters, gatekeeper, sharing.status)
+    stream = LiveUpdates(driver, change_signal, rounds_reader, sampler, sharing.status, insecure=security is None)
     read_apis = (
         JobsApi(driver, change_signal, rounds_reader, sharing.status, insecure=security is None),
         EventsApi(driver, store, change_signal),
         LogsApi(driver, store, sessions.reads, change_signal),
         StacksApi(driver, sessions.reads),
     )
-    app.add_routes(openapi.routes())
+
+    # Each guard calls the next: errors of all are made uniform, and a token is recorded once `access` has accepted it.
+    guards = [uniform_errors, connections.limit, BrowserGuard(names).guard, access.guard, connections.record_token]
+    app = web.Application(client_max_size=REQUEST_BYTES_MAX, middlewares=[*guards, _while_leading(driver)])
+    app.add_routes([web.get(SESSION_PATH, connections.take_over, allow_head=False), *page.routes(), *openapi.routes()])
     for part in (*read_apis, admin_api, stream, metrics, page_access):
         app.add_routes(part.routes)
     # aiohttp waits for requests twice: before it cancels them, and after.

@@ -211,6 +211,7 @@ class Database:
             except BaseException:
                 self._connection.rollback()  # SQLite has done so by itself if the disk is full
                 raise
+        # A row that was both added and deleted here was never durable, so nobody has to drop it.
         return added, [seq for seq, is_added in changed if not is_added and seq <= last]
 
     def finish(self, *, commit: bool) -> None:

@@ -85,7 +85,7 @@ class ConnectionLimits(Struct, frozen=True):
     @classmethod
     def of(cls, descriptors: int) -> ConnectionLimits:
         """Divide this many descriptors among the kinds; nodes get at least half of them."""
-        free = max(8, descriptors - OWN_FILES)
+        free = max(8, descriptors - OWN_FILES)  # with 8, each kind has at least one
         pending, joining = min(PENDING_MAX, free // 4), min(JOINING_MAX, free // 8)
         requests = min(REQUESTS_MAX, free // 8)
         return cls(pending, joining, requests, free - pending - joining - requests)

@@ -245,7 +245,7 @@ class NodeSessions:
             return
         match received:
             case Observed():
-                self._counters.heartbeats += received.beat
+                self._counters.heartbeats += 1 if received.beat else 0
                 self._driver.submit(Reported(session.number, received), len(message))
             case LogChunk() | Stacks() | Arrivals():
                 self.reads.deliver(session.number, received)
@@ -397,7 +397,7 @@ class JoinThrottle:
         remaining, since = self._remaining.pop(joiner, (float(JOINS_AT_ONCE), now))
         remaining = min(JOINS_AT_ONCE, remaining + (now - since) * JOINS_PER_S)
         allowed = remaining >= 1
-        self._remaining[joiner] = (remaining - allowed, now)
+        self._remaining[joiner] = (remaining - 1 if allowed else remaining, now)
         if len(self._remaining) > JOINERS_MAX:
             self._remaining.popitem(last=False)
         return allowed

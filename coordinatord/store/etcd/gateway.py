@@ -79,16 +79,16 @@ class Gateway:
         last: StoreError = EtcdAwayError(f"etcd {self._location}: no member answers within {REQUEST_WITHIN_S:g} s")
         try:
             async with asyncio.timeout(REQUEST_WITHIN_S):
-                for past_tries in range(TRIES_PER_MEMBER):
+                for tries_left in reversed(range(TRIES_PER_MEMBER)):
                     for base in tuple(self._bases):
                         try:
                             answer = await self._send(base, path, body, try_within_s)
                         except EtcdAwayError as error:
                             last = error
                         else:
-                            self._bases.sort(key=lambda other: other != base)
+                            self._bases.sort(key=lambda other: other != base)  # the next request begins with it
                             return answer
-                    await asyncio.sleep(0.0 if past_tries + 1 == TRIES_PER_MEMBER else PAUSE_S)
+                    await asyncio.sleep(PAUSE_S if tries_left else 0.0)
         except TimeoutError:
             pass
         raise last
@@ -242,6 +242,7 @@ def _base_of(location: EtcdLocation, host: str, port: int) -> str:
 
 
 def _context_of(location: EtcdLocation) -> ssl.SSLContext | bool:
+    """Return the TLS context for aiohttp; True, which is its default, without TLS. Raises `StoreError`."""
     access = location.access
     if not location.tls:
         return True
