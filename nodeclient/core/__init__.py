@@ -1,15 +1,20 @@
-"""The agent of a node: it decides, and carries out nothing.
+"""Every decision of a node, as pure code: without clock, process, socket or log.
 
-Pure: no clock, process, socket or log. `agent` takes an event and the time, and returns effects. `table` has its
-transitions. `events` and `effects` are the two edges, `agent_settings` are the user's settings. `connection_state` is
-the state of the connection to the coordinator, and `worker_group` that of the workers. `exits` tells which worker
-failed first, `ending` ends the workers in stages, and `reuse` knows which processes survive into the next round.
-`kept_goals` turns the coordinator's goals for kept state into effects, and `kept_groups` groups kept parts for the
-protocol. `persist_attempt` is the life of one attempt to write a step to a disk, and selects the steps to delete there.
-`leaving` is how a node leaves its job. `sweeping` says how long the end of a round waits for memory of GPUs.
-`health_checks` says when this host is checked, which `host_health` judges, and `host_tests` when it is tested with
-another node.
-`leftover_stages` limits how long processes may outlive the programs of their workers.
-`logged_rounds` selects the log files that may be read and deleted, and `notices` has the texts for the user.
-Besides the agent, `fleet` decides for `nodeclient up` what the end of one node means.
+The shell hands each event to the `agent` together with the time, and carries out the effects that the agent returns.
+`events` and `effects` are these two edges, `agent_settings` has the user's settings, and `table` the agent's
+transitions. The state of the agent lies in these modules:
+
+- The coordinator: `connection_state` is the session and the search for one, `leaving` is how the node leaves its job.
+- The round: `worker_group` has the workers of this node, `exits` tells which of them failed first, and `ending` ends
+  them in stages.
+- Between rounds: `reuse` knows which processes enter the next round, and `sweeping` waits for the memory of GPUs.
+- Kept state: `kept_goals` turns the coordinator's goals for it into effects.
+- The host: `host_tests` says when it is tested with another node, and `health_checks` when it is checked by itself,
+  which `host_health` judges.
+
+The shell asks the other modules without the agent. `kept_groups` shortens the report of kept state. `persist_attempt`
+is the life of one attempt to write a step to a disk, and selects the steps to delete there. `leftover_stages` limits
+how long processes outlive the programs of their workers. `logged_rounds` selects the log files that may be read, and
+those to delete. `notices` has the texts for the user. `fleet` decides for `nodeclient up` what the end of one node
+means.
 """

@@ -1,7 +1,8 @@
 """The agent of a node: it works towards the coordinator's goal, and reports the state of the node.
 
-`Agent.handle` is the only entry for events. Each event becomes a stimulus, `table` names the act that follows, and this
-module carries out the act. It also sets the deadlines, and decides when the node exits.
+`Agent.handle` is the only entry for events. A handler records the event. If the event may change the node's phase, the
+handler applies a stimulus: `table` names the act that follows in the present phase, and this module carries it out.
+After every event the agent pursues the coordinator's goal in the same way, until the phase no longer changes.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class Agent:
         return self._group.round
 
     def handle(self, event: events.Event, now: float) -> list[effects.Effect]:
-        """Handle one event; return the effects, in order."""
+        """Handle one event; return the effects, in the order in which they are carried out; none after the exit."""
         self._effects = []
         if not self.exited:
             self._HANDLERS[type(event)](self, event, now)
@@ -86,7 +87,7 @@ class Agent:
         return Observed(
             run=self.run,
             round=self.round,
-            phase=Phase.RUNNING if sweeps_after_success else self.phase,
+            phase=Phase.RUNNING if sweeps_after_success else self.phase,  # a success counts once nothing is left
             port=self._sweeping.port,
             leaving=self._leaving.leaves,
             failure=self._group.exits.failure(now),
@@ -137,7 +138,7 @@ class Agent:
         if let_in:
             self._notice(Level.INFO, "connected", f"connected to the coordinator at {self._connection.coordinator}")
         if desired.run == self.run and desired.round < self.round:
-            return  # a later message has overtaken it
+            return  # it is about a round that is over: this node has entered a later one
         self._effects += self._connection.shown.unseen(desired, now, let_in=let_in)
         self._leaving.on_desired(desired, now)
         self._desired = desired
@@ -151,7 +152,7 @@ class Agent:
         self._leaving.on_undecided(now)
 
     def _on_turned_away(self, event: events.TurnedAway, now: float) -> None:
-        refused, let_in = event.refused, self._desired is not None
+        refused, let_in = event.refused, self._desired is not None  # in this session or an earlier one
         if refused.retry or (let_in and refused.code in TEMPORARY):
             final_at = math.inf if let_in else now + event.patience_s
             self._connection.record_refusal(refused, final_at)
@@ -165,7 +166,7 @@ class Agent:
             return  # the probe was for an older round
         if isinstance(event, events.Reached):
             self._apply(Stimulus.REACHED, now)
-        else:
+        else:  # none of the workers is started
             self._on_worker_end(events.StartFailed(0, ExitCode.UNAVAILABLE, event.message), now)
 
     def _on_keeping(self, event: events.Keeping, _: float) -> None:
@@ -186,7 +187,7 @@ class Agent:
         self._apply(Stimulus.SWEPT, now)
 
     def _on_sweep_failed(self, event: events.SweepFailed, now: float) -> None:
-        if self._leaving.leaves and self._leaving.hurry:
+        if self._leaving.leaves and self._leaving.hurry:  # whoever sent two signals does not want to wait any longer
             self._exit(effects.Exit(ExitCode.OS_ERROR, event.message))
         else:
             self._effects.append(self._sweeping.fail(event.message))
@@ -217,22 +218,24 @@ class Agent:
     # Leaving and giving up
 
     def _on_leave_requested(self, event: events.LeaveRequested, now: float) -> None:
-        again, grace_s = self._leaving.leaves, self._settings.stop_timeout_s if self._group.alive else None
+        is_second = self._leaving.leaves
+        grace_s = self._settings.stop_timeout_s if self._group.alive else None
         self._effects += self._leaving.on_request(event.signum, self._connection, grace_s, now)
-        if again:
+        if is_second:
             self._abandon(now, hurry=True)
 
     def _abandon(self, now: float, *, hurry: bool = False) -> None:
-        """Leave without a decision of the coordinator."""
+        """Leave without a decision of the coordinator; with `hurry`, workers get no time to save."""
         self._leaving.abandon(hurry=hurry)
         self._apply(Stimulus.ABANDONED, now)
 
     def _end_with(self, decided: effects.Exit, now: float, *, hurry: bool = False) -> None:
-        """End the workers, if there are any, and then the program."""
+        """End the workers, if there are any, and then the program, by a decision of this node; `hurry` as above."""
         self._leaving.end_with(decided, hurry=hurry)
         self._apply(Stimulus.ABANDONED, now)
 
     def _give_up(self, now: float) -> None:
+        """Exit, because a node without workers has found no coordinator in time."""
         connection, failure = self._connection, self._group.exits.failure(now)
         gave_up = connection.exit_of_search(self._settings.join_timeout_s, self.phase, failure)
         self._leaving.end_with(unreported_success(connection.error) if self._knows_of_success else gave_up)
@@ -243,6 +246,7 @@ class Agent:
             self._end_with(effects.Exit(ExitCode.UNAVAILABLE, f"{ended}: no round can be formed without it"), now)
 
     def _cut_off(self, now: float) -> None:
+        """End the workers, because the outage grace is over, and look for the coordinator without them."""
         self._group.ending.cut_off = True
         self._notice(Level.ERROR, "cut_off", notices.cut_off(self._connection.outage_grace_s, self._settings))
         self._apply(Stimulus.ABANDONED, now)
@@ -313,7 +317,7 @@ class Agent:
                 return
 
     def _apply(self, stimulus: Stimulus, now: float) -> None:
-        """Carry out the act for a stimulus, and enter the next phase or stage."""
+        """Carry out the act for a stimulus, and enter the next phase; an act that ends workers sets their stage."""
         works, row = self.phase in WORKING, TABLE[self._group.ending.stage or self.phase, stimulus]
         self._ACTS[row.act](self, row.to, now)
         if row.to is not None:
@@ -324,6 +328,7 @@ class Agent:
     # Acts
 
     def _probe(self) -> None:
+        """Enter the round of the goal, and find out whether its master can be reached, before workers are started."""
         desired = self._enter_round()
         assert desired.assignment is not None  # noqa: S101 - `run` carries one, see `messages`
         if desired.resume is None:
@@ -378,6 +383,7 @@ class Agent:
         self._effects.append(self._sweeping.begin(self._group, self._reuse, self._leaving, now))
 
     def _settle(self) -> None:
+        """Enter the phase that the workers' end leads to, since nothing of the round is left."""
         self.phase, self._group.ending.stage = self._group.result, None
         if self.phase is Phase.SUCCEEDED:
             self._notice(Level.INFO, "node_succeeded", f"all workers of this node succeeded in round {self.round}")
@@ -425,7 +431,7 @@ class Agent:
         events.StartFailed: _on_worker_end,
         events.WorkerExited: _on_worker_end,
         events.CollectiveFailed: _on_worker_end,
-        events.ReuseReported: lambda self, event, _: self._reuse.on_able(event),
+        events.ReuseReported: lambda self, event, _: self._reuse.on_report(event),
         events.WorkerLeft: _on_worker_left,
         events.WorkerAborts: lambda self, event, now: self._reuse.on_abort(event, now),
         events.WorkerRefuses: lambda self, event, _: self._reuse.on_refusal(event),

@@ -16,7 +16,7 @@ from nodeclient.core.effects import Exit, Level, Notice, Reconnect, Show, Waitin
 HEARTBEAT_S = 1.0
 LEASE_S = 5.0
 OUTAGE_GRACE_S = 300.0
-"""These three apply until the coordinator grants others."""
+"""The defaults of the coordinator's policy. They apply until it grants the node others."""
 
 PROBE_LEASES = 4.0
 """How many leases a probe takes. The coordinator stretches a lease to three times its length on a bad network, and must
@@ -95,7 +95,7 @@ class Shown:
 
 
 class ConnectionState:
-    """The agent's side of the session, by its own clock."""
+    """The agent's side of the session, or of the search for one. Times are in the agent's clock."""
 
     def __init__(self, now: float) -> None:
         self.coordinator = ""
@@ -111,12 +111,14 @@ class ConnectionState:
         """How long the workers may go on while the coordinator is out of reach. After that it may have replaced this
         node."""
         self.heard_at = now
+        """When the coordinator of the session was last heard, or when the session began."""
         self.beat_at = math.inf
         """When the next heartbeat is due; infinity before the first session."""
         self.shown = Shown()
         self._refusal: Refusal | None = None
         """The last refusal; None once a coordinator has let the node in."""
         self._reported: Observed | None = None
+        """The last report, by which the next one is judged to be news."""
 
     @property
     def connected(self) -> bool:
@@ -146,7 +148,7 @@ class ConnectionState:
         return Reconnect(f"the coordinator has been silent for {self.lease_s:g} s")
 
     def heard_s(self, now: float) -> float:
-        """Return how many seconds ago the coordinator was last heard in this session; 0 outside a session."""
+        """Return how many seconds ago the coordinator was last heard in this session; 0 without a session."""
         return min(now - self.heard_at, DURATION_S_MAX) if self.connected else 0.0
 
     def close(self, reason: str, now: float) -> bool:

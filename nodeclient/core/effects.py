@@ -1,4 +1,4 @@
-"""The effects of the agent: what the shell is to do."""
+"""The effects of the agent: each asks the shell to do one thing. The events that answer an effect are named with it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Level(StrEnum):
 
 
 class Effect(Struct, frozen=True):
-    """Something that the shell is to do."""
+    """The base of all effects."""
 
     turn: ClassVar[int] = 1
     """Effects with a lower turn are carried out first; those with the same turn in the order of their decisions."""
@@ -85,7 +85,10 @@ class CopyKept(Effect, frozen=True):
 
 
 class TellAlike(Effect, frozen=True):
-    """Notify the workers whether all ranks of the round had the same state after its first step."""
+    """Notify the workers whether all ranks of the round had the same state after its first step.
+
+    If they had, one copy of the state stands for all ranks. If not, each rank keeps its own.
+    """
 
     alike: bool
 
@@ -108,7 +111,10 @@ class HaltWorkers(Effect, frozen=True):
 
 
 class LeaveRound(Effect, frozen=True):
-    """Ask all workers of the round to leave it, and to wait for the next one; answered by `WorkerLeft`."""
+    """Ask all workers of the round to leave it, and to wait for the next one as the same processes.
+
+    Each answers with `WorkerLeft` or `WorkerRefuses`.
+    """
 
     planned: bool = False
     """Whether nothing has gone wrong."""
@@ -163,7 +169,7 @@ class RunPairTest(Effect, frozen=True):
 
 
 class SendObserved(Effect, frozen=True):
-    """Send this to the coordinator if it is connected. The next report makes up for a lost one."""
+    """Send this report to the coordinator if it is connected. The next report makes up for a lost one."""
 
     observed: Observed
 

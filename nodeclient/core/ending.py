@@ -1,7 +1,9 @@
 """How the workers of a round end: in stages, each with one deadline.
 
-A stage that does not apply is skipped: workers that keep no state have nothing to save, and those that cannot be reused
-do not leave the round. `table` has the transitions from stage to stage.
+Workers first get time to save the state that they keep, then to leave the round as processes that the next round
+reuses, then to exit after a signal, and are killed at last. A stage that does not apply is skipped: workers that keep
+no state have nothing to save, and those that cannot be reused do not leave the round. `table` has the transitions from
+stage to stage.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from nodeclient.core.table import EndStage, Stimulus
 
 
 class Terms(Struct, frozen=True):
-    """The conditions on which workers end, as of now; durations in seconds."""
+    """The conditions on which workers end, as of now: a failure or a signal may change them. Durations in seconds."""
 
     alive: AbstractSet[int]
     """The local ranks of the workers that are in the round."""
@@ -69,7 +71,7 @@ class GroupEnding:
         self._halt: Halt | None = None
         """The step that the workers were last asked to halt after."""
         self._put_off = False
-        """Whether workers put off the requested save until a step that they choose."""
+        """Whether workers put off the requested save until a step that their script chooses."""
 
     def deadlines(self) -> list[tuple[float, Stimulus]]:
         """Return each deadline with its stimulus: that of the stage, and that of a save that workers put off."""
@@ -94,8 +96,9 @@ class GroupEnding:
             EndStage.SAVING: self._save,
             EndStage.LEAVING_ROUND: self._leave_round,
         }
-        for candidate in [*entries][[*EndStage].index(stage) :]:
-            effects = entries[candidate](terms, reuse, now)
+        first = [*EndStage].index(stage)
+        for candidate, begin in [*entries.items()][first:]:
+            effects = begin(terms, reuse, now)
             if effects is not None:
                 self.stage = candidate
                 return effects
@@ -143,7 +146,7 @@ class GroupEnding:
         if late or self.stage not in {EndStage.LEAVING_ROUND, EndStage.SIGNALLED}:
             reuse.record_obstacles(terms.alive, late=late)
         may_save = terms.planned and terms.kills
-        grace_s = 0.0 if late and not may_save else terms.grace_s  # they have used their time
+        grace_s = 0.0 if late and not may_save else terms.grace_s  # they have used their time to leave the round
         first = self.stage is not EndStage.SIGNALLED
         if first:
             self.signalled_at, self.signum = now, terms.signum

@@ -1,4 +1,4 @@
-"""The events of the agent: what can happen to a node."""
+"""The events of the agent: everything that can happen to a node. The shell submits them, also in answer to effects."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nodeclient.core.host_health import GpuUse, HostFacts
 
 
 class Event(Struct, frozen=True):
-    """Something that happens to a node."""
+    """The base of all events."""
 
 
 class SearchBegan(Event, frozen=True):
@@ -91,7 +91,7 @@ class StartFailed(Event, frozen=True):
 
 
 class Diagnosis(Struct, frozen=True):
-    """Why a worker ended, as far as is known beyond its exit code; texts of any length and any characters."""
+    """Why a worker ended, as far as is known beyond its exit code. The texts may have any length and characters."""
 
     pid: int = 0
     """The process id; 0 if there was no process."""

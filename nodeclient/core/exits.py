@@ -50,9 +50,13 @@ class Exits:
     def judge(self, local_rank: int, exit_code: int, diagnosis: Diagnosis, at: float) -> None:
         """Judge whether a worker that ended, failed to start, or left its round at `at` is the first failure.
 
-        It failed by itself if this node had sent no signal and it had lost no peer. Without a failure so far, it is the
-        first if it failed by itself, or before the round began to end. A failure by itself also replaces a first one
-        that had lost a peer, since that may be its consequence. Otherwise it may be a consequence itself.
+        It failed *by itself* if this node had sent no signal, and its error is not that of a lost connection to another
+        worker. There are three cases:
+
+        * No worker has failed so far: it is the first if it failed by itself, or before the round began to end.
+        * The first one had lost a connection, and this one failed by itself: it takes the place of the first, which may
+          be its consequence, as the other end of the connection.
+        * Otherwise it is recorded as a consequence of the first one, unless this node may have ended it.
         """
         first, new = self._failure, self._failure_of(local_rank, exit_code, diagnosis)
         before_end = exit_code != 0 and not self._had_begun_to_end(at)
@@ -96,7 +100,10 @@ class Exits:
         return shell_exit_code(exit_code) in _ENDED_BY_US | {128 + self._ending.signum}
 
     def ended_by_itself(self, exit_code: int, at: float) -> bool:
-        """Whether a worker that exited at `at` surely did so without a signal of this node."""
+        """Whether a worker that exited at `at` surely did so without a signal of this node.
+
+        This node sends SIGKILL only after the stage `SIGNALLED`, so in that stage another program has sent it.
+        """
         killed_by_others = exit_code == -Signals.SIGKILL and self._ending.stage is EndStage.SIGNALLED
         return not self._was_signalled(at) or not self._may_be_our_doing(exit_code) or killed_by_others
 

@@ -1,4 +1,8 @@
-"""Decides what the end of one node of `nodeclient up` means for the others, and with which code `up` ends."""
+"""Decides for `nodeclient up` what the end of one node means for the others, and with which exit code `up` ends.
+
+`nodeclient up` starts a node on each of several hosts by ssh. The coordinator decides about the job. This module only
+sees how the programs on the hosts end, and makes sure that none is left that can never train.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,8 @@ from collections.abc import Collection
 from coordinatord.protocol.exit_codes import ExitCode
 
 LOST = 255
-"""The exit code of ssh where the host is out of reach or the connection broke (ssh(1)). A command may have it too."""
+"""The exit code of ssh where the host is out of reach or the connection broke (ssh(1)). A program on the host that ends
+with it looks the same."""
 
 END_WITHIN_S = 10.0
 """How long other nodes may take to end of the same failure: they hear of it within a lease."""
@@ -23,7 +28,7 @@ class Fleet:
     """The nodes of one `nodeclient up`, one on each host; times are in its shell's clock."""
 
     def __init__(self, hosts: Collection[str], least: int, stop_timeout_s: float) -> None:
-        """Begin with a node on each of `hosts`. A round needs `least` nodes, and a node may take that long to stop."""
+        """Begin with a node on each of `hosts`. A round needs `least` nodes; workers have `stop_timeout_s` to end."""
         self.live = set(hosts)
         """The hosts whose node has not ended."""
         self.stop_at: float | None = None
@@ -31,7 +36,9 @@ class Fleet:
         self._least = least
         self._may_take_s = END_WITHIN_S + stop_timeout_s
         self._codes: list[int] = []
+        """The exit codes of the nodes that have ended, in order."""
         self._signals: list[int] = []
+        """The signals that were sent to all nodes, in order."""
 
     def record_end(self, host: str, exit_code: int, now: float) -> str | None:
         """Record how the node of a host has ended; return a sentence about it, or None after a success."""
@@ -39,17 +46,17 @@ class Fleet:
         self._codes.append(exit_code)
         if exit_code == ExitCode.OK:
             return None
+        left, hosts = len(self.live), len(self.live) + len(self._codes)
         # If a round needs more nodes than there are hosts, the others are started elsewhere, and are not known here.
-        if self.stop_at is None and len(self.live) < self._least <= len(self.live) + len(self._codes):
+        if self.stop_at is None and left < self._least <= hosts:
             self.stop_at = now + self._may_take_s
         node = "the connection is lost, or the node was killed, or it" if exit_code == LOST else "the node"
-        left = f"{len(self.live)} of {len(self.live) + len(self._codes)} hosts are left"
-        return f"{node} has ended with exit code {exit_code}; {left}"
+        return f"{node} has ended with exit code {exit_code}; {left} of {hosts} hosts are left"
 
     def give_up(self) -> bool:
         """Give up at `stop_at`; return whether to end the nodes that are left: only once, and never after a signal."""
         due = self.stop_at is not None and bool(self.live)
-        self.stop_at, self._least = None, 0
+        self.stop_at, self._least = None, 0  # from now on all nodes are to end
         return due
 
     def record_signal(self, signum: int) -> bool:
@@ -64,9 +71,10 @@ class Fleet:
 
     @property
     def exit_code(self) -> int:
-        """The code of the job: that of the first node that has ended, and was neither ended nor out of reach.
+        """The code of the job: 0 if any node has ended with it, since a job succeeds as a whole.
 
-        0 if any node has ended with it, since a job succeeds as a whole.
+        Otherwise it is that of the first node to end by itself. Nodes that were ended by SIGTERM, or whose hosts are
+        out of reach, count only if there is no other one.
         """
         code = min(self._codes, key=lambda code: _ORDER.get(code, 1), default=LOST)
         # A signal may come before any node has begun, or kill them as they begin. Then no node has a code of its own.

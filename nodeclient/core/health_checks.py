@@ -1,6 +1,7 @@
 """The health checks of a node: when this host is checked, and what that says about it.
 
-The built-in check and the command of `--health-check` make one check, whose result is the worse of both.
+The built-in check (`host_health`) and the command of `--health-check` make one check, whose result is the worse of
+both. The node only reports it: the coordinator decides whether rounds do without the host.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ EXIT_CODES = {**{result: code for code, result in _RESULTS.items()}, CheckResult
 """The exit codes of `nodeclient check`, which are the same."""
 
 PASSES = frozenset({CheckResult.GOOD, CheckResult.WARNING})
+"""The results with which a host is fit for a round."""
 
 _LEVELS = {
     CheckResult.GOOD: Level.INFO,
@@ -43,6 +45,7 @@ class HealthChecks:
     def __init__(self, *, wanted: bool) -> None:
         self._wanted = wanted
         self._runs = False
+        """Whether a check is under way."""
         self._is_idle = True
         """Whether no process of a worker lived when the check began."""
         self._passed: HostFacts | None = None

@@ -18,10 +18,10 @@ CLOCK_WITHIN_S = 5.0
 hosts and the files on a shared disk are compared by these clocks."""
 
 SPACE_LEAST = 1 << 30
-"""The free space of a disk below which the check warns: enough for the logs and stacks of a failing round. Of a small
-disk it is `SPACE_SHARE`."""
+"""The free space of a disk below which the check warns: enough for the logs and stacks of a failing round."""
 
 SPACE_SHARE = 0.1
+"""The same as a share of the disk. On a disk of less than 10 GiB this is the smaller limit, which counts."""
 
 SHARED_MEMORY = "shared memory"
 """The name of /dev/shm in `Space.what`."""
@@ -34,7 +34,7 @@ _DOWN = frozenset({"down", "lowerlayerdown", "notpresent"})
 tell the state, such as that of loopback, say `unknown`."""
 
 NO_ACTION = 0
-"""The value of NVML_GPU_RECOVERY_ACTION_NONE."""
+"""The value of NVML_GPU_RECOVERY_ACTION_NONE: the GPU can be used as it is."""
 
 _ACTIONS = {
     1: "a reset: nvidia-smi --gpu-reset",
@@ -44,7 +44,7 @@ _ACTIONS = {
 }
 """The other values of `nvmlDeviceGpuRecoveryAction_t` in nvml.h. Those of later drivers count as good."""
 
-_RANKS = {CheckResult.GOOD: 0, CheckResult.WARNING: 1, CheckResult.UNKNOWN: 2, CheckResult.BAD: 3}
+_SEVERITY = {CheckResult.GOOD: 0, CheckResult.WARNING: 1, CheckResult.UNKNOWN: 2, CheckResult.BAD: 3}
 
 
 class GpuProcess(Struct, frozen=True):
@@ -176,7 +176,7 @@ def conclude(findings: tuple[Finding, ...], facts: HostFacts) -> tuple[CheckResu
 
 def worst_of(*results: CheckResult) -> CheckResult:
     """Return the worst result; `GOOD` without any. One that is unknown is worse than a warning, which passes."""
-    return max(results, key=_RANKS.__getitem__, default=CheckResult.GOOD)
+    return max(results, key=_SEVERITY.__getitem__, default=CheckResult.GOOD)
 
 
 def unchecked(facts: HostFacts) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
-"""The tests of this host: its health checks, and tests with another node.
+"""The tests of this host: its health checks, and tests with another node, by which the coordinator finds bad hosts.
 
-No decision of this node waits for their results.
+This node runs them and reports their results. It decides nothing by them.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ class HostTests:
     def __init__(self, *, checks_health: bool) -> None:
         self.checks = HealthChecks(wanted=checks_health)
         self._order: PairOrder | None = None
+        """The test that runs, or was the last one that the coordinator wanted; None if it wants none now."""
         self.last_pair: PairResult | None = None
         """The result of the last test with another node that has ended."""
 

@@ -1,4 +1,9 @@
-"""The coordinator's goals for kept state: steps to protect, resume from, write and copy; and whether ranks differ."""
+"""Turns the coordinator's goals for kept state into effects: which steps to protect, resume from, write and copy.
+
+Kept state is training state that workers leave in memory of their node. Each desired state of the coordinator repeats
+all of its goals, because a message may be lost. So this module remembers what it has begun, and begins only what is
+new.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,7 @@ from nodeclient.core.effects import CopyKept, Persist, Protect, Restore, TellAli
 
 
 class KeptGoals:
-    """Turns these goals into effects: one for each goal, however often the coordinator repeats it."""
+    """The goals for kept state that were last turned into effects, each with its run: another run begins anew."""
 
     def __init__(self) -> None:
         self._round: tuple[str, int] | None = None
@@ -23,10 +28,10 @@ class KeptGoals:
     def pursue(
         self, desired: Desired | None, run: str, number: int
     ) -> list[Restore | Protect | Persist | CopyKept | TellAlike]:
-        """Return the effects of the goals that are new in the desired state, for a node in this round of this run.
+        """Return the effects of the goals that are new in the desired state, for a node in round `number` of a run.
 
-        The goal that begins a round names the parts to resume from, and a later one may complete them. Once the node
-        has all parts, or the workers do steps, the goal names none, and nothing has to be done.
+        The first goal to run a round gives a `Restore`, even if the round resumes from nothing. A later goal may name
+        more of the parts to resume from. Once the node has all parts, or the workers do steps, the goal names none.
         """
         if desired is None or desired.run != run:
             return []

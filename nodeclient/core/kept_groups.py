@@ -1,4 +1,9 @@
-"""Merges and groups the parts of kept state that a node holds, so that a report names them in few entries."""
+"""Shortens the list of the parts of kept state that a node holds, so that its report fits into a heartbeat.
+
+A *part* is the state that one rank keeps of one step: its shard of the big state (weights and optimizer), its small
+state, or both. A node holds several of each worker. `merged` makes one entry of all that is held of a rank and a step,
+and `grouped` one entry of neighbouring ranks that hold the same.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +17,8 @@ from coordinatord.protocol.kept_state import PARTS_MAX, KeptParts
 def merged(parts: Iterable[KeptParts]) -> list[KeptParts]:
     """Merge parts of one rank each into one entry for each rank and step.
 
-    The big and the small state of a step may be in different places. A pending small state was saved before the step
-    was complete: one that was saved after the step replaces it.
+    A step may have its big and its small state in different places of memory. A *pending* small state was saved before
+    the end of its step: it counts only if there is none from after the step.
     """
     known: dict[tuple[int, int, int], KeptParts] = {}
     for part in parts:
@@ -30,9 +35,9 @@ def merged(parts: Iterable[KeptParts]) -> list[KeptParts]:
 
 
 def grouped(parts: Iterable[KeptParts]) -> tuple[KeptParts, ...]:
-    """Return at most `PARTS_MAX` groups of parts of consecutive ranks.
+    """Return at most `PARTS_MAX` groups of parts of consecutive ranks, the most useful ones if there are more.
 
-    Protected groups come first, then those with big state, then the newest.
+    Protected groups come first, since the coordinator relies on them, then those with big state, then the newest.
     """
     groups: list[KeptParts] = []
     for part in sorted(parts, key=lambda part: (part.at, part.first_rank)):

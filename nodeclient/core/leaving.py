@@ -1,4 +1,9 @@
-"""How a node leaves its job: the signals that ask for it, the wait for the coordinator's decision, and the exit."""
+"""How a node leaves its job: the signals that ask for it, the wait for the coordinator's decision, and the exit.
+
+A node that is asked to leave reports that, and goes on: the coordinator stops the round, so that the workers of all
+nodes save the same step, and then tells the node to exit. Only if no decision comes in time, or no coordinator is
+there, does the node stop its workers by itself.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +43,7 @@ class Leaving:
         self.signum: int | None = None
         """The signal that asked the node to leave, 0 if it was asked in another way; None while it does not leave."""
         self.decide_by: float | None = None
-        """When the node stops waiting for the coordinator's decision about its leaving; None if it does not wait."""
+        """The deadline of the coordinator's decision about its leaving; None if the node does not wait for one."""
         self.exit: Exit | None = None
         """The exit that the node has decided on by itself, once no worker lives; None before it has."""
         self.hurry = False

@@ -1,8 +1,11 @@
-"""How long processes may outlive the programs of their workers: leftovers, and the workers' own processes.
+"""How long processes may outlive the programs of their workers: leftovers, and workers that linger.
 
 A *leftover* is a process that a worker has started, and that lives when the worker has ended. It has work to finish: an
 experiment tracker writes its last data, `cp ... &` copies a checkpoint. So leftovers are first left alone, then sent
-SIGTERM, and SIGKILL at last. Times are in seconds of a clock that never goes back.
+SIGTERM, and SIGKILL at last. A worker *lingers* if its program is over, but its own process does not end: it is stuck
+in a destructor or the kernel frees its memory. It is killed, or its round would never end.
+
+Times are in seconds of a clock that never goes back.
 """
 
 from __future__ import annotations
@@ -17,8 +20,8 @@ from msgspec import Struct
 from coordinatord.protocol.errors import Table
 
 BESIDE_S = 15.0
-"""How long leftovers may live beside a later round. A tracker or a copy ends within seconds; one that takes longer uses
-memory and CPUs that the round needs."""
+"""How long leftovers may live beside a later round, if `--stop-timeout` is not shorter. A tracker or a copy ends within
+seconds; one that takes longer uses memory and CPUs that the round needs."""
 
 UNASKED_SHARE = 2 / 3
 """The share of their time in which leftovers are sent nothing."""
@@ -107,6 +110,7 @@ class Leftovers:
         return min((self._until(mark, stage) for mark, stage in self._stages.items() if stage in NEXT), default=None)
 
     def _until(self, mark: str, stage: LeftoverStage) -> float:
+        """Return when the leftovers of a worker come to the next stage."""
         since = self._since[mark]
         if self._hurries:
             return since
@@ -150,9 +154,10 @@ class Lingering:
         """When to kill the process of each local rank; infinity once that is done."""
 
     def overdue(self, exit_codes: Mapping[int, int], now: float) -> list[tuple[int, int]]:
-        """Return the workers whose programs have been over for `LINGER_S`, each once, with their exit codes.
+        """Return the local ranks of the workers to kill now, each once, with their exit codes.
 
-        `exit_codes` has those of the programs that are over by now, by local rank. Most have no process any more.
+        `exit_codes` has the exit code of each program that is over, by local rank, as the worker itself has recorded
+        it. Most of these workers have ended: it is for the caller to see which of them still has a process.
         """
         for rank in exit_codes:
             self._kill_at.setdefault(rank, now + LINGER_S)

@@ -1,7 +1,7 @@
 """Selects log files of rounds: those that a request may read, and those that are to be deleted.
 
-Both are selected from the list of rounds that the nodes of this host have written. So no request can reach any other
-file.
+A request names a run, a round and a rank, and never a path. The file is looked up in the list of rounds that the nodes
+of this host have written, so no request can reach any other file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from coordinatord.protocol.log_messages import ReadLog
 from coordinatord.protocol.schema import Strict
 
 AT_MAX = 1e11
-"""The latest time, in seconds since 1970."""
+"""The limit of a time in seconds since 1970, later than any real one."""
 
 
 class LoggedRound(Strict, frozen=True):

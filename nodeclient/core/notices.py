@@ -1,4 +1,4 @@
-"""The texts of the agent's notices to the user. The agent decides when they are shown."""
+"""The texts that a node shows its user. The agent and the shell decide when they are shown."""
 
 from __future__ import annotations
 

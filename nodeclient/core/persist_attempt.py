@@ -1,10 +1,11 @@
-"""The stages of one attempt of a node to write its parts of a step to the disk, and the old steps to delete there.
+"""One attempt of a node to write its parts of a step to the disk, in stages, and which old steps it deletes there.
 
     WRITING ──> WRITTEN ──> COMMITTING ──> COMMITTED
        └──────────────────────────┴──────> FAILED
 
-Only one node, the committer, goes beyond WRITTEN: it makes the step whole, and then deletes older ones. The coordinator
-may give up a step in any stage. Then the attempt is over, and its thread's further progress is not reported.
+Each node writes the parts that the coordinator's order names. Only one node, the *committer*, goes beyond WRITTEN: once
+all nodes have written, it makes the step whole, and then deletes older ones. The coordinator may give up a step in any
+stage. Then the attempt is over, and its thread's further progress is not reported.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _REPORTED = {
 
 
 class PersistAttempt:
-    """One attempt to carry out an order to write."""
+    """One attempt to carry out an order to write, which the coordinator repeats, and completes by `commit` later."""
 
     def __init__(self, run: str, order: PersistOrder) -> None:
         self.run = run

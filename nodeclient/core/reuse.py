@@ -1,9 +1,9 @@
-"""Which worker processes are reused in the next round, and which are parked until it begins.
+"""Which worker processes are reused in the next round, so that it need not start new ones.
 
-At the end of a round, a worker that can be reused is asked to leave the round before it is asked to exit. Then it is
-*parked*: it takes part in nothing, and the node's reports leave it out. The next round reuses it, unless that round
-begins from nothing, because a process cannot undo its training. A parked worker holds memory and devices, so it is
-dismissed after a while.
+A worker whose script can enter a further round as the same process reports that. At the end of a round such a worker is
+not ended, but asked to leave the round. Then it is *parked*: it takes part in nothing, and the node's reports leave it
+out. The next round reuses it, unless that round begins from nothing, because a process cannot undo its training. A
+parked worker holds memory and devices, so it is dismissed, which means ended, if no round follows for a while.
 """
 
 from __future__ import annotations
@@ -77,15 +77,21 @@ _WHEN_FAILED: _Moves = {ReuseState.ABLE: ReuseState.FAILED, ReuseState.REFUSES: 
 _WAITING = frozenset({ReuseState.PARKED, ReuseState.CUT_OFF})
 
 _MAY_LEAVE = frozenset({ReuseState.ABLE, ReuseState.FAILED})
+"""The states of workers that are expected to leave their round."""
 
 _MAY_PARK = _MAY_LEAVE | {ReuseState.REFUSES}
+"""The states of workers that are parked if they leave. One that refuses is not waited for, but may leave after all."""
 
 _BEFORE_SIGNAL = frozenset({None, EndStage.HALTING, EndStage.SAVING, EndStage.LEAVING_ROUND})
 """The stages of the round's end in which a worker can still leave the round; None before the first one."""
 
 
 class Reuse:
-    """The workers of one node by their local ranks. Times are in the agent's clock."""
+    """The workers of one node by their local ranks. Times are in the agent's clock.
+
+    If a round starts new processes although the workers before it could have been reused, the user wants to know why.
+    So the reasons are recorded while a round ends, and reported once the next one is started (`WorkerStarts.why_not`).
+    """
 
     def __init__(self, nccl_abort_timeout_s: float) -> None:
         """Begin without workers. One that begins to abort NCCL has `nccl_abort_timeout_s` to leave its round."""
@@ -100,7 +106,8 @@ class Reuse:
         self._why_not = ""
         """Why reusable workers were ended in this round; empty if none was."""
         self._obstacles: dict[int, str] = {}
-        """Why each worker that was ended could not be reused, unless its process turns out to have ended by itself."""
+        """Why each worker that is ended could not be reused. The entry goes if the worker proves to have ended before:
+        then it was no obstacle."""
         self._ends_others = False
         """Whether reusable workers were ended only because of those with obstacles."""
         self.begun: WorkerStarts | None = None
@@ -110,8 +117,8 @@ class Reuse:
 
     # One worker
 
-    def on_able(self, event: ReuseReported) -> None:
-        """Record that a worker can be reused, or that its connection is gone."""
+    def on_report(self, event: ReuseReported) -> None:
+        """Record whether a worker can be reused: not while its connection is gone."""
         moves = self._move(event.local_rank, _WHEN_ABLE if event.able else _WHEN_DISCONNECTED)
         if moves and self._states[event.local_rank] is ReuseState.CUT_OFF:
             self._why_not = self._why_not or "a worker could not be reached any more while it waited for a round"
@@ -139,7 +146,10 @@ class Reuse:
         self._aborts[event.local_rank] = event.took_s
 
     def record_end(self, local_rank: int, *, by_itself: bool) -> bool:
-        """Record that the process of a worker has ended; return whether it had failed before in this round."""
+        """Record that the process of a worker has ended; return whether a collective had failed in it before.
+
+        `by_itself` says that this node's signal has not ended it.
+        """
         state = self._states.pop(local_rank, None)
         if by_itself and self._obstacles.pop(local_rank, "") and self._ends_others:
             self._why_not = self._why_not or _END_UNKNOWN
@@ -178,7 +188,7 @@ class Reuse:
         self._obstacles.clear()
 
     def record_obstacles(self, alive: AbstractSet[int], *, late: bool) -> None:
-        """Record why the living workers are ended: for a lost connection, or because they are too `late` to leave."""
+        """Record why the living workers are about to be ended: their connection is gone, or they leave too `late`."""
         if not alive:
             return
         self._obstacles = {}
@@ -198,15 +208,15 @@ class Reuse:
         return f"a worker was not out of its round in time{part}; see --abort-timeout"
 
     def any_may_leave(self, alive: AbstractSet[int]) -> bool:
-        """Whether any living worker of the round can leave it."""
+        """Whether it is worth waiting: a living worker of the round is expected to leave it."""
         return any(self._states.get(local_rank) in _MAY_LEAVE for local_rank in alive)
 
     def all_may_leave(self, alive: AbstractSet[int]) -> bool:
-        """Whether all living workers of the round can leave it; False if none lives."""
+        """Whether none of the living workers of the round has to be ended; False if none lives."""
         return bool(alive) and all(self._states.get(local_rank) in _MAY_PARK for local_rank in alive)
 
     def settle(self, now: float) -> None:
-        """Record that the round has ended: `PARK_S` counts from now on."""
+        """Record that no worker of the round lives, except for parked ones: `PARK_S` counts from now on."""
         self.parked_until = now + PARK_S if self._parked else None
 
     def dismiss(self, why: str = PARK_EXPIRED) -> list[Dismiss]:
@@ -216,7 +226,10 @@ class Reuse:
         return gone
 
     def dismiss_disconnected(self, phase: Phase) -> list[Dismiss]:
-        """Dismiss the parked workers without a connection, unless others are ending; return the effect, if any."""
+        """Dismiss the parked workers without a connection, unless others are ending; return the effect, if any.
+
+        The shell dismisses workers only when none is in a round.
+        """
         return [] if phase is Phase.STOPPING else self._dismiss({ReuseState.CUT_OFF})
 
     def _dismiss(self, states: AbstractSet[ReuseState]) -> list[Dismiss]:

@@ -1,4 +1,8 @@
-"""The sweep after a round: how long the node waits for processes and GPU memory that the next round could run into."""
+"""The sweep at the end of a round: the node ends what its workers left behind, and waits until GPU memory is free.
+
+A driver may free the memory later than the processes end. The next round would fail for lack of it, which costs a
+restart. So the node reports the end of a round only after the sweep.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ from nodeclient.core.reuse import Reuse
 from nodeclient.core.worker_group import WorkerGroup
 
 FREE_BYTES = 512 << 20
-"""A GPU of which no more than this is in use is free. NVRx tolerates as much."""
+"""How much memory of a GPU may be in use beyond the usual if the GPU is to count as free. NVRx tolerates as much."""
 
 FREE_WITHIN_S = 50.0
 """How long a node waits for GPUs to be free. NVRx waits as long."""
@@ -25,7 +29,7 @@ OVERDUE_AFTER_S = 30.0
 """How much longer than its stop timeout a node may take to end a round. Then the coordinator goes on without it."""
 
 SPARE_S = 2.0
-"""The part of `OVERDUE_AFTER_S` that is left for messages to travel."""
+"""The part of `OVERDUE_AFTER_S` in which the node does not wait any more, so that its report comes in time."""
 
 SAMPLE_EVERY_S = 0.5
 """The time between two samples of the GPUs. Most are free in the first one."""
@@ -34,8 +38,8 @@ SAMPLE_EVERY_S = 0.5
 class Sweeping:
     """The sweeps of one node. Times are in the agent's clock.
 
-    A round that lacks GPU memory fails, which costs a restart. So the node waits until the memory is free, unless some
-    of it belongs to a program that no worker started.
+    A sweep is repeated until GPU memory is free or the wait is over. There is no wait for memory of a program that no
+    worker has started, since its end does not depend on this node.
     """
 
     def __init__(self, stop_timeout_s: float, port: int, now: float) -> None:
@@ -60,7 +64,10 @@ class Sweeping:
         """The bytes of each GPU that were in use before the node had workers. The node does not wait for these."""
 
     def begin(self, group: WorkerGroup, reuse: Reuse, leaving: Leaving, now: float) -> Sweep:
-        """Begin a sweep. It waits for GPU memory if another round may follow and no parked worker holds some."""
+        """Begin a sweep, the first or a further one of a round, since no worker of the round lives.
+
+        It waits for GPU memory if another round may follow. If workers are parked, it does not: they hold some of it.
+        """
         self.again_at = None
         save_within_s = group.keeping.save_within_s if group.keeping else 0.0
         self._latest = group.ending.sweep(now) + self._stop_timeout_s + OVERDUE_AFTER_S - SPARE_S - save_within_s

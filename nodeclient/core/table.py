@@ -1,7 +1,7 @@
 """All transitions of a node: for each phase and stimulus the act, the next phase, and the reason.
 
-The coordinator's goals are levels: the agent looks its goal up again whenever the phase changes. So a goal that cannot
-be pursued yet, such as a next round while the old workers end, is pursued later.
+A stimulus is the coordinator's goal, or something that happened here. The agent looks its goal up again whenever the
+phase changes. So a goal that cannot be pursued yet, such as a next round while the old workers end, is pursued later.
 """
 
 from __future__ import annotations
@@ -108,6 +108,8 @@ class Row(Struct, frozen=True):
 
 
 _RESTING = (Phase.IDLE, Phase.STOPPED, Phase.SUCCEEDED, Phase.FAILED)
+"""Phases in which a node has no workers, and can begin a round."""
+
 WORKING = (Phase.STARTING, Phase.RUNNING)
 """Phases in which the workers have not been asked to end."""
 

@@ -1,4 +1,7 @@
-"""The agent's view of its local worker group in one round: which workers live, and what their exits mean."""
+"""The workers of this node in one round, as the agent sees them: which of them live, and what the end of one means.
+
+A further round gets a new `WorkerGroup`, so nothing of an old round counts in it.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,13 @@ from nodeclient.core.table import Stimulus
 
 
 class WorkerGroup:
-    """The worker group of one round."""
+    """The local worker group of one round."""
 
     def __init__(self, run: str = "", number: int = 0, assignment: Assignment | None = None, origin: str = "") -> None:
-        """Begin a round of a run without processes; `origin` is why the round was formed."""
+        """Begin a round of a run without processes; `origin` is why the round was formed.
+
+        Before its first round, a node has a group of round 0, without an assignment.
+        """
         self.run, self.round = run, number
         self.assignment = assignment
         self.origin = origin
@@ -31,7 +37,7 @@ class WorkerGroup:
         self.keeping: Keeping | None = None
         """How its workers keep state; None while none of them does."""
         self.result = Phase.STOPPED
-        """The phase that its end leads to."""
+        """The phase that its end leads to; the other ones are `FAILED` and `SUCCEEDED`."""
         self.ending = GroupEnding()
         self.exits = Exits(0 if assignment is None else assignment.first_rank, self.ending)
 
@@ -44,7 +50,8 @@ class WorkerGroup:
     def on_end(self, event: WorkerEnd, reuse: Reuse, workers: int, now: float) -> tuple[Stimulus | None, list[Notice]]:
         """Record a failure or the end of a worker; return the stimulus for the node, if any, and the notices.
 
-        `workers` is how many workers the node has.
+        `workers` is how many workers the node has. While the round ends, further failures are only consequences, and
+        the node waits for the last worker.
         """
         at, diagnosis, has_failed_before = now, Diagnosis(), False
         match event:
@@ -63,7 +70,7 @@ class WorkerGroup:
                 if not reuse.record_failure(event.local_rank, self.alive):
                     return None, []
                 at, diagnosis = now - event.age_s, replace(event.diagnosis, left=True)
-        if not has_failed_before:
+        if not has_failed_before:  # the exit after a failed collective is no second failure
             self.exits.judge(event.local_rank, event.exit_code, diagnosis, at)
         if self.ending.stage is not None:
             return (None if self.alive else Stimulus.DEAD), []
