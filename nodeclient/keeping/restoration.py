@@ -202,7 +202,7 @@ Send = Callable[[int, ResumeFrom, Sequence[int]], None]
 """Sends its answer to the worker with a local rank, with the descriptors of the parts."""
 
 
-class Resuming:
+class ResumeAnswers:
     """Answers the workers of one round that ask where to resume."""
 
     def __init__(self, resources: KeepResources, send: Send, run: str = "", number: int = 0, unkept: str = "") -> None:

@@ -33,7 +33,7 @@ from nodeclient.keeping.parts.digests import Digests
 from nodeclient.keeping.parts.part_messages import Kind
 from nodeclient.keeping.parts.part_server import PartServer
 from nodeclient.keeping.resources import THREADS, KeepResources, KeepSettings
-from nodeclient.keeping.restoration import Resuming
+from nodeclient.keeping.restoration import ResumeAnswers
 from nodeclient.keeping.round_memory import MemoryProvider
 from nodeclient.keeping.round_workers import RoundWorkers, SaveRequests
 from nodeclient.keeping.worker_channel import WorkerChannel
@@ -99,7 +99,7 @@ class StateKeeper:
         self._copier = Copier(self._resources)
         self._round = RoundWorkers()
         self._memory = MemoryProvider(self._resources, self._channel, self._round, self._on_reserved)
-        self._resuming = Resuming(self._resources, self._channel.send)
+        self._answers = ResumeAnswers(self._resources, self._channel.send)
         self._save_s: float | None = None
         """How many seconds the last save of a worker took."""
         self._is_used = not uses_disk
@@ -136,7 +136,7 @@ class StateKeeper:
 
     def close(self) -> None:
         """Drop all kept state, and stop all work on it."""
-        self._resuming.give_up()
+        self._answers.give_up()
         self._copier.close()
         if self._resources.disk is not None:
             self._resources.disk.close()
@@ -177,14 +177,14 @@ class StateKeeper:
         """Get the parts that the workers of a round resume from; the first order of a round begins it."""
         run, number = order.run, order.round
         if (run, number) != (self._resources.arenas.run, self._round.number):
-            self._resuming.give_up()
+            self._answers.give_up()
             self._memory.close()
             self._round = RoundWorkers(number, saves=SaveRequests(self._round.saves.number))
             self._memory = MemoryProvider(self._resources, self._channel, self._round, self._on_reserved)
             unkept = self._unkept if run == self._resources.arenas.run else []
-            self._resuming = Resuming(self._resources, self._channel.send, run, number, " and ".join(unkept))
+            self._answers = ResumeAnswers(self._resources, self._channel.send, run, number, " and ".join(unkept))
         self._enter(run)
-        self._resuming.pursue(order.resume)
+        self._answers.pursue(order.resume)
 
     def _enter(self, run: str) -> None:
         """Keep the state of this run from now on, and drop the state of another run."""
@@ -250,13 +250,13 @@ class StateKeeper:
             if not (steps.found or steps.unusable):
                 return observed
             return replace(observed, kept=Holding((), persisted=steps.found, unusable=steps.unusable))
-        current, resuming = self._round, self._resuming
+        current, answers = self._round, self._answers
         here = observed.round == current.number
         parts = named_parts(resources.arenas, resources.digests, with_small=not observed.phase.has_workers)
         holding = Holding(
             parts=kept_groups.grouped(kept_groups.merged(parts)),
-            restoring=resuming.restoring if here else Restoring.NOTHING,
-            problem=clip(resuming.problem, MESSAGE_MAX) if here else "",
+            restoring=answers.restoring if here else Restoring.NOTHING,
+            problem=clip(answers.problem, MESSAGE_MAX) if here else "",
             interval_steps=current.interval_steps,
             save_s=None if self._save_s is None else min(self._save_s, DURATION_S_MAX),
             used_bytes=resources.arenas.used_bytes,
@@ -283,7 +283,7 @@ class StateKeeper:
             case Reserve():
                 self._memory.request(local_rank, message)
             case AskRestore():
-                self._resuming.ask(local_rank)
+                self._answers.ask(local_rank)
             case Saved():
                 self._save_s = message.seconds
                 self._resources.arenas.drop_superseded()
@@ -317,7 +317,7 @@ class StateKeeper:
 
         A request to save stays open if another worker needs its memory, which it gets once the process has ended.
         """
-        self._resuming.lose(local_rank)
+        self._answers.lose(local_rank)
         self._round.lose(local_rank)
         is_awaited = local_rank in self._memory.memory.awaited(self._channel.connected)
         self._submit_if_answered(all_answered=not is_awaited and self._round.saves.lose(local_rank))
