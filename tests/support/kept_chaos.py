@@ -336,7 +336,7 @@ def _judge_disk(played: ScriptRun) -> int:
         for file in manifest.files:
             if file.contents is not Contents.BUFFERS:
                 place = partial(_room, file.bytes)
-                read_part(folder, manifest, (file.rank, file.contents), manifest.of.round, place, Progress())
+                read_part(folder / manifest.of.folder, manifest.of, file, place, Progress())
     return len(whole)
 
 

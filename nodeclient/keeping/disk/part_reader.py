@@ -1,4 +1,8 @@
-"""Reads parts of a step from the disk into memory of this node, in the layout of an arena. All functions block."""
+"""Reads parts of a step from the disk into memory of this node, from which workers resume. All functions block.
+
+The bytes get the layout of an arena, the memory in which workers keep state: so it makes no difference to a worker
+where a part comes from.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from nodeclient.keeping.disk.durable_file import Progress, open_regular, read_into
-from nodeclient.keeping.disk.step_folder import Contents, Manifest, PartFile, StepName, UnusableError
+from nodeclient.keeping.disk.step_folder import Contents, PartFile, StepName, UnusableError
 from nodeclient.keeping.disk.tensor_file import LENGTH_BYTES, TensorFile, TensorFileError, header_length, read_header
 from workerlib.contract.arena import Commit, Place
 
@@ -17,26 +19,19 @@ Room = Callable[[Commit], Place]
 """Returns the place in memory for the part that a commit describes."""
 
 
-def read_part(
-    job: Path, manifest: Manifest, key: tuple[int, Contents], round_number: int, room: Room, progress: Progress
-) -> Commit:
-    """Read the part of the rank and the contents in `key` into its place; return its commit, for `round_number`.
+def read_part(folder: Path, step_name: StepName, part: PartFile, room: Room, progress: Progress) -> Commit:
+    """Read a part in the folder of its step into its place; return its commit, as a part of the step `step_name`.
 
-    The place becomes whole only if all bytes match the manifest. Raises `OSError`, `UnusableError`, and the
-    errors of `room`.
+    The place becomes whole only if all bytes match the entry in the manifest. Raises `OSError`, `UnusableError`, and
+    the errors of `room`.
     """
-    rank, contents = key
-    part = manifest.find(contents, rank)
-    step_name = replace(manifest.of, round=round_number)
-    if part is None:
-        raise UnusableError(f"it has nothing of rank {rank} of this kind")
-    path = job / manifest.of.folder / part.name
+    path = folder / part.name
     try:
         file, size = open_regular(path)
         try:
             if size != part.bytes:
                 raise UnusableError(f"it has {size:,} bytes, and {part.bytes:,} were written")
-            read = _read_shard if contents is Contents.SHARD else _read_small
+            read = _read_shard if part.contents is Contents.SHARD else _read_small
             return read(file, step_name, part, room, progress)
         finally:
             os.close(file)

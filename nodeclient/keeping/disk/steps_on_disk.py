@@ -11,6 +11,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
+from msgspec.structs import replace
+
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.kept_state import DiskStep, Resume
@@ -200,9 +202,11 @@ class StepsOnDisk:
         manifest = self.known.manifest(resume.disk, resume.step)
         if manifest is None:
             raise UnusableError(f"step {resume.step} is not on the disk any more")
-        contents = Contents.SHARD if kind is Kind.BIG else Contents.SMALL
-        folder = self.folder
-        work = partial(read_part, folder, manifest, (rank, contents), resume.round, room, progress)
+        part = manifest.find(Contents.SHARD if kind is Kind.BIG else Contents.SMALL, rank)
+        if part is None:
+            raise UnusableError(f"it has nothing of rank {rank} of this kind")
+        step_name = replace(manifest.of, round=resume.round)  # a step of an earlier run counts as one of round 0
+        work = partial(read_part, self.folder / manifest.of.folder, step_name, part, room, progress)
         return await read_in_thread(work, progress)
 
     def withdraw(self, disk: DiskStep, step: int, why: str, *, may_pass: bool) -> None:

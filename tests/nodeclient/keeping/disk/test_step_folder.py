@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from nodeclient.keeping.disk import durable_file, part_writer, step_folder
 from nodeclient.keeping.disk.durable_file import GivenUpError, Progress, write_file
@@ -55,7 +56,9 @@ def read(job: Path, manifest: Manifest, rank: int, contents: Contents = Contents
         places.append(empty_place(commit.length))
         return places[0]
 
-    commit = read_part(job, manifest, (rank, contents), 2, room, Progress())
+    part = manifest.find(contents, rank)
+    assert part is not None
+    commit = read_part(job / manifest.of.folder, replace(manifest.of, round=2), part, room, Progress())
     assert places[0].read() == commit
     return places[0], commit
 
