@@ -1,7 +1,10 @@
 """Training state that workers keep in memory of their node, so that later rounds resume from it.
 
-Other packages call `state_keeper`, which carries out the agent's orders. `resources` has the objects that all modules
-share.
+What one rank keeps of one step is a *part*. It lies in an *arena*, memory of this process that the worker writes, and
+so it outlives the worker. No decision is taken here about which steps are kept: the coordinator and the agent order
+what to protect, copy, write and resume from.
+
+Other packages call `state_keeper`, which carries out these orders. `resources` has the objects that all modules share.
 
 - The channel: `worker_channel` has the connections to the workers of this node, and `round_workers` their reports.
 - The memory: `round_memory` provides the workers of a round with arenas. `parts` owns the arenas, and transfers the

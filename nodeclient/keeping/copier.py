@@ -1,7 +1,8 @@
-"""Copies parts from other nodes, one after the other, within the rate that the user allows.
+"""Copies parts of kept state that only one other node has, so that they survive the loss of that node.
 
-The workers are not involved. The coordinator names the parts to copy until this node has them. Copies lie in arenas
-like all kept state (`parts.arenas`), so other nodes and the workers of this one get them in the same way.
+The coordinator names the parts to copy until this node has them. The workers are not involved: parts come one after the
+other, within the rate that the user allows. Copies lie in arenas like all kept state (`parts.arenas`), so other nodes
+and the workers of this one get them in the same way.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from workerlib.contract.arena import Commit, Place
 BURST_S = 0.1
 """How many seconds' worth of bytes may come at once after a pause."""
 
+RETRY_S = 1.0
+"""The pause before another attempt to copy parts."""
+
 
 class RateLimit:
     """Limits the rate of copies, so that they leave the network and the processors to the training.
@@ -43,11 +47,8 @@ class RateLimit:
         return max(0.0, self._spent_at - now)
 
 
-RETRY_S = 1.0
-"""The pause before another attempt to copy parts."""
-
 _Wanted = tuple[KeptCopy, int]
-"""A copy that the coordinator wants, and one of the ranks whose parts it has."""
+"""A copy that the coordinator wants, which is of several ranks, and one of these ranks."""
 
 
 class Copier:
@@ -89,7 +90,7 @@ class Copier:
         failing_since: dict[tuple[str, int], float] = {}
         while missing := [part for part in self._all() if not self._is_here(*part)]:
             for copy, rank in missing:
-                if (copy, rank) not in set(self._all()):
+                if (copy, rank) not in set(self._all()):  # it is not wanted any more
                     continue
                 key = copy.source.node, rank
                 try:
@@ -115,7 +116,7 @@ class Copier:
         name = PartName(self._run, rank, copy.round, copy.step, Kind.BIG)
 
         def room(commit: Commit) -> Place:
-            """Return the place for the part, which only the event loop may choose."""
+            """Return the place for the part. The receiving thread calls this, but only the event loop may choose."""
             chosen = asyncio.run_coroutine_threadsafe(self._resources.arenas.reserve_copy(commit), loop)
             while not given_up.is_set():
                 try:

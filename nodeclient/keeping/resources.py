@@ -26,7 +26,7 @@ s by default, and names another one."""
 
 SAVE_BASE_S = 1.0
 SAVE_RATE = 0.5e9
-"""A save may take `SAVE_BASE_S`, plus a second for each `SAVE_RATE` bytes, which is half the rate of a busy host."""
+"""A save may take `SAVE_BASE_S`, plus a second for each `SAVE_RATE` bytes. Even a busy host saves twice as fast."""
 
 
 class KeepSettings(Struct, frozen=True):
@@ -67,10 +67,7 @@ class KeepResources(Struct, frozen=True):
     """Writes steps to a disk and reads them; None without `--persist`."""
 
     def compute_digests(self, *kinds: Kind) -> list[Future[bool]]:
-        """Begin to compute the digests of all parts of these kinds; return the computations of those to be compared.
-
-        These are the states that several ranks have alike.
-        """
+        """Begin to compute the digests of all parts of these kinds; return the computations that a report waits for."""
         return self.digests.compute(held.place for held in self.arenas.held() if held.kind in kinds)
 
     def withdraw_damaged(self, held: Held) -> None:

@@ -1,7 +1,8 @@
 """Gets the parts that the workers of a round resume from, and sends them to each worker that asks for them.
 
-The parts come from this node, from other nodes or from the disk. A round gets all of them or none, because all of its
-nodes must resume from the same step.
+A part is the state that one rank has kept of the step. Parts come from this node, from other nodes or from the disk. If
+one cannot be had, the workers get none and the coordinator chooses another step, because all nodes of a round must
+resume from the same one. `Restoration` gets the parts, and `ResumeAnswers` has the conversation with the workers.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class DamagedError(RestoreError):
 
 @dataclass(slots=True)
 class ReadyParts:
-    """Parts that are on this host by now, each with a read-only descriptor."""
+    """Parts that are on this host by now, each with a descriptor by which workers can read it and not write."""
 
     parts: list[tuple[Part, int]] = field(default_factory=list)
     received_bytes: int = 0
@@ -85,10 +86,7 @@ class Restoration:
     """Gets the parts that the workers of one round resume from."""
 
     def __init__(self, resources: KeepResources, run: str) -> None:
-        """Request parts of `run`, again for a while if a holder does not send one.
-
-        If the holder is lost or has withdrawn the part, the coordinator names another holder.
-        """
+        """Begin without parts. `run` is the run that the holders of parts are in."""
         self._resources = resources
         self._run = run
         self._progress = Progress()
@@ -182,6 +180,10 @@ class Restoration:
             has_small = landed.commit.has_small
 
     async def _land(self, source: KeptSource, name: PartName) -> Landed:
+        """Receive a part from its holder, and retry for `patience_s`. Raises `RestoreError`.
+
+        If the holder is lost or has withdrawn the part, the coordinator names another one meanwhile.
+        """
         loop = asyncio.get_running_loop()
         until = loop.time() + self._resources.settings.patience_s
         while True:
@@ -206,7 +208,7 @@ class ResumeAnswers:
     """Answers the workers of one round that ask where to resume."""
 
     def __init__(self, resources: KeepResources, send: Send, run: str = "", number: int = 0, unkept: str = "") -> None:
-        """Begin before the resume point is known. `unkept` names the state that was lost with the last workers."""
+        """Begin before it is known where to resume. `unkept` names the state that was lost with the last workers."""
         self._resources = resources
         self._send = send
         self._run = run

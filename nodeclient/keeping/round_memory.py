@@ -1,7 +1,8 @@
 """Provides the workers of one round with memory for their state, and lends the memory of ended workers to living ones.
 
-Several workers may have the same part of the state. If the one that has memory for it ends, another one saves the part
-into that memory.
+Ranks often have the same weights. Then only some workers of a node ask for memory to save them, and the others could
+save them as well. If a round breaks because the workers with memory have ended, a living worker with the same shard of
+the state gets the arena of one that has ended, and saves into it. Otherwise this node would keep an older step.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Loan(NamedTuple):
 
 @dataclass(slots=True)
 class RoundMemory:
-    """Decides whose memory is lent to whom. Workers are known by their local ranks."""
+    """Decides whose memory is lent to whom. Workers are known by their local ranks. Pure."""
 
     reserving: set[int] = field(default_factory=set)
     """The workers that wait for an arena."""
@@ -73,18 +74,18 @@ class RoundMemory:
         return None
 
     def awaited(self, connected: AbstractSet[int]) -> set[int]:
-        """Return the workers whose connection is gone, and whose memory will be lent once their process has ended."""
+        """Return the workers whose memory will be lent: their connection is gone, and their process still ends."""
         gone = self._memory_of.keys() - connected - self._ended.keys()
         return {local_rank for local_rank in gone if self._borrower(local_rank, connected) is not None}
 
     def _borrower(self, owner: int, able: AbstractSet[int]) -> int | None:
-        """Return the worker that is to borrow from `owner`; None if none can, or one has memory for the same part."""
-        part = self._wanted[owner].shard, self._wanted[owner].shards
+        """Return the worker that is to borrow from `owner`; None if none can, or one has memory for the same shard."""
+        shard = self._wanted[owner].shard, self._wanted[owner].shards
         others = (able - self.reserving - self._ended.keys()) & self._wanted.keys()
-        same_part = [rank for rank in others if (self._wanted[rank].shard, self._wanted[rank].shards) == part]
-        if not same_part or not self._memory_of.keys().isdisjoint(same_part):
+        alike = [rank for rank in others if (self._wanted[rank].shard, self._wanted[rank].shards) == shard]
+        if not alike or not self._memory_of.keys().isdisjoint(alike):
             return None
-        return min(same_part)
+        return min(alike)
 
 
 class MemoryProvider:

@@ -1,4 +1,8 @@
-"""The reports of one round's workers about the state that they keep, and their answers to requests to save."""
+"""The reports of one round's workers about the state that they keep, and their answers to requests to save.
+
+When a round ends, the node asks its workers to save, and goes on when all have answered. A worker may answer late, be
+gone, or be asked once more, so requests have numbers, and answers name the request.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +16,12 @@ from workerlib.contract.channel_messages import BEFORE_NAMED, HaltAt, Interval, 
 
 
 class SaveRequests:
-    """The requests to save for the workers of one round, and the answers that are missing."""
+    """The requests to save in one round, and the answers that are missing. Only answers to the last request count."""
 
     def __init__(self, number: int = 0) -> None:
         """Begin without a request; `number` is the number of the last request in the round before."""
         self.number = number
-        """The number of the last request, which is unique in the life of this process."""
+        """The number of the last request. Numbers go on from round to round, so that no late answer fits a new one."""
         self.last: SaveNow | HaltAt | None = None
         """The last request; None before the first one."""
         self.why_not = ""

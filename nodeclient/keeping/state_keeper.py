@@ -1,6 +1,7 @@
 """Keeps the state of this node's workers: carries out the agent's effects, and handles messages of the workers.
 
-Other packages call this module.
+This module only connects the others of the package: it knows the round, and hands each effect and each message to the
+module that deals with it. Other packages call this module.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ class StateKeeper:
         self._unkept: list[str] = []
         """State that the training of this run depends on, but its workers do not keep."""
         self._may_listen = True
-        """False once an attempt to listen has failed, of which the user was warned."""
+        """False once workers could not connect, so that the user is warned of that only once."""
 
     @property
     def offer(self) -> Keeper | None:

@@ -1,7 +1,7 @@
-"""The agent's end of the channels to its workers: Unix sockets for packets with file descriptors.
+"""The agent's end of the channels to its workers, for everything about kept state: Unix sockets for packets.
 
-`workerlib.contract.channel_messages` has the messages. Messages of a worker are not trusted, because it may be any
-program of this user.
+`workerlib.contract.channel_messages` has the messages. Memory goes to a worker as file descriptors in a packet.
+Messages of a worker are not trusted, because it may be any program of this user.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class _Peer:
     local_rank: int | None = None
     """None before the worker has sent its hello."""
     unsent: deque[tuple[bytes, tuple[int, ...]]] = field(default_factory=deque)
-    """The packets that the socket does not take yet, each with duplicates of its descriptors."""
+    """The packets that the socket does not take yet, each with duplicates of its descriptors: the caller may close its
+    own ones."""
 
 
 class WorkerChannel:
@@ -103,7 +104,7 @@ class WorkerChannel:
             self._socket = None
 
     def _accept(self, connection: socket.socket, pid: int) -> None:
-        if len(self._peers) >= 2 * self._workers:
+        if len(self._peers) >= 2 * self._workers:  # strangers must not use up the descriptors of this process
             connection.close()
             return
         peer = _Peer(connection, pid)

@@ -1,5 +1,8 @@
 """Kept state on a disk: nodes write it in the background, and read it back when no node has it in memory any more.
 
+With `--persist DIR` a training thus survives the loss of all hosts. All nodes of a job write to one directory, each the
+parts of the state that it holds. Then one node, the committer, makes the step *whole* by a manifest of all files.
+
 Other packages call `persister`, with the user's `persist_settings`. It carries out the coordinator's orders to write,
 whose stages are in `nodeclient.core.persist_attempt`. `steps_on_disk` scans the disk for steps, and `known_steps` has
 the results.

@@ -1,4 +1,4 @@
-"""Warns the user of trouble with the disk, once for each trouble."""
+"""Warns the user of trouble with the disk, which attempts that are repeated meet again and again, only once."""
 
 from __future__ import annotations
 
@@ -16,9 +16,13 @@ class Complaints:
     def __init__(self, notify: Notify) -> None:
         self._notify = notify
         self._last = ""
+        """The last warning; empty if the disk has worked since."""
 
     def complain(self, text: str) -> None:
-        """Warn the user, unless the last warning was the same after its first `: `."""
+        """Warn the user, unless the last warning gave the same reason: the text after the first `: `.
+
+        The text before it may name another step.
+        """
         if text.partition(": ")[2] != self._last.partition(": ")[2] or not self._last:
             self._notify(Level.WARNING, text, "state_not_persisted")
         self._last = text

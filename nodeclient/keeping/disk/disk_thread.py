@@ -1,4 +1,8 @@
-"""Runs work on a disk that may hang for ever: in daemon threads, whose progress in bytes is watched."""
+"""Runs work on a disk that may hang for ever: in daemon threads, whose progress in bytes is watched.
+
+A network file system may never return from a system call, and no thread can be ended from outside. So work that makes
+no progress is given up, while its thread is left behind; it does not keep the process from its exit.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +37,7 @@ class DiskThread:
         self._working: asyncio.Future[Any] | None = None
         """The last work. After it was given up, it goes on until its system call returns."""
         self._hangs = False
-        """Whether the last work hangs."""
+        """Whether the last work hangs. Then further work fails at once, and does not wait for `STALL_S` again."""
 
     async def run(self, work: Callable[[], Result], progress: Progress, record_bytes: Callable[[int], None]) -> Result:
         """Run work that counts its `progress`, and return its result; call `record_bytes` with the progress meanwhile.
@@ -63,7 +67,7 @@ class DiskThread:
                 self._hangs = True
                 raise DiskHangsError("the disk hangs: a write that was begun before has not ended")
             await asyncio.wait([last], timeout=POLL_S)
-            progress.add(0)
+            progress.add(0)  # raises if the waiting work was given up
 
 
 async def read_in_thread(work: Callable[[], Result], progress: Progress) -> Result:

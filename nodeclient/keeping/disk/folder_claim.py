@@ -1,7 +1,8 @@
 """Claims the folder of a job's steps for one run, since two runs that write there would resume from each other's steps.
 
-The nodes of a run share a lock on a file that names the run. The kernel or the file server releases a lock when its
-process ends. All of this may block for ever, so it is for a daemon thread.
+The nodes of a run hold a shared lock on a file that names the run. A node of another run needs the exclusive lock to
+write its own run there, and so waits until no process of the first run is left. The kernel or the file server releases
+a lock when its process ends. All of this may block for ever, so it is for a daemon thread.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class FolderClaim:
                 text = json.dumps(asdict(RunAndHost(run, socket.gethostname()))).encode()
                 os.truncate(file, os.pwrite(file, text, 0))
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
+        except BlockingIOError:  # a process of another run has a share, or is just claiming the folder
             self.release()
             return "its name cannot be read" if owner is None else f"run {owner.run}, begun on host {owner.host}"
         except BaseException:

@@ -1,5 +1,6 @@
 """The whole steps of a job on the disk, as the last scan found them, and which of them cannot be read.
 
+The node reports them: the coordinator chooses the step that a round resumes from among those that all nodes can read.
 Pure: the caller scans, and passes the time in seconds.
 """
 
@@ -21,6 +22,7 @@ RETRY_S = 30.0
 """The first pause before a step is read again after an error of the file system. Each further one is twice as long."""
 
 RETRY_MAX_S = 600.0
+"""The longest such pause."""
 
 Key = tuple[str, KeptStep]
 """A step with the run that did it."""
@@ -74,8 +76,9 @@ class KnownSteps:
         self.problems: set[str] = set()
         """Texts about folders that hold no usable step."""
         self.whole: tuple[StepOnDisk, ...] = ()
+        """All whole steps, the newest first."""
         self.stays: tuple[int, ...] = ()
-        """The serials of older steps that must stay, by the coordinator's last order to commit a step."""
+        """The serials of older steps that must not be deleted, by the coordinator's last order to commit a step."""
         self.found: tuple[PersistedStep, ...] = ()
         """The newest steps that may be read, and those of `stays`: a restarted coordinator learns of these only so."""
         self.unusable = ""

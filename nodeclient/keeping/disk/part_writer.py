@@ -1,6 +1,7 @@
 """Writes parts of a step from memory of this node into the folder of the step. All functions block.
 
-A worker may overwrite a part while it is read here. So each read is followed by a check that the part is still there.
+A worker may overwrite a part in memory while it is written to the disk. So a check that it is still there follows, and
+only then the note that makes the file count.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def write_small(folder: Path, step_name: StepName, held: Held, progress: Progres
     Raises the errors of `write_big`.
     """
     data = _verified(held, progress)
-    if held.kind is Kind.BIG:  # the small state follows the big one
+    if held.kind is Kind.BIG:  # in a generation, the small state follows the big one, aligned
         data = data[-(-read_layout(data).end // ALIGNMENT) * ALIGNMENT :]
     _write(folder, step_name, held, small_file(held.commit.rank), Contents.SMALL, [data], progress)
     layout = read_layout(data)
@@ -91,7 +92,7 @@ def _write(
 
 
 def _verified(held: Held, progress: Progress) -> memoryview:
-    """Return the data of a place, after a check of their digest if one is known. Raises `PartLostError`."""
+    """Return the data of a part in memory, after a check of their digest if one is known. Raises `PartLostError`."""
     data = held.place.data[: held.commit.length]
     known = held.place.digest(held.commit)
     if known is not None and _crc(data, progress) != known:

@@ -1,7 +1,9 @@
 """Writes steps to the disk as the coordinator orders. Other packages call this module.
 
-A disk may be slow, full, broken or missing, and a network file system may hang for ever. So everything that touches the
-disk runs in daemon threads, and a thread that neither reads nor writes bytes for a while counts as hung.
+An order names the parts that this node writes, and later perhaps asks it to *commit* the step: to make it whole, once
+all nodes have written. No training waits for any of this. A disk may be slow, full, broken or missing, and a network
+file system may hang for ever. So everything that touches the disk runs in daemon threads, and a thread that neither
+reads nor writes bytes for a while counts as hung.
 """
 
 from __future__ import annotations
@@ -74,7 +76,10 @@ class Persister:
         in_thread(self._claim.release, THREAD)
 
     async def claim(self, run: str) -> str:
-        """Claim the folder for a run before a round; return why the round must not begin, empty if it may."""
+        """Claim the folder for a run before a round; return why the round must not begin, empty if it may.
+
+        Only another run that uses the folder is a reason. If the folder cannot be locked, the user is warned.
+        """
         if self._claim.run == run:
             return ""
         why = "it does not answer"

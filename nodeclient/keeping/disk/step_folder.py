@@ -1,8 +1,8 @@
 """The folder of a step on the disk: which files it has, when it is whole, and how it is deleted.
 
-Each part is a file with a note beside it, which describes it. When all nodes have written, the committer turns the
-notes into one manifest. A folder without a manifest does not count. So a step appears at one instant, and since its
-manifest is deleted first, it disappears at one instant too.
+Each part, the state of one rank, is a file with a note beside it, which describes it. When all nodes have written, one
+of them, the committer, turns the notes into one manifest. A folder without a manifest does not count. So a step appears
+at one instant, and since its manifest is deleted first, it disappears at one instant too.
 
 Nothing in the folders is trusted: names, sizes and numbers are checked, and foreign files are left alone.
 """
@@ -50,6 +50,7 @@ not count."""
 SERIAL_MAX = 2**53 - 1
 
 _FORMAT = 1
+"""The version of the manifest's format."""
 
 _NAME_MAX = 120
 """The most characters in the name of a job's folder; file systems take 255 bytes."""
@@ -276,6 +277,7 @@ def delete_attempts(job: Path, run: str, attempts: Collection[int], progress: Pr
 
     All nodes that write do this at the same time, so files may vanish meanwhile.
     """
+    # The name of a folder ends in the run and the attempt; the step and the round before them do not matter here.
     suffixes = {StepName(run, 0, 0, 1, 1, str(attempt)).folder.split("-", 4)[-1] for attempt in attempts}
     for folder in _folders(job) if suffixes else ():
         if folder.name.split("-", 4)[-1] in suffixes and not (folder / MANIFEST).exists():

@@ -1,6 +1,7 @@
 """Scans the disk for whole steps at intervals, and reads the step that a round resumes from.
 
-Everything that touches the disk runs in daemon threads, since a network file system may hang for ever.
+A step is whole if all of its files are there, which its manifest says. Everything that touches the disk runs in daemon
+threads, since a network file system may hang for ever.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class StepsOnDisk:
     async def start(self) -> None:
         """Check that the disk is writable and scan it, until that succeeds; then scan it at intervals.
 
-        A node that joined before this could make a round begin from nothing despite a step on the disk. Raises
+        The node joins only after this: otherwise a round could begin from nothing despite a step on the disk. Raises
         `UnwritableError` and `OtherCommandError`.
         """
         first = self._tasks.spawn(self._scan_first(), name="scan")

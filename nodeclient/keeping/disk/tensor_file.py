@@ -1,9 +1,10 @@
 """The format of a file of tensors: safetensors, with the sharding information of torch's distributed checkpoints.
 
-A file has the length of its header (8 bytes), the header (JSON), and then the tensors, one after the other
-(https://huggingface.co/docs/safetensors). `torch.distributed.checkpoint.HuggingFaceStorageReader` reads such files:
-under `DCP_SHARDING_INFO` it finds which piece of a whole tensor each one is. Under `coordinatord` the header has what
-only an arena needs: the pieces in their order, with torch's types.
+So stock torch can read the kept state of a job without these programs. A file has the length of its header (8 bytes),
+the header (JSON), and then the tensors, one after the other (https://huggingface.co/docs/safetensors).
+`torch.distributed.checkpoint.HuggingFaceStorageReader` reads such files: under `DCP_SHARDING_INFO` it finds which piece
+of a whole tensor each one is. Under `coordinatord` the header lists the pieces in the order and with the torch types
+that they have in memory, so that a worker gets them back as they were.
 
 No file is trusted: lengths, types and places are compared with each other and with the file's size.
 """
@@ -46,6 +47,7 @@ TYPES = {
 """The format's name of each torch type, and the bytes of an element. Other types are written as bytes, see `_entry`."""
 
 _RAW = "U8"
+"""The format's type of tensors that are written as bytes."""
 
 PROBLEM_MAX = 200
 """The most characters of an error: a file may hold a long text."""
@@ -76,7 +78,7 @@ class TensorFile(Struct, frozen=True):
     layout: Layout
     """The same tensors in a place of an arena."""
     spans: tuple[Span, ...]
-    """The places of the tensors, in the order of the file."""
+    """The bytes of each tensor, in the order of the file."""
 
 
 def describe(layout: Layout, *, only: Sequence[int] | None = None) -> TensorFile:
@@ -136,7 +138,7 @@ def read_header(text: bytes, data_bytes: int) -> TensorFile:
 
 
 def _spans(layout: Layout, entries: dict[str, Any]) -> tuple[Span, ...]:
-    """Return the places of tensors, in the order of the file. Raises `TensorFileError` for a false header."""
+    """Return the spans of the tensors, in the order of the file. Raises `TensorFileError` for a false header."""
     spans = []
     for piece, begin in zip(layout.pieces, layout.begins, strict=True):
         itemsize = TYPES.get(piece.dtype, ("", 0))[1]

@@ -1,9 +1,17 @@
-"""The memory in which the workers of a node keep state. It belongs to this process, so it outlives them.
+"""The memory of a node for kept state. It belongs to this process, so it outlives the workers that write into it.
 
-There is an arena for each local rank; `workerlib.contract.arena` has its layout. A worker of a later round gets the
-arena of its local rank again, with its contents. If it needs a larger one, the older one stays until the new one has a
-whole generation. A part that was received for a round to resume from stays as long as its step is protected: the node
-that sent it may be gone, and the workers save nothing before their first step.
+An *arena* is shared memory for the state of one rank (`workerlib.contract.arena` has its layout). It has *places*:
+three *generations* for the big state of a step, which is weights and optimizer, and six for its small state. A place
+that was written to the end is *whole* and holds a *part*, the state of that rank as of one step. Its control words, the
+`Commit`, name the step. A step is *protected* if the coordinator wants no node to overwrite what it has of it.
+
+This node has three kinds of arenas:
+
+* Its own, one for each local rank. A worker of a later round gets it again, with its contents. If it needs a larger
+  one, the older one stays until the new one has a whole generation.
+* Copies of what only one other node has, so that they survive its loss.
+* Parts that were received for a round to resume from. They stay as long as their step is protected: the node that sent
+  them may be gone, and the workers save nothing before their first step.
 """
 
 from __future__ import annotations
@@ -60,6 +68,7 @@ class Held(Struct, frozen=True):
     """A part of kept state in a place of an arena."""
 
     file: int
+    """The descriptor of the arena."""
     place: Place
     commit: Commit
     kind: Kind
@@ -81,16 +90,18 @@ class Owned:
 
 
 class Arenas:
-    """The arenas of one node.
+    """The arenas of one node, within a limit of memory.
 
-    `claim`, `allocate_claimed` and `close` may be called in any thread, all else in that of the event loop.
+    Memory is taken in two steps: `claim` compares it with the limit and counts it, and `allocate_claimed` allocates it,
+    which takes a second for each gigabyte. These two and `close` may be called in any thread, all else in that of the
+    event loop.
     """
 
     def __init__(self, limit_bytes: int, available: Callable[[], int], copies: int) -> None:
         """Begin with none.
 
         `limit_bytes` is the most memory for all arenas. `available` returns how many bytes the host has free. `copies`
-        is how many steps of another node's rank are copied.
+        is how many steps of another node's rank have a place here.
         """
         self._places_of_copies = copies
         self._limit_bytes = limit_bytes
@@ -116,7 +127,7 @@ class Arenas:
     async def reserve(self, local_rank: int, sizes: ArenaSizes) -> int:
         """Return the file of an arena of at least these sizes for a local rank. Raises `NoMemoryError`.
 
-        Copies and received parts are dropped if there is no memory otherwise.
+        Copies and received parts are dropped if there is no memory otherwise: a worker comes before other nodes.
         """
         owned = self._owned.get(local_rank, [])
         if owned and owned[-1].arena.sizes.holds(sizes):
@@ -146,7 +157,7 @@ class Arenas:
         return owned[-1].file if owned else None
 
     async def _allocate(self, sizes: ArenaSizes, size: int, demand: str) -> Owned:
-        """Return a new arena whose first `size` bytes, which were claimed, have memory.
+        """Return a new arena as `allocate_claimed` does, without blocking the event loop.
 
         Raises `NoMemoryError` with `demand`, which says what the memory is for.
         """
@@ -193,14 +204,16 @@ class Arenas:
 
     def drop_copies(self, keep: Collection[int]) -> None:
         """Drop the arenas of copies that have no protected step, except the last one of each rank in `keep`."""
-        for rank, copies in list(self._copies.items()):
-            last = [copies[-1]] if rank in keep else []
-            stay = [copy for copy in copies if copy in last or self._has_protected(copy.arena)]
-            self.close([copy for copy in copies if copy not in stay])
-            if stay:
-                self._copies[rank] = stay
-            else:
-                del self._copies[rank]
+        self._drop_unprotected(self._copies, [copies[-1] for rank, copies in self._copies.items() if rank in keep])
+
+    def _drop_unprotected(self, arenas: dict[int, list[Owned]], kept: Collection[Owned] = ()) -> None:
+        """Drop the arenas that have no protected step, except those in `kept`."""
+        for rank, of_rank in list(arenas.items()):
+            dropped = [owned for owned in of_rank if owned not in kept and not self._has_protected(owned.arena)]
+            self.close(dropped)
+            arenas[rank] = [owned for owned in of_rank if owned not in dropped]
+            if not arenas[rank]:
+                del arenas[rank]
 
     def _drop_all_of_others(self) -> None:
         for of_others in (self._copies, self._received):
@@ -213,13 +226,7 @@ class Arenas:
 
     def drop_received(self) -> None:
         """Drop the received parts, except for those of protected steps."""
-        received, self._received = self._received, {}
-        for rank, of_rank in received.items():
-            for owned in of_rank:
-                if self._has_protected(owned.arena):
-                    self.receive(rank, owned)
-                else:
-                    self.close([owned])
+        self._drop_unprotected(self._received)
 
     def claim(self, size: int, demand: str) -> None:
         """Claim memory that `allocate_claimed` is about to allocate.
@@ -234,15 +241,16 @@ class Arenas:
             spare = max(0.0, available * _SPARE_SHARE - self._coming_bytes)
             if size > spare:
                 raise NoMemoryError(f"{demand}, and this host has {size_in_words(int(spare))} to spare")
-            left = address_space_left()
-            if left is not None and size > (left := max(0, left - _FOR_THREADS - self._coming_bytes)):
-                raise NoMemoryError(f"{demand}, and ulimit -v leaves {size_in_words(left)} for it: raise it")
+            addresses = address_space_left()
+            if addresses is not None and size > addresses - _FOR_THREADS - self._coming_bytes:
+                left = size_in_words(max(0, addresses - _FOR_THREADS - self._coming_bytes))
+                raise NoMemoryError(f"{demand}, and ulimit -v leaves {left} for it: raise it")
             self._stays_bytes = available * (1 - _SPARE_SHARE)
             self.used_bytes += size
             self._coming_bytes += size
 
     def allocate_claimed(self, sizes: ArenaSizes, size: int) -> Owned:
-        """Return a new arena, the first `size` bytes of which, which were claimed, have memory. Blocks.
+        """Return a new arena with memory for its first `size` bytes, which the caller has claimed. Blocks.
 
         Raises `OSError`; then the bytes are not claimed any more.
         """
@@ -382,7 +390,7 @@ def size_in_words(number: int) -> str:
 def named_parts(arenas: Arenas, digests: Digests, *, with_small: bool) -> Iterator[KeptParts]:
     """Yield the parts to report, each of one rank; unprotected small ones only `with_small`.
 
-    A shared part is reported once it has the digest by which it is compared with those of other ranks.
+    A part that several ranks have alike is reported once it has the digest by which the coordinator compares them.
     """
     for held in arenas.held():
         is_big, is_protected = held.kind is Kind.BIG, arenas.is_protected(held.commit)

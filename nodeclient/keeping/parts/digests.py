@@ -1,8 +1,9 @@
-"""Digests of kept state: a CRC-32 of each place of an arena, which shows damage to its bytes.
+"""Digests of kept state, by which nobody resumes from damaged or different state.
 
-The tensors of a shared state, which several ranks have alike, get a further digest, by which the coordinator compares
-them. A digest takes a second for each gigabyte, so threads compute it. The first digest of a place is computed once,
-although the end of a round and the checks of the next one may both request it.
+The place of a part in an arena has a CRC-32 of its bytes, which shows damage. A *shared* state, which several ranks
+have alike, gets a further digest of its tensors, by which the coordinator compares these ranks. A digest takes a second
+for each gigabyte, so threads compute it. The first digest of a place is computed once, although the end of a round and
+the checks of the next one may both request it.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ class Digests:
         return digest if known == commit else None
 
     def compute(self, places: Iterable[Place]) -> list[Future[bool]]:
-        """Begin to compute the missing digests of whole places; return the computations of those to be compared.
+        """Begin to compute the missing digests of whole places; return the computations for shared states.
 
-        These are the states that several ranks have alike.
+        A report waits for those: the coordinator compares the states before it forms a round.
         """
         computing = []
         for place in places:

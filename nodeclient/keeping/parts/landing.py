@@ -1,7 +1,7 @@
 """The memory for a part of kept state while this node receives it from another node, or reads it from a disk.
 
-One thread allocates the memory and fills it, while the event loop may give the part up. So memory has one owner at each
-moment: the landing from `room` on, and the caller of `take` after that.
+One thread allocates the memory and fills it, while the event loop may give the part up at any moment. So that memory is
+freed once and not used after that, it has one owner at a time: the landing from `room` on, then the caller of `take`.
 """
 
 from __future__ import annotations
