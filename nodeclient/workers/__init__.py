@@ -1,8 +1,11 @@
 """Runs the local worker group as processes: starts, watches and ends them and their descendants.
 
-`local_workers` is the group, `spawn` starts one process of it, and `process_tree` finds all descendants. `guard` starts
-`guard_process`, which cleans up if this nodeclient dies; `orphans` reaps orphans. `leftover_processes` ends processes
-that outlive their worker. `reusable_workers` has the connections to workers that can enter another round as the same
-processes. `exit_reporter` turns exits into events, in order. `step_slots` reads workers' steps, and `syscalls` makes
-calls that a Python may lack.
+- The workers: `local_workers` is the group, and `spawn` starts one process of it. `exit_reporter` turns exits into
+  events, in order. `step_slots` reads workers' steps. `reusable_workers` has the connections to workers that can enter
+  another round as the same processes.
+- Their descendants: `process_tree` finds them by a mark in their environment. `leftover_processes` ends those that
+  outlive their worker, and `orphans` reaps those that become children of this process.
+- If this nodeclient dies: `guard` starts `guard_process`, which then ends the workers.
+
+`syscalls` makes calls that a Python may lack.
 """

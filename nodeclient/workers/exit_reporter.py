@@ -38,6 +38,7 @@ class ExitReporter:
         self._submit = submit
         self._loop = asyncio.get_running_loop()
         self._queue = asyncio.Queue[tuple[WorkerExited | CollectiveFailed | WorkerLeft, float, Diagnose | None]]()
+        """The events to submit, each with the time at which it happened and the function that completes it, if any."""
         self._diagnoses_left = 0
         """How many more failures to diagnose; `DIAGNOSES_MAX` while none has failed in this round."""
         self._are_stopping = False
@@ -48,7 +49,7 @@ class ExitReporter:
         self._diagnoses_left, self._are_stopping = DIAGNOSES_MAX, False
 
     def expect_exits(self) -> None:
-        """Record that the workers are being stopped. If none has failed yet, no exit of this round is diagnosed."""
+        """Record that the workers are being stopped. Exits that follow are diagnosed only if one had failed before."""
         self._are_stopping = True
         if self._diagnoses_left == DIAGNOSES_MAX:
             self._diagnoses_left = 0
@@ -57,8 +58,10 @@ class ExitReporter:
         """Record that a worker has just ended."""
         # A worker that is being stopped dies of a signal. With an exit code of its own, it was about to fail.
         by_itself = 0 < exit_code < _SIGNALS_FROM if self._are_stopping else exit_code != 0
-        diagnose = self._diagnose if self._diagnoses_left > 0 and by_itself else None
-        self._diagnoses_left -= diagnose is not None
+        diagnose = None
+        if by_itself and self._diagnoses_left > 0:
+            diagnose = self._diagnose
+            self._diagnoses_left -= 1
         self._queue.put_nowait((WorkerExited(local_rank, exit_code, Diagnosis(pid)), self._loop.time(), diagnose))
 
     def record_report(self, report: CollectiveFailed | WorkerLeft) -> None:

@@ -1,7 +1,8 @@
 """Starts and ends the guard, a child process that kills the workers if this nodeclient dies first.
 
-`guard_process` is its program. The guard has a session of its own and ignores the usual signals. A pipe tells it when
-the nodeclient is gone, because the kernel closes the pipe however the nodeclient ends.
+A nodeclient that is killed by SIGKILL cannot end its workers, which would hold their GPUs. `guard_process` is the
+guard's program. The guard has a session of its own and ignores the usual signals. A pipe tells it when the nodeclient
+is gone, because the kernel closes the pipe however the nodeclient ends.
 """
 
 from __future__ import annotations

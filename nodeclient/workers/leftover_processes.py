@@ -1,6 +1,7 @@
-"""Finds, watches and ends leftovers, the processes that workers leave behind; `core.leftover_stages` decides when.
+"""Finds, watches and ends leftovers: the processes that a worker has started, and that live when it has ended.
 
-Leftovers are found by the mark of their worker in their environment, or in its process group if they wiped that.
+A leftover gets time to finish its work; `core.leftover_stages` decides how much. It is found by the mark of its worker
+in its environment, or by the worker's process group if it has wiped its environment.
 """
 
 from __future__ import annotations
@@ -104,16 +105,19 @@ class LeftoverProcesses:
 
     async def end(self) -> None:
         """Wait until no leftover lives. Those that do not end in time are killed."""
-        end_by = self.stages.end(self._loop.time())
+        end_by, said_at = self.stages.end(self._loop.time()), self._loop.time() + SAID_AFTER_S
         self._timer.arm(self.stages.next_deadline())
-        for until in (self._loop.time() + SAID_AFTER_S, end_by + DEAD_WITHIN_S):
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._none_left.wait(), until - self._loop.time())
-            if self._none_left.is_set():
-                return
-            if until < end_by:
-                texts = [core.named([*known.values()]) for known in self._watched.values() if known]
-                self._notify(Level.INFO, core.awaited(texts, end_by - self._loop.time()))
+        if not await self._are_gone_by(said_at) and said_at < end_by:
+            texts = [core.named([*known.values()]) for known in self._watched.values() if known]
+            self._notify(Level.INFO, core.awaited(texts, end_by - self._loop.time()))
+        await self._are_gone_by(end_by + DEAD_WITHIN_S)
+
+    async def _are_gone_by(self, until: float) -> bool:
+        """Wait until no leftover lives, or until this time; return whether none lives."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(until):
+                await self._none_left.wait()
+        return self._none_left.is_set()
 
     async def _scan(self, ended: Sequence[EndedWorker] = ()) -> None:
         """Find and watch the leftovers of workers that have just `ended`, and new leftovers of other workers."""
@@ -134,7 +138,10 @@ class LeftoverProcesses:
             for mark in [mark for mark, leftovers in self._watched.items() if not leftovers]:
                 del self._watched[mark], self._ranks[mark]
                 self.stages.remove(mark)
-            (self._none_left.clear if self._watched else self._none_left.set)()
+            if self._watched:
+                self._none_left.clear()
+            else:
+                self._none_left.set()
 
     def _on_end(self, mark: str, pidfd: int) -> None:
         self._loop.remove_reader(pidfd)

@@ -1,8 +1,9 @@
 """The local worker group as processes: starts, signals, watches and sweeps them, without decisions.
 
-Each worker leads a session, and so a process group. It is reaped only after the rest of the group has ended, or
-`leftover_processes` watches it: until then its number is not reused, and a signal to the group hits no other process. A
-pidfd in the event loop shows an exit within milliseconds, without polling or threads.
+To sweep is to end all workers of a round with their process groups, before the next round begins. Each worker leads a
+session, and so a process group. It is reaped only after the rest of the group has ended, or `leftover_processes`
+watches it: until then its number is not reused, and a signal to the group hits no other process. A pidfd in the event
+loop shows an exit within milliseconds, without polling or threads.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class _Worker:
     watched: set[int] = field(default_factory=set)
     """The watched pidfds: the worker's own, and after its end those of the rest of its group."""
     reported: bool = False
+    """Whether its exit was reported."""
     parked: bool = False
     """Whether it has left its round, and waits for the next one."""
     ended_as: int | None = None
@@ -125,10 +127,10 @@ class LocalWorkers:
                 self._pids.append(parked[local_rank].pid)
                 reused[local_rank](local_rank, stdout, stderr)
                 continue
-            # A single worker gets stdin for debugging, as under torchrun. Several would compete for it.
             mark = f"{self._mark}:{next(self._marks)}"
             marked = replace(command, environ={**command.environ, process_tree.MARK_VARIABLE: mark})
-            pid = self._spawn(marked, local_rank, stdout, stderr, len(commands) == 1)
+            with_stdin = len(commands) == 1  # for debugging, as under torchrun; several would compete for it
+            pid = self._spawn(marked, local_rank, stdout, stderr, with_stdin)
             self._pids.append(pid)
             self._workers[pid] = _Worker(local_rank, pid, mark, rank)
             self._watch(self._workers[pid], pid)
@@ -214,7 +216,7 @@ class LocalWorkers:
 
     def _process_ended(self, worker: _Worker, pidfd: int) -> None:
         self._unwatch(worker, pidfd)
-        if worker.watched:
+        if worker.watched:  # others of its process group count as the worker, and live
             return
         if not self._ended:
             # Workers often end together, and then share one scan of /proc.

@@ -1,7 +1,7 @@
 """Reaps orphans: processes whose parent has ended, and which become children of this one.
 
-That happens to nodeclient as PID 1 of a container, or as a subreaper (prctl(2)). No other process would reap them, and
-the container would fill with zombies. `local_workers` kills them.
+That happens to nodeclient as PID 1 of a container, or as a subreaper (prctl(2)), which it is with warm workers. No
+other process would reap orphans, and the container would fill with zombies. Nothing is killed here.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ _SCANS = 2
 """How many scans in a row must find nothing: for some microseconds within exec, a process shows no environment."""
 
 _SHELLS = frozenset({"ash", "bash", "busybox", "dash", "fish", "ksh", "sh", "zsh"})
-"""Shells run their trap only after the end of their child (POSIX, Shell Command Language, 2.11)."""
+"""The names of shells. They handle a signal only after the end of their child (POSIX, Shell Command Language, 2.11)."""
 
 _DEAD_STATES = frozenset("ZX")
 """Zombie and dead (proc_pid_stat(5)): such a process only waits to be reaped, unless another of its threads lives. A

@@ -1,7 +1,9 @@
 """The agent's end of the connections to workers that can enter another round as the same processes.
 
-`workerlib.contract.round_messages` has the messages. A connection lasts as long as its process, so it outlives rounds.
-Messages of a worker are not trusted, because it may be any program of this user.
+Such a worker is asked to leave its round. Then it is parked, which means that it waits, until it is sent what it needs
+for the next round, or is dismissed, which means ended. `workerlib.contract.round_messages` has the messages. A
+connection lasts as long as its process, so it outlives rounds. Messages of a worker are not trusted, because it may be
+any program of this user.
 """
 
 from __future__ import annotations
@@ -224,7 +226,7 @@ class ReusableWorkers:
                 if rank is None and number == self._round and local_rank < len(self._commands):
                     connection.local_rank, connection.round = local_rank, number
                     self._submit(events.ReuseReported(local_rank))
-            case round_messages.AskToLeave() | round_messages.NextRound():
+            case round_messages.AskToLeave() | round_messages.NextRound():  # only this side sends these
                 self._forget(connection)
             case _ if rank is not None and message.round == connection.round:
                 self._handle_report(connection, rank, message)
@@ -242,7 +244,8 @@ class ReusableWorkers:
                 self._submit(events.WorkerAborts(rank, took_s))
             case round_messages.Left() if not connection.has_left:
                 connection.has_left = True
-                (self._submit_in_order if connection.has_failed else self._submit)(events.WorkerLeft(rank))
+                submit = self._submit_in_order if connection.has_failed else self._submit
+                submit(events.WorkerLeft(rank))
             case round_messages.Refusing(_, why):
                 self._submit(events.WorkerRefuses(rank, why))
 

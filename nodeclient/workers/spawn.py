@@ -139,10 +139,10 @@ def check_program(command: WorkerCommand) -> None:
 
 
 def die_with_parent(cpus: frozenset[int] | None = None) -> Callable[[], None]:
-    """Return a function for a child to call before exec, after which it dies with this process.
+    """Return a function for a child to call between fork and exec, after which it dies with this process.
 
     The function also restores default signals, and the limits that this process had at its start. With `cpus`, the
-    child runs only on these. Everything possible is computed before the fork.
+    child runs only on these. Everything possible is computed here, before the fork.
     """
     parent = os.getpid()
     # exec keeps ignored signals ignored, so workers under nohup or in a shell's background would ignore them too.

@@ -1,7 +1,9 @@
 """Reads workers' steps from slots: 128 bytes of shared memory for each worker, whose layout workerlib defines.
 
-The memory has no name in any file system, so no disk is involved, and the kernel frees it with the last process that
-has it. Its size is sealed, so no side can shrink it. Values of workers are not trusted, but checked against limits.
+A worker writes its step into its slot, which costs it next to nothing, and the node reads it when it has a report to
+send. The memory has no name in any file system, so no disk is involved, and the kernel frees it with the last process
+that has it. Its size is sealed, so no side can shrink it. Values of workers are not trusted, but checked against
+limits.
 """
 
 from __future__ import annotations
@@ -118,15 +120,15 @@ class Slots:
             self.file = None
 
     def _read(self) -> None:
+        """Read what workers have written since the last time. A slot that is just being written stays as it was."""
         fields = self._fields()
         for rank in range(self._workers) if fields else ():
             step, at, check = fields[rank * SLOT_BYTES // _WORD_BYTES :][:_ENDED]
-            # Inconsistent values are being written right now; they are consistent at the next read.
             if at and step ^ at == check:
                 if step <= STEP_MAX:
                     self._steps[rank] = (step, at)
                 self._are_announced |= step == STEPS_TO_COME
-            with suppress(ValueError):  # as above
+            with suppress(ValueError):
                 begin = rank * SLOT_BYTES // _WORD_BYTES + SECTION_AT
                 self._sections[rank] = unpack_section(fields[begin : begin + len(NO_SECTION)])
             with suppress(ValueError):
