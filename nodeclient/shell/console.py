@@ -64,7 +64,7 @@ class Console:
     def follow(self, waiting: Waiting) -> None:
         """Show what the node waits for, and redraw the live line every `REDRAW_S` until something else is shown."""
         self.waiting_for = waiting.reason
-        self.wait(waiting, asyncio.get_running_loop().time())
+        self.show_wait(waiting, asyncio.get_running_loop().time())
         self._redraw_later()
 
     def _redraw_later(self) -> None:
@@ -78,7 +78,7 @@ class Console:
 
         self._redrawing = loop.call_later(REDRAW_S, redraw)
 
-    def wait(self, waiting: Waiting, now: float) -> None:
+    def show_wait(self, waiting: Waiting, now: float) -> None:
         """Show what the node waits for, in the live line or in a log line; `now` is the agent's clock."""
         if self._terminal.is_live and not self._for_machines:
             self._waiting = waiting

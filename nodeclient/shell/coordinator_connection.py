@@ -1,5 +1,8 @@
 """The node's session with the coordinator: connects, reconnects, and carries messages. It decides nothing.
 
+A session is one WebSocket to one of several coordinators. An attempt may open several of them, one after the other: in
+an older version of the protocol if the newest is refused, and without a token where that is allowed.
+
 Attempts are separated by pauses that grow and are random, so that a thousand nodes do not connect at the moment when a
 coordinator is back. After a session, the first attempt goes to the same coordinator, unless it fell silent or had not
 let the node in. Each further attempt goes to the next coordinator in the list. Only a leader that a standby names is
@@ -81,7 +84,6 @@ WRONG_FOR_S = 3.0
 """How long all attempts must fail because of a wrong token before that is final. A coordinator knows of a new token
 within a second, and those that share a store within two."""
 
-
 Request = ReadLog | AskStacks | AskArrivals
 
 Answer = Callable[..., None]
@@ -89,7 +91,7 @@ Answer = Callable[..., None]
 
 
 def refuse_request(wanted: Request, answer: Answer) -> None:
-    """Refuse a request, as the node of a torchrun does: it keeps no log files and cannot ask its workers."""
+    """Refuse a request, since this is the node of a torchrun: it keeps no log files and cannot ask its workers."""
     problem = "this node cannot ask its workers: torchrun has started them"
     match wanted:
         case ReadLog():
@@ -132,14 +134,18 @@ class CoordinatorConnection:
         self._submit = submit
         self._read = read
         self._session: _CoordinatorSession | None = None
+        """The open session; None without one."""
+        # The rest is about the present or last attempt.
         self._why_closed = ""
+        """Why this node has closed its session; empty if it has not."""
         self._let_in = False
         """Whether the coordinator has let the node in. If not, pauses grow."""
         self._turned_away = False
         """Whether the coordinator has no place for this node until a person or another node makes one."""
         self._leader: Endpoint | None = None
+        """The leader that the coordinator, a standby, has named."""
         self._timed_out = False
-        """Whether the last attempt got no answer in time."""
+        """Whether there was no answer in time."""
         self._wrong_since: float | None = None
         """When the attempts began to fail because of a wrong token; None if the last one did not."""
 
@@ -160,7 +166,7 @@ class CoordinatorConnection:
         close_timeouts = Timeouts[WebSocket](CLOSE_WITHIN_S, WebSocket.abort)
         while True:
             contact = self._contacts.current
-            reason = await self._attend(contact, close_timeouts)
+            reason = await self._attempt(contact, close_timeouts)
             self._submit(SessionClosed(reason))
             silent = self._timed_out or bool(self._why_closed)
             # The address that answered may not be the coordinator's. Then all addresses of the name are tried in turn.
@@ -174,7 +180,7 @@ class CoordinatorConnection:
             pause = pause_after(pause, let_in=self._let_in, turned_away=self._turned_away)
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads load, keeps no secret
 
-    async def _attend(self, contact: ContactPoint, close_timeouts: Timeouts[WebSocket]) -> str:
+    async def _attempt(self, contact: ContactPoint, close_timeouts: Timeouts[WebSocket]) -> str:
         """Attempt a session in the newest version that both sides know; return why it ended or did not begin."""
         self._let_in = self._turned_away = self._timed_out = False
         self._leader, self._why_closed = None, ""
@@ -183,7 +189,7 @@ class CoordinatorConnection:
         refused: Refused | None = None
         try:
             for version in SUPPORTED:
-                ended = await self._carry(contact, version, close_timeouts)
+                ended = await self._attempt_in(version, contact, close_timeouts)
                 if isinstance(ended, str):
                     return ended
                 refused = refused or ended  # the first refusal names the versions of both sides
@@ -214,8 +220,10 @@ class CoordinatorConnection:
         self._submit(TurnedAway(refused, left_s if wrong else math.inf))
         return reason
 
-    async def _carry(self, contact: ContactPoint, version: int, close_timeouts: Timeouts[WebSocket]) -> str | Refused:
-        """Hold a session in one version until it ends; return why, or the refusal of the version.
+    async def _attempt_in(
+        self, version: int, contact: ContactPoint, close_timeouts: Timeouts[WebSocket]
+    ) -> str | Refused:
+        """Attempt a session in one version, and hold it until it ends; return why, or the refusal of the version.
 
         If access with the token fails, try again without it where that is allowed. Raises `AccessError`, and errors of
         connections.
@@ -228,7 +236,7 @@ class CoordinatorConnection:
         except (HandshakeError, OSError) as error:
             if attempts.proven is not None and isinstance(error, HandshakeError) and error.status in DENIALS:
                 attempts.proven = None  # it was revoked, and there may be a newer one in its place
-                return await self._carry(contact, version, close_timeouts)
+                return await self._attempt_in(version, contact, close_timeouts)
             if attempt.context is None and isinstance(error, CUT_SHORT) and await asyncio.to_thread(attempt.speaks_tls):
                 raise attempt.tls_required() from error
             explained = attempt.explain(error)

@@ -1,6 +1,7 @@
-"""Checks this host, for a node and for `nodeclient check`: runs the user's command, and reads facts to judge.
+"""Checks this host, for a node and for `nodeclient check`: runs the user's command, and reads the facts to judge it by.
 
-What may hang in the kernel is read by a process (`host_facts`), and what needs the network by a thread.
+`core.host_health` judges them. Facts that may hang in the kernel are read by a process (`host_facts`), and those that
+need the network by a thread.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class HostCheck:
         """
         self._command = WorkerCommand(tuple(command), os.environ) if command else None
         self._facts = WorkerCommand(tuple(facts_command(folders)), os.environ) if reads_facts else None
-        self._user, self._own = TimedCommand(mark), TimedCommand(mark)
+        self._command_runner, self._facts_runner = TimedCommand(mark), TimedCommand(mark)
         self._coordinators = coordinators
         self._access = access
         self._clock_ahead_s: float | None = None
@@ -73,7 +74,7 @@ class HostCheck:
     @property
     def pids(self) -> set[int]:
         """The children that this object reaps."""
-        return self._user.pids | self._own.pids
+        return self._command_runner.pids | self._facts_runner.pids
 
     async def run(self, within_s: float) -> HealthChecked:
         """Check this host once, for `within_s` at most."""
@@ -83,13 +84,13 @@ class HostCheck:
     async def _run_command(self, within_s: float) -> HealthChecked:
         if self._command is None:
             return HealthChecked(0, "")
-        ended = await self._user.run(self._command, within_s)
+        ended = await self._command_runner.run(self._command, within_s)
         return HealthChecked(ended.exit_code, ended.text)
 
     async def _read_facts(self, within_s: float) -> HostFacts | None:
         if self._facts is None:
             return None
-        ended, reached = await asyncio.gather(self._own.run(self._facts, within_s), self._ask_coordinator())
+        ended, reached = await asyncio.gather(self._facts_runner.run(self._facts, within_s), self._ask_coordinator())
         facts = ended.answer(HostFacts)
         if facts is None:
             how = ended.text if ended.exit_code is None else describe_exit(ended.exit_code)

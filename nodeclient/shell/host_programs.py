@@ -1,4 +1,7 @@
-"""Runs the programs that test this host: those of its health check, and the tests with another node."""
+"""Runs the programs that test this host: those of its health check, and the tests with another node.
+
+`core.host_tests` decides when. A test needs the host for itself, so workers are started only after its end.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from nodeclient.workers.spawn import WorkerCommand
 
 
 class HostPrograms:
-    """The programs of one node. Nothing waits for them but the end of a test that was killed."""
+    """The programs that test the host of one node."""
 
     def __init__(
         self,
@@ -30,6 +33,7 @@ class HostPrograms:
         self._check, self._pair_command, self._submit = check, pair_command, submit
         self._pair = TimedCommand(mark)
         self._wanted: PairOrder | None = None
+        """The last order to test with another node."""
 
     @property
     def pids(self) -> frozenset[int]:
@@ -50,13 +54,13 @@ class HostPrograms:
             self._submit(PairTested(_result(order, end)))
 
     async def await_pair_end(self) -> None:
-        """Wait until a test that was killed has ended, unless it hangs: then workers would, too."""
+        """Wait until a test that was killed has ended, but not for ever: where it hangs, workers would hang too."""
         await self._pair.await_end()
 
 
 def _result(order: PairOrder, end: CommandEnd) -> PairResult:
     """Return the result of a test: its last line of figures includes those of the lines before."""
-    why = end.problem if end.exit_code is None else describe_exit(end.exit_code) if end.exit_code else ""
+    why = describe_exit(end.exit_code) if end.exit_code else end.problem
     figures = end.answer(PairResult)
     if figures is not None:
         return replace(figures, number=order.number, text=figures.text or clip(why, MESSAGE_MAX))

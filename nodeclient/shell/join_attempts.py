@@ -1,4 +1,7 @@
-"""Prepares a node's attempts to join, although its tokens and certificates may be on a file system that hangs."""
+"""Prepares a node's attempts to join: reads its tokens and certificates, from a file system that may hang.
+
+They are read anew for each attempt, since a user may replace them while the node runs.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Sends pieces of a node's log files to the coordinator, which requests them for its users, and deletes old files.
 
-`core/logged_rounds` selects the files. Threads read and another one deletes, so a disk that hangs delays neither the
-event loop nor a round, and deleting delays no reader.
+`core/logged_rounds` selects the files, out of the catalogue of rounds that lies beside them. Each read has a thread,
+and another one writes the catalogue and deletes. So a disk that hangs delays neither the event loop nor a round, and
+deleting delays no reader.
 """
 
 from __future__ import annotations
@@ -84,8 +85,8 @@ class LogFollowers:
                     await self._all_read.wait()
 
 
-def _place_of(kept: LoggedRound) -> tuple[str, str, int]:
-    return kept.node, kept.run, kept.round
+def _place_of(round_: LoggedRound) -> tuple[str, str, int]:
+    return round_.node, round_.run, round_.round
 
 
 class LogService:
@@ -108,7 +109,9 @@ class LogService:
         self._log_dir = None if settings.log_dir is None else settings.log_dir.absolute()
         self._catalogue = None if self._log_dir is None else LogCatalogue(self._log_dir, job, socket.gethostname())
         self._rounds: tuple[LoggedRound, ...] = ()
+        """The rounds of the job with log files on this host, also those of other nodes here."""
         self._present: LoggedRound | None = None
+        """The last round that workers of this node have begun."""
         self._writer = FileThread(partial(self._in_loop, fail))
         """Writes the catalogue, and deletes files."""
         self._reads: dict[asyncio.Future[LogChunk], tuple[Key, float]] = {}
@@ -156,10 +159,10 @@ class LogService:
             return
         begun_at = now().timestamp()
         names = (self._catalogue.host, self._job, self._node, place.run, place.round)
-        kept = LoggedRound(*names, first_rank=ranks.start, workers=len(ranks), begun_at=begun_at)
-        self._rounds, self._present = (*self._rounds, kept), kept
+        present = LoggedRound(*names, first_rank=ranks.start, workers=len(ranks), begun_at=begun_at)
+        self._rounds, self._present = (*self._rounds, present), present
         self._followers.forget()  # they may have read an older round
-        self._update(lambda catalogue: catalogue.begin(kept))
+        self._update(lambda catalogue: catalogue.begin(present))
 
     def end_round(self) -> None:
         """Record that no worker of the present round lives."""
@@ -203,11 +206,11 @@ class LogService:
             respond(LogChunk(wanted.request, b"", wanted.after or LOG_START, more=False, gap=False, problem=""))
             return
         try:
-            kept = find(wanted, self._rounds)
+            found = find(wanted, self._rounds)
         except NotLoggedError as error:
             respond(refused_chunk(wanted, str(error)))
             return
-        log_dir, parts = self._log_dir, self._catalogue.parts(kept)
+        log_dir, parts = self._log_dir, self._catalogue.parts(found)
         hung = [read for read, began_at in self._reads.values() if asked_at >= began_at + HANGS_AFTER_S]
         if key in hung or len(hung) >= READERS_MAX:
             respond(refused_chunk(wanted, "the disk does not answer"))

@@ -1,7 +1,8 @@
-"""Finds out whether the master of a round can be reached at its address, before any worker is started.
+"""Finds out whether the master of a round, the node of rank 0, can be reached before any worker is started.
 
-Each node listens at a port for probes, and answers with its node id. So a node notices if it has connected to another
-program, or to an address that every host has, such as a bridge's. The agent decides what follows.
+Without this, workers would wait for an address that leads nowhere until a timeout of minutes. Each node listens at a
+port for probes, and answers with its node id. So a node notices if it has connected to another program, or to an
+address that every host has, such as a bridge's. The agent decides what follows.
 """
 
 from __future__ import annotations

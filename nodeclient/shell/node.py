@@ -1,4 +1,8 @@
-"""One node: carries events to the agent, and its effects to processes, the session and the terminal."""
+"""One node: puts its parts together, carries events to the agent, and carries out the agent's effects.
+
+No decision is taken here. `participation` runs the agent, and `_carry_out` has one case for each effect. The parts
+that carry them out submit further events by `submit`.
+"""
 
 from __future__ import annotations
 

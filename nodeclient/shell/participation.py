@@ -1,7 +1,8 @@
 """One process's part in a job: its agent, its session, its ports and its exit.
 
-`AgentLoop` runs the pure agent in an event loop: it hands over events one at a time, has the effects carried out, and
-keeps the agent's timer. `node` carries effects out for nodeclient's own workers, and `torchrun` for torchrun's.
+A nodeclient and the rendezvous of a torchrun have all of this in common. `node` carries the agent's effects out for
+nodeclient's own workers, and `torchrun` for torchrun's. `AgentLoop` runs the pure agent in an event loop: it hands over
+events one at a time, has the effects carried out, and keeps the agent's timer.
 """
 
 from __future__ import annotations

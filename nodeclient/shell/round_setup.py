@@ -22,7 +22,10 @@ from nodeclient.workers.step_slots import Slots
 
 
 class RoundSetup:
-    """Sets up one round at a time, and has the facts about it until the next one."""
+    """Sets up one round at a time, and has the facts about it until the next one.
+
+    It also has the parts that workers need and that outlive rounds: the guard, the slots, and the starter.
+    """
 
     def __init__(
         self,
@@ -41,6 +44,7 @@ class RoundSetup:
         """Texts about decisions that a user may want to know of."""
         self._stacks = stacks
         self._lingering = Lingering()
+        """The workers of the round whose programs are over."""
         self._workers = config.workers
         command = launcher.common_command()
         self.starter = WorkerStarter(config.preload, command, remark, workers=config.workers)

@@ -45,7 +45,7 @@ class CommandEnd(Struct, frozen=True):
         return ": ".join(filter(None, (self.problem, *self.lines[-1:])))
 
     def answer(self, kind: type[Answer]) -> Answer | None:
-        """Return the last line that is JSON of this kind, or None. The command may write more or fail after it."""
+        """Return the last line that is JSON of this kind, or None. Later lines, and a failure, do not matter."""
         for line in reversed(self.lines):
             with suppress(*ERRORS):
                 return json.decode(line, type=kind)

@@ -1,4 +1,7 @@
-"""Builds the command of each worker of a round: its command line, its whole environment and its CPUs."""
+"""Builds the command of each worker of a round: its command line, its whole environment and its CPUs.
+
+A variable that the user has set takes precedence, except for those that say which worker this is, such as RANK.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,8 @@ class CommandBuilder:
         self._cpus = _cpus(config, inherited, host)
         remarks = [] if config.numa is None else [_binding_in_words(config.numa, self._cpus)]
         self._threads: list[int] | None = None
-        # Torch's default is a thread for each core in every worker. torchrun sets 1.
+        """The threads of each worker by local rank; None if the user's or torch's own number counts."""
+        # Torch's own default is a thread for each core, in every worker. torchrun sets 1.
         if config.workers > 1 and OMP not in inherited:
             core = {cpu: core_of(cpu, host) for cpu in frozenset().union(*self._cpus)}
             cores, quota = [{core[cpu] for cpu in own} for own in self._cpus], cpu_quota(host)

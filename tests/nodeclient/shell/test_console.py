@@ -64,17 +64,17 @@ def a_console(form: str, screen: Screen, level: str = "info") -> Console:
 def test_on_a_terminal_what_is_waited_for_is_drawn_and_elsewhere_it_is_a_line() -> None:
     live, file = Screen(is_live=True), Screen(is_live=False)
     console = a_console("text", live)
-    console.wait(Waiting("waiting for nodes", 65.0), 0.0)
+    console.show_wait(Waiting("waiting for nodes", 65.0), 0.0)
     assert console.redraw(1.0)
     assert (live.lines, live.drawn[-1]) == ([], "waiting for nodes (1 min 4 s left)")
-    a_console("text", file).wait(Waiting("waiting for nodes", 65.0), 0.0)
+    a_console("text", file).show_wait(Waiting("waiting for nodes", 65.0), 0.0)
     assert file.lines[0].endswith("INFO    nodeclient: waiting for nodes (for at most 65 s) job=j node=a")
 
 
 def test_what_is_waited_for_no_more_is_erased_also_by_a_line_that_is_not_written() -> None:
     screen = Screen(is_live=True)
     console = a_console("text", screen, level="error")
-    console.wait(Waiting("waiting for nodes", None), 0.0)
+    console.show_wait(Waiting("waiting for nodes", None), 0.0)
     console.notify(Level.INFO, "starting round 1", "round_starting")
     assert (screen.drawn, screen.lines) == (["waiting for nodes", ""], [])
     assert not console.redraw(1.0), "workers write there now"
@@ -83,16 +83,16 @@ def test_what_is_waited_for_no_more_is_erased_also_by_a_line_that_is_not_written
 def test_where_the_workers_go_on_meanwhile_it_says_when_they_stop() -> None:
     live, file = Screen(is_live=True), Screen(is_live=False)
     looking = Waiting("looking for the coordinator: no answer", 298.0, working=True)
-    a_console("text", live).wait(looking, 0.0)
+    a_console("text", live).show_wait(looking, 0.0)
     assert live.drawn[-1] == "looking for the coordinator: no answer (workers stop in 4 min 58 s)"
-    a_console("text", file).wait(looking, 0.0)
+    a_console("text", file).show_wait(looking, 0.0)
     assert "no answer; the workers go on, and stop in 298 s if it is not back job=j" in file.lines[0]
 
 
 def test_for_machines_nothing_is_drawn_even_on_a_terminal() -> None:
     screen = Screen(is_live=True)
     console = a_console("json", screen)
-    console.wait(Waiting("waiting for nodes", None), 0.0)
+    console.show_wait(Waiting("waiting for nodes", None), 0.0)
     assert not console.redraw(1.0)
     assert screen.drawn == []
     [event] = screen.objects
