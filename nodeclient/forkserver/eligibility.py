@@ -1,6 +1,7 @@
 """Decides which command lines can be started warm: those that begin with a Python that runs `sitecustomize`.
 
-It starts no process, but parses Python's command line (`config_parse_cmdline` in initconfig.c).
+A warm worker is a fork of an interpreter that our `sitecustomize` controls, so others have to start cold, as processes
+of their own. This module starts no process, but parses Python's command line (`config_parse_cmdline` in initconfig.c).
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ def script_of(argv: Sequence[str]) -> str | None:
         options, main = _split(argv)
     except ColdError:
         return None
-    is_script = is_python(argv[0]) and main < len(argv) and [*options] == [*argv[1:main]]
+    has_main_option = [*options] != [*argv[1:main]]  # -m or -c, which is no option of the interpreter alone
+    is_script = is_python(argv[0]) and main < len(argv) and not has_main_option
     return argv[main] if is_script and not argv[main].startswith("-") else None
 
 

@@ -1,6 +1,8 @@
 """The node's side of a parent interpreter: its start, its progress, its forks and its end.
 
-`starter` decides when to run one. `hook` has the code that runs inside it.
+A parent interpreter has imported the modules of `--preload`, and forks workers that so need not import them. Forks for
+the next round are made ahead, and wait until they are told which worker they are. `starter` decides when to run a
+parent. `hook` has the code that runs inside it.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ FORKED = b"forked"
 """The parent interpreter's line that the intermediate process has ended."""
 
 ANSWER_BYTES_MAX = 1_024
+"""How many bytes of a fork's answers are read at a time; one is a number or a short sentence."""
 
 HOOK = Path(__file__).parent / "hook"
 """The directory with our `sitecustomize`."""
@@ -65,6 +68,7 @@ AHEAD_AFTER_S = 0.5
 time, which the new workers need."""
 
 LINE_BYTES_MAX = 65_536
+"""How many bytes of the parent's messages are read at a time."""
 
 
 class ForkServerError(OperationalError):

@@ -1,7 +1,7 @@
 """Starts workers: warm if there is a parent interpreter to fork them, cold otherwise.
 
-The first parent (`server_process`) starts with the node. If it ends, the next round starts cold, and another parent is
-prepared for later rounds.
+A cold worker is a process of its own, and imports everything itself. The first parent (`server_process`) starts with
+the node. If it ends, the next round starts cold, and another parent is prepared for later rounds.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ takes as long as the import of torch itself: 1.2 s for 823 modules (torch 2.13, 
 first step take 2 ms. `ctx.keep` needs the other two modules, the last one only at another world size: 0.1 s for 91
 modules.
 """
-
 
 Notify = Callable[[Level, str], None]
 
@@ -61,6 +60,7 @@ class WorkerStarter:
         self._failures = 0
         """How many parents have failed since a worker was last forked."""
         self.forked = 0
+        """How many workers were forked so far."""
         ended = WhyCold(ColdCause.PARENT, "the interpreter of --preload has ended")
         self._obstacle = ended if self._modules else None
         """Why a worker that starts without a parent is cold; None if no parent is wanted."""
@@ -83,7 +83,7 @@ class WorkerStarter:
     async def delay_start(self, *, needed: bool) -> None:
         """Give the node of rank 0 a head start, if `needed` and if the workers of this node are warm.
 
-        The start times of cold workers differ by more than the head start.
+        Cold workers need none: their start times differ by more than that anyway.
         """
         if needed and self._parent is not None and self._parent.usable:
             await asyncio.sleep(HEAD_START_S)
@@ -116,8 +116,8 @@ class WorkerStarter:
         Without the hook, the parent would run the user's program.
         """
         interpreter = check(self._command.argv, self._command.environ)
-        # For as long as it runs it is the parent, so that `pids` has it.
-        self._parent = trial = ForkServer(replace(self._command, argv=(*interpreter, "-c", "pass")), modules=None)
+        trial = ForkServer(replace(self._command, argv=(*interpreter, "-c", "pass")), modules=None)
+        self._parent = trial  # so that `pids` has it
         try:
             await trial.prepare()
         except ForkServerError as error:

@@ -1,12 +1,12 @@
-"""Ends a warm worker safely when its program is over, whatever the program did with its process groups.
+"""Ends a warm worker safely and soon when its program is over, whatever the program did with its process groups.
 
-A warm worker is fast from its last collective to the end of its script, since the modules that it needs there are
-imported. So gloo's threads have often not finished that collective by then. `workerlib/gloo.py` says what follows, and
-waits for them. This module calls it at the right moments.
+Safely: a warm worker comes from its last collective to the end of its script so soon that gloo's threads have often not
+finished that collective, and a process that ends meanwhile may hang. `workerlib/gloo.py` has the reason, and waits for
+these threads. This module calls it at the right moments.
 
-After an uncaught error a worker ends early: it destroys the objects of the script, and no other modules. With torch
-these would take up to a second on a busy host, while the peers wait. The end of this worker may be the node's first
-sign that another worker is lost.
+Soon: after an uncaught error a worker destroys only the objects of its script, and not the preloaded modules. With
+torch these would take up to a second on a busy host. The end of this worker may be the first sign that another one is
+lost, and all others wait for it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from types import ModuleType
 from typing import Any
 
 DISTRIBUTED = "torch.distributed"
-
 DESTROY = "destroy_process_group"
+"""The module and its function that are patched."""
 
 PROGRESS = "COORDINATORD_PROGRESS"
 """The same name as in `workerlib/contract/env.py`, which describes a slot."""
@@ -66,7 +66,7 @@ class Ending:
             sys.meta_path.insert(0, _Finder(self))
 
     def begin(self) -> None:
-        """Start in the worker, before its program."""
+        """Record in a fork that this process is the worker, whose end is to be handled; call it before its program."""
         self._worker = os.getpid()
 
     def patch(self, distributed: ModuleType) -> None:

@@ -25,10 +25,15 @@ from preload_end import Ending, load
 from preload_worker import become_worker, decoded
 
 SETTINGS_VARIABLE = "COORDINATORD_PRELOAD"
-"""The variable with the settings of this process as JSON: `socket` (a descriptor), `modules` (null: only report that
-Python runs the hook), `optional` (modules that are imported as well, if they exist), `hook` (our directory on
-PYTHONPATH), `pythonpath` (its value without that directory, or null), `gloo`, `responder` and `recorder` (the paths of
-workerlib's `gloo`, `responder` and `recorders`), and `room`, padding to make room for a worker's environment in /proc.
+"""The variable with the settings of this process as JSON:
+
+* `socket`: the descriptor of the socket to the node
+* `modules`: what to import; null: only report that Python runs the hook
+* `optional`: modules that are imported as well, if they exist
+* `hook`: our directory on PYTHONPATH
+* `pythonpath`: the value of PYTHONPATH without that directory, or null
+* `gloo`, `responder`, `recorder`: the paths of workerlib's `gloo`, `responder` and `recorders`
+* `room`: padding, to make room for a worker's environment in /proc
 
 Paths, arguments and variables may be invalid text. They come as bytes, each as one character of Latin-1, because the
 node may decode them in another way than the user's interpreter."""
@@ -45,6 +50,7 @@ REASON_MAX = 200
 """The limit of an exception's text in characters: one line."""
 
 HOOK_MODULES = ("preload_end", "preload_parent", "preload_worker")
+"""The modules beside this one, which the user's program must not find."""
 
 FORKS_WELL = frozenset({"jemalloc_bg_thd"})
 """The kernel's names of native threads that a fork may lose. jemalloc, which comes with pyarrow (and so with pandas and
@@ -81,6 +87,7 @@ def serve(before: frozenset[str], path: list[str]) -> bool:
         os._exit(0)
     ending = Ending(decoded(settings["gloo"]))
     responder, recorder = load(decoded(settings["responder"])), load(decoded(settings["recorder"]))
+    # From here on the process looks as if Python had found no hook: the user's modules see their own paths and names.
     sys.path[:] = path
     _forget_hook(decoded(settings["hook"]))
     needed = frozenset(sys.modules) - before

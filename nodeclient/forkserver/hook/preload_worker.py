@@ -1,6 +1,7 @@
-"""Turns a fork of the parent interpreter into a worker like one that was started cold.
+"""Turns a fork of the parent interpreter into a worker like one that was started as a new process.
 
-A fork inherits identity, environment, streams and caches that a new process would not have. They are renewed here.
+A fork inherits identity, environment, streams and caches that a new process would not have. They are renewed here, most
+of them before the node's request, so that the worker starts soon after it.
 """
 
 from __future__ import annotations
@@ -39,8 +40,7 @@ def become_worker(descriptor: int, inherited: dict[str, str]) -> None:
     """Turn this process into a worker at the node's request.
 
     `descriptor` is the socket to the node, and `inherited` the parent's initial environment. The request has `argv`,
-    `environ`, `cpus` (or null), and `node`, the process id of the node. Everything else is done before the request, so
-    that the worker starts soon after it.
+    `environ`, `cpus` (or null), and `node`, the process id of the node.
     """
     os.setsid()
     libc = ctypes.CDLL(None)
