@@ -1,4 +1,8 @@
-"""Finds out why a worker failed, from the end of its stderr, its error file and the kernel's counters."""
+"""Finds out why a worker failed, from the end of its stderr, its error file and the kernel's counters.
+
+The script need not do anything for that. An error file, which `workerlib.record` or torch's `@record` writes, only
+makes the result more exact.
+"""
 
 from __future__ import annotations
 
@@ -38,6 +42,7 @@ OUTER_LINES = 9
 _NOT_OOM = "not the kernel's OOM killer"
 
 _DATA_LOADER_KILLED = re.compile(r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) is killed by signal: Killed")
+"""The error of a worker that has lost a process of its DataLoader."""
 
 _PROGRESS = re.compile(r".*\d%\|")
 """One state of tqdm's bar."""
@@ -76,7 +81,8 @@ def diagnose(
     """Find out why a worker ended. Never raises; reads a few small files.
 
     `exit_code` is that of `subprocess`. `stderr` is the end of the worker's stderr, long enough for the stacks that C++
-    writes after a traceback. `oom_before` was counted before the worker was started.
+    writes after a traceback. `oom_before` was counted before the worker was started. `root` and `kmsg` are the file
+    system and the kernel's log to read.
     """
     if exit_code == 0:
         return Diagnosis(pid=pid)
@@ -111,6 +117,7 @@ def _last_words(written: Sequence[str]) -> str:
 
 
 def _error_line(record: RecordedError, call_stack: Sequence[str]) -> str:
+    """Return the error in an error file in one line; empty if there is none."""
     error, _ = tracebacks.fold(last_lines(record.message))
     if error:
         return error
@@ -119,7 +126,7 @@ def _error_line(record: RecordedError, call_stack: Sequence[str]) -> str:
 
 
 def _with_context(written: Sequence[str], trace: tracebacks.LoggedError) -> list[str]:
-    """Return an error after the lines before it. An error that was also logged is shown only once."""
+    """Return the lines of an error, with some lines before it. An error that was also logged is shown only once."""
     repeated = {at for earlier in tracebacks.repeated(written, trace) for at in earlier}
     others = [line for at, line in enumerate(written[: trace.first]) if at not in repeated]
     before = [line for line in without_native_frames(others) if line]
@@ -129,7 +136,7 @@ def _with_context(written: Sequence[str], trace: tracebacks.LoggedError) -> list
 
 
 def _shortened(lines: Sequence[str]) -> Sequence[str]:
-    """Cut the middle out of a long text; first drop the marks below lines of source."""
+    """Cut the middle out of a long text. The marks that Python writes below lines of source are dropped first."""
     if len(lines) > LAST_LINES_MAX:
         lines = [line for line in lines if line.strip(" ^~|")]
     if len(lines) <= LAST_LINES_MAX:

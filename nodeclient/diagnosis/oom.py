@@ -1,8 +1,9 @@
-"""Finds out, without privileges, whether the kernel's OOM killer ended a worker: it compares the kernel's counters.
+"""Finds out, without privileges, whether the kernel's OOM killer ended a worker.
 
-The counters are those of this process's cgroup, which its workers share (cgroup v2, or the memory controller of v1),
-and those of the whole host. The kernel counts before it kills, so the kill of a worker that has ended is counted. The
-kernel log has the memory of the worker, if this process may read it.
+The worker itself only dies of SIGKILL, and writes nothing. So the kernel's counters of such kills are compared with
+those before the worker was started: that of this process's cgroup, which its workers share (cgroup v2, or the memory
+controller of v1), and that of the whole host. The kernel counts before it kills, so the kill of a worker that has ended
+is counted. The kernel log has the memory of the worker, if this process may read it.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class OomKill(Struct, frozen=True):
 
 
 def count_kills(root: Path = Path("/")) -> OomKills:
-    """Read the counters. Never raises."""
+    """Read the counters in the file system `root`. Never raises."""
     groups = list(_memory_cgroups(root))
     hits = {group: hit for group in groups if (hit := _read_counter(group / "memory.events.local", "oom")) is not None}
     own = None

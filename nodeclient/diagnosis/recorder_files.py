@@ -1,7 +1,8 @@
-"""Reads the files that torch's flight recorder writes when a collective times out, under any launcher.
+"""Reads the files that torch's flight recorder writes when a collective times out, for `nodeclient stacks --dumps`.
 
-Each rank has one, whose name ends in the rank: `_dump_3`, `nccl_trace_rank_3` or `3.json`. It is JSON, or a pickle of
-plain data. No file is trusted: only pickle instructions for plain data are executed, and only expected data is used.
+So a hang under any launcher gets the same verdict as one of these programs. Each rank has a file, whose name ends in
+the rank: `_dump_3`, `nccl_trace_rank_3` or `3.json`. It is JSON, or a pickle of plain data. No file is trusted: only
+pickle instructions for plain data are executed, and only expected data is used.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ FILE_BYTES_MAX = 64 * 1024**2
 """The limit of a file: 2,000 entries take a megabyte, or some ten with their stacks."""
 
 _NAME = re.compile(r"(?:.*\D)?(\d{1,6})(?:\.json|\.pkl|\.pickle)?")
+"""The name of a file, with the rank."""
 
 _PLAIN = (
     *(pickle.PROTO, pickle.FRAME, pickle.STOP, pickle.MARK, pickle.MEMOIZE, pickle.POP),

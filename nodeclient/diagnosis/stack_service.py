@@ -1,8 +1,11 @@
 """Samples this node's workers for the coordinator: their stacks, and their arrivals in collectives.
 
-`workerlib.responder` answers in each worker, and describes the connection. For a worker that does not answer, /proc
-still has its state. A sample takes a quarter of a second, most of it to measure CPU use, and half a second for a silent
-worker. Two samples, by which the coordinator finds a hang, take less than a second.
+The stacks of all workers show which one the others wait for in a hang. The times of arrival show which one is slow.
+`workerlib.responder` answers in each worker, and describes the connection. A worker whose interpreter is blocked does
+not answer: a signal then makes faulthandler write its stacks into a pipe. Without even that, /proc still has its state.
+
+A sample takes a quarter of a second, most of it to measure CPU use, and half a second for a silent worker. Two samples,
+by which the coordinator finds a hang, take less than a second.
 """
 
 from __future__ import annotations
@@ -125,6 +128,7 @@ class StackService:
         self._round = ("", 0)
         self._first_rank = 0
         self._workers = 0
+        """How many workers of this node are in the round."""
         self._store_port = 0
         self._socket: WorkerSocket | None = None
         self._unidentified: set[socket.socket] = set()

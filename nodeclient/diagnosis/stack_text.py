@@ -23,12 +23,14 @@ NAME_MAX = 64
 """The limit of a thread's name in characters."""
 
 _LIBRARIES = re.compile(r".*/(?:site-packages|dist-packages|lib/python3\.\d+)/")
+"""The part of a library's path that is not shown."""
 
 _THREAD = re.compile(r"(?:Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):")
-
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
+"""The lines of faulthandler."""
 
 _IMPORTS = "<frozen importlib"
+"""The file of a frame of the import system."""
 
 _DEBUGGER = re.compile(
     r"bdb\.py (?:.*\.)?(?:trace_dispatch|dispatch_\w+)"
@@ -45,6 +47,11 @@ _RESPONDER = "workerlib/responder.py"
 _AGENT_CHANNEL = re.compile(r"(?:.*/)?workerlib/agent_channel\.py")
 """The module of workerlib whose threads wait for nodeclient."""
 
+_MALFORMED = (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError)
+"""The errors of reading an answer that is not of the expected form."""
+
+_NOT_OURS = "the worker's answer is not what workerlib sends: is it another release?"
+
 
 class MalformedAnswerError(OperationalError):
     """A worker's answer is malformed."""
@@ -55,7 +62,7 @@ def read_hello(packet: bytes) -> tuple[int, int]:
     try:
         hello = json.loads(packet)
         return int(hello["local_rank"]), int(hello["signal"])
-    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+    except _MALFORMED as error:
         raise MalformedAnswerError("it is no worker of this round") from error
 
 
@@ -88,8 +95,8 @@ def read_answer(packet: bytes, folder: str) -> WorkerAnswer:
         stands_at = _script_place(shown[0]["frames"], folder) if shown else ""
         place = locate(answer["collectives"])
         network_bytes = _number(answer.get("network_bytes", 0))
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError) as error:
-        raise MalformedAnswerError("the worker's answer is not what workerlib sends: is it another release?") from error
+    except _MALFORMED as error:
+        raise MalformedAnswerError(_NOT_OURS) from error
     return replace(place, threads=threads, network_bytes=network_bytes, stands_at=stands_at, is_debugged=is_debugged)
 
 
@@ -110,14 +117,14 @@ def read_arrivals(packet: bytes, now_s: float) -> tuple[GroupArrivals, ...]:
     """
     try:
         groups = [_arrivals(group, now_s) for group in json.loads(packet)["arrivals"][:GROUPS_MAX]]
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError) as error:
-        raise MalformedAnswerError("the worker's answer is not what workerlib sends: is it another release?") from error
+    except _MALFORMED as error:
+        raise MalformedAnswerError(_NOT_OURS) from error
     return tuple(group for group in groups if group.ages)
 
 
 def _arrivals(entry: dict[str, Any], now_s: float) -> GroupArrivals:
     """Return the arrivals of one group that fit a message: the last ones within an hour."""
-    ages = [now_s - float(at) / 1e9 for at in entry["times_ns"]]
+    ages = [now_s - float(at) / 1e9 for at in entry["times_ns"]]  # the oldest first
     excess = max(0, len(ages) - ARRIVALS_MAX)
     dropped = next((index for index in range(excess, len(ages)) if ages[index] * 1e6 <= AGE_US_MAX), len(ages))
     first = _number(entry["first"]) + dropped

@@ -1,6 +1,6 @@
-"""Renders the end of a program's stderr as a terminal would, and recognises lines of libraries.
+"""Prepares the end of a program's stderr for `tracebacks`, which finds the error in it. Pure.
 
-Pure. `tracebacks` finds errors in these lines.
+The text is rendered as a terminal would show it, and lines that libraries have logged are told from the program's own.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """Finds the error that ended a worker in its stderr: a Python traceback, a C++ error, or a fatal error of Python.
 
-Pure; the lines are those of `stderr_text.last_lines`. A program may have logged other tracebacks before, and much may
-follow the relevant one: warnings, C++ stacks, output of threads while Python shuts down.
+A program may have logged other tracebacks before, and much may follow the relevant one: warnings, C++ stacks, output of
+threads while Python shuts down. So all errors are found first, each with its origin. The last one of the main thread,
+or else of another one, is taken if the program did not go on for long after it. If a signal ended the program, an error
+in native code comes first. Pure; the lines are those of `stderr_text.last_lines`.
 """
 
 from __future__ import annotations
@@ -91,7 +93,7 @@ class _ErrorOrigin(IntEnum):
 
 
 class LoggedError(Struct, frozen=True):
-    """One error with its lines, as a range."""
+    """One error, and where it is among the lines: frames from `first` on, then its text from `exception` to `end`."""
 
     error: str
     """The error in one line."""
@@ -129,7 +131,7 @@ def repeated(lines: Sequence[str], trace: LoggedError) -> Iterator[range]:
     for other in _traces(lines[: trace.first]):
         if _innermost(lines, other) == innermost:
             pairs = zip(lines[other.exception : trace.first], lines[trace.exception : trace.end], strict=False)
-            same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+            same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))  # how many lines its text has
             yield range(other.first, other.exception + same)
 
 
@@ -174,6 +176,7 @@ def _traces(lines: Sequence[str]) -> Iterator[LoggedError]:
 
 
 def _trace_at(lines: Sequence[str], index: int) -> LoggedError | None:
+    """Return the error whose first line is at `index`; None if no error begins there."""
     for pattern, read in _READERS.items():
         if pattern.fullmatch(lines[index]):
             return read(lines, index)
@@ -193,6 +196,7 @@ def _read_traceback(lines: Sequence[str], header: int) -> LoggedError | None:
 
 
 def _end_of_box(lines: Sequence[str], header: int) -> int:
+    """Return the index after the last line of a box that the library rich has drawn."""
     inside = range(header + 1, len(lines))
     return next((at for at in inside if lines[at].lstrip()[:1] not in set("│|╰+")), len(lines))
 
@@ -270,6 +274,7 @@ def _origin(lines: Sequence[str], header: int) -> _ErrorOrigin:
 
 
 def _next_in_chain(lines: Sequence[str], end: int) -> int | None:
+    """Return the header of the exception that follows in a chain on the one that ends at `end`, if any."""
     following = [at for at in range(end, len(lines)) if lines[at] and lines[at] != '"""'][:2]
     chained = len(following) == 2 and _CHAINED.fullmatch(lines[following[0]])  # noqa: PLR2004  # then the next header
     return following[1] if chained and _begins_another(lines[following[1]]) else None
