@@ -55,10 +55,10 @@ def global_batch(
     Raises `ValueError` for wrong numbers, and without them before there is a process group.
     """
     responder.begin()  # a script may use nothing else of workerlib
-    return split(batch, micro, *place(batch, micro, rank, world_size))
+    return split(batch, micro, *rank_and_world_size(batch, micro, rank, world_size))
 
 
-def place(batch: int, micro: int, rank: int | None, world_size: int | None) -> tuple[int, int]:
+def rank_and_world_size(batch: int, micro: int, rank: int | None, world_size: int | None) -> tuple[int, int]:
     """Return the rank and the world size, by default those of torch's default process group.
 
     Raises `ValueError` if they make no sense, or the batch or the micro-batches do not, or there is no such group.

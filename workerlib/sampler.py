@@ -12,7 +12,7 @@ from hashlib import shake_128
 from typing import Any, Literal, get_args
 
 from workerlib import responder
-from workerlib.micro_batches import MicroBatch, place, split
+from workerlib.micro_batches import MicroBatch, rank_and_world_size, split
 
 Remainder = Literal["exact", "pad", "drop"]
 """What happens to the samples at the end of an epoch that do not fill a batch."""
@@ -76,7 +76,7 @@ class ElasticDistributedSampler:
         responder.begin()
         self._batch_size = batch_size
         self._micro = batch_size if micro is None else micro
-        self._rank, self._world_size = place(batch_size, self._micro, rank, world_size)
+        self._rank, self._world_size = rank_and_world_size(batch_size, self._micro, rank, world_size)
         self._shuffle = shuffle
         self._seed = seed
         self._remainder = remainder
