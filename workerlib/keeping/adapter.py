@@ -25,7 +25,7 @@ class Adapter:
     iterates_when_read = False
     """Whether reading its values may begin an iteration. If so, they are not read before the first step is done."""
 
-    is_own = False
+    differs_by_rank = False
     """Whether its tensors may come to differ between ranks that began with the same, such as those of a metric."""
 
     has_unequal_inputs = False

@@ -73,7 +73,7 @@ class GenerationWriter:
 
     def replicas(self) -> list[tuple[str, torch.Tensor]]:
         """Return the big tensors that training changes alike on all ranks, if they were alike. Raises as `tensors`."""
-        return [pair for kept in self._objects.values() if not kept.is_own for pair in kept.big_tensors()]
+        return [pair for kept in self._objects.values() if not kept.differs_by_rank for pair in kept.big_tensors()]
 
     @property
     def has_unequal_inputs(self) -> bool:

@@ -337,7 +337,7 @@ class _GroupOptions:
 class KeptStateful(Adapter):
     """Adapts anything with `state_dict` and `load_state_dict`: a scheduler, a sampler, a gradient scaler, a metric."""
 
-    is_own = True
+    differs_by_rank = True
 
     def __init__(self, name: str, stateful: Any) -> None:
         self._name = name
