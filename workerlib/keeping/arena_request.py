@@ -37,10 +37,10 @@ class WaitingState:
 class ArenaRequest:
     """This worker's memory for kept state, and its request for more."""
 
-    def __init__(self, send: Callable[[Reserve], None], part: tuple[int, int]) -> None:
+    def __init__(self, send: Callable[[Reserve], None], shard: tuple[int, int]) -> None:
         """Begin without memory. `send` sends a message to nodeclient."""
         self._send = send
-        self.part = part
+        self.shard = shard
         """The number of the shard that this worker saves, and how many shards there are."""
         self.arena: Arena | None = None
         self.refused = False
@@ -66,7 +66,7 @@ class ArenaRequest:
         if not awaited:
             self._has_outgrown = held is not None and 0 < held.generation < big
             self.answered.clear()
-            self._send(Reserve(big + big // (GROWN_SLACK if self._has_outgrown else SLACK), small, *self.part))
+            self._send(Reserve(big + big // (GROWN_SLACK if self._has_outgrown else SLACK), small, *self.shard))
 
     @property
     def awaited(self) -> bool:

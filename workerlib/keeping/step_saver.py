@@ -154,7 +154,7 @@ class StepSaver:
         """The step whose big state was saved last in this round; None if none was."""
 
     def _update_role(self) -> None:
-        self.memory.part = self.commits.requested
+        self.memory.shard = self.commits.requested
         self.role.saves_small = not (self.has_unique_state and self._small.on_device)
         self.role.saves_big |= self.has_unique_state
         self.role.saves_at_intervals |= self.has_unique_state or self._generations.on_device
