@@ -38,8 +38,8 @@ _slot: memoryview | None = None
 _received: int | None = None
 """The descriptor of the slots that nodeclient has sent for this round; None in a new process, which inherits one."""
 
-_keep: Callable[[int], None] | None = None
-"""The function that keeps the state of each step; None if state is not kept."""
+_step_hook: Callable[[int], None] | None = None
+"""Called with each step before it is reported, to keep its state; None if state is not kept."""
 
 _has_warned = False
 """Whether a warning about a wrong number was logged."""
@@ -63,8 +63,8 @@ def step(number: int) -> None:
                 _has_warned = True
                 LOG.warning("%s; this one is not reported", error)
             return
-    if _keep is not None:  # first, so that no step is reported whose state is not kept
-        _keep(number)
+    if _step_hook is not None:  # first, so that no step is reported whose state is not kept
+        _step_hook(number)
     slot = _slot
     if slot is None:
         slot = _own_slot()
@@ -118,10 +118,10 @@ def _own_slot() -> memoryview:
     return _slot
 
 
-def notify(keep: Callable[[int], None] | None) -> None:
-    """Have `keep` called with the number of each step before it is reported; None ends that."""
-    global _keep  # noqa: PLW0603 - one process keeps one state
-    _keep = keep
+def set_step_hook(hook: Callable[[int], None] | None) -> None:
+    """Have `hook` called with the number of each step before it is reported; None removes it."""
+    global _step_hook  # noqa: PLW0603 - one process keeps one state
+    _step_hook = hook
 
 
 def begin_round(slots: int | None = None) -> None:

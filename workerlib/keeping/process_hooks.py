@@ -51,8 +51,8 @@ class ProcessHooks:
 
         atexit.register(at_exit)
         self._registered.callback(atexit.unregister, at_exit)
-        progress.notify(step)
-        self._registered.callback(progress.notify, None)
+        progress.set_step_hook(step)
+        self._registered.callback(progress.set_step_hook, None)
 
     def remove(self) -> None:
         """Remove all hooks."""
