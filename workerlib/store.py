@@ -52,7 +52,7 @@ PAUSE_GROWTH = 1.25
 LOCAL = "localhost"
 """The name that is the loopback on each host (RFC 6761, 6.3)."""
 
-_Place = tuple[socket.AddressFamily, Any]
+_Endpoint = tuple[socket.AddressFamily, Any]
 """An address family, and an address with a port as `bind` expects it."""
 
 
@@ -89,7 +89,7 @@ def serve(environment: WorkerEnvironment, timeout: timedelta = TIMEOUT) -> torch
 
     address, port = environment.master_address, environment.master_port
     try:
-        listener = _bind(_place(address, port))
+        listener = _bind(_endpoint(address, port))
     except OSError as error:
         why = error.strerror or error
         sys.stderr.write(f"workerlib: torch's store listens at every address of this host, not at {address}: {why}\n")
@@ -119,21 +119,21 @@ def await_listener(environment: WorkerEnvironment) -> None:
         pause_s = min(PAUSE_GROWTH * pause_s, PAUSE_S_MAX)
 
 
-def _place(address: str, port: int) -> _Place:
+def _endpoint(address: str, port: int) -> _Endpoint:
     """Return the address at which the store has to listen so that all workers reach it. Raises `OSError`.
 
     A host name may have other addresses on other hosts, and on its own host it is often a loopback address. So a name
     must have exactly one address, which other hosts can reach. `localhost` is the loopback address everywhere.
     """
-    found = {(family, place) for family, *_, place in socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)}
+    found = {(family, endpoint) for family, *_, endpoint in socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)}
     if address == LOCAL:
         return min(found)
     if len(found) > 1:
         raise OSError(errno.EADDRNOTAVAIL, "this name has several addresses")
-    [(family, place)] = found
-    if not _is_numeric(address) and ipaddress.ip_address(str(place[0]).partition("%")[0]).is_loopback:
+    [(family, endpoint)] = found
+    if not _is_numeric(address) and ipaddress.ip_address(str(endpoint[0]).partition("%")[0]).is_loopback:
         raise OSError(errno.EADDRNOTAVAIL, "this host resolves the name to its loopback address, and others may not")
-    return family, place
+    return family, endpoint
 
 
 def _is_numeric(address: str) -> bool:
@@ -144,16 +144,16 @@ def _is_numeric(address: str) -> bool:
     return True
 
 
-def _bind(where: _Place) -> socket.socket:
+def _bind(where: _Endpoint) -> socket.socket:
     """Return a socket bound to one address, for the store to listen with. Raises `OSError`.
 
     The node has reserved the same port with a socket that does not listen, so no other process has it.
     """
-    family, place = where
+    family, endpoint = where
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(place)
+        listener.bind(endpoint)
     except OSError:
         listener.close()
         raise

@@ -327,7 +327,7 @@ def test_a_name_counts_if_it_leads_to_one_address_that_others_reach(
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
     led_to[:] = ["10.0.0.7", "10.0.0.7"]
-    assert store._place("master.example", 29_500) == (socket.AF_INET, ("10.0.0.7", 29_500))
+    assert store._endpoint("master.example", 29_500) == (socket.AF_INET, ("10.0.0.7", 29_500))
     led_to[:] = ["10.0.0.7", "10.1.0.7"]
     assert store.serve(named) is None
     assert "this name has several addresses" in capsys.readouterr().err
