@@ -1,8 +1,11 @@
 """The arena: shared memory of nodeclient, in which a worker saves its state, so that the state outlives the worker.
 
-An arena is a memfd of a sealed size, one for each local rank. It begins with a page of 64-bit words in the host's byte
-order: a header, then `CONTROL_WORDS` for each of its places. The data of the places follow, each at the beginning of a
-page:
+nodeclient makes one arena for each local rank, a memfd of a sealed size. The worker writes a step into it without a
+message. nodeclient reads which steps are there when it next reports to the coordinator, and *protects* the steps that
+the coordinator names: the worker must not overwrite these. There is no lock, since a worker may die while it writes.
+
+An arena begins with a page of 64-bit words in the host's byte order: a header, then `CONTROL_WORDS` for each *place*. A
+place has room for one state. The data of the places follow, each at the beginning of a page:
 
 * `GENERATIONS` places for the big state of a step: parameters and the optimizer's state.
 * `SMALL_PLACES` places for the small state of a step: what forward changes without the optimizer.
@@ -10,9 +13,9 @@ page:
 The data of a place are the length of a manifest (8 bytes), the manifest (JSON, see `manifest`), tensors that are
 aligned to `ALIGNMENT` bytes, and then values as JSON, up to the length in the control words.
 
-A place is *whole* if the word `check` is the exclusive or of its other control words. A writer zeroes `check`, then
-writes data, then the other words, and `check` last. So a writer that dies leaves at most one place that is not whole.
-A reader trusts nothing in an arena, and checks all bounds. Standard library only.
+A place is *whole* if its control word `check` is the checksum of the other control words. A writer zeroes `check`, then
+writes the data, then the other words, and `check` last. So a writer that dies leaves at most one place that is not
+whole. A reader trusts nothing in an arena, and checks all bounds. Standard library only.
 """
 
 from __future__ import annotations
@@ -27,14 +30,16 @@ MEMORY_NAME = "coordinatord-kept"
 """The name of the memfd, which /proc shows."""
 
 MAGIC = int.from_bytes(b"kept-st1", "little")
+"""The first word of every arena, by which it is told from other memory."""
 
 LAYOUT_VERSION = 1
 
 HEADER_BYTES = 4096
+"""The page of the header and of all control words. These take 1 KiB of it."""
 
 GENERATIONS = 3
 """The number of places for the big state: a protected step, the newest step, and one to write. While two steps are
-protected and a third one is the newest, nothing is saved."""
+protected and a third one is the newest, nothing is saved: a fourth place would cost as much memory as a whole state."""
 
 SMALL_PLACES = 6
 """The number of places for the small state: two protected steps, the last two steps that are done, and two states
@@ -54,11 +59,11 @@ HEADER_WORDS = 16
 and check of each protected step; the rest is unused."""
 
 PENDING = 1
-"""The flag of a small state that was written within its step: buffers and random state are those of the step, while
-numbers may still change."""
+"""The flag of a small state that was written within its step: its buffers and random state are those of the end of the
+step, while values such as a scheduler's step number may still change."""
 
 WHOLE = 2
-"""The flag of a generation that has the small state of its step as well, such as one of a save at an interval."""
+"""The flag of a generation behind whose big state the small state of its step follows."""
 
 CHOSEN = 4
 """The flag of a generation that a `KeptWriter` has written: replicas of it may differ in a model's buffers."""
@@ -83,17 +88,20 @@ _DIGEST = 10
 """The index of the control word with the digest: a crc32, and 32 bits that say of which commit."""
 
 _FACTORS = range(3, 2 * _CHECK + 3, 2)
+"""The factor of each control word in `Commit.check`: odd, so that no bit of a word is lost in the product."""
 
 _WORD_MAX = 2**64 - 1
 
 _PROTECTED = 4
-"""The index of the first header word of the protected steps, with three words for each."""
+"""The index of the first header word of the protected steps, with three words for each: round, step, and a check that
+is 0 if the three words protect nothing."""
 
 PROTECTED_MAX = 3
 """The most protected steps: the newest step that is whole on all ranks, the one that will replace it, and one that is
 being written to a disk. With three of them, no generation is free for a save."""
 
 _CRC_BITS = 32
+"""The lower bits of the digest's word, for the crc32. The upper ones name the commit, see `_commit_bits`."""
 
 
 class ArenaError(ValueError):
@@ -125,13 +133,13 @@ class ArenaSizes:
         return HEADER_BYTES + self.generation + self.small
 
     def holds(self, other: ArenaSizes) -> bool:
-        """Whether both sizes are at least those of the other one."""
+        """Whether an arena of these sizes has room for all that one of the other sizes has."""
         return self.generation >= other.generation and self.small >= other.small
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """The content of the control words of a whole place."""
+    """What the control words of a whole place say: which step of which rank is in it, and how long its data are."""
 
     step: int
     round: int
@@ -140,9 +148,9 @@ class Commit:
     rank: int
     world_size: int
     shard: int
-    """The number of this part of the big state, from 0; all ranks with the same number have the same state."""
+    """The number of the shard of the big state, from 0; all ranks with the same number have the same state."""
     shards: int
-    """How many parts the big state has: 1 if every rank has all of it."""
+    """How many shards the big state has: 1 if every rank has all of it."""
     serial: int
     """A count of the commits in an arena, which tells two commits of the same step apart."""
     flags: int = 0
@@ -173,7 +181,7 @@ class Commit:
 
     @property
     def check(self) -> int:
-        """The exclusive or of the other words; never 0."""
+        """The checksum of the other words; never 0, which marks a place that is not whole."""
         check = _SALT
         for number, (word, factor) in enumerate(zip(self.words, _FACTORS, strict=True)):
             # Each word has its own factor and number, so that equal words do not cancel, and swapped words are noticed.
@@ -197,7 +205,7 @@ class Place:
         self._control[_CHECK] = 0
 
     def revalidate(self, commit: Commit) -> None:
-        """Undo `invalidate`, if nothing was overwritten yet, since the step in this place was protected meanwhile."""
+        """Undo `invalidate` before any of the data are overwritten; `commit` is what the place had."""
         self._control[_CHECK] = commit.check
 
     def commit(self, commit: Commit) -> None:
@@ -313,7 +321,8 @@ class Arena:
     def begin_generation(self, *, last: bool = False) -> Place | None:
         """Mark a generation as not whole, and return it to be overwritten; None if none may be.
 
-        The `last` save of a round may overwrite the newest generation, if that is not protected.
+        With `last`, this is the last save of a round, from which the next one will resume. It may also overwrite the
+        newest generation, if that is not protected.
         """
         return self._begin(lambda protected: oldest_generation(self.generations, protected, last=last))
 
@@ -322,14 +331,18 @@ class Arena:
         return self._begin(lambda protected: oldest_small(self.smalls, protected))
 
     def _begin(self, choose: Callable[[Collection[tuple[int, int]]], Place | None]) -> Place | None:
-        while (place := choose(protected := self.protected)) is not None:
+        while True:
+            protected = self.protected
+            place = choose(protected)
+            if place is None:
+                return None
             commit = place.read()
             place.invalidate()
-            # nodeclient may have protected the step just now. It does that first, and then checks whether it is whole.
+            # nodeclient may have protected the step since `protected` was read. It protects a step first, and reads
+            # after that whether the step is whole. So one of both sides sees what the other one has done.
             if commit is None or (commit.round, commit.step) not in self.protected - protected:
                 return place
             place.revalidate(commit)
-        return None
 
     def newest_serial(self) -> int:
         """Return the highest serial of a whole place; 0 if there is none."""
@@ -346,8 +359,9 @@ def oldest_generation(
 ) -> Place | None:
     """Return the generation that a save may overwrite; None if there are only the newest one and protected ones.
 
-    The `last` save of a round overwrites the newest one rather than none. Of the others, the oldest round goes first,
-    then the step with the smallest power of two in it: ranks with other intervals share the larger powers.
+    The `last` save of a round overwrites the newest one rather than none. Of the others, one that is not whole goes
+    first, then the oldest round. Within a round goes the step that the smallest power of two divides: ranks save at
+    steps that a power of two of their own divides, so other ranks are less likely to have that step.
     """
     commits = [place.read() for place in places]
     newest = max(((commit.round, commit.step) for commit in commits if commit is not None), default=None)
@@ -355,19 +369,21 @@ def oldest_generation(
     if last and all(commit is not None and (commit.round, commit.step) in needed for commit in commits):
         needed = {*protected}
     free: list[tuple[tuple[int, int, int], int]] = []
+    """The worth of each generation that is not needed, and its number; the one of the least worth is overwritten."""
     for number, commit in enumerate(commits):
         if commit is None:
             free.append(((-1, 0, 0), number))
         elif (commit.round, commit.step) not in needed:
-            free.append(((commit.round, commit.step & -commit.step or STEP_MAX, commit.step), number))
+            power_of_two = commit.step & -commit.step or STEP_MAX  # every power divides step 0
+            free.append(((commit.round, power_of_two, commit.step), number))
     return places[min(free)[1]] if free else None
 
 
 def oldest_small(places: Sequence[Place], protected: Collection[tuple[int, int]]) -> Place | None:
     """Return the oldest small place that may be overwritten; None if all are needed.
 
-    Needed are the last two steps that were done, and protected steps. If this rank has not ended a protected step, its
-    last state within the step is needed.
+    The last two steps that were done are needed, and protected steps. If this rank has not ended a protected step, its
+    last state within that step is needed.
     """
     commits: list[Commit] = []
     for place in places:
@@ -377,7 +393,7 @@ def oldest_small(places: Sequence[Place], protected: Collection[tuple[int, int]]
     needed = set(sorted([commit.serial for commit in commits if not commit.pending])[-2:])
     pending_first = sorted(commits, key=lambda commit: (not commit.pending, commit.serial))
     wanted = (commit for commit in pending_first if (commit.round, commit.step) in protected)
-    # Of several commits of a step, the last one in this order is needed.
+    # Of several commits of a rank's step, the dict keeps the last one: the state at the end of the step if it is there.
     needed.update({(commit.rank, commit.round, commit.step): commit.serial for commit in wanted}.values())
     free = [(commit.serial, number) for number, commit in enumerate(commits) if commit.serial not in needed]
     return places[min(free)[1]] if free else None
@@ -390,7 +406,7 @@ def _protected_step(words: Sequence[int]) -> tuple[int, int] | None:
 
 
 def _commit_bits(commit: Commit) -> int:
-    """Return 32 bits of a commit's check; never 0."""
+    """Return 32 bits of a commit's check, by which a digest names its commit; never 0, so that no word of 0 fits."""
     return (commit.check ^ commit.check >> _CRC_BITS) & (2**_CRC_BITS - 1) or 1
 
 

@@ -1,5 +1,9 @@
 """The messages between a worker and its nodeclient about kept state; standard library only.
 
+Kept state is training state that outlives the worker, in memory that nodeclient owns: an *arena*, see `arena`. These
+messages hand over arenas, at the beginning of a round those from which it resumes. At its end they ask the worker to
+save, or to halt after one and the same step as all others. Between these, a worker saves steps without a message.
+
 The worker connects to the Unix SOCK_SEQPACKET socket that the environment variable `workerlib.contract.env.KEEP` names,
 and begins with `Hello`. `packets` has the form of a packet; arenas come with it as file descriptors.
 
@@ -28,7 +32,8 @@ from typing import get_args
 from workerlib.contract.packets import PacketCodec
 
 DESCRIPTORS_MAX = 64
-"""The descriptors that go with one packet; the kernel takes 253 at most (SCM_MAX_FD)."""
+"""The descriptors that go with one packet; the kernel takes 253 at most (SCM_MAX_FD). More parts come in further
+packets."""
 
 StepOrNone = int
 """A step; -1 if there is none."""
@@ -63,7 +68,7 @@ class Reserved:
     disk_every_s: float = 0.0
     """How often a step is written to a disk, 0 for never. If it is, shared state is also saved at intervals."""
     lent: bool = False
-    """The arena is that of an ended worker with the same shard, which this one saves there, but no small state."""
+    """The arena is that of a worker with the same shard that has ended: save the big state there, and no small one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +88,7 @@ class AskRestore:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The part of the resume point in the arena of one descriptor: whose state it is, and which states it has."""
+    """The part of the step to resume from that is in one arena: of which rank it is, and which states it has."""
 
     rank: int
     big: bool
@@ -114,7 +119,10 @@ NOTHING = ResumeFrom(0, -1, 0, ())
 
 @dataclass(frozen=True, slots=True)
 class FirstState:
-    """The digest of the state after the first step of a round that began from nothing, see `tensor_digest`."""
+    """The digest of the state after the first step of a round that began from nothing, see `tensor_digest`.
+
+    The coordinator compares those of all ranks: only where they are the same may one rank's state stand for another's.
+    """
 
     digest: int
 

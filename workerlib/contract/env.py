@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 PROGRESS = "COORDINATORD_PROGRESS"
-"""The slot of this worker: the file with the slots of all workers of its node, and the byte at which it begins."""
+"""The slot of this worker as PATH:BYTE: the file with the slots of all workers of its node, and where this one begins.
+"""
 
 KEEP = "COORDINATORD_KEEP"
 """The path of nodeclient's Unix socket for kept state."""
@@ -22,13 +23,14 @@ STACKS = "COORDINATORD_STACKS"
 """The path of nodeclient's Unix socket over which it asks this worker where it stands; see `responder`."""
 
 DIGESTS = "COORDINATORD_DIGESTS"
-"""The variable with which a user switches off the digests by which replicas are compared."""
+"""The variable with which a user switches off the digests by which replicas are compared: by the value 0."""
 
 ROUNDS = "COORDINATORD_ROUNDS"
 """The path of nodeclient's Unix socket for workers that go into another round as the same process."""
 
 SLOT_BYTES = 128
-"""The size of a slot: two cache lines, so that no worker's stores slow down another's.
+"""The size of a slot: shared memory into which a worker writes its progress, and which nodeclient reads when it likes.
+It takes two cache lines, so that no worker's stores slow down another's.
 
 A slot begins with three 64-bit words in the host's byte order: the last step, the time when it was done, and the
 exclusive or of both. The time is in nanoseconds of CLOCK_MONOTONIC, which all processes of a host share. The third word
@@ -57,14 +59,17 @@ SECTION_S_MAX = 86_400
 """The longest limit of a section, as in the protocol: a day."""
 
 _LIMIT_BITS = 24
+"""The lower bits of a section's first word, for its limit in seconds. The other 40 have its beginning in milliseconds,
+which suffices for 34 years of uptime."""
 
 _DIGEST_BITS = 32
+"""The lower bits of a digest's second word, for the digest itself, a crc32. The upper ones have the shard."""
 
 DIGEST_WORDS = 3
 """The words of a digest."""
 
 STEP_MAX = 2**53 - 1
-"""The highest step that can be reported, as in the protocol."""
+"""The highest step that can be reported, as in the protocol: up to here floats and numbers of JSON are exact."""
 
 STEPS_TO_COME = 2**64 - 1
 """The step in the slot of a worker that will report its steps, and has done none yet."""
@@ -167,6 +172,7 @@ _NUMBER = re.compile("[0-9]{1,18}")
 """A number without sign, space or underscore, which fits 64 bits."""
 
 _MAY_BE_EMPTY = frozenset({"reason"})
+"""The fields whose variable may be missing or empty: torchrun gives no reason."""
 
 
 class NotLaunchedError(RuntimeError):

@@ -1,7 +1,8 @@
-"""The manifest of a place of an arena: which tensors lie in it, and which piece of the whole tensor each one is.
+"""The manifest of a saved state: which tensors lie in the shared memory of a place, and where.
 
-A manifest is JSON, and describes the pieces of one rank; a reader of any world size merges those of several ranks. It
-is rewritten only if names or sizes of tensors change. Standard library only.
+With a sharded model, each rank saves one *piece* of each tensor. So a manifest says which piece of the whole tensor it
+is, and a reader merges the pieces of several ranks at any world size. A manifest is JSON at the beginning of a place of
+an `arena`, and is rewritten only if names or sizes of tensors change. Standard library only.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ LENGTH_BYTES = 8
 """The size of the length in front of a manifest."""
 
 _CRC_POLYNOMIAL, _CRC_ONE = 0xEDB88320, 1 << 31
-"""The polynomial of crc32 and the polynomial 1, with the highest bit as the constant term."""
+"""The polynomial of crc32 and the polynomial 1: bits stand for coefficients, the highest one for the constant term."""
 
 Shape = tuple[int, ...]
 
@@ -47,7 +48,8 @@ class Piece:
     length: int
     """The number of bytes."""
     strides: Shape = field(default=(), repr=False)
-    """The strides of the whole tensor in memory; empty if contiguous. They are not part of a digest."""
+    """The strides of the whole tensor in memory; empty if contiguous. They are no part of a digest, which `digests_of`
+    makes of the `repr`: equal tensors may have different strides."""
 
     @property
     def fields(self) -> list[object]:
@@ -99,20 +101,24 @@ def read_layout(data: memoryview) -> Layout:
 
 
 def digests_of(data: memoryview) -> tuple[int, int]:
-    """Return a crc32 of a place, and one of its tensors and their names, which does not depend on their order.
+    """Return a crc32 of all data of a place, and one of its tensors and their names, which ignores their order.
 
-    The data are read only once, since a gigabyte takes a second. Raises `ManifestError`.
+    The first one shows damage. The second one is compared between ranks that should have the same state. The data are
+    read only once, since a gigabyte takes a second. Raises `ManifestError`.
     """
-    layout, at, whole, tensors = read_layout(data), 0, 0, 0
+    layout = read_layout(data)
+    whole, end = 0, 0
     crcs: list[tuple[Piece, int]] = []
     for piece, begin in zip(layout.pieces, layout.begins, strict=True):
-        of_piece, end = zlib.crc32(data[begin : begin + piece.length]), begin + piece.length
-        whole, at = joined_crc32(zlib.crc32(data[at:begin], whole), of_piece, piece.length), end
+        gap, end = data[end:begin], begin + piece.length
+        crc = zlib.crc32(data[begin:end])
+        whole = joined_crc32(zlib.crc32(gap, whole), crc, piece.length)
         if not piece.name.endswith(BYTES_MARK):
-            crcs.append((piece, of_piece))
-    for piece, of_piece in sorted(crcs, key=lambda each: (each[0].name, each[0].offsets)):
-        tensors = joined_crc32(zlib.crc32(repr(piece).encode(), tensors), of_piece, piece.length)
-    return zlib.crc32(data[at:], whole), tensors
+            crcs.append((piece, crc))
+    tensors = 0
+    for piece, crc in sorted(crcs, key=lambda each: (each[0].name, each[0].offsets)):
+        tensors = joined_crc32(zlib.crc32(repr(piece).encode(), tensors), crc, piece.length)
+    return zlib.crc32(data[end:], whole), tensors
 
 
 def joined_crc32(first: int, second: int, length: int) -> int:

@@ -1,6 +1,8 @@
 """Encodes messages between a worker and its nodeclient as packets of one JSON object each, and checks received ones.
 
-Standard library only. The receiver ends the connection after a malformed packet.
+A packet of a Unix SOCK_SEQPACKET socket arrives whole or not at all, so it has no length. A message is a dataclass, and
+its packet is `{"NameOfTheClass": {"field": value}}`. Anything may have written to the socket, so each field is checked
+by its annotation, and the receiver ends the connection after a malformed packet. Standard library only.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from dataclasses import asdict, fields
 from typing import Any, Generic, TypeVar
 
 PACKET_BYTES = 65_536
-"""The most bytes of a packet."""
+"""The most bytes of a packet, below what a Unix socket takes by default (wmem_default of Linux, 212,992)."""
 
 WORDS_MAX = 500
 """The most characters of a text for people."""

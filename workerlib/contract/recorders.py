@@ -3,6 +3,10 @@
 torch keeps a flight recorder for each backend, with an entry for each collective. Its functions are not public, so any
 of them may have changed in another release: every failed call then counts as "not known".
 
+`collectives` answers where the worker is now, with a dict for each group. Its `state` is `moves` if the worker gets on,
+`waits` if it is in a collective, and `done` if its last one is over. `number` counts the collectives of the group.
+`arrivals` answers when the worker came to its last collectives.
+
 nodeclient evaluates entries from files by the same functions. The hook of `--preload` loads this file by its path, so
 it uses only the standard library, from Python 3.10 on, and no other module of this package.
 """
@@ -20,9 +24,10 @@ from itertools import islice
 from typing import Any
 
 GROUPS_MAX = 32
+"""The most process groups in an answer, which has to fit into one packet."""
 
 COLLECTIVES_MAX = 64
-"""The most collectives in an answer, of which a group may have several."""
+"""The most collectives in an answer, of which a group may have several: sends and receives wait side by side."""
 
 NAME_MAX = 32
 """The most characters of a group's description and name; the description is cut first."""
@@ -34,10 +39,11 @@ GROUP_NAME_MAX = 8
 """The most characters of a group's name, which is a number, or the digits of a hash."""
 
 ENTRIES_MAX = 64
-"""How many of the last entries of a recorder are read, if each group among them has one that is done."""
+"""How many of the last entries of a recorder are read at least. Those before them are read until each group has one
+that is done: only then is the first one after it known, which is the one that the worker waits in."""
 
 PENDING_MAX = 512
-"""The most entries that are read to find such ones: parsing these takes a hundredth of a second."""
+"""The most entries that are read for that: parsing these takes a hundredth of a second."""
 
 ENTRY = '{"collective_seq_id":'
 """The beginning of an entry, whose keys are in order."""
@@ -59,6 +65,7 @@ HANDLER = "fr_trace_json"
 NCCL's reads parameters, and so does this one from torch 2.15 on: Python has no way to give any."""
 
 C10D = "torch._C._distributed_c10d"
+"""torch's module with the recorders. It is only looked up: a script that has not imported it has recorded nothing."""
 
 _earlier_groups: set[tuple[str, str]] = set()
 """The recorder and the number of each process group of earlier rounds, which are left out of answers."""
@@ -73,8 +80,8 @@ DUMP_WITHIN_S = 10.0
 def collectives() -> list[dict[str, Any]]:
     """Return where this worker is in each process group, as `in_order` sorts them; none if that is not known.
 
-    The counters cost 20 microseconds, and all entries a twentieth of a second. So only the counters are returned if
-    those of any recorder show that the worker gets on.
+    Counters of the collectives cost 20 microseconds, and all entries a twentieth of a second. So the counters are read
+    twice, and if any has changed, the worker gets on, and only the counters are returned.
     """
     c10d = sys.modules.get(C10D)
     before = {recorder: _counters(c10d, recorder) for recorder in RECORDERS}
@@ -204,7 +211,7 @@ def _begun_counts(status: dict[str, dict[str, str]]) -> list[dict[str, Any]]:
 
 
 def _pending_entries(text: str, recorder: str) -> list[dict[str, Any]]:
-    """Return the last entries of a recorder, as far back as each group among them has one that is done."""
+    """Return the last entries of a recorder, the oldest first; see `ENTRIES_MAX` for how many."""
     found: list[dict[str, Any]] = []
     pending: set[tuple[str, bool]] = set()
     for entry in islice(_newest_first(text, recorder), PENDING_MAX):

@@ -1,4 +1,9 @@
-"""The base class of adapters: `ctx.keep` saves and restores every kind of object through the same methods."""
+"""The base class of adapters: `ctx.keep` saves and restores every kind of object through the same methods.
+
+An adapter divides the state of its object. *Big* tensors are parameters and what an optimizer keeps of them: they are
+saved when the round breaks, or at an interval. *Small* state is saved at the end of each step: the buffers of modules,
+and *values*, which are all that is no tensor.
+"""
 
 from __future__ import annotations
 
@@ -14,25 +19,25 @@ BufferPlace = tuple[str, MutableMapping[str, Any], str]
 
 
 class Adapter:
-    """Reads and restores the state of one object; the defaults are those of an object without tensors.
-
-    Big tensors are saved when the round breaks or at an interval; buffers and values at the end of each step.
-    """
+    """Reads and restores the state of one object; the defaults are those of an object without tensors."""
 
     changes_late = True
-    """Whether its values change only between `optimizer.step` and `ctx.step`, if at all."""
+    """Whether its values change only between `optimizer.step` and `ctx.step`, if at all. Then values that were read
+    within a step are not those of that step, and are not saved with it."""
 
     iterates_when_read = False
     """Whether reading its values may begin an iteration. If so, they are not read before the first step is done."""
 
     differs_by_rank = False
-    """Whether its tensors may come to differ between ranks that began with the same, such as those of a metric."""
+    """Whether its tensors may come to differ between ranks that began with the same, such as those of a metric. They
+    are left out where replicas are compared."""
 
     has_unequal_inputs = False
-    """Whether ranks may do different numbers of steps."""
+    """Whether ranks may do different numbers of steps. If so, replicas are not compared."""
 
     size_changes = 0
-    """How many calls of `values` returned more or less state than the call before."""
+    """How many calls of `values` returned more or less state than the call before. A change shows that the arena may
+    have become too small."""
 
     def big_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield its big tensors by name. Raises `KeptStateError` if the object has other tensors than at `keep`."""

@@ -1,6 +1,9 @@
 """Requests this worker's arena from nodeclient: the shared memory to which the worker saves its state.
 
-It asks when training begins, after the first step, and when the state outgrows the arena.
+How much a state needs is not known when training begins: most optimizers make theirs in the first step, and some states
+grow. So the worker requests an arena when training begins, after the first step, and when its state outgrows the arena.
+Training goes on while a request waits for its answer. The small state of the last step waits with it, and is written
+when the arena is there.
 """
 
 from __future__ import annotations
@@ -20,15 +23,16 @@ WITHIN_S = 1.0
 """How long training waits for an answer at most. One takes milliseconds, unless much of the memory is new."""
 
 SLACK = 8
-"""The divisor for the slack of a generation: at first it gets an eighth more than it needs."""
+"""The divisor for the slack of a generation: at first it gets an eighth more than it needs. Most states never grow."""
 
 GROWN_SLACK = 2
-"""The same for a state that has outgrown its memory, as a history of steps does: it gets half more than it needs."""
+"""The same for a state that has outgrown its memory, such as a history of steps, and will probably grow again. It gets
+half more than it needs, so that requests become ever rarer."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingState:
-    """The small state of a step that waits for memory; -1 stands for the state before the first step."""
+    """The small state that waits for memory, and its step: -1 for the state before the first step."""
 
     step: int
     state: SmallSnapshot
@@ -55,7 +59,7 @@ class ArenaRequest:
     def want(self, big: int, small: int, step: int, snapshot: SmallSnapshot) -> None:
         """Request places of `big` and `small` bytes, unless they exist, or a request is pending or was refused.
 
-        `snapshot` is the small state of `step`, which waits for the memory in place of an earlier one.
+        `snapshot` is the small state of `step`. It waits for the memory instead of that of an earlier step.
         """
         held = self.arena.sizes if self.arena is not None else None
         # `small` has room for `rest` to double, which this step does not need yet.
@@ -86,7 +90,7 @@ class ArenaRequest:
         return "there is no memory for it" if self.refused else "its memory is not there yet"
 
     def await_growth(self) -> None:
-        """Wait for memory if the state has outgrown its arena: until then no step can be saved."""
+        """Wait for memory if the state has outgrown its arena, as `await_answer` does: before, no step can be saved."""
         if self.awaited and self._has_outgrown:
             self.await_answer()
 

@@ -1,7 +1,8 @@
-"""Tells a script that writes checkpoints of its own when to write the last one before a planned end.
+"""Tells a script that writes checkpoints of its own when to write the last one before a planned end of its round.
 
-Under nodeclient, `planned_end` receives the step, which is the same on all ranks. Under another launcher, the ranks
-agree on a step by a collective, after the signal that asks them to stop.
+A round ends on purpose when a node arrives or leaves, or an operator asks. All ranks have to write the checkpoint of
+one and the same step. Under nodeclient, `planned_end` receives that step, without a collective. Under another launcher,
+the ranks agree on a step by a collective, after the signal that asks them to stop.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _planned_end: PlannedEnd | None = None
 """The connection to nodeclient; None if it offers none, and before the first call of a function below."""
 
 _used_by = ""
-"""Which function or classes keep state over this connection, for messages; empty if none do."""
+"""Who keeps state over this connection, for messages: `ctx.keep`, or the reader and writer; empty if nobody does."""
 
 _by_collective: bool | None = None
 """Whether the ranks agree by a collective; None before the first call of `should_checkpoint`."""
@@ -48,7 +49,7 @@ def should_checkpoint() -> bool:
     global _by_collective, _early_calls  # noqa: PLW0603 - one process is one worker
     if _by_collective is None:
         _connect_if_offered()
-        _by_collective = any_of(_planned_end is None)
+        _by_collective = any_of(_planned_end is None)  # all ranks have to ask in the same way
         if _planned_end is not None and not _by_collective:
             _planned_end.expect_checkpoints()
     if _by_collective or _planned_end is None:

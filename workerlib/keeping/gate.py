@@ -128,8 +128,8 @@ class TorchGroups:
 
 
 PAUSES = 200
-"""The pause between two checks of the device is the time since the first one, divided by this: so the pauses lengthen a
-long wait by half a percent at most."""
+"""The divisor of a wait so far, which gives the pause before the next check of the device. So pauses lengthen a long
+wait by half a percent at most."""
 
 PAUSE_MIN_S, PAUSE_MAX_S = 2e-5, 1e-3
 """The shortest pause is what the kernel takes to wake a thread. The longest one bounds how late an error is seen."""
@@ -138,12 +138,15 @@ CHECK_S = 1.0
 """The pause between two checks whether a process group has failed, while a worker waits."""
 
 FAILURE_CHECKS = 10
-"""How many such checks a worker with a failed group waits for nodeclient, which ends a round within a second of a
-death. If no process has died, as when a network fails, only this worker may notice."""
+"""How many such checks in a row a failed group has to fail, before the worker ends by itself. nodeclient ends a round
+within a second of a death. If no process has died, as when a network fails, only this worker may notice."""
 
 
 class Gate:
-    """Waits for the work that training has queued. The training thread and the one that saves use it."""
+    """Waits for the work that training has queued on the GPU, as the three rules of this module say.
+
+    The training thread opens the gate before the first change of a step, and the thread that saves waits for its end.
+    """
 
     def __init__(self, queue: DeviceQueue, groups: TorchGroups | None = None, *, has_peers: bool = True) -> None:
         """Guard the work in `queue`; `groups` are torch's by default. Without peers, `open` never waits."""
@@ -153,7 +156,8 @@ class Gate:
         self._step_is_done: Callable[[], bool] | None = None
         """Returns whether the device has done all work of the last step; None before the first step."""
         self._begun_at_opening: int | None = None
-        """How many collectives had begun when the gate was opened in this step; None if it was not, or if unknown."""
+        """How many collectives had begun when the gate was opened in this step, which shows whether more were queued
+        after that. None if it was not opened, or torch does not tell."""
         self._is_shut = False
         self.failed = ""
         """Which process group has failed, as one sentence, if nodeclient did not end the round in time; else empty."""

@@ -1,4 +1,8 @@
-"""Writes the big state of a step into a generation of the arena, with the small state of that step behind it."""
+"""Writes the big state of a step into a generation of the arena, with the small state of that step behind it.
+
+A generation is one of the three places of the arena for big state. The writer also knows whether tensors have changed
+since the last step: a state that was changed in between belongs to no step, and is not saved.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +21,18 @@ from workerlib.keeping.pieces import local_part, piece_of, views_of
 from workerlib.keeping.small_state import copy_tensors
 
 TOUCH_AFTER_S = 1.0
-"""The delay until the pages of new memory are mapped, so that it does not slow down the beginning of a round."""
+"""The delay until the pages of new memory are mapped, so that this does not slow down the beginning of a round."""
 
 WITHIN_S = 0.5
 """How long the last save of a round waits for a GPU, which may be stuck in a collective."""
 
 SAMPLE = 4
-"""The approximate number of tensors that are checked for changes outside `optimizer.step`."""
+"""The approximate number of tensors that are checked for changes outside `optimizer.step`. A few suffice, since
+whatever trains changes nearly all of them, and each one costs time at each step."""
 
 
 class NotNowError(Exception):
-    """No generation was written: no room, none free to overwrite, or a GPU behind the step; the text says which."""
+    """No generation was written, and a later save may succeed; the text says why."""
 
 
 class GenerationWriter:
@@ -145,6 +150,7 @@ class GenerationWriter:
         tensors = self.tensors()
         layout = self._lay_out(tensors)
         end = small_offset(layout)
+        """Where the big state ends, and the small one begins."""
         length = end if small is None else end + len(small)
         if length > self._arena.sizes.generation:
             raise NotNowError(f"the state of {length:,} bytes has outgrown its memory")

@@ -1,10 +1,13 @@
 """Decides at which steps to save state or make a digest of it, so that this takes a small share of training's time.
 
-Each rank does so at the steps that its interval divides. Intervals are powers of two, so ranks need not agree on one:
-all of them act at the steps that the largest interval divides. That of saves begins at `STEPS_FIRST` and at most
-doubles with each save. So whatever ranks measure, all of them save the first step of a round that 8 divides, the first
-that 16 divides, and so on. That of digests begins at 1, and doubles without a second digest until the first one has
-become a small share. From there on it at most doubles with each digest.
+Only a step that all ranks have saved is of use, and only digests of the same step can be compared. The ranks measure
+different times, and are not to need a message to agree on an interval. So intervals are powers of two, and each rank
+acts at the steps that its own interval divides. All ranks then act at the steps that the largest interval divides.
+
+* The interval of saves begins at `STEPS_FIRST`, and at most doubles with each save. So whatever ranks measure, all of
+  them save the first step of a round that 8 divides, the first that 16 divides, and so on.
+* The interval of digests begins at 1. It doubles without another digest until the time since the first one is long
+  enough. From there on it at most doubles with each digest.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ DISK_SHARE = 0.25
 A written step is older than the newest one by at most that share."""
 
 SHARE_MAX = 0.01
-"""The part of training's time that saves may take."""
+"""The share of training's time that saves may take."""
 
 DIGESTS_SHARE_MAX = 0.003
 """The part of training's time that digests of the state may take if the next one takes as long as the last. On a busy
@@ -29,10 +32,12 @@ HEARD_S = 1.5
 second, and nodes cannot agree on a step that one has overwritten before all have reported it."""
 
 STEPS_FIRST = 4
-"""The interval at the beginning of a round."""
+"""The interval of saves at the beginning of a round, when no step and no save has been timed yet. It is short, so that
+a round that breaks early has a saved step."""
 
 WEIGHT = 0.2
-"""The weight of the last step in the mean time of a step."""
+"""The weight of the last step in the moving average of a step's time: a slow one, such as one with an evaluation, must
+not shorten the interval much."""
 
 
 class SaveInterval:
@@ -62,7 +67,10 @@ class SaveInterval:
         self._began = done, now
 
     def end_step(self, step: int, now: float) -> bool:
-        """Record when a step has ended; return whether to save it. Scripts may skip numbers of steps."""
+        """Record when a step has ended; return whether to save it.
+
+        A script may skip numbers of steps, and then the next one that it reports is saved.
+        """
         before = step - 1
         if self._began is not None:
             before, began_at = self._began
@@ -71,7 +79,10 @@ class SaveInterval:
         return step // self.steps > before // self.steps
 
     def record_save(self, seconds: float) -> None:
-        """Record how long a save took, and choose a new interval. The first save, into new memory, never raises it."""
+        """Record how long a save took, and choose a new interval.
+
+        The first save never raises the interval: it is slow, since it writes into new memory.
+        """
         steps_max = 2 * self.steps if self._save_s else self.steps
         least_s = max(seconds / SHARE_MAX, self._least_s)
         self._save_s, self.steps = seconds, 1
@@ -92,7 +103,7 @@ class SaveInterval:
 
 
 class DigestInterval:
-    """Measures digests, and decides after which steps to make one."""
+    """Measures digests, and decides after which steps to make one; replicas are compared by them."""
 
     def __init__(self) -> None:
         """Begin with a digest at the next step."""
@@ -105,7 +116,7 @@ class DigestInterval:
         self._least_s = 0.0
         """The least time until the next one."""
         self._is_chosen = False
-        """Whether the interval was chosen by the time between two digests."""
+        """Whether two digests were made, so that the interval was chosen by the time between them."""
 
     def is_due(self, step: int, now: float) -> bool:
         """Whether to make a digest after a step. Scripts may skip numbers of steps."""

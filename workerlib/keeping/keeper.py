@@ -1,9 +1,12 @@
 """Keeps the state of each step of one round: decides when state is saved, and by which thread.
 
-The thread that reads from nodeclient saves when the round breaks, since training is then stuck in a collective. The
-training thread itself saves at an interval, and when an exception ends the training. Two things decide what a thread
-may do with the state: its stage (`step_numbers.StateStage`), since only whole state is saved, and the holder of its
-lock (`state_lock.StateHolder`).
+A round breaks when a worker or a node dies, and the other workers then hang in a collective of the next step. Their
+state is still that of the last one. So a thread beside training saves it, the one that reads from nodeclient. The
+training thread itself saves at an interval, after the last step of a planned end, and when an exception ends training.
+
+Two things decide what a thread may do with the state: its stage (`step_numbers.StateStage`), since only the state of a
+whole step is saved, and the holder of its lock (`state_lock.StateHolder`). The state is *final* once the last step of
+the round is saved: training does no further step in this round.
 
 A keeper ends with the script's block, with the process, or when the process leaves the round. Then it saves once more
 if it can, removes its hooks, and only answers nodeclient.
@@ -50,10 +53,10 @@ from workerlib.record import declare_final
 from workerlib.stop import STOP_REQUEST
 
 WAIT_S = 2.0
-"""How long a save waits for a step to be whole."""
+"""How long a save waits for training to leave a step: for the rest of an optimizer's step, unless that hangs."""
 
 STAND_STILL_S = 60.0
-"""How long training stands still after the last save of the round. Its node ends it far earlier."""
+"""How long training stands still after the last save of the round, before it fails. Its node ends it far earlier."""
 
 
 class StepKeeper:
@@ -129,7 +132,7 @@ class StepKeeper:
         """
         if self._has_ended:
             return
-        if not self._lock.is_in_step:
+        if not self._lock.is_in_step:  # no optimizer's hook has acquired it in this step
             self._acquire_for_training()
         step_counts = True
         try:
@@ -140,25 +143,32 @@ class StepKeeper:
             if may_save and (request := self._lock.pop_request()) is not None:
                 self._save_for(request)
         finally:
-            self._lock.release()
+            self._lock.release()  # from here on the other thread may save the step
         if not step_counts:
             self._stand_still()
         if is_new:
-            self._saver.compare()
-            self._saver.report_digest()
-            self._saver.memory.await_growth()
-            for what in self._unkept.find():
-                self._channel.report(Unkept(what))
-            halt = self.planned_end.wait_after_step(number)
-            if halt is not None and not self._lock.is_final:
-                self._acquire_for_training()
-                self._save_last_step(halt)
-                if self.is_reused:
-                    self._acquire_for_training()  # blocks until this worker leaves the round, as the state is final
+            self._finish_new_step(number)
         self._lock.check_in_round()
 
+    def _finish_new_step(self, number: int) -> None:
+        """Do what does not need the lock after a new step, and stand still if the round ends with this step."""
+        self._saver.compare()
+        self._saver.report_digest()
+        self._saver.memory.await_growth()
+        for what in self._unkept.find():
+            self._channel.report(Unkept(what))
+        halt = self.planned_end.wait_after_step(number)
+        if halt is not None and not self._lock.is_final:
+            self._acquire_for_training()
+            self._save_last_step(halt)
+            if self.is_reused:
+                self._acquire_for_training()  # blocks until this worker leaves the round, as the state is final
+
     def _before_optimizer(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Record that parameters change: from now on, or after the optimizer's closure has returned."""
+        """Record that parameters change: from now on, or after the optimizer's closure has returned.
+
+        Return the optimizer's arguments with another closure for torch, or None to leave them as they are.
+        """
         self._unkept.record(optimizer)
         if (wrapped := after_closure(args, kwargs, self._begin_change)) is None:
             self._begin_change()
@@ -213,7 +223,7 @@ class StepKeeper:
     # The last save of the round
 
     def _save_last_step(self, halt: HaltAt) -> None:
-        """Save the last step of the round, which `halt` names, and release the lock.
+        """Save the last step of the round, which `halt` names, and release the lock, which the caller has acquired.
 
         If the script does not report that number, a later step is saved, the same on all ranks.
         """
@@ -237,9 +247,14 @@ class StepKeeper:
             self._save_last_step(halt)
 
     def _save_for(self, request: SaveNow) -> None:
-        """Answer nodeclient's request at the end of a round. A saved state is final, unless training may go on."""
+        """Answer nodeclient's request at the end of a round; the caller has acquired the lock.
+
+        A saved state is final, unless the request is a `late` one, during which training goes on.
+        """
         saver = self._saver
-        # A dead rank's shard is as old as its last save. In a planned stop, all ranks may have halted after one step.
+        # Where each rank has a shard of its own, all of them have to save the same step. A dead rank's is as old as its
+        # last save at an interval, so a newer one of this rank is of no use. In a planned stop nobody is dead, and all
+        # ranks may have halted after one step.
         same_step = saver.is_whole_between_steps and request.planned
         if saver.has_unique_state and self._environment.world_size > 1 and not same_step:
             why = "each rank has state that no other rank has, and saves it at intervals"
@@ -351,7 +366,7 @@ class StepKeeper:
         self._lock.set_request(request)
         lone = self._environment.world_size == 1
         if lone and not saver.is_whole_between_steps and not self._has_ended:
-            return  # only the training thread knows when a step is whole
+            return  # only the training thread knows when a step is whole; it hangs for no peer, and answers then
         if not self._lock.acquire(StateHolder.SAVER, WAIT_S):
             if self._lock.pop_request() is not None:
                 self._channel.report(NotSaved(f"a step was not whole within {WAIT_S:g} s", request.number))
@@ -375,7 +390,7 @@ def keep(environment: WorkerEnvironment, objects: Mapping[str, Any]) -> tuple[in
     try:
         adapters, generations, small = _prepare(environment, objects)
     except KeptStateError as error:
-        if error.__cause__ is None:  # else an object of the script has failed, perhaps only this time
+        if error.__cause__ is None:  # with a cause, an object of the script has failed, perhaps only this time
             declare_final(error)
         raise
     path = os.environ.get(KEEP)
@@ -399,6 +414,7 @@ def _prepare(
     if not adapters:
         raise KeptStateError("keep() was given nothing: pass it the objects of the training, as keep(model=model, ...)")
     generations, small = GenerationWriter(adapters, environment.world_size), SmallStateWriter(adapters)
+    # Both read the whole state once, so that state that cannot be kept fails now, also without nodeclient's memory.
     generations.bytes_needed(0)
     small.first_snapshot({})
     return adapters, generations, small

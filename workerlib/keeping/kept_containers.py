@@ -14,7 +14,10 @@ from workerlib.keeping.plain_values import NESTING_MAX, from_plain, to_plain, to
 
 
 class KeptContainer(Adapter):
-    """Adapts a tensor, or a dict or list of tensors and numbers; it is restored in place."""
+    """Adapts a tensor, or a dict or list of tensors and numbers.
+
+    It is restored in place, since the script goes on to use the object that it has given to `ctx.keep`.
+    """
 
     changes_late = False
 
@@ -71,7 +74,10 @@ def _tensors(container: Any, path: str, depth: int = 0) -> Iterator[tuple[str, t
 
 
 def _put(container: Any, path: str, tensor: torch.Tensor) -> None:
-    """Put a tensor at its path in a dict or list that has everything but its tensors."""
+    """Put a tensor at its path in a dict or list that has everything but its tensors.
+
+    Keys of dicts may have dots themselves, so a path is compared with the keys and not split at its dots.
+    """
     if isinstance(container, list):
         head, _, rest = path.partition(".")
         if rest:
@@ -87,7 +93,11 @@ def _put(container: Any, path: str, tensor: torch.Tensor) -> None:
 
 
 def _without_tensors(value: Any) -> Any:
-    """Return a dict or list without its tensors; None takes their place in a list, and for a key that is no text."""
+    """Return a dict or list without its tensors.
+
+    None takes the place of a tensor in a list, so that the others keep their numbers, and under a key that is no text,
+    since a path has keys only as texts.
+    """
     if isinstance(value, dict):
         return {
             key: None if isinstance(item, torch.Tensor) else _without_tensors(item)

@@ -1,4 +1,11 @@
-"""The adapters for the objects that a script passes to `ctx.keep`, and `adapt`, which chooses them."""
+"""The adapters for the objects that a script passes to `ctx.keep`, and `adapt`, which chooses them.
+
+Tensors are saved by names, and restored into the objects of another process, perhaps at another world size. So a name
+is the path to a parameter within the user's own module, whatever wraps that module. The state of an optimizer has the
+names of its parameters, since their numbers depend on the order in which they were given.
+
+All of this is read at the end of each step, so adapters compute again only what may have changed.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +66,7 @@ def _adapt(name: str, kept: Any, parameters: Mapping[str, torch.nn.Parameter]) -
 
 
 class KeptModule(Adapter):
-    """Adapts a module: its parameters are big, and the buffers of its state dict small."""
+    """Adapts a module: its parameters are big state, and the buffers of its state dict are small state."""
 
     def __init__(self, name: str, module: torch.nn.Module) -> None:
         for submodule in module.modules():
@@ -141,7 +148,11 @@ def _buffer_keys(module: torch.nn.Module) -> list[str]:
 
 
 class KeptOptimizer(Adapter):
-    """Adapts an optimizer: the tensors of its state are big; learning rates and the like are values."""
+    """Adapts an optimizer: the tensors of its state are big state; learning rates and the like are values.
+
+    Most state is a dict for each parameter, with a tensor for each key. An entry that is no tensor, such as a list of
+    earlier gradients, is a value. So is a tensor that the state has twice: values name it, so that it is saved once.
+    """
 
     def __init__(self, name: str, optimizer: torch.optim.Optimizer, model: Mapping[str, torch.nn.Parameter]) -> None:
         if type(optimizer).__name__ == "ZeroRedundancyOptimizer":
@@ -183,7 +194,7 @@ class KeptOptimizer(Adapter):
         """Add the parameter groups that the script adds only during training, and make the state to load."""
         groups, added = values["groups"], values.get("added", [])
         missing = len(groups) - len(self.optimizer.param_groups)
-        # Otherwise `load_values` rejects the number of groups.
+        # If groups are missing for another reason, `load_values` rejects their number.
         if 0 < missing <= len(added) and all(name in self._model for names in added for name in names):
             for names, options in zip(added[-missing:], groups[-missing:], strict=True):
                 self.optimizer.add_param_group(from_plain(options) | {"params": [self._model[name] for name in names]})
@@ -289,7 +300,7 @@ class KeptOptimizer(Adapter):
     def _name_tensors(self) -> tuple[dict[Hashable, str], list[tuple[str, str]]]:
         """Return the names of its state's tensors by their memory, and the entries without a tensor of their own.
 
-        A parameter's state may contain the parameter.
+        The names have the parameters too, since a parameter's state may contain the parameter.
         """
         names = {memory_of(parameter): name for name, parameter in self._parameters.items()}
         value_entries = []
@@ -354,7 +365,7 @@ class KeptStateful(Adapter):
         self._targets: dict[str, torch.Tensor] = {}
 
     def big_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield its big tensors by name: those that are too large to be written at each step."""
+        """Yield its big tensors by name: those that were too large for values when these were last read."""
         yield from self._nested.items()
 
     def values(self) -> Any:

@@ -6,10 +6,10 @@
     if reader.step >= 0:
         dcp.load(state, storage_reader=reader)
 
-A writer saves all state of this rank into the memory of its node, by the rank's own plan, since torch's global plan
-saves state that several ranks have only once. A save that lacks memory is left out with a warning, and training goes
-on. torch pickles each value that is not a tensor; a pickle may have only types that torch trusts, numpy's, and a few of
-Python's.
+A writer saves all state of this rank into the memory of its node, from where the next round loads it. torch's global
+plan saves state that several ranks have only once, which is lost with its node. So a writer goes by the rank's own
+plan. A save that lacks memory is left out with a warning, and training goes on. torch pickles each value that is not a
+tensor; a pickle may have only types that torch trusts, numpy's, and a few of Python's.
 """
 
 from __future__ import annotations
@@ -69,9 +69,11 @@ from workerlib.keeping.small_state import copy_tensors
 LOG = logging.getLogger("workerlib.keeping")
 
 _NO_SMALL_STATE = b'{"values":{},"random":{}}'
+"""The small state of a save. It is empty, since the script gives torch all of its state as big state, and is there
+because a generation of `ctx.keep` has one, and both are read alike."""
 
 WITHIN_S = 60.0
-"""How long the first save waits for its memory."""
+"""How long a save waits for its memory. Much new memory takes seconds, and the script may not save again for long."""
 
 _USED_BY = "KeptReader or KeptWriter"
 """The name of both classes in messages."""
@@ -223,7 +225,7 @@ class KeptWriter(_WithoutNames, StorageWriter):
         return replace(plan, storage_data=own_part(self._save, plan.items)) if plan.usable else plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """Return the plans of all ranks with the numbers of their parts."""
+        """Return the plans of all ranks with the numbers of their shards."""
         return number_parts(plans)
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
@@ -269,7 +271,7 @@ class KeptWriter(_WithoutNames, StorageWriter):
     def _part(
         self, plan: SavePlan, contents: list[tuple[Piece, torch.Tensor]], rank: int, world_size: int
     ) -> tuple[int, int]:
-        """Return the number of this rank's part, and how many parts there are; each rank has its own if unknown."""
+        """Return the number of this rank's shard, and how many shards there are; each rank has its own if unknown."""
         part = plan.storage_data
         if not isinstance(part, PlanPart) or part.save != self._save or not part.shards:
             return rank, world_size
@@ -377,12 +379,12 @@ def _trust_common_types() -> None:
 
 @dataclass(frozen=True, slots=True)
 class PlanPart:
-    """The part of a save that one rank has; ranks whose plans have the same items have the same part.
+    """The shard that one rank has of a save; ranks whose plans have the same items have the same shard.
 
     A rank does not know the plans of other ranks, and torch's global plan leaves each shared item to only one rank. So
-    each rank adds a digest to its plan, and the rank that gets all plans numbers the parts. torch may leave out plans
-    that have not changed. Then each rank counts as having a part of its own. That is always correct, but the loss of a
-    host costs more.
+    each rank adds a digest to its plan, and the rank that gets all plans numbers the shards. torch may leave out plans
+    that have not changed. Then each rank counts as having a shard of its own. That is always correct, but no rank's
+    state then stands for that of another one whose host is lost.
     """
 
     save: int
@@ -391,17 +393,17 @@ class PlanPart:
     """A hash of the names and pieces in the rank's own plan."""
     shard: int = 0
     shards: int = 0
-    """How many parts there are; 0 if they are not numbered."""
+    """How many shards there are; 0 if they are not numbered."""
 
 
 def own_part(save: int, items: Iterable[WriteItem]) -> PlanPart:
-    """Return the part of a rank by the items of its own plan, without a number."""
+    """Return the shard of a rank by the items of its own plan, without a number."""
     names = sorted((item.index.fqn, tuple(item.index.offset or ())) for item in items)
     return PlanPart(save, hashlib.blake2b(repr(names).encode(), digest_size=16).digest())
 
 
 def number_parts(plans: list[SavePlan]) -> list[SavePlan]:
-    """Return the plans of all ranks with the numbers of their parts; without numbers if any plan is left out."""
+    """Return the plans of all ranks with the numbers of their shards; without numbers if any plan is left out."""
     parts = [plan.storage_data for plan in plans if plan.usable and isinstance(plan.storage_data, PlanPart)]
     if len(parts) < len(plans):
         return [replace(plan, storage_data=None) for plan in plans]

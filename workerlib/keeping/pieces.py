@@ -1,7 +1,8 @@
 """Describes the piece of a tensor that this rank has, and fills tensors from the pieces that ranks have saved.
 
-A tensor of a sharded model is a DTensor. torch's functions for distributed checkpoints compute which saved pieces cover
-it at another world size. They are imported only if something is sharded: the import takes longer than a restart.
+A tensor of a sharded model is a DTensor, of which each rank has one piece. At another world size the pieces are others,
+and torch's functions for distributed checkpoints compute which saved pieces cover them. These functions are imported
+only if something is sharded: the import takes longer than a restart.
 """
 
 from __future__ import annotations
@@ -74,10 +75,11 @@ def bytes_obstacle(local: torch.Tensor) -> str | None:
 
 
 def shard_of(tensors: Iterable[torch.Tensor], rank: int, world_size: int) -> tuple[int, int]:
-    """Return the number of this rank's part of the whole state, and how many parts there are: (0, 1) if it has all.
+    """Return the number of this rank's shard of the whole state, and how many shards there are: (0, 1) if it has all.
 
-    Ranks with the same part have the same bytes. With FSDP each rank has a part of its own; with HSDP there are as many
-    parts as a replica has ranks.
+    Ranks with the same shard have the same bytes. With FSDP each rank has a shard of its own; with HSDP there are as
+    many shards as a replica has ranks. If tensors are sharded over several meshes, or over some of the ranks, each rank
+    counts as having a shard of its own.
     """
     sharded: Any = [tensor for tensor in tensors if is_sharded(tensor)]
     meshes = {id(tensor.device_mesh): tensor.device_mesh for tensor in sharded}
@@ -111,8 +113,8 @@ def _view(piece: Piece, begin: int, data: memoryview) -> torch.Tensor:
 
 
 GAPS_MAX = 16
-"""How many times the memory of its elements a tensor may take. One that takes more, such as a column of a wide matrix,
-is made without the gaps between its elements."""
+"""How many times the memory of its elements a restored tensor may take. One that would take more, such as a column of a
+wide matrix, is made without the gaps between its elements."""
 
 
 class SavedTensors:

@@ -1,6 +1,7 @@
 """The planned end of a round, which nodeclient announces: all workers stand still after one step, and save it.
 
-A worker stands still in `ctx.step`, or in `should_checkpoint` if its script writes checkpoints of its own.
+A round ends on purpose when a node arrives or leaves, or an operator asks. Workers that all save the same step lose
+none. A worker stands still in `ctx.step`, or in `should_checkpoint` if its script writes checkpoints of its own.
 """
 
 from __future__ import annotations
@@ -89,13 +90,19 @@ CLOSE_WITHIN_S = 3.0
 
 
 class PlannedEnd:
-    """Reads nodeclient's messages in a thread, and obeys its orders to stand still; one for each process."""
+    """Reads nodeclient's messages in a thread, and obeys its orders to stand still (`HaltAt`).
+
+    A process has one at a time, since its connection to nodeclient has one reader. All other messages go on to whoever
+    keeps state: the keeper of `ctx.keep`, or the connection of `KeptWriter`.
+    """
 
     def __init__(self, channel: KeepChannel) -> None:
         self._channel = channel
         self._standstill = Standstill()
         self._writes_checkpoints = False
+        """Whether the script calls `should_checkpoint`, and stands still there."""
         self._has_ended = False
+        """Whether training is over, so that an order to stand still is answered by the thread that reads."""
         self._save: Callable[[], None] | None = None
         """Saves the last step of the round before the script writes a checkpoint; None if no step is kept."""
         self._save_after_end: Callable[[HaltAt], None] | None = None

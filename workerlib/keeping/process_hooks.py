@@ -1,7 +1,8 @@
 """The hooks by which a keeper is called: by optimizers and modules, at `ctx.step`, and at process exit.
 
-A process keeps one state at a time. With rounds in place, each round has another keeper, and the hooks of the earlier
-one are removed.
+A script passes its objects to `ctx.keep` only once, and tells nothing more than its steps. By hooks the keeper learns
+when parameters change and when this rank may have contributed to a step. With rounds in place, each round has another
+keeper, and the hooks of the earlier one are removed.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 It is read several times in each step, so that must be cheap. The functions of Python and numpy make an object of each
 word (0.02 ms and 0.1 ms, and several times that after training has used the caches). So the words are read from memory,
-which takes a microsecond. Both are a Mersenne Twister, and are kept in the same form: 624 words, and the position.
+which takes a microsecond. Both generators are a Mersenne Twister, and are kept in the same form: 624 words, and the
+position, which says how many of them are used.
 """
 
 from __future__ import annotations
@@ -45,7 +46,10 @@ class RandomState:
         return found
 
     def spare_normals(self) -> dict[str, Any]:
-        """Return the rest of the state at the last `read`: normal numbers drawn in pairs, and not returned yet."""
+        """Return the rest of the state at the last `read`: the second one of a pair of normal numbers, if it is left.
+
+        Both generators draw normal numbers in pairs, and return the second one at the next call.
+        """
         return {"python": self._python_gauss, "numpy": self._numpy_gauss}
 
     def _python(self) -> bytes:
@@ -105,7 +109,11 @@ def restore(tensors: dict[str, torch.Tensor], plain: dict[str, Any]) -> None:
 
 
 def reseed(round_: int, step: int, rank: int) -> int:
-    """Seed this process's random numbers from these three numbers only; return the seed."""
+    """Seed this process's random numbers from these three numbers only; return the seed.
+
+    A rank that has no random state of its own to resume from gets numbers that no other rank has, and the same ones if
+    the round begins again.
+    """
     digest = hashlib.blake2b(f"{round_} {step} {rank}".encode(), digest_size=4).digest()
     seed = int.from_bytes(digest, "little")
     torch.manual_seed(seed)

@@ -1,4 +1,9 @@
-"""Restores the objects of `ctx.keep` from the step that a round resumes from, at any world size."""
+"""Restores the objects of `ctx.keep` from the step that a round resumes from, at any world size.
+
+The round that did the step may have had more ranks or fewer. Big state is merged from the parts of all its ranks. Small
+state is each rank's own, so a rank takes its own if that was kept. Otherwise it takes the buffers and values of the
+lowest rank, and new random numbers.
+"""
 
 from __future__ import annotations
 
@@ -120,13 +125,13 @@ def restore_objects(
             f"step {point.step} was kept without the small state of any rank, so nothing can resume from it"
         )
     lowest = done[min(done)]
-    own = done.get(rank) or pending
+    own = done.get(rank) or pending  # a rank that died within the step has only a pending state of it
     if is_own and own is None:
         raise KeptStateError(
             f"rank {rank} had a state of its own at step {point.step}, and its buffers and numbers are not there: "
             "those of another rank do not fit it"
         )
-    values = {**lowest.values, **(own.values if own else {})}
+    values = {**lowest.values, **(own.values if own else {})}  # a pending state lacks values that change late
     _check_names(objects, values, own)
     device = tensors[0].device if tensors else torch.device("cpu")
     for name, adapter in objects.items():

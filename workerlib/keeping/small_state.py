@@ -1,8 +1,11 @@
 """Writes and reads the small state of a step: buffers, random state and values, of which each rank has its own.
 
-It is written into the small places of an arena, in turn. A rank that dies may have contributed to a step that the
-others complete without it. So the small state is also written within the step, as *pending*: buffers and random state
-are then those of the step already, while values such as a scheduler's step number may still change.
+The big state of a rank that dies is that of the other ranks, and they save it. Its small state is nobody else's, so it
+is written at the end of each step, into the small places of the arena in turn.
+
+A rank that dies may have contributed to a step that the others complete without it. So the small state is also written
+within the step, as *pending*: buffers and random state are then those of the step already, while values such as a
+scheduler's step number may still change.
 """
 
 from __future__ import annotations
@@ -26,7 +29,11 @@ from workerlib.keeping.random_state import RandomState
 RANDOM = "random/"
 """The prefix of the names of random states among the tensors."""
 
+REST_SLACK_BYTES = 4096
+"""The slack for values as JSON, beyond twice their present size: the first ones are often a few bytes."""
+
 _SEPARATORS = (",", ":")
+"""JSON without spaces."""
 
 _KIND = attrgetter("shape", "dtype")
 
@@ -80,9 +87,10 @@ class SmallSnapshot:
 
 @dataclass(slots=True)
 class _ValueHistory:
-    """Learns when in a step the values of an object change.
+    """Learns when in a step the values of an object change: a pending state has only those that are final by then.
 
-    They change early if a step has changed them before they were read as pending, and no step changed them after that.
+    A sampler that is advanced before the forward changes *early*: its values within a step are those of its end. A
+    scheduler changes *late*, after the optimizer's step. Nothing is known of an object before it has changed.
     """
 
     changes_late: bool
@@ -90,6 +98,7 @@ class _ValueHistory:
     key: str
     """The name of the object as JSON."""
     changes_early: bool = False
+    """Whether a step has changed them before they were read as pending, and no step has changed them after that."""
     pending: str = ""
     """The values within the present step as JSON; empty if they were not read in it."""
     last_step: str = ""
@@ -128,7 +137,7 @@ class SmallStateWriter:
         self._plain_random: tuple[Any, str] = (None, "")
         """The part of the random state without a fixed size, and the same as JSON."""
         self._kinds: object = None
-        """The names, sizes and types for which places are laid out."""
+        """The names, sizes and types of the tensors for which places are laid out, to notice other ones."""
         self._layout = Layout((), (), b"", 0)
         self._views: dict[int, list[torch.Tensor]] = {}
         """The buffers in each place that has the manifest of the present layout, by the place's identity."""
@@ -182,7 +191,7 @@ class SmallStateWriter:
 
     def bytes_needed(self, snapshot: SmallSnapshot) -> int:
         """Return how many bytes a place needs for a snapshot, with room for values that become longer."""
-        return lay_out(self._pieces_of(snapshot)).end + 2 * len(snapshot.rest) + 4096
+        return lay_out(self._pieces_of(snapshot)).end + 2 * len(snapshot.rest) + REST_SLACK_BYTES
 
     def write(self, snapshot: SmallSnapshot, commit: Commit) -> bool:
         """Write a snapshot, and complete `commit` with its length and serial; return False if there is no room for it.

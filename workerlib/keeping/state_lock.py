@@ -1,8 +1,10 @@
 """The lock of the kept state: the training thread holds it to change the state, or a thread that saves it.
 
 Training holds it from the optimizer's step until `ctx.step` reports the step, so any other holder finds the state of a
-whole step. Once the last step of the round is saved, the state is final: training blocks where it would acquire the
-lock, until this process ends or leaves the round.
+whole step. Once the last step of the round is saved, the state is final: a later step would be lost. Training then
+blocks where it would acquire the lock, until this process ends or leaves the round.
+
+It is no `threading.Lock`: it is held across calls of the script, and an interrupt has to wake the thread that waits.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Finds out to which step the state of training belongs at each moment, and whether it may be saved as that."""
+"""Finds out to which step the state of training belongs at each moment, and whether it may be saved as that.
+
+The script tells only its steps (`ctx.step`), and hooks tell when an optimizer begins to change parameters. A state that
+was saved between both, or under a wrong number, would be restored as a step that never was.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,8 @@ from enum import Enum, auto
 LOG = logging.getLogger("workerlib.keeping")
 
 UNREPORTED = 100
-"""How many optimizer steps without a `ctx.step` lead to a warning. No script has this many optimizers."""
+"""How many optimizer steps without a `ctx.step` lead to a warning. A step has one of each optimizer, and no script has
+this many."""
 
 
 class StateStage(Enum):
@@ -20,7 +25,9 @@ class StateStage(Enum):
     CHANGING = "a step is not whole"
     """An optimizer has begun a step since the last `ctx.step`."""
     UNNUMBERED = "the last step has no number of its own"
+    """`ctx.step` has repeated a number, or gone back."""
     UNKEPT = "it has become state that cannot be kept"
+    """It is so for the rest of the round."""
     TORN = "training has ended within a step"
     """It may be that of no step; the round ends in this stage."""
 
@@ -72,6 +79,7 @@ class StepNumbers:
         self.has_optimizer = False
         """Whether an optimizer has called its hook; a script may use optimizers without hooks."""
         self.stage = StateStage.UNTRAINED
+        """What the present state is; it decides whether a save is possible."""
         self._reported = -1
         """The number in the last `ctx.step`, whether the state was new or not."""
         self._stride = 1
@@ -84,7 +92,7 @@ class StepNumbers:
 
     @property
     def next_step(self) -> int:
-        """The probable number of the current step."""
+        """The probable number of the current step, for a state that is saved before `ctx.step` reports the step."""
         return self._reported + self._stride
 
     @property
@@ -98,7 +106,7 @@ class StepNumbers:
         return self._refusal if self.stage is StateStage.UNKEPT else self.stage.value
 
     def apply(self, event: StateEvent) -> None:
-        """Go to the stage that follows."""
+        """Go to the stage that follows on this event; stay if the table has none."""
         self.stage = _NEXT.get((self.stage, event), self.stage)
 
     def resume(self, step: int) -> None:

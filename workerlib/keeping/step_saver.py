@@ -1,5 +1,10 @@
 """Saves the state of a step: the small state at its end, the big state when that is due or requested.
 
+How much a worker has to save depends on which ranks have the same state (`StepCommits`). Where all are alike, as under
+DDP, two workers of a node save the big state, and mostly not before the round breaks: the survivors still have it then.
+Where each rank has its own, as with FSDP, a dead rank's is lost unless it was saved before, so each saves at an
+interval. `SaveRole` says which of these a worker does.
+
 The caller holds the lock of the state, see `keeper`. If a save fails, the answer to nodeclient has the reason. If state
 cannot be kept, saving ends and training goes on.
 """
@@ -35,7 +40,11 @@ LOG = logging.getLogger("workerlib.keeping")
 
 
 class StepCommits:
-    """Makes the commits of this rank's steps, which say which shard of the state it has."""
+    """Makes the commits of this rank's steps, which say which shard of the state it has.
+
+    Which ranks have the same state follows from sharded tensors. Without any, the states after the first step are
+    compared: the stages of a pipeline may have tensors of the same names and sizes, and different ones.
+    """
 
     def __init__(self, environment: WorkerEnvironment, tensors: Iterable[torch.Tensor]) -> None:
         self._environment = environment
@@ -46,7 +55,7 @@ class StepCommits:
         self.has_unique_state = environment.world_size == self.shards
         """Whether no other rank has this rank's state."""
         self.is_compared = self.has_unique_state or self.has_sharded
-        """Whether it is known that other ranks have the same state, or that they have not. Nothing is saved before."""
+        """Whether it is known if other ranks have the same state. No big state is saved before."""
         self.is_requested = False
         """Whether the coordinator was asked to compare the states of all ranks."""
         self.answered = threading.Event()
@@ -99,7 +108,7 @@ class StepCommits:
 
 
 SAVERS = 2
-"""How many workers of a node save state that all ranks have alike: one of them may be the one that died."""
+"""How many workers of each node save big state that all ranks have alike: one of them may be the one that died."""
 
 COMPARED_WITHIN_S = 5.0
 """How long training waits after its first step for the states of the other ranks. That is one lease: a restarted
@@ -117,13 +126,17 @@ class SaveRole:
     saves_big: bool
     """Whether it saves big states."""
     saves_small: bool = False
-    """Whether it saves the small state of each step. If buffers are on a GPU, each step then waits for the GPU."""
+    """Whether it saves the small state of each step: unless this rank has a state of its own, with buffers on a GPU. It
+    can resume only from a step whose big state it has saved, and a save of buffers waits for the GPU."""
     saves_at_intervals: bool = False
     """Whether it saves big states at an interval too, because a save when the round breaks may fail or be late."""
 
 
 class StepSaver:
-    """Writes steps of one round into the arena of this worker."""
+    """Writes steps of one round into the arena of this worker, as `SaveRole` says.
+
+    The keeper calls it at each event of training, and when nodeclient requests a save.
+    """
 
     def __init__(
         self,
@@ -176,7 +189,10 @@ class StepSaver:
 
     @property
     def is_whole_between_steps(self) -> bool:
-        """Whether any thread can save a whole step whenever it holds the lock, since the small state is saved."""
+        """Whether any thread that holds the lock can save a whole step, since the small state of each step is saved.
+
+        With a state of its own, a rank also needs an optimizer that calls hooks: only these tell when a step begins.
+        """
         return self.role.saves_small and (not self.has_unique_state or self.numbers.has_optimizer)
 
     # The beginning and the end
@@ -329,10 +345,12 @@ class StepSaver:
 
     @property
     def _sees_changes(self) -> bool:
+        """Whether a change of the state by training was seen: by an optimizer's hook, or in a sample of tensors."""
         return self.numbers.has_optimizer or self._generations.is_trained
 
     @property
     def _is_trained(self) -> bool:
+        """Whether a step has probably changed the state: that was seen, or many steps were done."""
         return self._sees_changes or self.numbers.count >= COMPARED_AFTER
 
     def _collectives_began(self) -> bool:

@@ -1,10 +1,12 @@
 """Shuts down the connections of gloo's process groups, so that a thread that waits in a collective gets an error.
 
-gloo has no abort (torch 2.13: `abort` and `shutdown` of its groups do nothing), so a worker whose peer is stopped waits
-until the timeout. If reads from its connection fail, it gets the error within a millisecond. gloo does not show its
-descriptors. This module finds them: they are the connected TCP sockets that appear while a group is made, except for
-those that Python makes. Connections that another native library makes just then are included by mistake. Listening
-sockets are left out, because gloo ends the process if one of them fails.
+A process that is to go on in the next round has to come out of a collective whose peer is gone. gloo has no abort
+(torch 2.13: `abort` and `shutdown` of its groups do nothing), so it would wait until the timeout. If reads from its
+connection fail, it gets the error within a millisecond.
+
+gloo does not show its descriptors. This module finds them: they are the connected TCP sockets that appear while a group
+is made, except for those that Python makes. Connections that another native library makes just then are included by
+mistake. Listening sockets are left out, because gloo ends the process if one of them fails.
 
 No write of gloo may fail, here or at a peer: gloo would forget the operation, and its thread would wait until the
 timeout (torch 2.13, gloo/transport/tcp/pair.cc: `write` leaves EPIPE and ECONNRESET to the next read, and

@@ -1,6 +1,7 @@
-"""Prepares a process for its next round: recognises the error that ended the last one, and removes its leftovers.
+"""Prepares a process for its next round: recognises the error that ended the last one, and removes its objects.
 
-The leftovers are process groups, the tracebacks of errors, compiled code, and hooks of models.
+A new process would have none of the last round: no process groups, no compiled code with its ranks, no hooks of its
+models, and no tracebacks, whose local variables hold its tensors.
 """
 
 # ruff: noqa: PLC0415  # importing workerlib stays cheap, and possible without torch
@@ -25,7 +26,8 @@ GONE_SIGNS = ("process group has not been initialized", "Invalid process group s
 """Parts of the text of the `ValueError` of a call with a group that `abort_collectives` has removed."""
 
 MANY_OBJECTS = 50_000
-"""The least number of objects that is worth freezing. Python itself has 10,000; with torch there are 200,000."""
+"""The least number of objects that is worth freezing. Python itself has 10,000; with torch there are 200,000, unless a
+parent interpreter has frozen them."""
 
 _has_frozen = False
 """Whether `freeze_objects` has frozen any. It takes 0.03 s to ask `gc.get_freeze_count`."""
@@ -86,7 +88,7 @@ def _find_ending_error(error: BaseException | None, seen: set[int], *, asked: bo
         return error
     if isinstance(error, BaseExceptionGroup):
         ends = [_find_ending_error(inner, seen, asked=asked) for inner in error.exceptions]
-        return ends[0] if all(ends) else None
+        return ends[0] if all(ends) else None  # one of them may be the script's own
     if not isinstance(error, Exception):
         return None
     shown = None if error.__suppress_context__ else error.__context__

@@ -1,7 +1,11 @@
-"""A worker that leaves a round and enters the next one as the same process.
+"""A worker that leaves a round and enters the next one as the same process: it saves the start of a new one.
 
 When nodeclient asks it to leave, the thread that reads the request interrupts the main thread: a collective in which it
-waits fails, and `ctx.step` raises. The main thread then removes the leftovers of the round, and waits for the next one.
+waits fails, and `ctx.step` raises `LeftRoundError`. `workerlib.rounds` catches the error of either, and the main thread
+then removes what the round has left in the process, and waits for the next one. A collective may also fail before
+nodeclient knows of it. Then the worker reports that, and leaves in the same way.
+
+It may also refuse, so that nodeclient ends it as any other worker: `_obstacle` has the reasons.
 """
 
 # ruff: noqa: PLC0415  # importing workerlib stays cheap, and possible without torch
@@ -45,7 +49,8 @@ PEERS_SAVE_S = 3.0
 """How long a worker whose collective of NCCL has failed waits until the other workers have saved their state."""
 
 STEPLESS_ROUNDS_MAX = 3
-"""How many rounds in a row without a step this process takes part in, before a new process has to take its place."""
+"""How many rounds in a row without a step this process takes part in, before a new process has to take its place: what
+makes them fail may be in this one."""
 
 
 @dataclass(eq=False, slots=True)
@@ -150,15 +155,15 @@ class ReusedWorker:
             text = f"{type(error).__name__} ended the script in a worker"
             self._channel.report(Refusing(here.number, text[:WORDS_MAX]))
             return False
-        if not is_asked and (why := self._obstacle(planned=False)):
-            self._channel.report(Refusing(here.number, why))
-            return False
-        if not is_asked:
+        if not is_asked:  # a collective has failed before nodeclient knows of it
+            if why := self._obstacle(planned=False):
+                self._channel.report(Refusing(here.number, why))
+                return False
             self._report(error, end)
             if TorchGroups().nccl_groups():  # an abort ends collectives of peers too, so these have to save first
                 here.leave_requested.wait(PEERS_SAVE_S)
-        del end
-        here.left.set()
+        del end  # it would keep the objects of the round alive
+        here.left.set()  # from here on the other thread shuts down no reads
         self._stepless_rounds = self._stepless_rounds_now()
         if not is_asked:  # peers may still wait for this worker in a collective
             here.sockets.shut(socket.SHUT_WR)

@@ -1,4 +1,7 @@
-"""The worker's end of the channel to nodeclient about rounds in place; `round_messages` has its messages."""
+"""The worker's end of the channel to nodeclient about rounds in place: this process goes on in the next round.
+
+`round_messages` has the messages.
+"""
 
 from __future__ import annotations
 
