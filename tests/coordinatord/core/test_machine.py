@@ -128,6 +128,16 @@ def test_a_straggler_is_sent_why_it_is_to_stop() -> None:
     )
 
 
+def test_a_straggler_has_time_to_save_only_where_its_own_round_is_stopped_as_planned() -> None:
+    """The peers of its workers are gone if their round is an older one."""
+    stage = play("join n1 n2 n3 min=2 max=3", "running n1 n2 n3", "silence n3", "ask restart default", "advance 9s")
+    stage.play("reconnect n3 phase=running")
+    assert (stage.desired("n3").round, stage.desired("n3").planned) == (1, True)
+    stage.play("drop n3", "advance 9s", "stopped n1 n2", "running n1 n2", "ask restart default")
+    stage.play("reconnect n3 phase=running")
+    assert (stage.desired("n3").round, stage.desired("n3").planned) == (2, False)
+
+
 @pytest.mark.parametrize("before", [(), PAIR], ids=["no run", "another run"])
 def test_a_node_that_awaits_its_own_coordinator_is_refused_where_its_run_is_not_known(before: tuple[str, ...]) -> None:
     [refused] = play(*before).play("join n1 min=2 max=2 run=other-1 round=7 phase=running awaits_own=true")

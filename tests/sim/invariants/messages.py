@@ -96,6 +96,6 @@ def _wanted(run: Run, member: Member) -> tuple[Goal, int, bool]:
     if member.durable.in_round:
         goal = GOAL_OF[run.durable.state]
         return goal, run.durable.round, goal is Goal.STOP and run.durable.planned
-    on_purpose = run.durable.state is State.STOPPING and run.durable.planned
+    on_purpose = run.durable.state is State.STOPPING and run.durable.planned and run.is_about_round(member.observed)
     straggles = member.observed.phase.has_workers
     return (Goal.STOP if straggles else Goal.WAIT), run.durable.round, straggles and on_purpose

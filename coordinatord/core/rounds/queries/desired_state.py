@@ -98,7 +98,7 @@ def knows_goal(run: Run, member: Member) -> bool:
 def _urgent(run: Run, member: Member, goal: Goal) -> Urgent:
     pair = run.judging.orders.get(member.node) if goal is Goal.WAIT else None
     outcome = _outcome(run, member, goal)
-    return Urgent(run.id, _round(run, member), _is_planned(run, outcome, goal), outcome, pair)
+    return Urgent(run.id, _round(run, member), _is_planned(run, member, outcome, goal), outcome, pair)
 
 
 def desired(run: Run, member: Member, heartbeat_s: float, now: float) -> Desired:
@@ -141,11 +141,15 @@ def _round(run: Run, member: Member) -> int:
     return max(run.durable.round, *known, 0)
 
 
-def _is_planned(run: Run, outcome: Outcome | None, goal: Goal) -> bool:
-    """Whether a node's workers get time to save their state before they end, since nothing has gone wrong."""
+def _is_planned(run: Run, member: Member, outcome: Outcome | None, goal: Goal) -> bool:
+    """Whether a node's workers get time to save their state before they end, since nothing has gone wrong.
+
+    Workers of an older round get none: their peers are gone.
+    """
     if outcome is not None:
         return outcome.result in {Result.LEFT, Result.STOPPED}
-    return goal is Goal.STOP and run.durable.state is State.STOPPING and run.durable.planned
+    is_of_round = member.durable.in_round or run.is_about_round(member.observed)
+    return goal is Goal.STOP and is_of_round and run.durable.state is State.STOPPING and run.durable.planned
 
 
 def _outcome(run: Run, member: Member, goal: Goal) -> Outcome | None:
