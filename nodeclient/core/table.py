@@ -157,8 +157,8 @@ def _table() -> dict[tuple[Place, Stimulus], Row]:
     for stage in ALIVE:
         table[stage, Stimulus.DEAD] = Row(Act.SWEEP, EndStage.SWEEPING, "the last worker is dead")
         if stage is not EndStage.KILLED:
-            again = Row(Act.STOP, stage, "its workers are ending, and may have less time now")
-            table |= {(stage, Stimulus.STOP): again, (stage, Stimulus.ABANDONED): again}
+            less = "its workers are ending, and may have less time now"
+            table[stage, Stimulus.ABANDONED] = Row(Act.STOP, stage, less)
     named = Row(Act.STOP, EndStage.HALTING, "the step that all keep may have been named, or given up")
     table |= {(EndStage.HALTING, goal): named for goal in GOALS}
     saved = Row(Act.STOP, EndStage.LEAVING_ROUND, "what the workers keep is saved")
@@ -171,6 +171,9 @@ def _table() -> dict[tuple[Place, Stimulus], Row]:
             Act.STOP, EndStage.LEAVING_ROUND, "the workers had the time to save"
         ),
         (EndStage.SAVING, Stimulus.SAVED): saved,
+        (EndStage.LEAVING_ROUND, Stimulus.STOP): Row(
+            Act.STOP, EndStage.LEAVING_ROUND, "its workers may not be able to leave the round any more"
+        ),
         (EndStage.LEAVING_ROUND, Stimulus.STAGE_EXPIRED): Row(
             Act.STOP, EndStage.SIGNALLED, "the workers do not leave the round, so they end"
         ),
