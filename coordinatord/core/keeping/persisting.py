@@ -29,6 +29,10 @@ BACK_S = 1.0
 """The pause in seconds if a writer has lost its connection while nodes wait to leave. It is mostly back by then, and
 every second may be the last one of a host that is taken away."""
 
+LOOK_S = 12.0
+"""How long a restarted coordinator waits with the first write, in seconds. Nodes look at the disk every 10 s: before
+they have, a step may be there that is newer than the one to write, and that only departed nodes have reported."""
+
 STUCK_S = 60.0
 """An attempt fails if no node has written a byte for so many seconds. It is long because a busy file server may stand
 still for a while, and finite because workers have one place less in memory to save in during an attempt."""
@@ -173,7 +177,7 @@ class Persisting:
         """When a step was last written, or else when the first round was formed. In the past after a restart, since a
         write may be overdue."""
         self.retry_at = -math.inf
-        """When the next attempt may begin; in the past unless the last one failed."""
+        """When the next attempt may begin; in the past unless the last one failed, or the coordinator was restarted."""
         self.wanted = False
         """Whether to write the newest step at once, since a round was ended on purpose."""
         self.ends_at: float | None = None

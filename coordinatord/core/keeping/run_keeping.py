@@ -13,6 +13,7 @@ from coordinatord.core.keeping.copying import copies_for
 from coordinatord.core.keeping.disk_steps import found_by, newest_of_run
 from coordinatord.core.keeping.halting import can_halt
 from coordinatord.core.keeping.known import KeptState
+from coordinatord.core.keeping.persisting import LOOK_S
 from coordinatord.core.rounds.policy import END_S
 from coordinatord.core.rounds.queries.past_round import is_ending
 from coordinatord.core.rounds.state.durable import State
@@ -94,9 +95,10 @@ class RunKeeping(KeptState, KeepingWing):
         self.protection.is_stopping = True
         self.halting.begin(self.run)
 
-    def after_restart(self) -> None:
+    def after_restart(self, now: float) -> None:
         """Go on after a restart of the coordinator: a write may be overdue, and nodes repeat their promises."""
         self.disk.since = -math.inf
+        self.disk.retry_at = now + LOOK_S
         if self.run.durable.state is State.STOPPING:
             self.halting.begin(self.run)
 

@@ -164,7 +164,7 @@ class Run:
         self.evidence.after_restart(durable)
         if self.emptied_at is not None:
             self.emptied_at = now
-        self.keeping.after_restart()
+        self.keeping.after_restart(now)
 
     # Queries
 

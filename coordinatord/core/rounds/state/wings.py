@@ -80,7 +80,7 @@ class KeepingWing:
     def follow(self, record: Record) -> None:
         """Bring the wing up to date with a record, after the run."""
 
-    def after_restart(self) -> None:
+    def after_restart(self, now: float) -> None:
         """Go on after a restart of the coordinator."""
 
     # Queries

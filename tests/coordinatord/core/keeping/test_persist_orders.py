@@ -257,7 +257,7 @@ def test_a_coordinator_that_is_started_again_has_the_next_whole_step_of_a_round_
     stage = keeping("shards=2 of=2")
     stage.play("die 1s", "reconnect n1", "advance 1s")
     assert order(stage, "n1") is None, "n2 has not said what it keeps"
-    stage.play("reconnect n2", "advance 1s")
+    stage.play("reconnect n2", "advance 12s")
     assert (one := order(stage, "n1")) is not None
     assert one.step == 100
     stage.play("write n1 n2 written", "write n1 committed")
@@ -266,6 +266,15 @@ def test_a_coordinator_that_is_started_again_has_the_next_whole_step_of_a_round_
     stage.play("advance 600s")
     assert (one := order(stage, "n1")) is not None
     assert one.step == 200
+
+
+def test_a_coordinator_that_is_started_again_has_no_older_step_written_beside_one_that_its_nodes_find_soon() -> None:
+    """A node that has written the newer one may be gone: the others look at the disk every ten seconds."""
+    stage = keeping("shards=2 of=2")
+    stage.play("die 1s", "reconnect n1 n2", "advance 10s")
+    assert order(stage, "n1") is None
+    stage.play("write n1 n2 written found=e-1:1:101 shards=2", "advance 10s")
+    assert order(stage, "n1") is None
 
 
 def test_what_a_node_says_of_an_earlier_attempt_does_not_end_the_next_one() -> None:
