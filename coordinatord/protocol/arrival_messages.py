@@ -70,7 +70,8 @@ class Arrivals(Strict, frozen=True, tag=True):
     held_s: Seconds
     """How long the node took to answer, to subtract from the round-trip time."""
     workers: Annotated[tuple[WorkerArrivals, ...], Meta(max_length=WORKERS_ASKED_MAX)]
-    """The workers that have answered and whose torch has a flight recorder."""
+    """The workers that show themselves. One that has not answered, or whose torch has no flight recorder, has no
+    groups."""
     problem: Sentence
     """Why there are no arrivals; empty if there are."""
 

@@ -36,6 +36,7 @@ from coordinatord.core.rounds.values.records import (
     TrainingCaughtUp,
     TrainingResumed,
     TrainingStalled,
+    WorkersUnseen,
 )
 from coordinatord.core.rounds.values.round_history import ROUNDS_KEPT
 
@@ -56,6 +57,7 @@ _REPEATED = (
     TrainingStalled,
     TrainingResumed,
     BusyWorkerAwaited,
+    WorkersUnseen,
     NodesSilent,
     NodesHeard,
     PreflightBegan,

@@ -250,17 +250,17 @@ class StackService:
             found = await asyncio.gather(
                 *(self._arrivals_of(first + rank, responder, most) for rank, responder in present)
             )
-            workers, problem = tuple(filter(None, found)), ""
+            workers, problem = tuple(found), ""
         now = self._loop.time()
         respond(Arrivals(wanted.request, now, now - began_at, workers, problem))
 
-    async def _arrivals_of(self, rank: int, responder: _Responder, most: int) -> WorkerArrivals | None:
+    async def _arrivals_of(self, rank: int, responder: _Responder, most: int) -> WorkerArrivals:
         packet = await self._ask(responder, ARRIVALS + str(most).encode(), ARRIVALS_WITHIN_S)
         try:
             groups = read_arrivals(packet or b"", time.time())  # noqa: TID251 - the recorder's clock
         except MalformedAnswerError:
-            return None
-        return WorkerArrivals(rank, groups) if groups else None
+            groups = ()
+        return WorkerArrivals(rank, groups)
 
     async def _sample(self, local_rank: int, rank: int, *, brief: bool) -> WorkerStacks:
         """Return the stacks and the state of one worker; `brief` asks only for the stack of its main thread."""

@@ -179,6 +179,8 @@ def _facts(job: JobStatus) -> Iterable[str]:
     yield from (f"{way} on {why}" for way, why in worse if why not in job.reason)
     if job.laggard is not None:
         yield job.laggard.sentence
+    if job.unseen:
+        yield job.unseen
     if job.kept is not None and (kept := _kept(job.kept, job.reason)):
         yield kept
     if copies := _copies(job):

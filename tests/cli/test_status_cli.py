@@ -315,6 +315,7 @@ FACTS: dict[str, tuple[dict[str, Any], list[str]]] = {
         ],
     ),
     "the age of a run": ({"reason": "r", "state_s": 90.0}, ["job mnist  running for 1m30s in round 1: r\n"]),
+    "that no worker is seen": ({"unseen": "a hang would not be noticed"}, ["\n  a hang would not be noticed\n"]),
     "the end of a run": ({"state": "left", "reason": "r", "state_s": 90.0}, ["job mnist  left 1m30s ago: r\n"]),
 }
 

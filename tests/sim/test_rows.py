@@ -30,6 +30,7 @@ RARE_ROWS = frozenset(
         "starting -> stopping: node_stopped",
         "running -> stopping: hung",
         "running -> running: busy_awaited",
+        "running -> running: workers_unseen",  # nobody asks when they came to collectives
         "running: the goal is to exit",
         "stopped: the coordinator is out of reach for too long, or the node leaves without it",
         "idle: the goal is to run the round that this node is in",

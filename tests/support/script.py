@@ -23,6 +23,7 @@ from coordinatord.core.rounds.events import (
     Disconnected,
     Event,
     Looked,
+    NodeArrivals,
     Reported,
     StoreFailed,
     StoreRecovered,
@@ -222,6 +223,7 @@ class Stage:
             "section": self._one_by_one(self._section),
             "seen": self._seen,
             "arrived": self._arrived,
+            "unseen": self._unseen,
             "keep": self._one_by_one(self._keep),
             "fetch": self._one_by_one(self._fetch),
             "tested": self._tested,
@@ -401,6 +403,14 @@ class Stage:
             arrived(own.node, own.first_rank, self.now, step_s, seconds_of(late.get(own.node, "0s")) - ago_s)
             for own in run.durable.order.values()
         )
+        self.handle(Compared(run.id, run.durable.round, nodes))
+
+    def _unseen(self, words: list[str], options: dict[str, str]) -> None:
+        """Have nodes answer when their workers came to collectives, where no worker shows itself: `unseen n1 n2`."""
+        nodes = tuple(
+            NodeArrivals(puppet.join.node, self.now, 0.0, self.now, ()) for puppet in self._called(words, options)
+        )
+        run = self.coordinator.jobs["default"]
         self.handle(Compared(run.id, run.durable.round, nodes))
 
     def _keep(self, words: list[str], options: dict[str, str]) -> None:

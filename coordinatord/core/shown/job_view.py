@@ -83,6 +83,7 @@ def job_view(run: Run, now: float, store_error: str | None) -> api.JobStatus:
         earlier=tuple(_earlier(earlier, now) for earlier in run.durable.earlier),
         failure=None if run.durable.report is None else _failure(run.durable.report, run, now),
         laggard=_laggard(run),
+        unseen=run.watching.unseen,
         nodes=tuple(
             _node_status(run, member, ready, furthest, late.get(member.node), now) for member in _in_order(run)
         ),

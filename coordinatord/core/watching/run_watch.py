@@ -24,6 +24,7 @@ from coordinatord.core.rounds.values.records import (
     RoundFormed,
     TrainingBegan,
     TrainingResumed,
+    WorkersUnseen,
 )
 from coordinatord.core.rounds.values.root_cause import WorkerFailure
 from coordinatord.core.rounds.values.time_ledger import Activity
@@ -44,6 +45,14 @@ from coordinatord.protocol.text import clip
 _LEFT_TO_TORCH = "; no restart is left, so only torch's own timeout ends this"
 """The end of a notice about a round that goes on although it seems to hang, see `RunWatch._is_left_to_torch`."""
 
+UNSEEN = (
+    "a hang would not be noticed, since no worker shows where it stands: "
+    "give nodeclient --preload torch, or have the script call workerlib"
+)
+
+UNSEEN_AFTER_S = 60.0
+"""How long workers have run before that is said: until then, a script may import what it needs."""
+
 
 class RunWatch(WatchingWing):
     """Watches the workers of one run. `WatchingWing` says what its public attributes mean.
@@ -56,6 +65,7 @@ class RunWatch(WatchingWing):
         self._run = run
         self._hang, self.lateness_watch, self._divergence = HangWatch(), LatenessWatch(), DivergenceWatch()
         self.notice, self.remark = "", ""
+        self.is_unseen_told, self._is_unseen = False, False
         self._is_recorded = False
         """Whether a `BusyWorkerAwaited` is recorded since workers last made progress, so that it is not repeated."""
 
@@ -69,10 +79,12 @@ class RunWatch(WatchingWing):
         elif isinstance(record, BusyWorkerAwaited):
             self._is_recorded = True
             self.remark = record.reason if self._is_left_to_torch() else ""
+        elif isinstance(record, WorkersUnseen):
+            self.is_unseen_told, self.remark = True, record.reason
 
     def _clear(self) -> None:
         self._hang = HangWatch(self._hang.number)
-        self.notice, self._is_recorded, self.remark = "", False, ""
+        self.notice, self._is_recorded, self.remark, self._is_unseen = "", False, "", False
 
     def next_at(self) -> float | None:
         """Return when to begin the next look, or to drop one without answers; None if no look is needed.
@@ -119,7 +131,8 @@ class RunWatch(WatchingWing):
             case Looked():
                 return self._record_look(event, now)
             case Compared():
-                return self._record_rest(event) | self._record_arrivals(event, now)
+                self._record_unseen(event, now)
+                return self._record_rest(event) | self._record_arrivals(event, now) | bool(self.unseen)
 
     def _record_look(self, event: Looked, now: float) -> bool:
         watch, look = self._hang, AnsweredLook(event.workers, now)
@@ -140,6 +153,20 @@ class RunWatch(WatchingWing):
             if self._is_left_to_torch():
                 self.notice = clip(self.notice, MESSAGE_MAX - len(_LEFT_TO_TORCH)) + _LEFT_TO_TORCH
         return True
+
+    def _record_unseen(self, event: Compared, now: float) -> None:
+        """Record whether no worker of the round shows itself, if all nodes have answered."""
+        run = self._run
+        is_late = now - run.durable.entered_at >= UNSEEN_AFTER_S and run.spec.hang_timeout_s != 0
+        if any(node.workers for node in event.nodes):
+            self._is_unseen = False
+        elif is_late and {node.node for node in event.nodes} >= run.durable.order.keys():
+            self._is_unseen = True
+
+    @property
+    def unseen(self) -> str:
+        """Why a hang would not be noticed; empty if one would, or it is not known."""
+        return UNSEEN if self._is_unseen and reports_no_steps(self._run) else ""
 
     def _record_rest(self, event: Compared) -> bool:
         """Record whether workers that report no steps are at rest; return whether that has changed."""

@@ -595,6 +595,8 @@ class JobStatus(Struct, frozen=True, kw_only=True):
     failure: FailureStatus | None = None
     laggard: LaggardStatus | None = None
     """None if all workers are equally fast, or not known."""
+    unseen: AnyText = ""
+    """Why a hang would not be noticed: no worker shows where it stands. Empty if one would be, or it is not known."""
     nodes: Items[NodeStatus] = ()
     """The nodes of the round first, by rank."""
     rounds: Items[RoundStatus] = ()

@@ -9,11 +9,12 @@ export function headline() {
   const reason = h("p", { class: "reason" });
   const missing = h("p", { class: "note" });
   const laggard = h("p", { class: "note laggard" });
+  const unseen = h("p", { class: "note" });
   const meta = h("p", { class: "meta" });
   const figures = h("dl", { class: "figures" });
   const element = h("section", { class: "headline", "aria-labelledby": "job-title" },
     h("div", { class: "heading" }, h("h1", { id: "job-title" }, title), state.element),
-    reason, missing, laggard, meta, figures);
+    reason, missing, laggard, unseen, meta, figures);
   return {
     element,
     // `elapsed`: seconds since the view was made.
@@ -26,6 +27,8 @@ export function headline() {
       if (lacks) setText(missing, missingText(view.missing));
       show(laggard, view.laggard !== null);
       if (view.laggard !== null) setText(laggard, view.laggard.sentence);
+      show(unseen, view.unseen !== "");
+      setText(unseen, view.unseen);
       setText(meta, metaText(view, elapsed));
       keep(figures, figuresOf(view), (figure) => figure.label, tile);
     },

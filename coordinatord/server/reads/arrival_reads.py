@@ -81,11 +81,13 @@ class ArrivalReads:
         self._driver.submit(Compared(run.id, number, tuple(answer for answer in answers if answer is not None)))
 
     async def _ask(self, source: ArrivalSource) -> NodeArrivals | None:
-        """Ask one node; return None if it does not answer. Arrivals of other nodes' workers are dropped."""
+        """Ask one node; return None if it cannot answer. Arrivals of other nodes' workers are dropped."""
         asked_at = self._driver.now
         try:
             answer = await self._reads.read(source.session, source.wanted, Arrivals, ANSWER_WITHIN_S)
         except NoAnswerError:
+            return None
+        if answer.problem:
             return None
         answered_at = self._driver.now
         # The node read its clock when it sent the answer: half of the time on the way ago, give or take that half.

@@ -190,6 +190,11 @@ def busy_awaited(run: Run) -> float | None:
     return _now_if(run.watching.awaited)
 
 
+def workers_unseen(run: Run) -> float | None:
+    """No worker of the round shows where it stands, and no record of the run says so yet."""
+    return _now_if(run.watching.unseen and not run.watching.is_unseen_told)
+
+
 def divergence_found(run: Run) -> float | None:
     """Ranks that should have the same state have different ones, and no record says so yet."""
     return _now_if(run.watching.divergence)

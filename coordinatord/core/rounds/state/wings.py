@@ -202,6 +202,14 @@ class WatchingWing:
     remark: str = ""
     """A warning to the users of nodes with running workers; empty if there is none. Only records change it."""
 
+    is_unseen_told: bool = False
+    """Whether a record of the run says that no worker shows where it stands."""
+
+    @property
+    def unseen(self) -> str:
+        """Why a hang would not be noticed; empty if one would, or it is not known."""
+        return ""
+
     def follow(self, record: Record) -> None:
         """Bring the wing up to date with a record, before the run is: earlier looks may no longer count."""
 

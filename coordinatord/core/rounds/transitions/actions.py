@@ -138,6 +138,11 @@ def record_busy(run: Run, reason: Reason, decision: Decision) -> None:
     decision.record(records.BusyWorkerAwaited(*_round_fields(run, reason)))
 
 
+def record_unseen(run: Run, reason: Reason, decision: Decision) -> None:
+    """Record that a hang would not be noticed, for the log and for the users of the nodes."""
+    decision.record(records.WorkersUnseen(*_round_fields(run, reason)))
+
+
 def record_divergence(run: Run, _: Reason, decision: Decision) -> None:
     """Record that ranks have different states."""
     divergence = run.watching.divergence

@@ -368,6 +368,7 @@ _CHANGES |= {
     records.TrainingStalled: _training_stalled,
     records.TrainingResumed: _training_resumed,
     records.BusyWorkerAwaited: _only_told,
+    records.WorkersUnseen: _only_told,
     records.PreflightBegan: _only_told,
     records.PreflightEnded: _only_told,
     records.ReplicasDiverged: _replicas_diverged,

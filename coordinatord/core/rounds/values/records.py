@@ -220,6 +220,12 @@ class BusyWorkerAwaited(Record, frozen=True):
     round: Counter
 
 
+class WorkersUnseen(Record, frozen=True):
+    """No worker of a round shows where it stands, so a hang would not be noticed; recorded once in a run."""
+
+    round: Counter
+
+
 class PreflightBegan(Record, frozen=True):
     """Nodes without workers are tested in pairs. A restarted coordinator has no preflight, so no state changes."""
 

@@ -72,6 +72,8 @@ def test_a_hang_is_the_root_cause_and_a_laggard_is_named(coordinator: Coordinato
     show(page, a_job(nodes=3, failure=diverged))
     page.wait_for_text("Round 1 diverged: replicas are not alike", ".failure header")
     page.wait_for_text("ranks that should have the same state, and do not", ".failure .facts")
+    show(page, a_job(nodes=3, unseen="a hang would not be noticed"))
+    page.wait_for_text("a hang would not be noticed", ".headline")
 
 
 def test_the_page_asks_where_the_workers_stand(coordinator: Coordinator, open_page: Open) -> None:

@@ -1,0 +1,46 @@
+"""When it is said that a hang would not be noticed, since no worker shows where it stands."""
+
+import pytest
+
+from coordinatord.core.rounds.values.records import WorkersUnseen
+from coordinatord.core.watching.run_watch import UNSEEN
+from tests.support.running_job import Job
+
+
+def said(job: Job) -> tuple[str, list[str]]:
+    """Return what the status says of it, and what was recorded."""
+    return job.view().unseen, [record.reason for record in job.records(WorkersUnseen)]
+
+
+def test_that_no_worker_shows_where_it_stands_is_said_after_a_minute_and_recorded_once() -> None:
+    job = Job(trained_s=0)
+    job.play("advance 59s", "unseen n1 n2")
+    assert said(job) == ("", []), "scripts may still import what they need"
+    job.play("advance 1s", "unseen n1 n2")
+    assert said(job) == (UNSEEN, [UNSEEN])
+    job.play("advance 1s")
+    assert job.desired("n1").remark == job.desired("n2").remark == UNSEEN
+    job.play("fail n1", "stopped n1 n2", "running n1 n2")
+    assert said(job) == ("", [UNSEEN]), "another round may have another script"
+    job.play("advance 60s", "unseen n1 n2")
+    assert said(job) == (UNSEEN, [UNSEEN])
+
+
+@pytest.mark.parametrize("line", ["arrived", "announce n1", "step n1 n2 1"])
+def test_it_is_no_longer_said_once_a_worker_shows_itself(line: str) -> None:
+    job = Job(trained_s=0)
+    job.play("advance 60s", "unseen n1 n2", line)
+    assert job.view().unseen == ""
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        pytest.param("", "unseen n1", id="one node has not answered"),
+        pytest.param("hang=0", "unseen n1 n2", id="nobody wants an alarm"),
+    ],
+)
+def test_it_is_not_said_where_it_is_not_known_or_not_wanted(settings: str, line: str) -> None:
+    job = Job(settings, trained_s=0)
+    job.play("advance 60s", line)
+    assert said(job) == ("", [])
