@@ -108,8 +108,9 @@ class Coordinator:
             self.cluster.jobs[job] = self.registry.live[durable.id] = run
             run.after_restart(now)
             for member in run.members.values():
+                member.lease.heard_at = now
                 # It is not known how long the node has been gone: its loss may have caused any failure that is known.
-                member.lease.heard_at, member.session.closed_at = now, now - AGE_MAX
+                member.session.closed_at = now - AGE_MAX
                 member.lease.awaited_from = now + self.policy.restart_grace_s
                 member.session.revoked = bool(member.session.token) and member.session.token not in tokens
                 self._leases.set((run.id, member.node), now + self.policy.restart_grace_s)
@@ -138,8 +139,10 @@ class Coordinator:
             least_s = 0.0 if type(event) is events.Tick else FORGIVEN_EVERY_S
             if self._sleep_watch.on_event(self._due, least_s, self.policy, now):
                 self._wake(now)
-            if type(event) is events.Reported and (batch := self._answer_heartbeat(event, now)) is not None:
-                return batch
+            if type(event) is events.Reported:
+                batch = self._answer_heartbeat(event, now)
+                if batch is not None:
+                    return batch
         decision = Decision(self.cluster, now)
         self._handlers[type(event)](event, decision)
         return self._conclude(decision)
@@ -164,8 +167,8 @@ class Coordinator:
             self._due = self._first_due()
         last, revision = member.session.sent, member.session.sent_revision
         sent = send_desired(event.session, run, member, heartbeat_s, now)
-        is_current = member.session.sent_revision == revision
-        return Batch((), (sent,), repeats=is_current and _is_renewal(sent.message, last))
+        is_unchanged = member.session.sent_revision == revision and _is_renewal(sent.message, last)
+        return Batch((), (sent,), repeats=is_unchanged)
 
     def _conclude(self, decision: Decision) -> Batch:
         """Return the batch of a decision. While the store fails there are no records, and no goal is sent."""
@@ -307,7 +310,7 @@ class Coordinator:
             return run
         if run is not None:
             run.replaced = True
-            self._advance(run, decision)
+            self._advance(run, decision)  # by this it ends
         return self.registry.open(event.join, self.store_error, decision)
 
     def _enroll(self, run: Run, event: events.Connected, decision: Decision) -> Member:

@@ -19,11 +19,11 @@ def spent(run: Run, now: float) -> Spent:
 
     Without a round, it waits until enough nodes have joined, then starts until enough are ready, and then settles.
     """
-    if run.durable.state is State.FORMING and run.gathering.joined_since is not None:
-        ready_at = max(
-            now if run.gathering.enough_since is None else run.gathering.enough_since, run.durable.ledger.settled_at
-        )
-        until_ready = _split(run, run.gathering.joined_since, Activity.STARTING, ready_at)
+    gathering = run.gathering
+    if run.durable.state is State.FORMING and gathering.joined_since is not None:
+        enough_at = now if gathering.enough_since is None else gathering.enough_since
+        ready_at = max(enough_at, run.durable.ledger.settled_at)
+        until_ready = _split(run, gathering.joined_since, Activity.STARTING, ready_at)
         return Ledger(ready_at, until_ready).split(ready_at, Activity.STARTING, Activity.RENDEZVOUS, now)
     if run.health is Health.SILENT:
         return spent_in_silence(run, now)

@@ -181,7 +181,8 @@ class Run:
     def activity(self) -> Activity | None:
         """The activity since the last record that settled the time; None once the run is over.
 
-        Workers that announced steps are starting until the first step is done or overdue.
+        It is the recorded one, but for workers that announced steps: these are starting until the first step is done or
+        overdue. Workers announce steps after their start is recorded, and that makes no record.
         """
         recorded, step_awaited = self.durable.ledger.activity, self.steps_announced and not self.durable.step_overdue
         return Activity.STARTING if recorded is Activity.RUNNING and step_awaited else recorded
@@ -255,8 +256,10 @@ class Run:
     def difference(self) -> str:
         """Say which ranks differ, or that some may differ because no round has gone back; empty if none does."""
         found, since = self.durable.divergence, self.durable.doubted
-        if found is not None or since is None:
-            return "" if found is None else found.reason
+        if found is not None:
+            return found.reason
+        if since is None:
+            return ""
         text = f"replicas may differ since step {since.step:,} of round {since.round}"
         return text + self.keeping.doubt(since)
 

@@ -81,8 +81,10 @@ def _member(run: DurableRun, record: records.Record, node: str) -> DurableMember
 
 def _earlier(run: DurableRun | None) -> tuple[EarlierRun, ...]:
     """Return the summaries of a job's last run and of those before it, for its next run."""
-    if run is None or run.outcome is None:
-        return () if run is None else run.earlier
+    if run is None:
+        return ()
+    if run.outcome is None:
+        return run.earlier  # its end is missing in the records
     spent, code = run.ledger.settled, run.outcome.exit_code
     doubted = None if run.state is State.SUCCEEDED else run.doubted
     last = EarlierRun(run.id, run.state, run.reason, run.last_step, spent, run.entered_at, code, run.spoiled, doubted)

@@ -189,6 +189,7 @@ def _must_be_recorded(run: Run, member: Member, observed: Observed) -> bool:
 
 
 def _reports_first_step(run: Run, member: Member, observed: Observed) -> bool:
+    """Whether a report has a step, and no step of the current round is recorded yet."""
     if not observed.steps or run.durable.stepped or run.durable.state is not State.RUNNING:
         return False
     return _is_about_this_round(run, member, observed) and any(step is not None for step in observed.steps)
@@ -217,6 +218,7 @@ def record_claims(run: Run, decision: Decision) -> None:
 
 
 def _record_first_step(run: Run, members: list[Member], decision: Decision) -> None:
+    """Record the first step of the round: the earliest one of these members, which all report one; no member, none."""
     if not members:
         return
     began_at, node = min(
