@@ -61,7 +61,8 @@ class Policy(Struct, frozen=True):
     """How long a node may take to reconnect after its connection closed: its process may still be alive."""
 
     settle_s: float = 2.0
-    """A round that has enough nodes waits this long after each arrival for one more (torchrun: 30 s)."""
+    """The settle window: a round that has enough nodes waits this long after each arrival for one more, since nodes
+    that are started together come one after the other (torchrun: 30 s)."""
 
     settle_max_s: float = 10.0
     """The longest settle window after the first arrival, so that a trickle of nodes cannot delay a round for ever."""
@@ -83,7 +84,7 @@ class Policy(Struct, frozen=True):
 
     stop_limit_s: float = 30.0
     """The time beyond a node's own stop timeout after which the others go on without a node that cannot end its
-    workers."""
+    workers. A node that waits until the memory of its GPUs is free must be done by then."""
 
     collateral_s: float = 1.0
     """A worker's failure up to this long before its peer's node fell silent still counts as caused by it: the worker
@@ -120,7 +121,8 @@ class Policy(Struct, frozen=True):
     import torch takes 2 s, or 3 s with CUDA, and to measure one or two."""
 
     jobs_max: int = 1_000
-    """How many jobs are remembered. A new one replaces the oldest that has ended; live ones are never forgotten."""
+    """How many jobs are remembered. A new one replaces the oldest that has ended; live ones are never forgotten. A
+    start reads records of each before it answers any node."""
 
     nodes_max: int = 20_000
     """The limit of all sessions: twice the 10,000 nodes that the heartbeat is tuned for."""

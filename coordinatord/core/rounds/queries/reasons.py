@@ -28,7 +28,7 @@ from coordinatord.protocol.messages import JobSpec, Killed, Launcher
 from coordinatord.protocol.text import NAMES_MAX, name_some
 
 KILLED_MAX = 2
-"""The most nodes that are named for killed workers: a reason then stays below a record's limit."""
+"""The most nodes that are named for killed workers, so that a reason stays below the limit of a record."""
 
 _UNITS = (("h", 3_600), ("min", 60), ("s", 1))
 

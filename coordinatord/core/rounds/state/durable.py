@@ -40,7 +40,7 @@ LOST_MAX = 32
 """The most losses that are kept of a run: a rack of hosts. The store keeps more."""
 
 LOST_ROUNDS = 20
-"""A loss is kept for so many rounds after it at most; the store keeps it for longer."""
+"""A loss is kept for so many rounds after it at most: fewer than the store keeps, so that a restart forgets none."""
 
 EARLIER_MAX = 2
 """The earlier runs of a job that are kept: the store keeps the last three with the present one."""

@@ -18,8 +18,9 @@ from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.messages import Outcome, Result
 from coordinatord.protocol.text import clip
 
-LOOK_AGAIN_S = 1.0
-"""While a write to the disk holds back a node, the seconds between two checks whether it is over."""
+CHECK_AGAIN_S = 1.0
+"""While a write to the disk holds back a node whose join timeout has expired, the seconds between two checks whether it
+is over, a heartbeat's time."""
 
 
 def release(run: Run, member: Member, outcome: Outcome, decision: Decision) -> None:
@@ -77,7 +78,7 @@ def release_timed_out(run: Run, member: Member, decision: Decision) -> None:
     """
     wait = run.keeping.wait_at_timeout(member)
     if wait.until is not None and wait.until > decision.now:
-        run.gathering.join_timeouts.set(member.node, min(wait.until, decision.now + LOOK_AGAIN_S))
+        run.gathering.join_timeouts.set(member.node, min(wait.until, decision.now + CHECK_AGAIN_S))
     else:
         release(run, member, _timed_out(run, member, wait.last_step), decision)
 

@@ -23,7 +23,7 @@ from coordinatord.core.rounds.values.records import Reason
 from coordinatord.protocol.errors import InternalError
 
 TRANSITIONS_MAX = 16
-"""The most rows that one event can take in one run: a longer chain than there are states is a loop in the table."""
+"""The most rows that one event can take in one run, twice as many as there are states: a longer chain is a loop."""
 
 Action = Callable[[Run, Reason, Decision], None]
 

@@ -23,7 +23,8 @@ from coordinatord.protocol.messages import Cause, EarlyEnd, Failure
 from coordinatord.protocol.text import clip, is_same_error
 
 HEADLINE_MAX = 100
-"""The most characters of a worker's error in the reason of a round and of a run."""
+"""The most characters of a worker's error in the reason of a round and of a run, which is a line of the status; the
+report has the whole error."""
 
 CLOCK_DRIFT = 0.001
 """The most that the clocks of two hosts differ, as a fraction of the measured time: NTP slews either by at most
