@@ -215,29 +215,32 @@ def _round_started(run: DurableRun, record: records.RoundStarted, at: float) -> 
     _work_on(run, record.spent, at)
 
 
-def _training_began(run: DurableRun, record: records.TrainingBegan, at: float) -> None:
-    run.reports_steps = run.stepped = True
-    run.repeats_steps = record.step is not None and run.reached is not None and record.step < run.reached
-    run.entered_at = at
-    _work_on(run, record.spent, at)
+def _activity_changed(
+    run: DurableRun, record: records.ActivityRecord | records.NodesSilent | records.NodesHeard, at: float
+) -> None:
+    """Note what begins or is over, and settle the time: from now on it goes to another activity."""
+    match record:
+        case records.TrainingBegan():
+            run.reports_steps = run.stepped = True
+            run.repeats_steps = record.step is not None and run.reached is not None and record.step < run.reached
+            run.entered_at = at
+        case records.FirstStepOverdue():
+            run.step_overdue = True
+        case records.TrainingCaughtUp():
+            run.repeats_steps = False
+        case records.NodesSilent():
+            run.silent = True
+        case records.NodesHeard():
+            run.silent = False
+    if record.spent is not None:
+        _spend(run, record.spent, _SPECIAL.get(type(record), run.activity_at_work), at)
 
 
-def _first_step_overdue(run: DurableRun, record: records.FirstStepOverdue, at: float) -> None:
-    run.step_overdue = True
-    _work_on(run, record.spent, at)
-
-
-def _training_caught_up(run: DurableRun, record: records.TrainingCaughtUp, at: float) -> None:
-    run.repeats_steps = False
-    _work_on(run, record.spent, at)
-
-
-def _training_stalled(run: DurableRun, record: records.TrainingStalled, at: float) -> None:
-    _spend(run, record.spent, Activity.STALLED, at)
-
-
-def _training_resumed(run: DurableRun, record: records.TrainingResumed, at: float) -> None:
-    _work_on(run, record.spent, at)
+_SPECIAL: dict[type[records.Record], Activity] = {
+    records.TrainingStalled: Activity.STALLED,
+    records.NodesSilent: Activity.SILENT,
+}
+"""The activity that some records begin; the others begin the one that the round has while nothing is wrong."""
 
 
 def _only_told(*_: object) -> None:
@@ -250,18 +253,6 @@ def _replicas_diverged(run: DurableRun, record: records.ReplicasDiverged, _: flo
         run.doubted = run.doubted or record.since
     else:
         run.spoiled = with_spoiled(run.spoiled, SpoiledStep(record.since, record.round + 1), record.back_to)
-
-
-def _nodes_silent(run: DurableRun, record: records.NodesSilent, at: float) -> None:
-    run.silent = True
-    if record.spent is not None:
-        _spend(run, record.spent, Activity.SILENT, at)
-
-
-def _nodes_heard(run: DurableRun, record: records.NodesHeard, at: float) -> None:
-    run.silent = False
-    if record.spent is not None:
-        _work_on(run, record.spent, at)
 
 
 def _round_stopped(run: DurableRun, record: records.RoundStopped, at: float) -> None:
@@ -364,18 +355,18 @@ _CHANGES |= {
     records.RoundRemembered: _begin_round,
     records.RoundsMissed: _rounds_missed,
     records.RoundStarted: _round_started,
-    records.TrainingBegan: _training_began,
-    records.FirstStepOverdue: _first_step_overdue,
-    records.TrainingCaughtUp: _training_caught_up,
-    records.TrainingStalled: _training_stalled,
-    records.TrainingResumed: _training_resumed,
+    records.TrainingBegan: _activity_changed,
+    records.FirstStepOverdue: _activity_changed,
+    records.TrainingCaughtUp: _activity_changed,
+    records.TrainingStalled: _activity_changed,
+    records.TrainingResumed: _activity_changed,
     records.BusyWorkerAwaited: _only_told,
     records.WorkersUnseen: _only_told,
     records.PreflightBegan: _only_told,
     records.PreflightEnded: _only_told,
     records.ReplicasDiverged: _replicas_diverged,
-    records.NodesSilent: _nodes_silent,
-    records.NodesHeard: _nodes_heard,
+    records.NodesSilent: _activity_changed,
+    records.NodesHeard: _activity_changed,
     records.RoundStopped: _round_stopped,
     records.RoundEnded: _round_ended,
     records.RunEnded: _run_ended,
