@@ -251,7 +251,7 @@ class Coordinator:
         self.store_error = event.reason
 
     def _store_recovered(self, _: events.StoreRecovered, decision: Decision) -> None:
-        """Decide what had to wait while the store failed; that time counts against no node.
+        """Make the decisions that had to wait while the store failed; that time counts against no node.
 
         Nodes were heard meanwhile. One that was not heard gets one more lease, however long the store failed.
         """

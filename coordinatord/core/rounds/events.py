@@ -75,7 +75,7 @@ class PolicyChanged(Event, frozen=True):
 
 
 class Looked(Event, frozen=True):
-    """The answers to the effect `Look`: where each worker of a round is in its code, or no answer."""
+    """The answers to the effect `Look`: where each worker of a round is in its code, if its node has answered."""
 
     run: str
     round: int

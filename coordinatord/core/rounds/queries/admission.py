@@ -1,7 +1,7 @@
 """Decides which nodes are let in, and to which run.
 
-A node that connects sends a `Join`: its job, its settings, and what it last knew. It may be new, be back after a lost
-connection, come late to a run that is over, or have a setting that the other nodes of the job do not have. Each check
+A node that connects sends a `Join` with its job, its settings and the last round that it knows. It may be new or back
+after a lost connection, come late to a run that is over, or have other settings than the nodes before it. Each check
 raises a refusal that says what is wrong and what to do. `run_to_join` makes the checks, and the functions after it are
 in that order.
 """
@@ -44,7 +44,7 @@ def run_to_join(cluster: Cluster, event: Connected, store_error: str | None, now
     known = run.members.get(join.node)
     check_token(known, event)
     if known is None or known.incarnation != join.incarnation or run.spec != join.spec:
-        # This one is first: the checks below refuse a node for good, perhaps for a record that will never be durable.
+        # This comes first: the checks below refuse a node for good, perhaps for a record that will never be durable.
         check_not_degraded(store_error)
         if not run.durable.state.ended:  # a run that has ended only sends its outcome
             check_drained(durable, join)

@@ -238,7 +238,7 @@ def node_leaving(run: Run) -> float | None:
 def stop_asked(run: Run) -> float | None:
     """An operator wants the run to end; without a round, it waits until kept state is on the disk.
 
-    A restarted coordinator knows what is kept only when it has heard all nodes.
+    That is not known until a restarted coordinator has heard from all nodes which steps they hold.
     """
     if run.durable.state is State.FORMING and run.durable.stop_asked:
         return run.keeping.wait_at_end().until
@@ -276,10 +276,7 @@ def corroborated(run: Run) -> float | None:
 
 
 def exhausted(run: Run) -> float | None:
-    """All workers are gone, no other round may follow, and kept state is on the disk.
-
-    A restarted coordinator knows what is kept only when it has heard all nodes.
-    """
+    """All workers are gone, no other round may follow, and kept state is on the disk, see `stop_asked`."""
     return run.keeping.wait_at_end().until if has_failed(run) else None
 
 

@@ -37,7 +37,7 @@ def next_size(run: Run) -> int:
 def candidates(run: Run) -> list[Member]:
     """Return the members to form a round of now, by group rank.
 
-    Nodes of the last round come before others, and these by the time of their arrival. The rest are spares.
+    Nodes on good hosts are chosen first, then nodes of the last round, then the earliest. The rest are spares.
     """
     before = run.durable.order
     ready = sorted(
@@ -66,7 +66,7 @@ def can_do_without(run: Run, host: str) -> bool:
 
 
 def pause_s(run: Run) -> float:
-    """Return how many seconds after its last round a run waits with the next one because of a recurring error.
+    """Return for how many seconds after its last round a run forms no other, because of a recurring error.
 
     It does not wait if a new node has arrived, since something has changed then, or if an operator wants a restart.
     """

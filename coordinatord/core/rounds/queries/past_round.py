@@ -1,7 +1,7 @@
 """Judges the round that is over: what ended it, what that costs, and whether another round may follow.
 
-A round is over when it is being stopped and no worker of it lives. The functions that are called earlier, such as
-`no_restart`, tell what would be judged by the evidence so far.
+A round is over when it is being stopped and no worker of it lives. Before that, the functions judge by the evidence so
+far, and a failure that is reported later may change the answer.
 """
 
 from __future__ import annotations

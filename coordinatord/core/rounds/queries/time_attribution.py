@@ -1,9 +1,9 @@
 """Splits the open time of a run, which no record has settled yet, between two activities.
 
-The ledger of a run (`values/time_ledger`) says what each second went to, such as training or starting. A change of the
-activity becomes known after it has happened: a worker fails, and its node reports that a moment later. So each function
-here finds the turn between the two activities, and returns the time spent up to now, by what the machine knows at this
-moment. The result goes into the next record, because a restarted daemon could not work it out again.
+The ledger of a run (`values/time_ledger`) counts each second for an activity, such as training or starting. A change
+becomes known only after it has happened: a worker fails, and its node reports that a moment later. So each function
+here finds the turn between the two activities, and returns the time spent up to now. The result goes into the next
+record, because a restarted daemon could not work it out again.
 """
 
 from __future__ import annotations

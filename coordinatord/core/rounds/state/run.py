@@ -181,8 +181,8 @@ class Run:
     def activity(self) -> Activity | None:
         """The activity since the last record that settled the time; None once the run is over.
 
-        It is the recorded one, but for workers that announced steps: these are starting until the first step is done or
-        overdue. Workers announce steps after their start is recorded, and that makes no record.
+        Workers that announced steps are starting until the first step is done or overdue. They announce them after
+        their start is recorded, so the records say that they run.
         """
         recorded, step_awaited = self.durable.ledger.activity, self.steps_announced and not self.durable.step_overdue
         return Activity.STARTING if recorded is Activity.RUNNING and step_awaited else recorded

@@ -1,8 +1,8 @@
-"""Makes nodes members of a run, and takes in what they report.
+"""Makes nodes members of a run, and takes in their reports.
 
-Most of a report only updates the live state, at once. What has to be recorded, such as a success or a first step, makes
-the node a *claimant* (`Run.claims`), and `record_claims` makes the records when the run is advanced. So a report that
-comes while the store fails is not lost.
+Most of a report only updates the live state, at once. News that has to be recorded, such as a success or a first step,
+makes the node a *claimant* (`Run.claims`), and `record_claims` makes the records when the run is advanced. So a report
+that comes while the store fails is not lost.
 
 `queries/admission` decides which nodes are let in. The machine handles sessions and leases.
 """

@@ -113,8 +113,8 @@ class NodeLost(NodeRecord, frozen=True):
     leaving: bool
     """Whether it had announced that it would leave, and was gone before the coordinator answered."""
     silent: bool = False
-    """Whether it fell silent while its connection was open, as when its host or its network goes. If its process ends,
-    the connection is closed."""
+    """Whether it fell silent while its connection was open, which shows that its host or its network went. The end of
+    its process would have closed the connection."""
 
 
 class NodeReleased(NodeRecord, frozen=True):

@@ -28,7 +28,7 @@ class ResumePoint(AtShardedStep, frozen=True):
     """The step that a round resumes from."""
 
     redone: Step | None
-    """How many steps are done again; None if that is not known, as where workers report no steps."""
+    """How many steps are done again; None if that is not known, for example because workers report no steps."""
     nodes: Annotated[tuple[Name, ...], Meta(max_length=HOLDERS_NAMED)] = ()
     """The first few nodes whose memory holds its big state; none in a record of an older release."""
     others: Count = 0
@@ -48,7 +48,7 @@ class SpoiledStep(Strict, frozen=True):
     round: Counter
     """The first round whose own steps are good again."""
     on_disk: bool = True
-    """Whether the state is wrong wherever it is, as where ranks differ. Memory that is damaged spoils no disk."""
+    """Whether steps on the disk are spoiled too: they are if ranks differed, and not if memory was damaged."""
 
     def covers(self, at: KeptStep, *, on_disk: bool) -> bool:
         """Whether a step in memory or on the disk is spoiled by this one."""

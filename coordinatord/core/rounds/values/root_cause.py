@@ -40,7 +40,7 @@ class WorkerFailure(Struct, frozen=True):
     """When it failed, in the coordinator's clock."""
     failure: Failure
     leaving: bool = False
-    """Whether the node was asked to leave by then, as where a scheduler takes its host away."""
+    """Whether the node was asked to leave by then, for example by a scheduler that takes its host away."""
     early: tuple[EarlyEnd, ...] = ()
     """The first workers of the round that had exited with 0 by then; empty until the round is judged."""
 

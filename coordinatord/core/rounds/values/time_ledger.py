@@ -30,7 +30,7 @@ class Activity(StrEnum):
     TRAINING = "training"
     """All workers are started, and do steps that no earlier round of the run has done."""
     REDONE = "redone"
-    """All workers are started, and do steps again that an earlier round has done, as after a loss of steps."""
+    """All workers are started, and do steps again that an earlier round has done and that were lost with it."""
     RUNNING = "running"
     """All workers are started; whether they train is not known, since no step is reported."""
     STALLED = "stalled"
