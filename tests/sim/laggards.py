@@ -50,13 +50,13 @@ class Laggards:
         world = self._world
         world.queue.plan(self._chance.choice(self._pauses), self._look)
         run = world.daemon.machine.jobs.get("job") if world.daemon.idle else None
-        if run is None or not can_be_compared(run) or run.progress.usual_s is None:
+        if run is None or not can_be_compared(run) or run.progress.pace.usual_s is None:
             return
         nodes = [*run.durable.order]
         late = self._slow
         if self._chance.random() < BY_CHANCE:
             late = self._chance.choice([*nodes, ""])
-        now, step_s = world.daemon.clock.read(), run.progress.usual_s
+        now, step_s = world.daemon.clock.read(), run.progress.pace.usual_s
         arrivals = tuple(
             arrived(own.node, own.first_rank, now, step_s, LATE * step_s * (own.node == late))
             for own in run.durable.order.values()

@@ -398,7 +398,7 @@ class Stage:
         """
         ago_s = seconds_of(words[0]) if words else 0.0
         run = self.coordinator.jobs["default"]
-        step_s = run.progress.usual_s or 1.0
+        step_s = run.progress.pace.usual_s or 1.0
         nodes = tuple(
             arrived(own.node, own.first_rank, self.now, step_s, seconds_of(late.get(own.node, "0s")) - ago_s)
             for own in run.durable.order.values()

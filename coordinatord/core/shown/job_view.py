@@ -192,7 +192,7 @@ def _round_status(round_: Round, so_far: Spent, run_age_s: float) -> api.RoundSt
 def _progress(run: Run, steps_per_s: float | None) -> api.ProgressStatus:
     progress, is_on = run.progress, run.durable.state.at_work
     idle_s = round(progress.idle_s, 3) if is_on and progress.stepped_at is not None else None
-    usual_s = round(progress.usual_s, 6) if is_on and progress.usual_s is not None else None
+    usual_s = round(progress.pace.usual_s, 6) if is_on and progress.pace.usual_s is not None else None
     return api.ProgressStatus(
         step=run.step, steps_per_s=steps_per_s, reached=run.durable.reached, idle_s=idle_s, usual_s=usual_s
     )
@@ -298,7 +298,7 @@ class _FurthestWorker:
         self._step = max((step for _, _, step in run.worker_steps(members)), default=None)
         self._per_s = steps_per_s
         self._all_stand = run.health is Health.STALLED
-        usual_s = run.progress.usual_s
+        usual_s = run.progress.pace.usual_s
         self._stands_s = None if usual_s is None else max(STANDS_S, STANDS_STEPS * usual_s)
 
     def lag_of(self, observed: Observed, seen_s: float) -> int:
@@ -356,7 +356,7 @@ def pace(run: Run, now: float) -> float | None:
 
     The other workers may still report steps for a while then, so the pace of the last seconds would mislead.
     """
-    steps_per_s = run.progress.steps_per_s
+    steps_per_s = run.progress.pace.steps_per_s
     if run.durable.state is not State.RUNNING or run.health is not Health.WELL or steps_per_s is None:
         return None
     straggler = run.straggler

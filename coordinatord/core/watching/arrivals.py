@@ -59,7 +59,7 @@ def ask_at(run: Run, trains_since: float, asked_at: float | None) -> float:
     `trains_since` is when the round was first seen to train, which may be after its first step. Until a laggard is
     found, the pauses grow with the age of the training: each is half of it, up to `EVERY_S`.
     """
-    usual_s, lateness = run.progress.usual_s, lateness_of(run)
+    usual_s, lateness = run.progress.pace.usual_s, lateness_of(run)
     since = trains_since if run.progress.first_at is None else min(trains_since, run.progress.first_at)
     first_s = EVERY_S if usual_s is None else min(EVERY_S, FIRST_STEPS * usual_s)
     if asked_at is None:

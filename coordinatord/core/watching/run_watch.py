@@ -181,7 +181,7 @@ class RunWatch(WatchingWing):
         """Record how late workers are in collectives, if the round trains; return whether it does."""
         if not is_training(self._run):
             return False
-        self.lateness_watch.record(event.nodes, self._run.progress.usual_s, now)
+        self.lateness_watch.record(event.nodes, self._run.progress.pace.usual_s, now)
         return True
 
     @property

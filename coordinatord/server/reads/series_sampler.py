@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from coordinatord.core.rounds.queries.time_attribution import spent
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.run import Health, Run
+from coordinatord.core.rounds.values.pace import WINDOW_S
 from coordinatord.core.rounds.values.round_history import RoundHistory
-from coordinatord.core.rounds.values.training_progress import WINDOW_S
 from coordinatord.core.shown.time_series import Sample, TimeSeries
 from coordinatord.server.driver import Driver, iterate_jobs
 
@@ -86,7 +86,7 @@ def _pace(run: Run) -> float | None:
         return None
     if run.durable.state is not State.RUNNING or run.health is not Health.WELL:
         return 0.0
-    return run.progress.steps_per_s
+    return run.progress.pace.steps_per_s
 
 
 def past_samples(run: Run, rounds: RoundHistory) -> Iterator[Sample]:

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinatord.core.rounds.values.training_progress import SPACING_S, WINDOW_S, TrainingProgress
+from coordinatord.core.rounds.values.pace import SPACING_S, WINDOW_S
+from coordinatord.core.rounds.values.training_progress import TrainingProgress
 from coordinatord.protocol.messages import Phase
 from tests.support.builders import an_observed
 from tests.support.script import Stage
@@ -75,7 +76,7 @@ def test_the_pace_falls_while_a_job_is_stalled() -> None:
     paces = [10.0]
     for _ in range(6):
         job.play("advance 5s")
-        pace = job.run.progress.steps_per_s
+        pace = job.run.progress.pace.steps_per_s
         assert pace is not None
         paces.append(pace)
     assert paces == sorted(set(paces), reverse=True), "it falls each time"
@@ -171,7 +172,7 @@ def test_what_is_kept_does_not_grow_with_the_words_of_a_node() -> None:
     for word in range(5_000):
         job.now += 0.01
         job.play(f"step n1 {word} {word}")
-    assert len(job.run.progress._samples) <= WINDOW_S / SPACING_S + 2
+    assert len(job.run.progress.pace._samples) <= WINDOW_S / SPACING_S + 2
     assert job.progress() == (4_999, pytest.approx(100.0))
 
 
@@ -188,6 +189,6 @@ def test_whatever_a_node_says_the_pace_is_a_number_of_steps_a_second(
         observed = an_observed(steps=tuple(steps), step_age_s=age_s)
         progress.record(0, observed, before, now)
         before = observed
-        pace = progress.steps_per_s
+        pace = progress.pace.steps_per_s
         assert pace is None or 0 < pace <= 2**53 / SPACING_S
         assert pace is None or math.isfinite(pace)

@@ -70,7 +70,7 @@ class ProgressLaws(Laws):
     def _judge_progress(self, run: Run) -> None:
         training = self.world.trainings.get((run.id, run.durable.round))
         stepped = None if training is None else training.stepped()
-        step, pace = run.step, run.progress.steps_per_s
+        step, pace = run.step, run.progress.pace.steps_per_s
         self._judge_announcements(run)
         if stepped is None:
             self.check(step is None and pace is None, "round %d is at step %s, and takes none", run.durable.round, step)

@@ -217,7 +217,7 @@ def caught_up(run: Run) -> float | None:
     reached, ledger = run.durable.reached, run.durable.ledger
     if reached is None or ledger.activity is not Activity.REDONE:
         return None
-    return _now_if(run.progress.reached_at(reached) is not None)
+    return _now_if(run.progress.pace.reached_at(reached) is not None)
 
 
 def fell_silent(run: Run) -> float | None:

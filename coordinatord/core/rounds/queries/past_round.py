@@ -87,7 +87,7 @@ def futile(run: Run) -> int:
     epoch, since nobody knows how far it came. A round that a preemption ended counts neither way.
     """
     tells_steps = run.durable.reports_steps or run.steps_announced
-    has_new_steps = run.furthest != run.durable.reached or run.progress.counts_anew
+    has_new_steps = run.furthest != run.durable.reached or run.progress.pace.counts_anew
     got_somewhere = has_new_steps if tells_steps else not _is_short(run)
     if got_somewhere:
         return 0

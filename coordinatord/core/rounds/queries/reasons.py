@@ -243,8 +243,8 @@ class Reasons:
         """How long no worker has done a step, how long one usually takes, and which worker is behind."""
         progress, straggler = self._run.progress, self._run.straggler
         text = "no step" if progress.stepped_at is None else f"no step for {lasted(progress.idle_s)}"
-        if progress.usual_s is not None:
-            text += f" (usually {lasted(progress.usual_s)})"
+        if progress.pace.usual_s is not None:
+            text += f" (usually {lasted(progress.pace.usual_s)})"
         if straggler is not None:
             text += f"; rank {straggler.rank} on node {straggler.node} is behind, by {straggler.lag}"
         if self._run.spec.hang_timeout_s == 0:

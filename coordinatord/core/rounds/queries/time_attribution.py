@@ -75,7 +75,7 @@ def spent_with_steps(run: Run, first_step_at: float, step: int, now: float) -> S
 def spent_with_new_steps(run: Run, now: float) -> Spent:
     """Return the time spent by a run whose round has reached the furthest step of earlier rounds."""
     reached = run.durable.reached
-    at = None if reached is None else run.progress.reached_at(reached)
+    at = None if reached is None else run.progress.pace.reached_at(reached)
     return _split(run, now if at is None else at, Activity.TRAINING, now)
 
 

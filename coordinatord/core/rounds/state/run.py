@@ -104,7 +104,7 @@ class Run:
     def remove(self, member: Member) -> None:
         """Remove a member. The steps that it has reported stay known."""
         gone = [member]
-        self.progress.gone_step, self.progress.furthest = self._least_step(gone), self._furthest_step(gone)
+        self.progress.gone_step, self.progress.pace.furthest = self._least_step(gone), self._furthest_step(gone)
         self.roll.remove(member)
         self.keeping.remove(member)
         self.judging.remove(member)
@@ -224,7 +224,7 @@ class Run:
 
     def _furthest_step(self, members: Iterable[Member]) -> int | None:
         """Return the furthest step of these members, of removed ones and of the node that sets the pace."""
-        recorded = self.progress.furthest
+        recorded = self.progress.pace.furthest
         known = [step for _, _, step in self.worker_steps(members)]
         return max(known if recorded is None else [*known, recorded], default=None)
 

@@ -107,7 +107,7 @@ class Registry:
         return asked_at + SIGNALS_APART_S if writes else asked_at
 
     def plan(self, run: Run, row_due: float | None) -> None:
-        """Set when the run is to be looked at next: when a row of its table is due, or a join timeout expires."""
+        """Set when the run needs a `Tick` next: when a row of its table is due, or a join timeout expires."""
         dues = [due for due in (row_due, run.gathering.join_timeouts.first) if due is not None]
         if dues:
             self.deadlines.set(run.job, min(dues))

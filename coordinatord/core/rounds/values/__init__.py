@@ -4,6 +4,7 @@
 * `ranks` assigns ranks to nodes, and `root_cause` judges why a round ended. `judged_host` is what is on record of a
   host.
 * `time_ledger` counts where the time of a run went. `round_history` has its last rounds.
-* `training_progress` has the steps that nodes report, and `resume_point` is the step that a round resumes from.
+* `training_progress` has the steps that nodes report, and `pace` how fast these are done.
+* `resume_point` is the step that a round resumes from.
 * `deadline_heap` has the deadlines of many keys.
 """

@@ -1,28 +1,23 @@
-"""The progress of a round, by the steps that its nodes report: the pace, and whether training has stalled.
+"""The progress of a round, by the steps that its nodes report: when the newest was done, and whether training stalls.
 
-The workers of a job take their steps together, so the pace of one node is that of all. It is the *pacer*, the first
-node that reports steps, by group rank. Training has stalled when no worker has done a step for longer than the
-*patience*, which follows from how long steps have taken. Within a *section* that the script has named, such as an
-evaluation, the limit of the section counts instead.
+Training has stalled when no worker has done a step for longer than the *patience*, which follows from how long steps
+have taken. Within a *section* that the script has named, such as an evaluation, the limit of the section counts
+instead. `pace` has how fast training goes.
 
 Times are in the coordinator's clock: when a node was heard, minus the reported age. Nothing of this is recorded, since
-nodes report it with every heartbeat. Most events are heartbeats, so each costs one comparison here, and all else is
+nodes report it with every heartbeat. Most events are heartbeats, so each costs a few comparisons here, and all else is
 computed when it is read.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Collection
 
 from msgspec import Struct
 
+from coordinatord.core.rounds.values.pace import Pace
 from coordinatord.protocol.messages import Observed, Section
-
-WINDOW_S = 30.0
-"""The pace is the mean over so many seconds: one slow step, or a checkpoint, does not make it jump, and a stall is
-clear after half of them."""
 
 STALL_S_MIN = 10.0
 """The least patience (see `patience_s`) in seconds, however short the steps are: hosts have hiccups."""
@@ -51,10 +46,6 @@ for an hour or two."""
 STEP_APART_S = 0.5
 """The least seconds between two steps: reports that are closer may be of the same step, over a network whose delay has
 changed."""
-
-SPACING_S = 1.0
-"""The least seconds between two samples: closer ones would show the network's delays rather than the job's pace. So
-there are at most 32 samples."""
 
 
 class OpenSection(Struct, frozen=True):
@@ -122,14 +113,7 @@ class TrainingProgress:
         """Forget the steps of the last round, as a new one begins."""
         self.gone_step: int | None = None
         """The least step of removed members: the step that all workers reached stays known without them."""
-        self._pacer: int | None = None
-        """The group rank of the node that sets the pace."""
-        self._steps: tuple[int | None, ...] = ()
-        """The steps that the pacer last reported."""
-        self._heard_at = 0.0
-        """When the pacer was last heard."""
-        self._samples: deque[tuple[float, int]] = deque()
-        """Times, each with the furthest step of the pacer's workers then; the last one is their present step."""
+        self.pace = Pace()
         self.first_at: float | None = None
         """When the first known step was done."""
         self.stepped_at: float | None = None
@@ -140,10 +124,6 @@ class TrainingProgress:
         """The seconds for which the stepper has reported no newer step. Other nodes may report steps less often."""
         self._first_s: float | None = None
         """The seconds of the first step of the round; None after the second one."""
-        self.furthest: int | None = None
-        """The furthest step that a pacer, or a node that is no longer a member, has reported."""
-        self.counts_anew = False
-        """Whether the script has restarted its count of steps within the round."""
         self.sections = Sections()
 
     def record(self, group_rank: int, observed: Observed, before: Observed, heard_at: float) -> None:
@@ -151,22 +131,9 @@ class TrainingProgress:
         self.sections.record(group_rank, observed.section, heard_at)
         if observed.step_age_s is None:
             return  # no worker has done a step yet
-        self._record_newest(
-            group_rank, heard_at - observed.step_age_s, heard_at, stepped=_has_stepped(observed, before)
-        )
-        if group_rank != self._pacer:
-            if self._pacer is not None and group_rank > self._pacer:
-                return
-            self._pacer, self._steps = group_rank, ()
-            self._samples.clear()
-        self._heard_at = heard_at
-        if observed.steps != self._steps:
-            self._steps = observed.steps
-            step = max((step for step in observed.steps if step is not None), default=0)
-            self._sample(heard_at - observed.step_age_s, step)
-        samples = self._samples
-        while len(samples) > 2 and samples[1][0] <= heard_at - WINDOW_S:  # noqa: PLR2004 - two make a pace
-            samples.popleft()
+        newest_at = heard_at - observed.step_age_s
+        self._record_newest(group_rank, newest_at, heard_at, stepped=_has_stepped(observed, before))
+        self.pace.record(group_rank, observed.steps, newest_at, heard_at)
 
     def _record_newest(self, group_rank: int, at: float, heard_at: float, *, stepped: bool) -> None:
         """Record when the newest step of a node was done; `stepped` if that is another step than it reported before."""
@@ -218,57 +185,6 @@ class TrainingProgress:
             return self._patience_given_s
         least = STALL_S_MIN if self._timed else STALL_S_UNKNOWN
         return max(least, STALL_STEPS * max(*self._slowest, self._first_s or 0.0))
-
-    def _sample(self, at: float, step: int) -> None:
-        """Record the pacer's furthest step as of `at`."""
-        samples = self._samples
-        if samples and step < samples[-1][1]:
-            samples.clear()
-            self.counts_anew = True
-        if self.furthest is None or step > self.furthest:
-            self.furthest = step
-        if samples:
-            at = max(at, samples[-1][0])  # the message before may have been slower than this one
-        if len(samples) > 1 and at - samples[-2][0] < SPACING_S:
-            samples.pop()
-        samples.append((at, step))
-
-    def reached_at(self, step: int) -> float | None:
-        """Return when the round reached a step, interpolated between two reports; None if it has not.
-
-        For a script that counts its steps anew it is the time of the newest step.
-        """
-        if self.counts_anew:
-            return self._samples[-1][0]
-        after: tuple[float, int] | None = None
-        for at, known in reversed(self._samples):
-            if known < step:
-                return None if after is None else at + (after[0] - at) * (step - known) / (after[1] - known)
-            after = at, known
-        return None if after is None else after[0]
-
-    @property
-    def steps_per_s(self) -> float | None:
-        """The mean recent pace; None before there are two samples with different steps.
-
-        It falls towards 0 while the next step takes longer than the recent ones.
-        """
-        usual_s = self.usual_s
-        if usual_s is None:
-            return None
-        (began_at, first), (latest_at, last) = self._samples[0], self._samples[-1]
-        until = max(latest_at, self._heard_at - usual_s)
-        return (last - first) / (until - began_at)
-
-    @property
-    def usual_s(self) -> float | None:
-        """The mean seconds of a recent step; None before there are two samples with different steps."""
-        if not self._samples:
-            return None
-        (began_at, first), (latest_at, last) = self._samples[0], self._samples[-1]
-        if first == last or latest_at - began_at < SPACING_S:
-            return None
-        return (latest_at - began_at) / (last - first)
 
 
 def _has_stepped(observed: Observed, before: Observed) -> bool:

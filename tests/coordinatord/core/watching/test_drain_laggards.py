@@ -93,7 +93,7 @@ def test_a_node_in_two_jobs_leaves_both() -> None:
 def test_looks_come_soon_until_somebody_is_named() -> None:
     job = Job("min=2 max=3")
     run = job.run
-    assert (step_s := run.progress.usual_s) is not None
+    assert (step_s := run.progress.pace.usual_s) is not None
     assert (since := run.progress.first_at) is not None
     asked: list[float] = []
     while len(asked) < 5:
