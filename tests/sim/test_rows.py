@@ -29,8 +29,6 @@ RARE_ROWS = frozenset(
         "running: the goal is to run a round that this node is not in yet",
         "starting -> stopping: node_stopped",
         "running -> stopping: hung",
-        "running -> running: busy_awaited",
-        "running -> running: workers_unseen",  # nobody asks when they came to collectives
         "running: the goal is to exit",
         "stopped: the coordinator is out of reach for too long, or the node leaves without it",
         "idle: the goal is to run the round that this node is in",

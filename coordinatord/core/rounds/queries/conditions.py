@@ -175,24 +175,9 @@ def stalled(run: Run) -> float | None:
     return _now_if((activity is Activity.TRAINING or activity is Activity.REDONE) and run.progress.is_idle)
 
 
-def look_due(run: Run) -> float | None:
-    """Training has stalled, and it is time to look where the workers stand."""
-    return run.watching.next_at()
-
-
 def hung(run: Run) -> float | None:
     """Two looks have shown a worker that all others wait for, and that will not come."""
     return _now_if(run.watching.hang)
-
-
-def busy_awaited(run: Run) -> float | None:
-    """Two looks have shown a worker that computes while all others wait for it, and no record says so yet."""
-    return _now_if(run.watching.awaited)
-
-
-def workers_unseen(run: Run) -> float | None:
-    """No worker of the round shows where it stands, and no record of the run says so yet."""
-    return _now_if(run.watching.unseen and not run.watching.is_unseen_told)
 
 
 def divergence_found(run: Run) -> float | None:
@@ -253,6 +238,12 @@ def keeping_due(run: Run) -> float | None:
 def judging_due(run: Run) -> float | None:
     """The judging wing has to act: tests of hosts begin, or are over."""
     return run.judging.next_at()
+
+
+def watching_due(run: Run) -> float | None:
+    """A look at the workers is due, or has shown what is not on record yet: a busy worker, or that none can be seen."""
+    is_unseen = run.watching.unseen and not run.watching.is_unseen_told
+    return NOW if run.watching.awaited or is_unseen else run.watching.next_at()
 
 
 def restart_asked(run: Run) -> float | None:

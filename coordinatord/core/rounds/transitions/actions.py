@@ -126,23 +126,6 @@ def record_activity(run: Run, reason: Reason, decision: Decision) -> None:
     decision.record(kind(*_round_fields(run, reason), spent_by(run, decision.now)))
 
 
-def begin_look(run: Run, _: Reason, decision: Decision) -> None:
-    """Ask where the workers are in their code; that changes nothing, so it is not recorded."""
-    look = run.watching.begin_look(decision.now)
-    if look is not None:
-        decision.looks.append(look)
-
-
-def record_busy(run: Run, reason: Reason, decision: Decision) -> None:
-    """Record that the others wait for a worker; nothing else is done, because it may be an evaluation."""
-    decision.record(records.BusyWorkerAwaited(*_round_fields(run, reason)))
-
-
-def record_unseen(run: Run, reason: Reason, decision: Decision) -> None:
-    """Record that a hang would not be noticed, for the log and for the users of the nodes."""
-    decision.record(records.WorkersUnseen(*_round_fields(run, reason)))
-
-
 def record_divergence(run: Run, _: Reason, decision: Decision) -> None:
     """Record that ranks have different states."""
     divergence = run.watching.divergence
@@ -201,6 +184,20 @@ def advance_judging(run: Run, _: Reason, decision: Decision) -> None:
     """Let the judging wing do the work that is due."""
     decision.record_all(run.judging.act(decision.cluster, decision.now))
     decision.notify_all(run)
+
+
+def advance_watching(run: Run, _: Reason, decision: Decision) -> None:
+    """Ask where the workers are, or record what the last looks have shown.
+
+    That may be a worker that computes while the others wait for it, perhaps in an evaluation, or that a hang would not
+    be noticed.
+    """
+    if run.watching.awaited:
+        decision.record(records.BusyWorkerAwaited(run.job, run.id, run.watching.awaited, run.durable.round))
+    elif run.watching.unseen and not run.watching.is_unseen_told:
+        decision.record(records.WorkersUnseen(run.job, run.id, run.watching.unseen, run.durable.round))
+    elif (look := run.watching.begin_look(decision.now)) is not None:
+        decision.looks.append(look)
 
 
 def end_round(run: Run, reason: Reason, decision: Decision) -> None:

@@ -96,9 +96,7 @@ _TABLE: list[tuple[tuple[State, ...], Condition, State | None, Action, str]] = [
     ((RUNNING,), when.resumed, None, do.record_activity, "workers do steps again"),
     ((RUNNING,), when.diverged, STOPPING, do.stop_diverged, "{run.durable.divergence.reason}"),
     ((RUNNING,), when.hung, STOPPING, do.stop_hung, "{run.watching.hang.failure.message}"),
-    ((RUNNING,), when.busy_awaited, None, do.record_busy, "{run.watching.awaited}"),
-    ((RUNNING,), when.workers_unseen, None, do.record_unseen, "{run.watching.unseen}"),
-    ((RUNNING,), when.look_due, None, do.begin_look, ""),
+    ((RUNNING,), when.watching_due, None, do.advance_watching, ""),
     # A round that ends. If all workers succeeded before their nodes received the stop, another would repeat their work.
     ((STOPPING,), when.all_succeeded, SUCCEEDED, do.end_as_succeeded, "all workers succeeded"),
     ((STOPPING,), when.corroborated, None, do.lose_corroborated, "{reasons.corroborated}"),
