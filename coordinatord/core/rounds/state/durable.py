@@ -132,7 +132,11 @@ class EarlierRun(Struct, frozen=True):
 
 @dataclass(slots=True)
 class DurableRun:
-    """One run of a job, by the records."""
+    """One run of a job, by the records.
+
+    The fields are about the run itself, its nodes, its current or last round, the end of the round before, and the end
+    of the run, in this order.
+    """
 
     job: str
     id: str

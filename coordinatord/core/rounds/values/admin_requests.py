@@ -49,7 +49,7 @@ class DrainNode(Request, frozen=True):
     ahead: bool = False
     """Whether no node needs to have the name yet; otherwise an unknown name counts as a typing error."""
     after: tuple[str, ...] = ()
-    """The names that a dry run would drain before this one."""
+    """The names that a dry run would drain before this one, so that its answer counts the nodes that are left."""
 
 
 class UndrainNode(Request, frozen=True):
