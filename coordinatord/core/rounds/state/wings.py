@@ -8,6 +8,8 @@
 The kernel decides whether a round is formed, stopped and ended. A wing changes only its own state, answers questions,
 and says when to call it. The base classes are wings that do nothing, with which a run works as well. The wings
 themselves are in `coordinatord/core/keeping`, `watching` and `judging`.
+
+`run` is a `Run` and `cluster` a `Cluster`. Their modules import this one, so here they are `Any`.
 """
 
 # ruff: noqa: ARG002 - a wing that does nothing needs no argument
@@ -260,8 +262,8 @@ class WatchingWing:
 class JudgingWing:
     """The wing that charges, tests and quarantines hosts; this one judges none.
 
-    Methods yield records. The kernel applies each before it takes the next. `cluster` is the `Cluster`, which has the
-    hosts on record and the runs of all jobs: a host may have nodes of several.
+    Methods yield records, and the kernel applies each before it takes the next. They get the cluster because a host may
+    have nodes of several jobs.
     """
 
     def __init__(self, run: Any) -> None:
