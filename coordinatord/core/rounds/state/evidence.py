@@ -22,7 +22,6 @@ class Evidence:
     """The evidence on the current or last round of a run. Times are in the coordinator's clock."""
 
     def __init__(self) -> None:
-        """Begin without evidence."""
         self.failures: dict[str, WorkerFailure] = {}
         """The first failure of each node, by node."""
         self.lost_at: float | None = None

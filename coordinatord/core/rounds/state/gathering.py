@@ -21,7 +21,6 @@ class Gathering:
     """The arrivals and waits of the nodes outside the round. Times are in the coordinator's clock."""
 
     def __init__(self, durable: DurableRun, roll: Roll) -> None:
-        """Begin with no arrival."""
         self._durable, self._roll = durable, roll
         self.join_timeouts = DeadlineHeap[str]()
         """When the --join-timeout of each waiting node expires, by node."""
@@ -35,10 +34,10 @@ class Gathering:
         self.has_newcomer = False
         """Whether a node has arrived that joined after the last round was formed: it ends a pause after an error."""
         self.joined_since: float | None = None
-        """When enough nodes for a round had joined, ready or preparing; None while there are too few. Both times divide
-        the time without a round between activities (`queries/time_attribution`)."""
+        """When enough nodes for a round had joined, ready or preparing; None while there are too few."""
         self.enough_since: float | None = None
-        """When enough nodes for a round were ready; None while there are too few."""
+        """When enough nodes for a round were ready; None while there are too few. The time without a round is divided
+        between activities at this time and the one before (`queries/time_attribution`)."""
 
     def begin_round(self) -> None:
         """Forget the arrivals: a round has been formed."""

@@ -23,7 +23,6 @@ class Roll:
     """The members of one run. `place` has to be called whenever something that a member's state depends on changes."""
 
     def __init__(self, durable: DurableRun) -> None:
-        """Begin without members."""
         self._durable = durable
         self.members: dict[str, Member] = {}
         self.workers = 0
