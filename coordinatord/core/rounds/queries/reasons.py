@@ -31,6 +31,7 @@ KILLED_MAX = 2
 """The most nodes that are named for killed workers, so that a reason stays below the limit of a record."""
 
 _UNITS = (("h", 3_600), ("min", 60), ("s", 1))
+"""The units of the window in `--max-restarts 3/6h`, each with its seconds."""
 
 _WAS = {
     State.SUCCEEDED: "succeeded",
@@ -38,6 +39,7 @@ _WAS = {
     State.STOPPED: "was stopped",
     State.LEFT: "was left by its last node",
 }
+"""The end of a run, as the verb of a sentence about its job."""
 
 
 class Reasons:

@@ -62,9 +62,9 @@ def release_held_back(run: Run, _: Reason, decision: Decision) -> None:
 
 
 def release_spare(run: Run, member: Member, reason: str, decision: Decision) -> None:
-    """Release a node that was a spare, as the run succeeds for this reason."""
+    """Release a spare, which has waited beyond the maximum of nodes, as the run succeeds for this reason."""
     result, code, text = Result.SUCCEEDED, ExitCode.OK, f"{reason}; this node was a spare and ran no worker"
-    if member.session.differs_from:
+    if member.session.differs_from:  # probably it was meant to train something else, which has not been done
         result, code = Result.FAILED, ExitCode.TEMPFAIL
         text = f"{text}, and its command differs from that of node {member.session.differs_from}"
     release(run, member, Outcome(result, code, clip(text)), decision)
