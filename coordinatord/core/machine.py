@@ -105,7 +105,7 @@ class Coordinator:
             apply(self.cluster.durable, record, at)
         for job, durable in self.cluster.durable.jobs.items():
             run = Run(durable, self.policy, self.cluster.wings)
-            self.cluster.jobs[job] = self.registry.live[durable.id] = run
+            self.cluster.jobs[job] = self.registry.runs[durable.id] = run
             run.after_restart(now)
             for member in run.members.values():
                 member.lease.heard_at = now
@@ -175,7 +175,7 @@ class Coordinator:
         for ending in decision.endings:
             self._sessions.pop(ending.session, None)
         if any(isinstance(record, HostJudged) for record in decision.records):
-            for run in list(self.registry.live.values()):
+            for run in list(self.registry.runs.values()):
                 self._advance(run, decision)  # nodes of any run may be on a host that was judged
         self.registry.record_losses(decision.records, decision.now)
         self._due = self._first_due()
@@ -189,7 +189,7 @@ class Coordinator:
         """Put off all deadlines of nodes by the time in which no node could be judged; return it in seconds."""
         by = self._sleep_watch.wake(self.policy, now)
         self._leases.shift(by)
-        for run in self.registry.live.values():
+        for run in self.registry.runs.values():
             run.postpone(by, now)
             for member in run.members.values():
                 member.lease.awaited_from = min(member.lease.awaited_from + by, now)
@@ -259,30 +259,30 @@ class Coordinator:
             return
         self.store_error = None
         degraded_s = self._wake(decision.now)
-        for run in self.registry.live.values():
+        for run in self.registry.runs.values():
             self._leases.extend_after_outage(run, self._heartbeat_s, degraded_s, decision.now)
         for run, member in self._sessions.values():
             if not member.lease.expired:  # a silent node is sent nothing until it is heard
                 decision.answer(run, member)
-        for run in list(self.registry.live.values()):
+        for run in list(self.registry.runs.values()):
             self._advance(run, decision)
 
     def _change_policy(self, event: events.PolicyChanged, decision: Decision) -> None:
         """Decide by a new policy. Nodes are sent their new heartbeat and lease at once, and are not late meanwhile."""
         self.cluster.policy = event.policy
         self._sleep_watch.schedule_look(self.policy, decision.now)
-        for run in self.registry.live.values():
+        for run in self.registry.runs.values():
             run.change_policy(event.policy)
         for run, member in self._sessions.values():
             if not member.lease.expired:
                 member.lease.awaited_from, member.lease.unanswered_s = decision.now, 0.0
                 decision.answer(run, member)
-        for run in list(self.registry.live.values()):
+        for run in list(self.registry.runs.values()):
             self._advance(run, decision)
 
     def _record_answers(self, event: events.Looked | events.Compared, decision: Decision) -> None:
         """Record workers' answers to a look; while the store fails they are dropped, and the workers asked again."""
-        run = self.registry.live.get(event.run)
+        run = self.registry.runs.get(event.run)
         if run is not None and self.store_error is None and run.watching.record_answers(event, decision.now):
             for touched in (*releases.drain_laggard(run, decision), run):
                 self._advance(touched, decision)
@@ -292,7 +292,7 @@ class Coordinator:
             return
         touched: dict[str, Run] = {}
         for run_id, node in self._leases.pop_due(decision.now):
-            run = touched[run_id] = self.registry.live[run_id]
+            run = touched[run_id] = self.registry.runs[run_id]
             self._expire(run, run.members[node], decision)
         touched |= {self.jobs[job].id: self.jobs[job] for job in self.registry.deadlines.pop_due(decision.now)}
         for run in touched.values():

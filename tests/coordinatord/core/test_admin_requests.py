@@ -126,7 +126,7 @@ def test_a_job_that_is_forgotten_leaves_nothing_behind() -> None:
     stage = play(*DESERTED)
     assert (stage.state(), stage.run.members) == (State.FORMING, {})
     assert ask(stage, ForgetJob(JOB, "alice", "")).result is AdminResult.DONE
-    assert (stage.coordinator.jobs, stage.coordinator.registry.live) == ({}, {})
+    assert (stage.coordinator.jobs, stage.coordinator.registry.runs) == ({}, {})
     assert stage.coordinator.next_deadline() is None
     stage.play("die 100s")
     assert stage.coordinator.jobs == {}

@@ -53,7 +53,7 @@ def test_a_run_whose_nodes_are_all_gone_gives_way_to_a_node_with_other_settings(
     assert (run.durable.state, run.members) == (State.FAILED, {})
     successor = stage.run
     assert (successor.spec, list(successor.members)) == (a_spec(1, 8, max_restarts=0), ["n3"])
-    assert list(stage.coordinator.registry.live) == [successor.id], "nothing is kept of the old run"
+    assert list(stage.coordinator.registry.runs) == [successor.id], "nothing is kept of the old run"
     assert stage.play("advance 0.1s") == []
 
 

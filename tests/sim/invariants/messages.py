@@ -45,7 +45,7 @@ class MessageLaws(Laws):
     def settled(self, machine: Coordinator) -> None:
         """Check that the nodes were sent all that is durable."""
         for run_id, node in machine._leases._at:
-            self.check(node in machine.registry.live[run_id].members, "%s has a lease, and is no member", node)
+            self.check(node in machine.registry.runs[run_id].members, "%s has a lease, and is no member", node)
         if machine.store_error is not None or self.facts.leaves_out(machine):
             return
         for number, (run, member) in machine._sessions.items():

@@ -28,15 +28,16 @@ down or Slurm ends a job, all processes get SIGTERM within milliseconds, in any 
 
 
 class Registry:
-    """The live runs, and the deadlines of their tables."""
+    """The runs that the coordinator still has something to do for, and the deadlines of their tables."""
 
     def __init__(self, cluster: Cluster, epoch: str) -> None:
         """Begin without runs; `epoch` makes the run ids of this life of the daemon differ from those of all others."""
         self._cluster = cluster
         self._epoch = epoch
         self._opened = 0
-        self.live: dict[str, Run] = {}
-        """Runs by their id: the last one of each job, and older ones as long as they have members."""
+        """How many runs this life of the daemon has opened."""
+        self.runs: dict[str, Run] = {}
+        """Runs by their id: the last one of each job, ended or not, and older ones as long as they have members."""
         self._missed_until = -math.inf
         """When the last lost node stops trying to come back for the outcome of its run."""
         self.deadlines = DeadlineHeap[str]()
@@ -51,7 +52,9 @@ class Registry:
             self._make_room(decision)
         self._opened += 1
         run_id = f"{self._epoch}-{self._opened}"
-        follows = "" if old is None or not old.durable.concluded else Reasons(old).followed_by_run(run_id, decision.now)
+        follows = ""
+        if old is not None and old.durable.concluded:
+            follows = Reasons(old).followed_by_run(run_id, decision.now)
         reason = f"opened by node {join.node}" + (f"; {follows}" if follows else "")
         decision.record(RunOpened(join.job, run_id, reason, join.node, join.spec))
         if old is not None:
@@ -59,7 +62,7 @@ class Registry:
         run = jobs[join.job]
         if old is not None and old.durable.state is State.SUCCEEDED:
             run.remark = clip(follows, MESSAGE_MAX)
-        self.live[run_id] = run
+        self.runs[run_id] = run
         return run
 
     def _make_room(self, decision: Decision) -> None:
@@ -79,7 +82,7 @@ class Registry:
         if current is None:
             self.deadlines.discard(run.job)
         if not run.members and current is not run:
-            self.live.pop(run.id, None)
+            self.runs.pop(run.id, None)
 
     def record_losses(self, records: Sequence[Record], now: float) -> None:
         """Begin the wait for nodes that these records count as lost: they may come back for the outcome."""
@@ -93,7 +96,7 @@ class Registry:
     @property
     def ending(self) -> list[Run]:
         """The runs whose nodes end their workers or leave, and need the coordinator for that."""
-        return [run for run in self.live.values() if _has_ending_nodes(run)]
+        return [run for run in self.runs.values() if _has_ending_nodes(run)]
 
     def may_end_at(self, asked_at: float) -> float:
         """Return when the coordinator may end, which was asked to at `asked_at`: after nodes that end as well.
@@ -103,7 +106,7 @@ class Registry:
         if ending := self.ending:
             stop_timeout_s = max(member.offer.stop_timeout_s for run in ending for member in run.members.values())
             return asked_at + stop_timeout_s + END_S
-        writes = any(run.roll.connected and run.keeping.has_disk for run in self.live.values())
+        writes = any(run.roll.connected and run.keeping.has_disk for run in self.runs.values())
         return asked_at + SIGNALS_APART_S if writes else asked_at
 
     def plan(self, run: Run, row_due: float | None) -> None:
