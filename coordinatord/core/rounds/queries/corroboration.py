@@ -18,30 +18,39 @@ from coordinatord.protocol.messages import Failure
 def node_gone(run: Run) -> Member | None:
     """Return the node of the round whose workers are proved to be gone; None if none is.
 
-    It is the only node that may have workers, and the only one whose session is closed. Its session closed no later
-    than `collateral_s` after the first failure, and that failure came before the round was stopped. All others were
-    connected when it came, and still are. The check costs O(nodes), but only runs when the round waits for nothing
-    else.
+    The check costs O(nodes), but only runs when the round waits for nothing else.
     """
-    if run.roll.with_workers != 1 or run.roll.round_size != len(run.durable.order) or not run.evidence.failures:
+    waits_for_one = run.roll.with_workers == 1 and run.roll.round_size == len(run.durable.order)
+    if not waits_for_one or not run.evidence.failures:
         return None
     (suspect,) = run.roll.in_state(*MAY_HAVE_WORKERS)
-    is_ending = suspect.node in run.evidence.failures or suspect.state is MemberState.STOPPING
-    if not suspect.session.vanished or is_ending or _may_have_closed(suspect):
-        return None
-    first_at = min(failure.at for failure in run.evidence.failures.values())
-    stopped_at = run.evidence.consequences_from
-    failed_after_stop = stopped_at is not None and first_at >= stopped_at
-    if failed_after_stop or suspect.silent_since > first_at + run.policy.collateral_s:
+    failures = run.evidence.failures.values()
+    first_at = min(failure.at for failure in failures)
+    if not _may_have_caused(run, suspect, first_at):
         return None
     heartbeat_s = run.policy.heartbeat_for(len(run.members))
     for member in run.roll.inside:
-        session = member.session
-        is_in_touch = session.id is not None and member.lease.is_in_touch(heartbeat_s)
-        was_connected = session.connected_at <= first_at and is_in_touch
-        if member is not suspect and (not was_connected or _may_have_closed(member)):
+        if member is not suspect and not _is_innocent(member, first_at, heartbeat_s):
             return None
-    return suspect if all(_is_consequence(failure.failure) for failure in run.evidence.failures.values()) else None
+    return suspect if all(_is_consequence(failure.failure) for failure in failures) else None
+
+
+def _may_have_caused(run: Run, suspect: Member, first_at: float) -> bool:
+    """Whether the session of a node closed when the first worker failed, and that was not because the round stops."""
+    stopped_at = run.evidence.consequences_from
+    failed_after_stop = stopped_at is not None and first_at >= stopped_at
+    is_ending = suspect.node in run.evidence.failures or suspect.state is MemberState.STOPPING
+    return (
+        suspect.session.vanished
+        and suspect.silent_since <= first_at + run.policy.collateral_s
+        and not (failed_after_stop or is_ending or _may_have_closed(suspect))
+    )
+
+
+def _is_innocent(member: Member, first_at: float, heartbeat_s: float) -> bool:
+    """Whether a node was connected when the first worker failed, still is, and has closed no connection to a peer."""
+    was_connected = member.session.id is not None and member.session.connected_at <= first_at
+    return was_connected and member.lease.is_in_touch(heartbeat_s) and not _may_have_closed(member)
 
 
 def _may_have_closed(member: Member) -> bool:
