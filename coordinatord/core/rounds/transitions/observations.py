@@ -10,6 +10,7 @@ that comes while the store fails is not lost.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from operator import attrgetter
 
 from msgspec.structs import replace
@@ -88,16 +89,20 @@ def begin_session(run: Run, member: Member, event: Connected, now: float) -> Non
         connected_at=now,
         differs_from="" if other is None else other.node,
     )
-    advice = (
-        f"node {member.node} was started with another command than node {member.session.differs_from}, and"
-        f" both are in job {run.job}: if that is not meant, give each training its own --job-id"
-    )
-    before = join.observed.run
-    anew = f"this coordinator does not know run {before}, in which this node was: the job begins anew"
-    is_strange = bool(before) and not run.durable.knows(before)
-    run_remark = "" if run.durable.last_end_reason else run.remark
-    remarks = (run_remark, anew if is_strange else "", advice if other is not None else "")
-    member.remark = clip("; ".join(filter(None, remarks)), MESSAGE_MAX)
+    member.remark = clip("; ".join(_remarks(run, member, join.observed.run)), MESSAGE_MAX)
+
+
+def _remarks(run: Run, member: Member, last_run: str) -> Iterator[str]:
+    """Yield what looks like a mistake at a join; `last_run` is the run in which the node was last, empty if in none."""
+    if run.remark and not run.durable.last_end_reason:
+        yield run.remark
+    if last_run and not run.durable.knows(last_run):
+        yield f"this coordinator does not know run {last_run}, in which this node was: the job begins anew"
+    if member.session.differs_from:
+        yield (
+            f"node {member.node} was started with another command than node {member.session.differs_from}, and"
+            f" both are in job {run.job}: if that is not meant, give each training its own --job-id"
+        )
 
 
 def has_no_news(run: Run, member: Member, observed: Observed) -> bool:
