@@ -394,10 +394,7 @@ class Coordinator:
     # Consequences
 
     def _advance(self, run: Run, decision: Decision) -> None:
-        """Record the news that nodes have reported, and take the rows of the run's table that are due now.
-
-        While the store fails nothing happens, since nothing could be recorded.
-        """
+        """Record the news of a run's nodes, and take the rows of its table that are due, unless the store fails."""
         if self.store_error is not None or run.durable.state.ended:
             return
         observations.record_claims(run, decision)

@@ -49,10 +49,7 @@ def over_at(run: Run) -> float:
 
 
 def restarts_within(run: Run, total: float) -> tuple[float, ...]:
-    """Return when restarts were charged in the window that ends at `total`; none without a window.
-
-    All times are in seconds since the run was opened.
-    """
+    """Return when restarts were charged in the window up to `total`, in seconds since the run was opened."""
     window_s = run.spec.restart_window_s or 0.0
     return tuple(at for at in run.durable.charged_at if at > total - window_s)
 
@@ -69,10 +66,7 @@ def has_no_restart_left(run: Run, total: float) -> bool:
 
 
 def repeats(run: Run) -> int:
-    """Return how many rounds in a row before the one that is over had the same error, without a step in between.
-
-    After such a round the next one waits: a person may mend the cause before the budget is gone.
-    """
+    """Return how many rounds in a row before the one that is over had the same error, without a step in between."""
     root, last = verdict(run).root_cause, run.durable.report
     if root is None or last is None or last.round != run.durable.round - 1 or run.durable.stepped:
         return 0

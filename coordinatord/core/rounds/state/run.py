@@ -270,8 +270,5 @@ class Run:
 
     @property
     def revision(self) -> int:
-        """A counter of all changes that may change the message to a running node.
-
-        While it stands, a heartbeat is answered by the last message as it was (`desired_state.message_to`).
-        """
+        """A counter of all changes that may change the message to a running node; see `desired_state.message_to`."""
         return self.followed + self.roll.changes + self.keeping.changes

@@ -216,9 +216,9 @@ def _how_it_goes_on(run: Run, name: str, after: Sequence[str]) -> str:
     going, gone = _members_named(run, name), _members_named(run, *after)
     names = name_some((member.node for member in going), len(going))
     leaving = {member.node for member in (*going, *gone)}
-    runs = run.durable.state.at_work and not any(member.durable.in_round for member in gone)
-    working = runs and any(member.durable.in_round for member in going)
-    how = f": round {run.durable.round} is being stopped, its workers save their state" if working else ""
+    is_stopped_before = any(member.durable.in_round for member in gone)
+    stops = run.durable.state.at_work and not is_stopped_before and any(member.durable.in_round for member in going)
+    how = f": round {run.durable.round} is being stopped, its workers save their state" if stops else ""
     staying = [
         member
         for member in run.members.values()
@@ -227,7 +227,7 @@ def _how_it_goes_on(run: Run, name: str, after: Sequence[str]) -> str:
     spares = sum(member.state is MemberState.READY for member in staying)
     others = sum(member.state in {MemberState.PREPARING, MemberState.QUARANTINED} for member in staying)
     left = sum(member.durable.in_round for member in staying) + spares + others
-    follows = "; a spare takes over" if working and spares else ""
+    follows = "; a spare takes over" if stops and spares else ""
     if not left:
         follows = "; no node is left then, so the job ends"
     elif left < run.spec.nodes_min:
