@@ -12,16 +12,13 @@ from functools import lru_cache
 from msgspec.structs import asdict
 
 from coordinatord.hints.early_ends import first_of, left_early
-from coordinatord.hints.match import hint, rule_for
+from coordinatord.hints.match import CACHED_MAX, hint, rule_for
 from coordinatord.protocol.exit_codes import describe_exit, shell_exit_code
 from coordinatord.protocol.http.api import EarlyEndStatus, FailureStatus, OtherFailureStatus, StragglerStatus
 from coordinatord.protocol.messages import Failure, Report, SecondaryFailure
 
-KEPT_MAX = 1_000
-"""The size of the cache: the last failure of each of so many jobs."""
 
-
-@lru_cache(maxsize=KEPT_MAX)
+@lru_cache(maxsize=CACHED_MAX)
 def failure_status(report: Report) -> FailureStatus:
     """Return the status of a failure. It is cached, because each answer about the job has it until the next failure."""
     failure = report.failure

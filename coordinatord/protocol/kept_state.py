@@ -172,7 +172,6 @@ class PersistedStep(Strict, frozen=True):
 
     serial: Serial
     run: Name
-    """The run of the step."""
     parts: Annotated[tuple[KeptParts, ...], Meta(min_length=1, max_length=PERSISTED_PARTS_MAX)]
     """All of them are of one step."""
 
@@ -261,7 +260,6 @@ class Keeper(Strict, frozen=True):
     """A secret that only the coordinator hands out. A peer that knows it was sent by the coordinator, and by the same
     secret this node proves to the peer who it is."""
     limit_bytes: Size
-    """The memory limit of the kept state."""
     persist: PersistOffer | None = None
     """Its settings for steps on a disk; None without such a directory."""
     takes_copies: bool = False
@@ -309,7 +307,6 @@ class Holding(Strict, frozen=True):
     save_s: Seconds | None = None
     """The duration of the last save on the slowest worker; None before the first."""
     used_bytes: Size = 0
-    """The memory of the kept state."""
     skipped: Counter = 0
     """How many saves were skipped because no slot was free."""
     can_halt: bool = False

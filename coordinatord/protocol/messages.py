@@ -598,7 +598,6 @@ class Desired(Strict, frozen=True, tag=True):
     """The round of the goal; with `wait`, the last one of the run."""
     goal: Goal
     reason: Text
-    """The reason, for a person."""
     wait_s: Seconds | None
     """The longest `wait`, until a round forms or the node is released; None without a limit, and for other goals."""
     heartbeat_s: Grant
@@ -625,7 +624,6 @@ class Desired(Strict, frozen=True, tag=True):
     halt: Halt | None = None
     """The step that all workers keep before a planned `stop`; None if each keeps its own last one."""
     persist: PersistOrder | None = None
-    """The order to write a step to the disk, if any."""
     copies: Annotated[tuple[KeptCopy, ...], Meta(max_length=COPIES_MAX)] = ()
     """The missing copies of other nodes' state that the node has to fetch. It stops fetching others."""
     alike: bool | None = None

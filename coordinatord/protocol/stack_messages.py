@@ -70,7 +70,6 @@ class StackOrigin(StrEnum):
     SIGNAL = "signal"
     """The worker did not answer, because C code has Python's lock, and faulthandler wrote them."""
     NONE = "none"
-    """There are none."""
 
 
 class CollectiveState(StrEnum):

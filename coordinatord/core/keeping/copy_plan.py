@@ -1,8 +1,8 @@
 """Plans which nodes copy the parts of a step, so that it survives the loss of any one failure domain.
 
 A failure domain has the nodes that may be lost together: those of one host, or of one topology key, such as a rack. A
-shard (a piece of the state of a step) that nodes of two domains hold needs no copy. Every other shard is copied by its
-holder's *buddy*, a node of another domain.
+shard (a piece of the state of a step) that nodes of two domains hold needs no copy. Every other shard is copied by the
+*buddy* of its holder: a node of another domain.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class CopyPlan:
     uncopied: int = 0
     """How many shards cannot be copied to another domain."""
     safe_by: dict[str, list[int]] = field(default_factory=dict)
-    """The shards that two domains have once all copies are made, by the node that takes the copy. Those under "" need
-    none: two domains have them already."""
+    """The shards that two domains have once all copies are made, by the node that takes the copy; under "" those that
+    two domains have without a copy."""
     domains: Mapping[str, str] = field(default_factory=dict)
     """The failure domain of each node."""
 
@@ -65,7 +65,11 @@ class CopyPlan:
 
 
 def plan_copies(held: Held, domains: Mapping[str, str], buddy_of: Mapping[str, str]) -> CopyPlan:
-    """Plan the copies of a step. A holder that has a copy at its buddy already is preferred as the source."""
+    """Plan the copies of a step, whose parts are `held`.
+
+    A copy that is made already stays in the plan, since it has to be protected too. So a holder whose buddy has a copy
+    is preferred as the source.
+    """
     plan = CopyPlan(buddy_of, domains=domains)
     for shard, holding in sorted(holders_by_shard(held).items()):
         copied = [(node, rank) for node, rank in holding if (buddy_of.get(node), rank) in holding]
@@ -115,7 +119,7 @@ def _in_turn(nodes: Sequence[str], takers: Sequence[str]) -> dict[str, str]:
 
 
 class CopyPlans:
-    """The planned copies of a run's protected steps (those that nodes do not overwrite), and why nodes lack theirs."""
+    """The planned copies of a run's protected steps, which nodes do not overwrite, and why copies cannot be made."""
 
     def __init__(self) -> None:
         self.plans: dict[KeptStep, CopyPlan] = {}
@@ -140,7 +144,7 @@ class CopyPlans:
         self.plans[at], self._domains = plan, plan.domains
 
     def drop_outdated(self, node: str, change: PartsChange) -> None:
-        """Drop the plan of a step if another node has the same shard now, or a copy is gone.
+        """Drop the plan of a step, to plan it anew, if parts are gone, or a new holder may make a copy needless.
 
         Where no copy is wanted, as with DDP on several hosts, another holder makes no difference.
         """

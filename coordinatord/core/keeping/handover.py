@@ -57,7 +57,7 @@ def hold_back(kept: KeptState, members: Sequence[Member], now: float) -> Collect
 
 
 def renew_time(kept: KeptState, now: float) -> None:
-    """Restart the time of nodes that hand over their state: only now can the nodes of a new round fetch it."""
+    """Begin the time of departing nodes anew: only now can the nodes of a new round fetch their state."""
     for member in kept.run.roll.in_state(MemberState.HANDING_OVER):
         kept.stays_until[member.node] = now + HAND_OVER_S
 
@@ -83,6 +83,7 @@ def waits(kept: KeptState) -> dict[str, Wait]:
 
 
 def _has_to_stay(kept: KeptState, member: Member, gone: Collection[str]) -> bool:
+    """Whether a node has to stay for others: a step is not whole without it, or that is not known yet."""
     if not any(_big_parts(kept, member)) or _is_handed_over(kept):
         return False
     if not kept.index.all_heard:

@@ -28,13 +28,7 @@ from coordinatord.core.rounds.policy import END_S
 from coordinatord.core.rounds.queries.past_round import has_failed, is_ending
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member, MemberState
-from coordinatord.protocol.kept_state import (
-    ATTEMPTS_MAX,
-    WANTED_MAX,
-    KeptStep,
-    PersistOrder,
-    WantedParts,
-)
+from coordinatord.protocol.kept_state import ATTEMPTS_MAX, WANTED_MAX, KeptStep, PersistOrder, WantedParts
 
 END_IDLE_S = 40.0
 """How many seconds departing nodes wait while no node writes a byte. It is 10 s more than the 30 s after which a node

@@ -42,7 +42,6 @@ class WriteState(StrEnum):
     """The progress of the write of a step."""
 
     NONE = "none"
-    """No node writes."""
     WRITING = "writing"
     """Nodes write their parts from memory, and must not overwrite them there."""
     COMMITTING = "committing"

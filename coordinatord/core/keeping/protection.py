@@ -68,7 +68,7 @@ class Protection:
         steps = tuple(dict.fromkeys(step for step in named if step is not None))
         return steps if steps or self.index.all_heard else None
 
-    def has(self, at: KeptStep) -> bool:
+    def covers(self, at: KeptStep) -> bool:
         """Whether nodes are to protect a step, and have reported that they protect all of it."""
         return at in (self.steps or ()) and self.index.step_holders(at).is_protected
 

@@ -34,7 +34,6 @@ class ResumePlan:
         """Index the parts of the step that these nodes have."""
         self._point = point
         self.at = point.at
-        """The step."""
         self.held = {node: tuple(part for part in parts if part.at == point.at) for node, parts in holders.items()}
         """The parts of it that nodes held when this plan was made, by node."""
         everything = [(node, part) for node, parts in self.held.items() for part in parts]

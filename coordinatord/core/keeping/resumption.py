@@ -50,7 +50,7 @@ def _point_in_memory(kept: KeptState, nodes: Sequence[Member], before: KeptStep 
     world_size = sum(member.offer.workers for member in nodes)
     steps = kept.index.steps()
     if before is not None:
-        steps = [at for at in steps if at < before and kept.protection.has(at)]
+        steps = [at for at in steps if at < before and kept.protection.covers(at)]
     for at in steps:
         point = _point(kept, at) if may_be_chosen(kept, at) else None
         if point is None:

@@ -12,11 +12,7 @@ from coordinatord.core.keeping.disk_steps import agreed_step, any_finder, found_
 from coordinatord.core.keeping.known import KeptState
 from coordinatord.core.keeping.persistence import END_IDLE_S, is_unsure, longest_until, step_to_write
 from coordinatord.core.keeping.persisting import WriteState
-from coordinatord.core.keeping.resumption import (
-    differing_step,
-    is_obtainable,
-    resume_point,
-)
+from coordinatord.core.keeping.resumption import differing_step, is_obtainable, resume_point
 from coordinatord.core.rounds.policy import END_S
 from coordinatord.core.rounds.queries.next_round import candidates
 from coordinatord.core.rounds.state.member import Member

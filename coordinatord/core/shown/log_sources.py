@@ -50,7 +50,6 @@ class LogSource(Struct, frozen=True):
     rank: int
     stream: LogStream
     node: str
-    """The node of the worker."""
     host: str
     file: str
     """The path on that host; empty if it is not known, or no file is kept."""

@@ -29,7 +29,6 @@ class Sample(Struct, frozen=True):
     training_s: float
     """How many of these seconds have gone into training."""
     restarts: int
-    """How many restarts were used."""
     steps_per_s: float | None
     """The pace; None if it is not known."""
 
