@@ -5,7 +5,7 @@ from typing import Any
 
 from coordinatord.core.keeping.copy_plan import CopyPlan
 from coordinatord.core.keeping.known import KeptState, kept_of
-from coordinatord.core.keeping.persisting import PersistWork, StepWriter
+from coordinatord.core.keeping.persisting import StepWriter, WriteAttempt
 from coordinatord.core.machine import WINGS
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.state.durable import DurableRun
@@ -25,10 +25,10 @@ def a_kept(members: int = 0, **changes: Any) -> KeptState:
     return kept_of(Run(replace(durable, **changes), Policy(), WINGS))
 
 
-def a_write(at: KeptStep, attempt: int = 1, writers: tuple[str, ...] = ("n1",)) -> PersistWork:
+def a_write(at: KeptStep, attempt: int = 1, writers: tuple[str, ...] = ("n1",)) -> WriteAttempt:
     """Return an attempt to write a step, by nodes of which the first one makes it whole."""
     each = {node: StepWriter(1, ()) for node in writers}
-    return PersistWork(attempt, at, NODES, NODES, each, writers[0], began_at=0.0, progressed_at=0.0)
+    return WriteAttempt(attempt, at, NODES, NODES, each, writers[0], began_at=0.0, progressed_at=0.0)
 
 
 def shard(number: int, step: int, *, protected: bool = False) -> KeptParts:

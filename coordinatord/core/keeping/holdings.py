@@ -89,8 +89,8 @@ def _record_disk(kept: KeptState, member: Member, now: float) -> None:
     disk.found.agreed = agreed_step(kept, [member]) if kept.run.durable.has_doubts else None
     ours = [persisted.at for persisted in found if persisted.run == kept.run.id]
     disk.step = max([*ours, *([] if disk.step is None else [disk.step])], default=None)
-    if disk.work is not None and report is not None and member.observed.run == kept.run.id:
-        disk.work.record(member.node, report, now)
+    if disk.attempt is not None and report is not None and member.observed.run == kept.run.id:
+        disk.attempt.record(member.node, report, now)
 
 
 def _record_lost_step(kept: KeptState, member: Member) -> None:

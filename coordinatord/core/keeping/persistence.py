@@ -1,6 +1,6 @@
 """Decides which step is written to the disk, when and by which nodes, and how long departing nodes wait for that.
 
-The nodes that hold a step write it together, in an attempt (`PersistWork`): each writes some of the parts that it
+The nodes that hold a step write it together, in an attempt (`WriteAttempt`): each writes some of the parts that it
 holds. When all have, one of them, the committer, writes the manifest, which makes the step whole. A node is *able* to
 write if it has a directory (`--persist`), and *may* write while it is connected as well. `table` calls this module, and
 `persisting` has the progress of the attempt.
@@ -18,8 +18,8 @@ from coordinatord.core.keeping.persisting import (
     RETRY_S,
     STUCK_S,
     Persisting,
-    PersistWork,
     StepWriter,
+    WriteAttempt,
     WriteState,
 )
 from coordinatord.core.keeping.resume_plan import Needs, grouped, need
@@ -62,7 +62,7 @@ def may_write_at(kept: KeptState) -> float | None:
     A restarted coordinator waits until it has heard all nodes, since a step has the small states of all of them.
     """
     disk = kept.disk
-    if disk.work is not None or disk.every_s is None or not kept.index.all_heard or step_to_write(kept) is None:
+    if disk.attempt is not None or disk.every_s is None or not kept.index.all_heard or step_to_write(kept) is None:
         return None
     return disk.retry_at
 
@@ -89,7 +89,7 @@ def is_unsure(kept: KeptState) -> bool:
 # Which nodes write what
 
 
-def work_for(kept: KeptState, now: float, without: tuple[str, ...] = ()) -> PersistWork | None:
+def new_attempt(kept: KeptState, now: float, without: tuple[str, ...] = ()) -> WriteAttempt | None:
     """Return a new attempt to write the newest whole step; None if the nodes that may write do not have all of it.
 
     The nodes in `without` write nothing, since they have just failed. The committer is a node that stays, if there is
@@ -102,7 +102,7 @@ def work_for(kept: KeptState, now: float, without: tuple[str, ...] = ()) -> Pers
     if not plan:
         return None
     first = next(part for parts in holders.values() for part in parts)
-    return PersistWork(
+    return WriteAttempt(
         _next_attempt(kept),
         first.at,
         first.world_size,
@@ -115,7 +115,7 @@ def work_for(kept: KeptState, now: float, without: tuple[str, ...] = ()) -> Pers
     )
 
 
-def work_instead(kept: KeptState, failed: PersistWork, now: float) -> PersistWork | None:
+def attempt_instead(kept: KeptState, failed: WriteAttempt, now: float) -> WriteAttempt | None:
     """Return an attempt to begin at once after a failed one, without the nodes that failed; None if none is possible.
 
     Only nodes that are about to leave need one at once. Otherwise the next attempt comes after a pause, with all nodes:
@@ -123,7 +123,7 @@ def work_instead(kept: KeptState, failed: PersistWork, now: float) -> PersistWor
     """
     if not is_ending(kept.run):
         return None
-    return work_for(kept, now, (*failed.without, *([] if failed.failed is None else [failed.failed[0]])))
+    return new_attempt(kept, now, (*failed.without, failed.failed) if failed.failed else failed.without)
 
 
 def _next_attempt(kept: KeptState) -> int:
@@ -135,7 +135,7 @@ def _next_attempt(kept: KeptState) -> int:
     held = (member.observed.kept for member in kept.run.members.values())
     reports = (holding.persisting for holding in held if holding is not None)
     reported = (report.attempt for report in reports if report is not None)
-    return 1 + max(kept.disk.attempts, *(number for number in reported if number <= ATTEMPTS_MAX), 0)
+    return 1 + max(kept.disk.last_number, *(number for number in reported if number <= ATTEMPTS_MAX), 0)
 
 
 def _plan_writes(holders: Held, leaving: Collection[str]) -> dict[str, tuple[WantedParts, ...]] | None:
@@ -181,20 +181,20 @@ def _is_able(member: Member) -> bool:
 
 def order_for(kept: KeptState, member: Member) -> PersistOrder | None:
     """Return the order to write for a node; None if it writes nothing."""
-    work = kept.disk.work
-    if work is None or not _is_writer(member, work):
+    attempt = kept.disk.attempt
+    if attempt is None or not _is_writer(member, attempt):
         return None
-    commit = work.state is WriteState.COMMITTING and member.node == work.committer
+    commit = attempt.state is WriteState.COMMITTING and member.node == attempt.committer
     return PersistOrder(
-        work.at.round,
-        work.at.step,
-        work.world_size,
-        work.shards,
-        work.writers[member.node].parts,
+        attempt.at.round,
+        attempt.at.step,
+        attempt.world_size,
+        attempt.shards,
+        attempt.writers[member.node].parts,
         commit,
         _staying(kept, member) if commit else (),
-        small=work.small_states if commit else 0,
-        attempt=work.attempt,
+        small=attempt.small_states if commit else 0,
+        attempt=attempt.number,
         aborted=kept.disk.aborted,
     )
 
@@ -216,35 +216,35 @@ def _staying(kept: KeptState, member: Member) -> tuple[int, ...]:
 
 def writes(kept: KeptState, member: Member) -> bool:
     """Whether a node takes part in the present attempt to write a step."""
-    work = kept.disk.work
-    return work is not None and _is_writer(member, work)
+    attempt = kept.disk.attempt
+    return attempt is not None and _is_writer(member, attempt)
 
 
-def gone_writers(kept: KeptState, work: PersistWork) -> list[str]:
+def gone_writers(kept: KeptState, attempt: WriteAttempt) -> list[str]:
     """Return the writers that cannot write any more: they have left, are not connected, or were started again."""
-    members = {node: kept.run.members.get(node) for node in work.writers}
+    members = {node: kept.run.members.get(node) for node in attempt.writers}
     return [
         node
         for node, member in members.items()
-        if member is None or not (_is_writer(member, work) and _may_write(member))
+        if member is None or not (_is_writer(member, attempt) and _may_write(member))
     ]
 
 
-def _is_writer(member: Member, work: PersistWork) -> bool:
-    writer = work.writers.get(member.node)
+def _is_writer(member: Member, attempt: WriteAttempt) -> bool:
+    writer = attempt.writers.get(member.node)
     return writer is not None and writer.incarnation == member.incarnation
 
 
 # After a failed attempt
 
 
-def why_failed(kept: KeptState, work: PersistWork) -> str:
+def why_failed(kept: KeptState, attempt: WriteAttempt) -> str:
     """Return why an attempt that is over has failed; empty if it has succeeded."""
-    if work.committed:
+    if attempt.committed:
         return ""
-    if work.failed is not None:
-        return f"node {work.failed[0]}: {work.failed[1]}"
-    gone = gone_writers(kept, work)
+    if attempt.failed:
+        return f"node {attempt.failed}: {attempt.reports[attempt.failed].problem}"
+    gone = gone_writers(kept, attempt)
     return _gone_text(gone[0]) if gone else f"nothing was written for {STUCK_S:g} s: does the disk hang?"
 
 
@@ -259,12 +259,12 @@ def _gone_text(node: str) -> str:
     return f"node {node} is gone"
 
 
-def pause_s(kept: KeptState, failed: PersistWork | None = None) -> float:
+def pause_s(kept: KeptState, failed: WriteAttempt | None = None) -> float:
     """Return the pause in seconds after a failed attempt, or (without one) after none could begin.
 
     It is short only if nodes are about to leave and the disk did not fail: then a writer was cut off, or not connected.
     """
-    has_disk_failed = failed is not None and (failed.failed is not None or not gone_writers(kept, failed))
+    has_disk_failed = failed is not None and bool(failed.failed or not gone_writers(kept, failed))
     return BACK_S if is_ending(kept.run) and not has_disk_failed else RETRY_S
 
 
@@ -278,17 +278,17 @@ def ends_by(kept: KeptState) -> float:
     step and the attempt can begin in time.
     """
     disk = kept.disk
-    if disk.work is not None:
-        return min(longest_until(disk, disk.work), disk.work.progressed_at + END_IDLE_S)
+    if disk.attempt is not None:
+        return min(longest_until(disk, disk.attempt), disk.attempt.progressed_at + END_IDLE_S)
     again_at = may_write_at(kept)
     if again_at is None or disk.ends_at is None or again_at >= disk.ends_at or not _is_in_reach(kept):
         return -math.inf
     return disk.ends_at
 
 
-def longest_until(disk: Persisting, work: PersistWork) -> float:
+def longest_until(disk: Persisting, attempt: WriteAttempt) -> float:
     """Return the time until which departing nodes wait at most for a write that makes progress."""
-    return work.began_at + END_S if disk.ends_at is None else disk.ends_at
+    return attempt.began_at + END_S if disk.ends_at is None else disk.ends_at
 
 
 def _is_in_reach(kept: KeptState) -> bool:

@@ -80,10 +80,10 @@ class StepWriter(Struct, frozen=True):
 
 
 @dataclass(slots=True)
-class PersistWork:
+class WriteAttempt:
     """One attempt to write a step."""
 
-    attempt: int
+    number: int
     """A number that no other attempt of the run has, not even one before a restart of the coordinator."""
     at: KeptStep
     world_size: int
@@ -121,15 +121,14 @@ class PersistWork:
 
     def record(self, node: str, report: PersistReport, now: float) -> None:
         """Record a node's report; ignore one about an earlier attempt."""
-        if node in self.writers and report.attempt == self.attempt and report != self.reports.get(node):
+        if node in self.writers and report.attempt == self.number and report != self.reports.get(node):
             self.reports[node] = report
             self.progressed_at = now
 
     @property
-    def failed(self) -> tuple[str, str] | None:
-        """The first node that has failed to write its part, and why; None if none has."""
-        failures = ((node, each.problem) for node, each in self.reports.items() if each.state is PersistState.FAILED)
-        return next(failures, None)
+    def failed(self) -> str:
+        """The first node that has failed to write its part; empty if none has."""
+        return next((node for node, each in self.reports.items() if each.state is PersistState.FAILED), "")
 
 
 class FoundSteps:
@@ -163,9 +162,9 @@ class Persisting:
     """The steps of one run on the disk, and the write of the next one."""
 
     def __init__(self) -> None:
-        self.work: PersistWork | None = None
+        self.attempt: WriteAttempt | None = None
         """The attempt in progress, if any."""
-        self.attempts = 0
+        self.last_number = 0
         """The number of the last attempt."""
         self.aborted: tuple[int, ...] = ()
         """The numbers of the last attempts since a success that ended before any node was asked to commit. Their steps
@@ -193,25 +192,25 @@ class Persisting:
     @property
     def state(self) -> WriteState:
         """The progress of the attempt, if any."""
-        return WriteState.NONE if self.work is None else self.work.state
+        return WriteState.NONE if self.attempt is None else self.attempt.state
 
     @property
     def pinned(self) -> KeptStep | None:
         """The step that memory must not overwrite before it is written; None if none is being written."""
-        return self.work.at if self.work is not None and self.work.state is WriteState.WRITING else None
+        return self.attempt.at if self.attempt is not None and self.attempt.state is WriteState.WRITING else None
 
-    def begin(self, work: PersistWork) -> None:
+    def begin(self, attempt: WriteAttempt) -> None:
         """Begin an attempt."""
-        self._move(WriteEvent.BEGUN, work)
-        self.attempts = work.attempt
+        self._move(WriteEvent.BEGUN, attempt)
+        self.last_number = attempt.number
 
     def commit(self) -> None:
         """Record that all parts are written, so that the committer is asked to write the manifest."""
-        self._move(WriteEvent.WRITTEN, self.work)
+        self._move(WriteEvent.WRITTEN, self.attempt)
 
     def succeed(self, now: float) -> None:
         """Record the step as whole on the disk."""
-        at = None if self.work is None else self.work.at
+        at = None if self.attempt is None else self.attempt.at
         self._move(WriteEvent.MADE_WHOLE)
         self.step, self.since = at, now
         self.wanted, self.problem, self.failed_at = False, "", None
@@ -228,18 +227,18 @@ class Persisting:
         """End the attempt, if any: its step is no longer wanted."""
         self._move(WriteEvent.DROPPED)
 
-    def _move(self, event: WriteEvent, work: PersistWork | None = None) -> None:
-        """Go to the next state, in which `work` is the attempt. Raises `InternalError`.
+    def _move(self, event: WriteEvent, attempt: WriteAttempt | None = None) -> None:
+        """Go to the next state, in which `attempt` is in progress. Raises `InternalError`.
 
         An attempt that ends in `WRITING` is aborted: its step never becomes whole. One that ends later is not, because
         the committer may still write the manifest.
         """
         state = WRITES[self.state, event]
-        if self.work is not None and self.state is WriteState.WRITING and state is WriteState.NONE:
-            self.aborted = (*self.aborted, self.work.attempt)[-ABORTED_MAX:]
-        self.work = work
-        if work is not None:
-            work.state = state
+        if self.attempt is not None and self.state is WriteState.WRITING and state is WriteState.NONE:
+            self.aborted = (*self.aborted, self.attempt.number)[-ABORTED_MAX:]
+        self.attempt = attempt
+        if attempt is not None:
+            attempt.state = state
 
     def record_end(self, now: float, longest_s: float, *, ends: bool) -> None:
         """Record whether nodes are about to leave, which wait for the disk `longest_s` at most.

@@ -70,7 +70,7 @@ class RunKeeping(KeptState, KeepingWing):
     def _drop_spoiled(self) -> None:
         """Write no spoiled step to the disk, and count none there: a record may just have spoiled some."""
         disk, run = self.disk, self.run
-        if disk.work is not None and run.durable.has_spoiled(disk.work.at, run.id):
+        if disk.attempt is not None and run.durable.has_spoiled(disk.attempt.at, run.id):
             disk.drop()
         if disk.step is not None and run.durable.has_spoiled(disk.step, run.id):
             disk.step = newest_of_run(self)
@@ -147,7 +147,7 @@ class RunKeeping(KeptState, KeepingWing):
         """
         writes = persistence.writes(self, member)
         until = persistence.ends_by(self) if writes or self.run.durable.stop_asked else -math.inf
-        return Wait(until, last_step="" if self.disk.work is not None and not writes else sentences.lost_step(self))
+        return Wait(until, last_step="" if self.disk.attempt is not None and not writes else sentences.lost_step(self))
 
     def wait_at_end(self) -> Wait:
         """Return how long a run that ends waits for the disk.

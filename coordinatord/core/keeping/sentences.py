@@ -161,8 +161,8 @@ def lost_step(kept: KeptState) -> str:
     if disk.every_s is None or at is None:
         return ""
     why = disk.problem or "no node could write it"
-    if disk.work is not None:
-        is_slow = longest_until(disk, disk.work) <= disk.work.progressed_at + END_IDLE_S
+    if disk.attempt is not None:
+        is_slow = longest_until(disk, disk.attempt) <= disk.attempt.progressed_at + END_IDLE_S
         why = f"it took longer than {END_S:g} s" if is_slow else f"nothing was written for {END_IDLE_S:g} s"
     return f"; step {at.step:,} is not on the disk: {why}"
 

@@ -66,18 +66,17 @@ def _may_begin_at(kept: KeptState) -> float | None:
 
 def write_done(kept: KeptState) -> float | None:
     """All parts of a step are on the disk, so that one node can make it whole."""
-    work = kept.disk.work if _is_calm(kept) else None
-    return NOW if work is not None and work.written and work.state is WriteState.WRITING else None
+    attempt = kept.disk.attempt if _is_calm(kept) else None
+    return NOW if attempt is not None and attempt.written and attempt.state is WriteState.WRITING else None
 
 
 def write_over(kept: KeptState) -> float | None:
     """An attempt is over: the step is whole, a node has failed or is gone, or none has written a byte for too long."""
-    work = kept.disk.work if _is_calm(kept) else None
-    if work is None:
+    attempt = kept.disk.attempt if _is_calm(kept) else None
+    if attempt is None:
         return None
-    return (
-        NOW if work.committed or work.failed or persistence.gone_writers(kept, work) else work.progressed_at + STUCK_S
-    )
+    is_over = attempt.committed or attempt.failed or persistence.gone_writers(kept, attempt)
+    return NOW if is_over else attempt.progressed_at + STUCK_S
 
 
 def all_promised(kept: KeptState) -> float | None:
@@ -95,32 +94,32 @@ def _is_calm(kept: KeptState) -> bool:
 
 def begin_write(kept: KeptState, now: float) -> Iterable[Member]:
     """Order nodes to write the newest whole step to the disk; if they cannot, note why and when to try again."""
-    work = persistence.work_for(kept, now)
-    if work is None:
+    attempt = persistence.new_attempt(kept, now)
+    if attempt is None:
         at, why = persistence.step_to_write(kept), persistence.why_none(kept)
         kept.disk.give_up(why, now, at, persistence.pause_s(kept))
         return ()
-    kept.disk.begin(work)
+    kept.disk.begin(attempt)
     return kept.run.members.values()
 
 
 def commit_write(kept: KeptState, _: float) -> Iterable[Member]:
     """Have the committer make the step whole, now that all have written their parts; memory may overwrite it."""
     kept.disk.commit()
-    work = kept.disk.work
-    return [] if work is None else [kept.run.members[work.committer]]
+    attempt = kept.disk.attempt
+    return [] if attempt is None else [kept.run.members[attempt.committer]]
 
 
 def end_write(kept: KeptState, now: float) -> Iterable[Member]:
     """Note that a step is whole, or why not. If nodes are about to leave, the others try again at once."""
-    work = kept.disk.work
-    assert work is not None  # noqa: S101 - it is the row's condition
-    why = persistence.why_failed(kept, work)
+    attempt = kept.disk.attempt
+    assert attempt is not None  # noqa: S101 - it is the row's condition
+    why = persistence.why_failed(kept, attempt)
     if not why:
         kept.disk.succeed(now)
     else:
-        kept.disk.give_up(why, now, work.at, persistence.pause_s(kept, work))
-        instead = persistence.work_instead(kept, work, now)
+        kept.disk.give_up(why, now, attempt.at, persistence.pause_s(kept, attempt))
+        instead = persistence.attempt_instead(kept, attempt, now)
         if instead is not None:
             kept.disk.begin(instead)
     return kept.run.members.values()

@@ -466,7 +466,7 @@ def kept_view(run: Run) -> api.KeptStatus | None:
         copy_problem=copy_problem(kept),
         unkept=unkept(kept),
         disk_step=None if disk.step is None else disk.step.step,
-        disk_writing=None if disk.work is None else disk.work.at.step,
+        disk_writing=None if disk.attempt is None else disk.attempt.at.step,
         disk_problem=disk.problem,
     )
 

@@ -90,7 +90,7 @@ class AdminLaws(Laws):
                 continue
             unheard = any(member.observed is UNHEARD for member in run.members.values())
             again = kept_of(run).disk.problem and now - self._ending.setdefault(run.id, now) <= 2 * END_S
-            waits = kept_of(run).disk.work is not None or again or (unheard and run.durable.has_had_rounds)
+            waits = kept_of(run).disk.attempt is not None or again or (unheard and run.durable.has_had_rounds)
             self.check(waits, "run %s is to end, has no workers and goes on", run.id)
 
     def set_back(self, records: Sequence[Record], now: float) -> None:

@@ -138,8 +138,8 @@ class PersistedStateLaws(Laws):
         Nothing is checked while a restarted coordinator has not heard all nodes. If an attempt has failed, the reason
         has to name the lost step, and the node does not wait for the next attempt.
         """
-        work = kept_of(run).disk.work
-        if self.unheard.get(run.id) or (work is not None and record.node not in work.writers):
+        attempt = kept_of(run).disk.attempt
+        if self.unheard.get(run.id) or (attempt is not None and record.node not in attempt.writers):
             return
         if kept_of(run).disk.problem or self._is_stuck(run):
             is_named = "is not on the disk" in record.reason or self._is_there(run, kept)
@@ -191,8 +191,8 @@ class PersistedStateLaws(Laws):
             self._note_finders(run)
             self._judge_wait(machine, run)
             self._judge_begin(run)
-            work = kept_of(run).disk.work
-            self._wrote_at[run.id] = math.inf if work is None else work.progressed_at
+            attempt = kept_of(run).disk.attempt
+            self._wrote_at[run.id] = math.inf if attempt is None else attempt.progressed_at
             members = run.members.values()
             self.unheard[run.id] = {member.node: member.incarnation for member in members if member.observed is UNHEARD}
         self._heard_at = self.world.queue.now
@@ -233,7 +233,7 @@ class PersistedStateLaws(Laws):
         waits = whole is not None and whole.round and (there is None or whole > there)
         life, since = self._waits.get(run.id, (self.world.daemon.life, now))
         stood_still = now - self._heard_at > STANDS_STILL_S
-        if not waits or stood_still or disk.work is not None or disk.problem or life != self.world.daemon.life:
+        if not waits or stood_still or disk.attempt is not None or disk.problem or life != self.world.daemon.life:
             life, since = self.world.daemon.life, now
         self._waits[run.id] = life, since
         late = every_s is not None and now - since > (every_s + RETRY_S) / ROUGHLY
@@ -241,30 +241,30 @@ class PersistedStateLaws(Laws):
 
     def _judge_begin(self, run: Run) -> None:
         """Check that nodes begin to write only what their workers cannot overwrite: none lives, or it is protected."""
-        work = kept_of(run).disk.work
-        if work is None or self._attempts.get(run.id) == work.attempt:
+        attempt = kept_of(run).disk.attempt
+        if attempt is None or self._attempts.get(run.id) == attempt.number:
             return
-        self._attempts[run.id] = work.attempt
-        for member in map(run.members.__getitem__, work.writers):
+        self._attempts[run.id] = attempt.number
+        for member in map(run.members.__getitem__, attempt.writers):
             kept = member.observed.kept
-            free = any(parts.at == work.at and not parts.protected for parts in (() if kept is None else kept.parts))
+            free = any(parts.at == attempt.at and not parts.protected for parts in (() if kept is None else kept.parts))
             safe = not (free and member.observed.phase.has_workers)
-            self.check(safe, "%s is to be written, and workers of %s may overwrite it", work.at, member.node)
+            self.check(safe, "%s is to be written, and workers of %s may overwrite it", attempt.at, member.node)
 
     def _judge_work(self, run: Run) -> None:
         """Check that a step which is being written is protected, and made whole only when all parts are written."""
-        work = kept_of(run).disk.work
-        if work is None or run.durable.state.ended:
+        attempt = kept_of(run).disk.attempt
+        if attempt is None or run.durable.state.ended:
             return
-        self.check(not self._is_useless((run.id, work.at)), "%s is written, and of no use", work.at)
-        protected = work.state is WriteState.COMMITTING or work.at in (kept_of(run).protection.steps or ())
-        self.check(protected, "%s is written, and not protected", work.at)
-        if work.state is WriteState.COMMITTING and not self.world.disks.was_unmounted:
-            directory, of = self.world.disks.shared, (run.id, work.at)
-            small = sum(parts.ranks for writer in work.writers.values() for parts in writer.parts if parts.small)
-            there = directory.find(of) is not None or directory.has_all(of, work.shards, small)
-            later = any(step.of[0] == run.id and step.of[1] > work.at for step in directory.whole)
-            self.check(there or later, "%s is to be whole, and not all of it is written", work.at)
+        self.check(not self._is_useless((run.id, attempt.at)), "%s is written, and of no use", attempt.at)
+        protected = attempt.state is WriteState.COMMITTING or attempt.at in (kept_of(run).protection.steps or ())
+        self.check(protected, "%s is written, and not protected", attempt.at)
+        if attempt.state is WriteState.COMMITTING and not self.world.disks.was_unmounted:
+            directory, of = self.world.disks.shared, (run.id, attempt.at)
+            small = sum(parts.ranks for writer in attempt.writers.values() for parts in writer.parts if parts.small)
+            there = directory.find(of) is not None or directory.has_all(of, attempt.shards, small)
+            later = any(step.of[0] == run.id and step.of[1] > attempt.at for step in directory.whole)
+            self.check(there or later, "%s is to be whole, and not all of it is written", attempt.at)
 
     def judge_missing(self, memory: KeptMemory, of: Step) -> None:
         """Check that a node has the step that it is to write, unless that is no longer wanted, or was damaged.
@@ -275,12 +275,14 @@ class PersistedStateLaws(Laws):
         if self.world.scenario.network.harsh or self._useless.excludes(*of):
             return
         run = next((run for run in self.world.daemon.machine.jobs.values() if run.id == of[0]), None)
-        work = None if run is None else kept_of(run).disk.work
-        is_wanted = work is not None and work.at == of[1] and not (work.failed or work.state is WriteState.COMMITTING)
-        self.check(not is_wanted or of[1] in memory.withdrawn, "%s is to be written, and was overwritten", of[1])
+        attempt = None if run is None else kept_of(run).disk.attempt
+        is_on = (
+            attempt is not None and attempt.at == of[1] and attempt.state is WriteState.WRITING and not attempt.failed
+        )
+        self.check(not is_on or of[1] in memory.withdrawn, "%s is to be written, and was overwritten", of[1])
 
     def judge_end(self) -> None:
         """Check that nothing waits for the disk, some time after all faults are over."""
         for run in self.world.daemon.machine.jobs.values():
-            work = kept_of(run).disk.work
-            self.check(work is None or not work.failed, "%s is still to be written, and cannot be", work)
+            attempt = kept_of(run).disk.attempt
+            self.check(attempt is None or not attempt.failed, "%s is still to be written, and cannot be", attempt)

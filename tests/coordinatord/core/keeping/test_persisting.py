@@ -47,7 +47,7 @@ def test_each_event_leads_where_the_table_says_or_is_a_bug(state: WriteState, ev
         return
     bring(disk, event)
     assert disk.state is WRITES[state, event]
-    assert (disk.work is None) == (disk.state is WriteState.NONE)
+    assert (disk.attempt is None) == (disk.state is WriteState.NONE)
 
 
 def test_memory_has_to_hold_a_step_until_all_of_it_is_written() -> None:
