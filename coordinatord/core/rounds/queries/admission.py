@@ -65,7 +65,10 @@ def check_forgotten(cluster: DurableCluster, join: Join) -> None:
 
 
 def check_own(cluster: DurableCluster, join: Join) -> None:
-    """Refuse a node that waits for its own coordinator, if this one does not know its run. Raises `RefusedError`."""
+    """Refuse a node that waits for its own coordinator, if this one does not know its run. Raises `RefusedError`.
+
+    Its workers train on meanwhile. In a run of this coordinator they would be ended.
+    """
     last, run = cluster.jobs.get(join.job), join.observed.run
     if join.awaits_own and not (last is not None and last.knows(run)):
         text = f"this coordinator does not know run {run} of job {join.job}: it is another one, or has lost its state"
@@ -75,9 +78,10 @@ def check_own(cluster: DurableCluster, join: Join) -> None:
 def opens_another_run(run: Run, join: Join, now: float) -> bool:
     """Whether a node opens another run of a job, rather than join this run or get its outcome.
 
-    A node that was in this run gets the outcome; a spare is known only by its process. If the job is concluded, a
-    process that started before the end gets it too: it meant to join this run, and another training would overwrite the
-    result. If the time of the end is not known, it may be long ago, and the node opens another run.
+    A node that was in this run gets the outcome. A spare was in no round, and is known only by its process. If the job
+    is concluded, a process that started before the end gets the outcome too: it meant to join this run, and another
+    training would overwrite the result. If the time of the end is not known, it may be long ago, and the node opens
+    another run.
     """
     known = run.members.get(join.node)
     was_in = join.observed.run == run.id or (known is not None and known.incarnation == join.incarnation)
@@ -97,7 +101,10 @@ def check_drained(cluster: DurableCluster, join: Join) -> None:
 
 
 def check_token(known: Member | None, event: Connected) -> None:
-    """Refuse a node whose id is in use under another access token, until that lease is over. Raises `RefusedError`."""
+    """Refuse a node whose id is in use under another access token, until that lease is over. Raises `RefusedError`.
+
+    Otherwise the bearer of any token could take the place of any node.
+    """
     if known is None or known.lease.expired or known.session.revoked or known.session.token in {"", event.token}:
         return
     text = (
@@ -117,6 +124,7 @@ def check_not_degraded(store_error: str | None) -> None:
 def check_script(run: Run, join: Join) -> None:
     """Refuse a node with another script than a node of its role: these are two trainings. Raises `RefusedError`."""
     other = other_command(run, join)
+    # A command begins with the digest of its script. Other arguments of the same script are only remarked on.
     if other is not None and _command_of(other)[:DIGEST_LETTERS] != join.command[:DIGEST_LETTERS]:
         text = (
             f"another training runs under job id {join.job}, and node {other.node} of it starts another script: give"
