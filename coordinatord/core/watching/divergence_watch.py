@@ -58,21 +58,19 @@ class DivergenceWatch:
                 of_step = self._digests.setdefault(digest.step, {})
                 of_step[rank] = digest
                 if len(of_step) == world_size:
-                    self._compare(digest.step, is_whole=True)
+                    self._compare(digest.step, world_size)
         while len(self._digests) > STEPS_MAX and self.found is None:
-            self._compare(min(self._digests), is_whole=False)
+            self._compare(min(self._digests), world_size)
 
-    def _compare(self, step: int, *, is_whole: bool) -> None:
-        """Compare the digests of a step, and forget them and those of earlier ones.
-
-        Only if `is_whole`, with a digest of each rank, can the step prove that all ranks are alike.
-        """
+    def _compare(self, step: int, world_size: int) -> None:
+        """Compare the digests of a step, and forget them and those of earlier ones."""
+        has_all = len(self._digests[step]) == world_size
         ranks, others = _differing(self._digests[step])
         self._compared = step
         self._digests = {later: digests for later, digests in self._digests.items() if later > step}
         if ranks:
             self.found = Divergence(step, self.agreed, tuple(sorted(ranks)), others)
-        elif is_whole:
+        elif has_all:
             self.agreed = step
 
 
@@ -113,7 +111,7 @@ def divergence_record(run: Run, divergence: Divergence) -> ReplicasDiverged:
     else:
         when = f"replicas diverged after step {agreed:,}, by step {step:,}"
     minority = ranks if divergence.others else ()
-    if len(minority) > CONSEQUENCES_MAX:
+    if len(minority) > CONSEQUENCES_MAX:  # the first and the last show whether one node has all of them
         minority = (*minority[: CONSEQUENCES_MAX - 1], minority[-1])
     record = ReplicasDiverged(run.job, run.id, f"{when}: {what}", run.durable.round, step, agreed, minority)
     if run.spec.on_divergence is OnDivergence.REPORT:
