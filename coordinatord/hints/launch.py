@@ -1,7 +1,7 @@
 """The tables of known causes at the start of a script: its command, files that its host lacks, and its GPUs. Pure.
 
-Each row has a name, advice, and a pattern that finds the cause in the output of a failed worker; see `HintRule`. The
-first row that matches counts, so a row stands before those that would match more failures.
+Each row has a name, advice, and a pattern that finds the cause in the output of a failed worker (`HintRule`). The first
+row that matches counts, so a row stands before those that would match more failures.
 """
 
 from __future__ import annotations

@@ -171,7 +171,5 @@ def _found(rule: HintRule, failure: Failure) -> re.Match[str] | None:
 
 def _is_alone(report: Report) -> bool:
     """Whether there are other nodes, and no worker of theirs is known to have failed."""
-    unnamed = report.consequences_count > len(report.consequences)
-    return (
-        report.nodes > 1 and not unnamed and all(consequence.node == report.node for consequence in report.consequences)
-    )
+    are_all_named = report.consequences_count == len(report.consequences)
+    return report.nodes > 1 and are_all_named and all(each.node == report.node for each in report.consequences)

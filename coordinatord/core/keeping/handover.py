@@ -87,18 +87,19 @@ def _has_to_stay(kept: KeptState, member: Member, gone: Collection[str]) -> bool
     if not any(_big_parts(kept, member)) or _is_handed_over(kept):
         return False
     if not kept.index.all_heard:
-        return kept.disk.every_s is not None or not _all_leave(kept)
+        return kept.disk.every_s is not None or not all_leave(kept)
     return _is_needed_by_others(kept, member, gone)
 
 
 def _is_needed_by_others(kept: KeptState, member: Member, gone: Collection[str] = ()) -> bool:
     """Whether a step that others may resume from is whole only with this node, when those in `gone` have left."""
-    if not any(_big_parts(kept, member)) or _all_leave(kept):
+    if not any(_big_parts(kept, member)) or all_leave(kept):
         return False
     return any(not _is_whole_without(kept, {member.node, *gone}, at) for at in _needed_steps(kept))
 
 
-def _all_leave(kept: KeptState) -> bool:
+def all_leave(kept: KeptState) -> bool:
+    """Whether no node stays: then no other node needs the state of those that leave."""
     return all(peer.leaves for peer in kept.run.members.values())
 
 
@@ -136,13 +137,10 @@ def _is_whole_without(kept: KeptState, nodes: Collection[str], at: KeptStep) -> 
 
 def _is_handed_over(kept: KeptState) -> bool:
     """Whether no node of the round at work needs state of others any more: it has it, or the round began anew."""
-    if not kept.run.durable.state.at_work:
+    durable = kept.run.durable
+    if not durable.state.at_work:
         return False
-    return (
-        kept.run.durable.stepped
-        or kept.run.durable.resume is None
-        or all(has_restored(kept, member) for member in kept.run.roll.inside)
-    )
+    return durable.stepped or durable.resume is None or all(has_restored(kept, each) for each in kept.run.roll.inside)
 
 
 # For the disk

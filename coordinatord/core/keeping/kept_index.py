@@ -42,7 +42,7 @@ class StepHolders:
     @property
     def is_protected_twice(self) -> bool:
         """Whether two nodes protect each shard, as where it was copied from its only host."""
-        domains = {node: node for node in self.parts}  # the real ones are not known after a restart
+        domains = {node: node for node in self.parts}  # the real ones are not known here
         return self.is_protected and are_in_two_domains(holders_by_shard(self.parts).keys(), self.parts, domains)
 
     @property

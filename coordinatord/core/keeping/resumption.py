@@ -97,10 +97,9 @@ def plan_of_round(kept: KeptState) -> ResumePlan | None:
     none before it has heard all members: any of them may be the only holder of a rank's small state.
     """
     point, durable = kept.run.durable.resume, kept.run.durable
-    is_in_memory = point is not None and point.disk is None and kept.index.all_heard
-    if point is None or not is_in_memory or durable.stepped or not durable.state.at_work:
+    if point is None or point.disk is not None or durable.stepped or not durable.state.at_work:
         return None
-    return kept.plan or _make_plan(kept, point)
+    return (kept.plan or _make_plan(kept, point)) if kept.index.all_heard else None
 
 
 def is_obtainable(kept: KeptState) -> bool:
@@ -123,13 +122,8 @@ def has_restored(kept: KeptState, member: Member) -> bool:
 def resume_for(kept: KeptState, member: Member, goal: Goal) -> Resume | None:
     """Return the step that a node's workers resume from, and its sources; None if it begins anew or has all of it."""
     point, assignment = kept.run.durable.resume, member.durable.assignment
-    if (
-        point is None
-        or assignment is None
-        or goal is not Goal.RUN
-        or kept.run.durable.stepped
-        or has_restored(kept, member)
-    ):
+    is_needed = goal is Goal.RUN and not kept.run.durable.stepped and not has_restored(kept, member)
+    if point is None or assignment is None or not is_needed:
         return None
     ranks = range(assignment.first_rank, assignment.first_rank + member.offer.workers)
     wanted = _sources(kept, point, member.node, ranks, assignment.world_size)

@@ -136,9 +136,8 @@ class RunKeeping(KeptState, KeepingWing):
 
     def leaves_once(self, member: Member) -> str:
         """Say what a node that is held back waits for: the disk or other nodes."""
-        all_leave = self.has_disk and all(peer.leaves for peer in self.run.members.values())
-        by_disk = all_leave or persistence.writes(self, member)
-        return "what it keeps is on the disk" if by_disk else "others have what it keeps for them"
+        for_disk = persistence.writes(self, member) or (self.has_disk and handover.all_leave(self))
+        return "what it keeps is on the disk" if for_disk else "others have what it keeps for them"
 
     def wait_at_timeout(self, member: Member) -> Wait:
         """Return how long a node stays that has waited for its `--join-timeout`.
@@ -192,8 +191,8 @@ class RunKeeping(KeptState, KeepingWing):
         if over_at is not None and over_at <= now:  # the table's row did not apply while workers ended
             table.end_write(self, now)
         self.disk.wanted |= self.run.durable.planned
-        goes = self.run.leaving or self.run.durable.stop_asked
-        if goes and table.write_due(self) is not None:  # even if the last attempt has failed just now
+        nodes_leave = self.run.leaving or self.run.durable.stop_asked
+        if nodes_leave and table.write_due(self) is not None:  # even if the last attempt has failed just now
             return table.begin_write(self, now)
         return ()
 
