@@ -41,7 +41,7 @@ RETEST_AFTER_S = 1_800.0
 and the tests cost little."""
 
 _SUSPECT_CAUSES = {Cause.NETWORK, Cause.HANG}
-"""The causes that may be a bad link or a slow host, and name no host to charge."""
+"""The causes of failures behind which a bad link or a slow host may be."""
 
 REPORTED_MAX = COUNTER_MAX // 2
 """The highest number of a test that is believed when a node reports it, so that there are enough higher ones for new
@@ -75,7 +75,8 @@ class RunJudging(JudgingWing):
 
     def judge(self, report: Report | None, cluster: Cluster, now: float) -> Iterable[HostJudged]:
         """Judge the host that ended the round, and count the rounds in a row that a bad host may have ended."""
-        self._suspect_rounds = self._suspect_rounds + 1 if report is not None and report.cause in _SUSPECT_CAUSES else 0
+        is_suspect = report is not None and report.cause in _SUSPECT_CAUSES
+        self._suspect_rounds = self._suspect_rounds + 1 if is_suspect else 0
         return HostJudgements(self._run, cluster.durable, now).on_round(report)
 
     def report(self, member: Member) -> bool:
