@@ -64,8 +64,11 @@ class Election:
             self.fence = created_at
         return lease == self.lease
 
-    def is_end(self, created_at: int | None) -> bool:
-        """Whether the last known leader no longer leads; `created_at` is that of the present key, None without one."""
+    def leader_is_gone(self, created_at: int | None) -> bool:
+        """Whether the last known leader leads no more.
+
+        `created_at` is the revision at which the present leader key was created; None if there is no such key.
+        """
         return created_at != self._last_created_at
 
     def record_renewal(self, sent_at: float, now: float, left_s: float | None) -> float | None:

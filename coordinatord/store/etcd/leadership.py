@@ -154,7 +154,7 @@ class Candidate:
     async def _await_end(self) -> None:
         """Wait until the last known leader key is gone. Raises `StoreError`."""
         async for found in self._gateway.watch(self._keys.leader):
-            if self.election.is_end(None if found is None else found.create_revision):
+            if self.election.leader_is_gone(None if found is None else found.create_revision):
                 return
 
     async def _await_other(self) -> None:

@@ -27,12 +27,12 @@ def test_a_term_is_counted_from_when_its_renewal_was_sent(election: Election) ->
 def test_it_leads_by_a_key_that_goes_with_its_own_lease(election: Election) -> None:
     assert not election.record_attempt(created_at=40, lease=3)
     assert election.fence == 0
-    assert not election.is_end(40)
-    assert election.is_end(None)
-    assert election.is_end(41)
+    assert not election.leader_is_gone(40)
+    assert election.leader_is_gone(None)
+    assert election.leader_is_gone(41)
     assert election.record_attempt(created_at=42, lease=7)
     assert election.fence == 42
-    assert election.is_end(43)
+    assert election.leader_is_gone(43)
 
 
 def test_renewals_follow_each_other_thrice_in_a_lease_and_sooner_where_etcd_is_silent(election: Election) -> None:
