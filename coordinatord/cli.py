@@ -47,35 +47,31 @@ def _run_command(settings: Config) -> int:
     from coordinatord.config.store_flags import CopyConfig, StepDownConfig  # noqa: PLC0415
     from coordinatord.config.token_flags import TokenConfig  # noqa: PLC0415
 
-    match settings:
-        case ServeConfig():
-            from coordinatord.commands.serve import run  # noqa: PLC0415
+    if isinstance(settings, ServeConfig):
+        from coordinatord.commands.serve import run  # noqa: PLC0415
 
-            return run(settings)
-        case StateConfig():
-            from coordinatord.commands.state import show  # noqa: PLC0415
+        return run(settings)
+    with _printing():
+        match settings:
+            case StateConfig():
+                from coordinatord.commands.state import show  # noqa: PLC0415
 
-            with _printing():
                 return show(settings)
-        case ReplayConfig():
-            from coordinatord.commands.replay import replay  # noqa: PLC0415
+            case ReplayConfig():
+                from coordinatord.commands.replay import replay  # noqa: PLC0415
 
-            with _printing():
                 return replay(settings)
-        case CopyConfig():
-            from coordinatord.commands.store_copy import copy  # noqa: PLC0415
+            case CopyConfig():
+                from coordinatord.commands.store_copy import copy  # noqa: PLC0415
 
-            with _printing():
                 return copy(settings)
-        case StepDownConfig():
-            from coordinatord.commands.step_down import step_down  # noqa: PLC0415
+            case StepDownConfig():
+                from coordinatord.commands.step_down import step_down  # noqa: PLC0415
 
-            with _printing():
                 return step_down(settings)
-        case TokenConfig():
-            from coordinatord.commands.token import change_tokens  # noqa: PLC0415
+            case TokenConfig():
+                from coordinatord.commands.token import change_tokens  # noqa: PLC0415
 
-            with _printing():
                 return change_tokens(settings)
 
 

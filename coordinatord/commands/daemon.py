@@ -153,7 +153,7 @@ async def _serve_until(
     server.spawn(systemd.report_status(lambda: _status(server)), name="status")
     await server.until(ended)
     systemd.notify("STOPPING=1")
-    may_end = _next_signal()
+    may_end = _next_signal()  # a second signal ends the wait
     server.spawn(end_after_ending_runs(server.driver, may_end), name="until no run ends")
     await server.until(may_end)
     log.info("stopping; the nodes keep their workers and look for a coordinator", extra=fields("stopping"))

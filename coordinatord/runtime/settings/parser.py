@@ -271,7 +271,7 @@ class SettingsParser(argparse.ArgumentParser):
             value = self._from_file(self._file, setting, key)
             in_force = InForce(Source.FILE, f"file {self._file.place(key)}", values[key])
         else:
-            in_force = setting.by_default
+            in_force = setting.default_in_force
         self._in_force[dest] = in_force
         if value is not argparse.SUPPRESS:
             setattr(given, dest, value)

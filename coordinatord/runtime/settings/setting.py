@@ -64,7 +64,7 @@ class Setting(Struct, frozen=True):
         return flags or [self.action.dest]
 
     @property
-    def by_default(self) -> InForce:
+    def default_in_force(self) -> InForce:
         """The default and its source; for a default that is no plain value, the source quotes its text in the help."""
         if isinstance(self.default, bool | int | float | str) and self.default is not argparse.SUPPRESS:
             return InForce(Source.DEFAULT, "default", self.default)

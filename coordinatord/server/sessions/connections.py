@@ -127,6 +127,7 @@ class Connections:
         self._closed = False
         self._servers: list[asyncio.Server | TlsListener] = []
         self._http: web.Server
+        """aiohttp's server, which makes a handler for each connection that it reads."""
         self._taken_over: set[web.RequestHandler] = set()
         """Connections that aiohttp has read and that are sessions now: they do not count as connections over HTTP."""
         self._authenticated: set[web.RequestHandler] = set()
@@ -137,16 +138,17 @@ class Connections:
         assert runner.server is not None  # noqa: S101 - the setup has made it
         self._http = runner.server
         logging.getLogger("aiohttp.server").addFilter(_BAD_REQUESTS)
-        loop = asyncio.get_running_loop()
+
+        def make() -> _NewConnection:
+            return _NewConnection(self)
+
         for listener in listeners:
             if tls is None:
-                self._servers.append(await loop.create_server(self._make_connection, sock=listener, backlog=BACKLOG))
+                self._servers.append(await self._loop.create_server(make, sock=listener, backlog=BACKLOG))
             else:
                 listener.listen(BACKLOG)
                 self._servers.append(
-                    TlsListener(
-                        listener, tls, self._make_connection, self._pending, self._tasks, self._record_bad_certificate
-                    )
+                    TlsListener(listener, tls, make, self._pending, self._tasks, self._record_bad_certificate)
                 )
 
     @web.middleware
@@ -176,6 +178,7 @@ class Connections:
         if transport is None:
             raise ConnectionResetError
         handler.keep_alive(False)
+        # aiohttp gives what it has received after the request to the parser, and nothing more from then on.
         handler.set_parser(tail)  # type: ignore[arg-type] # it has the methods of one that aiohttp calls
         # The end of the connection ends the handler, which cancels this request.
         self._sessions.open(transport, answer, bytes(tail.data), CALLER.get(), handler.connection_lost)
@@ -209,9 +212,6 @@ class Connections:
     def _stop_accepting(self) -> None:
         while self._servers:
             self._servers.pop().close()
-
-    def _make_connection(self) -> _NewConnection:
-        return _NewConnection(self)
 
     def _record_bad_certificate(self, reason: str, peer: str) -> None:
         if self._gatekeeper is not None:
@@ -249,6 +249,7 @@ class Connections:
         return True
 
     def _begin_some(self) -> None:
+        """Begin the sessions whose turn it is, and leave the others to further turns of the event loop."""
         for _ in range(min(SESSIONS_AT_ONCE, len(self._session_requests))):
             connection = self._session_requests.popleft()
             if connection.transport is not None:
@@ -267,6 +268,7 @@ class Connections:
             self._sessions.open(transport, answer, data[end:], caller)
 
     def _hand_to_http(self, connection: _NewConnection, transport: asyncio.Transport, data: bytes) -> None:
+        """Let aiohttp read a connection, from its first byte on."""
         self._pending.discard(connection)
         handler = self._http()
         self._pending.add(handler, client_network_of(transport))
@@ -301,7 +303,7 @@ class Connections:
             return ""
         spared = self._authenticated | {handler}
         strangers = {connection: at for connection, at in rivals.items() if connection not in spared}
-        if self._gatekeeper is None or not strangers:  # without a gatekeeper, nobody needs a token
+        if self._gatekeeper is None or not strangers:  # without a gatekeeper nobody has a token, so all are spared
             return busy
         [(crowded, _)] = Counter(strangers.values()).most_common(1)
         oldest = next(connection for connection, at in strangers.items() if at == crowded)
