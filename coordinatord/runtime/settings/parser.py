@@ -50,7 +50,8 @@ class SettingsError(OperationalError):
 class SettingsParser(argparse.ArgumentParser):
     """An argument parser that also reads environment variables and a file, and raises `SettingsError`.
 
-    `add_argument` works as in argparse.
+    `add_setting` defines a setting, and `parse_args` returns the value of each from its strongest source.
+    `add_argument` adds an argument of the command line only, as in argparse.
     """
 
     def __init__(self, *, env_prefix: str, environ: Mapping[str, str] | None = None, **options: Any) -> None:
@@ -96,9 +97,10 @@ class SettingsParser(argparse.ArgumentParser):
         variable, the key and the attribute, which ends in `_s` for seconds (`S`). The name of the value determines its
         types in a file. A flag without a value and `choices` is a switch.
 
-        `by_default` describes a default that is no plain value. `variables` replaces the variable: the first one that
-        is set counts, and an empty sequence means none. `array` converts an array of a file to the text of the flag.
-        With `reload`, a running program applies a new value.
+        `read` parses the value from its text. `by_default` describes a default that is no plain value. `prefix`
+        replaces the program's `PREFIX`, or `variables` the whole variable: the first one that is set counts, and an
+        empty sequence means none. `array` converts an array of a file to the text of the flag. With `reload`, a running
+        program applies a new value.
         """
         flags = [word for word in usage.split() if word.startswith("-")]
         value = usage.removeprefix(" ".join(flags)).strip()
@@ -155,7 +157,7 @@ class SettingsParser(argparse.ArgumentParser):
         """
         given, unknown = super().parse_known_args(args, namespace)
         for dest, setting in self._settings.items():
-            if setting.is_command and getattr(given, dest)[:1] == ["--"]:
+            if setting.is_command and getattr(given, dest)[:1] == ["--"]:  # it only ends the flags
                 setattr(given, dest, getattr(given, dest)[1:])
         if self._config_variable and given.config:
             self._read_file(Path(given.config))
@@ -251,7 +253,11 @@ class SettingsParser(argparse.ArgumentParser):
         return lines
 
     def _settle(self, given: argparse.Namespace, setting: Setting) -> None:
-        """Read a setting's value from its strongest source."""
+        """Take a setting's value from its strongest source, and record that.
+
+        With the default `SUPPRESS`, a setting without a value gets no attribute: a flag of a subcommand then leaves the
+        one of the same name before the subcommand in force.
+        """
         dest, value = setting.action.dest, setting.default
         has_flag = getattr(given, dest) != [] if setting.is_command else dest in given
         # An empty variable of an environment file means that the setting is not given.
