@@ -156,6 +156,7 @@ class TurnsToLead:
         gatekeeper, tls = (None, None) if security is None else (security.gatekeeper, lambda: security.context)
         reload = (lambda: None) if security is None else security.reload
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
+        # Set once this coordinator leads, or the program ends.
         finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def finish(_: object) -> None:

@@ -217,7 +217,7 @@ class EtcdCoordinator(SimulatedCoordinator):
         self._campaign()
 
     def _campaign(self) -> None:
-        self._run(self._candidate._try(), self._tried, self._try_again)
+        self._run(self._candidate._try_to_lead(), self._tried, self._try_again)
 
     def _tried(self, leads: bool) -> None:
         if leads:

@@ -102,7 +102,7 @@ class Candidate:
     async def win_at_once(self) -> None:
         """Lead if no other coordinator does. Raises `StoreError`."""
         await self._enroll()
-        if not await self._try():
+        if not await self._try_to_lead():
             other = "" if self.leader is None else self.leader.endpoint
             await self.resign()
             raise StoreError(
@@ -121,7 +121,8 @@ class Candidate:
             await tasks.cancel()
 
     async def _campaign(self, won: asyncio.Future[None]) -> None:
-        while not await self._try():
+        """Try to lead whenever nobody does; set `won` once this coordinator leads."""
+        while not await self._try_to_lead():
             await self._await_end()
         won.set_result(None)
 
@@ -137,7 +138,7 @@ class Candidate:
         self._standby_key = self._keys.standbys + f"{lease:x}".encode()
         await self._gateway.call("/v3/kv/txn", txn([], [put(self._standby_key, self._me.packed(), lease)]))
 
-    async def _try(self) -> bool:
+    async def _try_to_lead(self) -> bool:
         """Create the leader key if there is none; return whether this coordinator leads. Raises `StoreError`."""
         lease = self.election.lease
         absent = created_at(self._keys.leader, 0)
@@ -174,12 +175,12 @@ class Candidate:
 
     async def lead(self) -> None:
         """Renew the lease and check the commits in etcd until cancelled. Raises `LeadershipLostError`."""
-        tasks, over = Tasks(), asyncio.get_running_loop().create_future()
+        tasks, never = Tasks(), asyncio.get_running_loop().create_future()
         tasks.spawn(self._renew(), name="renewals")
         tasks.spawn(self._watch_leader_key(), name="end of the term")
         tasks.spawn(self._check_commits(), name="check of commits")
         try:
-            await tasks.guard(over)
+            await tasks.guard(never)  # until a task fails, or a cancellation
         finally:
             await tasks.cancel()
 
