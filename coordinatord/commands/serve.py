@@ -23,10 +23,7 @@ log = logging.getLogger(__name__)
 
 
 def run(settings: ServeConfig) -> int:
-    """Serve until SIGTERM or SIGINT; return the exit code.
-
-    Raises `StoreError` and `ListenError`.
-    """
+    """Serve until SIGTERM or SIGINT; return the exit code. Raises `StoreError` and `ListenError`."""
     gc.disable()  # until `daemon` enables it: it would take a tenth of a start
     logs.configure(settings.log_level, "coordinatord", settings.log_format)
     if settings.file is not None:

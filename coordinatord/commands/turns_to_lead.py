@@ -136,10 +136,7 @@ class TurnsToLead:
             await candidate.resign()
 
     async def _open(self, gateway: Gateway, candidate: Candidate, access: SharedAccess) -> EtcdStore:
-        """Open the store while the lease is renewed.
-
-        Raises `LeadershipLostError`, `OtherKeyError` and `StoreError`.
-        """
+        """Open the store while the lease is renewed. Raises `LeadershipLostError`, `OtherKeyError` and `StoreError`."""
         tasks = Tasks()
         tasks.spawn(candidate.lead(), name="lease")
         tasks.spawn(self._systemd.keep_alive(), name="watchdog")

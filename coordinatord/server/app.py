@@ -260,10 +260,7 @@ async def _restore(machine: Coordinator, store: Store, tokens: frozenset[str]) -
 
 
 def listeners_at(host: str, port: int, passed: Sequence[socket.socket]) -> list[socket.socket]:
-    """Return the sockets to listen with: the passed ones, or else a new one at host and port.
-
-    Raises `ListenError`.
-    """
+    """Return the sockets to listen with: the passed ones, or else a new one at host and port. Raises `ListenError`."""
     for listener in passed:
         internet = listener.family in {socket.AF_INET, socket.AF_INET6} and listener.type == socket.SOCK_STREAM
         if not internet or not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):

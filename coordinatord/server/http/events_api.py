@@ -151,10 +151,7 @@ class EventsApi:
 
 
 def _after(request: web.Request, identity: str) -> int | None:
-    """Return the number of the client's last event; None if it has none of this store.
-
-    Raises `MalformedQueryError`.
-    """
+    """Return the number of the client's last event; None if it has none of this store. Raises `MalformedQueryError`."""
     text = request.headers.get("Last-Event-ID") or request.query.get("after")
     if text is None:
         return None
