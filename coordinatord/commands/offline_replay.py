@@ -1,4 +1,7 @@
-"""Replays records of runs without a daemon, for the subcommands that read a store."""
+"""Replays records of runs without a daemon, for the subcommands that read a store.
+
+The state of a run is what its records say, applied in order.
+"""
 
 from __future__ import annotations
 

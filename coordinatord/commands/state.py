@@ -46,7 +46,7 @@ def _stored_state(database: Database, where: str, size: int, shared: Coordinator
         bytes=size,
         records=database.count(),
         jobs=tuple(_job(database, job, run) for job, run in last_runs.items()),
-        drained=drained_view(replay_drains(database.history("", ""))),
+        drained=drained_view(replay_drains(database.history(job="", run=""))),  # they belong to no job
     )
 
 

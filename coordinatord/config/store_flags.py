@@ -16,12 +16,13 @@ from coordinatord.runtime.settings import SettingsParser, seconds
 from coordinatord.store.etcd.location import EtcdAccess, EtcdLocation
 
 LEASE_S = 5.0
-"""The default of --lease, in seconds."""
+"""The default of --lease, in seconds: two members of etcd can be tried within it, and a standby takes over soon."""
 
 LEASE_S_MIN = 2.0
 """One slow request would lose a shorter lease."""
 
 _ADDRESS = re.compile(r"(?P<host>[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]+\])(?::(?P<port>\d{1,5}))?", re.ASCII)
+"""HOST[:PORT], with brackets around an IPv6 address."""
 
 _BARE_IPV6 = re.compile(r"[0-9A-Fa-f:.]*:[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*", re.ASCII)
 """An IPv6 address without brackets, as in Kubernetes."""
@@ -131,7 +132,8 @@ def _advertised(parser: SettingsParser, given: argparse.Namespace) -> str:
     if not given.advertise:
         return ""
     found = _ADDRESS.fullmatch(f"[{given.advertise}]" if _BARE_IPV6.fullmatch(given.advertise) else given.advertise)
-    if found is None or not 0 < (port := int(found["port"] or given.port or DEFAULT_PORT)) <= PORT_MAX:
+    port = 0 if found is None else int(found["port"] or given.port or DEFAULT_PORT)
+    if found is None or not 0 < port <= PORT_MAX:
         parser.error(f"--advertise {given.advertise!r} is no HOST[:PORT], such as h1.example:29400 or [fd00::1]:29400")
     return f"{found['host']}:{port}"
 

@@ -89,10 +89,10 @@ def _make_parser(environ: Mapping[str, str]) -> tuple[SettingsParser, Mapping[st
         " Without a COMMAND, it serves.",
     )
     add_serve(parser)
-    *flags, last = parser.values(argparse.Namespace(), reload=True)
+    *reloadable, last = parser.values(argparse.Namespace(), reload=True)  # their names
     parser.epilog = (
         "Each flag can also be given as the environment variable in brackets, or in the file that --config names. That"
-        f" is read again on SIGHUP: {', '.join(flags)} and {last} change at once, the others with a restart."
+        f" is read again on SIGHUP: {', '.join(reloadable)} and {last} change at once, the others with a restart."
     )
     # Only the first parser reads the environment; a flag after the command overrides it, and a flag before it.
     commands = parser.add_subparsers(dest="subcommand", metavar="COMMAND", prog="coordinatord")

@@ -53,7 +53,8 @@ def number(text: str, least: float, most: float, expected: str = "") -> float:
 def seconds(text: str, least: float = 0.0) -> float:
     """Parse a duration in seconds, at least `least`."""
     lower = f"at least {least:g}" if least else "more than 0"
-    return number(text, least or math.ulp(0.0), DURATION_S_MAX, f"seconds, {lower} and at most {DURATION_S_MAX}")
+    smallest = math.ulp(0.0)  # the least number above 0
+    return number(text, least or smallest, DURATION_S_MAX, f"seconds, {lower} and at most {DURATION_S_MAX}")
 
 
 def joined(parts: Sequence[str]) -> str:

@@ -53,8 +53,8 @@ EVERY_S = 1.0
 """The time between two states without new records: steps and heartbeats come once a second."""
 
 SHARE = 0.03
-"""The limit of a topic's share of the loop's time, since nodes have priority: with 10,000 nodes a state takes 0.1 s,
-and is made every 3 s."""
+"""The limit of a topic's share of the loop's time, since nodes have priority: with 10,000 nodes a state takes 0.1 s or
+more, so it is made only every few seconds."""
 
 ALIVE_S = 5.0
 """The interval of keep-alives. They show a page that its connection works, and keep proxies from closing it as idle."""

@@ -1,7 +1,7 @@
 """Reads the logs of some workers from their nodes, chunk by chunk, and optionally follows new output.
 
-The files are on the nodes; the coordinator has only the places of these files. A chunk is requested once the reader has
-consumed the one before. So nothing is buffered for a slow reader.
+The files are on the nodes; the coordinator knows only their paths. A chunk is requested once the reader has consumed
+the one before. So nothing is buffered for a slow reader.
 
 A reader that names no round and follows gets the logs of the last round, then those of each later one, until the run
 ends.

@@ -25,7 +25,7 @@ MEMBERS_MAX = 16
 _URL = re.compile(r"(?P<scheme>etcds?)://(?P<members>[^/@?#]+)(?:/(?P<prefix>[A-Za-z0-9._/-]{0,200}))?", re.ASCII)
 
 _MEMBER = re.compile(
-    r"(?:\[(?P<number>[0-9a-fA-F:.]+)\]|(?P<host>[A-Za-z0-9._-]{1,253}))(?::(?P<port>\d{1,5}))?", re.ASCII
+    r"(?:\[(?P<ipv6>[0-9a-fA-F:.]+)\]|(?P<host>[A-Za-z0-9._-]{1,253}))(?::(?P<port>\d{1,5}))?", re.ASCII
 )
 
 PREFIX = "coordinatord"
@@ -82,14 +82,12 @@ class EtcdLocation(Struct, frozen=True):
     def parse(cls, text: str, access: EtcdAccess | None = None) -> EtcdLocation:
         """Parse `etcd://HOST[:PORT][,...][/PREFIX]`, or `etcds://` for TLS. Raises `EtcdLocationError`."""
         url = _URL.fullmatch(text)
-        members = [] if url is None else [_MEMBER.fullmatch(part) for part in url["members"].split(",")]
-        ports = [int((member and member["port"]) or PORT) for member in members]
-        is_valid = 0 < len(members) <= MEMBERS_MAX and all(members) and all(0 < port <= PORT_MAX for port in ports)
-        if url is None or not is_valid:
+        parts = [] if url is None else url["members"].split(",")
+        members = tuple(member for member in map(_member, parts) if member is not None)
+        if url is None or len(members) < len(parts) or len(members) > MEMBERS_MAX:
             raise EtcdLocationError(
                 f"{text!r} is no etcd://HOST[:PORT][,...][/PREFIX], such as etcd://h1,h2,h3/training"
             )
-        hosts = [(member["number"] or member["host"]) for member in members if member is not None]
         prefix = (url["prefix"] or "").strip("/") or PREFIX
         within = NAMES.intersection(prefix.split("/")[1:])
         if within:
@@ -97,4 +95,11 @@ class EtcdLocation(Struct, frozen=True):
                 f"{text!r} would be within another namespace, whose keys have the name {min(within)!r}: choose another"
                 " prefix"
             )
-        return cls(tuple(zip(hosts, ports, strict=True)), prefix, url["scheme"] == "etcds", access or EtcdAccess())
+        return cls(members, prefix, url["scheme"] == "etcds", access or EtcdAccess())
+
+
+def _member(text: str) -> tuple[str, int] | None:
+    """Parse host and port of a member; None if the text is invalid."""
+    found = _MEMBER.fullmatch(text)
+    port = 0 if found is None else int(found["port"] or PORT)
+    return (found["ipv6"] or found["host"], port) if found is not None and 0 < port <= PORT_MAX else None
