@@ -166,7 +166,6 @@ async def serve(
     listeners = listeners_at(address.host, address.port, address.passed)
     tasks, counters = Tasks(), Counters()
     driver = Driver(machine, store, tasks, counters, crashes, sharing.may_act)
-
     # Nodes and other callers
     gatekeeper, tls = (None, None) if security is None else (security.gatekeeper, lambda: security.context)
     limits = limits or ConnectionLimits.of_this_process()
@@ -175,29 +174,26 @@ async def serve(
     page_access = PageAccess(gatekeeper, cookie_name("" if security is None else security.pin))
     access = AccessGuard(gatekeeper, page_access.cookie)
     revocations = None if security is None else Revocations(security, sessions, access.end_invalid)
-    names = OwnNames([address.host, *address.names])
-    names.look_up()
-
     # The handlers of requests, and what they read
     answer_looks(driver, sessions.reads, tasks)
-    change_signal = ChangeSignal()
+    change_signal, rounds_reader, sampler = ChangeSignal(), RoundsReader(driver, store), SeriesSampler(driver)
     driver.durable_records.watchers.append(change_signal.on_records)
-    rounds_reader, sampler = RoundsReader(driver, store), SeriesSampler(driver)
     admin_api, metrics = AdminApi(driver), Metrics(driver, counters, gatekeeper, sharing.status)
     stream = LiveUpdates(driver, change_signal, rounds_reader, sampler, sharing.status, insecure=security is None)
-    read_apis = (
+    apis = (
         JobsApi(driver, change_signal, rounds_reader, sharing.status, insecure=security is None),
         EventsApi(driver, store, change_signal),
         LogsApi(driver, store, sessions.reads, change_signal),
         StacksApi(driver, sessions.reads),
+        *(admin_api, stream, metrics, page_access),
     )
-
     # Each guard calls the next: errors of all are made uniform, and a token is recorded once `access` has accepted it.
-    guards = [uniform_errors, connections.limit, BrowserGuard(names).guard, access.guard, connections.record_token]
+    browser_guard = BrowserGuard(_own_names(address))
+    guards = [uniform_errors, connections.limit, browser_guard.guard, access.guard, connections.record_token]
     app = web.Application(client_max_size=REQUEST_BYTES_MAX, middlewares=[*guards, _while_leading(driver)])
     app.add_routes([web.get(SESSION_PATH, connections.take_over, allow_head=False), *page.routes(), *openapi.routes()])
-    for part in (*read_apis, admin_api, stream, metrics, page_access):
-        app.add_routes(part.routes)
+    for api in apis:
+        app.add_routes(api.routes)
     # aiohttp waits for requests twice: before it cancels them, and after.
     runner = await start_runner(app, idle_s=IDLE_S, shutdown_s=SHUTDOWN_S / 2)
     try:
@@ -219,6 +215,12 @@ async def serve(
         await runner.cleanup()
         metrics.close()
         await tasks.cancel()
+
+
+def _own_names(address: ListenAddress) -> OwnNames:
+    names = OwnNames([address.host, *address.names])
+    names.look_up()
+    return names
 
 
 def _while_leading(driver: Driver) -> Middleware:

@@ -96,7 +96,6 @@ class LogReading:
         self._query = query
         self.run_id = query.run or run.id
         """The id of the wanted run, which may be an earlier one."""
-        self._is_earlier = self.run_id != run.id
         wanted = query.after_round if query.round is None else query.round
         self.round = run.durable.round if wanted is None else wanted
         """The number of the round that is being read."""
@@ -106,6 +105,11 @@ class LogReading:
         self._until = driver.now + WITHIN_S
         self._limit_reached = False
         """Whether `TOTAL_BYTES_MAX` or `WITHIN_S` is reached."""
+
+    @property
+    def _is_earlier(self) -> bool:
+        """Whether the wanted run is an earlier one of the job."""
+        return self.run_id != self._run.id
 
     async def find(self) -> LogSources:
         """Return the logs of the round and their nodes; none before the first round of a run that is followed.
