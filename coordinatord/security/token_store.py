@@ -43,7 +43,7 @@ TOKENS_MAX = 1_000
 """The limit of tokens: to compare a secret with all of them takes a third of a millisecond."""
 
 TIME_MAX = 2.0**40
-"""The limit of a date in seconds since 1970."""
+"""The limit of a date in seconds since 1970, far beyond what any clock shows."""
 
 VERSION = 1
 """The version of the file's format."""

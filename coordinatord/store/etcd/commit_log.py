@@ -61,7 +61,7 @@ class Merger(Struct, frozen=True):
     rows: tuple[int, ...]
     """The numbers of their rows that are not dropped."""
     dropped: tuple[int, ...]
-    """The numbers of rows of other values that they drop."""
+    """The numbers of rows of other values that they drop, and that still take space there."""
 
 
 class CommitLog:
@@ -70,9 +70,9 @@ class CommitLog:
     def __init__(self) -> None:
         self._values: dict[int, _Stored] = {}
         self._live: dict[int, int] = {}
-        """The number of the value that has a row, by live row."""
+        """For each live row, the number of the value that has it."""
         self._dead: dict[int, int] = {}
-        """The number of the value that still has a row, by dropped row."""
+        """For each dropped row that still takes space, the number of the value that has it."""
         self._last_merged = 0
         """The last value of the last merger: the next one begins after it, so that all values have their turn."""
 
@@ -92,12 +92,12 @@ class CommitLog:
                 value.dropped.append(seq)
 
     def next_merger(self) -> Merger | None:
-        """Return the next values worth merging, if any."""
+        """Return the next values to merge; None while few rows are dropped."""
         if len(self._dead) <= len(self._live) + WASTE_ROWS:
             return None
         candidates = [number for number in self._values if number > self._last_merged]
         if len(candidates) < MERGED_VALUES_MAX:
-            candidates = list(self._values)
+            candidates = list(self._values)  # from the beginning again
         chosen: list[int] = []
         size = 0
         for number in islice(candidates, MERGED_VALUES_MAX):
@@ -115,16 +115,12 @@ class CommitLog:
 
     def merge(self, merger: Merger, size: int) -> None:
         """Record that a merger was written as one value of `size` bytes."""
-        gone = [number for number in self._values if merger.first <= number <= merger.last]
-        for number in gone:
+        for number in [number for number in self._values if merger.first <= number <= merger.last]:
             for seq in self._values[number].seqs:
                 self._dead.pop(seq, None)
-        merged = _Stored(size, list(merger.rows), list(merger.dropped))
-        self._values = {
-            number: merged if number == merger.last else value
-            for number, value in self._values.items()
-            if number not in gone or number == merger.last
-        }
+            if number != merger.last:
+                del self._values[number]
+        self._values[merger.last] = _Stored(size, list(merger.rows), list(merger.dropped))
         self._live.update(dict.fromkeys(merger.rows, merger.last))
 
 
