@@ -187,7 +187,7 @@ class Agent:
         self._apply(Stimulus.SWEPT, now)
 
     def _on_sweep_failed(self, event: events.SweepFailed, now: float) -> None:
-        if self._leaving.leaves and self._leaving.hurry:  # whoever sent two signals does not want to wait any longer
+        if self._leaving.leaves and self._leaving.hurry:  # a user who sends a second signal does not want to wait
             self._exit(effects.Exit(ExitCode.OS_ERROR, event.message))
         else:
             self._effects.append(self._sweeping.fail(event.message))

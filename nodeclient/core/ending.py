@@ -8,6 +8,7 @@ stage to stage.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Set as AbstractSet
 from signal import Signals
 
@@ -53,10 +54,10 @@ class GroupEnding:
         """The present stage; None before the first one."""
         self.until: float | None = None
         """The deadline of the stage; None if it has none."""
-        self.began_at: float | None = None
-        """When the first stage began. Exits after that may be consequences of it."""
-        self.signalled_at: float | None = None
-        """When the workers were sent the signal to end."""
+        self.began_at = math.inf
+        """When the first stage began; infinity before. Exits after that may be consequences of it."""
+        self.signalled_at = math.inf
+        """When the workers were sent the signal to end; infinity before."""
         self.signum: int = Signals.SIGTERM
         """The signal that asks the workers to end."""
         self.cut_off = False
@@ -78,7 +79,7 @@ class GroupEnding:
         if self.until is None:
             return []
         deadlines = [(self.until, Stimulus.STAGE_EXPIRED)]
-        if self._put_off and self.stage is EndStage.SIGNALLED and self.signalled_at is not None:
+        if self._put_off and self.stage is EndStage.SIGNALLED:
             at = self.signalled_at + PUT_OFF_SHARE * (self.until - self.signalled_at)
             deadlines.insert(0, (at, Stimulus.CHOICE_EXPIRED))
         return deadlines
@@ -88,7 +89,7 @@ class GroupEnding:
 
         A further call for the present stage may shorten it, never lengthen it.
         """
-        if self.began_at is None:
+        if self.stage is None:
             self.began_at, self.signum = now, terms.signum
         self.planned |= terms.planned
         entries = {
@@ -106,7 +107,7 @@ class GroupEnding:
         self.stage = EndStage.SIGNALLED
         return effects
 
-    # Each of these returns None if its stage does not apply.
+    # Each of these returns None if its stage does not apply, and no effect if there is nothing to do but wait.
 
     def _halt_workers(self, terms: Terms, _: Reuse, now: float) -> list[Effect] | None:
         if terms.keeping is None or terms.halt is None:
@@ -162,7 +163,7 @@ class GroupEnding:
     def kill(self, ranks: list[int]) -> list[Effect]:
         """Kill the workers with these ranks, whose time to end is over; return the effects."""
         kill_at, self.until, self.stage = self.until, None, EndStage.KILLED
-        if ranks and self._may_save and kill_at is not None and self.signalled_at is not None:
+        if ranks and self._may_save and kill_at is not None:
             after_s = min(kill_at - self.signalled_at, DURATION_S_MAX)
             self.killed = Killed(tuple(ranks[:CONSEQUENCES_MAX]), len(ranks), after_s)
             return [Kill(), Notice(Level.WARNING, notices.killed(self.killed, self.signum), "workers_killed")]
@@ -171,8 +172,7 @@ class GroupEnding:
     def sweep(self, now: float) -> float:
         """Enter the last stage, since no worker lives; return when the first stage began."""
         self.stage, self.until = EndStage.SWEEPING, None
-        self.began_at = now if self.began_at is None else self.began_at
-        self.signalled_at = now if self.signalled_at is None else self.signalled_at
+        self.began_at, self.signalled_at = min(self.began_at, now), min(self.signalled_at, now)
         return self.began_at
 
     def record_saved(self, event: KeptSaved) -> bool:

@@ -59,8 +59,8 @@ class Exits:
         * Otherwise it is recorded as a consequence of the first one, unless this node may have ended it.
         """
         first, new = self._failure, self._failure_of(local_rank, exit_code, diagnosis)
-        before_end = exit_code != 0 and not self._had_begun_to_end(at)
-        by_itself = exit_code != 0 and not self._was_signalled(at) and not lost_connection(new)
+        before_end = exit_code != 0 and at < self._ending.began_at
+        by_itself = exit_code != 0 and at < self._ending.signalled_at and not lost_connection(new)
         if first is None:
             if before_end or by_itself:
                 self._failure, self._failed_at = new, at
@@ -89,12 +89,6 @@ class Exits:
             log=diagnosis.log if diagnosis.log.isprintable() and len(diagnosis.log) <= LOG_MAX else "",
         )
 
-    def _had_begun_to_end(self, at: float) -> bool:
-        return self._ending.began_at is not None and at >= self._ending.began_at
-
-    def _was_signalled(self, at: float) -> bool:
-        return self._ending.signalled_at is not None and at >= self._ending.signalled_at
-
     def _may_be_our_doing(self, exit_code: int) -> bool:
         """Whether a worker with this exit code may have ended because this node asked it to, or killed it."""
         return shell_exit_code(exit_code) in _ENDED_BY_US | {128 + self._ending.signum}
@@ -105,13 +99,13 @@ class Exits:
         This node sends SIGKILL only after the stage `SIGNALLED`, so in that stage another program has sent it.
         """
         killed_by_others = exit_code == -Signals.SIGKILL and self._ending.stage is EndStage.SIGNALLED
-        return not self._was_signalled(at) or not self._may_be_our_doing(exit_code) or killed_by_others
+        return at < self._ending.signalled_at or not self._may_be_our_doing(exit_code) or killed_by_others
 
     def record_exit(self, local_rank: int, exit_code: int, at: float) -> None:
         """Record that a worker exited at `at`, for `ended`."""
         if self._failure is not None and self._failure.local_rank == local_rank:
             self._failure = structs.replace(self._failure, left=False)  # it did not leave in time
-        if exit_code == 0 and not self._had_begun_to_end(at) and len(self._ended) < CONSEQUENCES_MAX:
+        if exit_code == 0 and at < self._ending.began_at and len(self._ended) < CONSEQUENCES_MAX:
             self._ended.append((self.rank(local_rank), at))
 
     def ended(self, now: float) -> tuple[Ended, ...]:

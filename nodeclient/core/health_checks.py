@@ -68,22 +68,18 @@ class HealthChecks:
 
     def end(self, event: HealthChecked, now: float) -> list[Notice]:
         """Record the end of a check; return the notice if it says anything new."""
-        before, text, result = self.last, event.text, CheckResult.UNKNOWN
-        if event.exit_code in _RESULTS:
-            result = _RESULTS[event.exit_code]
-        elif event.exit_code is not None:
-            text = f"{describe_exit(event.exit_code)}{': ' if text else ''}{text}"
+        before, (result, text) = self.last, _of_command(event)
         if event.facts is not None:
             result, text = self._with_facts(result, text, event.facts)
         number = 1 if before is None else before.number + 1
         self._runs, self.last = False, HealthCheck(number, result, clip(text, MESSAGE_MAX))
         self.again_at = None if result in PASSES else now + AGAIN_AFTER_S
-        said = "passes" if before is None else before.says
-        text = f"the health check of this host {self.last.says}"
-        return [] if self.last.says == said else [Notice(_LEVELS[result], text, "health_checked")]
+        if self.last.says == ("passes" if before is None else before.says):
+            return []
+        return [Notice(_LEVELS[result], f"the health check of this host {self.last.says}", "health_checked")]
 
     def _with_facts(self, result: CheckResult, text: str, facts: HostFacts) -> tuple[CheckResult, str]:
-        """Return the worse result of the command and the built-in check, with the texts of all that is as bad."""
+        """Return the worse result of the command and the built-in check, with the text of each that is as bad."""
         builtin, said = conclude(judge(facts, self._passed, is_idle=self._is_idle), facts)
         if builtin in PASSES and self._failed and set(facts.unread) - set(self._failed.unread):
             builtin = CheckResult.UNKNOWN  # a fact that cannot be read any more may be the one that was bad
@@ -94,3 +90,11 @@ class HealthChecks:
         worst = worst_of(result, builtin)
         texts = (text if result is worst else "", f"built-in check: {said}" if builtin is worst and said else "")
         return worst, "; ".join(filter(None, texts))
+
+
+def _of_command(event: HealthChecked) -> tuple[CheckResult, str]:
+    """Return the result of the user's command, and its text, which names an exit code that has no result."""
+    if event.exit_code in _RESULTS:
+        return _RESULTS[event.exit_code], event.text
+    how = "" if event.exit_code is None else describe_exit(event.exit_code)
+    return CheckResult.UNKNOWN, ": ".join(filter(None, (how, event.text)))

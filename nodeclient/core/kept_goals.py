@@ -39,7 +39,8 @@ class KeptGoals:
         if desired.protected is not None and self._protected != (run, desired.protected):
             self._protected = run, desired.protected
             new.append(Protect(run, desired.protected))
-        if desired.persist != (self._persist[1] if self._persist[0] == run else None):
+        ordered = self._persist[1] if self._persist[0] == run else None
+        if desired.persist != ordered:
             self._persist = run, desired.persist
             new.append(Persist(run, desired.persist))
         if desired.goal is Goal.RUN and desired.round == number:

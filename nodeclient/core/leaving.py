@@ -1,8 +1,8 @@
 """How a node leaves its job: the signals that ask for it, the wait for the coordinator's decision, and the exit.
 
 A node that is asked to leave reports that, and goes on: the coordinator stops the round, so that the workers of all
-nodes save the same step, and then tells the node to exit. Only if no decision comes in time, or no coordinator is
-there, does the node stop its workers by itself.
+nodes save the same step, and then tells the node to exit. The node stops its workers by itself only if no decision
+comes in time, or no coordinator is there.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A *leftover* is a process that a worker has started, and that lives when the worker has ended. It has work to finish: an
 experiment tracker writes its last data, `cp ... &` copies a checkpoint. So leftovers are first left alone, then sent
-SIGTERM, and SIGKILL at last. A worker *lingers* if its program is over, but its own process does not end: it is stuck
-in a destructor or the kernel frees its memory. It is killed, or its round would never end.
+SIGTERM, and SIGKILL at last. A worker *lingers* if its program is over, but its own process does not end, for example
+because a destructor hangs. It is killed, since its round would never end.
 
 Times are in seconds of a clock that never goes back.
 """
@@ -59,8 +59,8 @@ class Leftovers:
         self._stages: dict[str, LeftoverStage] = {}
         self._since: dict[str, float] = {}
         """When the leftovers of each mark were found."""
-        self._stopped_at: float | None = None
-        """When the workers, or the node, were first asked to end in this round; None if they were not."""
+        self._stopped_at = math.inf
+        """When the workers, or the node, were first asked to end in this round; infinity if they were not."""
         self._end_by: float | None = None
         """The deadline of all leftovers at the end of the node; None while a round may follow."""
         self._asked_by_user = False
@@ -69,11 +69,11 @@ class Leftovers:
 
     def begin_round(self) -> None:
         """Record that workers are started."""
-        self._stopped_at = None
+        self._stopped_at = math.inf
 
     def stop(self, now: float) -> None:
         """Record that the workers are asked to end: `--stop-timeout` counts from the first such call."""
-        self._stopped_at = now if self._stopped_at is None else self._stopped_at
+        self._stopped_at = min(self._stopped_at, now)
 
     def record_signal(self, now: float) -> None:
         """Record a signal that asks the node to leave. From the second one on, leftovers are killed."""
@@ -92,8 +92,7 @@ class Leftovers:
 
     def end(self, now: float) -> float:
         """Record that the node ends once no leftover lives; return the deadline of the leftovers."""
-        began_at = now if self._stopped_at is None else self._stopped_at
-        self._end_by = max(began_at + self._stop_timeout_s, now + LEAST_S)
+        self._end_by = max(min(self._stopped_at, now) + self._stop_timeout_s, now + LEAST_S)
         return self._end_by
 
     def due(self, now: float) -> list[tuple[str, Signals]]:

@@ -161,10 +161,10 @@ class Reuse:
         `stage` is the present stage of the round's end; None before the first one.
         """
         may_leave = _MAY_PARK if stage is EndStage.LEAVING_ROUND else {ReuseState.FAILED}
-        parks = local_rank in alive and stage in _BEFORE_SIGNAL and self._states.get(local_rank) in may_leave
-        if parks:
-            self._states[local_rank] = ReuseState.PARKED
-        return parks
+        if local_rank not in alive or stage not in _BEFORE_SIGNAL or self._states.get(local_rank) not in may_leave:
+            return False
+        self._states[local_rank] = ReuseState.PARKED
+        return True
 
     # The workers of a round
 

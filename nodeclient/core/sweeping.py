@@ -28,8 +28,8 @@ FREE_WITHIN_S = 50.0
 OVERDUE_AFTER_S = 30.0
 """How much longer than its stop timeout a node may take to end a round. Then the coordinator goes on without it."""
 
-SPARE_S = 2.0
-"""The part of `OVERDUE_AFTER_S` in which the node does not wait any more, so that its report comes in time."""
+MARGIN_S = 2.0
+"""The part of `OVERDUE_AFTER_S` that is left for the node's report to arrive."""
 
 SAMPLE_EVERY_S = 0.5
 """The time between two samples of the GPUs. Most are free in the first one."""
@@ -70,7 +70,7 @@ class Sweeping:
         """
         self.again_at = None
         save_within_s = group.keeping.save_within_s if group.keeping else 0.0
-        self._latest = group.ending.sweep(now) + self._stop_timeout_s + OVERDUE_AFTER_S - SPARE_S - save_within_s
+        self._latest = group.ending.sweep(now) + self._stop_timeout_s + OVERDUE_AFTER_S - MARGIN_S - save_within_s
         reuse.settle(now)
         is_last = group.result is Phase.SUCCEEDED or leaving.is_certain
         return Sweep(looks_at_gpus=not is_last and reuse.parked_until is None)
