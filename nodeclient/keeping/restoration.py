@@ -86,7 +86,7 @@ class Restoration:
     """Gets the parts that the workers of one round resume from."""
 
     def __init__(self, resources: KeepResources, run: str) -> None:
-        """Begin without parts. `run` is the run that the holders of parts are in."""
+        """Begin without parts. They are requested as parts of `run`."""
         self._resources = resources
         self._run = run
         self._progress = Progress()
@@ -221,8 +221,10 @@ class ResumeAnswers:
         self._answer: ResumeFrom | None = None
         """The answer to all workers, without the parts; None until these are ready."""
         self._restoration: Restoration | None = None
+        """The last attempt to get the parts; None before the first one."""
         self._getting: asyncio.Task[None] | None = None
         self.restoring = Restoring.NOTHING
+        """How far the node has come, for its report."""
         self._problem = ""
 
     @property
@@ -270,24 +272,30 @@ class ResumeAnswers:
                 self._problem = str(error)
                 # The coordinator may name another holder meanwhile, which cancels this.
                 await asyncio.sleep(resources.settings.patience_s)
-            self.restoring, self._problem = Restoring.FAILED, str(error)
-            if resume.disk is not None and resources.disk is not None:
-                may_pass = isinstance(error, FileSystemError)
-                resources.disk.steps.withdraw(resume.disk, resume.step, str(error), may_pass=may_pass)
-            text = f"round {self._number} cannot resume at step {resume.step} from {_place(resume)}: {error}"
-            resources.notify(Level.WARNING, text, "state_not_restored")
-            resources.submit(KeptChanged())
+            self._fail(resume, error)
             return
         self.restoring = Restoring.READY
         self._answer = ResumeFrom(resume.round, resume.step, resume.world_size, ())
         resources.notify(Level.INFO, self._resumption(resume, restoration, loop.time() - began), "state_ready")
         self._answer_all()
 
+    def _fail(self, resume: Resume, error: Exception) -> None:
+        """Report that this round cannot resume, so that the coordinator chooses another step; warn the user."""
+        resources = self._resources
+        self.restoring, self._problem = Restoring.FAILED, str(error)
+        if resume.disk is not None and resources.disk is not None:
+            may_pass = isinstance(error, FileSystemError)
+            resources.disk.steps.withdraw(resume.disk, resume.step, str(error), may_pass=may_pass)
+        text = f"round {self._number} cannot resume at step {resume.step} from {_medium(resume)}: {error}"
+        resources.notify(Level.WARNING, text, "state_not_restored")
+        resources.submit(KeptChanged())
+
     def _resumption(self, resume: Resume, restoration: Restoration, took_s: float) -> str:
+        """Return the notice that the parts are ready."""
         ready = restoration.ready
         redone = f", {redone_words(resume.redone)}" if resume.round else ""  # a step of an earlier run has round 0
         lacking = f", without {self._unkept}" if self._unkept else ""
-        text = f"round {self._number} resumes at step {resume.step:,} from {_place(resume)}{redone}{lacking}"
+        text = f"round {self._number} resumes at step {resume.step:,} from {_medium(resume)}{redone}{lacking}"
         size = size_in_words(ready.received_bytes)
         if resume.disk is not None:
             return f"{text}: {len(ready.parts)} parts, {size}, were read in {took_s:.2g} s"
@@ -312,5 +320,5 @@ class ResumeAnswers:
             self._restoration.ready.close(self._resources.arenas)
 
 
-def _place(resume: Resume) -> str:
+def _medium(resume: Resume) -> str:
     return "memory" if resume.disk is None else "disk"

@@ -69,17 +69,18 @@ class RoundMemory:
         """
         for ended in reversed(self._ended):
             if ended in self._memory_of and (borrower := self._borrower(ended, able)) is not None:
-                owner = self._memory_of[borrower] = self._memory_of.pop(ended)
+                owner = self._memory_of.pop(ended)
+                self._memory_of[borrower] = owner
                 return Loan(owner, borrower)
         return None
 
     def awaited(self, connected: AbstractSet[int]) -> set[int]:
-        """Return the workers whose memory will be lent: their connection is gone, and their process still ends."""
+        """Return the workers whose memory will be lent: their connection is gone, but their process lives as yet."""
         gone = self._memory_of.keys() - connected - self._ended.keys()
         return {local_rank for local_rank in gone if self._borrower(local_rank, connected) is not None}
 
     def _borrower(self, owner: int, able: AbstractSet[int]) -> int | None:
-        """Return the worker that is to borrow from `owner`; None if none can, or one has memory for the same shard."""
+        """Return the worker to borrow from `owner`; None if none can, or one has memory for the same shard."""
         shard = self._wanted[owner].shard, self._wanted[owner].shards
         others = (able - self.reserving - self._ended.keys()) & self._wanted.keys()
         alike = [rank for rank in others if (self._wanted[rank].shard, self._wanted[rank].shards) == shard]

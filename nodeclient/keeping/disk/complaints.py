@@ -1,4 +1,4 @@
-"""Warns the user of trouble with the disk, which attempts that are repeated meet again and again, only once."""
+"""Warns the user of trouble with the disk once, though each further attempt meets it again."""
 
 from __future__ import annotations
 

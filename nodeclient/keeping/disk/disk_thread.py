@@ -1,7 +1,7 @@
 """Runs work on a disk that may hang for ever: in daemon threads, whose progress in bytes is watched.
 
-A network file system may never return from a system call, and no thread can be ended from outside. So work that makes
-no progress is given up, while its thread is left behind; it does not keep the process from its exit.
+A system call on a network file system may never return, and no thread can be ended from outside. So work that makes no
+progress is given up, and its thread is left behind: a daemon thread does not keep the process from its exit.
 """
 
 from __future__ import annotations

@@ -98,6 +98,7 @@ class KnownSteps:
             StepOnDisk(manifest.serial, manifest.of.folder, self._manifests.get(_key(manifest)) is manifest)
             for manifest in whole
         )
+        # If there are more steps than fit into a report, those of `stays` take precedence.
         preferred = sorted(self._manifests.values(), key=lambda each: (each.serial not in self.stays, -each.serial))
         reported = sorted(preferred[:PERSISTED_MAX], key=lambda each: -each.serial)
         self.found = tuple(map(_summary, reported))

@@ -38,6 +38,7 @@ MANIFEST_MAX = 64 << 20
 """The longest manifest in bytes: that of 100,000 ranks has 30 MB."""
 
 NOTE_MAX = 4096
+"""The longest note in bytes."""
 
 FILE_PROGRESS = 1
 """The progress, in bytes, for each file that is examined or deleted. A busy file server takes a moment for each of the
@@ -48,6 +49,7 @@ FOLDERS_MAX = 2 * KEEP_STEPS_MAX
 not count."""
 
 SERIAL_MAX = 2**53 - 1
+"""The highest serial, which is still exact in all readers of JSON."""
 
 _FORMAT = 1
 """The version of the manifest's format."""
@@ -56,6 +58,7 @@ _NAME_MAX = 120
 """The most characters in the name of a job's folder; file systems take 255 bytes."""
 
 _FOLDER = re.compile(r"step-\d{1,16}-round-\d{1,10}-[0-9a-f]{12}(-[0-9a-z]{1,16})?")
+"""The name of a step's folder, as `StepName.folder` makes it."""
 
 
 class UnusableError(OperationalError):

@@ -1,6 +1,6 @@
 """Scans the disk for whole steps at intervals, and reads the step that a round resumes from.
 
-A step is whole if all of its files are there, which its manifest says. Everything that touches the disk runs in daemon
+A step is whole once its manifest, the list of its files, is there. Everything that touches the disk runs in daemon
 threads, since a network file system may hang for ever.
 """
 

@@ -43,7 +43,7 @@ from workerlib.contract.arena import (
 )
 from workerlib.contract.channel_messages import reason
 
-_SPARE_SHARE = 0.9
+_USABLE_SHARE = 0.9
 """The share of the host's free memory that kept state may take. If a control group runs out of memory, the kernel does
 not refuse an allocation, but kills one of the group's processes."""
 
@@ -54,7 +54,7 @@ _FOR_THREADS = 256_000_000
 """The address space that kept state leaves to nodeclient, in which each new thread needs a stack."""
 
 COPIES = 2
-"""How many steps of another node's rank are copied: the protected one, and the candidate."""
+"""How many steps of another node's rank are copied: the protected one, and the candidate for its place."""
 
 COPIES_WITH_DISK = 3
 """The same where nodes write to a disk, since a step that is being written is protected too."""
@@ -119,7 +119,7 @@ class Arenas:
         self._lock = Lock()
         self._coming_bytes = 0
         """The bytes that are being allocated, which `available` may still count as free."""
-        self._stays_bytes = 0.0
+        self._must_stay_free = 0.0
         """The bytes that must remain free on the host, as of the last claim."""
         self.used_bytes = 0
         """The bytes that count towards the limit, with those that are being allocated or received."""
@@ -238,14 +238,14 @@ class Arenas:
                 used = f", of which {size_in_words(self.used_bytes)} are used" if self.used_bytes else ""
                 raise NoMemoryError(f"{demand}, and --keep-memory is {size_in_words(self._limit_bytes)}{used}")
             available = self._available()
-            spare = max(0.0, available * _SPARE_SHARE - self._coming_bytes)
-            if size > spare:
-                raise NoMemoryError(f"{demand}, and this host has {size_in_words(int(spare))} to spare")
+            usable = max(0.0, available * _USABLE_SHARE - self._coming_bytes)
+            if size > usable:
+                raise NoMemoryError(f"{demand}, and this host has {size_in_words(int(usable))} to spare")
             addresses = address_space_left()
             if addresses is not None and size > addresses - _FOR_THREADS - self._coming_bytes:
                 left = size_in_words(max(0, addresses - _FOR_THREADS - self._coming_bytes))
                 raise NoMemoryError(f"{demand}, and ulimit -v leaves {left} for it: raise it")
-            self._stays_bytes = available * (1 - _SPARE_SHARE)
+            self._must_stay_free = available * (1 - _USABLE_SHARE)
             self.used_bytes += size
             self._coming_bytes += size
 
@@ -255,7 +255,7 @@ class Arenas:
         Raises `OSError`; then the bytes are not claimed any more.
         """
         try:
-            file = allocate(sizes, size, lambda more: self._available() - more >= self._stays_bytes)
+            file = allocate(sizes, size, lambda more: self._available() - more >= self._must_stay_free)
             try:
                 return Owned(file, Arena.attach(file, writable=True), size)  # it takes another descriptor
             except BaseException:

@@ -1,4 +1,4 @@
-"""Digests of kept state, by which nobody resumes from damaged or different state.
+"""Digests of kept state, so that nobody resumes from a state that is damaged, or that differs between ranks.
 
 The place of a part in an arena has a CRC-32 of its bytes, which shows damage. A *shared* state, which several ranks
 have alike, gets a further digest of its tensors, by which the coordinator compares these ranks. A digest takes a second
