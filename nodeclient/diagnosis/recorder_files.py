@@ -1,8 +1,8 @@
 """Reads the files that torch's flight recorder writes when a collective times out, for `nodeclient stacks --dumps`.
 
-So a hang under any launcher gets the same verdict as one of these programs. Each rank has a file, whose name ends in
-the rank: `_dump_3`, `nccl_trace_rank_3` or `3.json`. It is JSON, or a pickle of plain data. No file is trusted: only
-pickle instructions for plain data are executed, and only expected data is used.
+So a hang under any launcher gets the verdict that it would get here. Each rank has a file, whose name ends in the rank:
+`_dump_3`, `nccl_trace_rank_3` or `3.json`. It is JSON, or a pickle of plain data. No file is trusted: only pickle
+instructions for plain data are executed, and only expected data is used.
 """
 
 from __future__ import annotations

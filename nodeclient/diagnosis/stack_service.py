@@ -65,13 +65,15 @@ QUIET_S = 0.05
 """The pause after which faulthandler's output is complete: it writes without pauses."""
 
 MEASURED_S = 0.2
-"""The shortest time over which CPU use is measured: the kernel counts it in hundredths of a second. It is also the
-timeout of a second request while an earlier question is unanswered."""
+"""The shortest time over which CPU use is measured: the kernel counts it in hundredths of a second. A second request
+waits as long for the answer to an earlier question, since its sample takes that time anyway."""
 
 NO_RESPONDER = (
     "it does not answer: its script has called nothing of workerlib and runs without --preload, or has become another "
     "program"
 )
+
+NO_SUCH_ROUND = "this node has no workers of that round"
 
 DUMP_BYTES_MAX = 256 * 1024
 """The limit of faulthandler's output."""
@@ -233,7 +235,7 @@ class StackService:
 
     async def _read_stacks(self, wanted: AskStacks, respond: Callable[[Stacks], None]) -> None:
         if (wanted.run, wanted.round) != self._round:
-            respond(Stacks(wanted.request, (), "this node has no workers of that round"))
+            respond(Stacks(wanted.request, (), NO_SUCH_ROUND))
             return
         local_ranks = [rank for rank in wanted.local_ranks if rank < self._workers]
         first = self._first_rank  # if another round begins meanwhile, the same processes get other ranks
@@ -242,17 +244,14 @@ class StackService:
 
     async def _read_arrivals(self, wanted: AskArrivals, respond: Callable[[Arrivals], None]) -> None:
         began_at = self._loop.time()
-        workers: tuple[WorkerArrivals, ...] = ()
-        problem = "this node has no workers of that round"
-        if (wanted.run, wanted.round) == self._round:
-            present = [(rank, self._responders[rank]) for rank in wanted.local_ranks if rank in self._responders]
-            first, most = self._first_rank, wanted.most
-            found = await asyncio.gather(
-                *(self._arrivals_of(first + rank, responder, most) for rank, responder in present)
-            )
-            workers, problem = tuple(found), ""
+        if (wanted.run, wanted.round) != self._round:
+            respond(Arrivals(wanted.request, began_at, 0.0, (), NO_SUCH_ROUND))
+            return
+        present = [(rank, self._responders[rank]) for rank in wanted.local_ranks if rank in self._responders]
+        first, most = self._first_rank, wanted.most
+        found = await asyncio.gather(*(self._arrivals_of(first + rank, responder, most) for rank, responder in present))
         now = self._loop.time()
-        respond(Arrivals(wanted.request, now, now - began_at, workers, problem))
+        respond(Arrivals(wanted.request, now, now - began_at, tuple(found), ""))
 
     async def _arrivals_of(self, rank: int, responder: _Responder, most: int) -> WorkerArrivals:
         packet = await self._ask(responder, ARRIVALS + str(most).encode(), ARRIVALS_WITHIN_S)
@@ -359,11 +358,8 @@ class StackService:
     async def _dump(self, responder: _Responder) -> bytes:
         """Send the signal, and return faulthandler's text; empty if it times out."""
         signum = responder.signum
-        if (
-            responder.pipe.closed
-            or not signal.SIGRTMIN <= signum <= signal.SIGRTMAX
-            or not catches(responder.pid, signum)
-        ):
+        is_harmless = signal.SIGRTMIN <= signum <= signal.SIGRTMAX and catches(responder.pid, signum)
+        if responder.pipe.closed or not is_harmless:  # a process that does not catch a signal may die of it
             return b""
         _read_all(responder.pipe)  # drops the text that came too late for the last request
         dump = b""

@@ -221,7 +221,7 @@ class ForkServer:
         no worker.
         """
         until = time.monotonic() + FORK_WITHIN_S
-        while self._waiting:
+        while self._waiting:  # if one of them has ended meanwhile, the next one may be better
             with closing(self._waiting.popleft()) as fork, suppress(OSError, EOFError, ForkServerError):
                 return fork.become(command, streams, until)
         try:

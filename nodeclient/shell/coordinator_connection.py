@@ -85,6 +85,7 @@ WRONG_FOR_S = 3.0
 within a second, and those that share a store within two."""
 
 Request = ReadLog | AskStacks | AskArrivals
+"""The questions of a coordinator, which it asks for its users or to find a hang."""
 
 Answer = Callable[..., None]
 """Sends the answer to a request: a `LogChunk`, `Stacks` or `Arrivals`, and optionally a function to call afterwards."""
@@ -173,12 +174,12 @@ class CoordinatorConnection:
             by_name = contact.address is None and self._leader is None and (silent or not self._let_in)
             addresses = await asyncio.to_thread(addresses_of, contact.coordinator) if by_name else ()
             now = asyncio.get_running_loop().time()
-            if self._contacts.record_attempt(
+            without_pause = self._contacts.record_attempt(
                 now, served=self._let_in, silent=silent, leader=self._leader, addresses=addresses
-            ):
-                continue
-            pause = pause_after(pause, let_in=self._let_in, turned_away=self._turned_away)
-            await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads load, keeps no secret
+            )
+            if not without_pause:
+                pause = pause_after(pause, let_in=self._let_in, turned_away=self._turned_away)
+                await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads load, keeps no secret
 
     async def _attempt(self, contact: ContactPoint, close_timeouts: Timeouts[WebSocket]) -> str:
         """Attempt a session in the newest version that both sides know; return why it ended or did not begin."""
@@ -241,11 +242,8 @@ class CoordinatorConnection:
                 raise attempt.tls_required() from error
             explained = attempt.explain(error)
             # It may serve in the clear only where a node may have started it, and nobody gave this node a token.
-            if (
-                not isinstance(explained, PlaintextError)
-                or not attempts.settings.plaintext_allowed
-                or attempts.settings.is_given
-            ):
+            may_be_in_the_clear = attempts.settings.plaintext_allowed and not attempts.settings.is_given
+            if not may_be_in_the_clear or not isinstance(explained, PlaintextError):
                 raise explained or error from error
         in_the_clear = SecuredAttempt(INSECURE_ACCESS, coordinator, Role.JOIN)
         session = _CoordinatorSession(self, coordinator, version, close_timeouts, in_the_clear)
@@ -291,11 +289,11 @@ class CoordinatorConnection:
 
     # What the session calls
 
-    def begin(self, session: _CoordinatorSession, coordinator: Endpoint) -> None:
+    def begin(self, session: _CoordinatorSession) -> None:
         """Send the first message of a session that is open now."""
         self._session = session
         session.put(encode(structs.replace(self._make_join(), version=session.version), session.version))
-        self._submit(SessionOpened(str(coordinator)))
+        self._submit(SessionOpened(str(session.coordinator)))
 
     def receive(self, session: _CoordinatorSession, kind: int, message: bytes) -> str | Refused | None:
         """Hand a message to the node; return why it ends the session, None if it does not."""
@@ -351,7 +349,7 @@ class _CoordinatorSession(WebSocketClient):
         return self.attempt.headers
 
     def opened(self) -> None:
-        self._owner.begin(self, self.coordinator)
+        self._owner.begin(self)
 
     def received(self, kind: int, message: bytes) -> None:
         """Hand a message to the node, and close the connection if the message ends the session."""

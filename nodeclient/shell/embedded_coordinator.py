@@ -69,8 +69,8 @@ FOR_OTHERS = ("--port", "0", "--until-unused")
 _PROGRAM = "from coordinatord.cli import main\nmain()"
 
 _LISTENING = re.compile(r"coordinatord listening on https?://\S+:(?P<port>\d+)\n")
-
 _SERVES_ON = re.compile(r"coordinatord serves on for (?P<jobs>.+)\n")
+"""The lines that a coordinator writes to stdout for the program that has started it."""
 
 
 class EmbeddedCoordinatorError(OperationalError):
@@ -178,12 +178,13 @@ class EmbeddedCoordinator:
         self._log_format = log_format
         self.port = 0
         self.ended: asyncio.Future[str] | None = None
-        """Done with a description of its end once it ends; None for a coordinator that another one may replace."""
+        """The same, if the node ends with it; None for a shared coordinator, which another one may replace."""
         self._process: subprocess.Popen[bytes] | None = None
         self._shared = False
         """Whether other nodes may use it. Then it ends by itself some time after its stdin has ended."""
         self._pidfd = -1
-        self._has_ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._end: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        """Done with a description of its end once it ends."""
 
     @property
     def pid(self) -> int | None:
@@ -202,7 +203,7 @@ class EmbeddedCoordinator:
 
     async def start(self, *flags: str, shared: bool) -> None:
         """Start it, and wait until it listens. Raises `EmbeddedCoordinatorError`."""
-        self._shared, self.ended = shared, None if shared else self._has_ended
+        self._shared, self.ended = shared, None if shared else self._end
         process = self._process = subprocess.Popen(  # noqa: ASYNC220, S603 - asyncio's would be killed with the loop
             isolated(_PROGRAM, *ALWAYS, "--log-format", self._log_format, *flags),
             bufsize=0,
@@ -222,7 +223,7 @@ class EmbeddedCoordinator:
 
     def _record_end(self, process: subprocess.Popen[bytes]) -> None:
         self._unwatch()
-        self._has_ended.set_result(describe_exit(process.wait()))
+        self._end.set_result(describe_exit(process.wait()))
 
     def _unwatch(self) -> None:
         asyncio.get_running_loop().remove_reader(self._pidfd)
@@ -239,7 +240,7 @@ class EmbeddedCoordinator:
     async def _hand_over(self) -> None:
         """Leave a shared coordinator running for as long as other nodes use it, without waiting for that."""
         process = self._process
-        if process is None or not self._shared or self._has_ended.done():
+        if process is None or not self._shared or self._end.done():
             return
         assert process.stdin is not None  # noqa: S101 - it was started with stdin=PIPE
         process.stdin.close()
@@ -261,9 +262,9 @@ class EmbeddedCoordinator:
         if process is None:
             return
         for signum in (signal.SIGTERM, signal.SIGKILL):
-            if not self._has_ended.done():
+            if not self._end.done():
                 process.send_signal(signum)
-                await asyncio.wait({self._has_ended}, timeout=KILL_AFTER_S)
+                await asyncio.wait({self._end}, timeout=KILL_AFTER_S)
         _close_pipes(process)
 
 

@@ -1,6 +1,6 @@
 """Builds the command of each worker of a round: its command line, its whole environment and its CPUs.
 
-A variable that the user has set takes precedence, except for those that say which worker this is, such as RANK.
+A variable that the user has set takes precedence, except for those that differ from worker to worker, such as RANK.
 """
 
 from __future__ import annotations

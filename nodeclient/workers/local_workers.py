@@ -122,10 +122,11 @@ class LocalWorkers:
         for local_rank, command in enumerate(commands):
             rank = command.environ.get("RANK", str(local_rank))
             stdout, stderr = (streams[local_rank].stdout, streams[local_rank].stderr) if streams else (None, None)
-            if reused and local_rank in reused and local_rank in parked and stdout is not None and stderr is not None:
-                parked[local_rank].parked, parked[local_rank].rank = False, rank
-                self._pids.append(parked[local_rank].pid)
-                reused[local_rank](local_rank, stdout, stderr)
+            worker, make_continue = parked.get(local_rank), (reused or {}).get(local_rank)
+            if worker and make_continue and stdout is not None and stderr is not None:
+                worker.parked, worker.rank = False, rank
+                self._pids.append(worker.pid)
+                make_continue(local_rank, stdout, stderr)
                 continue
             mark = f"{self._mark}:{next(self._marks)}"
             marked = replace(command, environ={**command.environ, process_tree.MARK_VARIABLE: mark})

@@ -39,6 +39,7 @@ _ENDED = 3
 """The index of the field that is set when the worker's program is over: its exit code plus 1."""
 
 _EXIT_CODE_MAX = 255
+"""The highest exit code of a program. A worker may have written any number."""
 
 
 class Slots:
