@@ -88,10 +88,10 @@ def diagnose(
         return Diagnosis(pid=pid)
     written = last_lines(stderr.decode(errors="replace"))
     signum = signal_behind(exit_code)
-    trace = tracebacks.find(written, killed=signum is not None)
+    logged = tracebacks.find(written, killed=signum is not None)
     record = read_error_file(error_file) if error_file else None
-    if trace is not None:
-        error, shown = trace.error, _shortened(_with_context(written, trace))
+    if logged is not None:
+        error, shown = logged.error, _shortened(_with_context(written, logged))
     elif signum == signal.SIGKILL:
         # After SIGKILL a worker writes nothing, and earlier warnings of libraries are unrelated to its end.
         error, shown = "", program_lines(written)[-CONTEXT_LINES:]
@@ -100,7 +100,7 @@ def diagnose(
     if record is not None:
         call_stack = last_lines(record.call_stack)
         error = _error_line(record, call_stack) or error
-        if trace is None and call_stack:
+        if logged is None and call_stack:
             shown = _shortened(without_native_frames(call_stack))
     finding = _explain_kill(signum, pid, oom_before, root, kmsg)
     if not finding and _DATA_LOADER_KILLED.search("\n".join((error, *shown))) and oom_before.cgroup is not None:
@@ -121,16 +121,16 @@ def _error_line(record: RecordedError, call_stack: Sequence[str]) -> str:
     error, _ = tracebacks.fold(last_lines(record.message))
     if error:
         return error
-    trace = tracebacks.find(call_stack, killed=False)
-    return trace.error if trace else ""
+    logged = tracebacks.find(call_stack, killed=False)
+    return logged.error if logged else ""
 
 
-def _with_context(written: Sequence[str], trace: tracebacks.LoggedError) -> list[str]:
+def _with_context(written: Sequence[str], logged: tracebacks.LoggedError) -> list[str]:
     """Return the lines of an error, with some lines before it. An error that was also logged is shown only once."""
-    repeated = {at for earlier in tracebacks.repeated(written, trace) for at in earlier}
-    others = [line for at, line in enumerate(written[: trace.first]) if at not in repeated]
+    repeated = {at for earlier in tracebacks.repeated(written, logged) for at in earlier}
+    others = [line for at, line in enumerate(written[: logged.first]) if at not in repeated]
     before = [line for line in without_native_frames(others) if line]
-    text = without_native_frames(written[trace.first :])
+    text = without_native_frames(written[logged.first :])
     room = min(CONTEXT_LINES, max(0, LAST_LINES_MAX - len(text)))
     return [*before[len(before) - room :], *text] if room < len(before) else [*before, *text]
 

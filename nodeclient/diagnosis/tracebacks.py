@@ -111,26 +111,26 @@ def find(lines: Sequence[str], *, killed: bool) -> LoggedError | None:
     if killed:
         # After this message, Python's fault handler may write a traceback, which shows nothing new.
         lines = lines[: max((at for at, line in enumerate(lines) if _ABORT.fullmatch(line)), default=len(lines))]
-    traces = list(_traces(lines))
+    errors = list(_logged_errors(lines))
     if killed:
         # C++ and Python's fault handler write only before the process dies of a signal.
-        native = next((trace for trace in traces if trace.origin == _ErrorOrigin.NATIVE), None)
+        native = next((logged for logged in errors if logged.origin == _ErrorOrigin.NATIVE), None)
         if native is not None:
             return native
     limit = FOLLOWING_LINES_MAX_KILLED if killed else FOLLOWING_LINES_MAX
     for origin in (_ErrorOrigin.PYTHON, _ErrorOrigin.ELSEWHERE):
-        last = next((trace for trace in reversed(traces) if trace.origin == origin), None)
-        if last is not None and _count_lines_after(lines, last, traces) <= limit:
+        last = next((logged for logged in reversed(errors) if logged.origin == origin), None)
+        if last is not None and _count_lines_after(lines, last, errors) <= limit:
             return last
     return None
 
 
-def repeated(lines: Sequence[str], trace: LoggedError) -> Iterator[range]:
+def repeated(lines: Sequence[str], logged: LoggedError) -> Iterator[range]:
     """Yield the earlier places of the same error: a program may log an exception and then end because of it."""
-    innermost = _innermost(lines, trace)
-    for other in _traces(lines[: trace.first]):
+    innermost = _innermost(lines, logged)
+    for other in _logged_errors(lines[: logged.first]):
         if _innermost(lines, other) == innermost:
-            pairs = zip(lines[other.exception : trace.first], lines[trace.exception : trace.end], strict=False)
+            pairs = zip(lines[other.exception : logged.first], lines[logged.exception : logged.end], strict=False)
             same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))  # how many lines its text has
             yield range(other.first, other.exception + same)
 
@@ -156,26 +156,26 @@ def fold(lines: Sequence[str]) -> tuple[str, int]:
     return " ".join(parts), index
 
 
-def _traces(lines: Sequence[str]) -> Iterator[LoggedError]:
+def _logged_errors(lines: Sequence[str]) -> Iterator[LoggedError]:
     """Yield the errors in the order of the lines; a chain of exceptions is one error."""
     index = 0
     chain: int | None = None
     while index < len(lines):
-        trace = _trace_at(lines, index)
-        if trace is None:
+        logged = _error_at(lines, index)
+        if logged is None:
             index += 1
             continue
-        origin = trace.origin if trace.origin == _ErrorOrigin.NATIVE else _origin(lines, index)
+        origin = logged.origin if logged.origin == _ErrorOrigin.NATIVE else _origin(lines, index)
         first = index if chain is None else chain
-        follower = _next_in_chain(lines, trace.end)
+        follower = _next_in_chain(lines, logged.end)
         if follower is None:
-            yield LoggedError(trace.error, first, trace.exception, trace.end, origin)
-            index, chain = trace.end, None
+            yield LoggedError(logged.error, first, logged.exception, logged.end, origin)
+            index, chain = logged.end, None
         else:
             index, chain = follower, first
 
 
-def _trace_at(lines: Sequence[str], index: int) -> LoggedError | None:
+def _error_at(lines: Sequence[str], index: int) -> LoggedError | None:
     """Return the error whose first line is at `index`; None if no error begins there."""
     for pattern, read in _READERS.items():
         if pattern.fullmatch(lines[index]):
@@ -192,7 +192,7 @@ def _read_traceback(lines: Sequence[str], header: int) -> LoggedError | None:
         if _begins_another(lines[at]):
             return None
         at += 1
-    return _trace(lines, header, at) if at < len(lines) else None
+    return _with_text(lines, header, at) if at < len(lines) else None
 
 
 def _end_of_box(lines: Sequence[str], header: int) -> int:
@@ -203,7 +203,7 @@ def _end_of_box(lines: Sequence[str], header: int) -> int:
 
 def _read_box(lines: Sequence[str], header: int) -> LoggedError | None:
     end = _end_of_box(lines, header)
-    return _trace(lines, header, end) if end < len(lines) and _EXCEPTION.fullmatch(lines[end].lstrip()) else None
+    return _with_text(lines, header, end) if end < len(lines) and _EXCEPTION.fullmatch(lines[end].lstrip()) else None
 
 
 def _read_panel(lines: Sequence[str], header: int) -> LoggedError | None:
@@ -214,7 +214,7 @@ def _read_panel(lines: Sequence[str], header: int) -> LoggedError | None:
 
 def _read_syntax_error(lines: Sequence[str], header: int) -> LoggedError | None:
     end = _skip_indented(lines, header)
-    return _trace(lines, header, end) if end < len(lines) and _SYNTAX_ERROR.fullmatch(lines[end]) else None
+    return _with_text(lines, header, end) if end < len(lines) and _SYNTAX_ERROR.fullmatch(lines[end]) else None
 
 
 def _read_native(lines: Sequence[str], header: int) -> LoggedError | None:
@@ -239,13 +239,14 @@ def _read_not_found(lines: Sequence[str], header: int) -> LoggedError | None:
     return None if match is None or any(lines[header + 1 :]) else LoggedError(match[1], header, header, header + 1)
 
 
-def _innermost(lines: Sequence[str], trace: LoggedError) -> Sequence[str]:
+def _innermost(lines: Sequence[str], logged: LoggedError) -> Sequence[str]:
     """Return an exception with the frame that raised it: the outer frames depend on where it was caught."""
-    frames = (at for at in range(trace.exception - 1, trace.first, -1) if _FRAME.match(lines[at]))
-    return lines[next(frames, trace.first) : trace.exception + 1]
+    frames = (at for at in range(logged.exception - 1, logged.first, -1) if _FRAME.match(lines[at]))
+    return lines[next(frames, logged.first) : logged.exception + 1]
 
 
-def _trace(lines: Sequence[str], first: int, exception: int) -> LoggedError:
+def _with_text(lines: Sequence[str], first: int, exception: int) -> LoggedError:
+    """Return the error whose first line is at `first`, and whose text begins at `exception`."""
     text, length = fold(lines[exception:])
     return LoggedError(text, first, exception, exception + max(1, length))
 
@@ -280,12 +281,12 @@ def _next_in_chain(lines: Sequence[str], end: int) -> int | None:
     return following[1] if chained and _begins_another(lines[following[1]]) else None
 
 
-def _count_lines_after(lines: Sequence[str], trace: LoggedError, traces: Sequence[LoggedError]) -> int:
+def _count_lines_after(lines: Sequence[str], logged: LoggedError, errors: Sequence[LoggedError]) -> int:
     """Count the lines of the program after an exception; indented ones belong to its text."""
-    others = {at for other in traces if other.origin < trace.origin for at in range(other.first - 1, other.end)}
+    others = {at for other in errors if other.origin < logged.origin for at in range(other.first - 1, other.end)}
     return sum(
         bool(line) and line[0] != " " and at not in others and not is_native_frame(line) and not is_log_line(line)
-        for at, line in enumerate(lines[trace.exception + 1 :], start=trace.exception + 1)
+        for at, line in enumerate(lines[logged.exception + 1 :], start=logged.exception + 1)
     )
 
 
