@@ -56,7 +56,7 @@ class Exits:
         * No worker has failed so far: it is the first if it failed by itself, or before the round began to end.
         * The first one had lost a connection, and this one failed by itself: it takes the place of the first, which may
           be its consequence, as the other end of the connection.
-        * Otherwise it is recorded as a consequence of the first one, unless this node may have ended it.
+        * Otherwise it is recorded as a consequence (`Follower`) of the first one, unless this node may have ended it.
         """
         first, new = self._failure, self._failure_of(local_rank, exit_code, diagnosis)
         before_end = exit_code != 0 and at < self._ending.began_at

@@ -93,7 +93,7 @@ def _split(argv: Sequence[str]) -> tuple[Sequence[str], int]:
             if option in _WITHOUT_HOOK:
                 raise ColdError(f"Python is {_WITHOUT_HOOK[option]} (-{option})")
             if option in _MAIN:
-                others = word[: place - 1]
+                others = word[: place - 1]  # of -um, -u is an option of the interpreter
                 return (*argv[1:index], *((others,) if others != "-" else ())), index + follows
             if option in _WITH_VALUE:
                 index += follows

@@ -118,7 +118,7 @@ class MemoryProvider:
 
     def lend(self) -> None:
         """Lend the memory of ended workers to living ones that need it."""
-        if self._closed or self._workers.alike is False:
+        if self._closed or self._workers.alike is False:  # where states differ, no worker can save that of another
             return
         # A worker that a signal has stopped saves nothing.
         while (loan := self.memory.lend(self._channel.connected - self._channel.stopped)) is not None:

@@ -59,7 +59,7 @@ class HostPrograms:
 
 
 def _result(order: PairOrder, end: CommandEnd) -> PairResult:
-    """Return the result of a test: its last line of figures includes those of the lines before."""
+    """Return the result of a test, from its last line of figures, which includes those of the lines before."""
     why = describe_exit(end.exit_code) if end.exit_code else end.problem
     figures = end.answer(PairResult)
     if figures is not None:

@@ -1,4 +1,4 @@
-"""The program of the guard: a small process that outlives its nodeclient just long enough to clean up after it.
+"""The program of the guard: a small process that outlives its nodeclient just long enough to end its workers.
 
 `guard` starts it. It reports on its stdout that it is up, and reads two lines from its stdin: the mark of the workers,
 and the path of the nodeclient's private directory. Then it waits for the end of stdin, which comes when the nodeclient

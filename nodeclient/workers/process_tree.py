@@ -1,11 +1,12 @@
 """Finds and kills every process of a local worker group, including those that left its session.
 
-It imports next to nothing, because the guard imports it too.
-
 Each worker's environment has a *mark*: a random token of its nodeclient, and a number of the worker. All descendants
 inherit it, even those that make a session or fork twice, and /proc shows it. So they are found without bookkeeping, and
 no other process is ever touched. The token without a number is the mark of the nodeclient, and matches those of all its
 workers.
+
+A pid may go to another process at any moment. So processes are signalled by pidfds, descriptors that stay with one
+process. This module imports next to nothing, because the guard imports it too, and has to start fast.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Makes system calls that a Python may lack because it is built for an older C library.
 
-The Pythons of conda and uv are built for glibc 2.17 of 2012. This module imports next to nothing, because the guard
-imports it too.
+The Pythons of conda and uv are built for glibc 2.17 of 2012, and lack calls of later kernels. This module imports next
+to nothing, because the guard imports it too, and has to start fast.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ DESTROY = "destroy_process_group"
 """The module and its function that are patched."""
 
 PROGRESS = "COORDINATORD_PROGRESS"
-"""The same name as in `workerlib/contract/env.py`, which describes a slot."""
+"""The variable with the worker's slot, memory that nodeclient reads, as in `workerlib/contract/env.py`."""
 
 END_OFFSET = 24
 """The offset in a slot of the word that is set when the program is over."""
@@ -49,7 +49,9 @@ class Ending:
         """Prepare the end of a worker; `gloo` is the path of `workerlib/gloo.py`."""
         self._gloo = load(gloo)
         self._worker = 0
+        """The process id of the worker; 0 in the parent."""
         self._is_script = False
+        """Whether the program is a script: only then does Python show how it ended."""
         self._preloaded = frozenset[str]()
         atexit.register(self._end)
 
@@ -86,6 +88,7 @@ class Ending:
                 setattr(module, DESTROY, destroy)
 
     def _end(self) -> None:
+        """Wait for gloo's threads, report the end of the program, and end early after an error. Called by atexit."""
         if os.getpid() != self._worker:  # this is a child that the worker has forked
             return
         if DISTRIBUTED in sys.modules:

@@ -1,4 +1,4 @@
-"""The whole steps of a job on the disk, as the last scan found them, and which of them cannot be read.
+"""The steps of a job on the disk that are whole, as the last scan found them, and which of them cannot be read.
 
 The node reports them: the coordinator chooses the step that a round resumes from among those that all nodes can read.
 Pure: the caller scans, and passes the time in seconds.
@@ -25,7 +25,7 @@ RETRY_MAX_S = 600.0
 """The longest such pause."""
 
 Key = tuple[str, KeptStep]
-"""A step with the run that did it."""
+"""The run that did a step, and the step."""
 
 
 class _ReadFailure(Struct, frozen=True):

@@ -1,7 +1,8 @@
 """Writes parts of a step from memory of this node into the folder of the step. All functions block.
 
-A worker may overwrite a part in memory while it is written to the disk. So a check that it is still there follows, and
-only then the note that makes the file count.
+A part is the state of one rank: its shard of the big state (weights and optimizer), its small state, or both. A worker
+may overwrite it in memory while it is written to the disk. So a check that it is still there follows, and only then the
+note beside the file, without which the file does not count.
 """
 
 from __future__ import annotations
@@ -57,8 +58,9 @@ def write_small(folder: Path, step_name: StepName, held: Held, progress: Progres
     Raises the errors of `write_big`.
     """
     data = _verified(held, progress)
-    if held.kind is Kind.BIG:  # in a generation, the small state follows the big one, aligned
-        data = data[-(-read_layout(data).end // ALIGNMENT) * ALIGNMENT :]
+    if held.kind is Kind.BIG:  # this place of an arena has both: the small state follows the big one, aligned
+        end = read_layout(data).end
+        data = data[end + -end % ALIGNMENT :]
     _write(folder, step_name, held, small_file(held.commit.rank), Contents.SMALL, [data], progress)
     layout = read_layout(data)
     numbers = [number for number, piece in enumerate(layout.pieces) if not piece.name.startswith(RANDOM)]

@@ -1,4 +1,7 @@
-"""Gets a part of kept state from the agent that holds it, over TCP. `part_messages` describes the exchange."""
+"""Gets a part of kept state, that of one rank and one step, from the agent that holds it, over TCP.
+
+`part_messages` describes the exchange. All functions block, so they are for a thread.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ def fetch(
     given_up: Event,
     pace: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Receive a part into a place and commit it there, with its digest. Blocks, so it is for a thread.
+    """Receive a part into a place of an arena and commit it there, with its digest, so that the place is whole.
 
     `room` is called once with the control words of the part, and returns the place for it. Another thread sets
     `given_up` to end the transfer. `pace` is called with the size of each received piece, and blocks until the next one

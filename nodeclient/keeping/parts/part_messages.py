@@ -32,6 +32,7 @@ TAG_BYTES = 32
 """The length of a SHA-256."""
 
 _RUN_BYTES = 16
+"""The length of the digest that stands for the id of a run, which may be a long text."""
 
 _REQUEST = struct.Struct(f"!{_RUN_BYTES}sIIQB{NONCE_BYTES}s")
 _ANSWER = struct.Struct("!B9Q")

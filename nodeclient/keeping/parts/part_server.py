@@ -1,7 +1,7 @@
-"""Sends parts of kept state to other agents, over TCP. `part_messages` describes the exchange.
+"""Sends parts of kept state, each that of one rank and one step, to other agents, over TCP.
 
-The event loop serves a peer until the peer has proved that it knows the key. Then a thread sends the part. So a peer
-that is slow, sends nonsense, or belongs to no job delays no heartbeat.
+`part_messages` describes the exchange. The event loop serves a peer until the peer has proved that it knows the key.
+Then a thread sends the part. So a peer that is slow, sends nonsense, or belongs to no job delays no heartbeat.
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ class PartServer:
         self._unproven: dict[asyncio.Task[None], str] = {}
         """The peers' addresses of the connections that have not proved the key, the oldest first."""
         self._sending: set[socket.socket] = set()
+        """The connections on which a thread sends."""
         self._accepting = self._loop.create_task(self._accept(), name="kept parts")
 
     def close(self) -> None:
