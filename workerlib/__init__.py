@@ -5,6 +5,9 @@
     with workerlib.init() as ctx:
         model = DistributedDataParallel(Model().to(ctx.device))
 
+A worker is one training process. It belongs to a *round*: nodeclient starts the workers of a host, and when workers
+fail, or hosts come or go, they end and the next round begins, mostly with new processes.
+
 Importing this package only defines names: it starts no thread, installs no hook, and imports no torch. Modules are
 loaded when a script uses them.
 
@@ -12,11 +15,14 @@ loaded when a script uses them.
 exception. `sampler` deals out the samples of an epoch, and `micro_batches` splits a batch among the workers. `stop`
 records a signal that asks the worker to end, and `agreement` has all workers agree on that. `store` serves torch's
 store, and `gloo` waits for gloo's threads before a process group is destroyed. `responder` tells nodeclient where the
-worker stands, from the first call of this package on. `keeping` keeps state that outlives the workers, and tells a
-script when to write a checkpoint of its own. `reuse` lets a process take part in several rounds. Both say what they do
-in the process, and how to switch that off. `agent_channel` connects both with nodeclient. `contract` has the variables,
-messages and memory that a worker and nodeclient share. `integrations` has callbacks for frameworks. `pair_test` is no
-part of a script: it is the program by which a preflight tests a host.
+worker stands, from the first call of this package on.
+
+`keeping` keeps state that outlives the workers, and tells a script when to write a checkpoint of its own. `reuse` lets
+a process take part in several rounds. The docstrings of these two packages say what each does in the process, and how
+to switch that off. `agent_channel` connects them with nodeclient.
+
+`contract` has the variables, messages and memory that a worker and nodeclient share. `integrations` has callbacks for
+frameworks. `pair_test` is no part of a script: `nodeclient preflight` has each host run it, to find bad ones.
 """
 
 from importlib import import_module
@@ -66,11 +72,12 @@ _AT_FIRST_USE = {
     "sampler": "workerlib.sampler",
     "should_checkpoint": "workerlib.keeping.checkpoints",
 }
-"""The module of each name that is loaded when a script first uses it; `sampler` is that module itself."""
+"""The module of each name that is loaded when a script first uses it: these modules take time to import, or need torch.
+`sampler` is that module itself, for `workerlib.sampler.Remainder`."""
 
 
 def __getattr__(name: str) -> Any:
-    """Load a name at its first use."""
+    """Load a name at its first use, and bind it, so that this is called once for each name."""
     if name not in _AT_FIRST_USE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = import_module(_AT_FIRST_USE[name])

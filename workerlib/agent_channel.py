@@ -1,6 +1,8 @@
 """A channel of this worker to the nodeclient of its host: a connection over which both send packets.
 
-`contract` has the messages of each kind of channel.
+There are two kinds: `keeping.keep_channel` is about kept state, and `reuse.round_channel` about the next round of this
+process. `contract` has the messages of each. nodeclient waits for no answer of a worker whose connection has ended. So
+a forked child, such as a data loader's process, must not keep one open.
 """
 
 from __future__ import annotations
@@ -46,7 +48,10 @@ class AgentChannel(Generic[Message]):
             self.send(message)
 
     def receive(self) -> tuple[Message, list[int]]:
-        """Wait for a message; return it with its descriptors. Raises `OSError`, and `ChannelError` at the end."""
+        """Wait for a message; return it with its file descriptors, which the caller has to close.
+
+        Raises `OSError`, and `ChannelError` once nodeclient has closed the connection, or for a malformed packet.
+        """
         received = socket.recv_fds(self._socket, PACKET_BYTES, DESCRIPTORS_MAX, socket.MSG_CMSG_CLOEXEC)
         packet, files, flags, _ = received
         try:
@@ -100,7 +105,7 @@ class AgentChannel(Generic[Message]):
 
 
 _channels: set[AgentChannel[Any]] = set()
-"""The open channels of this process."""
+"""The open channels of this process, which a forked child closes."""
 
 
 @cache  # registers once, since it cannot be undone

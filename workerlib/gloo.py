@@ -5,9 +5,9 @@ which needs the interpreter's lock (torch 2.13 stores the context of a backward 
 If C++ code that holds the lock, such as the `Reducer` of a DDP model, destroys the group just then, that code waits for
 the thread and the thread for the lock, for ever. If Python ends just then, the process aborts.
 
-`Context.close` calls `let_threads_finish`, and so does the hook of `nodeclient --preload`, which loads this file by its
-path. For a script that has no context, `agreement` registers the call for the end of Python. Standard library only,
-from Python 3.10 on.
+`Context.close` calls `let_threads_finish`. For a script that has no context, `agreement` registers the call for the end
+of Python. Workers of `nodeclient --preload` get it by a hook, which loads this file by its path: their Python need not
+have this package. So it uses only the standard library, from Python 3.10 on.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""`init`: reads the environment of a worker, sets its device, and makes torch's process group."""
+"""`init`: reads the environment of a worker, sets its device, and makes torch's process group.
+
+Its result, the `Context`, is what most scripts use of this package. `workerlib.rounds` gets one for each round from
+`begin`, and so `begin` and `Context` know of a `RoundReuse`, which takes the process into the next round.
+"""
 
 # ruff: noqa: PLC0415  # importing workerlib stays cheap, and possible without torch
 
@@ -27,7 +31,7 @@ if TYPE_CHECKING:
 
 
 _keeper: StepKeeper | None = None
-"""Keeps the state of this process; None before `Context.keep` is called."""
+"""Keeps the state of this process; None before `Context.keep` is called in this round."""
 
 _begun: WorkerEnvironment | None = None
 """The environment of the last round in which `begin` was called."""
@@ -161,11 +165,12 @@ class Context:
     ) -> bool:
         global _keeper  # noqa: PLW0603 - as in `keep`
         # After an error the peers may be stuck in a collective, for which the destruction of the group could wait. The
-        # worker has to exit instead, so that its node sees the failure.
+        # worker has to exit instead, so that its node sees the failure. If all workers have agreed to stop, all exit,
+        # and none is stuck.
         if kind is None or (kind is SystemExit and STOP_REQUEST.agreed):
             self.close()
         elif error is not None and self.reuse is not None and self.reuse.leave_after(error):
-            _keeper = None
+            _keeper = None  # the next round has another one
             return True
         elif _keeper is not None:
             _keeper.close(failed=True)
@@ -233,8 +238,8 @@ def begin(backend: str | None, timeout: timedelta | None, *, steps: bool, reuse:
 def _outlive_errors() -> None:
     """Have torch leave this process alive when a collective of NCCL fails, so that it can save its state.
 
-    Otherwise torch aborts its process groups or ends the process. nodeclient ends workers that hang. A value that the
-    user has set stays.
+    Otherwise torch aborts its process groups or ends the process. nodeclient ends workers that hang. This is done only
+    where nodeclient offers memory for kept state, and a value that the user has set stays.
     """
     if KEEP in os.environ and os.environ.get(ERROR_HANDLING) == DEFAULTS[ERROR_HANDLING]:
         os.environ[ERROR_HANDLING] = "0"

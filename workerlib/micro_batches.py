@@ -1,5 +1,8 @@
 """Splits a batch of all workers into the micro-batches of each of them, whatever their number.
 
+Hosts come and go during a run, and with them the number of workers. A batch that stays the same, to the sample, gives
+the same training. What one rank gets of it may be more than its GPU can take at once, so it is split further.
+
 It uses torch only for the default rank and world size.
 """
 
@@ -94,7 +97,7 @@ def split(batch: int, micro: int, rank: int, world_size: int) -> tuple[MicroBatc
     The batch may have fewer samples than there are ranks.
     """
     share = range(rank, batch, world_size)
-    count = -(-batch // (micro * world_size))
+    count = -(-batch // (micro * world_size))  # rounded up, so that it is the same on all ranks
     ends = [-(-len(share) * number // count) for number in range(count + 1)]
     parts = [share[begin:end] for begin, end in pairwise(ends)]
     return tuple(

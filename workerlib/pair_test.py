@@ -1,10 +1,16 @@
 """The program of a preflight: tests this host together with another one, and prints the figures.
 
+`nodeclient preflight` searches for hosts that are slow, compute wrong values or have a bad link: it tests them in
+pairs. A test has two parts. Each host multiplies matrices on all of its GPUs, and both add up a vector over the
+network.
+
 nodeclient starts this file by its path with the interpreter of the workers, which may lack this package. It prints
 lines of JSON with the fields of `PairResult`: one with the matrix product, and one with all figures at the end. So a
 test that hangs in its sum still tells the product. From Python 3.10 on.
 
     python pair_test.py NUMBER RANK ADDRESS PORT WITHIN_S
+
+NUMBER is that of the test, RANK is 0 or 1, and rank 0 serves torch's store at ADDRESS and PORT.
 
 All values are small whole numbers. Floats hold their products and sums exactly, in whatever order they are added, so
 the right result is known to the last bit on any hardware, with TF32 too.
@@ -21,6 +27,7 @@ from datetime import timedelta
 from typing import Any
 
 SEED = 20_261_128
+"""Any number: it makes the matrices the same on each run."""
 
 LARGEST = 8
 """The limit of the matrices' values: a sum of 4,096 products stays far below 2**24, up to which floats are exact."""
@@ -35,7 +42,7 @@ PRODUCTS_S = 0.5
 """How long the products are repeated, on all GPUs together. The best one counts: other programs disturb it little."""
 
 SUMS = 10
-"""How often the sum is repeated."""
+"""How often the sum is repeated; the best one counts here too."""
 
 TEXT_MAX = 200
 """The limit of the text of an error, in characters."""
@@ -53,7 +60,9 @@ def measure_products(torch: Any, devices: list[Any]) -> tuple[float, bool]:
         return torch.randint(-LARGEST, LARGEST, shape, generator=drawn).double()
 
     left, right, probe = draw(size, size), draw(size, size), 2 * draw(size) + 1
-    expected = left @ (right @ probe)  # the probe has no zero, so a single wrong value always shows
+    # The product is checked by multiplying it with a vector, which the CPU can do in time. The vector has no zero, so a
+    # single wrong value always shows.
+    expected = left @ (right @ probe)
     factors, seconds = (left.float(), right.float()), PRODUCTS_S / len(devices)
     measured = [_measure_product(torch, device, factors, probe, expected, seconds) for device in devices]
     return min(gflops for gflops, _ in measured), all(is_right for _, is_right in measured)

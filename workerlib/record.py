@@ -53,7 +53,8 @@ def record(function: Callable[P, R]) -> Callable[P, R]:
 def declare_final(error: Exception) -> None:
     """Have the error file say that a restart would not help, if this error ends this process.
 
-    The class of the error must be defined in Python, since an object of it is referenced weakly.
+    The script may handle the error and go on, so the file is written when the process ends. The class of the error must
+    be defined in Python, since an object of it is referenced weakly.
     """
     atexit.register(_write_if_last, ref(error))  # the error itself would keep the script's objects alive
 

@@ -1,5 +1,8 @@
 """Answers nodeclient's questions about this worker: where it stands, and when it arrived in its last collectives.
 
+By the answers to the first question the coordinator finds the worker that all others wait for, and `nodeclient stacks`
+shows it. By those to the second one it finds the worker that makes all steps slow.
+
 The worker connects to a Unix SOCK_SEQPACKET socket of nodeclient, whose path is in the environment (`STACKS`). Its
 first packet is a JSON object with `local_rank` and `signal`, and the read end of a pipe comes with it. nodeclient asks
 in two ways, neither of which the script notices:
@@ -12,8 +15,9 @@ in two ways, neither of which the script notices:
 * It sends the signal, if there is no answer because C code holds the interpreter's lock. faulthandler then writes the
   stacks to the pipe, without that lock. Meanwhile no thread runs Python, so no stack changes.
 
-The functions of `workerlib` call `begin`. The hook of `--preload` loads this file by its path, and calls `start`.
-Standard library only, from Python 3.10 on.
+The functions of `workerlib` call `begin`. Workers of `nodeclient --preload` have a hook, which loads this file and
+`recorders` by their paths, and calls `start`: their Python need not have this package. So this file uses only the
+standard library, from Python 3.10 on.
 """
 
 from __future__ import annotations
@@ -58,7 +62,8 @@ DESCRIPTORS_MAX = 1
 """The descriptors that come with the first packet."""
 
 DESCRIPTOR_MIN = 200
-"""The lowest number of this module's own descriptors; a limit on open files is rarely below 256."""
+"""The lowest number of this module's own descriptors: high, since scripts may rely on the low ones that they get, and
+below 256, since a limit on open files is rarely lower."""
 
 SIGNAL = signal.SIGRTMAX - 3
 """A realtime signal without a known use: profilers and debuggers use the first ones or the very last."""
@@ -175,7 +180,7 @@ def _close() -> None:
 
 
 def _high(low: int) -> int:
-    """Move a descriptor to a high number: scripts may rely on the low numbers that they get. Raises `OSError`."""
+    """Move a descriptor to a number from `DESCRIPTOR_MIN` on. Raises `OSError`."""
     try:
         return fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, DESCRIPTOR_MIN)
     finally:
@@ -199,7 +204,7 @@ def _answer() -> bytes:
         "collectives": (collectives := _recorders.collectives()),
     }
     if collectives and all(collective["state"] != "moves" for collective in collectives):
-        answer["network_bytes"] = _network_bytes()
+        answer["network_bytes"] = _network_bytes()  # two answers then show whether a collective still moves data
     while len(packet := json.dumps(answer).encode()) > PACKET_BYTES:
         part = threads if len(threads) > 1 else collectives if len(collectives) > 1 else threads or collectives
         del part[len(part) // 2 :]

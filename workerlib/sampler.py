@@ -1,6 +1,9 @@
 """Deals out the samples of an epoch to the workers, even if their number changes in the middle of the epoch.
 
-It uses torch only for the default rank and world size.
+torch's DistributedSampler gives each rank a list of samples for the whole epoch. If the epoch goes on with another
+number of ranks, these lists do not tell which samples are done. Here, one number tells it.
+
+This module uses torch only for the default rank and world size.
 """
 
 from __future__ import annotations

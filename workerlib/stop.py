@@ -1,6 +1,7 @@
 """Records the signal by which the node asks this worker to stop; `agreement` shares it with all workers.
 
-Standard library only.
+A worker that handles no signal dies of it at once. A script that calls `should_stop` ends at a step of its choice, with
+its state saved. Standard library only.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class StopRequest:
         self._previous.clear()
 
     def _begin_fork(self) -> None:
-        # The child would only record a signal that reaches it before its handlers are restored, and go on.
+        # Until its handlers are restored, the child would only record a signal, and go on. So signals are blocked.
         self._forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, self._previous)
 
     def _end_fork(self) -> None:

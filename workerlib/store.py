@@ -1,7 +1,8 @@
 """Serves torch's store at MASTER_ADDR:MASTER_PORT, which the workers of a round use to find each other.
 
-Under torchrun, the agent serves it. Under nodeclient, rank 0 serves it in `init_process_group`. A script that connects
-before, as torchft's `Manager` does, would wait for ever. For such scripts this module serves it before they begin:
+Under torchrun, its agent serves the store. Under nodeclient, rank 0 serves it in `init_process_group`. A script that
+connects before that, as torchft's `Manager` does, would wait for ever. For such scripts this module serves the store
+before they begin:
 
     nodeclient join --coord HOST --job-id mnist -- python -m workerlib.store train.py --lr 0.1
 
@@ -46,6 +47,7 @@ PAUSE_S = 0.002
 """The first pause between two checks. Each pause is longer than the one before, since many ranks check one host."""
 
 PAUSE_S_MAX = 0.05
+"""The longest pause, by which a worker may begin later than it could."""
 
 PAUSE_GROWTH = 1.25
 

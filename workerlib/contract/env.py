@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 PROGRESS = "COORDINATORD_PROGRESS"
-"""The slot of this worker as PATH:BYTE: the file with the slots of all workers of its node, and where this one begins.
-"""
+"""The slot of this worker as PATH:BYTE: the file with the slots of all workers of its node, and its own first byte."""
 
 KEEP = "COORDINATORD_KEEP"
 """The path of nodeclient's Unix socket for kept state."""

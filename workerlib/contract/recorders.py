@@ -243,7 +243,9 @@ def by_group(
     """
     done = {_batch(entry) for entry in entries if entry["profiling_name"].endswith(":coalesced") and _is_done(entry)}
     waiting: dict[tuple[str, str], dict[str, Any]] = {}
+    """The first pending entry by group and operation."""
     last: dict[str, dict[str, Any]] = {}
+    """The last collective that is done by group."""
     for entry in entries:
         name = entry["process_group"][0]
         if not _is_done(entry) and _batch(entry) not in done:

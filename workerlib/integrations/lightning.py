@@ -40,7 +40,7 @@ class ElasticCallback(Callback):
     """Reports each step, and has all workers save and end when the node of any of them asks for a stop."""
 
     def __init__(self, path: str | os.PathLike[str], ctx: Context | None = None, *, every_n_steps: int = 10) -> None:
-        """Check every `every_n_steps` steps for a planned stop, and save at `path` then.
+        """Check every `every_n_steps` steps for a planned stop, by a collective, and save at `path` then.
 
         With a context, the state of each step is kept, and training resumes from it instead of a checkpoint.
         """

@@ -23,7 +23,7 @@ from workerlib import progress
 from workerlib.agreement import should_stop
 
 EVERY_N_STEPS = 10
-"""How many steps are between two checks whether to stop."""
+"""How many steps are between two checks whether to stop. A check is a collective, and has the host wait for the GPU."""
 
 
 class ElasticTrainer(Trainer):

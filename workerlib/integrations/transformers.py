@@ -31,7 +31,7 @@ class ElasticTrainerCallback(TrainerCallback):
     """Reports each step, and has all workers save and end when the node of any of them asks for a stop."""
 
     def __init__(self, every_n_steps: int = 10) -> None:
-        """Check whether to stop every `every_n_steps` steps."""
+        """Check every `every_n_steps` steps whether to stop; a check is a collective."""
         self.every_n_steps = every_n_steps
         self.stopped = False
         """Whether `train` has returned because a node asked for a stop, and not because training is over."""

@@ -2,7 +2,7 @@
 
 An adapter divides the state of its object. *Big* tensors are parameters and what an optimizer keeps of them: they are
 saved when the round breaks, or at an interval. *Small* state is saved at the end of each step: the buffers of modules,
-and *values*, which are all that is no tensor.
+and *values*, which are the rest of its state as JSON.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 How much a state needs is not known when training begins: most optimizers make theirs in the first step, and some states
 grow. So the worker requests an arena when training begins, after the first step, and when its state outgrows the arena.
-Training goes on while a request waits for its answer. The small state of the last step waits with it, and is written
-when the arena is there.
+Training waits for the answer before its first step, and when the state has outgrown the arena, but not for long.
+Otherwise it goes on. The small state of the last step waits with the request, and is written when the arena is there.
 """
 
 from __future__ import annotations

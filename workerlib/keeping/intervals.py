@@ -1,8 +1,8 @@
 """Decides at which steps to save state or make a digest of it, so that this takes a small share of training's time.
 
-Only a step that all ranks have saved is of use, and only digests of the same step can be compared. The ranks measure
-different times, and are not to need a message to agree on an interval. So intervals are powers of two, and each rank
-acts at the steps that its own interval divides. All ranks then act at the steps that the largest interval divides.
+A saved step is of use only if every shard of it is saved, and only digests of the same step can be compared. The ranks
+measure different times, and should need no message to agree on an interval. So intervals are powers of two, and each
+rank acts at the steps that its own interval divides. All ranks then act at those that the largest interval divides.
 
 * The interval of saves begins at `STEPS_FIRST`, and at most doubles with each save. So whatever ranks measure, all of
   them save the first step of a round that 8 divides, the first that 16 divides, and so on.

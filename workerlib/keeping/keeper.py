@@ -110,10 +110,10 @@ class StepKeeper:
             self.planned_end.halt_between_steps(saver.last_step, self._save_before_checkpoint, self._save_after_end)
             saver.on_whole()
             self._hooks.before_optimizers(self._before_optimizer)
-            if not saver.has_unique_state:
+            if not saver.has_unique_state:  # others may complete a step without this rank, from its forward on
                 self._hooks.after_forward(modules, self._after_forward)
             self.planned_end.listen(self._on_message)
-            if point.step >= 0 or not saver.has_unique_state:
+            if point.step >= 0 or not saver.has_unique_state:  # otherwise nothing is saved before the first step
                 saver.ask_for_memory(restored)
             self._hooks.in_process(self.step, self.close)
         except BaseException:
@@ -211,7 +211,7 @@ class StepKeeper:
         If only this worker knows that the round is over, it saves and ends the process without torch's destructors:
         these would abort the collectives before the peers have saved.
         """
-        if self._gate is not None and self._gate.failed:
+        if self._gate is not None and self._gate.failed:  # nodeclient has not ended the round in time
             self.close(failed=True)
             sys.stdout.flush()
             sys.stderr.write(f"workerlib: {self._gate.failed}\n")

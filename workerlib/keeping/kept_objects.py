@@ -281,6 +281,7 @@ class KeptOptimizer(Adapter):
             self._entry_count = entries
             self._value_entries = self._name_tensors()[1]
         present = [(name, key, self._state_of(self._parameters[name])[key]) for name, key in self._value_entries]
+        # A list or dict may have tensors within, and one of them may be a tensor of the state that has a name already.
         is_deep = not all(_is_immutable(value) for _, _, value in present)
         nested = NestedTensors(0, self._name_tensors()[0] if is_deep else None)
         found: dict[str, Any] = {}

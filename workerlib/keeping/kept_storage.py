@@ -59,6 +59,7 @@ from workerlib.contract.channel_messages import (
 from workerlib.contract.env import KEEP, WorkerEnvironment
 from workerlib.contract.manifest import BYTES_MARK, Piece, lay_out
 from workerlib.keeping import checkpoints, restoring
+from workerlib.keeping.arena_request import SLACK
 from workerlib.keeping.generations import read_generation, small_offset
 from workerlib.keeping.keep_channel import KeepChannel
 from workerlib.keeping.kept_errors import KeptStateError, UnreachableError
@@ -130,7 +131,7 @@ class _StorageConnection:
     def reserve(self, length: int, shard: int, shards: int) -> Arena | None:
         """Return an arena for generations of `length` bytes; warn and return None if there is none."""
         if not self._has_room(length) and not self._refusal and self._answered.is_set():
-            self._request(Reserve(length + length // 8, 0, shard, shards))
+            self._request(Reserve(length + length // SLACK, 0, shard, shards))
         if self._has_room(length):
             return self.arena
         self.warn(self._refusal or "its memory is not there yet", length)
@@ -230,30 +231,38 @@ class KeptWriter(_WithoutNames, StorageWriter):
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """Save all state of this rank. Raises `KeptStateError` for state that cannot be kept."""
-        connection, contents = _open_connection(), [self._content(item, planner) for item in self._items(planner)]
+        contents = [self._content(item, planner) for item in self._items(planner)]
+        self._save_contents(_open_connection(), plan, contents)
+        written: Future[list[WriteResult]] = Future()
+        written.set_result([WriteResult(item.index, 0, None) for item in plan.items])
+        return written
+
+    def _save_contents(
+        self, connection: _StorageConnection, plan: SavePlan, contents: list[tuple[Piece, torch.Tensor]]
+    ) -> None:
+        """Write the contents into a generation of the arena, or leave this save out with a warning."""
         layout = lay_out(piece for piece, _ in contents)
         tail = lay_out(()).manifest + _NO_SMALL_STATE
         begin = small_offset(layout)
         length = begin + len(tail)
         rank, world_size = connection.environment.rank, connection.environment.world_size
         shard, shards = self._part(plan, contents, rank, world_size)
-        arena = connection.reserve(length, shard, shards) if connection.is_new_step(self._step, length) else None
-        if arena is not None:
-            began_at = time.monotonic()
-            place = arena.begin_generation(last=checkpoints.is_last())
-            if place is None:  # the coordinator has not confirmed yet that a newer step is whole on all ranks
-                connection.skip_save(length)
-            else:
-                place.data[: len(layout.manifest)] = layout.manifest
-                copy_tensors(views_of(layout, place.data), [tensor for _, tensor in contents])
-                place.data[begin:length] = tail
-                commit = (connection.environment.round, length, rank, world_size, shard, shards)
-                place.commit(Commit(self._step, *commit, arena.newest_serial() + 1, WHOLE | CHOSEN))
-                connection.last_step = self._step
-                connection.report(Saved(self._step, time.monotonic() - began_at, length))
-        written: Future[list[WriteResult]] = Future()
-        written.set_result([WriteResult(item.index, 0, None) for item in plan.items])
-        return written
+        if not connection.is_new_step(self._step, length):
+            return
+        if (arena := connection.reserve(length, shard, shards)) is None:
+            return
+        began_at = time.monotonic()
+        place = arena.begin_generation(last=checkpoints.is_last())
+        if place is None:  # the coordinator has not confirmed yet that a newer step is whole on all ranks
+            connection.skip_save(length)
+            return
+        place.data[: len(layout.manifest)] = layout.manifest
+        copy_tensors(views_of(layout, place.data), [tensor for _, tensor in contents])
+        place.data[begin:length] = tail
+        commit = (connection.environment.round, length, rank, world_size, shard, shards)
+        place.commit(Commit(self._step, *commit, arena.newest_serial() + 1, WHOLE | CHOSEN))
+        connection.last_step = self._step
+        connection.report(Saved(self._step, time.monotonic() - began_at, length))
 
     def _items(self, planner: Any) -> list[WriteItem]:
         """Return the items of this rank's own plan. Raises `KeptStateError`."""

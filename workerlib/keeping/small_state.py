@@ -1,7 +1,7 @@
 """Writes and reads the small state of a step: buffers, random state and values, of which each rank has its own.
 
-The big state of a rank that dies is that of the other ranks, and they save it. Its small state is nobody else's, so it
-is written at the end of each step, into the small places of the arena in turn.
+When a rank dies, others mostly have the same big state, and save it then. Its small state is nobody else's. So that is
+written at the end of each step, into the small places of the arena in turn.
 
 A rank that dies may have contributed to a step that the others complete without it. So the small state is also written
 within the step, as *pending*: buffers and random state are then those of the step already, while values such as a
@@ -90,7 +90,8 @@ class _ValueHistory:
     """Learns when in a step the values of an object change: a pending state has only those that are final by then.
 
     A sampler that is advanced before the forward changes *early*: its values within a step are those of its end. A
-    scheduler changes *late*, after the optimizer's step. Nothing is known of an object before it has changed.
+    scheduler changes *late*, after the optimizer's step. An object that has not changed yet may do either, so its
+    values are left out too.
     """
 
     changes_late: bool

@@ -51,7 +51,7 @@ class StateLock:
         Raises `LeftRoundError` as `check_in_round` does.
         """
         with self._mutex:
-            if not (self._is_free_for(holder) or self._changed.wait_for(lambda: self._is_free_for(holder), within_s)):
+            if not self._changed.wait_for(lambda: self._is_free_for(holder), within_s):
                 return False
             if holder is StateHolder.TRAINING:
                 self.check_in_round()

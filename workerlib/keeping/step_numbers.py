@@ -1,7 +1,7 @@
 """Finds out to which step the state of training belongs at each moment, and whether it may be saved as that.
 
-The script tells only its steps (`ctx.step`), and hooks tell when an optimizer begins to change parameters. A state that
-was saved between both, or under a wrong number, would be restored as a step that never was.
+The script reports only its steps (`ctx.step`), and hooks notice when an optimizer begins to change parameters. A state
+that was saved between the two, or under a wrong number, would be restored as a step that never was.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Saves the state of a step: the small state at its end, the big state when that is due or requested.
 
 How much a worker has to save depends on which ranks have the same state (`StepCommits`). Where all are alike, as under
-DDP, two workers of a node save the big state, and mostly not before the round breaks: the survivors still have it then.
+DDP, two workers of a node save the big state, and mostly only when the round breaks: the survivors still have it then.
 Where each rank has its own, as with FSDP, a dead rank's is lost unless it was saved before, so each saves at an
-interval. `SaveRole` says which of these a worker does.
+interval. `SaveRole` says what a worker saves, and when.
 
 The caller holds the lock of the state, see `keeper`. If a save fails, the answer to nodeclient has the reason. If state
 cannot be kept, saving ends and training goes on.
@@ -375,7 +375,7 @@ class StepSaver:
             self._report(answer)
             if (news := interval.news()) is not None:
                 self._report(news)
-        elif not self.role.saves_small and self._is_check_due:
+        elif not self.role.saves_small and self._is_check_due:  # otherwise `keep_step` has checked them
             self._check_sizes(self._small.snapshot(), now=True)
         interval.begin_step(self.last_step, time.monotonic())
 
@@ -428,6 +428,8 @@ class StepSaver:
             return why
         if self.commits.is_from_other_ranks(self.last_step):
             return "no step was done since this round began, and the step that it resumed from is kept"
+        # Without small states only the training thread saves, and it is between two steps. Another thread may come when
+        # the next step has begun: a collective shows that, too, of an optimizer whose changes are not seen.
         changed = self.role.saves_small and (
             self._generations.has_changed() or (not self._sees_changes and self._collectives_began())
         )

@@ -99,11 +99,11 @@ class GroupSockets:
             if self._before is not None:
                 self._begun.append(weakref.ref(made))
             original(made, *args, **kwargs)
-            if self._original is None:
+            if self._original is None:  # closed meanwhile
                 return
             if self._before is not None:
                 self._made.add(_inode(made.fileno()))
-            else:
+            else:  # it may have been counted as gloo's when the block ended
                 self._inodes.discard(_inode(made.fileno()))
 
         self._replacement = record

@@ -162,7 +162,7 @@ class ReusedWorker:
             self._report(error, end)
             if TorchGroups().nccl_groups():  # an abort ends collectives of peers too, so these have to save first
                 here.leave_requested.wait(PEERS_SAVE_S)
-        del end  # it would keep the objects of the round alive
+        del end  # no variable may keep an object of the round alive
         here.left.set()  # from here on the other thread shuts down no reads
         self._stepless_rounds = self._stepless_rounds_now()
         if not is_asked:  # peers may still wait for this worker in a collective
@@ -191,7 +191,7 @@ class ReusedWorker:
         _update_environment(message.environ)
         responder.begin_round()
         progress.begin_round(*slots)
-        self._round.sockets.close()
+        self._round.sockets.close()  # by now all workers have left the round
         with self._round_changed:
             self._round = CurrentRound(message.round)
             self._round_changed.notify()
