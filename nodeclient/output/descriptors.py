@@ -12,7 +12,7 @@ import termios
 import tty
 
 READ_BYTES = 64 * 1024
-"""The default capacity of a pipe (pipe(7))."""
+"""The most bytes of a read: the default capacity of a pipe (pipe(7))."""
 
 _TTY_BYTES = 512
 """The size of a write to a terminal that may block. It blocks if there is less room, so the write is small."""
@@ -106,7 +106,7 @@ class Writer:
         self._may_block = may_block
 
     def write(self, data: bytes, start: int) -> int:
-        """Write bytes from `start`; return their number. Raises `BlockingIOError` and other `OSError`."""
+        """Write some of the bytes from `start` on; return how many. Raises `BlockingIOError` and other `OSError`."""
         end = self._end(data, start)
         if self._may_block and not _has_room(self._fd):
             raise BlockingIOError

@@ -22,7 +22,7 @@ WAITING_BYTES_MAX = 8 << 20
 """The limit of queued bytes: as many as a usual disk writes in 0.1 s."""
 
 CALL_BYTES = 256
-"""The memory of a queued call without its data."""
+"""The memory of a queued call without its data. It counts too: a worker may write single bytes."""
 
 HANGS_AFTER_S = 2.0
 """The longest write before the disk counts as hung. Workers wait at most as long."""
@@ -51,7 +51,8 @@ class FileThread:
     def post(self, call: Callable[[], object], size: int = 0) -> bool:
         """Queue a call with `size` bytes, and wait until there is room for them.
 
-        Return False if the disk is hung and the call is dropped. A call without bytes is always made.
+        Return False if the call is dropped because the disk is hung. A call without bytes, such as one that closes a
+        file, is never dropped.
         """
         with self._changed:
             while size and self._queued_bytes and self._queued_bytes + size > WAITING_BYTES_MAX:

@@ -1,6 +1,7 @@
 """Writes log files that survive errors: a full disk or a removed directory costs lines, never the training.
 
-All methods are for the thread that writes files.
+The lines that are lost are counted, and their number is written where they are missing. All methods are for the thread
+that writes files (`file_thread`).
 """
 
 from __future__ import annotations
@@ -81,15 +82,19 @@ class LogFile:
             self._close()
 
     def _size_to_write(self, data: bytes) -> int:
-        """Return how many bytes of the data go into the current file; rotate a full file."""
+        """Return how many bytes of the data go into the current file; rotate it first if it is full.
+
+        A file is rotated only between two lines, so that each line is whole in one file.
+        """
         if self._rotation is None or (room := self._rotation.size - self._size) >= len(data):
             return len(data)
         if room > 0 and (end := data.rfind(b"\n", 0, room) + 1):
             return end
-        # The file is full. It is rotated between two lines, or within a line that is longer than any line may be.
+        # The file is full. A line that is longer than any line may be is cut.
         if self._size > 0 and (self._ends_line or room <= -LINE_BYTES_MAX):
             self._rotate(self._rotation)
-            return self._size_to_write(data) if self._size == 0 else len(data)  # that failed, but no line may be lost
+            has_rotated = self._size == 0
+            return self._size_to_write(data) if has_rotated else len(data)  # rather too large a file than lost lines
         # A line is finished in the file where it began. A line that is longer than a file gets a file of its own.
         return data.find(b"\n") + 1 or len(data)
 

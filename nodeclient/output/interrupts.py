@@ -33,7 +33,12 @@ _INTERRUPT = b"KeyboardInterrupt"
 
 
 class InterruptFilter(Sink):
-    """Passes bytes to another sink. After a SIGINT it buffers tracebacks, those of KeyboardInterrupt until the exit."""
+    """Passes bytes to another sink, and after a SIGINT hides tracebacks of KeyboardInterrupt.
+
+    Only the last line of a traceback says what it is, so each one is buffered until that line. One of KeyboardInterrupt
+    stays buffered until the worker exits: if something else has ended it, it is shown after all. Tracebacks in a chain
+    (`During handling of the above exception`) are shown or hidden together, by the last one.
+    """
 
     def __init__(self, sink: Sink, sigint: Event) -> None:
         """Pass bytes to `sink`; `sigint` is set once SIGINT was passed on to the workers of the round."""
@@ -59,8 +64,11 @@ class InterruptFilter(Sink):
     def write(self, chunk: bytes) -> None:
         """Pass on or buffer the next bytes."""
         self._buffered += len(chunk)
-        first = _FIRST.search(chunk) if self._sigint.is_set() and not self._chain else None
-        begin = 0 if self._chain else len(chunk) if first is None else first.start()
+        begin = 0
+        """Where the part of the chunk begins that is parsed; all before it is shown."""
+        if not self._chain:
+            first = _FIRST.search(chunk) if self._sigint.is_set() else None
+            begin = len(chunk) if first is None else first.start()
         self._pass_on(chunk[:begin])
         if chunk[begin:]:
             *lines, self._partial = (self._partial + chunk[begin:]).split(b"\n")
@@ -101,6 +109,7 @@ class InterruptFilter(Sink):
         """Handle a whole line while looking for tracebacks."""
         text = _RANK.sub(b"", plain(line.decode(errors="replace")).encode()).rstrip()
         begins = bool(_FIRST.match(text))
+        # After its last line, a traceback goes on only with a link, and with the traceback behind that link.
         if self._chain and self._exception_line and text and not _LINK.match(text):
             is_linked = any(map(_LINK.search, self._chain[-2:]))
             if not (begins and is_linked):

@@ -1,6 +1,7 @@
 """Splits a stream of bytes into lines, and adds prefixes. Pure: no descriptors, no clock.
 
-A *piece* is a line, or a text that a carriage return ends, such as one state of a progress bar.
+A *piece* is a line, or a text that a carriage return ends, such as one state of a progress bar. Workers print both:
+lines are for everybody, and a state is overwritten by the next one, which makes sense only on a terminal.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class LineCutter:
         complete = b""
         if self._parts and self._parts[-1].endswith(b"\r") and not chunk.startswith((b"\r", b"\n")):
             complete = self.take_unfinished()
-        end = 1 + max(chunk.rfind(b"\n"), chunk.rstrip(b"\r").rfind(b"\r"))
+        end = 1 + max(chunk.rfind(b"\n"), chunk.rstrip(b"\r").rfind(b"\r"))  # behind the last end of a piece, or 0
         if end:
             complete += b"".join([*self._parts, chunk[:end]])
             self._parts, self._size, chunk = [], 0, chunk[end:]

@@ -1,8 +1,9 @@
-"""Lists the rounds of which this host's nodes have log files, and deletes the files of a round.
+"""Lists the rounds of which this host's nodes have log files, and deletes the files of a round (`--log-keep`).
 
-Besides the files, each node writes a *note* about itself and the round, by which the files are attributed to a node
-after a restart, and in a log directory of several hosts. A node locks its note while it writes files, so that no other
-process deletes them. All methods wait for a disk, so call them in a thread.
+A log directory may have files of earlier nodeclients, and of other hosts that share it. So each node writes a *note*
+beside its files, with its name, its host, the round and its ranks: a hidden file of JSON, a `LoggedRound`. By it the
+files are attributed to a node later. A node locks its note while it writes files, so that no other process deletes
+them. All methods wait for a disk, so call them in a thread.
 """
 
 from __future__ import annotations
@@ -81,9 +82,11 @@ class LogCatalogue:
         return found
 
     def _read_notes(self, folder: int, parts: tuple[str, ...]) -> Iterator[LoggedRound]:
-        """Yield the notes of this host's nodes in a round's directory."""
+        """Yield the notes of this host's nodes in a round's directory; `parts` is its path, as `parts` returns it."""
         known: dict[str, LoggedRound] = {}
+        """The notes by the names of their files."""
         empty: dict[str, float] = {}
+        """When each empty note was last changed."""
         for name in filter(_NOTE.fullmatch, _list(folder)):
             with suppress(OSError, ValueError, RecursionError, SchemaError):
                 fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)

@@ -1,4 +1,7 @@
-"""The directories of a round's files: that of its log files, and a private one, for error files and sockets."""
+"""The directories of a round's files: that of its log files, and a private one, for error files and sockets.
+
+Names of jobs and runs are those that users have given, and become names of directories: they must lead nowhere else.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,8 @@ NAME_BYTES_MAX = 200
 """The limit of a directory's name in bytes; file systems allow 255 (NAME_MAX in limits.h)."""
 
 _DIGEST_LETTERS = 12
+"""The letters of a hash that take the place of the rest of a long name: 48 bits, so that two names never share them."""
+
 _UNSAFE = re.compile(r"[/%\x00-\x1f\x7f]|^\.")
 """Characters in a name that could lead out of the directory, hide an entry, or look like a quoted character."""
 

@@ -1,6 +1,10 @@
-"""Reads a chunk of one worker's log, across its rotated files.
+"""Reads a chunk of one worker's log, across its rotated files, for `nodeclient logs` and the page.
 
-Call its functions in a thread: a disk may hang. They follow no symbolic link, and read only regular files.
+A log is the current file and its rotated ones, `stdout.log`, `stdout.log.1` and so on, the highest number first. While
+it is read, its files may be rotated or deleted. So a reader continues at a `LogPlace`: a number that identifies the
+file, whatever its name is by now, and an offset in it.
+
+Call the functions in a thread: a disk may hang. They follow no symbolic link, and read only regular files.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ LOOK_BACK_BYTES_MAX = 8 * 1024 * 1024
 """How far back to search for the last lines: room for thousands of lines of thousands of characters."""
 
 BLOCK_BYTES = 64 * 1024
+"""The size of a read while lines are searched for backwards."""
 
 ROTATED_MAX = 100
 """The limit of rotated files to read: each takes a descriptor meanwhile."""
@@ -121,7 +126,10 @@ def _files(folder: int, rank: str, stream: LogStream) -> Iterator[list[_OpenLogF
 
 
 def _start_of_last(files: Sequence[_OpenLogFile], wanted: ReadLog) -> tuple[int, bool]:
-    """Return where the wanted last bytes or lines begin, and whether some of these lines are too far back."""
+    """Return where the wanted last bytes or lines begin, and whether some of these lines are too far back.
+
+    Both limits count: a log begins at the later one of `last_lines` and `last_bytes`.
+    """
     end = files[-1].start + files[-1].size
     least = max(0, end - wanted.last_bytes)
     if wanted.last_lines is None:

@@ -1,4 +1,8 @@
-"""Sets up the output of one node's workers: where each stream goes, and the end of stderr for reports."""
+"""Sets up the output of one node's workers: where each stream goes, and the end of stderr for reports.
+
+`Output` is what the rest of nodeclient uses of this package. It lives in the event loop, and hands all work to two
+threads: `pump` moves the bytes, and `file_thread` writes files. Calls to them are posted, so the loop never waits.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,8 @@ from nodeclient.output.round import RoundFiles, RoundStreams
 from nodeclient.output.terminal_writer import TerminalWriter
 
 ANSWER_WITHIN_S = 1.0
-"""The timeout of the pump, which takes milliseconds: a longer wait would use up the lease of the node."""
+"""How long to wait for the pump, which takes milliseconds. The node reports a failure only after that, and meanwhile
+the job stands still."""
 
 
 class WorkerStreams(Struct, frozen=True):

@@ -1,6 +1,8 @@
 """The thread that moves the output of all workers. Wherever the kernel allows it, it waits only in poll(2).
 
 A slow reader blocks only the workers that write to it, in their write(2), and never the event loop or other workers.
+When the queue of a terminal is full, the thread stops reading the streams that go there, until there is room again.
+Then the stream that has waited longest is read first.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ QUIET_S = 0.5
 """The pause after which the beginning of a line is shown, such as a prompt; few workers pause as long within a line."""
 
 REST_S = 0.001
-"""The pause after a poll with few bytes: a worker may write 100,000 lines a second, each by itself."""
+"""The pause after a poll with few bytes, so that more of them come in one read: a worker may write 100,000 lines a
+second, each by itself."""
 
 LITTLE_BYTES = 16 * 1024
 """The most bytes of a poll that is followed by a pause. A pipe has 64 KiB, so no writer blocks during the pause."""

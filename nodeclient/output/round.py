@@ -1,4 +1,9 @@
-"""Sets up the streams of one round: the stdout and stderr of each worker, and the sinks of their bytes."""
+"""Sets up the streams of one round: the stdout and stderr of each worker, and the sinks of their bytes.
+
+A worker gets one of three things as its stdout. If nobody wants the stream, it is /dev/null. If only the terminal shows
+it, and no other worker shares that, the worker inherits the terminal. In all other cases it is a pipe, or a
+pseudo-terminal where the output goes to a terminal unchanged, and `pump` reads the other end.
+"""
 
 from __future__ import annotations
 
@@ -75,6 +80,7 @@ class RoundStreams:
         self._several_hosts = several_hosts
         sharing = sum(bool(settings.shown(label.local_rank)) for label in labels)
         self._is_prefixed = sharing > 1 or settings.prefix is not None
+        """Whether lines on the terminal have a prefix: more than one worker writes there, or the user wants one."""
         self.streams_of: list[list[WorkerStream]] = [[] for _ in labels]
         """The streams of each worker, by local rank; those inherited from nodeclient are not included."""
         self.interrupts = Event()
@@ -120,7 +126,7 @@ class RoundStreams:
         ]
 
     def _open(self, kind: Streams, label: WorkerLabel, children: ExitStack, failure: ExitStack) -> int:
-        """Set up one stream of a worker; return the descriptor for the worker."""
+        """Set up one stream of a worker; return the descriptor for the worker, as `open` does."""
         terminal_writer = self._terminal_writers[kind] if kind in self._settings.shown(label.local_rank) else None
         sinks = self._files.sinks(kind, label, self._prefix(label, None))
         if kind is Streams.STDERR:

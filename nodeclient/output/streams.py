@@ -1,4 +1,10 @@
-"""The streams of workers, and the sinks of their bytes; `pump` drives them."""
+"""The streams of workers, and the sinks of their bytes; `pump` drives them.
+
+A stream is the stdout or stderr of one worker, and a sink is where its bytes go: a log file, the terminal with or
+without prefixes, or the memory for a report. A stream has several sinks. With rounds in place, a worker and its
+children go on in the next round, and may write to the old stream still: it then *follows* the new one, whose sinks get
+its bytes.
+"""
 
 from __future__ import annotations
 
@@ -179,7 +185,7 @@ class Prefixed(Sink):
 
     def _write(self, pieces: bytes) -> None:
         ends_state = self._overwrites and not self._terminal_writer.is_terminal and pieces.startswith(b"\n")
-        if ends_state:
+        if ends_state:  # the state becomes a line; if it is written already, this end would be an empty line
             pieces = self._state + pieces if self._state else pieces[1:]
         self._overwrites = pieces.endswith(b"\r")
         progress = self._terminal_writer.write_pieces(self, self._prefix, pieces)
