@@ -1,5 +1,8 @@
 """Examines this host, without changing it, except that `ports` and `worker_socket` open sockets.
 
+It reads what the kernel and the GPUs' driver say, in /proc, /sys and NVML, and never imports torch. What this process
+may not see, as in a container, counts as not known, and is no error.
+
 `devices` finds GPUs and counts workers, `gpu_memory` finds GPU memory in use, `cpus` finds the topology of CPUs, and
 `numa` chooses the CPUs of each worker. `memory` finds the memory of the host, and `control_groups` the limits of this
 process. `kernel_log` reads the kernel's log, and `host_facts` the facts that the health check judges.

@@ -22,8 +22,10 @@ _ELSEWHERE = ("192.0.2.1", "2001:db8::1")
 """Addresses reserved for documentation (RFC 5737, RFC 3849): no host has them, so the default route leads there."""
 
 _DISCARD_PORT = 9
+"""Any port: nothing is sent to it (RFC 863)."""
 
 _PROCESS_TOKEN = secrets.token_hex(16)
+"""The host id of a process that cannot learn which host it is on: nobody else has it."""
 
 
 def fresh_node_id() -> str:
@@ -34,8 +36,9 @@ def fresh_node_id() -> str:
 def host_id() -> str:
     """Return a text that is equal on two nodes if and only if they reach each other over loopback.
 
-    The boot id differs between hosts, even cloned ones, and the network namespace differs between a host's containers.
-    A sandbox may hide the boot id. Then the node counts as alone on its host, and others reach it over the network.
+    It is the boot id with the number of the network namespace. The first differs between hosts, even cloned ones, and
+    the second between a host's containers. A sandbox may hide the boot id. Then the node counts as alone on its host,
+    and others reach it over the network.
     """
     boot = boot_id()
     return f"{boot}-{Path('/proc/self/ns/net').stat().st_ino}" if boot else _PROCESS_TOKEN

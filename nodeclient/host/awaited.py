@@ -1,7 +1,10 @@
 """Finds in /proc what a process waits for outside its job: a program, a lock, a server, or its own streams.
 
-So a report distinguishes a worker that waits outside from one that hangs in a collective. The module examines the
-system call of the main thread (proc_pid_syscall(5), proc_locks(5)), and finds nothing if the kernel hides that.
+A worker that downloads data, or waits for a lock, holds up all others, who then wait in a collective. A restart would
+not help, but a report that names what it waits for does. The module examines the system call of the main thread
+(proc_pid_syscall(5), proc_locks(5)), and finds nothing if the kernel hides that.
+
+The patterns below are names of functions in the kernel, which differ between its releases.
 """
 
 from __future__ import annotations
@@ -46,6 +49,7 @@ _POLLED = struct.Struct("=ihh")
 """A struct pollfd of poll(2), which begins with the descriptor."""
 
 _POLLED_MAX = 64
+"""The most descriptors of a poll that are examined. A process that waits for one thing polls few."""
 
 _SELECTED_MAX = 1_024
 """The descriptors of an fd_set of select(2), each of which is a bit."""
@@ -54,8 +58,10 @@ _ADDRESS_MIN = 65_536
 """No memory address is lower. A smaller first argument is that of select: the highest descriptor plus one."""
 
 _STREAMS = {0: "its input", 1: "its output to be read", 2: "its output to be read"}
+"""What a process waits for at its own standard streams, by descriptor."""
 
 _ANCESTORS_MAX = 32
+"""The most ancestors of a process that are followed. Ids may be reused meanwhile, and must make no endless loop."""
 
 
 def awaited_outside(
@@ -72,6 +78,7 @@ def awaited_outside(
     """
     if waits_in == _WAITS_FOR_CHILD:
         children = [child for child in with_descendants(pid, proc)[1:] if _is_living_child(child, pid, proc)]
+        # waitpid(2) and waitid(2) have the child among their first two arguments, unless they wait for any child.
         awaited = [child for child in children if child in _arguments(pid, proc)] or children
         return _name(awaited[-1], proc) if awaited else ""
     if _SLEEPS.fullmatch(waits_in) or (_POLLS.fullmatch(waits_in) and _arguments(pid, proc)[:1] == [0]):

@@ -1,4 +1,7 @@
-"""Finds the control groups of this process, whose limits are those of its container."""
+"""Finds the control groups of this process, whose limits are those of its container.
+
+/proc and /sys show the CPUs and the memory of the whole host; a container may use less.
+"""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from nodeclient.host.devices import Host
 from nodeclient.host.process_state import read_if_there, read_number
 
 _UNLIMITED = float("inf")
+"""The quota of a control group without a limit."""
 
 
 def allowed_cpus() -> frozenset[int]:

@@ -1,4 +1,9 @@
-"""Finds the GPUs that workers will see, without torch, and counts a host's workers by its GPUs or CPUs."""
+"""Finds the GPUs that workers will see, without torch, and counts a host's workers by its GPUs or CPUs.
+
+A node has to know the number of its workers before any of them starts, and nodeclient never imports torch. So NVIDIA's
+management library (NVML) is called directly. Its structures are packed here by hand, as nvml.h declares them. Without
+it, the kernel's device files still tell how many GPUs there are.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +39,10 @@ _RECOVERY_ACTION = 230
 """The value of NVML_FI_DEV_GET_GPU_RECOVERY_ACTION in nvml.h."""
 
 _INTEGER = re.compile(r"[+-]?\d+")
+"""The number at the start of an entry of CUDA_VISIBLE_DEVICES, as strtoul parses it."""
 
 _DEVICE_MINOR = re.compile(r"^Device Minor:\s*(\d+)$", re.MULTILINE)
+"""The line of /proc/driver/nvidia/gpus/*/information with the number of a GPU's device file."""
 
 
 class WorkersPerNodeError(OperationalError):
@@ -148,7 +155,6 @@ def _named(gpus: list[Gpu], entry: str) -> Gpu | None:
             return Gpu(entry, None) if gpus else None
         matches = [gpu for gpu in gpus if gpu.name.startswith(entry)]
         return matches[0] if len(matches) == 1 else None
-    # Like strtoul, CUDA parses the number at the start of the entry.
     number = _INTEGER.match(entry)
     if number is None or not 0 <= int(number[0]) < len(gpus):
         return None
@@ -181,24 +187,28 @@ def _nvml_gpus(library: str) -> list[Gpu] | None:
         nvml = ctypes.CDLL(library)
     except OSError:
         return None
-    if nvml.nvmlInit_v2() != 0:
+    if not _succeeds(nvml, "nvmlInit_v2"):
         return None
     try:
         count = ctypes.c_uint()
-        if nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) != 0:
+        if not _succeeds(nvml, "nvmlDeviceGetCount_v2", ctypes.byref(count)):
             return None
         return [_nvml_gpu(nvml, index) for index in range(count.value)]
     finally:
         nvml.nvmlShutdown()
 
 
+def _succeeds(nvml: ctypes.CDLL, function: str, *arguments: object) -> bool:
+    """Call a function of NVML; return whether this driver has it and it succeeded. It writes into its `arguments`."""
+    call = getattr(nvml, function, None)
+    return call is not None and call(*arguments) == 0
+
+
 def _nvml_gpu(nvml: ctypes.CDLL, index: int) -> Gpu:
     device = ctypes.c_void_p()
     uuid = ctypes.create_string_buffer(_UUID_BYTES)
-    if (
-        nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device)) != 0
-        or nvml.nvmlDeviceGetUUID(device, uuid, _UUID_BYTES) != 0
-    ):
+    is_found = _succeeds(nvml, "nvmlDeviceGetHandleByIndex_v2", index, ctypes.byref(device))
+    if not (is_found and _succeeds(nvml, "nvmlDeviceGetUUID", device, uuid, _UUID_BYTES)):
         # The GPU counts all the same, and can still be chosen by its number.
         return Gpu(f"unknown-{index}", None)
     name = uuid.value.decode("ascii", "replace")
@@ -207,25 +217,22 @@ def _nvml_gpu(nvml: ctypes.CDLL, index: int) -> Gpu:
 
 
 def _nvml_pci_address(nvml: ctypes.CDLL, device: ctypes.c_void_p) -> str | None:
-    get = getattr(nvml, "nvmlDeviceGetPciInfo_v3", None)  # old drivers have none
     info = ctypes.create_string_buffer(_PCI_INFO.size)
-    if get is None or get(device, info) != 0:
+    if not _succeeds(nvml, "nvmlDeviceGetPciInfo_v3", device, info):
         return None
     _, domain, bus, slot, *_ = _PCI_INFO.unpack(info.raw)
     return f"{domain:04x}:{bus:02x}:{slot:02x}.0"
 
 
 def _nvml_file(nvml: ctypes.CDLL, device: ctypes.c_void_p) -> str:
-    get = getattr(nvml, "nvmlDeviceGetMinorNumber", None)
     minor = ctypes.c_uint()
-    return f"nvidia{minor.value}" if get is not None and get(device, ctypes.byref(minor)) == 0 else ""
+    return f"nvidia{minor.value}" if _succeeds(nvml, "nvmlDeviceGetMinorNumber", device, ctypes.byref(minor)) else ""
 
 
 def _nvml_used_bytes(nvml: ctypes.CDLL, device: ctypes.c_void_p) -> int:
     """Return the memory in use, without the part reserved by the driver, which drivers report since 510."""
-    get = getattr(nvml, "nvmlDeviceGetMemoryInfo_v2", None)
     memory = ctypes.create_string_buffer(_MEMORY.pack(_MEMORY_VERSION, 0, 0, 0, 0), _MEMORY.size)
-    if get is None or get(device, memory) != 0:
+    if not _succeeds(nvml, "nvmlDeviceGetMemoryInfo_v2", device, memory):
         return 0
     used: int = _MEMORY.unpack(memory.raw)[-1]
     return used
@@ -233,9 +240,8 @@ def _nvml_used_bytes(nvml: ctypes.CDLL, device: ctypes.c_void_p) -> int:
 
 def _nvml_recovery(nvml: ctypes.CDLL, device: ctypes.c_void_p) -> int | None:
     """Return the recovery action, which drivers report since 570."""
-    get = getattr(nvml, "nvmlDeviceGetFieldValues", None)
     field = ctypes.create_string_buffer(_FIELD_VALUE.pack(_RECOVERY_ACTION, 0, 0, 0, 0, 0, 0), _FIELD_VALUE.size)
-    if get is None or get(device, 1, field) != 0:
+    if not _succeeds(nvml, "nvmlDeviceGetFieldValues", device, 1, field):
         return None
     *_, error, value = _FIELD_VALUE.unpack(field.raw)
     return int(value) if error == 0 else None

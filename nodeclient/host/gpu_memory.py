@@ -25,9 +25,10 @@ _ENDING_STATES = frozenset("DZX")
 """Waiting in the kernel, zombie and dead: the states of a killed process until the driver has released its memory."""
 
 _PF_EXITING = 0x4
-"""The flag in linux/sched.h."""
+"""The flag in linux/sched.h of a process that is ending."""
 
 _INIT = 1
+"""The process that adopts orphans, unless an ancestor of theirs has asked for them, as nodeclient does."""
 
 SAMPLE_WITHIN_S = 10.0
 """The timeout of a sample. It takes milliseconds, or seconds if nothing keeps the driver initialised. If the driver

@@ -1,4 +1,8 @@
-"""Reads the facts for the health check, in a process of its own, since a broken driver or disk may hang it for ever."""
+"""Reads the facts for the health check: GPUs, the kernel's log, network, disks. The node itself judges them.
+
+A broken driver or disk may hang whoever asks it, for ever. So a process of its own reads the facts, each in a thread,
+and tells those that it has in time.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +69,9 @@ def read_facts(
         "InfiniBand ports": lambda: _lost_links(host.system / "class/infiniband"),
     }
     spaces = {f"the space of {folder} ({what})": (what, folder) for what, folder in folders.items()}
-    answers, missing, unread = SimpleQueue[tuple[str, Any]](), {*readers, *spaces}, list[str]()
+    answers = SimpleQueue[tuple[str, Any]]()
+    """The name of each fact that was read, and the fields of `HostFacts`, a `Space`, or an error as a text."""
+    missing, unread = {*readers, *spaces}, list[str]()
     facts = HostFacts(has_driver=(host.devices / "nvidiactl").exists())
 
     def answer(name: str, read: Callable[..., Any], *arguments: Any) -> None:

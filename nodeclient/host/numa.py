@@ -1,5 +1,8 @@
 """Chooses the CPUs of each worker, so that it runs near its GPU and its memory.
 
+A host has several NUMA nodes: groups of CPUs with memory of their own, and each GPU is attached to one of them. A
+worker on a CPU elsewhere reaches its memory and its GPU more slowly.
+
 The choices are those of torchrun's `--numa-binding` (torch/numa/binding.py). Here no `numactl` is needed, and workers
 are bound even with fewer GPUs than workers, or none. `spawn` applies the binding.
 """
@@ -55,7 +58,11 @@ def bindings(
 
 
 class _Seats(Struct, frozen=True):
-    """Seats, one for each GPU or each worker, whichever are more. The worker with local rank n is bound to seat n."""
+    """Seats, one for each GPU or each worker, whichever are more. The worker with local rank n is bound to seat n.
+
+    GPUs that no worker uses have seats too: an exclusive share of cores is the same however many workers start. A
+    method for each choice returns the CPUs of a seat.
+    """
 
     nodes: Mapping[int, frozenset[int]]
     """The CPUs of each NUMA node that this process may use, without nodes that have none."""

@@ -1,4 +1,7 @@
-"""Reserves a node's port for MASTER_PORT, and opens listening sockets and accepts their connections."""
+"""Reserves a node's port for MASTER_PORT, and opens listening sockets and accepts their connections.
+
+Each node offers a port before it is known which one is the master of a round. So it reserves one all the time.
+"""
 
 from __future__ import annotations
 

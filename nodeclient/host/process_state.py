@@ -1,4 +1,8 @@
-"""Reads the state of a process from /proc, without its help: where it waits, its CPU time, its files and sockets."""
+"""Reads the state of a process from /proc, without its help: where it waits, its CPU time, its files and sockets.
+
+A worker that hangs may answer nothing. Two samples of it still show whether it computes, reads a disk, or stands still.
+A process may end at any moment, so each function returns something empty then.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +39,7 @@ STAT_STATE, STAT_PARENT, STAT_SESSION, STAT_FLAGS = 0, 1, 3, 6
 """Fields of /proc/PID/stat, see `stat_fields`."""
 
 _STAT_TIMES = slice(11, 15)
-"""Its fields with CPU times, those of ended children included."""
+"""The fields of /proc/PID/stat with CPU times, those of ended children included."""
 
 _IO_COUNTERS = frozenset({"rchar", "wchar", "read_bytes", "write_bytes"})
 """The counters of /proc/PID/io that a sample adds up. The first two change at the end of a system call, the others

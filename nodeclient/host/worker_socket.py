@@ -1,4 +1,7 @@
-"""A Unix socket to which workers connect, to exchange packets. It accepts only processes of this user."""
+"""A Unix socket to which workers connect, to exchange packets. It accepts only processes of this user.
+
+There are three in a round: for kept state, for rounds in place, and for questions where a worker stands.
+"""
 
 from __future__ import annotations
 
