@@ -5,6 +5,6 @@ local worker group and leaves nothing of it behind; `forkserver` starts workers 
 `keeping` has the state that workers keep: its memory, its way to other nodes, and to a disk. `diagnosis` finds out why
 a worker failed. `host` finds the devices, addresses and limits of this host, and `access` the tokens for a coordinator.
 `cli` is the program: `config` reads its command line, and `operate` has the commands for operators. `remote` starts
-nodes on several hosts, for `nodeclient up`. `torchrun` is a
-rendezvous backend for torchrun. Only `torchrun` imports torch: it runs inside torchrun.
+nodes on several hosts, for `nodeclient up`. `torchrun` is a rendezvous backend for torchrun. Only `torchrun` imports
+torch: it runs inside torchrun.
 """

@@ -1,5 +1,9 @@
 """The program `nodeclient`: from the command line to an exit code.
 
+There are three kinds of subcommands. `join`, `run` and `launch` make this process a node, which takes part in a job
+until its end. `replay` reruns the events that led to a bug. All others are commands for operators: most send a request
+to a coordinator and end.
+
 A subcommand's modules are imported when it is chosen, so that `nodeclient --help` answers at once. The handling of
 signals is set before almost anything is imported, since a user may press Ctrl-C during imports.
 """
@@ -37,12 +41,13 @@ def _run() -> int:
     try:
         from nodeclient.remote import UP_HOST  # noqa: PLC0415
 
-        if sys.argv[1:] == [UP_HOST]:
+        if sys.argv[1:] == [UP_HOST]:  # `nodeclient up` has started this process on its host
             from nodeclient.remote.far_end import receive_task  # noqa: PLC0415
 
             code = receive_task()
             if code is not None:
                 return code
+            # Now the command line in `sys.argv` is that of a node.
         return _carry_out()
     except KeyboardInterrupt:  # after the node has handled its signals
         return ExitCode.INTERRUPTED
@@ -106,5 +111,5 @@ def _replay(config: CrashReplayConfig) -> int:
     from nodeclient.core.agent_settings import Settings  # noqa: PLC0415
     from nodeclient.shell.participation import RECORDED  # noqa: PLC0415
 
-    agent = Agent(Settings(1, 1.0, 1.0, 1.0), 1, 0.0)  # any: the recording replaces its state
+    agent = Agent(Settings(1, 1.0, 1.0, 1.0), 1, 0.0)  # any numbers do: the recording replaces the agent's state
     return flight_recorder.replay(config.crash, RECORDED, agent)

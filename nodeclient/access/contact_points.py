@@ -1,5 +1,9 @@
 """Chooses which coordinator to try next: several in turn, each address of a name, and the leader that a standby names.
 
+Of several coordinators one leads, and the others are standbys: they serve nobody, and answer who leads. When the leader
+dies, one of them leads in its place some seconds later. So a node may be sent to a leader that is dead, and must not
+lose its time there.
+
 `ContactPoints` chooses for a node, and is pure. The operators' commands use only the other functions.
 """
 
@@ -95,10 +99,9 @@ class ContactPoints:
             self._leader, self._served = ContactPoint(leader), False
             return True
         self._served = self._served or served
-        if served and not silent:
-            return False
-        self._advance(addresses)
-        self._served = False
+        if not served or silent:
+            self._advance(addresses)
+            self._served = False
         return False
 
     def _record_silence(self, now: float, *, served: bool, silent: bool) -> None:

@@ -23,6 +23,7 @@ CREDENTIAL = "nodeclient-token"
 """The name of a credential of systemd (`LoadCredential=`)."""
 
 _PIN = re.compile(r"[a-z2-7]{52}", re.ASCII)
+"""A pin as the name of a file: 256 bits in base32."""
 
 FILES_MAX = 1_000
 """The limit of files in a user's directory: one for each coordinator that the user has ever started."""
@@ -32,7 +33,8 @@ ROLES_TO_TRY = {
     Role.READ: (Role.READ, Role.ADMIN),
     Role.ADMIN: (Role.ADMIN, Role.READ),
 }
-"""The roles of the tokens to try for a request of each role, in this order."""
+"""The roles of the tokens to try for a request of each role, in this order. A token for `admin` may read as well. One
+for `read` is sent for lack of a better one: the coordinator's refusal then says what is needed."""
 
 
 class KeyringError(OperationalError):

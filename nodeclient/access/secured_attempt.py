@@ -1,7 +1,7 @@
 """One attempt to reach a coordinator: it makes the TLS context, checks the server's key, and finds the token to send.
 
-Both clients use it: that of a node's session, and that of an operator's requests. The token exists only after the
-handshake has checked the key, so it is sent to no other server.
+Both clients use it: that of a node's session, and that of an operator's requests. `SecuredAttempt.headers` has the
+token only after the handshake has checked the server's key, so it is sent to no other server.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Makes the settings of a node from parsed flags, for each of the three command lines that start a node."""
+"""Makes the settings of a node from parsed flags, for each of the three command lines that start a node.
+
+Some values have several sources: a flag wins over a variable of the scheduler, and that over the default of the command
+line. A *remark* is a line for the user, logged at the start, about what is done otherwise than asked for.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +62,7 @@ class FrontEnd(Struct, frozen=True):
 
 
 class _Line(Struct, frozen=True):
-    """A parsed command line of a node. All functions that get one raise `SettingsError`."""
+    """A parsed command line of a node. All functions that get one raise `SettingsError`, and may add `remarks`."""
 
     parser: SettingsParser
     given: argparse.Namespace

@@ -1,4 +1,7 @@
-"""The entry of a subcommand in a module's `COMMAND_LINES`, which `parse` reads."""
+"""The entry of a subcommand in a module's `COMMAND_LINES`: what `parse` has to know of it.
+
+So the flags of a subcommand are in the module of that subcommand, and `parse` imports only this module.
+"""
 
 from __future__ import annotations
 
@@ -20,5 +23,6 @@ class CommandLine(Struct, Generic[Settings], frozen=True):
     read: Callable[[SettingsParser, argparse.Namespace, Mapping[str, str]], Settings]
     """Makes the settings; its last argument is the environment. Raises `SettingsError`."""
     explain: Callable[[str], str | None] = lambda _: None
-    """Returns a hint about an unknown flag."""
+    """Returns a hint about an unknown flag, if there is any."""
     env_prefix: str = "NODECLIENT"
+    """The beginning of the names of the flags' environment variables."""

@@ -1,4 +1,7 @@
-"""Parses the value of a flag or a variable. Raises `argparse.ArgumentTypeError` with an example of a valid value."""
+"""Parses the values of flags and of their variables: each function takes the text, and returns the value.
+
+All of them raise `argparse.ArgumentTypeError`, mostly with an example of a valid value.
+"""
 
 from __future__ import annotations
 

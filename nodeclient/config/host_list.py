@@ -12,8 +12,8 @@ from coordinatord.runtime.private_files import PrivateFileError, read_given
 from nodeclient.config import flag_values
 
 HOSTS_MAX = 128
-"""The limit of hosts: each costs this host an ssh and four descriptors, of the usual 1,024. Larger clusters have a
-scheduler."""
+"""The limit of hosts. Each costs this host an ssh and four descriptors, and a process usually has 1,024. Larger
+clusters have a scheduler."""
 
 _HOST = re.compile(
     r"""(?P<user> \w[\w.-]*@ )?

@@ -1,4 +1,7 @@
-"""`nodeclient join`, our own command line: its flags, and the settings made from them."""
+"""`nodeclient join`, our own command line: its flags, and the settings made from them.
+
+Users of torchrun try its flags here, so each of them has a hint.
+"""
 
 from __future__ import annotations
 

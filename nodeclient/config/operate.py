@@ -27,7 +27,8 @@ ONLY_JOB = "may be left out where there is only one"
 ONLY_LIVE_JOB = f"{ONLY_JOB}, or only one that has not ended"
 
 _LAST = "--last --tail -n"
-"""The names of the flag for a number: ours, that of kubectl and docker, and that of tail and journalctl."""
+"""The names of the flag for how much of the end is shown: ours, that of kubectl and docker, and that of tail and
+journalctl."""
 
 
 class Verb(StrEnum):
@@ -406,6 +407,7 @@ def _line(
     *,
     needs_coordinator: bool = True,
 ) -> CommandLine[OperateConfig]:
+    """Return the command line of a command for operators: `add_flags` and the flags for its coordinator."""
 
     def add(parser: SettingsParser) -> None:
         add_flags(parser)

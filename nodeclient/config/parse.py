@@ -1,4 +1,8 @@
-"""Parses the command line of nodeclient: chooses the subcommand and makes its settings."""
+"""Parses the command line of nodeclient: chooses the subcommand and makes its settings.
+
+A wrong command line gets one line that says what to write instead. So most of this module is about words that people
+try here, because other programs have them.
+"""
 
 from __future__ import annotations
 
@@ -148,7 +152,7 @@ def parse(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | N
     if unknown:
         own_parser.error(_explain_unknown(own_parser, chosen, unknown))
     config = chosen.read(own_parser, given, environ)
-    own_parser.show_if_requested(given)
+    own_parser.show_if_requested(given)  # `--show-config` ends the program
     return config
 
 

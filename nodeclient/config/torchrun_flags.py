@@ -100,6 +100,7 @@ def _read_run(parser: SettingsParser, given: argparse.Namespace, environ: Mappin
     _translate(parser, given, rendezvous)
     if parser.source("log_level") is Source.DEFAULT:
         given.log_level = _log_level(environ, remarks) or given.log_level
+    # A job without an id is worth a remark only where others may run jobs too.
     may_have_other_jobs = rendezvous.coordinators and not rendezvous.own_coordinator
     front_end = FrontEnd(
         nodes=NODES,

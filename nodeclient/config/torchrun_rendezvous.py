@@ -1,4 +1,9 @@
-"""Translates the flags of torchrun's rendezvous: chooses the coordinators that take the place of its backend."""
+"""Translates the flags of torchrun's rendezvous: chooses the coordinators that take the place of its backend.
+
+Under torchrun, a backend (`--rdzv-backend`) has the nodes meet: a store that one of them serves (`c10d`, `static`), or
+etcd. Here nodes always meet at a coordinatord. Where torchrun needs no other program, none is needed here either: the
+node on the host of the endpoint starts a coordinator, or a job of one host brings its own along.
+"""
 
 from __future__ import annotations
 

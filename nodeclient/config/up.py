@@ -1,4 +1,7 @@
-"""The flags of `nodeclient up`, besides those of `nodeclient join`, which it passes on to the nodes."""
+"""The flags of `nodeclient up`, besides those of `nodeclient join`, which it passes on to the nodes.
+
+`up` starts one `nodeclient join` on each of several hosts by ssh, and a coordinator unless one is named.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,11 @@
 """Sends requests to coordinators over HTTP: reads, commands, and event streams. Plain `http.client`, no event loop.
 
-It fails over between coordinators, the addresses of their names, and the leader that a standby names. It skips silent
-coordinators. If the leader is silent, it waits for a standby to take over. Every failure is a `RequestError`, one line
-with the address and the reason. `protocol.http` defines the answers.
+Each request is a function that asks one contact point: a coordinator by its name, or at one address. The client calls
+it for one after the other until one answers, and follows a standby to the leader that it names. It skips coordinators
+that are silent; if the leader is, it waits for a standby to take over. A command is sent to one coordinator at most
+once: if its answer is lost, nobody knows whether it was done.
+
+Every failure is a `RequestError`, one line with the address and the reason. `protocol.http` defines the answers.
 """
 
 from __future__ import annotations
@@ -320,7 +323,10 @@ class Client:
     def _ask_each(
         self, ask: Callable[[ContactPoint], Result], contacts: Sequence[ContactPoint], silent: Sequence[ContactPoint]
     ) -> Result:
-        """Return the result of the first coordinator that has one. Raises an error with the reasons of all."""
+        """Return the result of the first of these `contacts` that has one. Raises `RequestError` with all reasons.
+
+        `silent` are those that have not answered before, and are not asked.
+        """
         errors = [f"{contact}: it does not answer" for contact in silent]
         refusals: list[str] = []
         stands_by = False

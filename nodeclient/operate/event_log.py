@@ -26,6 +26,7 @@ EVENT_WIDTH = 18
 """The width of the column with the events' names: that of the longest, `training caught up`."""
 
 ROUND_WIDTH = len("round 100")
+"""The width of the column of rounds: longer jobs only shift their reasons."""
 
 REASON_WIDTH_MIN = 40
 """The least width of reasons: below it, a reason starts on a new line."""
@@ -128,6 +129,7 @@ class _EventPrinter:
         beside = self._output.columns is None or self._output.columns - width(facts) >= REASON_WIDTH_MIN
         indent = " " * (width(facts) if beside else len(at) + 2)
         first, *others = self._output.wrapped(f"{facts}{_reason(event)}", indent)
+        # Colours come after the line is wrapped: their codes would count as its text.
         what = self._output.paint(event.what, COLOURS.get(event.kind, Colour.PLAIN))
         first = first.replace(f"{at}  {job}{event.what}", f"{self._output.paint(at, Colour.FAINT)}  {job}{what}", 1)
         return [first, *others]

@@ -1,4 +1,7 @@
-"""Looks up a coordinator's jobs: all, one, or the only one; explains unknown names."""
+"""Looks up a coordinator's jobs for the commands: all, one, or the only one; explains unknown names.
+
+Where a coordinator has only one job, commands need no name for it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""`nodeclient page`: prints a link that opens the live page in a browser."""
+"""`nodeclient page`: prints a link that opens the live page in a browser.
+
+A browser has no token, so the coordinator gives a code that works once. It stands behind the `#` of the link, in the
+part that a browser sends to no server.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """`nodeclient status`: prints the jobs of a coordinator, as a table for people or as JSON for programs.
 
-Live jobs come first. On a terminal only some of the ended ones follow, empty columns are dropped, and nodes that do not
-run come first, possibly without the others. In a pipe or file each node has one line with all columns.
+Each job has a title with its state and reason, lines with facts, and a table of its nodes. Live jobs come first. A
+terminal gets what fits a screen: only some of the ended jobs, no empty columns, and of a large job the nodes that need
+attention. In a pipe or file each node has one line with all columns, so that programs find them.
 """
 
 from __future__ import annotations
@@ -396,7 +397,7 @@ def _screen(status: Status, output: TerminalInfo, rows: int) -> list[str]:
         lines = status_lines(status, output, rows, ended_max)
         if len(lines) <= rows:
             return lines
-    ended_max = int(all(job.ended for job in status.answer.jobs))
+    ended_max = int(all(job.ended for job in status.answer.jobs))  # one, if there is no live job
     other_lines = len(status_lines(status, output, 0, ended_max))
     tables = sum(bool(job.nodes) for job in _select_jobs(status.answer.jobs, ended_max))
     rows_max = max(0, (rows - other_lines - tables) // max(1, tables))  # one line of a table is its titles

@@ -32,6 +32,7 @@ ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l"
 """Switches to the alternate screen, which has no history, hides the cursor, and prevents long lines from wrapping."""
 
 LEAVE = "\x1b[?7h\x1b[?25h\x1b[?1049l"
+"""Undoes `ENTER`."""
 
 HOME, END_OF_LINE, END_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 
@@ -46,7 +47,10 @@ Result = TypeVar("Result")
 def watch_lines(
     fetch: Callable[[], Result], format_result: Callable[[Result], list[str]], gist: Callable[[Result], object]
 ) -> int:
-    """Write the result of `fetch` whenever its `gist` has changed, until this program is ended."""
+    """Write the result of `fetch` whenever its `gist` has changed, until this program is ended.
+
+    The gist is what a reader of a log wants to know of: ages and steps change all the time.
+    """
     last = fetch()
     write(format_result(last))
     last_error = ""

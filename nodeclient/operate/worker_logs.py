@@ -1,6 +1,7 @@
 """`nodeclient logs`: prints the output of a job's workers, read from their nodes through the coordinator.
 
-With several workers, each line has the prefix of its rank. Notes, such as why a log cannot be read, go to stderr.
+The coordinator streams *parts* of logs: some text of one worker's stream, or a note, such as why a log cannot be read.
+With several workers, each line has the prefix of its rank. Notes go to stderr.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ class _LogParts:
         self._config = config
         self._run = config.run or ""
         self._first_round: int | None = None
+        """The round in which it began: only there the end of a log is wanted, and in later ones all of it."""
         self._round: int | None = None
+        """The round of the last part."""
         self._places: dict[Key, str] = {}
         """The place where each log of that round continues, as the coordinator names it."""
         self._notes: set[LogPart] = set()

@@ -1,6 +1,7 @@
-"""`nodeclient stacks`: prints the stacks of a job's workers; equal stacks are printed once.
+"""`nodeclient stacks`: prints the stacks of a job's workers, and names the worker that all others wait for.
 
-With `--dumps` it finds the workers that block all others, from files of torch's flight recorder.
+Most workers of a job that hangs have the same stack, so equal stacks are printed once. With `--dumps` it names the
+workers that block all others from files of torch's flight recorder, without a coordinator.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ BUSY_CPUS = 0.05
 """The least CPU use that is shown. Threads that poll now and then use less."""
 
 NOBODY = "no rank waits in a collective, so none is named"
+"""What `--dumps` says if the files show no hang."""
 
 NONE_NAMED = 1
 """The exit code of `--dumps` if no rank is named."""

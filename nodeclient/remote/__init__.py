@@ -1,8 +1,9 @@
 """`nodeclient up`: one terminal that starts and ends nodes on several hosts.
 
-`bring_up` runs here, and has a `host_link` to each host. This is an ssh, which runs `far_end` there; on this host it is
-that program itself. `link_messages` says what the two ends tell each other. `far_end` becomes the node, or brings up
-the coordinator. When its standard input ends or is silent, it takes `up` for gone, so that nothing stays on a host.
+`bring_up` runs here, and has a `host_link` to each host. Such a link is an ssh that runs `far_end` on that host; for
+this host it is `far_end` without an ssh. `link_messages` says what the two ends tell each other. `far_end` becomes the
+node, or brings up the coordinator. When its standard input ends or is silent, it takes `up` for gone, and ends: so
+nothing stays on a host.
 """
 
 UP_HOST = "up-host"

@@ -1,4 +1,9 @@
-"""Starts a coordinator and the nodes of `nodeclient up`, relays their output, and ends them."""
+"""Starts a coordinator and the nodes of `nodeclient up`, relays their output, and ends them.
+
+First it visits all hosts and starts nothing: if one is not ready, no host is left with half a job. Then it starts the
+coordinator, and one node on each host. A Ctrl-C here is passed on to all of them, as if each ran in this terminal.
+`core.fleet` decides what follows from the end of a node.
+"""
 
 from __future__ import annotations
 
@@ -60,6 +65,7 @@ class _Up:
         self._hurry = asyncio.get_running_loop().create_future()
         """Done once the user has sent so many signals that nothing is waited for any more."""
         self._writing = asyncio.Lock()
+        """Held while lines of one host are written, so that those of two hosts do not mix."""
 
     async def run(self) -> int:
         """Start everything, wait for the end of all nodes, and return the exit code."""

@@ -1,6 +1,7 @@
 """The end of a link on a host: it becomes the node, or brings up the coordinator.
 
-Its command line has nothing but its name, so that every login shell reads it alike; the rest comes over standard input.
+`nodeclient up` runs it by ssh. Its command line has nothing but its name, since login shells read quotes and variables
+in different ways. All else comes over standard input: first an errand, then the start of the node, then signals.
 """
 
 from __future__ import annotations

@@ -116,11 +116,11 @@ class CoordinatordHandler(RendezvousHandler):
 
     def _enter_round(self, start: Start) -> RendezvousInfo:
         assignment = start.assignment
-        # The store of the last round has served its workers until now: they are all dead, on every node.
-        self._served = None
+        self._served = None  # it has served the workers of the last round until now: these are all dead, on every node
         if assignment.group_rank == 0:
             self._served = serve(assignment.master_port)
-        # Even on this host, torchrun's agent gets a client: it keeps it, and the served store must end with the round.
+        # torchrun's agent keeps the store that it gets, and the served one must end with the round. So on this host too
+        # the agent gets a client.
         address = "localhost" if self._served else assignment.master_address
         store = connect(address, assignment.master_port, self._membership)
         if self._membership.wait_until_over(0):

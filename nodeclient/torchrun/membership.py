@@ -1,7 +1,8 @@
 """This torchrun process's membership in the job: connects torchrun's threads with the node, which runs in its own.
 
 torchrun's worker group counts as one worker. It lives from when torchrun gets a round until torchrun asks for the next
-one: torchrun reports nothing else about it. The only request to torchrun is `round_over`: to end its round.
+one: torchrun reports nothing else about it. The node can ask only one thing of torchrun: to end its round. The
+attribute `round_over` says so, and torchrun's agent looks at it ten times a second (`num_nodes_waiting`).
 """
 
 from __future__ import annotations

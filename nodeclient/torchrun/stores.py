@@ -2,6 +2,9 @@
 
 Group rank 0's torchrun serves the store. torchrun's agents distribute ranks through it, and wait in it for each other
 at the end. The workers are its clients too (`TORCHELASTIC_USE_AGENT_STORE`), under keys of their own.
+
+An agent that waits in torch's own store for another host that is gone would wait for the timeout, and miss the next
+round. So the agents get an `AgentStore`, which asks `membership` whether the round is over.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """The node of a torchrun process: carries out what the pure agent decides, as `nodeclient.shell.node` does elsewhere.
 
-Everything here runs in one thread, which `Membership` connects with torchrun's threads.
+torchrun starts and ends the workers, so this node has none of its own: it tells torchrun of a round and of its end, and
+the agent hears of the workers what torchrun does next. Everything here runs in one thread, which `Membership` connects
+with torchrun's threads.
 """
 
 from __future__ import annotations
