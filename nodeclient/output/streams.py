@@ -158,7 +158,7 @@ class Prefixed(Sink):
             self._terminal_writer.draw_live(self._prefix, self._cutter.unfinished())
 
     def flush(self) -> None:
-        """Show the beginning of an incomplete line."""
+        """Show the beginning of an incomplete line, such as a prompt, or a state of a progress bar if it is time."""
         if self._is_drawn:
             return
         text = b""
@@ -202,6 +202,7 @@ class Prefixed(Sink):
 
     @property
     def _is_drawn(self) -> bool:
+        """Whether the incomplete piece is shown in the live line."""
         return self._overwrites and self._terminal_writer.is_terminal and self._cutter.has_unfinished
 
 

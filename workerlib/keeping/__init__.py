@@ -1,5 +1,9 @@
 """Kept state: the objects of `ctx.keep` outlive the workers, in memory of their node.
 
+*Big* state is parameters and what the optimizer keeps of them. Mostly all ranks have the same, so it is saved now and
+then, by some of them. *Small* state is each rank's own, such as buffers and random state, and is saved at each step.
+nodeclient owns the memory: an *arena* for each local rank, with *places* for three big states and six small ones.
+
 Saving: `keeper` decides when state is saved and by which thread, and `state_lock` gives the state to one thread at a
 time. `process_hooks` calls the keeper. `step_numbers` finds out to which step the state belongs, and `step_saver` saves
 it: `generations` writes the big state, `small_state` the small one with `random_state`, and `intervals` decides how

@@ -1,7 +1,8 @@
 """Writes the big state of a step into a generation of the arena, with the small state of that step behind it.
 
-A generation is one of the three places of the arena for big state. The writer also knows whether tensors have changed
-since the last step: a state that was changed in between belongs to no step, and is not saved.
+Big state is parameters and what the optimizer keeps of them. A generation is one of the three places for it in the
+arena, the memory that outlives this worker. The writer also knows whether tensors have changed since the last step: a
+state that was changed in between belongs to no step, and is not saved.
 """
 
 from __future__ import annotations

@@ -89,6 +89,7 @@ def request_state(channel: KeepChannel) -> RestorePoint:
             try:
                 if not isinstance(message, ResumeFrom) or len(files) != len(message.parts):
                     raise ChannelError(f"an answer was expected, and not {type(message).__name__}")
+                # These files cannot be written to, and torch wants writable memory: a private mapping is.
                 arenas = [Arena(memoryview(mmap.mmap(file, 0, access=mmap.ACCESS_COPY))) for file in files]
                 parts += zip(message.parts, arenas, strict=True)
             finally:
