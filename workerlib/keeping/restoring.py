@@ -65,7 +65,7 @@ class RestorePoint:
         return next(((commit.world_size, commit.shards) for _, _, commit in self.generations), (0, 0))
 
     @property
-    def is_own(self) -> bool:
+    def is_per_rank(self) -> bool:
         """Whether each rank had a state of its own, with no sharded tensor, as the stages of a pipeline have.
 
         Raises `ManifestError`.
@@ -112,11 +112,11 @@ def restore_objects(
     """
     tensors = [tensor for kept in objects.values() for _, tensor in kept.big_tensors()]
     try:
-        is_own = point.is_own and not any(map(is_sharded, tensors))
-        saved, done, pending = _read(point, rank, only_own=is_own)
+        is_per_rank = point.is_per_rank and not any(map(is_sharded, tensors))
+        saved, done, pending = _read(point, rank, only_own=is_per_rank)
     except ManifestError as error:
         raise KeptStateError(f"the state of step {point.step} that was kept is damaged: {error}") from error
-    if is_own and (ranks := point.shape[0]) != world_size:
+    if is_per_rank and (ranks := point.shape[0]) != world_size:
         raise UnfitStateError(
             f"each of {ranks} ranks had a state of its own at step {point.step}, as the stages of a pipeline have: it "
             f"comes back only to {ranks} ranks, and not to {world_size}"
@@ -127,7 +127,7 @@ def restore_objects(
         )
     lowest = done[min(done)]
     own = done.get(rank) or pending  # a rank that died within the step has only a pending state of it
-    if is_own and own is None:
+    if is_per_rank and own is None:
         raise KeptStateError(
             f"rank {rank} had a state of its own at step {point.step}, and its buffers and numbers are not there: "
             "those of another rank do not fit it"

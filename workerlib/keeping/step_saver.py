@@ -87,7 +87,7 @@ class StepCommits:
         """Resume from a step; all ranks resume from the same state, unless each has its own."""
         self._resumed_step = point.step
         if not self.is_compared:
-            self.record_comparison(alike=not point.is_own)
+            self.record_comparison(alike=not point.is_per_rank)
         if point.shape == (self._environment.world_size, self.shards):
             self._resumed_round = point.round
 

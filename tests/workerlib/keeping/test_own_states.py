@@ -92,6 +92,6 @@ def saved_by(rank: int, small: bytes | None) -> tuple[Part, Arena]:
 def test_a_rank_takes_no_small_state_of_another_stage() -> None:
     buffers = {f"model.{name}": buffer for name, buffer in nn.BatchNorm1d(2).named_buffers()}
     point = RestorePoint(1, 3, (saved_by(0, small_bytes(buffers, {})), saved_by(1, None)))
-    assert point.is_own
+    assert point.is_per_rank
     with pytest.raises(KeptStateError, match="rank 1 had a state of its own at step 3, and its buffers and numbers"):
         restore_objects(point, adapt({"model": nn.BatchNorm1d(2)}), rank=1, world_size=2)
