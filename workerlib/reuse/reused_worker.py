@@ -31,7 +31,7 @@ from workerlib.contract.packets import WORDS_MAX, last_that_fit
 from workerlib.contract.round_messages import Aborted, Aborting, AskToLeave, Failed, Left, Refusing
 from workerlib.keeping import checkpoints
 from workerlib.keeping.kept_errors import LeftRoundError
-from workerlib.reuse import leftovers
+from workerlib.reuse import round_cleanup
 from workerlib.reuse.group_sockets import GroupSockets
 from workerlib.reuse.round_channel import RoundChannel
 from workerlib.stop import STOP_REQUEST
@@ -140,7 +140,7 @@ class ReusedWorker:
 
             distributed_c10d._new_process_group_helper = self._make_group  # noqa: SLF001 - see `_watch_groups`
         self._round.sockets.close()
-        leftovers.unfreeze_objects()
+        round_cleanup.unfreeze_objects()
 
     def leave_after(self, error: BaseException) -> bool:
         """Leave the round if this error ends it; return whether it does. Other errors end the training."""
@@ -150,7 +150,7 @@ class ReusedWorker:
 
         here = self._round
         is_asked = here.leave_requested.is_set()
-        end = leftovers.round_ending_error(error, asked=is_asked)
+        end = round_cleanup.round_ending_error(error, asked=is_asked)
         if end is None:
             text = f"{type(error).__name__} ended the script in a worker"
             self._channel.report(Refusing(here.number, text[:WORDS_MAX]))
@@ -167,16 +167,16 @@ class ReusedWorker:
         self._stepless_rounds = self._stepless_rounds_now()
         if not is_asked:  # peers may still wait for this worker in a collective
             here.sockets.shut(socket.SHUT_WR)
-        leftovers.clear_tracebacks(error)
+        round_cleanup.clear_tracebacks(error)
         if here.keeper is not None:
             here.keeper.leave_round()
         here.keeper = None
         checkpoints.begin_round()
         self._abort_collectives()
-        leftovers.destroy_groups()
+        round_cleanup.destroy_groups()
         torch.set_grad_enabled(here.gradients)
         problem = "the script holds a device mesh, whose process groups are those of the round that has ended"
-        self._channel.report(Refusing(here.number, problem) if leftovers.holds_mesh() else Left(here.number))
+        self._channel.report(Refusing(here.number, problem) if round_cleanup.holds_mesh() else Left(here.number))
         return True
 
     def enter_next_round(self) -> None:
@@ -187,7 +187,7 @@ class ReusedWorker:
         message, (stdout, stderr, *slots) = received
         _replace_streams([stdout, stderr])
         if message.environ.keys() & {"RANK", "WORLD_SIZE"}:
-            leftovers.reset_compiled()
+            round_cleanup.reset_compiled()
         _update_environment(message.environ)
         responder.begin_round()
         progress.begin_round(*slots)
@@ -231,7 +231,7 @@ class ReusedWorker:
                 return
             self._channel.report(Aborting(self._round.number))
             began = time.monotonic()
-            leftovers.abort_collectives()
+            round_cleanup.abort_collectives()
             self._channel.report(Aborted(self._round.number, time.monotonic() - began))
 
     def _stepless_rounds_now(self) -> int:
@@ -272,7 +272,7 @@ def connect() -> ReusedWorker | None:
     except OSError as error:
         LOG.warning("nodeclient cannot be reached at %s, so rounds are not begun in place: %s", path, error.strerror)
         return None
-    leftovers.freeze_objects()
+    round_cleanup.freeze_objects()
     return ReusedWorker(channel, environment.round)
 
 

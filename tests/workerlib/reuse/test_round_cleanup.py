@@ -9,7 +9,7 @@ import pytest
 import torch.distributed
 
 from workerlib.keeping.kept_errors import LeftRoundError
-from workerlib.reuse import leftovers
+from workerlib.reuse import round_cleanup
 
 pytestmark = pytest.mark.slow
 
@@ -95,7 +95,7 @@ def raised_by_an_exit_stack(error: BaseException, other: BaseException) -> BaseE
     ids=lambda error: f"{type(error).__name__} {error}"[:40],
 )
 def test_an_error_ends_the_round_whatever_a_script_has_made_of_it(error: BaseException) -> None:
-    end = leftovers.round_ending_error(error)
+    end = round_cleanup.round_ending_error(error)
     assert isinstance(end, LeftRoundError | torch.distributed.DistError) or str(end) == LOST
 
 
@@ -125,19 +125,19 @@ def test_an_error_ends_the_round_whatever_a_script_has_made_of_it(error: BaseExc
     ids=lambda error: f"{type(error).__name__} {error}"[:40],
 )
 def test_an_error_of_the_script_is_its_own(error: BaseException) -> None:
-    assert leftovers.round_ending_error(error) is None
+    assert round_cleanup.round_ending_error(error) is None
 
 
 def test_a_group_that_is_gone_ends_the_round_for_a_worker_that_was_told_to_leave() -> None:
-    assert leftovers.round_ending_error(no_group(), asked=True)
-    assert leftovers.round_ending_error(ValueError("a mistake"), asked=True) is None
+    assert round_cleanup.round_ending_error(no_group(), asked=True)
+    assert round_cleanup.round_ending_error(ValueError("a mistake"), asked=True) is None
 
 
 def test_errors_in_a_circle_are_looked_at_once() -> None:
     first, second = ValueError("first"), ValueError("second")
     first.__context__, second.__context__ = second, first
-    assert leftovers.round_ending_error(first) is None
-    leftovers.clear_tracebacks(first)
+    assert round_cleanup.round_ending_error(first) is None
+    round_cleanup.clear_tracebacks(first)
 
 
 def test_what_the_functions_held_that_an_error_has_left_is_dropped() -> None:
@@ -152,7 +152,7 @@ def test_what_the_functions_held_that_an_error_has_left_is_dropped() -> None:
     except RuntimeError as error:
         group = ExceptionGroup("tasks", [error])
     assert held[0]() is not None
-    leftovers.clear_tracebacks(group)
+    round_cleanup.clear_tracebacks(group)
     assert held[0]() is None
 
 
@@ -168,14 +168,14 @@ def test_what_is_set_aside_is_no_garbage_until_it_is_taken_back() -> None:
     del dropped
     gc.unfreeze()
     try:
-        leftovers.freeze_objects()
+        round_cleanup.freeze_objects()
         assert of_dropped() is None
         assert not any(item is kept for item in gc.get_objects())
         del kept
         gc.collect()
         assert of_kept() is not None
     finally:
-        leftovers.unfreeze_objects()
+        round_cleanup.unfreeze_objects()
     gc.collect()
     assert of_kept() is None
 
@@ -183,12 +183,12 @@ def test_what_is_set_aside_is_no_garbage_until_it_is_taken_back() -> None:
 def test_what_a_warm_workers_parent_has_set_aside_is_not_taken_back() -> None:
     gc.freeze()
     try:
-        leftovers.freeze_objects()
-        leftovers.unfreeze_objects()
+        round_cleanup.freeze_objects()
+        round_cleanup.unfreeze_objects()
         assert gc.get_freeze_count()
     finally:
         gc.unfreeze()
 
 
 def test_nothing_is_aborted_of_a_group_that_is_just_being_made() -> None:
-    leftovers.abort_collectives()
+    round_cleanup.abort_collectives()
