@@ -20,6 +20,7 @@ from coordinatord.protocol.arrival_messages import Arrivals, AskArrivals
 from coordinatord.protocol.fields import (
     CONSEQUENCES_MAX,
     COUNTER_MAX,
+    EARLY_LINES_MAX,
     FACTOR_MAX,
     LAST_LINES_MAX,
     LOG_MAX,
@@ -68,7 +69,7 @@ SESSION_PATH = "/v1/session"
 
 FRAME_BYTES_MAX = 256 * 1024
 """The limit of a frame, which has one message. The largest valid one (a `Desired` with a report and the most sources of
-kept state, all texts at their limits in the widest letters) is below 232 KiB, and the largest `Join` below 188. A usual
+kept state, all texts at their limits in the widest letters) is below 242 KiB, and the largest `Join` below 198. A usual
 message is below 1 KiB, and below 4 KiB with a report."""
 
 
@@ -254,6 +255,14 @@ class Ended(Strict, frozen=True):
     """How long before this message."""
 
 
+class LastOutput(Strict, frozen=True):
+    """What a worker that exited with 0 wrote last to stderr."""
+
+    lines: Annotated[tuple[Line, ...], Meta(max_length=EARLY_LINES_MAX)]
+    log: Annotated[str, printable(LOG_MAX)]
+    """The file with its stderr, on its host; empty if there is none."""
+
+
 class Killed(Strict, frozen=True):
     """Workers of a node that were killed because they had not saved their state in time."""
 
@@ -383,6 +392,8 @@ class Report(Strict, frozen=True):
     """The number of these that failed with the same error."""
     early: Annotated[tuple[EarlyEnd, ...], Meta(max_length=CONSEQUENCES_MAX)] = ()
     """The first workers of the round that had exited with 0 before it failed."""
+    early_output: LastOutput | None = None
+    """What the first of these wrote last; None if there is none, or it is not known."""
     step: Step | None = None
     """The highest step that any worker had reported."""
     stragglers: Annotated[tuple[Straggler, ...], Meta(max_length=CONSEQUENCES_MAX)] = ()
@@ -504,6 +515,8 @@ class Observed(Strict, frozen=True, tag=True):
     ended: Annotated[tuple[Ended, ...], Meta(max_length=CONSEQUENCES_MAX)] = ()
     """The first workers of the round that exited with 0 unasked. A change alone triggers no message: they matter only
     when a round is judged, and each node sends a message before that."""
+    last_output: LastOutput | None = None
+    """What the first of these wrote last; None while other workers of the node train on."""
     killed: Killed | None = None
     """Its workers of the round that were killed before they had saved their state, if any."""
     kept: Holding | None = None
@@ -528,7 +541,20 @@ class Observed(Strict, frozen=True, tag=True):
 
 
 QUIET = frozenset(
-    {"heard_s", "beat", "steps", "step_age_s", "idle_s", "ended", "killed", "section", "begun", "pids", "digests"}
+    {
+        "heard_s",
+        "beat",
+        "steps",
+        "step_age_s",
+        "idle_s",
+        "ended",
+        "last_output",
+        "killed",
+        "section",
+        "begun",
+        "pids",
+        "digests",
+    }
 )
 """The fields of `Observed` whose change is no news, so that most heartbeats decide nothing: ages, and facts that are
 only read when something else happens. Steps, sections and digests are taken from each report all the same. A change of

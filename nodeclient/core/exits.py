@@ -13,7 +13,6 @@ from coordinatord.protocol.fields import (
     DURATION_S_MAX,
     LAST_LINES_MAX,
     LINE_MAX,
-    LOG_MAX,
     MESSAGE_MAX,
     RANKS_MAX,
     XIDS_MAX,
@@ -86,7 +85,7 @@ class Exits:
             left=diagnosis.left,
             final=diagnosis.final,
             xids=tuple(min(xid, RANKS_MAX) for xid in diagnosis.xids[-XIDS_MAX:]),
-            log=diagnosis.log if diagnosis.log.isprintable() and len(diagnosis.log) <= LOG_MAX else "",
+            log=diagnosis.log,
         )
 
     def _may_be_our_doing(self, exit_code: int) -> bool:

@@ -20,7 +20,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from coordinatord.protocol.exit_codes import signal_behind
-from coordinatord.protocol.fields import LAST_LINES_MAX
+from coordinatord.protocol.fields import EARLY_LINES_MAX, LAST_LINES_MAX, LINE_MAX, LOG_MAX
+from coordinatord.protocol.messages import LastOutput, Observed, Phase
+from coordinatord.protocol.text import clip
 from nodeclient.core.events import Diagnosis
 from nodeclient.diagnosis import oom, tracebacks
 from nodeclient.diagnosis.stderr_text import (
@@ -38,6 +40,9 @@ CONTEXT_LINES = 8
 
 OUTER_LINES = 9
 """How many of the first lines of a long traceback to show: they have the frames of the script."""
+
+EARLY_BYTES_MAX = 4_096
+"""The bytes of stderr in which the last lines of a worker that exited with 0 are looked for: each report has them."""
 
 _NOT_OOM = "not the kernel's OOM killer"
 
@@ -65,8 +70,27 @@ class RoundDiagnoses:
         found = await asyncio.to_thread(diagnose, exit_code, pid, self._error_files[local_rank], stderr, self._kills)
         records = await asyncio.to_thread(read_records)
         codes = tuple(xid.code for xid in xids(records) if xid.number > self._last_xid)
-        log = self._output.stderr_log(local_rank)
-        return replace(found, xids=codes, log="" if log is None else str(log))
+        return replace(found, xids=codes, log=log_text(self._output.stderr_log(local_rank)))
+
+
+def with_last_output(observed: Observed, output: Output, ranks: Sequence[int]) -> Observed:
+    """Add to a report what the first worker that exited with 0 wrote last, once none of the node trains.
+
+    `ranks` are those of the node's workers, by local rank.
+    """
+    if not observed.ended or observed.phase is Phase.RUNNING or observed.ended[0].rank not in ranks:
+        return observed
+    local_rank = ranks.index(observed.ended[0].rank)
+    written = output.last_of_stderr(local_rank)[-EARLY_BYTES_MAX:].decode(errors="replace")
+    shown = [clip(line, LINE_MAX) for line in without_native_frames(last_lines(written)) if line.strip()]
+    log = log_text(output.stderr_log(local_rank))
+    return replace(observed, last_output=LastOutput(tuple(shown[-EARLY_LINES_MAX:]), log))
+
+
+def log_text(log: Path | None) -> str:
+    """Return the path of a log for a message; empty if there is none, or no message can hold it."""
+    text = "" if log is None else str(log)
+    return text if text.isprintable() and len(text) <= LOG_MAX else ""
 
 
 def diagnose(

@@ -25,6 +25,9 @@ LABEL_WIDTH = 13
 AGE_SHOWN_MIN_S = 1.5
 """The age from which on a failure's age is shown, in seconds."""
 
+WAITING_LINES_MAX = 20
+"""The limit of the lines of a worker that failed for lack of another one, of which some are shown too."""
+
 RULE = "-" * 80
 
 LINES_MAX = 55
@@ -109,6 +112,19 @@ def _age(seconds: float) -> str:
 
 
 def _last_lines(failure: FailureStatus) -> list[str]:
+    if not failure.left_early:
+        return _own_last_lines(failure)
+    [left, *_], own = failure.early, _own_last_lines(failure)[-WAITING_LINES_MAX:]
+    said = [f"    {line}".rstrip() for line in failure.early_lines] or ["    (nothing)"]
+    return [
+        f"    (rank {failure.rank} on {failure.node}, which still needed rank {left.rank}, wrote this to stderr)",
+        *own,
+        f"    (rank {left.rank} on {left.node}, which exited with 0, wrote this to stderr last)",
+        *said,
+    ]
+
+
+def _own_last_lines(failure: FailureStatus) -> list[str]:
     if failure.last_lines:
         killed = signal_behind(failure.exit_code) == signal.SIGKILL and not failure.error
         lines = [f"    {line}".rstrip() for line in failure.last_lines]
@@ -119,7 +135,10 @@ def _last_lines(failure: FailureStatus) -> list[str]:
 def _log(failure: FailureStatus) -> str:
     if failure.pid is None or failure.hang:
         return ""
-    return f"{failure.log} (on {failure.host})" if failure.log else "none was kept, see --log-dir"
+    if failure.left_early and failure.early_log:
+        return f"{failure.early_log} (of rank {failure.early[0].rank}, on node {failure.early[0].node})"
+    whose = f"of rank {failure.rank}, " if failure.left_early else ""
+    return f"{failure.log} ({whose}on {failure.host})" if failure.log else "none was kept, see --log-dir"
 
 
 def _fact(label: str, text: str) -> list[str]:

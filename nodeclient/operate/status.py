@@ -193,8 +193,8 @@ def _facts(job: JobStatus) -> Iterable[str]:
         yield f"missing {count(missing, 'node')}{named}"
     if job.failure is not None:
         yield _failure(job.failure)
-        if job.failure.log:
-            yield f"its log: {job.failure.log} (on {job.failure.host})"
+        if log := _failure_log(job.failure):
+            yield f"its log: {log}"
 
 
 def _earlier(run: EarlierRunStatus) -> str:
@@ -272,6 +272,13 @@ def _failure(failure: FailureStatus) -> str:
     place = f"rank {failure.rank} on node {failure.node} (host {failure.host})"
     facts = ["not started" if failure.pid is None else failure.how, failure.message, failure.error]
     return f"last failure: {place}, {time}: {', '.join(filter(None, facts))}"
+
+
+def _failure_log(failure: FailureStatus) -> str:
+    """Return the log of the worker that is the root cause, and where it is; empty if none is known."""
+    if failure.left_early:
+        return f"{failure.early_log} (on node {failure.early[0].node})" if failure.early_log else ""
+    return f"{failure.log} (on {failure.host})" if failure.log else ""
 
 
 def _node_lines(job: JobStatus, output: TerminalInfo, rows_max: int | None, hint: str) -> list[str]:

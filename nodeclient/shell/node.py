@@ -25,7 +25,7 @@ from nodeclient.core.effects import Effect, Level
 from nodeclient.core.events import Event
 from nodeclient.core.leaving import LeaveSignals
 from nodeclient.diagnosis import error_file
-from nodeclient.diagnosis.diagnose import RoundDiagnoses
+from nodeclient.diagnosis.diagnose import RoundDiagnoses, with_last_output
 from nodeclient.diagnosis.stack_service import StackService
 from nodeclient.host.gpu_memory import sample_gpus
 from nodeclient.host.ports import listening_address
@@ -365,7 +365,8 @@ class Node:
         return self._workers.pid_of(local_rank)
 
     def _completed(self, observed: Observed) -> Observed:
-        return self._keeper.complete(self._setup.slots.complete(observed))
+        completed = self._keeper.complete(self._setup.slots.complete(observed))
+        return with_last_output(completed, self._output, self._setup.ranks)
 
     def _status(self) -> str:
         observed = self._participation.agent.observed(self._now, beat=False)

@@ -224,6 +224,11 @@ class FailureStatus(Struct, frozen=True, kw_only=True):
     same_error_count: Whole = 0
     """The number of these that failed with the same error."""
     early: Items[EarlyEndStatus] = ()
+    """The first workers that had exited with 0 by then."""
+    early_lines: Items[AnyLine] = ()
+    """The end of the stderr of the first of these."""
+    early_log: AnyText | None = None
+    """The file with its stderr, on its host."""
     step: Whole | None = None
     """The highest step that any worker had reported."""
     stragglers: Items[StragglerStatus] = ()

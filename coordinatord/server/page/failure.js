@@ -24,9 +24,10 @@ export function failurePanel() {
       when.title = clock(failure.age_s + elapsed);
       keep(facts, factsOf(failure), (fact) => fact.label, fact);
       show(logs.element, Boolean(failure.log));
-      logs.update(command("logs", job, ` --rank ${failure.rank} --round ${failure.round}`));
-      show(lines, failure.last_lines.length > 0);
-      setText(lines, failure.last_lines.join("\n"));
+      const { rank } = failure.left_early ? failure.early[0] : failure;
+      logs.update(command("logs", job, ` --rank ${rank} --round ${failure.round}`));
+      show(lines, linesOf(failure).length > 0);
+      setText(lines, linesOf(failure).join("\n"));
     },
   };
 }
@@ -70,10 +71,31 @@ function factsOf(failure) {
     { label: "Before", text: failure.before },
     { label: "Behind", text: failure.behind },
     { label: "Then", text: failure.then },
-    { label: "Log", text: failure.log ? `${failure.log} (on ${failure.host})` : "" },
+    { label: "Log", text: logOf(failure) },
     { label: "Hint", text: failure.hint },
   ];
   return facts.filter((each) => each.text);
+}
+
+function logOf(failure) {
+  if (failure.left_early && failure.early_log) {
+    const [left] = failure.early;
+    return `${failure.early_log} (of rank ${left.rank}, on node ${left.node})`;
+  }
+  return failure.log ? `${failure.log} (on ${failure.host})` : "";
+}
+
+// What the worker that failed wrote last; where it failed for lack of another one, what that one wrote too.
+function linesOf(failure) {
+  if (!failure.left_early) return failure.last_lines;
+  const [left] = failure.early;
+  const said = failure.early_lines.length ? failure.early_lines : ["(nothing)"];
+  return [
+    `(rank ${failure.rank} on ${failure.node}, which still needed rank ${left.rank}, wrote this to stderr)`,
+    ...failure.last_lines,
+    `(rank ${left.rank} on ${left.node}, which exited with 0, wrote this to stderr last)`,
+    ...said,
+  ];
 }
 
 function fact({ label }) {

@@ -13,6 +13,7 @@ from coordinatord.protocol.messages import (
     Failure,
     Follower,
     Goal,
+    LastOutput,
     Phase,
     Report,
     SecondaryFailure,
@@ -154,9 +155,11 @@ def test_workers_that_had_ended_with_0_are_named_with_how_long_before_that_was()
 
 def test_who_left_early_is_the_root_cause_of_a_lost_connection() -> None:
     job = Job()
-    job.report("a", phase=Phase.STOPPED, ended=(Ended(2, 1.5),))
+    said = LastOutput(("no data is left",), "/logs/2/stderr.log")
+    job.report("a", phase=Phase.STOPPED, ended=(Ended(2, 1.5),), last_output=said)
     job.report("b", phase=Phase.FAILED, failure=a_failure(rank=1, error=LOST_PEER, age_s=0.5))
     assert (report := job.received()) is not None
+    assert (report.early, report.early_output) == ((EarlyEnd("a", 2, 1.0),), said)
     assert failure_status(report).left_early == "rank 2 on node a exited with 0 while rank 1 on node b still needed it"
     assert (report.node, report.cause) == ("b", Cause.USER_CODE)
     assert cause_in_brief(report) == "rank 2 on node a exited with 0 too early in round 1"

@@ -52,11 +52,3 @@ def test_a_worker_that_failed_with_the_same_error_is_told_apart() -> None:
     bench.submit(WorkerExited(1, 1, a_diagnosis(error="OSError: no file of rank 1")))
     assert bench.observed.failure is not None
     assert bench.observed.failure.followers == (Follower(1, 1, same_error=True),)
-
-
-def test_a_path_that_no_message_can_hold_is_left_out() -> None:
-    for log, kept in (("/logs/1", "/logs/1"), ("/logs/" + "a" * 1_024, ""), ("/lo\ngs", "")):
-        bench = Bench().running()
-        bench.submit(WorkerExited(0, 1, a_diagnosis(log=log)))
-        assert bench.observed.failure is not None
-        assert bench.observed.failure.log == kept

@@ -11,7 +11,7 @@ import pytest
 from coordinatord.protocol.fields import LAST_LINES_MAX
 from nodeclient.core.events import Diagnosis
 from nodeclient.diagnosis import oom
-from nodeclient.diagnosis.diagnose import diagnose
+from nodeclient.diagnosis.diagnose import diagnose, log_text
 from tests.support.programs import TIMEOUT_S
 
 pytestmark = pytest.mark.slow
@@ -260,3 +260,8 @@ def test_a_traceback_as_torch_writes_it_in_a_process_group(tmp_path: Path) -> No
     assert (code, found.error) == (1, "ValueError: with a rank before each line")
     assert found.last_lines[0] == "Traceback (most recent call last):"
     assert not any("[rank0]: " in line for line in found.last_lines)
+
+
+def test_a_path_that_no_message_can_hold_is_left_out() -> None:
+    paths = (Path("/logs/1"), Path("/logs/" + "a" * 1_024), Path("/lo\ngs"), None)
+    assert [log_text(path) for path in paths] == ["/logs/1", "", "", ""]

@@ -6,7 +6,7 @@ import pytest
 
 from coordinatord.hints.failure_status import failure_status
 from coordinatord.protocol.fields import CONSEQUENCES_MAX, LAST_LINES_MAX, LINE_MAX, MESSAGE_MAX
-from coordinatord.protocol.messages import Cause, EarlyEnd, HangKind, SecondaryFailure
+from coordinatord.protocol.messages import Cause, EarlyEnd, HangKind, LastOutput, SecondaryFailure
 from nodeclient.diagnosis import report_text
 from tests.support.builders import LOST_PEER, a_failure, a_report
 from tests.support.golden import FOLDER, compare
@@ -43,8 +43,9 @@ BLOCKS = {
         consequences_count=1,
     ),
     "left_early": a_report(
-        failure=a_failure(error=LOST_PEER, age_s=1.0, log=LOG),
+        failure=a_failure(error=LOST_PEER, last_lines=TRACE, age_s=1.0, log=LOG),
         early=(EarlyEnd("n2", 3, 0.2),),
+        early_output=LastOutput(("no data is left",), LOG),
         cause=Cause.USER_CODE,
     ),
     "hung": a_report(

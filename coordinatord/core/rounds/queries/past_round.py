@@ -28,10 +28,15 @@ def verdict(run: Run) -> RoundVerdict:
     """Judge what ended the round, by the evidence so far."""
     evidence, durable = run.evidence, run.durable
     good_exits = [
-        GoodExit(member.node, ended.rank, member.lease.heard_at - ended.age_s)
+        GoodExit(
+            node=member.node,
+            rank=ended.rank,
+            at=member.lease.heard_at - ended.age_s,
+            output=None if number else member.observed.last_output,
+        )
         for member in map(run.members.get, durable.order)
         if member is not None and run.is_about_round(member.observed)
-        for ended in member.observed.ended
+        for number, ended in enumerate(member.observed.ended)
     ]
     return find_root_cause(
         durable.stop_reason.sentence,

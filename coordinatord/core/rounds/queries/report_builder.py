@@ -50,6 +50,7 @@ def report_on(run: Run, now: float) -> Report | None:
         consequences_count=len(consequences),
         same_error_count=sum(consequence.same_error for consequence in consequences),
         early=cause.early,
+        early_output=cause.early_output,
         step=step,
         stragglers=stragglers,
         cause=cause.cause,

@@ -19,7 +19,7 @@ from coordinatord.hints.match import cause_of
 from coordinatord.hints.network import lost_connection
 from coordinatord.protocol.exit_codes import describe_exit, signal_behind
 from coordinatord.protocol.fields import CONSEQUENCES_MAX, DURATION_S_MAX
-from coordinatord.protocol.messages import Cause, EarlyEnd, Failure
+from coordinatord.protocol.messages import Cause, EarlyEnd, Failure, LastOutput
 from coordinatord.protocol.text import clip, is_same_error
 
 HEADLINE_MAX = 100
@@ -43,6 +43,8 @@ class WorkerFailure(Struct, frozen=True):
     """Whether the node was asked to leave by then, for example by a scheduler that takes its host away."""
     early: tuple[EarlyEnd, ...] = ()
     """The first workers of the round that had exited with 0 by then; empty until the round is judged."""
+    early_output: LastOutput | None = None
+    """What the first of these wrote last, if that is known."""
 
     @property
     def cause(self) -> Cause:
@@ -90,6 +92,8 @@ class GoodExit(Struct, frozen=True):
     rank: int
     at: float
     """When it exited, in the coordinator's clock."""
+    output: LastOutput | None = None
+    """What it wrote last, if it was the first of its node; else None."""
 
 
 class RoundVerdict(Struct, frozen=True):
@@ -128,18 +132,19 @@ def find_root_cause(
     first_at = first.at + CLOCK_DRIFT * first.failure.age_s  # its age is by the clock of its host
     if consequences_from is not None and first_at >= consequences_from:
         return RoundVerdict(trigger + _consequence(failures), None)
-    first = replace(first, early=_early(first, good_exits, collateral_s))
+    first = _with_early(first, good_exits, collateral_s)
     return RoundVerdict(str(first), first)
 
 
-def _early(first: WorkerFailure, good_exits: Iterable[GoodExit], collateral_s: float) -> tuple[EarlyEnd, ...]:
-    """Return the workers that had exited with 0 before the root cause, in the order of their exits.
+def _with_early(first: WorkerFailure, good_exits: Iterable[GoodExit], collateral_s: float) -> WorkerFailure:
+    """Return the root cause with the workers that had exited with 0 before it, in the order of their exits.
 
     A worker that exits closes its connections first, so its peers may fail a moment before it has exited.
     """
     until = first.at + (collateral_s if lost_connection(first.failure) else 0.0)
     early = sorted((each for each in good_exits if each.at < until), key=lambda each: each.at)[:CONSEQUENCES_MAX]
-    return tuple(EarlyEnd(each.node, each.rank, min(max(0.0, first.at - each.at), DURATION_S_MAX)) for each in early)
+    ends = (EarlyEnd(each.node, each.rank, min(max(0.0, first.at - each.at), DURATION_S_MAX)) for each in early)
+    return replace(first, early=tuple(ends), early_output=early[0].output if early else None)
 
 
 def _first_of(failures: Collection[WorkerFailure], collateral_s: float) -> WorkerFailure:
