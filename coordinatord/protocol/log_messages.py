@@ -11,7 +11,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from coordinatord.protocol.fields import Count, Counter, Name, RequestNumber, Sentence
+from coordinatord.protocol.fields import LOG_MAX, Count, Counter, Name, RequestNumber, Sentence
 from coordinatord.protocol.schema import Strict
 
 LOG_CHUNK_BYTES_MAX = 16 * 1024
@@ -75,3 +75,12 @@ class LogChunk(Strict, frozen=True, tag=True):
     """Whether wanted bytes right before this chunk are missing: they were rotated away, or are too far back."""
     problem: Sentence
     """Why nothing could be read, for the reader; empty if all is well."""
+
+
+def stderr_log(log_dir: str, run: str, number: int, rank: int) -> str:
+    """Return where a node with this directory for the files of its job has a worker's stderr of a round.
+
+    It is empty if the node keeps no files, or if no message can hold the path.
+    """
+    path = f"{log_dir}/{run}/round_{number}/{rank}/stderr.log"
+    return path if log_dir and len(path) <= LOG_MAX else ""

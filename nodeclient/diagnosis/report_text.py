@@ -46,7 +46,7 @@ def lines(failure: FailureStatus, seen_at: datetime) -> list[str]:
         ("how", f"{whose}{failure.how}{process}" if started else ""),
         ("because" if started else "why", failure.message),
         ("error", error),
-        ("cause", "" if failure.cause in {Cause.HANG, Cause.UNKNOWN} else failure.cause.replace("_", " ")),
+        ("cause", "" if failure.cause == Cause.UNKNOWN else failure.cause.replace("_", " ")),
         ("before", failure.before),
         ("behind", failure.behind),
         ("then", failure.then),
@@ -133,11 +133,11 @@ def _own_last_lines(failure: FailureStatus) -> list[str]:
 
 
 def _log(failure: FailureStatus) -> str:
-    if failure.pid is None or failure.hang:
+    if failure.hang == HangKind.NETWORK or (failure.pid is None and not failure.hang):
         return ""
     if failure.left_early and failure.early_log:
         return f"{failure.early_log} (of rank {failure.early[0].rank}, on node {failure.early[0].node})"
-    whose = f"of rank {failure.rank}, " if failure.left_early else ""
+    whose = f"of rank {failure.rank}, " if failure.left_early or failure.hang_ranks else ""
     return f"{failure.log} ({whose}on {failure.host})" if failure.log else "none was kept, see --log-dir"
 
 

@@ -38,6 +38,7 @@ from coordinatord.hints.hang_verdict import HangVerdict, notice_of
 from coordinatord.hints.seen_worker import longest_wait_s
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.fields import CONSEQUENCES_MAX, LAST_LINES_MAX, LINE_MAX, MESSAGE_MAX
+from coordinatord.protocol.log_messages import stderr_log
 from coordinatord.protocol.messages import Failure, HangKind, Launcher
 from coordinatord.protocol.stack_messages import unpack_stacks
 from coordinatord.protocol.text import clip
@@ -305,6 +306,7 @@ def _failure_of(run: Run, verdict: HangVerdict, look: AnsweredLook) -> WorkerFai
     """Return the hang as the failure of the first culprit: it failed when the others began to wait for it."""
     culprit = next(worker for worker in look.workers if worker.rank == verdict.ranks[0])
     age_s = longest_wait_s(look.workers)
+    offer, place = run.members[culprit.node].offer, (run.id, run.durable.round, culprit.rank)
     has_several = len(verdict.ranks) > 1 and verdict.kind is not HangKind.NETWORK
     failure = Failure(
         rank=culprit.rank,
@@ -316,10 +318,11 @@ def _failure_of(run: Run, verdict: HangVerdict, look: AnsweredLook) -> WorkerFai
         last_lines=() if culprit.now is None else _frames(culprit.now.stacks),
         followers=(),
         age_s=age_s,
+        log=stderr_log(offer.log_dir, *place),
         hang=verdict.kind,
         hang_ranks=verdict.ranks[:CONSEQUENCES_MAX] if has_several else (),
     )
-    return WorkerFailure(culprit.node, run.members[culprit.node].offer.host, look.at - age_s, failure)
+    return WorkerFailure(culprit.node, offer.host, look.at - age_s, failure)
 
 
 def _frames(stacks: bytes) -> tuple[str, ...]:

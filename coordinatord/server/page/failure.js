@@ -66,7 +66,7 @@ function factsOf(failure) {
     { label: "Root cause", text: causeOf(failure) },
     { label: "How", text: `${whose}${failure.how}${process}` },
     { label: "Error", text: failure.error },
-    { label: "Cause", text: ["hang", "unknown"].includes(failure.cause) ? "" : failure.cause.replace("_", " ") },
+    { label: "Cause", text: failure.cause === "unknown" ? "" : failure.cause.replace("_", " ") },
     { label: "Finding", text: failure.message },
     { label: "Before", text: failure.before },
     { label: "Behind", text: failure.behind },

@@ -61,7 +61,9 @@ BLOCKS = {
             " the 15 others wait in all_reduce 1,204",
             last_lines=("get (queue.py:180)", "main (train.py:41)"),
             age_s=12.0,
+            log=LOG,
         ),
+        cause=Cause.HANG,
     ),
     "all_hung": a_report(
         round=2,

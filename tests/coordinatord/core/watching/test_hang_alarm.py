@@ -12,7 +12,7 @@ from tests.support.script import Stage, play
 
 
 def test_a_hang_is_a_failure_of_the_worker_that_is_named() -> None:
-    job = Job("workers=2")
+    job = Job("workers=2 log_dir=/logs/mnist")
     job.play(
         "advance 10s", "seen waits waits waits stands", "advance 1s", "seen waits waits waits stands", "stopped n1 n2"
     )
@@ -25,6 +25,7 @@ def test_a_hang_is_a_failure_of_the_worker_that_is_named() -> None:
     assert failure.message == ended.reason == sentence
     assert failure.last_lines == ("get (queue.py:180)", "main (train.py:41)", "<module> (train.py:60)")
     assert failure.age_s == 12.0
+    assert failure.log == "/logs/mnist/e-1/round_1/3/stderr.log"
     view = job_view(job.run, job.now, None)
     assert view.failure is not None
     assert (view.failure.hang, view.failure.how) == ("stuck", "hung: stuck")
