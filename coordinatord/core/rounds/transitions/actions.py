@@ -81,13 +81,13 @@ def _bad_steps(run: Run, point: ResumePoint | None) -> tuple[tuple[SpoiledStep, 
     If that is before the doubted steps, these become spoiled: the round makes them again.
     """
     number, doubted, spoiled = run.durable.round + 1, run.durable.doubted, run.durable.spoiled
-    differing = run.keeping.differing_step(point)
+    back_to, differing = None if point is None else point.at, run.keeping.differing_step(point)
     if differing is not None:
-        spoiled = with_spoiled(spoiled, SpoiledStep(differing, number), None if point is None else point.at)
+        spoiled = with_spoiled(spoiled, SpoiledStep(differing, number), back_to)
     if point is not None and run.durable.doubts(*point.made_as(run.id)):
         return spoiled, doubted or KeptStep(number, 0)
     if doubted is not None:
-        spoiled = with_spoiled(spoiled, SpoiledStep(doubted, number), None if point is None else point.at)
+        spoiled = with_spoiled(spoiled, SpoiledStep(doubted, number), back_to)
     return spoiled, None
 
 
