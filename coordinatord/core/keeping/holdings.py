@@ -69,7 +69,7 @@ def _plan_copies(kept: KeptState) -> bool:
 def _record_checkpoint(kept: KeptState, member: Member, holding: Holding | None) -> None:
     """Record the newest checkpoint of a node, and the newest step of this round that is whole."""
     run, checkpoints, at = kept.run, kept.checkpoints, kept.index.newest_whole
-    checkpoints.begin_round(run.durable.round, run.durable.order)  # after a restart: other rounds have begun already
+    checkpoints.begin_round(run.durable.round, run.durable.order)  # does nothing but after a restart
     if holding is not None and holding.writes_checkpoints:
         checkpoints.record_checkpoint(
             member.node, NONE_YET if holding.checkpointed is None else holding.checkpointed, member.lease.heard_at
@@ -96,7 +96,7 @@ def _record_disk(kept: KeptState, member: Member, now: float) -> None:
 def _record_lost_step(kept: KeptState, member: Member) -> None:
     """Record that a node of the round no longer finds the step on the disk that it is to resume from.
 
-    A node that was told to read the step reports a failure. One that misses it before is told nothing to read.
+    A node that was told to read the step reports a failure itself. One that misses it before is sent nothing to read.
     """
     point, stepped = kept.run.durable.resume, kept.run.durable.stepped
     if point is None or point.disk is None or stepped or has_restored(kept, member):
