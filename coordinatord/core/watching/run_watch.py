@@ -84,6 +84,7 @@ class RunWatch(WatchingWing):
             self.is_unseen_told, self.remark = True, record.reason
 
     def _clear(self) -> None:
+        """Forget all looks, but not the number of the last one: its answer may still come."""
         self._hang = HangWatch(self._hang.number)
         self.notice, self._is_recorded, self.remark, self._is_unseen = "", False, "", False
 
@@ -136,6 +137,10 @@ class RunWatch(WatchingWing):
                 return self._record_rest(event) | self._record_arrivals(event, now) | bool(self.unseen)
 
     def _record_look(self, event: Looked, now: float) -> bool:
+        """Begin a pair with a look, or judge the pair that it completes; pause if no worker may hang.
+
+        A section that ended since the first look of a pair makes that look worthless: its workers were not stuck.
+        """
         watch, look = self._hang, AnsweredLook(event.workers, now)
         if not watch.is_pending or event.number != watch.number:
             return False
