@@ -39,7 +39,10 @@ SPREAD_HALF_LIVES = 4
 
 
 class HostJudgements:
-    """What follows for the hosts of a run now, by what is on record of all hosts; made anew for each event."""
+    """What follows for the hosts of a run now, by what is on record of all hosts; made anew for each event.
+
+    A host belongs to no job, so the records have an empty job and an empty run.
+    """
 
     def __init__(self, run: Run, cluster: DurableCluster, now: float) -> None:
         self._run, self._cluster, self._now = run, cluster, now
