@@ -1,6 +1,6 @@
 """Chooses the step after which all workers of a round pause and save before a planned end, so that no step is lost.
 
-Without a common step each worker would save its own last one. Where each rank has a shard, these would fit no step.
+Without that, each worker would save its own last step, and where each rank has its own shard, no step would be whole.
 """
 
 from __future__ import annotations
