@@ -36,7 +36,7 @@ from coordinatord.server.sessions.node_sessions import (
     JOINS_PER_S,
 )
 from coordinatord.server.sessions.refusal_log import LINES_MAX
-from coordinatord.store.retention import MARKS_KEPT, REPEATED_KEPT, RUNS_KEPT, VISITORS_KEPT
+from coordinatord.store.retention import CLUSTER_RECORDS_KEPT, REPEATED_KEPT, RUNS_KEPT, VISITORS_KEPT
 from nodeclient.config.flag_values import _NAME_MAX
 from nodeclient.keeping.parts.part_server import CONNECTIONS_MAX, REQUEST_WITHIN_S
 from tests.support.source import ROOT
@@ -73,7 +73,7 @@ LIMITS: list[tuple[tuple[float, ...], str, str]] = [
     ((LAST_LINES_MAX, LINE_MAX), CODEC, "test_a_wrong_value_is_refused_by_the_name_of_its_field"),
     ((RUNS_KEPT, ROUNDS_KEPT), RETENTION, "test_the_last_rounds_are_kept_whole"),
     ((VISITORS_KEPT,), RETENTION, "test_nodes_that_come_and_go_while_a_round_is_on_do_not_pile_up"),
-    ((REPEATED_KEPT, MARKS_KEPT), RETENTION, "test_stalls_of_a_round_that_lasts_do_not_pile_up"),
+    ((REPEATED_KEPT, CLUSTER_RECORDS_KEPT), RETENTION, "test_stalls_of_a_round_that_lasts_do_not_pile_up"),
     ((DRAINED_MAX,), "tests/coordinatord/core/test_admin_requests.py", "test_one_name_too_many_is_not_drained"),
     ((TOKENS_MAX,), f"{SECURITY}/test_tokens.py", "test_revoked_tokens_make_room"),
     ((LINKS_MAX,), f"{SECURITY}/test_browser_sessions.py", "test_the_oldest_make_room"),

@@ -1,7 +1,7 @@
-"""Deletes old history, so that a job may run for years: old runs, old rounds, visitors, and marks.
+"""Deletes old history, so that a job may run for years: old runs, old rounds, visitors, and cluster records.
 
-A *visitor* is a node that joined a run and left it without having been in a round. A *mark* is a record about a node or
-a host, and no job: a drain, its end, or a judgement of a host.
+A *visitor* is a node that joined a run and left it without having been in a round. A *cluster record* is about a node
+or a host, and no job: a drain, its end, or a judgement of a host.
 
 Records have totals and no increments, so that the remaining records lead to the same state. Each new record deletes the
 records that it supersedes, in its own transaction, at the cost of a few index steps.
@@ -47,8 +47,8 @@ VISITORS_KEPT = 200
 """Visitors to keep of each run, for each of the two ways to leave: lost, or released. A node that comes and goes every
 few seconds for a month would otherwise leave a million records."""
 
-MARKS_KEPT = 1_000
-"""Marks to keep that are no longer in force, and records of forgotten jobs to keep: people look for recent ones."""
+CLUSTER_RECORDS_KEPT = 1_000
+"""Cluster records to keep that are no longer in force, and forgotten jobs to keep: people look for recent ones."""
 
 REPEATED_KEPT = 200
 """Records to keep of each run and recurring kind. Training may stall at each evaluation, in a round of months."""
@@ -82,7 +82,7 @@ _OF_ROUNDS = (
 """The kinds to delete with their round."""
 
 _SUPERSEDING = (JobForgotten, RunOpened, RoundFormed, NodeLost, NodeReleased, ClusterRecord, *_REPEATED)
-"""The kinds for which `delete_superseded` has a case. Marks are `ClusterRecord`s."""
+"""The kinds for which `delete_superseded` has a case."""
 
 
 def may_supersede(newest: Record) -> bool:
@@ -102,7 +102,7 @@ def delete_superseded(connection: sqlite3.Connection, newest: Record) -> None:
         case NodeLost() | NodeReleased():
             _delete_visitor(connection, newest.job, newest.run, newest.KIND)
         case ClusterRecord():
-            _delete_marks(connection, newest)
+            _delete_cluster_records(connection, newest)
         case _ if isinstance(newest, _REPEATED):
             _delete_repeated(connection, newest.job, newest.run, newest.KIND)
 
@@ -116,20 +116,20 @@ def _delete_repeated(connection: sqlite3.Connection, job: str, run: str, kind: s
     )
 
 
-def _delete_marks(connection: sqlite3.Connection, newest: ClusterRecord) -> None:
-    """Delete marks beyond the last `MARKS_KEPT` that are not in force: of the name at the limit, and of the newest.
+def _delete_cluster_records(connection: sqlite3.Connection, newest: ClusterRecord) -> None:
+    """Delete old cluster records that are not in force: those about the name at the limit, and about the newest name.
 
-    A drain is in force until an undrain of the same name; a host's judgement, until its next one. So the newest mark
+    A drain is in force until an undrain of the same name; a host's judgement, until its next one. So the newest record
     may have ended one that is beyond the limit.
     """
     beyond = connection.execute(
-        "SELECT seq, node FROM records WHERE job = '' ORDER BY seq DESC LIMIT 1 OFFSET ?", (MARKS_KEPT,)
+        "SELECT seq, node FROM records WHERE job = '' ORDER BY seq DESC LIMIT 1 OFFSET ?", (CLUSTER_RECORDS_KEPT,)
     ).fetchone()
     if beyond is None:
         return
     seq, name = beyond
     connection.execute(
-        # Without the named index SQLite would scan all marks up to `seq`.
+        # Without the named index SQLite would scan all cluster records up to `seq`.
         "DELETE FROM records AS old INDEXED BY marks_by_name WHERE job = '' AND node IN (?, ?) AND seq <= ?"
         " AND (kind = 'NodeUndrained' OR EXISTS (SELECT 1 FROM records AS newer WHERE newer.job = ''"
         " AND newer.node = old.node AND newer.seq > old.seq"
@@ -144,7 +144,7 @@ def _delete_job(connection: sqlite3.Connection, job: str) -> None:
     connection.execute(
         "DELETE FROM records WHERE kind = 'JobForgotten' AND seq <="
         " (SELECT seq FROM records WHERE kind = 'JobForgotten' ORDER BY seq DESC LIMIT 1 OFFSET ?)",
-        (MARKS_KEPT,),
+        (CLUSTER_RECORDS_KEPT,),
     )
 
 
