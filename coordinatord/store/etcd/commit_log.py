@@ -70,9 +70,9 @@ class CommitLog:
     def __init__(self) -> None:
         self._values: dict[int, _Stored] = {}
         self._live: dict[int, int] = {}
-        """For each live row, the number of the value that has it."""
+        """The live rows, each with the number of the value that has it."""
         self._dead: dict[int, int] = {}
-        """For each dropped row that still takes space, the number of the value that has it."""
+        """The dropped rows that still take space, each with the number of the value that has it."""
         self._last_merged = 0
         """The last value of the last merger: the next one begins after it, so that all values have their turn."""
 
