@@ -77,9 +77,10 @@ class StateKeeper:
         persist: PersistSettings | None = None,
     ) -> None:
         """Begin without state. If the limit of memory is 0, nothing is kept, and no port is opened."""
-        uses_disk, changed = persist is not None and settings.limit_bytes > 0, partial(submit, KeptChanged())
-        copies = COPIES_WITH_DISK if uses_disk else COPIES
+        uses_disk = persist is not None and settings.limit_bytes > 0
+        changed = partial(submit, KeptChanged())
         threads = ThreadPoolExecutor(THREADS, thread_name_prefix="kept-state")
+        copies = COPIES_WITH_DISK if uses_disk else COPIES
         arenas = Arenas(settings.limit_bytes, lambda: memory(Host()).available, copies)
         self._resources = KeepResources(
             settings,
@@ -104,7 +105,8 @@ class StateKeeper:
         self._save_s: float | None = None
         """How many seconds the last save of a worker took."""
         self._is_used = not uses_disk
-        """Whether a worker has used kept state. If none has, the user is warned that `--persist` is of no use."""
+        """Whether a worker has used kept state, or there is no disk. If not, the user is warned that `--persist` is of
+        no use."""
         self._unkept: list[str] = []
         """State that the training of this run depends on, but its workers do not keep."""
         self._may_listen = True

@@ -1,7 +1,7 @@
 """Turns a fork of the parent interpreter into a worker like one that was started as a new process.
 
-A fork inherits identity, environment, streams and caches that a new process would not have. They are renewed here, most
-of them before the node's request, so that the worker starts soon after it.
+A fork inherits identity, environment, streams and caches that a new process would not have. They are renewed here, some
+of them before the node's request already, so that the worker starts soon after it.
 """
 
 from __future__ import annotations
