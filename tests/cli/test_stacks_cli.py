@@ -62,6 +62,19 @@ def test_the_workers_that_stand_alike_are_shown_once(cluster: Cluster, flags: tu
     assert "round 1 has no such rank: it has ranks 0 to 3" in stacks(cluster, "--rank", "9")[1]
 
 
+def test_workers_without_a_stack_are_told_apart_by_the_states_of_their_processes(cluster: Cluster) -> None:
+    script = (
+        "import os, signal, time; os.environ['RANK'] == '1' and os.kill(os.getpid(), signal.SIGSTOP); time.sleep(99)"
+    )
+    cluster.join("a", "--nnodes", "1", "--nproc-per-node", "3", command=(sys.executable, "-c", script))
+
+    def ranks() -> list[tuple[list[int], set[str]]]:
+        shown = [group["workers"] for group in groups(cluster)]
+        return [([each["rank"] for each in workers], {each["state"] for each in workers}) for workers in shown]
+
+    wait_until("one is stopped", lambda: ranks() == [([0, 2], {"sleeping"}), ([1], {"stopped"})])
+
+
 REAL = Path(__file__).parents[1] / "nodeclient" / "diagnosis" / "gpu_error_1st.json"
 
 

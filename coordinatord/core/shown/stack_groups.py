@@ -12,13 +12,15 @@ from coordinatord.protocol.stack_messages import StackOrigin, WorkerStacks, unpa
 
 
 def group_stacks(answered: Iterable[tuple[StackSource, WorkerStacks]]) -> tuple[StackGroup, ...]:
-    """Return the groups of workers with equal stacks, or with none for the same reason, the largest first.
+    """Return the groups of workers with equal stacks, the largest first.
 
-    Of equally large groups, the one with the lowest rank is first.
+    Workers without a stack are in one group if that has the same reason, and their processes are in the same state. Of
+    equally large groups, the one with the lowest rank is first.
     """
-    groups: dict[tuple[bytes, str], list[StackedWorker]] = {}
+    groups: dict[tuple[bytes, str, tuple[str, str]], list[StackedWorker]] = {}
     for source, worker in answered:
-        groups.setdefault((worker.stacks, worker.problem), []).append(_stacked(source, worker))
+        process = ("", "") if worker.stacks else (worker.state, worker.waits_in)
+        groups.setdefault((worker.stacks, worker.problem, process), []).append(_stacked(source, worker))
     for workers in groups.values():
         workers.sort(key=lambda worker: worker.rank)
     ordered = sorted(groups.items(), key=lambda group: (-len(group[1]), group[1][0].rank))
@@ -28,7 +30,7 @@ def group_stacks(answered: Iterable[tuple[StackSource, WorkerStacks]]) -> tuple[
             workers=tuple(workers),
             problem=problem,
         )
-        for (stacks, problem), workers in ordered
+        for (stacks, problem, _), workers in ordered
     )
 
 
