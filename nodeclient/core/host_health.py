@@ -100,6 +100,8 @@ class Space(Struct, frozen=True):
     """Whether no further file can be made."""
     above: str = ""
     """The nearest directory above `path` that exists, whose space this is; empty if `path` exists."""
+    mount: str = ""
+    """The file system that it is on, where that is mounted and from where; empty if not known."""
 
     @property
     def is_new(self) -> bool:

@@ -7,6 +7,7 @@ and tells those that it has in time.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -34,6 +35,9 @@ NICENESS = 10
 
 XIDS_MAX = 32
 """The most errors of GPUs to report. A GPU that fails again and again writes thousands."""
+
+_OCTAL = re.compile(r"\\([0-7]{3})")
+"""A character of a path that the kernel does not write as it is, such as a blank."""
 
 _PROGRAM = f"import os\nos.nice({NICENESS})\nfrom nodeclient.host.host_facts import main\nmain()\n"
 """It yields before its imports, which are most of its work."""
@@ -150,4 +154,23 @@ def _space(what: str, folder: Path) -> Space:
         is_read_only=bool(state.f_flag & os.ST_RDONLY),
         lacks_inodes=state.f_files > 0 and state.f_favail == 0,
         above="" if there == folder else str(there),
+        mount=describe_mount(there.resolve(), read_if_there(Path("/proc/self/mountinfo"))),
     )
+
+
+def describe_mount(folder: Path, mounts: str) -> str:
+    """Describe the mount that a directory is on, by the text of a mountinfo file; empty if it has none.
+
+    proc_pid_mountinfo(5) has its format. `folder` is without links.
+    """
+    found, described = Path("/"), ""
+    for line in mounts.splitlines():
+        before, _, after = line.partition(" - ")
+        point = Path(_OCTAL.sub(lambda code: chr(int(code[1], 8)), before.split()[4]))
+        if folder.is_relative_to(point) and point.is_relative_to(found):  # a later mount hides an earlier one
+            kind, device, *_ = after.split()
+            found, described = (
+                point,
+                f"on {'the root file system /' if point == Path('/') else point} ({kind}, {device})",
+            )
+    return described

@@ -27,6 +27,7 @@ from nodeclient.config.operate import CheckConfig
 from nodeclient.core.events import HealthChecked
 from nodeclient.core.health_checks import EXIT_CODES, WITHIN_S
 from nodeclient.core.host_health import CLOCK_WITHIN_S, Finding, HostFacts, conclude, judge, unchecked
+from nodeclient.diagnosis.stderr_text import gibibytes
 from nodeclient.host.addresses import interface_towards
 from nodeclient.host.foreign_workerlib import ForeignWorkerlibError, check_workerlib
 from nodeclient.host.host_facts import facts_command
@@ -37,6 +38,9 @@ from nodeclient.workers.spawn import WorkerCommand
 
 COORDINATOR_WITHIN_S = 3.0
 """How long a coordinator may take to tell the time: it answers in milliseconds, and the result of the check waits."""
+
+_NAMED = "directory"
+"""What a directory is for that `nodeclient check` was given."""
 
 _SUMMARIES = {
     CheckResult.GOOD: "nothing is wrong with this host",
@@ -133,22 +137,34 @@ def _without_clock(why: str) -> HostFacts:
 
 def run(config: CheckConfig) -> int:
     """Check this host once for a person or a scheduler, and print a line for each finding; return the exit code."""
-    folders = {f"directory {number}": folder for number, folder in enumerate(config.folders, start=1)}
+    folders = {f"{_NAMED} {number}": folder for number, folder in enumerate(config.folders, start=1)}
     check = HostCheck((), folders, config.coordinators, config.access, secrets.token_hex(16))
     facts = asyncio.run(check.run(WITHIN_S)).facts or HostFacts()
     findings = (*_foreign_workerlib(), *judge(facts, None, is_idle=True))
     result, _ = conclude(findings, facts)
     unread = unchecked(facts)
     if config.json:
-        answer = {"result": result, "findings": findings, "cannot_be_checked": unread}
+        answer = {"result": result, "findings": findings, "seen": _seen(facts), "cannot_be_checked": unread}
         write([json.encode(answer).decode()])
     else:
         lines = [f"{finding.result}: {finding.text}" for finding in findings] or [f"{result}: {_SUMMARIES[result]}"]
         lines += [
             f"{space.path} ({space.what}) does not exist yet: join makes it" for space in facts.spaces if space.is_new
         ]
-        write([*lines, *(f"cannot be checked: {text}" for text in unread)])
+        write([*lines, *_seen(facts), *(f"cannot be checked: {text}" for text in unread)])
     return EXIT_CODES[result]
+
+
+def _seen(facts: HostFacts) -> list[str]:
+    """Return what a person may not expect: that there is no GPU, and on which file system a named directory is."""
+    spaces = [space for space in facts.spaces if space.what.startswith(_NAMED)]
+    return [
+        *(["no GPU is seen on this host"] if facts.gpus == () else []),
+        *(
+            f"{space.path}: {gibibytes(space.free)} of {gibibytes(space.total)} free {space.mount}".rstrip()
+            for space in spaces
+        ),
+    ]
 
 
 def _foreign_workerlib() -> tuple[Finding, ...]:

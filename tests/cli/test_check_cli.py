@@ -79,6 +79,12 @@ def test_a_directory_that_is_named_needs_space(tmp_path: Path) -> None:
     assert f"{tmp_path}/logs (directory 1) does not exist yet: join makes it" in lines
     typo = f"warning: {tmp_path}/typo/logs (directory 2) does not exist, nor does the directory around it: "
     assert any(line.startswith(typo) for line in lines)
+    assert any(re.fullmatch(rf"{tmp_path}/logs: \S+ [MG]iB of \S+ [MG]iB free on .+ \(.+\)", line) for line in lines)
+
+
+def test_a_host_without_a_gpu_is_said_to_have_none() -> None:
+    environ = clean_environ(CUDA_VISIBLE_DEVICES="")
+    assert "no GPU is seen on this host" in run(BIN / "nodeclient", "check", environ=environ).stdout.splitlines()
 
 
 def test_a_node_whose_gpu_needs_a_reset_is_quarantined(library: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from nodeclient.core.host_health import GpuFacts, GpuUse, HostFacts, Interface, Xid
 from nodeclient.host.devices import Host
-from nodeclient.host.host_facts import facts_command, read_facts
+from nodeclient.host.host_facts import describe_mount, facts_command, read_facts
 from tests.support.machines import compile_c
 from tests.support.sick_gpus import NVML
 
@@ -110,3 +110,20 @@ def test_the_program_prints_the_facts_in_one_line(host: Host, tmp_path: Path) ->
     [line] = ran.stdout.splitlines()
     assert '"GPU-1"' in line
     assert str(tmp_path) in line
+
+
+@pytest.mark.parametrize(
+    ("folder", "mount"),
+    [
+        ("/scratch", "on the root file system / (ext4, /dev/vda1)"),
+        ("/data/sets", "on /data (nfs4, nas:/data)"),
+        ("/data sets/a", "on /data sets (xfs, /dev/sdb)"),
+    ],
+)
+def test_where_a_directory_is_mounted_is_described(folder: str, mount: str) -> None:
+    mounts = (
+        "22 1 0:5 / / rw - rootfs rootfs rw\n27 1 254:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw\n"
+        "40 27 0:41 / /data rw - nfs4 nas:/data rw\n41 27 8:16 / /data\\040sets rw - xfs /dev/sdb rw\n"
+    )
+    assert describe_mount(Path(folder), mounts) == mount
+    assert describe_mount(Path(folder), "") == ""
