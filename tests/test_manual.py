@@ -13,10 +13,12 @@ import pytest
 
 from coordinatord.config.subcommands import _make_parser as make_coordinatord
 from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.http.api import FailureStatus
 from coordinatord.runtime import PAGES
 from nodeclient.config.parse import SUBCOMMANDS
 from nodeclient.config.parse import _make_parser as make_nodeclient
 from nodeclient.config.up import OWN_HEADING
+from tests.support.openapi import field_notes
 from tests.support.printed_tables import check_table
 from tests.support.source import ROOT
 from workerlib.contract.env import WorkerEnvironment
@@ -188,3 +190,9 @@ def test_the_reference_has_the_variables_of_a_worker() -> None:
     values: dict[str, Any] = {field.name: 1 if field.type == "int" else "x" for field in fields(WorkerEnvironment)}
     text = section(REFERENCE, "The environment of a worker")
     assert [name for name in WorkerEnvironment(**values).to_environ() if f"`{name}`" not in text] == []
+
+
+def test_each_field_of_a_report_is_explained_as_its_record_does(*, rewrite: bool) -> None:
+    explained = field_notes(FailureStatus)
+    rows = [f"| `{name}` | {explained[name]} |" for name in FailureStatus.__struct_fields__]
+    check_table(DOCS / "failures.md", "failure", "| field | meaning |", rows, rewrite=rewrite)

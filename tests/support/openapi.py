@@ -72,7 +72,7 @@ class Schemas:
     def _of(self, kind: type[Any], required: Collection[str]) -> Schema:
         if kind.__name__ not in self.made:
             self.made[kind.__name__] = {}  # a record may be within itself
-            hints, notes = get_type_hints(kind, include_extras=True), _notes(kind)
+            hints, notes = get_type_hints(kind, include_extras=True), field_notes(kind)
             self.made[kind.__name__] |= {
                 "type": "object",
                 "description": _plain(kind.__doc__ or ""),
@@ -124,7 +124,7 @@ def _with_note(schema: Schema, note: str | None) -> Schema:
     return schema if note is None else schema | {"description": note}
 
 
-def _notes(kind: type[Any]) -> dict[str, str]:
+def field_notes(kind: type[Any]) -> dict[str, str]:
     """Return the docstring of each field that has one; none where the source is not at hand."""
     try:
         source = textwrap.dedent(inspect.getsource(kind))

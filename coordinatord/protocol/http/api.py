@@ -190,14 +190,19 @@ class FailureStatus(Struct, frozen=True, kw_only=True):
     """Why the last failed round failed."""
 
     round: Whole
+    """The round that failed."""
     nodes: Whole
     """How many took part in the round."""
     node: AnyText
+    """The node of the worker that failed first."""
     host: AnyText
+    """The host of that node."""
     rank: Whole
+    """The global rank of that worker."""
     local_rank: Whole
+    """Its rank on its host."""
     pid: Whole | None
-    """None if the worker was never started."""
+    """Its process id; None if it was never started."""
     exit_code: Whole
     """The exit code as in a shell: 128 + n for signal n."""
     how: AnyText
@@ -217,6 +222,7 @@ class FailureStatus(Struct, frozen=True, kw_only=True):
     last_lines: Items[AnyLine] = ()
     """The end of the traceback, or of the worker's stderr; for a worker that hung, its stack."""
     age_s: Number
+    """How long ago it failed."""
     consequences: Items[OtherFailureStatus] = ()
     """The first workers that failed later."""
     consequences_count: Whole
@@ -232,6 +238,7 @@ class FailureStatus(Struct, frozen=True, kw_only=True):
     step: Whole | None = None
     """The highest step that any worker had reported."""
     stragglers: Items[StragglerStatus] = ()
+    """The first workers that had not reported it, the slowest first."""
     log: AnyText | None = None
     """The file with the worker's stderr, on its host."""
     hint: AnyText = ""
