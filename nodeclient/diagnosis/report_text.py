@@ -5,6 +5,8 @@ The failure comes first, and the hint last, next to the prompt.
 
 from __future__ import annotations
 
+import io
+import re
 import signal
 import textwrap
 from datetime import datetime, timedelta
@@ -29,6 +31,9 @@ WAITING_LINES_MAX = 20
 """The limit of the lines of a worker that failed for lack of another one, of which some are shown too."""
 
 RULE = "-" * 80
+
+_TITLE = re.compile(rb"---- round \d+ (?:failed|hung|diverged): ")
+"""The beginning of a report's first line."""
 
 LINES_MAX = 55
 """The limit of the whole block: a terminal that fills a screen."""
@@ -153,6 +158,32 @@ def _fact(label: str, text: str) -> list[str]:
         break_long_words=False,
         break_on_hyphens=False,
     )
+
+
+class SharedReports:
+    """Reports on one terminal of several nodes, each of which shows the report on a round: the first one is kept."""
+
+    def __init__(self) -> None:
+        self._shown: set[bytes] = set()
+        """The first lines of the reports that are kept."""
+        self._dropping: set[tuple[str, int]] = set()
+        """The streams whose last line was within a report that is dropped: each is a host and a descriptor."""
+
+    def without_repeated(self, stream: tuple[str, int], lines: bytes) -> bytes:
+        """Return whole lines of a stream without reports that were shown before."""
+        return b"".join(line for line in io.BytesIO(lines) if self._is_kept(stream, line.rstrip()))
+
+    def _is_kept(self, stream: tuple[str, int], line: bytes) -> bool:
+        if stream in self._dropping:
+            if line == RULE.encode():
+                self._dropping.remove(stream)
+            return False
+        if _TITLE.match(line) is None:
+            return True
+        if line in self._shown:
+            self._dropping.add(stream)
+        self._shown.add(line)
+        return stream not in self._dropping
 
 
 def log_fields(report: Report) -> dict[str, object]:

@@ -23,8 +23,10 @@ from nodeclient.access.endpoint import Endpoint
 from nodeclient.config.up import UpConfig
 from nodeclient.core.fleet import Fleet
 from nodeclient.core.leaving import LeaveSignals
+from nodeclient.diagnosis.report_text import SharedReports
 from nodeclient.host.ports import LOOPBACK
 from nodeclient.operate.client import Client
+from nodeclient.output.lines import prefixed
 from nodeclient.remote.host_link import HostError, HostLink
 from nodeclient.remote.link_messages import Errand, RunNode
 
@@ -66,6 +68,7 @@ class _Up:
         """Done once the user has sent so many signals that nothing is waited for any more."""
         self._writing = asyncio.Lock()
         """Held while lines of one host are written, so that those of two hosts do not mix."""
+        self._reports = SharedReports()
 
     async def run(self) -> int:
         """Start everything, wait for the end of all nodes, and return the exit code."""
@@ -171,11 +174,15 @@ class _Up:
             )
         return link
 
-    async def _write(self, fd: int, lines: bytes) -> None:
-        """Write lines to a descriptor of this process; without a reader they are lost, and the job goes on."""
+    async def _write(self, host: str, fd: int, lines: bytes) -> None:
+        """Write lines of a host to a descriptor of this process; without a reader they are lost.
+
+        The report on a round is written once, though each node shows it.
+        """
+        shown = prefixed(f"{host}: ".encode(), self._reports.without_repeated((host, fd), lines))
         async with self._writing:
-            if not self._hurry.done():
-                written = in_thread(lambda: _write_all(fd, lines), "output")
+            if shown and not self._hurry.done():
+                written = in_thread(lambda: _write_all(fd, shown), "output")
                 await asyncio.wait([written, self._hurry], return_when=asyncio.FIRST_COMPLETED)
 
 

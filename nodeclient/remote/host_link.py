@@ -17,7 +17,7 @@ from coordinatord.protocol.errors import OperationalError
 from coordinatord.runtime.tasks import Tasks
 from nodeclient.core.fleet import LOST, why_not_ready
 from nodeclient.output.descriptors import READ_BYTES
-from nodeclient.output.lines import LineCutter, as_lines, prefixed
+from nodeclient.output.lines import LineCutter, as_lines
 from nodeclient.remote import UP_HOST
 from nodeclient.remote.link_messages import Arrival, Message, decode_line, encode_line
 from nodeclient.shell.embedded_coordinator import is_here
@@ -39,8 +39,8 @@ ERRORS_WITHIN_S = 1.0
 LINE_BYTES_MAX = 64 * 1024
 """The longest line before the answer."""
 
-Write = Callable[[int, bytes], Awaitable[None]]
-"""Writes lines to a descriptor of this process: 1 or 2."""
+Write = Callable[[str, int, bytes], Awaitable[None]]
+"""Writes lines of a host to a descriptor of this process: 1 or 2."""
 
 
 class HostError(OperationalError):
@@ -168,4 +168,4 @@ class HostLink:
 
     async def _show(self, fd: int, lines: bytes) -> None:
         if lines:
-            await self._write(fd, prefixed(f"{self.host}: ".encode(), lines))
+            await self._write(self.host, fd, lines)

@@ -83,6 +83,7 @@ def test_a_job_runs_on_all_hosts_and_each_line_has_the_name_of_its_own(
 def test_the_exit_code_is_that_of_the_job(up: Callable[..., Program], tmp_path: Path) -> None:
     program = up("shared1,localhost", "--", "sh", "-c", "exit 3")
     assert program.wait() == 3, program.output
+    assert sum(": root cause " in line for line in program.lines) == 1, "the report is shown once"
     wait_until("the end of all but what holds standard error of ssh", lambda: len(program.leftovers()) == 1)
     kill_quietly(program.leftovers()[0])
     without_leftovers(program, tmp_path)

@@ -168,3 +168,20 @@ def test_the_largest_report_fits_a_screen() -> None:
     assert len(lines) <= report_text.LINES_MAX
     assert lines[-1] == report_text.RULE
     assert sum(line.startswith("    x") for line in lines) >= LAST_LINES_MAX / 4
+
+
+def test_of_several_nodes_on_one_terminal_the_first_shows_a_report() -> None:
+    first, second = (a_report(round=number, failure=a_failure(last_lines=TRACE)) for number in (1, 2))
+    texts = [
+        "".join(f"{line}\n" for line in report_text.lines(failure_status(report), SEEN_AT)).encode()
+        for report in (first, second)
+    ]
+    reports = report_text.SharedReports()
+    middle = texts[0].index(b"root cause")
+    assert reports.without_repeated(("n1", 2), b"a\n" + texts[0][:middle]) == b"a\n" + texts[0][:middle]
+    assert reports.without_repeated(("n2", 2), b"b\n" + texts[0][:middle]) == b"b\n"
+    assert reports.without_repeated(("n2", 1), b"of a worker\n") == b"of a worker\n", "which has another stream"
+    assert reports.without_repeated(("n1", 2), texts[0][middle:]) == texts[0][middle:]
+    assert reports.without_repeated(("n2", 2), texts[0][middle:] + b"c\n") == b"c\n"
+    assert reports.without_repeated(("n2", 2), texts[1]) == texts[1], "another round"
+    assert reports.without_repeated(("n1", 2), texts[1]) == b""

@@ -23,8 +23,8 @@ async def test_a_link_that_waits_for_the_end_of_its_program_can_be_closed(
     ssh.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
 
-    async def write(fd: int, lines: bytes) -> None:
-        pytest.fail(f"{fd}: {lines!r}")
+    async def write(host: str, fd: int, lines: bytes) -> None:
+        pytest.fail(f"{host}, {fd}: {lines!r}")
 
     loop, problems = asyncio.get_running_loop(), list[object]()
     loop.set_exception_handler(lambda _, context: problems.append(context))
