@@ -1,5 +1,6 @@
 """A query only reads: no function of `queries`, entered from outside, changes the state."""
 
+import pickle  # noqa: TID251 - nothing is loaded from it
 import sys
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +11,6 @@ import pytest
 
 from coordinatord.core.keeping.resume_plan import _Holders
 from coordinatord.core.rounds import queries
-from coordinatord.runtime.object_graph import dump
 from tests.support.golden import SCRIPTS, staged
 from tests.support.script import Stage
 
@@ -34,9 +34,9 @@ class Watch:
             way = frame.f_code, frame.f_back.f_code
             if way not in self._seen:  # the first call in a script meets most of what could change
                 self._seen.add(way)
-                self._within, self._before = frame, dump(self._cluster)
+                self._within, self._before = frame, pickle.dumps(self._cluster)
         elif event == "return" and frame is self._within:
-            if dump(self._cluster) != self._before:
+            if pickle.dumps(self._cluster) != self._before:
                 self.changing.add(frame.f_code.co_qualname)
             self._within = None
 
