@@ -35,7 +35,7 @@ from nodeclient.access.endpoint import Endpoint
 from tests.sim.crash_point import CrashPoint
 from tests.sim.disk import Disk
 from tests.sim.event_queue import Alarm, Clock
-from tests.sim.invariants.laws import Laws, P, tell
+from tests.sim.invariants.laws import Laws, LawSets, P
 from tests.sim.network import DOWN, Message, Session
 from tests.sim.worker_looks import Looks
 
@@ -254,7 +254,8 @@ class SimulatedCoordinator(abc.ABC):
     def _tell(self, hook: Callable[Concatenate[Laws, P], None], *args: P.args, **kwargs: P.kwargs) -> None:
         """Tell the laws that it has to keep: those of a former leader if another one decides by now."""
         world = self._world
-        tell(world.invariants.sets if world.daemon is self else [world.former], hook, *args, **kwargs)
+        sets = world.invariants.sets if world.daemon is self else LawSets(world.former)
+        sets.tell(hook, *args, **kwargs)
 
     def _tell_durable(self, decided: Sequence[Decided]) -> None:
         for at, record in decided:

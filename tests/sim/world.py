@@ -41,7 +41,7 @@ from tests.sim.host import Host
 from tests.sim.idle_skip import IdleSkip
 from tests.sim.invariants.all_laws import AllLaws
 from tests.sim.invariants.former_leaders import FormerLeaderLaws
-from tests.sim.invariants.laws import Laws, P, tell
+from tests.sim.invariants.laws import Laws, P
 from tests.sim.kept_disk import Disks
 from tests.sim.laggards import Laggards
 from tests.sim.network import Wires
@@ -222,7 +222,7 @@ class World:
 
     def tell(self, hook: Callable[Concatenate[Laws, P], None], *args: P.args, **kwargs: P.kwargs) -> None:
         """Tell all sets of laws what happens to the coordinator that leads, or to a node: `hook` is one of `Laws`."""
-        tell(self.invariants.sets, hook, *args, **kwargs)
+        self.invariants.sets.tell(hook, *args, **kwargs)
 
     def touch(self) -> None:
         """Note that something beside heartbeats happens."""

@@ -12,7 +12,7 @@ from tests.sim.invariants.hangs import HangLaws
 from tests.sim.invariants.identities import IdentityLaws
 from tests.sim.invariants.judgements import JudgementLaws
 from tests.sim.invariants.kept_state import KeptStateLaws
-from tests.sim.invariants.laws import Facts, Laws
+from tests.sim.invariants.laws import Facts, LawSets
 from tests.sim.invariants.messages import MessageLaws
 from tests.sim.invariants.nodes import NodeLaws
 from tests.sim.invariants.planned_events import PlannedEventLaws
@@ -50,7 +50,7 @@ class AllLaws:
         preparing = PreparingLaws(facts)
         self.judgements = JudgementLaws(facts)
         self.replicas = ReplicaLaws(facts, self.root_cause)
-        self.sets: tuple[Laws, ...] = (
+        self.sets = LawSets(
             facts,
             self.rounds,
             NodeLaws(facts),

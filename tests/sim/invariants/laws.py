@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 from coordinatord.core.journal import Decided
@@ -105,10 +105,21 @@ class Laws:
         """Learn that some time has passed since all faults ended."""
 
 
-def tell(sets: Iterable[Laws], hook: Callable[Concatenate[Laws, P], None], *args: P.args, **kwargs: P.kwargs) -> None:
-    """Call a hook, such as `Laws.decided`, of each set."""
-    for laws in sets:
-        getattr(laws, hook.__name__)(*args, **kwargs)
+class LawSets:
+    """Sets of laws, in the order in which they are told what happens."""
+
+    def __init__(self, *sets: Laws) -> None:
+        self._sets = sets
+        self._told: dict[str, list[Callable[..., None]]] = {}
+        """The hooks that the sets have overridden, by name: to call all the others takes a tenth of a simulation."""
+
+    def tell(self, hook: Callable[Concatenate[Laws, P], None], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Call a hook, such as `Laws.decided`, of each set."""
+        name = hook.__name__
+        if name not in self._told:
+            self._told[name] = [getattr(laws, name) for laws in self._sets if getattr(type(laws), name) is not hook]
+        for told in self._told[name]:
+            told(*args, **kwargs)
 
 
 class Facts(Laws):
