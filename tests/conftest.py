@@ -38,8 +38,8 @@ USER_PLACES = pytest.StashKey[Path]()
 """The folder that stands for the user's own places."""
 
 
-SLOW_MODULE = re.compile(r"^pytestmark = .*\bmark\.(slow|long)\b", re.MULTILINE)
-"""What a module says whose tests are all slow."""
+MODULE_MARKS = re.compile(r"^pytestmark = .*", re.MULTILINE)
+"""What a module says of all its tests."""
 
 STARTS = ("subprocess.Popen", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.system")
 """The audit events (https://docs.python.org/3/library/audit_events.html) of a program, or of a copy of this one."""
@@ -90,9 +90,11 @@ def _refuse_what_is_slow(event: str, args: tuple[object, ...]) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out of the quick tests, unread, the modules that are slow as a whole: many of them import torch."""
-    if _is_quick(config) and collection_path.suffix == ".py" and SLOW_MODULE.search(collection_path.read_text()):
-        return True
+    """Leave out, unread, the modules of which no test is selected: many of them import torch."""
+    if collection_path.suffix == ".py" and (marks := MODULE_MARKS.search(collection_path.read_text())):
+        left_out = re.findall(r"not (\w+)", config.option.markexpr)
+        if any(f"mark.{name}" in marks[0] for name in left_out):
+            return True
     return None
 
 

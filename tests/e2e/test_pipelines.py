@@ -8,7 +8,7 @@ import pytest
 from tests.support.cluster import cluster_of_its_own
 from tests.support.pipeline_program import POINTS
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 def train(kind: str, folder: Path, *kills: str) -> tuple[dict[str, str], str]:
@@ -22,7 +22,6 @@ def train(kind: str, folder: Path, *kills: str) -> tuple[dict[str, str], str]:
     return {rank: (folder / rank).read_text() for rank in "01"}, node.output
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("kind", ["alike", "named"])
 def test_each_stage_comes_back_to_its_rank_wherever_one_is_killed(kind: str, tmp_path: Path) -> None:
     kills = [f"{number}:{number % 2}:{10 * number}:{point}" for number, point in enumerate(POINTS, start=1)]
