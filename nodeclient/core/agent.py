@@ -78,8 +78,8 @@ class Agent:
         return sorted(self._effects, key=lambda effect: effect.turn)
 
     def next_deadline(self) -> float | None:
-        """Return the time of the next deadline, for `Tick`; None if there is none."""
-        return min((at for at, _ in self._deadlines()), default=None)
+        """Return the time of the next deadline, for `Tick`; None if there is none, as after the exit."""
+        return None if self.exited else min((at for at, _ in self._deadlines()), default=None)
 
     def observed(self, now: float, *, beat: bool) -> Observed:
         """Return the state of the node for the coordinator; `beat` marks a heartbeat."""

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 def test_too_few_are_left_and_end_with_the_name_of_who_is_missing(cluster: Cluster) -> None:
     gone = cluster.join("gone", "--nnodes", "3")
     gone.await_line("waiting for nodes")
-    rest = cluster.join_all("ab", "--nnodes", "3", "--join-timeout", "8", script="--family")
+    rest = cluster.join_all("ab", "--nnodes", "3", "--join-timeout", "8", "--stop-timeout", "5", script="--family")
     cluster.await_round(3)
     gone.process.kill()
     for node in rest:

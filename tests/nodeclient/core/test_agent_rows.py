@@ -89,4 +89,5 @@ def test_any_sequence_of_events_keeps_the_contract_and_can_be_ended_and_all_take
             bench = explore(seed)
             settle(bench)
             assert bench.agent.exited, seed
+            assert bench.agent.next_deadline() is None, "its timer would fire again and again"
     assert not [f"{phase}: {stimulus}" for phase, stimulus in TABLE if (phase, stimulus) not in taken]
