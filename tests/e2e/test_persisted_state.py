@@ -14,14 +14,12 @@ from torch.distributed.checkpoint.state_dict_loader import load
 
 from nodeclient.keeping.disk.step_folder import find_whole, job_folder
 from tests.support.cluster import Cluster, Node, cluster_of_its_own
-from tests.support.kept_training import digest_of, notes_of
+from tests.support.kept_training import WARM, digest_of, notes_of
 from tests.support.programs import BIN, Program, run, wait_until
 
 pytestmark = pytest.mark.slow
 
 JOB = "persisted"
-
-WARM = ("--preload", "torch.distributed.fsdp,numpy")
 
 
 def a_job(settle: str = "10") -> AbstractContextManager[Cluster]:
@@ -44,7 +42,8 @@ def train(
     notes.mkdir()
     program = (sys.executable, "-m", "tests.support.kept_program", kind, str(notes), str(steps))
     persist = ("--persist", str(disk), "--persist-every", str(every_s), "--persist-keep", "2")
-    flags = ("--nnodes", nnodes or str(len(names)), "--nproc-per-node", str(workers), *persist, *WARM)
+    warm = WARM["ddp" if kind == "ddp" else "fsdp"]
+    flags = (*warm, "--nnodes", nnodes or str(len(names)), "--nproc-per-node", str(workers), *persist)
     return [cluster.join(name, *flags, command=program) for name in names]
 
 
@@ -153,12 +152,16 @@ def test_two_ranks_go_on_from_what_four_have_written(tmp_path: Path, before: str
 
 
 @pytest.mark.parametrize(
-    "flipped", [pytest.param(False, id="whole"), pytest.param(True, id="flipped", marks=pytest.mark.long)]
+    ("after", "flipped"),
+    [pytest.param("c", False, id="whole"), pytest.param("cd", True, id="flipped", marks=pytest.mark.long)],
 )
 def test_all_programs_are_killed_and_the_last_whole_step_on_the_disk_is_gone_on_from(
-    tmp_path: Path, *, flipped: bool
+    tmp_path: Path, after: str, *, flipped: bool
 ) -> None:
-    """A step in which a bit has flipped is not whole: all ranks go on from the one before it."""
+    """Two ranks go on, of one node or of two.
+
+    A step in which a bit has flipped is not whole: all ranks go on from the one before it.
+    """
     disk, first, second = tmp_path / "disk", tmp_path / "first", tmp_path / "second"
     with a_job() as cluster:
         nodes = train(cluster, "ddp", "ab", disk, first, 0.5, 100_000)
@@ -172,8 +175,8 @@ def test_all_programs_are_killed_and_the_last_whole_step_on_the_disk_is_gone_on_
     if flipped:
         flip_a_bit(job_folder(disk, JOB) / newest.folder)
     with a_job() as cluster:
-        nodes = train(cluster, "ddp", "cd", disk, second, 0.5, newest.step + 5)
-        assert [node.wait() for node in nodes] == [0, 0], shown(nodes)
+        nodes = train(cluster, "ddp", after, disk, second, 0.5, newest.step + 5, workers=2 // len(after))
+        assert [node.wait() for node in nodes] == [0] * len(nodes), shown(nodes)
     step, digest = begins(second)
     assert step == expected, shown(nodes)
     assert digest.partition("-")[0] == notes_of(first)[0][step][-1][1].partition("-")[0]
