@@ -27,6 +27,7 @@ LONGEST = (
     "tests/systemd/test_machine.py",
     "tests/chaos/",
     "tests/surroundings/test_networks.py",
+    "tests/workerlib/keeping/test_gate.py",
 )
 """Where single tests take many seconds, the longest first. None of these is to begin when all others are done."""
 
