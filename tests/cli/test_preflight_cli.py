@@ -115,7 +115,8 @@ def test_a_slow_node_of_four_is_named(own_coordinator: Callable[..., Coordinator
         nodes = {node["node"]: node for node in json.loads(ended.stdout)["nodes"]}
         assert set(nodes) == set("bcde")
         # How fast links are beside other tests says nothing about the nodes.
-        assert [name for name, node in nodes.items() if node["verdict"] == "slow"] == ["e"]
+        faults = {name: node["verdict"] for name, node in nodes.items() if node["verdict"] in {"slow", "wrong"}}
+        assert faults == {"e": "slow"}
         for node in nodes.values():
             assert node["gflops"] > 0
             assert node["mb_s"] > 0
