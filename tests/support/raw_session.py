@@ -33,6 +33,10 @@ Kind = TypeVar("Kind", Desired, Degraded, Refused, ReadLog, AskStacks)
 
 IDLE = an_observed(port=30_000)
 
+LOOK_EVERY_S = 0.001
+"""The time between two looks at what a test waits for: without any, it would take the processor from what it waits for.
+"""
+
 OFFER = an_offer(host="host", host_id="host", join_timeout_s=600.0, stop_timeout_s=30.0)
 
 
@@ -113,7 +117,7 @@ async def get(url: str, accept: str = "") -> tuple[int, str, Any]:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    """Run everything else until something holds."""
+    """Run everything else until something holds, and leave the processor to other programs meanwhile."""
     async with asyncio.timeout(TIMEOUT_S):
         while not holds():  # noqa: ASYNC110 - what is looked at announces nothing
-            await asyncio.sleep(0)
+            await asyncio.sleep(LOOK_EVERY_S)
