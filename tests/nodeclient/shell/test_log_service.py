@@ -18,6 +18,7 @@ from nodeclient.output.output_settings import OutputSettings
 from nodeclient.shell import log_service
 from nodeclient.shell.log_service import LogService
 from tests.support.programs import TIMEOUT_S
+from tests.support.raw_session import until
 
 ROUND = LogPaths("job", "e-1", 1)
 
@@ -56,12 +57,6 @@ async def read(service: LogService, wanted: ReadLog = WANTED) -> LogChunk:
     service.read(wanted, take)
     async with asyncio.timeout(60):
         return await answer
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not holds():  # noqa: ASYNC110 - what is looked at announces nothing
-            await asyncio.sleep(0.001)
 
 
 async def test_a_round_is_read_as_soon_as_it_has_begun(tmp_path: Path) -> None:
