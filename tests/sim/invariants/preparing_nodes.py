@@ -87,11 +87,13 @@ class PreparingLaws(Laws):
 
 def _may_form(run: Run) -> bool:
     """Whether enough nodes are ready, with quarantined ones if no others come, and nothing but time delays a round."""
+    if run.durable.state is not State.FORMING:
+        return False
     here = [(member.state, bool(member.readiness.quarantined)) for member in run.members.values()]
     ready = here.count((MemberState.READY, False))
     if (MemberState.PREPARING, False) not in here:
         ready += here.count((MemberState.READY, True)) + here.count((MemberState.QUARANTINED, True))
-    if run.durable.state is not State.FORMING or ready < run.spec.nodes_min:
+    if ready < run.spec.nodes_min:
         return False
     waits = run.roll.count(MemberState.DISCONNECTED) or pause_s(run) or run.durable.stop_asked or _waits_for_disk(run)
     return not waits
