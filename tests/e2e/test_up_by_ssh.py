@@ -13,7 +13,6 @@ import pytest
 from tests.support.hosts import Hosts
 from tests.support.programs import BIN, Program, clean_environ, kill_quietly, run, wait_until
 from tests.support.saving import SAVING
-from tests.support.source import ROOT
 
 pytestmark = pytest.mark.slow
 
@@ -37,6 +36,14 @@ Host stranger
 Host *
     IdentityFile {folder}/user_key
     UserKnownHostsFile {folder}/known_hosts
+"""
+
+
+TRAIN = """
+import torch, workerlib
+with workerlib.init() as ctx:
+    torch.distributed.all_reduce(ranks := torch.tensor(ctx.rank + 1))
+    print(f"the sum is {ranks}")
 """
 
 
@@ -137,8 +144,9 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
     [pytest.param([], marks=pytest.mark.long, id="coordinator here"), ["--coordinator-host", "gpu2"]],
 )
 def test_two_hosts_train(terminal: Terminal, seat: list[str]) -> None:
-    program = terminal.up("--hosts", "gpu1,gpu2", *seat, "--", sys.executable, ROOT / "examples" / "ddp.py")
+    program = terminal.up("--hosts", "gpu1,gpu2", *seat, "--", sys.executable, "-c", TRAIN)
     assert program.wait() == 0, program.output
+    assert program.output.count("the sum is 3") == 2
 
 
 def test_a_host_that_cannot_be_used_is_named_in_the_words_of_ssh(terminal: Terminal) -> None:
