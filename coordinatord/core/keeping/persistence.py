@@ -67,15 +67,14 @@ def may_write_at(kept: KeptState) -> float | None:
     return disk.retry_at
 
 
-def is_overwritten(kept: KeptState) -> bool:
-    """Whether the newest step may be overwritten: a node outside the round has it, and its workers are still alive.
+def may_be_overwritten(kept: KeptState) -> bool:
+    """Whether the newest step may be overwritten by workers of an older round, with which a node is back.
 
-    It is back with them from a round that is over. They end within moments, or the node protects the step.
+    They end within moments, or the node protects the step.
     """
-    at = step_to_write(kept) if kept.run.roll.count(MemberState.STALE) else None
+    at, stale = step_to_write(kept), kept.run.roll.in_state(MemberState.STALE)
     held = {} if at is None else kept.index.holders(at)
-    stale = (held.get(member.node, ()) for member in kept.run.roll.in_state(MemberState.STALE))
-    return not all(part.protected for parts in stale for part in parts)
+    return any(not part.protected for member in stale for part in held.get(member.node, ()))
 
 
 def is_unsure(kept: KeptState) -> bool:

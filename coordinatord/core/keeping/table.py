@@ -61,7 +61,8 @@ def last_step_due(kept: KeptState) -> float | None:
 
 def _may_begin_at(kept: KeptState) -> float | None:
     """Return when the newest step may be written; None if not before something happens."""
-    return None if persistence.is_overwritten(kept) else persistence.may_write_at(kept)
+    at = persistence.may_write_at(kept)
+    return None if at is None or persistence.may_be_overwritten(kept) else at
 
 
 def write_done(kept: KeptState) -> float | None:

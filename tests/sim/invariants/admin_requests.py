@@ -82,16 +82,17 @@ class AdminLaws(Laws):
         """Check that a run that is to end waits for nothing between two rounds, except for its disk.
 
         A restarted coordinator knows what is to be written once it has heard all nodes. A failed attempt is repeated
-        for a while.
+        for a while. Where a node is back with workers of an older round, its newest step waits for their end.
         """
         now = self.world.queue.now
         for run in machine.jobs.values():
             if run.id not in self._to_end or run.durable.state is not State.FORMING:
                 continue
-            unheard = any(member.observed is UNHEARD for member in run.members.values())
-            again = kept_of(run).disk.problem and now - self._ending.setdefault(run.id, now) <= 2 * END_S
-            waits = kept_of(run).disk.attempt is not None or again or (unheard and run.durable.has_had_rounds)
-            self.check(waits, "run %s is to end, has no workers and goes on", run.id)
+            disk, reports = kept_of(run).disk, [member.observed for member in run.members.values()]
+            straggles = disk.every_s is not None and any(seen.phase.has_workers and seen.kept for seen in reports)
+            again = (disk.problem or straggles) and now - self._ending.setdefault(run.id, now) <= 2 * END_S
+            unheard = any(seen is UNHEARD for seen in reports) and run.durable.has_had_rounds
+            self.check(disk.attempt or again or unheard, "run %s is to end, has no workers and goes on", run.id)
 
     def set_back(self, records: Sequence[Record], now: float) -> None:
         """Note that the store holds these records alone."""
