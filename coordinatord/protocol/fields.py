@@ -89,5 +89,5 @@ XIDS_MAX = 8
 CONSEQUENCES_MAX = 8
 """How many workers a list of failures, early ends, stragglers or the like names; the others are counted."""
 
-EARLY_LINES_MAX = 8
+EARLY_LINES_MAX = 4
 """The lines of a worker that exited with 0: it has no traceback, and may have said why it ends."""

@@ -68,9 +68,9 @@ SESSION_PATH = "/v1/session"
 """The path of a node's WebSocket."""
 
 FRAME_BYTES_MAX = 256 * 1024
-"""The limit of a frame, which has one message. The largest valid one (a `Desired` with a report and the most sources of
-kept state, all texts at their limits in the widest letters) is below 242 KiB, and the largest `Join` below 198. A usual
-message is below 1 KiB, and below 4 KiB with a report."""
+"""The limit of a frame, which has one message. With all texts at their limits in the widest letters, a `Join` is below
+250 KiB, and a `Desired` with a report and the most sources of kept state below 238. A usual message is below 1 KiB, and
+below 4 KiB with a report."""
 
 
 class Phase(StrEnum):
@@ -247,20 +247,22 @@ class Cause(StrEnum):
         return self not in {Cause.DEVICE, Cause.PREEMPTED}
 
 
-class Ended(Strict, frozen=True):
-    """A worker that exited with 0 while its round was on."""
-
-    rank: Count
-    age_s: Seconds
-    """How long before this message."""
-
-
 class LastOutput(Strict, frozen=True):
     """What a worker that exited with 0 wrote last to stderr."""
 
     lines: Annotated[tuple[Line, ...], Meta(max_length=EARLY_LINES_MAX)]
     log: Annotated[str, printable(LOG_MAX)]
     """The file with its stderr, on its host; empty if there is none."""
+
+
+class Ended(Strict, frozen=True):
+    """A worker that exited with 0 while its round was on."""
+
+    rank: Count
+    age_s: Seconds
+    """How long before this message."""
+    output: LastOutput | None = None
+    """What it wrote last, if it was the first of its node; None while other workers of the node train on."""
 
 
 class Killed(Strict, frozen=True):
@@ -515,8 +517,6 @@ class Observed(Strict, frozen=True, tag=True):
     ended: Annotated[tuple[Ended, ...], Meta(max_length=CONSEQUENCES_MAX)] = ()
     """The first workers of the round that exited with 0 unasked. A change alone triggers no message: they matter only
     when a round is judged, and each node sends a message before that."""
-    last_output: LastOutput | None = None
-    """What the first of these wrote last; None while other workers of the node train on."""
     killed: Killed | None = None
     """Its workers of the round that were killed before they had saved their state, if any."""
     kept: Holding | None = None
@@ -541,20 +541,7 @@ class Observed(Strict, frozen=True, tag=True):
 
 
 QUIET = frozenset(
-    {
-        "heard_s",
-        "beat",
-        "steps",
-        "step_age_s",
-        "idle_s",
-        "ended",
-        "last_output",
-        "killed",
-        "section",
-        "begun",
-        "pids",
-        "digests",
-    }
+    {"heard_s", "beat", "steps", "step_age_s", "idle_s", "ended", "killed", "section", "begun", "pids", "digests"}
 )
 """The fields of `Observed` whose change is no news, so that most heartbeats decide nothing: ages, and facts that are
 only read when something else happens. Steps, sections and digests are taken from each report all the same. A change of

@@ -80,11 +80,12 @@ def with_last_output(observed: Observed, output: Output, ranks: Sequence[int]) -
     """
     if not observed.ended or observed.phase is Phase.RUNNING or observed.ended[0].rank not in ranks:
         return observed
-    local_rank = ranks.index(observed.ended[0].rank)
+    first, *others = observed.ended
+    local_rank = ranks.index(first.rank)
     written = output.last_of_stderr(local_rank)[-EARLY_BYTES_MAX:].decode(errors="replace")
     shown = [clip(line, LINE_MAX) for line in without_native_frames(last_lines(written)) if line.strip()]
-    log = log_text(output.stderr_log(local_rank))
-    return replace(observed, last_output=LastOutput(tuple(shown[-EARLY_LINES_MAX:]), log))
+    said = LastOutput(tuple(shown[-EARLY_LINES_MAX:]), log_text(output.stderr_log(local_rank)))
+    return replace(observed, ended=(replace(first, output=said), *others))
 
 
 def log_text(log: Path | None) -> str:

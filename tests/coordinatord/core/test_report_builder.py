@@ -156,7 +156,7 @@ def test_workers_that_had_ended_with_0_are_named_with_how_long_before_that_was()
 def test_who_left_early_is_the_root_cause_of_a_lost_connection() -> None:
     job = Job()
     said = LastOutput(("no data is left",), "/logs/2/stderr.log")
-    job.report("a", phase=Phase.STOPPED, ended=(Ended(2, 1.5),), last_output=said)
+    job.report("a", phase=Phase.STOPPED, ended=(Ended(2, 1.5, said),))
     job.report("b", phase=Phase.FAILED, failure=a_failure(rank=1, error=LOST_PEER, age_s=0.5))
     assert (report := job.received()) is not None
     assert (report.early, report.early_output) == ((EarlyEnd("a", 2, 1.0),), said)

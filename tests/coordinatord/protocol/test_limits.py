@@ -22,12 +22,12 @@ def test_the_largest_legal_message_fits_a_frame(kind: type[Any]) -> None:
 
 @pytest.mark.parametrize("goal", Goal)
 def test_the_largest_desired_state_fits_a_frame_whatever_the_goal(goal: Goal) -> None:
-    assert len(encode(largest(Desired, goal))) < 242 * 1024  # as `FRAME_BYTES_MAX` says
+    assert len(encode(largest(Desired, goal))) < 238 * 1024  # as `FRAME_BYTES_MAX` says
 
 
 def test_the_largest_messages_of_a_node_fit_a_frame_with_a_step_of_each_of_its_workers() -> None:
     assert len(largest(Observed).steps) == WORKERS_MAX
-    assert len(encode(largest(Join))) < 198 * 1024  # as `FRAME_BYTES_MAX` says
+    assert len(encode(largest(Join))) < 250 * 1024  # as `FRAME_BYTES_MAX` says
 
 
 def test_a_heartbeat_of_eight_workers_takes_a_packet() -> None:
@@ -41,7 +41,7 @@ def test_a_heartbeat_of_eight_workers_takes_a_packet() -> None:
         step_age_s=0.1,
         pids=(2**22,) * 8,  # the most that Linux gives
     )
-    assert len(encode(message)) < 360
+    assert len(encode(message)) < 340
 
 
 def test_an_assignment_takes_less_than_a_kilobyte_however_large_the_job_is() -> None:

@@ -242,7 +242,7 @@ async def test_what_a_worker_that_exited_with_0_said_is_reported_once_the_others
         await stage.output.end_of_stderr(0)
         trains = an_observed(phase=Phase.RUNNING, ended=(Ended(0, 1.0), Ended(1, 1.0)))
         assert with_last_output(trains, stage.output, range(2)) == trains
-        said = with_last_output(replace(trains, phase=Phase.STOPPED), stage.output, range(2)).last_output
+        said = with_last_output(replace(trains, phase=Phase.STOPPED), stage.output, range(2)).ended[0].output
         assert said is not None
         assert said.lines == ("first",) * (EARLY_LINES_MAX - 1) + ("no data is left",)
         assert said.log == str(tmp_path / "job" / "run" / "round_1" / "0" / "stderr.log")

@@ -28,15 +28,10 @@ def verdict(run: Run) -> RoundVerdict:
     """Judge what ended the round, by the evidence so far."""
     evidence, durable = run.evidence, run.durable
     good_exits = [
-        GoodExit(
-            node=member.node,
-            rank=ended.rank,
-            at=member.lease.heard_at - ended.age_s,
-            output=None if number else member.observed.last_output,
-        )
+        GoodExit(member.node, ended.rank, member.lease.heard_at - ended.age_s, ended.output)
         for member in map(run.members.get, durable.order)
         if member is not None and run.is_about_round(member.observed)
-        for number, ended in enumerate(member.observed.ended)
+        for ended in member.observed.ended
     ]
     return find_root_cause(
         durable.stop_reason.sentence,
