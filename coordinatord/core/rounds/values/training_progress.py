@@ -122,8 +122,8 @@ class TrainingProgress:
         """The group rank of the node that reported the newest step."""
         self.idle_s = 0.0
         """The seconds for which the stepper has reported no newer step. Other nodes may report steps less often."""
-        self._first_s: float | None = None
-        """The seconds of the first step of the round; None after the second one."""
+        self._second_within_s = 0.0
+        """The patience with the second step of the round; 0 before the first and after the second one."""
         self.sections = Sections()
 
     def record(self, group_rank: int, observed: Observed, before: Observed, heard_at: float) -> None:
@@ -145,15 +145,17 @@ class TrainingProgress:
             counted = STALL_GAPS / STALL_STEPS if self.is_idle else 1.0
             self._slowest[0] = max(self._slowest[0], counted * self._quiet_s)
             self.stepped_at, self._stepper = at, group_rank
-            self.idle_s, self._first_s, self._timed = 0.0, None, True
+            self.idle_s, self._second_within_s, self._timed = 0.0, 0.0, True
         elif group_rank == self._stepper:
             self.idle_s = heard_at - self.stepped_at
 
     def record_start(self, running_at: float) -> None:
         """Record, at the first step of a round, when all its workers were started."""
         if self.stepped_at is not None:
-            self._first_s, self._timed = max(0.0, self.stepped_at - running_at), True
-            self._slowest_first_s = max(self._slowest_first_s or 0.0, self._first_s)
+            first_s, self._timed = max(0.0, self.stepped_at - running_at), True
+            # After earlier rounds of the same nodes, the second step has no more time than the first one had.
+            self._second_within_s = self.first_step_within_s(STALL_STEPS * first_s)
+            self._slowest_first_s = max(self._slowest_first_s or 0.0, first_s)
 
     def first_step_within_s(self, most_s: float) -> float:
         """Return how many seconds the first step may take: `most_s`, or less if earlier rounds show what is usual."""
@@ -184,7 +186,7 @@ class TrainingProgress:
         if self._patience_given_s is not None:
             return self._patience_given_s
         least = STALL_S_MIN if self._timed else STALL_S_UNKNOWN
-        return max(least, STALL_STEPS * max(*self._slowest, self._first_s or 0.0))
+        return max(least, STALL_STEPS * max(self._slowest), self._second_within_s)
 
 
 def _has_stepped(observed: Observed, before: Observed) -> bool:

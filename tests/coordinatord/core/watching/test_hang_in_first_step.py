@@ -2,17 +2,17 @@
 
 import pytest
 
-from coordinatord.core.rounds.values.records import FirstStepOverdue
+from coordinatord.core.rounds.values.records import FirstStepOverdue, Record, TrainingStalled
 from tests.support.running_job import Job
 
 AGAIN = ("fail n1", "stopped n1 n2", "running n1 n2", "announce n1 n2")
 """The round fails, and another one of the same nodes begins."""
 
 
-def overdue_after_s(job: Job) -> float:
+def overdue_after_s(job: Job, kind: type[Record] = FirstStepOverdue) -> float:
     """Return how long the workers of a round that do no step are given for it."""
-    begun, known = job.now, len(job.records(FirstStepOverdue))
-    while len(job.records(FirstStepOverdue)) == known:
+    begun, known = job.now, len(job.records(kind))
+    while len(job.records(kind)) == known:
         job.play("advance 1s")
     return round(job.now - begun)
 
@@ -33,6 +33,14 @@ def test_a_first_step_may_take_three_times_as_long_as_in_earlier_rounds_of_the_s
     assert job.reason == "no step yet, and all workers were started 2 min ago"
     job.play("advance 60s", "step n1 n2 2", *AGAIN)
     assert overdue_after_s(job) == 540, "a start that turned out to be slow is known from then on"
+
+
+def test_the_second_step_of_such_a_round_has_no_more_time_than_the_first_one_had() -> None:
+    job = Job(trained_s=0)
+    job.play("announce n1 n2", "advance 40s", "step n1 n2 1")
+    assert overdue_after_s(job, TrainingStalled) == 400, "it may compile as much again"
+    job.play(*AGAIN, "advance 40s", "step n1 n2 2")
+    assert overdue_after_s(job, TrainingStalled) == 120
 
 
 def test_a_first_step_is_never_given_more_than_one_of_which_nothing_is_known() -> None:
