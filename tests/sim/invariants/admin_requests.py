@@ -102,8 +102,9 @@ class AdminLaws(Laws):
         """Check that an answer to an operator rests on durable records; `run_id` is the run as of the request."""
         self.check(bool(answer.text), "%s is answered without a text", request)
         if answer.result is AdminResult.UNKNOWN_NODE:
-            members = [member for run in self.world.daemon.machine.jobs.values() for member in run.members.values()]
-            members = [member for member in members if member.durable.outcome is None]
+            # One that came while the answer waited for the disk is not durable yet.
+            members = [member for run in self.facts.replica.cluster.jobs.values() for member in run.members.values()]
+            members = [member for member in members if member.outcome is None]
             known = any(request.target in {member.node, member.offer.host} for member in members)
             self.check(not known, "%s is answered %s", request, answer)
         if answer.result is not AdminResult.DONE:
