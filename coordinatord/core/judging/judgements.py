@@ -53,10 +53,10 @@ class HostJudgements:
         Without a report, no worker failed by itself.
         """
         charged = charged_host(self._run, report)
-        if charged is None or len(self._cluster.hosts) >= HOSTS_MAX:
+        if charged is None:
             return
         host, charge = charged
-        if self._hosts <= {host}:
+        if not self._has_room_for(host) or self._hosts <= {host}:
             return  # without another host, nothing tells a fault of the host from one of the script
         known = self._cluster.hosts.get(host, JudgedHost())
         charges = (*known.as_of(self._now), charge)[-CHARGES_MAX:]
@@ -100,7 +100,7 @@ class HostJudgements:
         A host that is in quarantine already is left to the judge who wanted that.
         """
         known = self._cluster.hosts.get(host, JudgedHost())
-        if host not in self._cluster.hosts and len(self._cluster.hosts) >= HOSTS_MAX:
+        if not self._has_room_for(host):
             return
         charges, may_judge = known.as_of(self._now), self._run.policy.quarantine_at > 0 and not known.quarantined
         if is_bad and may_judge and self._may_lose_one(host):
@@ -113,6 +113,10 @@ class HostJudgements:
     def _hosts(self) -> set[str]:
         """The hosts of the run."""
         return {member.offer.host for member in self._run.members.values() if member.durable.outcome is None}
+
+    def _has_room_for(self, host: str) -> bool:
+        """Whether a host may be judged: it is on record already, or can be added."""
+        return host in self._cluster.hosts or len(self._cluster.hosts) < HOSTS_MAX
 
     def _may_lose_one(self, host: str) -> bool:
         """Whether another host of the run may be quarantined: at most `--quarantine-share` of all, or one."""

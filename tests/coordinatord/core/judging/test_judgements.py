@@ -14,9 +14,10 @@ from coordinatord.core.rounds.events import AdminRequested, Reported
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.queries.next_round import can_do_without
 from coordinatord.core.rounds.queries.reasons import Reasons
+from coordinatord.core.rounds.state.cluster import HOSTS_MAX
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.values.admin_requests import DrainNode, PardonNode, QuarantineNode
-from coordinatord.core.rounds.values.judged_host import Charge, Fault, Judge
+from coordinatord.core.rounds.values.judged_host import Charge, Fault, Judge, JudgedHost
 from coordinatord.core.rounds.values.records import HostJudged
 from coordinatord.core.shown.job_view import job_view
 from coordinatord.protocol.messages import CheckResult, Failure, HangKind, HealthCheck, Phase
@@ -91,6 +92,18 @@ def test_two_failed_rounds_within_a_day_quarantine_a_host_and_none_other() -> No
     assert "n3" not in job.inside
     assert len(job.inside) == 7
     assert job.run.members["n3"].state == "quarantined"
+
+
+def test_if_no_host_can_be_added_those_on_record_are_still_charged() -> None:
+    job = Job()
+    job.fail("n3", **crash())
+    hosts = job.coordinator.cluster.durable.hosts
+    others = {f"other{number}": JudgedHost(quarantined="broken", at=job.now) for number in range(HOSTS_MAX - 1)}
+    hosts.update(others)
+    job.fail("n4", **crash(1))
+    job.fail("n3", **crash())
+    assert "host-n4" not in hosts
+    assert job.quarantined == {"host-n3", *others}
 
 
 def test_charges_decay() -> None:
