@@ -1,10 +1,11 @@
 """Plans from which nodes each node of a round fetches the parts that its workers resume from.
 
 * Of the big state (weights, the optimizer's state), each rank needs its own shard if there are as many ranks as before.
-  Otherwise the state is divided anew, and each rank needs all shards.
-* Of the small state (buffers, random state), each rank needs its own, if a node has it: a new rank has none. It is
-  *pending* if the rank may have been stopped within the step; then not all of it is usable. So a node also needs one
-  small state that is not pending, of any rank, if its own ranks have none.
+  Otherwise the state is divided anew, and each rank needs all shards. If no node has anything of a rank, nothing tells
+  which shard that rank had, so its node fetches all shards too.
+* Of the small state (buffers, random state), each rank needs its own, if a node has it: a new rank has none. The small
+  state is *pending* if the rank may have been stopped within the step; then only a part of it is usable. If no rank of
+  a node has a complete small state, the node also fetches the complete one of any other rank.
 """
 
 from __future__ import annotations
@@ -47,8 +48,16 @@ class ResumePlan:
         A part that the node has itself is among them, with the node as its own source. Return None if a shard has no
         holder, or if there are more sources or groups of parts than a message may have.
         """
+        node_number = ranks.start // max(1, len(ranks))
+        for turn in (node_number, 0):  # the first holders may be fewer nodes than those whose turn it is
+            sources = self._sources(node, ranks, world_size, turn)
+            if sources is not None:
+                return sources
+        return None
+
+    def _sources(self, node: str, ranks: range, world_size: int, turn: int) -> dict[str, tuple[WantedParts, ...]] | None:
         needs: Needs = {}
-        if not self._add_big(needs, node, ranks, world_size):
+        if not all(self._add_shard(needs, node, shard, turn) for shard in self._shards_for(ranks, world_size)):
             return None
         are_complete = [self._add_small(needs, node, rank) for rank in ranks]
         if not any(are_complete):
@@ -57,17 +66,14 @@ class ResumePlan:
         fits = len(sources) <= SOURCES_MAX and all(len(wanted) <= WANTED_MAX for wanted in sources.values())
         return sources if fits else None
 
-    def _add_big(self, needs: Needs, node: str, ranks: range, world_size: int) -> bool:
-        """Add the big state of a node's ranks; return whether all of it has holders."""
-        if self._point.shards == 1:  # all ranks have the same: once for a node is enough
-            node_number = ranks.start // max(1, len(ranks))
-            return self._add_shard(needs, node, 0, node_number)
-        if world_size == self._point.world_size:
+    def _shards_for(self, ranks: range, world_size: int) -> Iterable[int]:
+        """Return the shards that a node with these ranks needs: all of them, unless it is known which its ranks had."""
+        if self._point.shards > 1 and world_size == self._point.world_size:
             shards = [self._shard_of(rank) for rank in ranks]
             known = dict.fromkeys(shard for shard in shards if shard is not None)
             if None not in shards:
-                return all(self._add_shard(needs, node, shard, ranks.start) for shard in known)
-        return all(self._add_shard(needs, node, shard, 0) for shard in range(self._point.shards))
+                return known
+        return range(self._point.shards)
 
     def _shard_of(self, rank: int) -> int | None:
         """Return the shard that a rank had in the round of the step; None if no node keeps a part of that rank."""
@@ -78,10 +84,10 @@ class ResumePlan:
                 return (part.first_shard + rank - part.first_rank) % part.shards
         return None
 
-    def _add_shard(self, needs: Needs, node: str, shard: int, spread: int) -> bool:
+    def _add_shard(self, needs: Needs, node: str, shard: int, turn: int) -> bool:
         """Add a shard that the node has itself, or else fetches from a holder; return whether there is one.
 
-        Nodes with different numbers for `spread` fetch from different holders, so that none has to serve all.
+        The holders serve nodes in turn, so that none has to serve all: a node whose `turn` is 1 gets the second one.
         """
         own = (part for part in self.held.get(node, ()) if part.big and part.shards == self._point.shards)
         rank = next((rank for part in own if (rank := _rank_with(part, shard)) is not None), None)
@@ -91,7 +97,7 @@ class ResumePlan:
         holders = self._big.by_shard.get(shard)
         if not holders:
             return False
-        source, rank = holders[spread % len(holders)]
+        source, rank = holders[turn % len(holders)]
         need(needs, source, rank, big=True)
         return True
 

@@ -40,6 +40,26 @@ def test_new_nodes_do_not_all_ask_the_same_one() -> None:
     assert set(asked) == {"a", "b"}
 
 
+def test_new_nodes_ask_replicas_of_a_shard_in_turn() -> None:
+    replicas = {f"n{node}": alike(2 * node, 2, shards=2, world_size=12) for node in range(4)}
+    plan = a_plan(2, 12, **replicas, n4=alike(8, 4, shards=2, world_size=12, big=False, pending=True))
+    for world_size in (12, 16):  # each rank has the shard that it had, or the state is divided anew
+        asked = set[str]()
+        for first in (8, 10):
+            found = plan.sources("new", range(first, first + 2), world_size)
+            assert found is not None
+            asked |= {node for node, parts in found.items() if any(part.big for part in parts)}
+        assert asked == {"n0", "n1"}
+
+
+def test_a_node_asks_the_first_holders_if_those_of_its_turn_are_too_many() -> None:
+    shards = SOURCES_MAX + 1
+    copies = {f"n{rank}": alike(rank, 1, shards=shards, world_size=shards) for rank in range(1, shards)}
+    plan = a_plan(shards, shards, everything=alike(0, shards, shards=shards, world_size=shards), **copies)
+    assert (found := plan.sources("new", range(1, 2), 2)) is not None
+    assert set(found) == {"everything"}
+
+
 def test_a_rank_that_keeps_nothing_gets_the_small_state_of_the_lowest_rank() -> None:
     plan = a_plan(1, 2, a=alike(0, 1, world_size=2), b=alike(1, 1, world_size=2))
     assert (found := plan.sources("c", range(2, 3), 3)) is not None
