@@ -29,10 +29,11 @@ from coordinatord.protocol.messages import Report
 from coordinatord.protocol.text import clip, is_same_error
 
 SPREAD_SHARE = 0.05
-"""An error that came on more hosts than this share of a job's, and on more than one, is the fault of none. The share
-leaves room for several bad hosts. These crash alike, since a native crash tells only its signal, and three of 63 are
-bad in a public trace (Lablup, arXiv 2605.09370). If a second host sufficed, 39 % of the rounds that bad hosts end would
-be avoided in `benchmarks/policy`; with this share, 87 % are."""
+"""An error that came on more than one host, and on more than this share of a job's hosts, is the fault of none. A
+smaller share would take several bad hosts for an error of the script: they seem to have the same error, since a native
+crash tells only its signal, and three of 63 hosts are bad in a public trace (Lablup, arXiv 2605.09370). With this
+share, quarantines avoid 87 % of the rounds that bad hosts end in `benchmarks/policy`; if two hosts were always too
+many, 39 %."""
 
 SPREAD_HALF_LIVES = 4
 """The half-lives after which a charge no longer shows that an error has come on a host: it weighs a sixteenth then."""
@@ -60,20 +61,21 @@ class HostJudgements:
             return  # without another host, nothing tells a fault of the host from one of the script
         known = self._cluster.hosts.get(host, JudgedHost())
         charges = (*known.as_of(self._now), charge)[-CHARGES_MAX:]
-        text, why, by = f"host {host} is charged: {_describe(charge)}", known.quarantined, known.by
+        text = f"host {host} is charged: {_describe(charge)}"
+        charged = HostJudged("", "", text, host, charges, known.quarantined, known.by)
         counting = [each for each in charges if not self._is_spread(each, host)]
+        # The next check or preflight would end a quarantine of its own, so charges take that over.
+        may_begin = not known.quarantined or known.by in {Judge.CHECK, Judge.PREFLIGHT}
         if charge not in counting:
-            text += "; it does not count, since the same error came on other hosts too"
-        elif self._is_enough(counting) and (not why or by in {Judge.CHECK, Judge.PREFLIGHT}):
-            if why or self._may_lose_one(host):
-                by = Judge.CHARGES  # also of a host that failed a check: to pass the next one is not enough now
-                why = clip(f"quarantined for {_count(counting)}, the last one: {_describe(charge)}", MESSAGE_MAX)
-                text = f"host {host} is {why}"
-            else:
-                text += "; it is not quarantined, since as many hosts are as may be (--quarantine-share)"
-        yield HostJudged("", "", text, host, charges, why, by)
-        if charge not in counting:
+            yield replace(charged, reason=f"{text}; it does not count, since the same error came on other hosts too")
             yield from self._lift_quarantines(charge)
+        elif not (self._is_enough(counting) and may_begin):
+            yield charged
+        elif not known.quarantined and not self._may_lose_one(host):
+            yield replace(charged, reason=f"{text}; it is not quarantined, since --quarantine-share allows no more")
+        else:
+            why = clip(f"quarantined for {_count(counting)}, the last one: {_describe(charge)}", MESSAGE_MAX)
+            yield replace(charged, reason=f"host {host} is {why}", quarantined=why, by=Judge.CHARGES)
 
     def on_preflight(self, search: PairSearch, busy: Collection[str]) -> Iterator[HostJudged]:
         """Quarantine the hosts of nodes with a fault that a search has found, and let in again those it finds good.
