@@ -22,7 +22,7 @@ class Halting:
     of them can reach it, because a worker pauses only after it has taken part in all collectives of its step.
 
     Nothing of this is recorded. A restarted coordinator names the same step again, because workers that know it promise
-    that step. If it has to stop a round before it has heard all nodes, it assumes that those can halt.
+    that step. If it has to stop a round before it has heard all nodes, it assumes that the unheard ones can halt.
     """
 
     is_possible: bool = False
@@ -30,7 +30,7 @@ class Halting:
     promised: dict[str, int] = field(default_factory=dict)
     """The step after which the workers of each node pause, by node."""
     step: int | None = None
-    """The step that was named to all nodes; None before that."""
+    """The step that `table.name_step` has named to all nodes; None before that."""
 
     def begin(self, run: Run) -> None:
         """Begin the stop of a round."""
@@ -52,8 +52,8 @@ class Halting:
     def record_promise(self, member: Member, holding: Holding | None) -> bool:
         """Record after which step the workers of a node pause; return whether it turns out that they cannot halt.
 
-        That may be so for a node that was not heard when the round was stopped. Then each worker saves its own last
-        step.
+        The first promise counts, since workers go no further without an order. A node that was not heard when the round
+        was stopped may turn out to be unable to halt. Then each worker of the round saves its own last step.
         """
         if holding is not None and holding.halts_after is not None:
             self.promised.setdefault(member.node, holding.halts_after)

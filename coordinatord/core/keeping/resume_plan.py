@@ -55,7 +55,9 @@ class ResumePlan:
                 return sources
         return None
 
-    def _sources(self, node: str, ranks: range, world_size: int, turn: int) -> dict[str, tuple[WantedParts, ...]] | None:
+    def _sources(
+        self, node: str, ranks: range, world_size: int, turn: int
+    ) -> dict[str, tuple[WantedParts, ...]] | None:
         needs: Needs = {}
         if not all(self._add_shard(needs, node, shard, turn) for shard in self._shards_for(ranks, world_size)):
             return None

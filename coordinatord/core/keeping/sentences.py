@@ -55,7 +55,7 @@ def memory_of(point: ResumePoint) -> str:
     """Describe where a step is: `disk`, `node gpu3's memory`, `the memory of nodes gpu1, gpu3`."""
     if point.disk is not None:
         return "disk"
-    if not point.nodes:
+    if not point.nodes:  # a record of an older release names none
         return "memory"
     count = len(point.nodes) + point.others
     return f"node {point.nodes[0]}'s memory" if count == 1 else f"the memory of {name_some(point.nodes, count)}"
@@ -64,7 +64,11 @@ def memory_of(point: ResumePoint) -> str:
 def _left_out(kept: KeptState, point: ResumePoint | None) -> str:
     """Explain why a round resumes from `point` and not from a newer step; empty if ranks differ in no newer one."""
     at = differing_step(kept, point)
-    return "" if at is None else f"step {at.step:,} is not used: {_difference(kept, at)}"
+    return "" if at is None else _unused(kept, at)
+
+
+def _unused(kept: KeptState, at: KeptStep) -> str:
+    return f"step {at.step:,} is not used: {_difference(kept, at)}"
 
 
 def _difference(kept: KeptState, at: KeptStep) -> str:
@@ -141,7 +145,7 @@ def restore_problem(kept: KeptState) -> str:
     if point is None or not (failed or not is_obtainable(kept)):
         return ""
     if kept.index.differs(point.at):
-        return _left_out(kept, point)
+        return _unused(kept, point.at)
     step = f"the state of step {point.step:,}"
     if not failed:
         return f"{step} is no longer whole: a node has lost its part"
@@ -153,17 +157,19 @@ def restore_problem(kept: KeptState) -> str:
 def lost_step(kept: KeptState) -> str:
     """Say which step is lost if nodes leave now, and why it is not on the disk; empty if none is.
 
-    It is the end of a sentence, and empty without `--persist`: then nobody expects it on a disk.
+    It is the end of a sentence, and empty without `--persist`: then nobody expects it on a disk. The reason is that of
+    nodes that have waited as long as `persistence.ends_by` says.
     """
     disk, at = kept.disk, step_to_write(kept)
     if disk.failed_at is not None and (disk.step is None or disk.step < disk.failed_at):
-        at = disk.failed_at if at is None else max(at, disk.failed_at)  # it may be lost with a departed node
+        at = disk.failed_at if at is None else max(at, disk.failed_at)  # a node that has left may have taken it along
     if disk.every_s is None or at is None:
         return ""
     why = disk.problem or "no node could write it"
     if disk.attempt is not None:
-        is_slow = longest_until(disk, disk.attempt) <= disk.attempt.progressed_at + END_IDLE_S
-        why = f"it took longer than {END_S:g} s" if is_slow else f"nothing was written for {END_IDLE_S:g} s"
+        idle_until, slow_until = disk.attempt.progressed_at + END_IDLE_S, longest_until(disk, disk.attempt)
+        was_idle = idle_until < slow_until  # the earlier one has ended the wait
+        why = f"nothing was written for {END_IDLE_S:g} s" if was_idle else f"it took longer than {END_S:g} s"
     return f"; step {at.step:,} is not on the disk: {why}"
 
 

@@ -2,7 +2,7 @@
 
 Each row has a state of the run, a condition and an action. In each of these states, the kernel's own table has one row
 that calls this wing, which then executes the first row here whose condition holds. No action is recorded: the files
-show which steps are on the disk, and workers repeat the steps that they promised to halt after.
+show which steps are on the disk, and nodes report again after which steps their workers have promised to halt.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ class KeepingRow(Struct, frozen=True):
 
 
 def write_due(kept: KeptState) -> float | None:
-    """The newest whole step is to be written to the disk, by the interval or because the round ended on purpose."""
+    """The newest whole step is to be written to the disk: after the interval, or at once if a round ended on purpose.
+
+    This is asked while a round runs, and by `RunKeeping.end_round`. Between two rounds `last_step_due` decides.
+    """
     disk, at = kept.disk, _may_begin_at(kept)
     if at is None or disk.every_s is None:
         return None
@@ -67,13 +70,13 @@ def _may_begin_at(kept: KeptState) -> float | None:
 
 def write_done(kept: KeptState) -> float | None:
     """All parts of a step are on the disk, so that one node can make it whole."""
-    attempt = kept.disk.attempt if _is_calm(kept) else None
+    attempt = kept.disk.attempt if _may_go_on(kept) else None
     return NOW if attempt is not None and attempt.written and attempt.state is WriteState.WRITING else None
 
 
 def write_over(kept: KeptState) -> float | None:
     """An attempt is over: the step is whole, a node has failed or is gone, or none has written a byte for too long."""
-    attempt = kept.disk.attempt if _is_calm(kept) else None
+    attempt = kept.disk.attempt if _may_go_on(kept) else None
     if attempt is None:
         return None
     is_over = attempt.committed or attempt.failed or persistence.gone_writers(kept, attempt)
@@ -85,8 +88,12 @@ def all_promised(kept: KeptState) -> float | None:
     return None if kept.halting.furthest_promised(kept.run) is None else NOW
 
 
-def _is_calm(kept: KeptState) -> bool:
-    """Whether rows about a write apply: not while workers end. `RunKeeping.end_round` ends what is over by then."""
+def _may_go_on(kept: KeptState) -> bool:
+    """Whether an attempt may be committed or ended: not while workers end.
+
+    What follows a failed attempt depends on whether nodes leave, which is known only when all workers have ended. Then
+    `RunKeeping.end_round` ends an attempt that is over.
+    """
     return kept.run.durable.state is not State.STOPPING or has_failed(kept.run)
 
 
@@ -136,7 +143,7 @@ ROWS = (
     KeepingRow(State.FORMING, last_step_due, begin_write),
     KeepingRow(State.FORMING, write_over, end_write),
     KeepingRow(State.FORMING, write_done, commit_write),
-    # STARTING has no rows: the disk waits for RUNNING.
+    # STARTING has no rows: it takes a moment, and the attempt goes on in RUNNING.
     KeepingRow(State.RUNNING, write_over, end_write),
     KeepingRow(State.RUNNING, write_done, commit_write),
     KeepingRow(State.RUNNING, write_due, begin_write),
@@ -146,6 +153,7 @@ ROWS = (
     KeepingRow(State.STOPPING, all_promised, name_step),
     KeepingRow(State.STOPPING, last_step_due, begin_write),
 )
-"""All rows, in the order in which they are checked."""
+"""All rows, in the order in which they are checked. An attempt that is over is ended, even if all parts are written: a
+writer may be gone. A new one is due only while there is none, so its place makes no difference."""
 
 BY_STATE = {state: tuple(row for row in ROWS if row.state is state) for state in State}
