@@ -22,7 +22,7 @@ from coordinatord.core.judging.run_judging import RunJudging
 from coordinatord.core.keeping.run_keeping import RunKeeping
 from coordinatord.core.rounds import events
 from coordinatord.core.rounds.effects import Answer, Batch, Refuse, ReportDegraded
-from coordinatord.core.rounds.policy import FORGIVEN_EVERY_S, Policy
+from coordinatord.core.rounds.policy import POSTPONED_EVERY_S, Policy
 from coordinatord.core.rounds.queries import admission
 from coordinatord.core.rounds.queries.conditions import NOW
 from coordinatord.core.rounds.state.cluster import Cluster, apply_drains, apply_quarantines
@@ -136,7 +136,7 @@ class Coordinator:
         """Decide what follows from one event, at `now` in seconds of a clock that never goes back."""
         if self.store_error is None:
             # After a sleep, the messages that came meanwhile are read one by one, and each comes late.
-            least_s = 0.0 if type(event) is events.Tick else FORGIVEN_EVERY_S
+            least_s = 0.0 if type(event) is events.Tick else POSTPONED_EVERY_S
             if self._sleep_watch.on_event(self._due, least_s, self.policy, now):
                 self._wake(now)
             if type(event) is events.Reported:
@@ -238,7 +238,7 @@ class Coordinator:
         if self.store_error is not None:
             problem = f"the coordinator cannot write its state ({self.store_error})"
             text = f"not done: {problem}. Earlier requests may still take effect."
-            decision.endings.append(Answer(event.session, AdminResult.DEGRADED, text))
+            decision.endings.append(Answer(event.session, AdminResult.CANNOT_RECORD, text))
             return
         reply = admin.carry_out(event.request, decision)
         for run in reply.touched:

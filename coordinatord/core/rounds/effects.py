@@ -1,6 +1,7 @@
-"""The machine's output: a `Batch` for each event, with records to write and then effects to carry out.
+"""The machine's output: a `Batch` for each event, with records to write, effects to carry out, and looks to begin.
 
-The journal holds effects back until their records are durable. The driver carries them out.
+The journal holds effects back until the records are durable; looks change nothing, and so wait for none. The driver
+carries out both.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ class Refuse(Effect, frozen=True):
 
     message: Refused
     job: str
+    """The job that the node wanted to join, for the log."""
     node: str
 
 
@@ -69,8 +71,7 @@ class Answer(Effect, frozen=True):
 class Look(Struct, frozen=True):
     """Ask these nodes where their workers are in their code; the event `Looked` has the answers.
 
-    This is done when training has stalled, to find the worker that all others wait for. It changes nothing, so it waits
-    for no record.
+    This is done when training has stalled, to find the worker that all others wait for.
     """
 
     run: str

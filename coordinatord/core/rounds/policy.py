@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from coordinatord.protocol.fields import DURATION_S_MAX
 
-FORGIVEN_EVERY_S = 0.25
+POSTPONED_EVERY_S = 0.25
 """The least seconds between two postponements of all deadlines, while the coordinator reads the messages that came when
 it was asleep. Each postponement visits all nodes: one for each of 10,000 messages would itself make it late."""
 
@@ -76,7 +76,7 @@ class Policy(Struct, frozen=True):
     """The longest such pause: five restarts then take more than two minutes, and the job still shows activity."""
 
     repeat_within_s: float = 60.0
-    """A round that lasted longer counts as progress, even if its workers report no steps."""
+    """A round that lasted longer than these seconds counts as progress, even if its workers report no steps."""
 
     first_step_s: float = 600.0
     """How long workers that announced steps may take to the first one before it is recorded as overdue: a large model
@@ -135,8 +135,9 @@ class Policy(Struct, frozen=True):
             raise ValueError(f"--heartbeat {self.heartbeat_s:g}: a lease would be longer than a day")
         if self.reconnect_grace_s > self.heartbeat_s * self.heartbeats_per_lease:
             raise ValueError("the reconnect grace must not be longer than the lease")
+        # Before a round goes on without a node, it has to be known whether the node is dead.
         if self.stop_limit_s <= max(self.collateral_s, self.restart_grace_s):
-            raise ValueError("the stop limit must be longer than the restart grace: a dead node has to be lost first")
+            raise ValueError("the stop limit must be longer than the restart grace and the collateral time")
         if self.settle_s > self.settle_max_s:
             raise ValueError("the settle window must not be longer than its cap")
 
@@ -147,7 +148,7 @@ class Policy(Struct, frozen=True):
 
     def pause_after(self, repeats: int) -> float:
         """Return the pause in seconds after a round whose error had come in `repeats` rounds in a row before it."""
-        doublings = min(repeats - 1, 32)
+        doublings = min(repeats - 1, 32)  # enough for the longest pause; from 1,024 on, `2.0**doublings` overflows
         return 0.0 if repeats == 0 else min(self.retry_pause_s * 2.0**doublings, self.retry_pause_max_s)
 
     def heartbeat_for(self, nodes: int) -> float:

@@ -111,7 +111,7 @@ def divergence_record(run: Run, divergence: Divergence) -> ReplicasDiverged:
     else:
         when = f"replicas diverged after step {agreed:,}, by step {step:,}"
     minority = ranks if divergence.others else ()
-    if len(minority) > CONSEQUENCES_MAX:  # the first and the last show whether one node has all of them
+    if len(minority) > CONSEQUENCES_MAX:  # more than the record may name: these show whether one node has all of them
         minority = (*minority[: CONSEQUENCES_MAX - 1], minority[-1])
     record = ReplicasDiverged(run.job, run.id, f"{when}: {what}", run.durable.round, step, agreed, minority)
     if run.spec.on_divergence is OnDivergence.REPORT:
@@ -125,7 +125,8 @@ def _with_way_back(run: Run, record: ReplicasDiverged) -> ReplicasDiverged:
     The kernel ends the round only if the record has `back_to`.
     """
     back, stays = run.keeping.resume_point(list(run.roll.inside), record.since), run.keeping.doubt(record.since)
-    if has_no_restart_left(run, run.durable.ledger.total(run.roll.heard_at)):
+    found_at = run.roll.heard_at  # a report has just shown the difference
+    if has_no_restart_left(run, run.durable.ledger.total(found_at)):
         what = f"training goes on, since no restart is left{stays}"
     elif 0 < run.spec.max_futile_rounds <= run.durable.futile:
         what = f"training goes on, since the last rounds made no new step, see --max-futile-rounds{stays}"

@@ -55,7 +55,7 @@ _ERROR_STATUSES = {
     AdminResult.UNKNOWN_JOB: 404,
     AdminResult.UNKNOWN_NODE: 404,
     AdminResult.REFUSED: 409,
-    AdminResult.DEGRADED: 503,
+    AdminResult.CANNOT_RECORD: 503,
 }
 """The HTTP status of each result that is an error."""
 
@@ -116,7 +116,7 @@ class AdminApi:
 
 def _ending_answer(number: int) -> Answer:
     text = "coordinatord ends; whether this was recorded shows when it is back: try again then"
-    return Answer(number, AdminResult.DEGRADED, text)
+    return Answer(number, AdminResult.CANNOT_RECORD, text)
 
 
 async def _read(request: web.Request, kind: type[Request]) -> Request:

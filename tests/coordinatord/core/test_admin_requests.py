@@ -107,7 +107,7 @@ def test_nothing_is_done_while_nothing_can_be_recorded() -> None:
     stage.handle(StoreFailed("the disk is full"))
     batch = asked(stage, StopJob(JOB, "alice", ""))
     [answer] = [effect for effect in batch.effects if isinstance(effect, Answer)]
-    assert (answer.result, batch.records, batch.at_once) == (AdminResult.DEGRADED, (), True)
+    assert (answer.result, batch.records, batch.at_once) == (AdminResult.CANNOT_RECORD, (), True)
     assert "the disk is full" in answer.text
     stage.handle(StoreRecovered())
     assert stage.state() is State.RUNNING

@@ -49,7 +49,7 @@ def apply(cluster: DurableCluster, record: records.Record, at: float) -> None:
         case records.HostJudged():
             cluster.hosts.pop(record.node, None)
             cluster.hosts[record.node] = JudgedHost(record.charges, record.quarantined, record.by, at)
-            cluster.hosts = {host: known for host, known in cluster.hosts.items() if known.counts(at)}
+            cluster.hosts = {host: known for host, known in cluster.hosts.items() if known.stays_on_record(at)}
             return
         case records.RunOpened():
             earlier = _earlier(cluster.jobs.pop(record.job, None))  # the newest job is the last one

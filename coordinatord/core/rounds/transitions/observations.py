@@ -240,12 +240,12 @@ def _let_leave(run: Run, member: Member, decision: Decision) -> None:
     """Release a member that is to leave, if it may go now. Else it is noted in `run.leaving`, which stops its round."""
     if member.durable.outcome is not None:
         return  # its release and this report have crossed
-    ended = member.state in {MemberState.STOPPED, MemberState.SUCCEEDED} and run.durable.state is State.STOPPING
-    if ended and run.keeping.may_be_needed(member):
+    has_ended = member.state in {MemberState.STOPPED, MemberState.SUCCEEDED} and run.durable.state is State.STOPPING
+    if has_ended and run.keeping.may_be_needed(member):
         run.leaving.add(member.node)  # once all have stopped, it is known whether others need its kept state
     elif member.state in {MemberState.READY, MemberState.QUARANTINED}:
         releases.release_or_hold_back(run, [member], decision)
-    elif ended or member.state in {MemberState.PREPARING, MemberState.SUCCEEDED}:
+    elif has_ended or member.state in {MemberState.PREPARING, MemberState.SUCCEEDED}:
         releases.release_leaving(run, member, decision)
     elif member.durable.in_round:
         run.leaving.add(member.node)

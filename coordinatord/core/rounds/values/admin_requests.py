@@ -14,7 +14,7 @@ class Request(Struct, frozen=True):
     """A request of an operator."""
 
     target: str
-    """The job; for a drain, the node or host."""
+    """The job of a request that ends in `Job`; otherwise the node or host."""
     by: str
     """The operator's name, which is not verified."""
     why: str
@@ -74,5 +74,5 @@ class AdminResult(StrEnum):
     UNKNOWN_NODE = "unknown_node"
     REFUSED = "refused"
     """The request would do harm; the answer says what to do instead."""
-    DEGRADED = "cannot_record"
+    CANNOT_RECORD = "cannot_record"
     """Nothing can be recorded, so nothing was done; the request may be repeated later."""

@@ -9,8 +9,8 @@ from typing import Generic, TypeVar
 Key = TypeVar("Key", bound=Hashable)
 
 SLACK = 64
-"""The heap is made anew when it has twice as many entries as there are keys, and so many more: small heaps hardly
-ever are."""
+"""The heap is made anew once its entries are more than two for each key and this number, so that a small heap hardly
+ever is."""
 
 
 class DeadlineHeap(Generic[Key]):
@@ -78,7 +78,7 @@ class DeadlineHeap(Generic[Key]):
         """Remove and return the keys whose deadline is not after `now`, in the order of their deadlines."""
         due = []
         while (first := self.first) is not None and first <= now:
-            _, _, key = heapq.heappop(self._heap)
+            _, _, key = heapq.heappop(self._heap)  # `first` has left the right entry at the top
             del self._at[key]
             due.append(key)
         return due

@@ -20,8 +20,8 @@ CHARGES_MAX = 8
 """The most charges of a host that are kept, the last ones: two are enough to quarantine it."""
 
 KEPT_S = 90 * 86_400.0
-"""The seconds after which a charge is forgotten: it weighs at most an eighth then, whatever the half-life. Hosts come
-and go, and many have new names."""
+"""The seconds after which a charge is forgotten: three of the longest half-lives that may be set, so that it weighs at
+most an eighth then. Otherwise hosts that have gone for good would stay on record."""
 
 
 class Fault(StrEnum):
@@ -76,8 +76,8 @@ class JudgedHost(Struct, frozen=True):
     at: float = 0.0
     """When it was recorded, by the coordinator's clock."""
 
-    def counts(self, now: float) -> bool:
-        """Whether the host is quarantined, or has a charge that is not too old at `now`."""
+    def stays_on_record(self, now: float) -> bool:
+        """Whether the host is quarantined, or has a charge that is not to be forgotten at `now`."""
         return bool(self.quarantined) or any(each.age_s <= KEPT_S for each in self.as_of(now))
 
     def as_of(self, now: float) -> tuple[Charge, ...]:

@@ -3,8 +3,10 @@
 Nodes of the last round keep their places, so rank 0 stays where it is if its node lives. New nodes fill the places of
 lost ones, and the others follow; places that stay empty are closed up. So a spare has exactly the ranks of the node
 that it replaces, and no other node moves. New nodes are in the order of their topology keys, then of their host names
-in natural order (`node2` before `node10`; torchrun does it the other way round). A new node gets the group rank that
-its user asks for, or the next one that is free; in the first round of a run, all nodes are new.
+in natural order (`node2` before `node10`, unlike torchrun). A new node gets the group rank that its user asks for, or
+the next one that is free; in the first round of a run, all nodes are new.
+
+A question about some ranks of a job is divided among its nodes by `merge_ranges` and `select_ranks`.
 """
 
 from __future__ import annotations
@@ -81,7 +83,8 @@ def order(seats: Collection[Seat], previous: Mapping[str, int]) -> list[Seat]:
 def _fill_places(newcomers: list[Seat], places: Iterable[int]) -> dict[int, Seat]:
     """Assign places to new nodes, both in their order, until either are used up.
 
-    A node that asks for a rank gets its place, or the next one after it that no other such node has.
+    A node that asks for a rank gets that place, or the next one that is free. If no other node is left for the places
+    before it, it gets the first of these: `order` closes up empty places in any case.
     """
     wishers = deque(sorted((seat for seat in newcomers if seat.wish is not None), key=lambda seat: seat.wish or 0))
     others = deque(seat for seat in newcomers if seat.wish is None)

@@ -100,9 +100,11 @@ class RoundHistory:
         self._rounds.append(Round(record.round, record.nodes, record.workers, formed, self._spent, at))
 
     def _close(self, record: RoundEnded | RunEnded) -> None:
+        """End the current round, if any: a run may also end between two rounds."""
         if current := self.current:
             if isinstance(record, RoundEnded):
-                current.number, current.charged = record.round, record.charged  # nodes may have known of a later number
+                # Its number has changed if nodes have reported a later round than those on record (`RoundsMissed`).
+                current.number, current.charged = record.round, record.charged
             current.ended, current.ended_at = clip(record.reason, BRIEF_REASON_MAX), record.spent.total
             current.after = record.spent
         self._spent = record.spent

@@ -136,7 +136,11 @@ class TrainingProgress:
         self.pace.record(group_rank, observed.steps, newest_at, heard_at)
 
     def _record_newest(self, group_rank: int, at: float, heard_at: float, *, stepped: bool) -> None:
-        """Record when the newest step of a node was done; `stepped` if that is another step than it reported before."""
+        """Record when the newest step of a node was done; `stepped` if that is another step than it reported before.
+
+        The node that reports a newer step than any other becomes the stepper. Its later reports without a new step show
+        for how long no worker has done one.
+        """
         if self.stepped_at is None:
             self.first_at, self.stepped_at, self._stepper, self.idle_s = at, at, group_rank, heard_at - at
         elif stepped and at > self.stepped_at + STEP_APART_S:
