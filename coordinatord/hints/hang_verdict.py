@@ -137,7 +137,10 @@ def _judge_outside(suspects: Sequence[SeenWorker], waiting: Sequence[SeenWorker]
 def _judge_behind(behind: Sequence[SeenWorker], waiting: Sequence[SeenWorker]) -> HangVerdict:
     """Return the verdict on workers whose collective is over for another worker, or that others have overtaken.
 
-    If most members of a group are behind by one, the others have begun one collective too many.
+    * None of the others waits in their groups: they were left behind.
+    * All are in one operation from or to a root: it is over for others, so the network has lost its data.
+    * They are more than the others of their only group, and behind by one: the others have begun one too many.
+    * Otherwise they are the culprits, and are compared with the place at which most of the others are.
     """
     ranks, groups = {worker.rank for worker in behind}, {_group_of(worker) for worker in behind}
     ahead = [worker for worker in waiting if worker.rank not in ranks]
@@ -148,7 +151,8 @@ def _judge_behind(behind: Sequence[SeenWorker], waiting: Sequence[SeenWorker]) -
     if len(places) == 1 and next(iter(places)).operation.removesuffix("_oop").lstrip("_") in _ROOTED:
         return _verdict(HangKind.NETWORK, behind, waiting, say.over_for_others(places, peers, waiting))
     numbers = [collective_of(worker).number for worker in (*behind, *peers)]
-    if len(peers) < len(behind) and len(groups) == 1 and max(numbers) - min(numbers) == 1:
+    have_begun_one_too_many = len(peers) < len(behind) and len(groups) == 1 and max(numbers) - min(numbers) == 1
+    if have_begun_one_too_many:
         return _mismatched(_by_place([*behind, *peers], with_group=False), waiting)
     most = max(_by_place(peers, with_group=len(groups) > 1).items(), key=lambda side: len(side[1]))
     return _verdict(HangKind.MISMATCHED, behind, waiting, say.apart(places, dict([most]), waiting))

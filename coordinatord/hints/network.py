@@ -1,7 +1,8 @@
 """The table of known causes in the network: workers that cannot reach each other, or lose a connection. Pure.
 
-The first row that matches counts, so a row stands before those that would match more failures. The *store* is torch's
-TCPStore, which the worker with rank 0 serves, and by which workers find each other.
+The first row that matches counts, so a row stands before those that would match more failures. So of the rows about a
+store that is gone, the last one is for those without a known reason. The *store* is torch's TCPStore, which the worker
+with rank 0 serves, and by which workers find each other.
 """
 
 from __future__ import annotations
@@ -184,6 +185,7 @@ NETWORK = (
         "server not reached",
         "the script's connection to a server, or to another process of {host}, broke or could not be made: is it up, "
         "and can {host} reach it?",
+        # ENETUNREACH, ECONNRESET, ETIMEDOUT, ECONNREFUSED and EHOSTUNREACH
         r"(?m:^)Connection(?:Refused|Reset|Aborted)Error: |\[Errno (?:101|104|110|111|113)\]",
     ),
     _hang(

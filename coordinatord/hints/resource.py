@@ -1,6 +1,7 @@
 """The tables of known causes in memory, disks and other limits of a host, and in signals. Pure.
 
-The first row that matches counts, so a row stands before those that would match more failures.
+The first row that matches counts, so a row stands before those that would match more failures. Some patterns are texts
+of nodeclient itself, which looks at the OOM killer (`nodeclient/diagnosis/diagnose`) and starts workers.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _host_memory = partial(HintRule, Cause.HOST_MEMORY)
 _gpu_memory = partial(HintRule, Cause.GPU_MEMORY)
 _signal = partial(HintRule, Cause.SIGNAL)
 _disk = partial(HintRule, Cause.DISK)
-_unknown = partial(HintRule, Cause.UNKNOWN)
+_unknown = partial(HintRule, Cause.UNKNOWN)  # advice is known, but the host and the script may both be at fault
 
 _KILL = frozenset({Signals.SIGKILL})
 
@@ -178,7 +179,7 @@ SIGNALS = (
     _unknown(
         "SIGABRT",
         "native code gave up; the last lines of its stderr say why, and PYTHONFAULTHANDLER=1 shows where in the script",
-        rf"\A(?!(?s:.*){_LEFT_OPEN})",
+        rf"\A(?!(?s:.*){_LEFT_OPEN})",  # matches if no text has these words
         anywhere=True,
         signals=frozenset({Signals.SIGABRT}),
     ),

@@ -25,7 +25,7 @@ class HintRule(Struct, frozen=True):
     It is searched for in the exception and the node's message, and in the last lines if there was no exception.
     """
     anywhere: bool = False
-    """Whether to search the last lines even if there was an exception."""
+    """Whether to search the last lines even if there was an exception: torch and NCCL write such texts beside it."""
     signals: frozenset[int] = frozenset()
     """The signals that may have ended the worker."""
     exit_codes: frozenset[int] = frozenset()

@@ -142,7 +142,10 @@ class _Graph:
         }
 
     def _find_members(self) -> dict[Node, list[int]]:
-        """Return the workers in each part of a group, except those `below` a level, and the silent workers."""
+        """Return the workers in each part of a group, except those `below` a level, and the silent workers.
+
+        An overtaken worker counts as not yet at its own place, so that the others there wait for it.
+        """
         members: dict[Node, list[int]] = defaultdict(list)
         for index, worker in enumerate(self._workers):
             if not worker.places:
@@ -190,7 +193,12 @@ class _Graph:
 
 
 def _last_components(begin: Iterable[Node], successors: Callable[[Node], Iterable[Node]]) -> Iterator[set[Node]]:
-    """Yield the strongly connected components of a graph that no edge leaves, by Tarjan's algorithm."""
+    """Yield the strongly connected components of a graph that no edge leaves, by Tarjan's algorithm.
+
+    `number` has the order in which nodes were entered, and `low` the lowest number of an open node that a node is known
+    to reach. The `stack` has all open nodes, whose components are not complete. The `path` has those of the present
+    walk, each with the successors that are left. `leads_on` has nodes with an edge into a component that is `closed`.
+    """
     number: dict[Node, int] = {}
     low: dict[Node, int] = {}
     stack: list[Node] = []

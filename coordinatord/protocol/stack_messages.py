@@ -161,8 +161,8 @@ Thread = tuple[str, tuple[str, ...]]
 def pack_stacks(threads: Sequence[Thread], most: int = PACKED_BYTES_MAX) -> bytes:
     """Encode the stacks of a worker, the main thread first: a line with its name, a line a frame, and an empty line.
 
-    A long stack loses the frames in its middle. The first thread that does not fit into `most` bytes, and all after it,
-    are dropped.
+    If the main thread does not fit into `most` bytes, it loses the frames in its middle. The first other thread that
+    does not fit is dropped, and so are all after it.
     """
     packed = b""
     for name, frames in threads:
@@ -202,7 +202,10 @@ for its root, and an `all_to_all` for ranks that exchange nothing."""
 
 
 class GroupStage(StrEnum):
-    """A worker's progress at a place."""
+    """A worker's progress at a place in one letter: a `CollectiveState`, and for whom the worker waits.
+
+    A worker that makes progress has no place.
+    """
 
     DONE = "="
     """The last collective that the worker has begun is over."""
@@ -224,15 +227,15 @@ class GroupPlace(Struct, frozen=True):
     """A worker's place in one process group, with one of its backends."""
 
     group: str
-    """The group and the backend, such as `41.nccl`: each backend counts its own collectives. Without a backend, the
-    worker has begun none."""
+    """The group and the backend, such as `41.nccl`: each backend counts its own collectives. It is `41.` for a worker
+    that has begun no collective of the group."""
     stage: GroupStage
     number: int
     """The number of the collective, or the rank of the peer."""
 
     @property
     def level(self) -> int:
-        """A number that grows by 1 when the worker begins or completes a collective of the group."""
+        """A number that grows by 1 when the worker begins or completes a collective; an exchange has none."""
         return 2 * self.number - (self.stage is not GroupStage.DONE)
 
 
@@ -256,24 +259,24 @@ def place_of(collective: Collective) -> GroupPlace | None:
 def pack_places(collectives: Sequence[Collective]) -> bytes:
     """Encode the places of a worker in these collectives, except the first, which has its own field in the message.
 
-    Only three places of each group can show a hang: the first one, the first one that waits for all, and the first
-    exchange with a peer. Others are left out, also if the first collective is such a one. Places beyond the limit are
-    dropped.
+    Only three places of each group can show a hang: the first exchange with a peer, the first collective, and the first
+    one that waits for all. Others are left out, and so are places beyond the limit.
     """
     packed = b""
-    covered: set[tuple[str, str]] = set()
+    seen: set[tuple[str, str]] = set()
     for index, collective in enumerate(collectives):
         place = place_of(collective)
         if place is None:
             continue
-        kinds = {(place.group, "pair" if place.stage in PAIRED else "any")}
+        firsts = {(place.group, "exchange" if place.stage in PAIRED else "collective")}
         if place.stage is GroupStage.WAITS_FOR_ALL:
-            kinds.add((place.group, "for all"))
+            firsts.add((place.group, "collective for all"))
+        can_show_hang = not firsts <= seen
+        seen |= firsts
         text = f"{place.group}{place.stage}{place.number};"
         fits = _PLACE.fullmatch(text) and len(packed) + len(text) <= PLACES_BYTES_MAX
-        if index and fits and not kinds <= covered:
+        if index > 0 and can_show_hang and fits:
             packed += text.encode()
-        covered |= kinds
     return packed
 
 

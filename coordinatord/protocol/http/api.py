@@ -388,19 +388,25 @@ class SecondsStatus(Struct, frozen=True, kw_only=True):
     """The time of a run or round, in seconds by activity."""
 
     training: Number = 0.0
+    """Workers did new steps."""
     redone: Number = 0.0
     """Steps of an earlier round of the run were redone."""
     running: Number = 0.0
     """All workers ran, and whether they trained is not known."""
     stalled: Number = 0.0
+    """No worker did a step for much longer than steps had taken."""
     silent: Number = 0.0
     """No node of the round was heard, so nothing is known of its workers."""
     waiting: Number = 0.0
+    """Too few nodes for a round were there."""
     rendezvous: Number = 0.0
+    """Enough nodes were ready, and the round waited for more."""
     starting: Number = 0.0
+    """Nodes prepared, or workers started or had not done their first step."""
     detecting: Number = 0.0
     """The round was broken, before that was detected."""
     stopping: Number = 0.0
+    """Workers saved their state and ended."""
 
 
 class LedgerStatus(Struct, frozen=True, kw_only=True):
