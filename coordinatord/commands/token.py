@@ -46,8 +46,8 @@ def change_tokens(config: TokenConfig) -> int:
             if not is_claimed(config.state_dir):
                 _say(
                     f"the token {config.name} is revoked in {config.state_dir.absolute()}, which no coordinatord uses"
-                    f" at present: {ADVICE}. Where coordinators share a store, the others learn of this when one"
-                    " is started with it"
+                    f" at present: {ADVICE}. Coordinators that share a store learn of this once one of them is"
+                    " started with this directory"
                 )
     return ExitCode.OK
 
@@ -63,7 +63,11 @@ def _table(tokens: Iterable[KnownToken]) -> str:
 
 
 def _pin(config: TokenConfig) -> str:
-    """Return the pin of the coordinator's key; make the key before the first start of a coordinatord."""
+    """Return the pin of the coordinator's key, which is in each token: by it, clients know the coordinator.
+
+    The pin of an organisation's key is that of the given files, or else the one that the last start has left. Without
+    either, the coordinator's own key is used, and made if there is none yet.
+    """
     directory = config.state_dir / FOLDER
     if config.certificate is not None and config.key is not None:
         identity = Identity(config.certificate, config.key)

@@ -57,7 +57,8 @@ async def serve_standby(
     reason, empty if that is not known. `limits` and `tls` are as in `Connections`.
     """
     answers, tasks = _StandbyAnswers(leader, why, insecure=gatekeeper is None), Tasks()
-    connections = Connections(None, gatekeeper, limits or ConnectionLimits.of_this_process(), tasks)
+    limits = limits or ConnectionLimits.of_this_process()
+    connections = Connections(sessions=None, gatekeeper=gatekeeper, limits=limits, tasks=tasks)
     access = AccessGuard(gatekeeper, cookie="", is_open=is_health)
     guards = [uniform_errors, connections.limit, access.guard, connections.record_token]
     app = web.Application(client_max_size=REQUEST_BYTES_MAX, middlewares=guards)
@@ -108,5 +109,5 @@ class _StandbyAnswers:
             answer = error_response(request, 307, "standby", text)
             scheme = "https" if leader.secure else "http"
             answer.headers[hdrs.LOCATION] = f"{scheme}://{leader.endpoint}{request.rel_url}"
-        answer.force_close()
+        answer.force_close()  # the client goes on at the leader
         return answer

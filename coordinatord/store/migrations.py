@@ -26,10 +26,15 @@ STEPS: Steps = (
             body TEXT NOT NULL      -- the rest of the record, a JSON object
         )
         """,
+        # For a start, which reads how runs began and ended, and for the rounds of a run.
         "CREATE INDEX records_by_kind ON records (job, run, kind)",
+        # To delete the records of a node that was in no kept round.
         "CREATE INDEX records_by_node ON records (job, run, node) WHERE node IS NOT NULL",
+        # For a start, and to keep a limited number of forgotten jobs.
         "CREATE INDEX records_of_forgotten ON records (seq) WHERE kind = 'JobForgotten'",
+        # For the events of a job, and to forget it; without a job, for drains and judgements of hosts.
         "CREATE INDEX records_by_job ON records (job, seq)",
+        # To delete drains and judgements of a name that are no longer in force.
         "CREATE INDEX marks_by_name ON records (node, seq) WHERE job = ''",
         # A client that remembers the number of a record can see by it whether the record is of this database.
         "CREATE TABLE identity (word TEXT NOT NULL)",

@@ -16,10 +16,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
-from typing import Any
 
 from aiohttp import web
-from msgspec import json
+from msgspec import Struct, json
 
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.values.round_history import RoundHistory
@@ -71,8 +70,16 @@ COLUMNS = NodeStatus.__struct_fields__
 
 _row = attrgetter(*COLUMNS)
 
-MakeState = Callable[[], Awaitable[tuple[Any, bool]]]
-"""Returns the present state of a topic, and whether it changes with time, and not only with a record."""
+
+class _State(Struct, frozen=True):
+    """The present state of a topic."""
+
+    shown: PageStatus | PageJob
+    is_live: bool
+    """Whether it changes with time, and not only with a record."""
+
+
+MakeState = Callable[[], Awaitable[_State]]
 
 
 @dataclass(eq=False)
@@ -95,13 +102,14 @@ class _Topic:
     cost_s: float = 0.0
     """The seconds that it took to make the last state."""
     is_live: bool = True
-    """Whether the state changes with time, and not only with a record."""
+    """Whether the last state changes with time."""
 
     async def renew(self, version: int, store_error: str | None, now: float) -> None:
         """Make the state again; the arguments are kept to tell when it is out of date."""
         began = time.perf_counter()
-        shown, self.is_live = await self.make_state()
-        self.frame = b"event: %s\ndata: %s\n\n" % (self.name.encode(), json.encode(plain_without(shown, ON_PAGE)))
+        state = await self.make_state()
+        data = json.encode(plain_without(state.shown, ON_PAGE))
+        self.frame, self.is_live = b"event: %s\ndata: %s\n\n" % (self.name.encode(), data), state.is_live
         self.version, self.store_error, self.made_at = version, store_error, now
         self.cost_s = time.perf_counter() - began
 
@@ -257,12 +265,11 @@ class LiveUpdates:
 
     # States
 
-    async def _show_jobs(self, caller: Caller) -> tuple[PageStatus, bool]:
+    async def _show_jobs(self, caller: Caller) -> _State:
         machine, now = self._driver.machine, self._driver.now
         cluster, sees_all = machine.cluster, caller.jobs == ALL_JOBS
         runs = [run for run in cluster.jobs.values() if caller.is_for(run.job)]
         jobs = tuple(summary_view(run, now, machine.store_error) for run in runs)
-        is_live = any(map(_is_live, runs))
         status = PageStatus(
             version=__version__,
             jobs=jobs,
@@ -271,17 +278,18 @@ class LiveUpdates:
             insecure=self._insecure,
             shared=self._shared(),
         )
-        return status, is_live
+        return _State(status, any(map(_is_live, runs)))
 
-    async def _show_job(self, job: str) -> tuple[PageJob, bool]:
+    async def _show_job(self, job: str) -> _State:
         found = await self._find(job)
         if found is None:
-            return PageJob(job=job, status=None, nodes=NodeTable(columns=COLUMNS, rows=())), False
+            return _State(PageJob(job=job, status=None, nodes=NodeTable(columns=COLUMNS, rows=())), is_live=False)
         run, rounds = found
         shown = whole_view(run, rounds, self._driver.now, self._driver.machine.store_error)
         nodes = NodeTable(columns=COLUMNS, rows=tuple(map(_row, shown.nodes)))
         series = _series(self._sampler.sample_run(run, rounds))
-        return PageJob(job=job, status=shown, nodes=nodes, series=series, revision=run.revision), _is_live(run)
+        page = PageJob(job=job, status=shown, nodes=nodes, series=series, revision=run.revision)
+        return _State(page, _is_live(run))
 
     async def _find(self, job: str) -> tuple[Run, RoundHistory] | None:
         """Return the run of a job and its rounds, or no rounds if the store cannot be read; None for an unknown job."""
@@ -294,6 +302,7 @@ class LiveUpdates:
 
 
 def _is_live(run: Run) -> bool:
+    """Whether the view of a run changes with time: it goes on, or nodes are connected and fetch its outcome."""
     return not run.durable.state.ended or bool(run.members)
 
 

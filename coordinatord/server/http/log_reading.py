@@ -204,11 +204,13 @@ class LogReading:
             return True
         if self._driver.machine.jobs.get(self._run.job) is not self._run:  # forgotten
             return True
-        return self._query.round is not None and (durable.round != self.round or durable.state is State.FORMING)
+        # Between two rounds the number is still that of the last one.
+        has_round_ended = durable.round != self.round or durable.state is State.FORMING
+        return self._query.round is not None and has_round_ended
 
     @property
     def _has_next_round(self) -> bool:
-        """Whether the reader follows all rounds, and there is a later one."""
+        """Whether the reader follows all rounds, and a later one than `round` was formed."""
         follows_rounds = self._query.follow and self._query.round is None and not self._is_earlier
         return follows_rounds and self._run.durable.round != self.round
 

@@ -54,7 +54,10 @@ def viewer_of(request: web.Request) -> PageViewer:
 
 
 class PageAccess:
-    """The handlers that make links and open sessions."""
+    """The handlers that make links and open sessions.
+
+    A session is opened without a token (`access_guard`): the code of the link takes its place.
+    """
 
     def __init__(self, gatekeeper: Gatekeeper | None, cookie: str) -> None:
         """Open sessions at the gatekeeper, in cookies of this name; without a gatekeeper no session is needed."""
@@ -63,7 +66,7 @@ class PageAccess:
         self.routes = [web.post(PAGE_LINK_PATH, self._make_link), web.post(PAGE_SESSION_PATH, self._open_session)]
 
     async def _make_link(self, request: web.Request) -> web.Response:
-        await read_body(request, lambda body: check(body, PageLinkBody, "request"))
+        await read_body(request, lambda body: check(body, PageLinkBody, "request"))  # it has to be empty
         caller = CALLER.get()
         if self._gatekeeper is None or caller.token is None:
             return respond(request, PageLinkAnswer(code="", valid_s=0, role="admin"))

@@ -87,7 +87,8 @@ class JobTally:
     training_began: Spent | None = None
     """The time spent when training last began; None before that."""
     stop_planned: bool | None = None
-    """Whether the first stop after that was planned; None before a stop. Later ones belong to the same recovery."""
+    """Whether the first stop since training last began was planned; None before it. Further stops until training begins
+    again belong to the same recovery."""
 
     shown: dict[str, float] = field(default_factory=dict)
     """The seconds by activity that the last scrape has shown."""

@@ -75,11 +75,14 @@ class RefusalLog:
         self._of_nodes = LastLogged()
         """The refusals after a `Join`, by node."""
         self.of_peers = LastLogged()
-        """The refusals before a `Join`, by address."""
+        """The refusals before a `Join`, by address. The caller asks it, since there is no `Refuse` yet."""
         self._throttle = LogThrottle()
 
     def is_new(self, refuse: Refuse) -> bool:
-        """Whether a refusal is final, or has another reason than the last one of its node; remember it."""
+        """Whether a refusal has another reason than the last one of its node; remember it.
+
+        A final refusal always counts as new: the node does not retry.
+        """
         return not refuse.message.retry or self._of_nodes.is_new((refuse.job, refuse.node), refuse.message.message)
 
     def line_suffix(self, token: str, code: RefusalCode, now: float) -> str | None:

@@ -24,13 +24,13 @@ WASTE_ROWS = 1_000
 and again."""
 
 MERGED_VALUES_MAX = 64
-"""The most values of one merger, which delays a commit by some milliseconds."""
+"""The most values that are merged at once, which delays a commit by some milliseconds."""
 
 MERGED_BYTES_MAX = 256 * 1024
-"""The most stored bytes of the values of one merger, which is one transaction of etcd, of at most 1.5 MiB."""
+"""The most stored bytes of the values that are merged at once, in one transaction of etcd, of at most 1.5 MiB."""
 
 UNPACKED_BYTES_MAX = 256 * 1024 * 1024
-"""The most bytes of an unpacked value: a commit of 10,000 nodes has 10 MB."""
+"""The most bytes of an unpacked value, lest a damaged one fill the memory: a commit of 10,000 nodes has 10 MB."""
 
 
 class CommitValue(Struct, frozen=True):
@@ -57,7 +57,7 @@ class Merger(Struct, frozen=True):
     first: int
     """The number of the first value."""
     last: int
-    """The number of the last value, which the merged one gets."""
+    """The number of the last value; the merged value has the same number."""
     rows: tuple[int, ...]
     """The numbers of their rows that are not dropped."""
     dropped: tuple[int, ...]
@@ -74,7 +74,7 @@ class CommitLog:
         self._dead: dict[int, int] = {}
         """The dropped rows that still take space, each with the number of the value that has it."""
         self._last_merged = 0
-        """The last value of the last merger: the next one begins after it, so that all values have their turn."""
+        """The last value that was merged: the next ones are taken after it, so that all values have their turn."""
 
     @property
     def size(self) -> int:

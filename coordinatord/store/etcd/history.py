@@ -146,7 +146,7 @@ class History:
         After a `StoreError` the commit may be durable or not; call this again with the same rows.
         """
         number, value = self._head.number + 1, pack(rows, dropped)
-        ops = await self._stored(self.about.generation, number, value)
+        ops = await self._stage(self.about.generation, number, value)
         await self._write_head(Head(number, hashlib.sha256(value).hexdigest()), ops)
         self.log.add(number, len(value), [row[0] for row in rows], dropped)
 
@@ -177,11 +177,11 @@ class History:
 
     async def _write_value(self, generation: int, number: int, rows: Sequence[Row]) -> None:
         value = pack(rows, ())
-        await self._write([self._same_generation], await self._stored(generation, number, value))
+        await self._write([self._same_generation], await self._stage(generation, number, value))
         self.log.add(number, len(value), [row[0] for row in rows], ())
 
-    async def _stored(self, generation: int, number: int, value: bytes) -> list[Body]:
-        """Return the operations that store a value. If it is too large for one key, write its parts now."""
+    async def _stage(self, generation: int, number: int, value: bytes) -> list[Body]:
+        """Return the operations that store a value; before, write the parts of one that is too large for one key."""
         key = self._keys.commit(generation, number)
         if len(value) <= VALUE_BYTES_MAX:
             return [put(key, value)]

@@ -30,7 +30,8 @@ class Replica:
     ) -> None:
         """Fill a new file with the rows of a version, and migrate them. Raises `StoreError`.
 
-        `folder` is a state directory that only this process uses; None for a temporary folder.
+        `identity` is the word by which clients know this history (`About`), whichever coordinator leads. `folder` is a
+        state directory that only this process uses; None for a temporary folder.
         """
         with store_errors(folder or tempfile.gettempdir()):
             if folder is None:
@@ -45,7 +46,7 @@ class Replica:
             older.fill(rows, identity)
             older.close()
             self.database = Database.open(self.path, steps)
-            self.database.track_changes()
+            self.database.track_changes()  # each commit to etcd has the rows that were added and deleted here
         except BaseException:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise
