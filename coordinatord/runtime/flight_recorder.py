@@ -104,9 +104,9 @@ class FlightRecorder:
     def _make_room(self) -> None:
         """Take a snapshot, and drop all stimuli, which led to it; or only the oldest if the state is too large."""
         is_large = self._subject.nodes(self._machine) * OBJECTS_PER_NODE > OBJECTS_MAX
-        has_no_snapshot = self._before is None and bool(self._stimuli)
-        if has_no_snapshot and (is_large or self._until_next_try > 0):
-            self._until_next_try -= 1
+        had_no_snapshot = self._before is None and bool(self._stimuli)  # so the last try was aborted or skipped
+        if had_no_snapshot and (is_large or self._until_next_try > 0):
+            self._until_next_try -= 1  # from then on, each stimulus comes here
             self._drop_oldest()
             return
         self._before, objects = None, 0

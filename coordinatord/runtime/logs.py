@@ -1,7 +1,7 @@
 """Logs to standard error: one line for each event, with structured fields, as text or as JSON.
 
 Text is `time LEVEL program: message key=value ...`. JSON is one object a line, which also has the name of the event. On
-a terminal, text has only the time of day, and only levels other than INFO, in colour. In systemd's journal, each line
+a terminal, text has only the time of day, and the level in colour if it is not INFO. In systemd's journal, each line
 begins with its priority (sd-daemon(3)), and text has no time, because the journal adds it.
 """
 
@@ -65,7 +65,8 @@ def replace_closed_streams() -> None:
         try:
             os.fstat(descriptor)
         except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it gets the lowest free number
+            # It gets the lowest free number, which is this one. Child processes inherit standard streams.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
     sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
 
@@ -138,7 +139,7 @@ def write_last_lines(text: str) -> None:
     if handler is not None:
         handler.writer.put(_encoded(text))
         return
-    writer = LineWriter(STDERR, lambda _: b"")
+    writer = LineWriter(STDERR, lambda _: b"")  # without a remark about lost lines
     writer.put(_encoded(text))
     writer.close()
 

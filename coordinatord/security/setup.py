@@ -112,8 +112,8 @@ class Security:
     def reload(self) -> None:
         """Reload certificate, authorities and tokens, for new connections.
 
-        An error is logged, and the old value stays in use. Other authorities need a new TLS context. It gets the
-        certificate too, so the old authorities stay as well if the certificate cannot be loaded.
+        An error is logged, and the old value stays in use. Other authorities need a new TLS context, which becomes
+        valid only with a certificate. So if that cannot be loaded, the old authorities stay as well.
         """
         before, authorities, context = self._certificate, self._authorities, self.context
         try:

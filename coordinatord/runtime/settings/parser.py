@@ -253,10 +253,11 @@ class SettingsParser(argparse.ArgumentParser):
         return lines
 
     def _settle(self, given: argparse.Namespace, setting: Setting) -> None:
-        """Take a setting's value from its strongest source, and record that.
+        """Take a setting's value from its strongest source: flag, environment, file, default. Record the source.
 
-        With the default `SUPPRESS`, a setting without a value gets no attribute: a flag of a subcommand then leaves the
-        one of the same name before the subcommand in force.
+        `written` is the value as it stands in a file, for `--show-config`. With the default `SUPPRESS`, a setting
+        without a value gets no attribute: a flag of a subcommand then leaves the one of the same name before the
+        subcommand in force.
         """
         dest, value = setting.action.dest, setting.default
         has_flag = getattr(given, dest) != [] if setting.is_command else dest in given

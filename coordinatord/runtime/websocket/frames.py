@@ -118,7 +118,7 @@ class FrameReader:
         at, end = 0, len(data)
         masked, most = self._masked, self._most
         while at < end:
-            start = at + 2
+            start = at + 2  # of what follows the first two bytes
             if end < start:
                 self._wanted = 2
                 break
@@ -133,7 +133,7 @@ class FrameReader:
                 size = int.from_bytes(data[start - width : start])
             is_usual = first == WHOLE_MESSAGE and self._pieces is None and size <= most and self.allowed >= 1
             if not is_usual or (second >= MASKED) is not masked:
-                self._check(first, second, size)
+                self._check(first, second, size)  # a usual frame has no error
             if masked:
                 start += MASK_BYTES
             stop = start + size

@@ -43,6 +43,7 @@ class WebSocketClient(WebSocket):
         self.reason = ""
         """Why the connection has ended; empty if the server has closed it in order."""
         self._connected = False
+        """Whether there has been a connection, so that `lost` will be set."""
         self.bug: Exception | None = None
         """The exception in the subclass that has ended the connection; None without one."""
 
@@ -66,10 +67,14 @@ class WebSocketClient(WebSocket):
         self.lost.set()
 
     async def finish(self) -> None:
-        """Close the connection if there is one, and wait for its end."""
+        """Close the connection if there is one, and wait for its end.
+
+        A server that has not answered yet cannot read the frame of a close.
+        """
         if not self._connected:
             return
-        if self._head is None:
+        is_answered = self._head is None
+        if is_answered:
             self.close()
         else:
             self.abort()
