@@ -199,28 +199,30 @@ class PairSearch:
         return has_good_link and not self._is_wrong(node) and not usual.is_slow(self._gpu(node), self._gflops(node))
 
     def _finding(self, node: str, usual: _Usual, cleared: set[str]) -> NodeFinding:
-        results, gflops = self._results_of(node), self._gflops(node)
-        mb_s = max((each.mb_s for each in results if each.mb_s is not None), default=None)
-        told = [test for test in self._tests[node] if test.tells_link]
-        partners = sorted(frozenset().union(*(test.nodes for test in told)) - {node})
+        mb_s = max((each.mb_s for each in self._results_of(node) if each.mb_s is not None), default=None)
+        verdict, text = self._judge(
+            node, usual, cleared, "no sum came" if mb_s is None else f"{mb_s:,.0f} MB/s at best"
+        )
+        return NodeFinding(verdict, self._gflops(node), mb_s, text)
+
+    def _judge(self, node: str, usual: _Usual, cleared: set[str], link: str) -> tuple[NodeVerdict, str]:
+        """Return the first verdict that holds for a node, with its reason; `link` says how fast its best link is."""
+        results, gflops, gpu = self._results_of(node), self._gflops(node), self._gpu(node)
         why = next((f": {result.text}" for result in reversed(results) if result.text), "")
         if node in cleared:
-            verdict, text = NodeVerdict.GOOD, "is good"
-        elif self._is_wrong(node):
-            verdict, text = NodeVerdict.WRONG, "computed a matrix product that is not the right one"
-        elif gflops is None:
-            verdict, text = NodeVerdict.NO_ANSWER, f"gave no answer{why}"
-        elif usual.is_slow(self._gpu(node), gflops) and len(results) > 1:
-            verdict, text = (
-                NodeVerdict.SLOW,
-                f"computes {gflops:,.0f} GFLOP/s, and {usual.gflops[self._gpu(node)]:,.0f} are usual",
-            )
-        elif len(partners) > 1 and not cleared.isdisjoint(partners) and not any(map(usual.is_good_link, told)):
-            best = "no sum came" if mb_s is None else f"{mb_s:,.0f} MB/s at best"
-            verdict, text = NodeVerdict.BAD_LINK, f"has a bad link with {' and '.join(partners)}: {best}{why}"
-        else:
-            verdict, text = NodeVerdict.UNTOLD, f"was tested with too few good nodes{why}"
-        return NodeFinding(verdict, gflops, mb_s, text)
+            return NodeVerdict.GOOD, "is good"
+        if self._is_wrong(node):
+            return NodeVerdict.WRONG, "computed a matrix product that is not the right one"
+        if gflops is None:
+            return NodeVerdict.NO_ANSWER, f"gave no answer{why}"
+        if usual.is_slow(gpu, gflops) and len(results) > 1:
+            return NodeVerdict.SLOW, f"computes {gflops:,.0f} GFLOP/s, and {usual.gflops[gpu]:,.0f} are usual"
+        told = [test for test in self._tests[node] if test.tells_link]
+        partners = sorted(frozenset().union(*(test.nodes for test in told)) - {node})
+        has_good_partner = not cleared.isdisjoint(partners)
+        if len(partners) > 1 and has_good_partner and not any(map(usual.is_good_link, told)):
+            return NodeVerdict.BAD_LINK, f"has a bad link with {' and '.join(partners)}: {link}{why}"
+        return NodeVerdict.UNTOLD, f"was tested with too few good nodes{why}"
 
 
 def _upper_median(figures: Iterable[float]) -> float:

@@ -19,6 +19,9 @@ TAKES_MAX = 8
 """The most nodes whose copies one node takes. Each costs memory for two steps of that node's state, so a small domain
 cannot take the state of a large one. The node's `--keep-memory` may allow fewer."""
 
+NO_COPY = ""
+"""Stands for the node that takes a copy where none is needed."""
+
 
 @dataclass(slots=True)
 class CopyPlan:
@@ -31,8 +34,7 @@ class CopyPlan:
     uncopied: int = 0
     """How many shards cannot be copied to another domain."""
     safe_by: dict[str, list[int]] = field(default_factory=dict)
-    """The shards that two domains have once all copies are made, by the node that takes the copy; under "" those that
-    two domains have without a copy."""
+    """The shards that two domains have once all copies are made, by the node that takes the copy, or `NO_COPY`."""
     domains: Mapping[str, str] = field(default_factory=dict)
     """The failure domain of each node."""
 
@@ -74,7 +76,7 @@ def plan_copies(held: Held, domains: Mapping[str, str], buddy_of: Mapping[str, s
     for shard, holding in sorted(holders_by_shard(held).items()):
         copied = [(node, rank) for node, rank in holding if (buddy_of.get(node), rank) in holding]
         if len({domains[node] for node, _ in holding}) > 1 and not copied:
-            plan.safe_by.setdefault("", []).append(shard)
+            plan.safe_by.setdefault(NO_COPY, []).append(shard)
             continue
         source, rank = next((holder for holder in (*copied, *holding) if holder[0] in buddy_of), ("", 0))
         if source:

@@ -87,14 +87,14 @@ def agreed_step(kept: KeptState, members: Iterable[Member], before: KeptStep | N
     """Return the newest step on the disk in which all ranks had the same state; None if none is known.
 
     It must not be deleted once replicas have diverged. The steps are those that these nodes find, and the one that was
-    known before (`found.agreed`). All steps from `before` on may differ between ranks. Without `before`, those of the
-    present round may from the step after `watching.agreed`, the last one at which digests were equal. All steps before
-    `doubted` count in any case.
+    known before (`found.agreed`). Ranks may differ from the step `before` on; without it, from the step after the last
+    one of the present round at which digests were equal (`watching.agreed`).
     """
     run, known = kept.run, kept.disk.found.agreed
     confirmed = -1 if run.watching.agreed is None else run.watching.agreed
     end = before or KeptStep(run.durable.round, confirmed + 1)
-    end = max(end, run.durable.doubted or end)
+    if run.durable.doubted is not None:  # all steps before the first one in doubt are known to be right
+        end = max(end, run.durable.doubted)
     found = [step for member in members for step in found_by(kept, member)]
     right = (
         step

@@ -72,7 +72,7 @@ def _reply(request: Request, decision: Decision) -> Reply:
         case UndrainNode():
             return _undrain(request, decision)
         case QuarantineNode() | PardonNode():
-            return _judge(request, decision)
+            return _quarantine_or_pardon(request, decision)
     run = decision.cluster.jobs.get(request.target)
     if run is None:
         return Reply(AdminResult.UNKNOWN_JOB, f"no job {request.target!r} is known here")
@@ -266,7 +266,7 @@ def _undrain(request: Request, decision: Decision) -> Reply:
     return Reply(AdminResult.DONE, f"{name} may join again. If its nodeclient has ended, start it again")
 
 
-def _judge(request: Request, decision: Decision) -> Reply:
+def _quarantine_or_pardon(request: Request, decision: Decision) -> Reply:
     """Quarantine or pardon a host that is named by its own name, or by the id of a node on it."""
     cluster, name = decision.cluster, request.target
     hosts = {member.offer.host for run in cluster.jobs.values() for member in _members_named(run, name)}
