@@ -63,10 +63,7 @@ def run(settings: ServeConfig, store: Store | None) -> int:
 
 
 def _open_security(settings: ServeConfig) -> Security | None:
-    """Return the key and the tokens; None with `--insecure`.
-
-    Raises `NoTokensDirectoryError` and errors of the files.
-    """
+    """Return key and tokens, or None with `--insecure`. Raises `NoTokensDirectoryError` and errors of files."""
     remove_files_of_ended(os.environ)  # with --insecure too: nodes that find a token demand TLS
     if settings.insecure:
         text = "--insecure: everybody who reaches the port may join, stop and restart jobs, and nothing is encrypted"

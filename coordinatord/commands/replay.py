@@ -46,10 +46,7 @@ def replay(config: ReplayConfig) -> int:
 
 
 def _choose(config: ReplayConfig, runs: Sequence[tuple[str, str]]) -> tuple[str, str] | None:
-    """Return job and id of the wanted run; None if none is named and there are several jobs.
-
-    Raises `NothingStoredError`.
-    """
+    """Return job and id of the wanted run; None if several may be meant. Raises `NothingStoredError`."""
     wanted = config.job_or_run
     if not runs:
         raise NothingStoredError(f"state directory {config.state_dir}: it holds no history of any job yet")

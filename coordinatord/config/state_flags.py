@@ -64,10 +64,7 @@ def add_replay(parser: SettingsParser) -> None:
 
 
 def add_state_dir(parser: SettingsParser) -> None:
-    """Add the flag that names a state directory to a command.
-
-    It has no default, so that a value that the main parser has read stays in force.
-    """
+    """Add the flag of a state directory. Without a default, a value that the main parser has read stays in force."""
     parser.add_setting(
         "--state-dir DIR", "the directory", folder, default=argparse.SUPPRESS, by_default=STATE_DIR_DEFAULT
     )

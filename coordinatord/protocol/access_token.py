@@ -67,10 +67,7 @@ def parse_token(text: str) -> AccessToken:
 
 
 def parse_tokens(text: str) -> tuple[AccessToken, ...]:
-    """Parse the tokens of a file, one a line, except empty lines and those that begin with #.
-
-    Raises `TokenFormError`, also if there is none.
-    """
+    """Parse a file of tokens, one a line, and of comments (#). Raises `TokenFormError`, also if it has none."""
     lines = (line.strip() for line in text.splitlines())
     found = tuple(parse_token(line) for line in lines if line and not line.startswith("#"))
     if not found:

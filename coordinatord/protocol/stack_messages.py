@@ -202,10 +202,7 @@ for its root, and an `all_to_all` for ranks that exchange nothing."""
 
 
 class GroupStage(StrEnum):
-    """A worker's progress at a place in one letter: a `CollectiveState`, and for whom the worker waits.
-
-    A worker that makes progress has no place.
-    """
+    """A worker's progress at a place in one letter: a `CollectiveState`, and for whom the worker waits."""
 
     DONE = "="
     """The last collective that the worker has begun is over."""

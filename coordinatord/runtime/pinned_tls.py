@@ -79,20 +79,14 @@ def pinned_context(check: Callable[[str], None]) -> ssl.SSLContext:
 
 
 def authority_context(check: Callable[[str], None], authorities: str) -> ssl.SSLContext:
-    """Return a client's context that checks the pin, the authority by a PEM file, and the host name.
-
-    Raises `OSError`.
-    """
+    """Return a client's context that checks pin, authority (a PEM file) and host name. Raises `OSError`."""
     context = _client_context(check)
     context.load_verify_locations(authorities)
     return context
 
 
 def server_context(client_authorities: str | None = None) -> ssl.SSLContext:
-    """Return a server's context without a certificate; with authorities, it demands certificates of clients.
-
-    Raises `OSError`.
-    """
+    """Return a server's context without a certificate; with authorities, clients need one. Raises `OSError`."""
     context = _ServerContext(ssl.PROTOCOL_TLS_SERVER)
     context.sslobject_class = _ServerObject
     context.minimum_version = ssl.TLSVersion.TLSv1_3

@@ -80,10 +80,7 @@ class SystemdNotifier:
             await asyncio.sleep(STATUS_EVERY_S)
 
     def take_sockets(self) -> list[socket.socket]:
-        """Return the sockets that systemd has passed; a second call returns none.
-
-        Raises `OSError` if one of them is no socket.
-        """
+        """Return the sockets that systemd has passed, once. Raises `OSError` if one of them is no socket."""
         first, count, self._passed = FIRST_PASSED, self._passed, 0
         for descriptor in range(first, first + count):
             os.set_inheritable(descriptor, False)

@@ -56,10 +56,7 @@ class BrowserSessions:
         return secret
 
     def open(self, link: str) -> tuple[str, KnownToken] | None:
-        """Open a session by the secret of a link, and drop the link; return the session's cookie and its token.
-
-        None if the link is unknown, used or expired.
-        """
+        """Open a session by a link's secret, once; return its cookie and its token. None if the link is not valid."""
         found = self._links.pop(_digest(link), None)
         if found is None or found.until < self._clock():
             return None

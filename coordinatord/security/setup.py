@@ -175,10 +175,7 @@ class Security:
             raise IdentityError(f"the authorities {path} cannot be used: {why_unusable(error)}") from error
 
     def _load_identity(self, context: ssl.SSLContext) -> str:
-        """Load the certificate into a context; return the pin of its key.
-
-        Raises `IdentityError` and `PrivateFileError`.
-        """
+        """Load the certificate; return the pin of its key. Raises `IdentityError` and `PrivateFileError`."""
         directory, identity = self._settings.directory, self._identity()
         pin = identity.load_into(context)
         if self.has_given_certificate:

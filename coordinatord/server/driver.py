@@ -117,10 +117,7 @@ class Driver:
         self._timer.arm(self.machine.next_deadline())
 
     def submit(self, event: Event, size: int = 0) -> None:
-        """Let the machine handle an event now; `size` is the size of its message in bytes, if any.
-
-        After `close`, nothing happens.
-        """
+        """Let the machine handle an event of `size` bytes, if it is a message; after `close`, do nothing."""
         if not self._closed:
             self._handle(event, self._loop.time(), size)
 

@@ -113,10 +113,7 @@ class Database:
 
     @classmethod
     def open_reader(cls, path: Path) -> Self:
-        """Open a database file only for reading, while another connection writes it; neither waits for the other.
-
-        Raises `StoreError`.
-        """
+        """Open a database only for reading; it and its writer never wait for each other. Raises `StoreError`."""
         with store_errors(path.parent):
             return cls(_open(_address(path, "mode=ro")), path.parent)
 
@@ -129,10 +126,7 @@ class Database:
 
     @classmethod
     def copy_of(cls, path: Path) -> Self:
-        """Copy the database file of a state directory into memory, while another process may write it.
-
-        Raises `StoreError`.
-        """
+        """Copy the database of a state directory into memory, even while it is written. Raises `StoreError`."""
         with store_errors(path.parent):
             connection = _copy_into_memory(path)
             version = migrations.version_of(connection)

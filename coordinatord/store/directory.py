@@ -66,10 +66,7 @@ class StateDirectory:
 
     @property
     def clock_set_by_s(self) -> float:
-        """The seconds by which the host's clock was set ahead since the last `record_clock` of this boot; 0 for none.
-
-        Raises `StoreError`.
-        """
+        """The seconds that the clock was set ahead since `record_clock` in this boot, or 0. Raises `StoreError`."""
         with store_errors(self.path):
             same_boot = re.fullmatch(rf"{boot_id()} (-?\d+\.\d+)", _read(self._lock)[1])
         set_by_s = _boot_began_at() - float(same_boot[1]) if same_boot else 0.0

@@ -118,10 +118,7 @@ class EtcdStore(Store):
             await merging
 
     async def _merge(self, merger: Merger) -> None:
-        """Merge values whose rows are mostly dropped; a later commit retries a failure.
-
-        Raises `LeadershipLostError`.
-        """
+        """Merge values with many dropped rows; a later commit tries again. Raises `LeadershipLostError`."""
         try:
             rows = await self._in_writer_thread(partial(self._database.rows, merger.rows))
             await self._history.merge(merger, rows)

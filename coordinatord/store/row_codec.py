@@ -28,10 +28,7 @@ _CLASSES: dict[str, type[Record]] = {**KINDS, RoundRemembered.KIND: RoundRemembe
 
 
 def encode(entry: Entry) -> tuple[float, str, str, str, str | None, int | None, str]:
-    """Return the row of a record, without its seq, which the database assigns.
-
-    A time beyond the limits is written as the nearest valid one.
-    """
+    """Return the row of a record without its seq, which the database assigns. A time is kept within the limits."""
     record = entry.record
     fields = {name: value for name, value in asdict(record).items() if name not in _COLUMNS}
     body = json.dumps(fields, default=asdict, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

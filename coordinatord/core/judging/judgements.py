@@ -49,10 +49,7 @@ class HostJudgements:
         self._run, self._cluster, self._now = run, cluster, now
 
     def on_round(self, report: Report | None) -> Iterator[HostJudged]:
-        """Charge the host that ended the round, if one did by a fault of its own, and quarantine it if that is enough.
-
-        Without a report, no worker failed by itself.
-        """
+        """Charge the host that ended the round by a fault of its own, if any, and quarantine it if that is enough."""
         charged = charged_host(self._run, report)
         if charged is None:
             return

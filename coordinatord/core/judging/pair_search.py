@@ -226,9 +226,6 @@ class PairSearch:
 
 
 def _upper_median(figures: Iterable[float]) -> float:
-    """Return the middle figure, and of two the higher one; 0 without any.
-
-    So of two nodes, the slower one is compared with the faster one.
-    """
+    """Return the middle figure, and of two the higher one, with which the lower one is compared; 0 without any."""
     ordered = sorted(figures)
     return ordered[len(ordered) // 2] if ordered else 0.0

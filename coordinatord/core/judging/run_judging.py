@@ -154,10 +154,7 @@ class RunJudging(JudgingWing):
         return self._suspicion_due() if self._run.durable.state is State.FORMING else self._idle_due()
 
     def act(self, cluster: Cluster, now: float) -> Iterable[Record]:
-        """End a turn, or begin a preflight; if no node on an idle host needs one, look again later.
-
-        The cases are those of `next_at`.
-        """
+        """End a turn, or begin a preflight, as by `next_at`; if no node on an idle host needs one, look again later."""
         if not self.preflight.is_over:
             return self._end_turn(cluster, now)
         if self._run.durable.state is State.FORMING:

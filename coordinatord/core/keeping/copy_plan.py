@@ -51,10 +51,7 @@ class CopyPlan:
         return {source: wanted[:WANTED_MAX] for source, wanted in missing.items() if wanted}
 
     def is_made(self, held: Held, excused: Collection[str]) -> bool:
-        """Whether all copies are made and protected, so that each shard is in two domains.
-
-        The copies of `excused` nodes do not count, since these nodes cannot make them.
-        """
+        """Whether all copies but those of `excused` nodes are protected, so that each shard is in two domains."""
         made = all(self.has_copies(node, held) for node in self.wanted if node not in excused)
         shards = [shard for taker, copied in self.safe_by.items() if taker not in excused for shard in copied]
         return made and are_in_two_domains(shards, held, self.domains)

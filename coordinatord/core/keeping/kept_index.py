@@ -203,10 +203,7 @@ def _by_step(parts: Parts) -> dict[KeptStep, Parts]:
 
 
 def _has_all(now: Parts, before: Parts) -> bool:
-    """Whether a node still has all parts of a step that it had, protected or not.
-
-    They may be in a larger group now, since a node reports parts of consecutive ranks as one group.
-    """
+    """Whether a node still has all parts of a step that it had, perhaps in a larger group, protected or not."""
     return all(any(_is_within(part, group) for group in now) for part in before)
 
 

@@ -30,10 +30,7 @@ class RunKeeping(KeptState, KeepingWing):
     # Inputs
 
     def report(self, member: Member, now: float) -> bool:
-        """Record a node's report; return whether all nodes have to be notified.
-
-        They have to if it settles whether all ranks have the same state, because workers wait for that.
-        """
+        """Record a node's report; return whether it settles that ranks are alike, for which workers wait."""
         alike = self.first_states.alike
         holdings.record_report(self, member, now)
         return self.first_states.alike is not alike
@@ -113,11 +110,7 @@ class RunKeeping(KeptState, KeepingWing):
 
     @property
     def checkpoint_at(self) -> float | None:
-        """When the last checkpoint became known.
-
-        None if workers save their last step whenever they are asked to end, so that nobody has to wait for a
-        checkpoint.
-        """
+        """When the last checkpoint became known; None if workers save their last step whenever they are asked to."""
         held = (member.observed.kept for member in self.run.roll.inside)
         at_intervals = any(holding is not None and holding.interval_steps is not None for holding in held)
         is_awaited = self.checkpoints.writes_any or at_intervals or not all(map(can_halt, self.run.roll.inside))
@@ -140,19 +133,13 @@ class RunKeeping(KeptState, KeepingWing):
         return "what it keeps is on the disk" if for_disk else "others have what it keeps for them"
 
     def wait_at_timeout(self, member: Member) -> Wait:
-        """Return how long a node stays that has waited for its `--join-timeout`.
-
-        It stays for the disk if it writes, or if the run is to end.
-        """
+        """Return how long a node stays after its `--join-timeout`: for the disk, if it writes or the run is to end."""
         writes = persistence.writes(self, member)
         until = persistence.ends_by(self) if writes or self.run.durable.stop_asked else -math.inf
         return Wait(until, last_step="" if self.disk.attempt is not None and not writes else sentences.lost_step(self))
 
     def wait_at_end(self) -> Wait:
-        """Return how long a run that ends waits for the disk.
-
-        Until all nodes are heard, that is not known: one of them may have a newer step.
-        """
+        """Return how long a run that ends waits: until all nodes are heard, and for the disk."""
         last_step = sentences.last_step(self)
         if persistence.is_unsure(self):
             return Wait(None, sentences.UNHEARD, last_step)

@@ -60,10 +60,7 @@ def holders_by_shard(held: Held) -> dict[int, list[tuple[str, int]]]:
 
 
 def are_in_two_domains(shards: Collection[int], held: Held, domains: Mapping[str, str]) -> bool:
-    """Whether nodes of two failure domains protect each of these shards, so that it survives the loss of either.
-
-    `domains` has the domain of each node; a node that is not in it does not count.
-    """
+    """Whether nodes of two domains protect each of these shards; a node without a domain does not count."""
     first_domain: dict[int, str] = {}
     missing = set(shards)
     for node, parts in held.items():

@@ -69,10 +69,7 @@ class Answer(Effect, frozen=True):
 
 
 class Look(Struct, frozen=True):
-    """Ask these nodes where their workers are in their code; the event `Looked` has the answers.
-
-    This is done when training has stalled, to find the worker that all others wait for.
-    """
+    """Ask nodes where their workers are in their code, since training has stalled; `Looked` has the answers."""
 
     run: str
     round: int

@@ -120,10 +120,7 @@ def divergence_record(run: Run, divergence: Divergence) -> ReplicasDiverged:
 
 
 def _with_way_back(run: Run, record: ReplicasDiverged) -> ReplicasDiverged:
-    """Add the step that the next round can go back to, or why this one goes on.
-
-    The kernel ends the round only if the record has `back_to`.
-    """
+    """Add the step to go back to, for which the kernel ends the round, or the reason why the round goes on."""
     back, stays = run.keeping.resume_point(list(run.roll.inside), record.since), run.keeping.doubt(record.since)
     found_at = run.roll.heard_at  # a report has just shown the difference
     if has_no_restart_left(run, run.durable.ledger.total(found_at)):

@@ -123,10 +123,7 @@ class RunWatch(WatchingWing):
         return None
 
     def record_answers(self, event: Looked | Compared, now: float) -> bool:
-        """Record answers; return whether the run has to be advanced.
-
-        Answers about another round, to an old look, or that show nothing new do not count.
-        """
+        """Record answers to the present look; return whether they show anything new for the run to act on."""
         if event.round != self._run.durable.round:
             return False
         match event:

@@ -67,10 +67,7 @@ class WebSocketClient(WebSocket):
         self.lost.set()
 
     async def finish(self) -> None:
-        """Close the connection if there is one, and wait for its end.
-
-        A server that has not answered yet cannot read the frame of a close.
-        """
+        """Close the connection, if any, and wait for its end. A server that has not answered reads no close frame."""
         if not self._connected:
             return
         is_answered = self._head is None

@@ -26,10 +26,7 @@ class RoundsReader:
         """The rounds of ended runs by the run's id, the most recently requested last."""
 
     async def find(self, job: str) -> tuple[Run, RoundHistory] | None:
-        """Return the run of a job with all its records durable, and its rounds; None for an unknown job.
-
-        Raises `StoreError`.
-        """
+        """Return a job's run, all of it durable, and its rounds; None for an unknown job. Raises `StoreError`."""
         jobs = self._driver.machine.jobs
         while True:
             await self._driver.written()

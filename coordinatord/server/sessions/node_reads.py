@@ -66,10 +66,7 @@ class NodeReads:
             awaited.set_result(answer)
 
     async def read(self, session: int, wanted: Wanted, kind: type[Answer], within_s: float) -> Answer:
-        """Send a request to a session, and return the answer, of class `kind`; wait at most `within_s` seconds.
-
-        Raises `NoAnswerError`.
-        """
+        """Return the answer, of class `kind`, to a request in a session. Raises `NoAnswerError` after `within_s`."""
         try:
             async with asyncio.timeout(within_s), self._session(session).turns[kind]:
                 number, asked = next(self._numbers), self._session(session)

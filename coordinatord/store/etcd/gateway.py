@@ -98,10 +98,7 @@ class Gateway:
         return next(iter(key_values(await self.call("/v3/kv/range", {"key": text_of(key)}))), None)
 
     async def watch(self, key: bytes) -> AsyncIterator[KeyValue | None]:
-        """Yield a key now and after each change, for ever; None if there is no such key.
-
-        Raises `EtcdRefusedError` and `EtcdAwayError`.
-        """
+        """Yield a key, or None, now and after each change. Raises `EtcdRefusedError` and `EtcdAwayError`."""
         shown_at = -1  # the revision of the last yielded value: none yet
         while True:
             now = await self.call("/v3/kv/range", {"key": text_of(key)})  # needs a member with a majority

@@ -225,10 +225,7 @@ class History:
         return answer
 
     async def _try(self, demands: list[Body], ops: list[Body], otherwise: list[Body]) -> Body:
-        """Run `ops` as the leader if the demands hold, else `otherwise`; return the answer.
-
-        Raises `LeadershipLostError`, and `StoreError`.
-        """
+        """Run `ops` as the leader, or `otherwise` if a demand fails. Raises `LeadershipLostError`, `StoreError`."""
         lead = get(self._keys.leader, keys_only=True)
         fenced = [created_at(self._keys.leader, self._fence), *demands]
         answer: Body = await self._gateway.call("/v3/kv/txn", txn(fenced, ops, [lead, *otherwise]))

@@ -51,10 +51,7 @@ class EtcdAccess(Struct, frozen=True):
     """The file with `USER:PASSWORD`; None for a cluster without users."""
 
     def read_user(self) -> tuple[str, str]:
-        """Read user and password from the file; both are empty without a file.
-
-        Raises `PrivateFileError` and `EtcdLocationError`.
-        """
+        """Read user and password, empty without a file. Raises `PrivateFileError` and `EtcdLocationError`."""
         if self.user_file is None:
             return "", ""
         user, colon, password = read_given(self.user_file).strip().partition(":")

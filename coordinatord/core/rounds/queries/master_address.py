@@ -47,10 +47,7 @@ def is_loopback(address: str) -> bool:
 
 @lru_cache(KNOWN_MAX)
 def plain_address(address: str) -> str:
-    """Return an address without its zone, and an IPv4 address mapped into IPv6 (`::ffff:10.0.0.5`) as plain IPv4.
-
-    The zone names an interface of this host.
-    """
+    """Return an address without its zone, which names an interface; a mapped one (`::ffff:10.0.0.5`) as IPv4."""
     address = address.partition("%")[0]
     try:
         parsed = ipaddress.ip_address(address)

@@ -117,10 +117,7 @@ _BY_STATE = {state: [row for row in ROWS if row.source is state] for state in St
 
 
 def next_row(run: Run, now: float) -> tuple[Transition | None, float | None]:
-    """Return the row to take now, and since when it is due.
-
-    If there is none, return None, and the time at which the first row is due if nothing happens.
-    """
+    """Return the row to take now, and since when it is due; or None, and when the first row is due, if any."""
     first = None
     for row in _BY_STATE[run.durable.state]:
         due = row.when(run)

@@ -79,10 +79,7 @@ class Pace:
 
     @property
     def steps_per_s(self) -> float | None:
-        """The mean recent pace; None before there are two samples with different steps.
-
-        It falls towards 0 while the next step takes longer than the recent ones.
-        """
+        """The mean recent pace; it falls while a step takes longer. None before two samples with different steps."""
         usual_s = self.usual_s
         if usual_s is None:
             return None
