@@ -1,9 +1,9 @@
 """A coordinator that a node starts as its child, so that the user need not start one.
 
-With `--standalone` it serves only this host, at a port that the kernel chooses, and ends with the node. If the user has
-named an endpoint as for torchrun's own store, it serves there, on the host that has this address. Other nodes and jobs
-may use it then, so it ends when none of them needs it any more. So does that of `nodeclient up`, the only one that
-demands tokens.
+There are three kinds. That of `--standalone` serves only this host, at a port that the kernel chooses, and ends with
+the node. If the user has named an endpoint as for torchrun's own store, the node on the host with this address starts a
+coordinator there. `nodeclient up` starts one that demands tokens. The last two are shared: other nodes and jobs may use
+them, so they outlive the node, however it ends, until nobody needs them.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ PATIENCE_S = 5.0
 """How long a node without workers looks for its standalone coordinator, which answers at once unless it has ended."""
 
 FAREWELL_S = 10.0
-"""How long this node waits for the others to receive the end of the job: two leases, for bad links. In a container the
-coordinator ends with this node."""
+"""How long this node waits until the others have received the end of the job: two leases, for bad links. It must wait,
+because where it is the first process of a container, its end ends the coordinator."""
 
 KILL_AFTER_S = 8.0
 """When a coordinator that was asked to end is killed. It takes at most 5 s."""
@@ -56,12 +56,13 @@ ALWAYS = ("--ephemeral", "--log-level", "warning")
 """The flags of every embedded coordinator. Its state ends with it."""
 
 IN_THE_CLEAR = "--insecure"
-"""The flag of a coordinator that a node brings along. It cannot hand a token to nodes on other hosts, and one for this
-host only cannot be reached from others."""
+"""The flag of a coordinator without tokens. A node that brings one along cannot hand a token to nodes on other hosts;
+one at loopback cannot be reached from there."""
 
 STANDALONE = (IN_THE_CLEAR, "--host", "127.0.0.1", "--port", "0", "--outage-grace", f"{DURATION_S_MAX}")
-"""The further flags of a coordinator for this host only. This node may be stopped for long, as by Ctrl-Z, and goes on
-afterwards. It notices the coordinator's end at once, so workers never wait for one that is gone."""
+"""The further flags of a coordinator for this host only. The longest outage grace lets this node go on after it was
+stopped for hours, as by Ctrl-Z. No worker waits that long for a coordinator that is gone, since this node notices the
+end of its child at once."""
 
 FOR_OTHERS = ("--port", "0", "--until-unused")
 """The further flags of a coordinator for nodes with a token, which it leaves in this user's directory."""
@@ -162,29 +163,30 @@ def _is_taken(port: int) -> bool:
 
 
 def _environ() -> dict[str, str]:
-    """Return this process's environment without settings that are meant for another coordinatord."""
-    ours = {name for name in os.environ if name.startswith("COORDINATORD_")} - {MARK_VARIABLE}
-    return {name: value for name, value in os.environ.items() if name not in ours}
+    """Return this process's environment without settings of another coordinatord.
+
+    The mark stays: if this node is a worker of another node, that one finds the coordinator by it, and can kill it.
+    """
+    settings = {name for name in os.environ if name.startswith("COORDINATORD_")} - {MARK_VARIABLE}
+    return {name: value for name, value in os.environ.items() if name not in settings}
 
 
 class EmbeddedCoordinator:
-    """The coordinatord that this process may start as its child, once.
-
-    One for this host only lives as long as the context. One that others can reach lives for as long as they need it.
-    """
+    """The coordinatord that this process may start as its child, once, and that its context hands over or ends."""
 
     def __init__(self, log_format: str) -> None:
         """Begin without a process, in the running loop."""
         self._log_format = log_format
         self.port = 0
         self.ended: asyncio.Future[str] | None = None
-        """The same, if the node ends with it; None for a shared coordinator, which another one may replace."""
+        """Done with a description of its end once it ends, if it serves only this node, which then ends as well. None
+        for a shared coordinator: another node may start one in its place."""
         self._process: subprocess.Popen[bytes] | None = None
         self._shared = False
-        """Whether other nodes may use it. Then it ends by itself some time after its stdin has ended."""
+        """Whether it listens for other nodes too. Then it ends by itself some time after its stdin has ended."""
         self._pidfd = -1
         self._end: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        """Done with a description of its end once it ends."""
+        """`ended`, for every coordinator."""
 
     @property
     def pid(self) -> int | None:
@@ -194,16 +196,14 @@ class EmbeddedCoordinator:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    async def __aexit__(self, *_: object) -> None:
         try:
-            if kind is None:
-                await self._hand_over()
+            await self._hand_over()
         finally:
             await self._stop()
 
     async def start(self, *flags: str, shared: bool) -> None:
         """Start it, and wait until it listens. Raises `EmbeddedCoordinatorError`."""
-        self._shared, self.ended = shared, None if shared else self._end
         process = self._process = subprocess.Popen(  # noqa: ASYNC220, S603 - asyncio's would be killed with the loop
             isolated(_PROGRAM, *ALWAYS, "--log-format", self._log_format, *flags),
             bufsize=0,
@@ -219,7 +219,7 @@ class EmbeddedCoordinator:
         if match is None:
             await self._stop()
             raise EmbeddedCoordinatorError(process.returncode or 0)
-        self.port = int(match["port"])
+        self.port, self._shared, self.ended = int(match["port"]), shared, None if shared else self._end
 
     def _record_end(self, process: subprocess.Popen[bytes]) -> None:
         self._unwatch()
@@ -246,7 +246,7 @@ class EmbeddedCoordinator:
         process.stdin.close()
         match = _SERVES_ON.fullmatch(await self._read_line(process, FAREWELL_S))
         if match is None:
-            return  # no other node needs it, or all have had the time to receive the end of the job
+            return  # no other node needs it, or all have had the time to receive the end of the job: `_stop` ends it
         text = (
             "the coordinator that this node brought along serves on for %s, and ends by itself after that: process %d"
         )

@@ -181,6 +181,19 @@ async def test_the_coordinator_stays_until_the_others_have_heard_how_the_job_end
         await ending
 
 
+async def test_a_node_that_fails_leaves_the_coordinator_to_the_others(port: int) -> None:
+    async with AsyncExitStack() as others:
+        with suppress(ZeroDivisionError):
+            async with coordinator_for(config_at(port)) as (_, embedded):
+                assert embedded.pid is not None
+                others.callback(kill_quietly, embedded.pid)
+                peer = await others.enter_async_context(connect(f"http://127.0.0.1:{port}", join()))
+                await peer.report(Phase.RUNNING, await peer.receive_goal(Goal.RUN))
+                raise ZeroDivisionError
+        await peer.beat()
+        assert (await peer.receive(Desired)).goal is Goal.RUN
+
+
 async def nodes_of(url: str) -> list[Any]:
     """Return the nodes of the only job, as the HTTP API has them."""
     _, _, answer = await get(f"{url}/v1/jobs", "application/json")
