@@ -11,6 +11,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from enum import Enum, auto
 
 from coordinatord.protocol.errors import OperationalError, operational
 from coordinatord.protocol.exit_codes import ExitCode
@@ -30,6 +31,37 @@ class EndedError(OperationalError):
         self.exit_code = ending.code
 
 
+class Standing(Enum):
+    """Where torchrun stands between its calls.
+
+    | from       | by              | to         | since                                                |
+    |------------|-----------------|------------|------------------------------------------------------|
+    | WAITING    | `begin_round`   | IN_ROUND   | the coordinator has formed a round with this node    |
+    | IN_ROUND   | `end_round`     | ROUND_OVER | the coordinator ends the round                       |
+    | IN_ROUND   | `await_round`   | WAITING    | a worker of this torchrun has failed                 |
+    | ROUND_OVER | `await_round`   | WAITING    | torchrun has ended its workers, as it should         |
+    | IN_ROUND   | `on_succeeded`  | SUCCEEDED  | torchrun enters its exit barrier                     |
+    | SUCCEEDED  | `end_round`     | RELEASED   | the other nodes begin another round                  |
+    | any        | `give_up`       | GONE       | torchrun cannot take part in its round, and ends     |
+    | any        | `leave`         | GONE       | torchrun ends                                        |
+
+    The end of the membership is the end of the round as well.
+    """
+
+    WAITING = auto()
+    """It waits for a round, or soon will."""
+    IN_ROUND = auto()
+    """It has a round: its workers run, or are about to."""
+    ROUND_OVER = auto()
+    """It has a round, and is to end it and ask for another."""
+    SUCCEEDED = auto()
+    """All its workers have exited with 0, and it waits in its exit barrier for those of the other nodes."""
+    RELEASED = auto()
+    """All its workers have exited with 0, and it need not wait for others any more."""
+    GONE = auto()
+    """Its workers are dead, and it will not ask for another round."""
+
+
 class Membership:
     """The membership from `begin` to `end`. Its methods wait only if their docstrings say so."""
 
@@ -41,25 +73,31 @@ class Membership:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._node: TorchrunNode | None = None
 
-        self._changed = threading.Condition()
-        """Guards the fields below, which both threads change."""
-        self._round: Start | None = None
-        """The round that torchrun has, or is about to get."""
-        self.round_over = False
-        """Whether torchrun's round is over, so that it should ask for another."""
-        self.succeeded = False
-        """Whether all workers of this torchrun have exited with 0."""
-        self._is_finished = False
-        """Whether torchrun's workers are dead, and it will not ask for another round."""
-        self._ending: Exit | None = None
-        """How the membership ended."""
         self._waiting_for = "the coordinator"
         """Why there is no round yet, for people."""
+
+        self._changed = threading.Condition()
+        """Guards changes of the fields below, which both threads make, and announces them."""
+        self._standing = Standing.WAITING
+        self._round: Start | None = None
+        """The round that torchrun has, or is about to get; None once the node knows that its workers are dead."""
+        self._ending: Exit | None = None
+        """How the membership ended."""
 
     @property
     def ended(self) -> bool:
         """Whether the membership is over."""
         return self._ending is not None
+
+    @property
+    def round_over(self) -> bool:
+        """Whether torchrun's round is over, so that torchrun need not wait for anything in it any more."""
+        return self._standing in {Standing.ROUND_OVER, Standing.RELEASED}
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether all workers of this torchrun have exited with 0."""
+        return self._standing in {Standing.SUCCEEDED, Standing.RELEASED}
 
     @property
     def begun(self) -> bool:
@@ -73,7 +111,8 @@ class Membership:
             self._ready.wait()
 
     def await_round(self) -> Start:
-        """Wait for a round. torchrun's last one, if any, is over by now. Raises `EndedError`."""
+        """Wait for a round. torchrun's workers of the last one, if any, are dead by now. Raises `EndedError`."""
+        # If the coordinator has ended that round, the node knows, and counts their end as no failure.
         self._report_dead_workers("a worker of this torchrun failed, see its own output")
         with self._changed:
             while self._round is None:
@@ -90,8 +129,7 @@ class Membership:
     def on_succeeded(self) -> None:
         """Record that all workers of this torchrun have exited with 0, and that it will start no more."""
         with self._changed:
-            round_, self._round = self._round, None
-            self.succeeded = self._is_finished = True
+            round_, self._round, self._standing = self._round, None, Standing.SUCCEEDED
         if round_ is not None:
             self._post(lambda node: node.on_succeeded())
 
@@ -103,19 +141,20 @@ class Membership:
     def give_up(self, why: str) -> None:
         """Leave the job, because this torchrun cannot take part in its round."""
         with self._changed:
-            round_, self._round, self._is_finished = self._round, None, True
+            round_, self._round, self._standing = self._round, None, Standing.GONE
         if round_ is not None:
             self._post(lambda node: node.give_up(why))
 
     def leave(self, within_s: float, *, failed: bool) -> None:
         """Leave the job after all workers are dead; wait for the coordinator's decision, at most `within_s`.
 
-        `failed` says that torchrun ends because of its workers. A second call does nothing.
+        `failed` says that torchrun ends because of its workers. Otherwise a signal ends it: its round, if it has one,
+        has not failed, and ends by `end_round`.
         """
         if failed:
             self._report_dead_workers("the workers of this torchrun failed for good, see its own output")
         with self._changed:
-            self._is_finished = True
+            self._standing = Standing.GONE
         self._post(lambda node: node.leave())
         self.wait_until_ended(within_s)
 
@@ -133,7 +172,7 @@ class Membership:
     def _report_dead_workers(self, why_failed: str) -> None:
         """Report that the workers of torchrun's round are dead, if it has a round."""
         with self._changed:
-            round_, self._round, self.round_over = self._round, None, False
+            round_, self._round, self._standing = self._round, None, Standing.WAITING
         if round_ is not None:
             self._post(lambda node: node.on_ended(why_failed))
 
@@ -147,18 +186,22 @@ class Membership:
     def begin_round(self, start: Start) -> None:
         """Give torchrun a round."""
         with self._changed:
-            self._round, self.round_over = start, False
+            self._round = start
+            if self._standing is not Standing.GONE:  # torchrun may have left a moment ago, which the node hears next
+                self._standing = Standing.IN_ROUND
             self._changed.notify_all()
 
     def end_round(self) -> bool:
-        """Make torchrun end its round; return whether its workers are already dead."""
+        """Make torchrun end its round; return whether its workers are dead already, which the node does not know yet.
+
+        They are if a signal ends torchrun. If torchrun waits for a round, it has none to end.
+        """
         with self._changed:
-            has_round, is_finished = self._round is not None, self._is_finished
-            if is_finished:
+            self._release()
+            is_dead = self._standing is Standing.GONE and self._round is not None
+            if is_dead:
                 self._round = None
-            self.round_over = has_round or is_finished
-            self._changed.notify_all()
-            return has_round and is_finished
+            return is_dead
 
     def on_waiting(self, reason: str) -> None:
         """Record why the node waits."""
@@ -172,8 +215,16 @@ class Membership:
         self._ready.set()
         with self._changed:
             self._ending = ending
-            self.round_over = self._round is not None
-            self._changed.notify_all()
+            self._release()
+
+    def _release(self) -> None:
+        """End torchrun's wait for its workers, or for those of other nodes."""
+        match self._standing:
+            case Standing.IN_ROUND:
+                self._standing = Standing.ROUND_OVER
+            case Standing.SUCCEEDED:
+                self._standing = Standing.RELEASED
+        self._changed.notify_all()
 
     async def _run_node(self) -> Exit:
         self._node, self._loop = TorchrunNode(self._config, self), asyncio.get_running_loop()
