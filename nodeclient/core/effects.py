@@ -150,7 +150,8 @@ class Sweep(Effect, frozen=True):
     """
 
     looks_at_gpus: bool = True
-    """Whether memory of GPUs that is still in use holds the sweep up; then `GpusInUse` is the answer."""
+    """Whether memory of GPUs that is still in use holds the sweep up; then `GpusInUse` is the answer. Not if no round
+    follows, if parked workers hold some of that memory, or if the wait for it is over."""
 
 
 class CheckHealth(Effect, frozen=True):

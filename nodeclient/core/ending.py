@@ -169,11 +169,10 @@ class GroupEnding:
             return [Kill(), Notice(Level.WARNING, notices.killed(self.killed, self.signum), "workers_killed")]
         return [Kill()]
 
-    def sweep(self, now: float) -> float:
-        """Enter the last stage, since no worker lives; return when the first stage began."""
+    def begin_sweep(self, now: float) -> None:
+        """Enter the last stage, since no worker lives. If no stage came before it, the end begins now."""
         self.stage, self.until = EndStage.SWEEPING, None
         self.began_at, self.signalled_at = min(self.began_at, now), min(self.signalled_at, now)
-        return self.began_at
 
     def record_saved(self, event: KeptSaved) -> bool:
         """Record the answer to a request to save; return whether the stage waits for it."""

@@ -215,8 +215,8 @@ class Reuse:
         """Whether none of the living workers of the round has to be ended; False if none lives."""
         return bool(alive) and all(self._states.get(local_rank) in _MAY_PARK for local_rank in alive)
 
-    def settle(self, now: float) -> None:
-        """Record that no worker of the round lives, except for parked ones: `PARK_S` counts from now on."""
+    def begin_parking(self, now: float) -> None:
+        """Count `PARK_S` from now on, since no worker of the round lives, except for parked ones."""
         self.parked_until = now + PARK_S if self._parked else None
 
     def dismiss(self, why: str = PARK_EXPIRED) -> list[Dismiss]:

@@ -2,6 +2,9 @@
 
 A driver may free the memory later than the processes end. The next round would fail for lack of it, which costs a
 restart. So the node reports the end of a round only after the sweep.
+
+`begin` starts a sweep. If GPU memory is in use after it, `on_gpus` either has the agent call `begin` again in half a
+second, or gives up: it orders a last sweep, which disregards GPUs. The sweep that needs no other one ends by `end`.
 """
 
 from __future__ import annotations
@@ -38,8 +41,7 @@ SAMPLE_EVERY_S = 0.5
 class Sweeping:
     """The sweeps of one node. Times are in the agent's clock.
 
-    A sweep is repeated until GPU memory is free or the wait is over. There is no wait for memory of a program that no
-    worker has started, since its end does not depend on this node.
+    There is no wait for memory of a program that no worker has started, since its end does not depend on this node.
     """
 
     def __init__(self, stop_timeout_s: float, port: int, now: float) -> None:
@@ -59,7 +61,7 @@ class Sweeping:
         self._until: float | None = None
         """The end of the wait for GPUs; None if the node does not wait."""
         self._latest = math.inf
-        """When that wait ends at the latest, so that the end of the round is not overdue; infinity before a sweep."""
+        """When a wait for GPUs has to end, so that the end of the round is not overdue; infinity before a sweep."""
         self._usual: dict[str, int] = {}
         """The bytes of each GPU that were in use before the node had workers. The node does not wait for these."""
 
@@ -69,9 +71,12 @@ class Sweeping:
         It waits for GPU memory if another round may follow. If workers are parked, it does not: they hold some of it.
         """
         self.again_at = None
-        save_within_s = group.keeping.save_within_s if group.keeping else 0.0
-        self._latest = group.ending.sweep(now) + self._stop_timeout_s + OVERDUE_AFTER_S - MARGIN_S - save_within_s
-        reuse.settle(now)
+        group.ending.begin_sweep(now)
+        reuse.begin_parking(now)
+        overdue_at = group.ending.began_at + self._stop_timeout_s + OVERDUE_AFTER_S
+        # After the sweep the node computes digests of its kept state, for which it has as long as for saving it.
+        digests_s = group.keeping.save_within_s if group.keeping else 0.0
+        self._latest = overdue_at - MARGIN_S - digests_s
         is_last = group.result is Phase.SUCCEEDED or leaving.is_certain
         return Sweep(looks_at_gpus=not is_last and reuse.parked_until is None)
 
@@ -81,7 +86,7 @@ class Sweeping:
         return Notice(Level.ERROR, why, "sweep_failed")
 
     def on_gpus(self, gpus: Sequence[GpuUse], now: float, *, sweeps: bool) -> list[Notice | Sweep]:
-        """Record that GPU memory is in use while no worker lives: sweep again later, or end the sweep nonetheless.
+        """Record that GPU memory is in use while no worker lives: sweep again later, or once more without them.
 
         If the node does not sweep, this is before the first round, and the memory belongs to other programs.
         """
