@@ -1,7 +1,7 @@
 """One node: puts its parts together, carries events to the agent, and carries out the agent's effects.
 
-No decision is taken here. `participation` runs the agent, and `_carry_out` has one case for each effect. The parts
-that carry them out submit further events by `submit`.
+The agent, which `participation` runs, takes the decisions. `_carry_out` has one case for each of its effects, and the
+parts that carry them out submit further events by `submit`.
 """
 
 from __future__ import annotations
@@ -60,6 +60,8 @@ class Node:
     def __init__(self, config: JoinConfig) -> None:
         """Connect the parts of a node, in the running loop. Raises `OSError` if no port is free."""
         self._config = config
+        self._end_timeout_s = max(config.stop_timeout_s, config.abort_timeout_s)
+        """How long the workers may take to end, be it planned or after a failure."""
         self._tasks = Tasks()
         launcher, mark = CommandBuilder(config, os.environ), secrets.token_hex(16)
         self._leftovers = LeftoverProcesses(config.stop_timeout_s, self._tasks, self._remark)
@@ -111,7 +113,7 @@ class Node:
             group_rank=config.group_rank,
             advertise_address=config.advertise_address,
             join_timeout_s=config.join_timeout_s,
-            stop_timeout_s=max(config.stop_timeout_s, config.abort_timeout_s),
+            stop_timeout_s=self._end_timeout_s,
             log_dir=self._logs.folder,
         )
         command, keeper = command_digest(config.command), self._keeper.offer
@@ -132,7 +134,7 @@ class Node:
 
         `embedded` is the coordinator that this node may have started; `systemd` is notified of the node's status.
         """
-        extension = StopExtension(systemd.notify, max(self._config.stop_timeout_s, self._config.abort_timeout_s))
+        extension = StopExtension(systemd.notify, self._end_timeout_s)
         leave_signals, loop, setup = LeaveSignals(), asyncio.get_running_loop(), self._setup
         for signum in self._config.signals:
             if signal.getsignal(signum) is not signal.SIG_IGN:  # ignored signals stay ignored, as users of nohup expect
@@ -169,7 +171,7 @@ class Node:
                 await self._tasks.cancel()
                 self._keeper.close()
                 self._reusable.close()
-                self._setup.close()
+                self._setup.close()  # ends the guard, which kills workers that still live, so that their output ends
                 await self._output.close()
                 await self._logs.settle()
                 self._participation.close()
@@ -245,7 +247,7 @@ class Node:
                 self._tasks.spawn(self._setup.programs.test_pair(order), name="test with another node")
             case effects.SendObserved(observed):
                 self._send(self._completed(observed))
-                self._kill_lingering()
+                self._kill_lingering()  # each heartbeat is a report, so this is looked for as often
             case effects.Reconnect(reason):
                 self._participation.session.close(reason)
             case effects.Notice(level, text, event):
@@ -259,7 +261,8 @@ class Node:
                 self._end(effect)
 
     async def _probe(self, probe: effects.Probe) -> None:
-        # The head start of rank 0's node begins now, since that node got the round at about the same time.
+        """Answer a probe once nothing is in the way of new workers: test, dismissed worker, leftover or other run."""
+        # Both begin at once: rank 0's node got this round at about the same time, and its head start counts from there.
         result, _ = await asyncio.gather(
             probe_master(probe), self._setup.starter.delay_start(needed=probe.delays_start)
         )
@@ -341,7 +344,7 @@ class Node:
         try:
             await self._reusable.dismissals.await_or_give_up()
             await self._workers.sweep()
-            if looks_at_gpus:  # another round may follow
+            if looks_at_gpus:  # the next sample is to be without the memory of leftovers; else `_probe` ends them
                 await self._leftovers.free_resources()
         except UnkillableError as error:
             self.submit(events.SweepFailed(str(error)))
