@@ -1,7 +1,8 @@
 """Splits a stream of bytes into lines, and adds prefixes. Pure: no descriptors, no clock.
 
-A *piece* is a line, or a text that a carriage return ends, such as one state of a progress bar. Workers print both:
-lines are for everybody, and a state is overwritten by the next one, which makes sense only on a terminal.
+A *piece* is a line, or a text that a carriage return ends, such as one state of a progress bar, which the next one
+overwrites. A stream first passes a `LineCutter`. Then `as_overwritten` keeps only the last state for a terminal, while
+`as_lines` keeps all of them for a file. `prefixed` comes last. Where workers share a terminal, a `RowJoiner` precedes.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ LINE_BYTES_MAX = 2 * 1024 * 1024
 """The limit of a line, and so of a stream's memory: people print lines half as long on purpose."""
 
 INVISIBLE_BYTES_MAX = 256
-"""The limit of a text without anything visible, such as the end of a colour or of a hidden cursor, in bytes."""
+"""The limit of a text that counts as invisible, in bytes. It may be the end of a colour or of a hidden cursor. It is
+examined each time that it grows, so a longer one is shown unexamined."""
 
 _MODE = re.compile(rb"\x1b\[\??[\d;]*[hlm]")
 """Colours and terminal modes (ECMA-48, SGR, SM and RM), which move nothing."""
@@ -31,6 +33,7 @@ _RETURNS_BEFORE_END = re.compile(rb"(?<!\r)\r+\n")
 """Carriage returns before an end of line. A match begins only at the first of several: trying each one of a megabyte of
 them would take minutes."""
 _RETURNS_AT_START = re.compile(rb"(?m)^\r+")
+"""Carriage returns that overwrite nothing: `tqdm` prints them before each state, not after it."""
 _RETURNS = re.compile(rb"\r+")
 _OVERWRITTEN = re.compile(rb"(?m)^.*\r")
 
@@ -84,7 +87,7 @@ class LineCutter:
 
 
 class RowJoiner:
-    """Joins the rows of each redrawing into one row: between other workers' lines, only one row can be erased.
+    """Joins the rows of each redrawing into one, as `TerminalWriter` erases no more: the rows above may be of others.
 
     The first drawing keeps its rows, because nothing shows yet that they will be redrawn.
     """
@@ -94,7 +97,10 @@ class RowJoiner:
         """The number of missing rows of the drawing."""
 
     def feed(self, chunk: bytes) -> bytes:
-        """Return the bytes with the rows of each drawing joined; a drawing begins with a carriage return."""
+        """Return the next bytes with the rows of each drawing joined; a drawing begins with a carriage return.
+
+        The sequences that begin a drawing must be in one chunk; its rows may be in several.
+        """
         if not self._rows_left and _ROW_UP not in chunk:
             return chunk
         parts, at = [], 0
@@ -116,7 +122,7 @@ def prefixed(prefix: bytes, lines: bytes) -> bytes:
 
 
 def first_piece(pieces: bytes) -> tuple[bytes, bytes]:
-    """Split complete pieces into the first one, without its end, and the others."""
+    """Split complete pieces into the first one, without its end, and the others: the first may complete a line."""
     end = _END.search(pieces)
     return (pieces[: end.start()], pieces[end.end() :]) if end else (pieces, b"")
 
@@ -143,13 +149,13 @@ def plain(text: str) -> str:
     return _CONTROLS.sub("", _ANSI.sub("", text).expandtabs())
 
 
-def is_visible(text: bytes) -> bool:
-    """Whether the beginning of a line has visible text, or is very long."""
+def is_worth_showing(text: bytes) -> bool:
+    """Whether the beginning of a line is to be shown: it has visible text, or is longer than `INVISIBLE_BYTES_MAX`."""
     return len(text) > INVISIBLE_BYTES_MAX or bool(plain(text.decode(errors="replace")))
 
 
-def modes(text: bytes) -> bytes:
-    """Return the colours and modes of a terminal after a text."""
+def mode_switches(text: bytes) -> bytes:
+    """Return the sequences of a text that switch colours and modes, the part of an invisible text to keep."""
     return b"".join(_MODE.findall(text))
 
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 
 from nodeclient.output.descriptors import READ_BYTES, read
-from nodeclient.output.lines import LineCutter, RowJoiner, is_visible, modes
+from nodeclient.output.lines import LineCutter, RowJoiner, is_worth_showing, mode_switches
 from nodeclient.output.terminal_writer import TerminalWriter
 
 DRAIN_BYTES_MAX = 1024 * 1024
@@ -148,7 +148,7 @@ class Prefixed(Sink):
     @property
     def needs_flush(self) -> bool:
         """Whether an incomplete piece is buffered."""
-        return bool(self._state) or (not self._is_drawn and is_visible(self._cutter.unfinished()))
+        return bool(self._state) or (not self._is_drawn and is_worth_showing(self._cutter.unfinished()))
 
     def write(self, chunk: bytes) -> None:
         """Consume the next bytes."""
@@ -162,7 +162,7 @@ class Prefixed(Sink):
         if self._is_drawn:
             return
         text = b""
-        if is_visible(self._cutter.unfinished()):
+        if is_worth_showing(self._cutter.unfinished()):
             text = self._cutter.take_unfinished()
         if self._overwrites:
             self._state = text.rstrip(b"\r") or self._state
@@ -176,8 +176,8 @@ class Prefixed(Sink):
     def end(self) -> None:
         """Write an unfinished last line, or else the terminal modes after the last line: rich shows the cursor."""
         line = self._cutter.take_unfinished().rstrip(b"\r")
-        if not is_visible(line):
-            self._terminal_writer.switch_modes(modes(line))
+        if not is_worth_showing(line):
+            self._terminal_writer.switch_modes(mode_switches(line))
             line = self._state
         if line:
             self._write(line + b"\n")
