@@ -104,16 +104,25 @@ class MemoryProvider:
         self._channel = channel
         self._workers = workers
         self._on_reserved = on_reserved
-        self.memory = RoundMemory()
+        self._memory = RoundMemory()
         self._closed = False
 
     def close(self) -> None:
         """Provide no more memory, because another round begins."""
         self._closed = True
 
+    @property
+    def awaited(self) -> set[int]:
+        """The workers whose memory will be lent once their processes end."""
+        return self._memory.awaited(self._channel.connected)
+
+    def end(self, local_rank: int) -> None:
+        """Record that the process of a worker has ended."""
+        self._memory.end(local_rank)
+
     def request(self, local_rank: int, wanted: Reserve) -> None:
         """Handle a worker's request for memory."""
-        if self.memory.request(local_rank, wanted):
+        if self._memory.request(local_rank, wanted):
             self._resources.tasks.spawn(self._reserve(local_rank, wanted), name="reserve")
 
     def lend(self) -> None:
@@ -121,13 +130,13 @@ class MemoryProvider:
         if self._closed or self._workers.alike is False:  # where states differ, no worker can save that of another
             return
         # A worker that a signal has stopped saves nothing.
-        while (loan := self.memory.lend(self._channel.connected - self._channel.stopped)) is not None:
+        while (loan := self._memory.lend(self._channel.connected - self._channel.stopped)) is not None:
             file = self._resources.arenas.file_of(loan.owner)
             if file is not None:
                 self._send(loan.borrower, file, lent=True)
 
     async def _reserve(self, local_rank: int, wanted: Reserve) -> None:
-        resources, memory = self._resources, self.memory
+        resources, memory = self._resources, self._memory
         try:
             file = await resources.arenas.reserve(local_rank, ArenaSizes.at_least(wanted.generation, wanted.small))
         except (NoMemoryError, ArenaError) as error:

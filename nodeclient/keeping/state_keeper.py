@@ -2,6 +2,10 @@
 
 This module only connects the others of the package: it knows the round, and hands each effect and each message to the
 module that deals with it. Other packages call this module.
+
+In a round the calls come in this order: `carry_out` with the `Restore` that begins the round, and `claim_disk`;
+`listen` when the workers are started, whose messages follow; `carry_out` with requests to halt or to save;
+`record_exit` for each worker; `end_round`. Reports (`complete`) and other effects may come at any time.
 """
 
 from __future__ import annotations
@@ -104,9 +108,9 @@ class StateKeeper:
         self._answers = ResumeAnswers(self._resources, self._channel.send)
         self._save_s: float | None = None
         """How many seconds the last save of a worker took."""
-        self._is_used = not uses_disk
-        """Whether a worker has used kept state, or there is no disk. If not, the user is warned that `--persist` is of
-        no use."""
+        self._disk_unused = uses_disk
+        """Whether there is a disk for kept state, and no worker has used any. At the end of a round, the user is told
+        once that `--persist` is of no use."""
         self._unkept: list[str] = []
         """State that the training of this run depends on, but its workers do not keep."""
         self._may_listen = True
@@ -171,6 +175,11 @@ class StateKeeper:
                 self._ask_to_save(order)
 
     def _tell_alike(self, alike: bool) -> None:
+        """Tell the workers whether all ranks are alike, that is, had the same state after their first step.
+
+        Then two workers of each node save it for all; otherwise each saves its own. Each has sent its digest
+        (`FirstState`), and the coordinator has compared those of all nodes.
+        """
         self._round.alike = alike
         self._channel.send_all(self._round.first_states.keys() & self._channel.connected, Comparison(alike))
         if not alike:
@@ -210,26 +219,6 @@ class StateKeeper:
             self._may_listen = False
             return {}
 
-    def _ask_to_save(self, order: effects.SaveKept | effects.HaltWorkers) -> None:
-        """Ask the workers to save now or after a step; `KeptSaved` follows."""
-        saves, connected = self._round.saves, self._channel.connected
-        request = saves.make(order)
-        saving = self._round.halting & connected
-        if isinstance(order, effects.SaveKept) and not order.planned:
-            # A worker that a signal has stopped does not answer. Before a planned end it may be continued in time.
-            saving -= self._channel.stopped
-        saves.await_answers(saving | self._memory.memory.awaited(connected))
-        self._channel.send_all(saving, request)
-        if saves.answered:
-            self._resources.submit(KeptSaved())
-
-    def record_exit(self, local_rank: int) -> None:
-        """Record that a worker has ended. A living worker may need its memory to save the same state."""
-        if self._channel.is_open:  # otherwise it was parked, and is not in this round
-            self._memory.memory.end(local_rank)
-        self._memory.lend()
-        self._lose(local_rank)
-
     async def end_round(self) -> None:
         """Close the round, whose workers have all ended, so that their kept state does not change any more.
 
@@ -237,9 +226,9 @@ class StateKeeper:
         """
         self._channel.close()
         computing = self._resources.compute_digests(Kind.BIG, Kind.SMALL)
-        if not self._is_used and self._round.may_connect:
+        if self._disk_unused and self._round.may_connect:
             self._resources.notify(Level.WARNING, notices.keeps_nothing(self._round.number), "state_not_kept")
-            self._is_used = True
+            self._disk_unused = False
         await asyncio.gather(*map(asyncio.wrap_future, computing))
 
     def complete(self, observed: Observed) -> Observed:
@@ -281,7 +270,7 @@ class StateKeeper:
 
     def _handle(self, local_rank: int, message: Message) -> None:  # noqa: C901, PLR0912 - one plain case a message
         current = self._round
-        self._is_used |= isinstance(message, Reserve | AskRestore)
+        self._disk_unused &= not isinstance(message, Reserve | AskRestore)
         match message:
             case Reserve():
                 self._memory.request(local_rank, message)
@@ -297,7 +286,7 @@ class StateKeeper:
             case Interval():
                 current.intervals[local_rank] = message
             case FirstState(digest):
-                current.first_states[local_rank] = digest % 2**32
+                current.first_states[local_rank] = digest % 2**32  # the limit of a `Digest` in reports
                 if current.alike is not None:
                     self._channel.send(local_rank, Comparison(current.alike))
                 elif current.named_first_states(self._resources.workers):
@@ -305,7 +294,7 @@ class StateKeeper:
             case Unkept(what) if what not in self._unkept and len(self._unkept) < UNKEPT_MAX:
                 self._unkept.append(what)
                 self._resources.notify(Level.WARNING, f"not kept, and lost with its worker: {what}", "state_not_kept")
-            case Halted(step):
+            case Halted(step):  # no answer yet: the worker saves once the coordinator has named the step
                 current.promised[local_rank] = min(step, STEP_MAX)
                 if current.halts_after is not None:
                     self._resources.submit(KeptChanged())
@@ -314,33 +303,6 @@ class StateKeeper:
             case Checkpointed(step, asked):
                 current.checkpoints[local_rank] = min(step, STEP_MAX)
                 self._submit_if_answered(all_answered=current.saves.record_answer(local_rank, asked))
-
-    def _lose(self, local_rank: int) -> None:
-        """Record that a worker's connection is gone.
-
-        A request to save stays open if another worker needs its memory, which it gets once the process has ended.
-        """
-        self._answers.lose(local_rank)
-        self._round.lose(local_rank)
-        is_awaited = local_rank in self._memory.memory.awaited(self._channel.connected)
-        self._submit_if_answered(all_answered=not is_awaited and self._round.saves.lose(local_rank))
-
-    def _submit_if_answered(self, *, all_answered: bool) -> None:
-        """Submit `KeptSaved` if all workers that were asked to save have answered, or are gone."""
-        if not all_answered:
-            return
-        saves = self._round.saves
-        if saves.why_not and not saves.put_off:
-            text = f"round {self._round.number} ends with what was saved before: {saves.why_not}"
-            self._resources.notify(Level.INFO, text, "state_not_saved")
-        self._resources.submit(KeptSaved(saves.put_off))
-
-    def _on_reserved(self, local_rank: int, lent: bool) -> None:
-        self._add_halting(self._round, self._round.keepers, local_rank)
-        request = self._round.saves.last
-        # Without memory, the worker has refused to save, or was not asked.
-        if lent and isinstance(request, SaveNow) and self._round.saves.repeat(local_rank):
-            self._channel.send(local_rank, request)
 
     def _add_halting(self, current: RoundWorkers, workers: set[int], local_rank: int) -> None:
         """Add a worker to one of the two sets of workers that can halt after a named step."""
@@ -351,3 +313,53 @@ class StateKeeper:
         if before < len(current.halting) == self._resources.workers:
             # Reported at once, so that a round that is stopped within its first second loses no step.
             self._resources.submit(KeptChanged())
+
+    # Requests to save
+    #
+    # A worker with memory may end before it has saved, while a living one has the same shard of the state. When the
+    # connection of the first is gone, the request stays open for it (`awaited`). Once its process has ended, and cannot
+    # write any more, its memory is lent to the other (`record_exit`), which is asked in its place (`_on_reserved`).
+
+    def _ask_to_save(self, order: effects.SaveKept | effects.HaltWorkers) -> None:
+        """Ask the workers to save now or after a step; `KeptSaved` follows."""
+        saves, connected = self._round.saves, self._channel.connected
+        request = saves.make(order)
+        saving = self._round.halting & connected
+        if isinstance(order, effects.SaveKept) and not order.planned:
+            # A worker that a signal has stopped does not answer. Before a planned end it may be continued in time.
+            saving -= self._channel.stopped
+        saves.await_answers(saving | self._memory.awaited)
+        self._channel.send_all(saving, request)
+        if saves.answered:
+            self._resources.submit(KeptSaved())
+
+    def _lose(self, local_rank: int) -> None:
+        """Record that a worker's connection is gone."""
+        self._answers.lose(local_rank)
+        self._round.lose(local_rank)
+        is_awaited = local_rank in self._memory.awaited
+        self._submit_if_answered(all_answered=not is_awaited and self._round.saves.lose(local_rank))
+
+    def record_exit(self, local_rank: int) -> None:
+        """Record that a worker has ended. A living worker may need its memory to save the same state."""
+        if self._channel.is_open:  # otherwise no round has workers: it was parked
+            self._memory.end(local_rank)
+        self._memory.lend()
+        self._lose(local_rank)
+
+    def _on_reserved(self, local_rank: int, lent: bool) -> None:
+        self._add_halting(self._round, self._round.keepers, local_rank)
+        request = self._round.saves.last
+        # Without memory, the borrower has refused the last request, or was not asked.
+        if lent and isinstance(request, SaveNow) and self._round.saves.repeat(local_rank):
+            self._channel.send(local_rank, request)
+
+    def _submit_if_answered(self, *, all_answered: bool) -> None:
+        """Submit `KeptSaved` if all workers that were asked to save have answered, or are gone."""
+        if not all_answered:
+            return
+        saves = self._round.saves
+        if saves.why_not and not saves.put_off:
+            text = f"round {self._round.number} ends with what was saved before: {saves.why_not}"
+            self._resources.notify(Level.INFO, text, "state_not_saved")
+        self._resources.submit(KeptSaved(saves.put_off))
