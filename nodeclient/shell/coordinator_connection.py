@@ -19,6 +19,7 @@ import random
 import re
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from http import HTTPStatus
 
 from msgspec import structs
@@ -112,6 +113,22 @@ UNPROVEN = (
 )
 
 
+@dataclass(slots=True)
+class _Outcome:
+    """What has come of an attempt, and of its session if there was one."""
+
+    let_in: bool = False
+    """Whether the coordinator has let the node in. If not, pauses grow."""
+    turned_away: bool = False
+    """Whether the coordinator has no place for this node until a person or another node makes one."""
+    leader: Endpoint | None = None
+    """The leader that the coordinator, a standby, has named."""
+    timed_out: bool = False
+    """Whether there was no answer in time."""
+    why_closed: str = ""
+    """Why this node has closed the session; empty if it has not."""
+
+
 class CoordinatorConnection:
     """Keeps a connection to one of several coordinators, while `run` runs."""
 
@@ -136,17 +153,8 @@ class CoordinatorConnection:
         self._read = read
         self._session: _CoordinatorSession | None = None
         """The open session; None without one."""
-        # The rest is about the present or last attempt.
-        self._why_closed = ""
-        """Why this node has closed its session; empty if it has not."""
-        self._let_in = False
-        """Whether the coordinator has let the node in. If not, pauses grow."""
-        self._turned_away = False
-        """Whether the coordinator has no place for this node until a person or another node makes one."""
-        self._leader: Endpoint | None = None
-        """The leader that the coordinator, a standby, has named."""
-        self._timed_out = False
-        """Whether there was no answer in time."""
+        self._outcome = _Outcome()
+        """That of the present or last attempt."""
         self._wrong_since: float | None = None
         """When the attempts began to fail because of a wrong token; None if the last one did not."""
 
@@ -157,7 +165,7 @@ class CoordinatorConnection:
 
     def close(self, reason: str) -> None:
         """End the present connection for this reason, and reconnect."""
-        self._why_closed = reason
+        self._outcome.why_closed = reason
         if self._session is not None:
             self._session.close()
 
@@ -168,23 +176,23 @@ class CoordinatorConnection:
         while True:
             contact = self._contacts.current
             reason = await self._attempt(contact, close_timeouts)
+            outcome = self._outcome
             self._submit(SessionClosed(reason))
-            silent = self._timed_out or bool(self._why_closed)
+            silent = outcome.timed_out or bool(outcome.why_closed)
             # The address that answered may not be the coordinator's. Then all addresses of the name are tried in turn.
-            by_name = contact.address is None and self._leader is None and (silent or not self._let_in)
+            by_name = contact.address is None and outcome.leader is None and (silent or not outcome.let_in)
             addresses = await asyncio.to_thread(addresses_of, contact.coordinator) if by_name else ()
             now = asyncio.get_running_loop().time()
             without_pause = self._contacts.record_attempt(
-                now, served=self._let_in, silent=silent, leader=self._leader, addresses=addresses
+                now, served=outcome.let_in, silent=silent, leader=outcome.leader, addresses=addresses
             )
             if not without_pause:
-                pause = pause_after(pause, let_in=self._let_in, turned_away=self._turned_away)
+                pause = pause_after(pause, let_in=outcome.let_in, turned_away=outcome.turned_away)
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads load, keeps no secret
 
     async def _attempt(self, contact: ContactPoint, close_timeouts: Timeouts[WebSocket]) -> str:
         """Attempt a session in the newest version that both sides know; return why it ended or did not begin."""
-        self._let_in = self._turned_away = self._timed_out = False
-        self._leader, self._why_closed = None, ""
+        self._outcome = _Outcome()
         wrong_since, self._wrong_since = self._wrong_since, None
         coordinator = contact.coordinator
         refused: Refused | None = None
@@ -201,8 +209,8 @@ class CoordinatorConnection:
             if status in DENIALS:
                 return self._deny(reason, wrong_since, wrong=status != HTTPStatus.TOO_MANY_REQUESTS)
             if isinstance(error, HandshakeError) and status == STANDBY_STATUS:
-                self._leader, self._wrong_since = leader_in(error.location), wrong_since
-            self._timed_out = isinstance(error, TimeoutError)
+                self._outcome.leader, self._wrong_since = leader_in(error.location), wrong_since
+            self._outcome.timed_out = isinstance(error, TimeoutError)
             return reason
         assert refused is not None  # noqa: S101 - a session ends with a reason, or with a refusal of its version
         self._submit(TurnedAway(refused))
@@ -285,7 +293,7 @@ class CoordinatorConnection:
             await session.finish()
         if session.bug is not None:
             raise session.bug
-        return self._why_closed or session.ending or session.reason or "the coordinator closed the connection"
+        return self._outcome.why_closed or session.ending or session.reason or "the coordinator closed the connection"
 
     # What the session calls
 
@@ -307,14 +315,14 @@ class CoordinatorConnection:
         if isinstance(received, Refused) and received.code is RefusalCode.VERSION:
             return received
         if isinstance(received, Refused):
-            self._turned_away = received.code in {RefusalCode.DRAINED, RefusalCode.LIMIT, RefusalCode.FORBIDDEN}
+            self._outcome.turned_away = received.code in {RefusalCode.DRAINED, RefusalCode.LIMIT, RefusalCode.FORBIDDEN}
             self._submit(TurnedAway(received))
             return received.message
         match received:
             case ReadLog() | AskStacks() | AskArrivals():
                 self._read(received, session.answer)
             case Desired() | Degraded():
-                self._let_in, self._attempts.proven = True, session.attempt.sent_token
+                self._outcome.let_in, self._attempts.proven = True, session.attempt.sent_token
                 self._submit(
                     DesiredReceived(received) if isinstance(received, Desired) else CoordinatorDegraded(received)
                 )
