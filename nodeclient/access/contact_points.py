@@ -114,19 +114,14 @@ class ContactPoints:
 
     def _advance(self, addresses: Sequence[str]) -> None:
         """Go on to the next contact point after a failure of the current one, whose name has these addresses."""
-        failed = self._leader
-        if failed is not None:
-            self._leader = None
-            if self._served or failed.coordinator in self._silent_at:
-                return  # the standby that named the failed leader is the most likely to lead now
-        elif self._addresses:
+        failed, self._leader = self._leader, None
+        if failed is not None and (self._served or failed.coordinator in self._silent_at):
+            return  # the standby that named the failed leader is the most likely to lead now
+        if failed is None and self._addresses:
             del self._addresses[0]
-        elif len(addresses) > 1:
-            self._addresses = [
-                ContactPoint(self._coordinators[self._index].coordinator, address)
-                for address in addresses[:ADDRESSES_MAX]
-            ]
-            return
+        elif failed is None and len(addresses) > 1:
+            name = self._coordinators[self._index].coordinator
+            self._addresses = [ContactPoint(name, address) for address in addresses[:ADDRESSES_MAX]]
         if not self._addresses:
             self._index = (self._index + 1) % len(self._coordinators)
             if self._coordinators[self._index] == failed:

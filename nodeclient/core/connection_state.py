@@ -95,7 +95,11 @@ class Shown:
 
 
 class ConnectionState:
-    """The agent's side of the session, or of the search for one. Times are in the agent's clock."""
+    """The agent's side of the session, or of the search for one. Times are in the agent's clock.
+
+    `begin_search` comes first. An attempt that fails is a `close`. One that succeeds is an `open`; for each message
+    `record_desired` or `record_alive`, and `record_report` for each report; then a `close`.
+    """
 
     def __init__(self, now: float) -> None:
         self.coordinator = ""
@@ -169,7 +173,7 @@ class ConnectionState:
         return max(self.searching_since, without_workers_since) + patience_s
 
     def is_grace_over(self, now: float) -> bool:
-        """Whether no coordinator has let the node in for the outage grace."""
+        """Whether a node without a session has not been let in for the outage grace."""
         return now >= self.searching_since + self.outage_grace_s
 
     def record_refusal(self, refused: Refused, until: float) -> None:
@@ -233,7 +237,7 @@ class ConnectionState:
 
 
 def _is_change(before: Observed, observed: Observed) -> bool:
-    """Whether a change is reported before the next heartbeat. Ages and the like, which always change, do not count."""
+    """Whether a change is reported before the next heartbeat: the coordinator waits for it, or acts on it at once."""
     return (
         (observed.phase not in TRANSIENT and _place(before) != _place(observed))
         or (before.phase.has_workers and not observed.phase.has_workers)

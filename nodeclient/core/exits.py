@@ -37,7 +37,8 @@ class Exits:
         self._failure: Failure | None = None
         self._failed_at = 0.0
         self._ended: list[tuple[int, float]] = []
-        """The ranks of the first workers that exited with 0 before the round began to end, and when they did."""
+        """The ranks of the first workers that exited with 0 before the round began to end, and when they did: the
+        failure of another worker may follow from that."""
 
     def rank(self, local_rank: int) -> int:
         """Return the global rank of a worker.
@@ -101,7 +102,7 @@ class Exits:
         return at < self._ending.signalled_at or not self._may_be_our_doing(exit_code) or killed_by_others
 
     def record_exit(self, local_rank: int, exit_code: int, at: float) -> None:
-        """Record that a worker exited at `at`, for `ended`."""
+        """Record that a worker exited at `at`."""
         if self._failure is not None and self._failure.local_rank == local_rank:
             self._failure = structs.replace(self._failure, left=False)  # it did not leave in time
         if exit_code == 0 and at < self._ending.began_at and len(self._ended) < CONSEQUENCES_MAX:

@@ -226,7 +226,7 @@ def _is_by_uuid(facts: HostFacts) -> bool:
 def _xids(now: HostFacts, passed: HostFacts | None) -> Iterator[Finding]:
     """Find errors that are new, or all of them in a first check.
 
-    They are bad unless that is a first check, or the driver says that the GPUs need no recovery.
+    They are bad unless the driver says that the GPUs need no recovery. Those that a first check finds may be long over.
     """
     before = passed or HostFacts()
     last = max((xid.number for xid in before.xids or ()), default=-1)

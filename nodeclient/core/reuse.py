@@ -90,7 +90,8 @@ class Reuse:
     """The workers of one node by their local ranks. Times are in the agent's clock.
 
     If a round starts new processes although the workers before it could have been reused, the user wants to know why.
-    So the reasons are recorded while a round ends, and reported once the next one is started (`WorkerStarts.why_not`).
+    So the reasons are recorded while a round ends, and reported once the next one is started (`WorkerStarts.why_not`):
+    `_why_not`, which is certain, or else the first of `_obstacles`.
     """
 
     def __init__(self, nccl_abort_timeout_s: float) -> None:

@@ -49,8 +49,11 @@ _EXCEPTION = re.compile(r"(?:[\w<>]+\.)*[^\W\d]\w*(?::(?: .*)?)?")
 """`module.Name: text`, or only the name."""
 _SYNTAX_ERROR = re.compile(r"(?:Syntax|Indentation|Tab)Error: .*")
 _GROUP_END = re.compile(r" {4}\+-{20,}")
+"""The last line of an exception group, which Python draws as a tree."""
 _GROUP_LINE = re.compile(r".* \(\d+ sub-exceptions?\)")
+"""The exception of a group itself, and not one of those in it."""
 _TERMINATE = re.compile(r"terminate called after throwing an instance of '([^']+)'")
+"""The header of an uncaught exception of C++. Its text, if any, is one or two lines below."""
 _TERMINATE_TEXT = re.compile(r"  what\(\):\s*(.*)")
 _FATAL = re.compile(r"(Fatal Python error: .*)|\[?F\d{3,4} \d\d:\d\d:\d\d.*?\] (.*)")
 """What Python's fault handler writes, or torch's C++ log, glog and absl with the line that ends a program."""

@@ -1,4 +1,4 @@
-"""Reads the kernel's log, if this process may: the OOM killer's victims, and the errors of GPUs."""
+"""Reads the kernel's log, if this process may: the OOM killer's victims, and the errors of GPUs (NVIDIA's Xids)."""
 
 from __future__ import annotations
 

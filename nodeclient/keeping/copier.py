@@ -36,7 +36,7 @@ class RateLimit:
     """
 
     def __init__(self, rate: float, now: float) -> None:
-        """Allow `rate` bytes a second."""
+        """Allow `rate` bytes a second; with 0, no copies are ordered, and so no bytes are spent."""
         self._rate = rate
         self._spent_at = now
         """When all bytes so far would have come at exactly this rate."""

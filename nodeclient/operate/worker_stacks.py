@@ -36,7 +36,7 @@ NONE_NAMED = 1
 def run(config: StacksConfig) -> int:
     """Print the stacks and return the exit code: 0 if there are any."""
     if config.dumps is not None:
-        return _judge(config.dumps, as_json=config.json)
+        return _print_culprits(config.dumps, as_json=config.json)
     client = Client(config.coordinators, config.access)
     job = only_job(client, config.job, live=True)
     query = f"?{urlencode({'rank': config.ranks})}" if config.ranks else ""
@@ -50,7 +50,7 @@ def run(config: StacksConfig) -> int:
     return ExitCode.OK if answer.groups else ExitCode.UNAVAILABLE
 
 
-def _judge(folder: Path, *, as_json: bool) -> int:
+def _print_culprits(folder: Path, *, as_json: bool) -> int:
     """Print the culprits in files of torch's flight recorder; return the exit code: 0 if there are any.
 
     Raises `RequestError`.

@@ -31,7 +31,7 @@ def open_writer(fd: int) -> Writer:
     flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     try:
         own, may_block = os.open(f"/proc/self/fd/{fd}", flags), False
-    except OSError:  # the terminal belongs to another user, as after su
+    except OSError:  # the terminal or pipe belongs to another user, as after su
         own, may_block = os.dup(fd), True
     return Writer(own, is_pipe=stat.S_ISFIFO(mode), may_block=may_block)
 
@@ -101,6 +101,7 @@ class Writer:
     """Writes to a file, a device, a pipe or a terminal without blocking; it owns the descriptor."""
 
     def __init__(self, fd: int, *, is_pipe: bool = False, may_block: bool = False) -> None:
+        """Take `fd`. If writing to it `may_block`, each write is small and waits for room."""
         self._fd = fd
         self._is_pipe = is_pipe
         self._may_block = may_block

@@ -96,7 +96,7 @@ class LogCatalogue:
                     if not text and not is_locked and stat.S_ISREG(found.st_mode):
                         empty[name] = found.st_mtime
                 logged = check(json.loads(text), LoggedRound, "note")
-                known[name] = replace(logged, failed=logged.failed and not is_locked)
+                known[name] = replace(logged, failed=logged.failed and not is_locked)  # see `begin`
         claimed = {rank for logged in known.values() for rank in logged.ranks}
         for name, begun_at in empty.items():
             with suppress(OSError, ValueError, SchemaError):
@@ -212,7 +212,10 @@ def _note_name(logged: LoggedRound) -> str:
 
 
 def _delete_files(folder: int, logged: LoggedRound) -> None:
-    """Delete the files of a node's workers and its note. After the last node's note, delete the filtered lines too."""
+    """Delete the files of a node's workers, and its note.
+
+    The files of `--duplicate-stdout-filters` and the like, which nodes share, are deleted with the last note.
+    """
     for rank in map(str, logged.ranks):
         with suppress(FileNotFoundError, NotADirectoryError):
             with open_folder(folder, rank) as workers:

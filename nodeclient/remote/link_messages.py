@@ -1,9 +1,8 @@
 """The messages between `nodeclient up` and its program on a host: JSON, one object a line.
 
-`up` writes an `Errand` to the program's standard input, a `RunNode` once all hosts are ready, and then names of
-signals. Empty lines in between show that it lives. The program answers the errand with an `Arrival` on standard output,
-which is that of the node from then on. A token is in these lines only, so no list of processes and no log of sshd has
-it.
+`up` writes an `Errand` to the program's standard input, a `RunNode` once all hosts are ready, and then the name of each
+signal for the node. Empty lines in between show that `up` lives. The program writes one `Arrival` to standard output,
+and then the output of the node. A token is in these lines only, so no list of processes and no log of sshd has it.
 """
 
 from __future__ import annotations

@@ -65,7 +65,8 @@ class HostCheck:
         """Check nothing yet.
 
         `command` is that of `--health-check`, empty for none; `folders` are the directories that need space, by their
-        use. The processes have the `mark`, so the guard kills them if the node ends first.
+        use. The processes have the `mark`, so `workers.guard` kills them if the node ends first. Without `reads_facts`
+        only the command is run.
         """
         self._command = WorkerCommand(tuple(command), os.environ) if command else None
         self._facts = WorkerCommand(tuple(facts_command(folders)), os.environ) if reads_facts else None
@@ -168,7 +169,7 @@ def _seen(facts: HostFacts) -> list[str]:
 
 
 def _foreign_workerlib() -> tuple[Finding, ...]:
-    """Return a warning if no node can start here: hosts may share what is installed, so none of them is bad for it."""
+    """Return a warning if no node can start here. The host is not bad: all hosts may share the installation."""
     try:
         check_workerlib()
     except ForeignWorkerlibError as error:

@@ -45,5 +45,5 @@ class JoinAttempts:
                 f"the files of tokens and certificates were not read within {READ_WITHIN_S:g} s: their file system "
                 "hangs, or a token is in a pipe that nobody writes to; copy them to a local disk"
             )
-        attempt, self._reading = self._reading.result, None
-        return attempt()
+        reading, self._reading = self._reading, None
+        return reading.result()

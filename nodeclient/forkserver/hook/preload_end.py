@@ -51,7 +51,7 @@ class Ending:
         self._worker = 0
         """The process id of the worker; 0 in the parent."""
         self._is_script = False
-        """Whether the program is a script: only then does Python show how it ended."""
+        """Whether the program is a script: only of these does Python show how they ended, see `_exit_code`."""
         self._preloaded = frozenset[str]()
         atexit.register(self._end)
 
@@ -159,8 +159,8 @@ def _write_end(slot: str, code: int) -> None:
 def _leaks_are_reported() -> bool:
     """Return whether a library with nanobind bindings is loaded, such as triton.
 
-    At the end of Python it warns of all objects that still live, as frozen objects do. `_thaw_globals` in
-    `preload_worker` says why they stay frozen otherwise.
+    At the end of Python such a library warns of all its objects that still live. Frozen ones would, so they are thawed
+    then; `_thaw_globals` in `preload_worker` says why they stay frozen otherwise.
     """
     return any(kind.__module__ == "nanobind" for kind in type.__subclasses__(type))
 
@@ -181,7 +181,7 @@ def _end_early(preloaded: frozenset[str]) -> None:
             stream.flush()
     except Exception:  # noqa: BLE001 - no stream, or one that is broken: Python has an exit code for that
         return
-    sys.setswitchinterval(_NEVER_S)
+    sys.setswitchinterval(_NEVER_S)  # other threads would run without the modules that are dropped below
     threading: Any = sys.modules.get("threading")
     if threading is not None:
         threading.excepthook = _ignore

@@ -82,7 +82,10 @@ class TensorFile(Struct, frozen=True):
 
 
 def describe(layout: Layout, *, only: Sequence[int] | None = None) -> TensorFile:
-    """Lay out a file for the tensors of a place, or for those with numbers in `only`. Raises `TensorFileError`."""
+    """Lay out a file for the tensors of a place in memory, or for some of them. Raises `TensorFileError`.
+
+    `only` has the numbers of these tensors in the `layout`.
+    """
     numbers = range(len(layout.pieces)) if only is None else only
     pieces = [(number, layout.pieces[number]) for number in numbers]
     # The largest elements come first, as in safetensors' own files: then all of them are aligned.

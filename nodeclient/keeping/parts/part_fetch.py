@@ -90,7 +90,7 @@ def _receive_part(
     Raises `ValueError` if the part was damaged, at the holder or on the way.
     """
     tag = exchange.data_tag()
-    until = time.monotonic() + GRACE_S + len(memory) / RATE_MIN
+    until = time.monotonic() + GRACE_S + len(memory) / RATE_MIN  # time enough for `pace`: `--keep-rate` is higher
     for begin in range(0, len(memory), CHUNK_BYTES):
         chunk = memory[begin : begin + CHUNK_BYTES]
         _receive_into(connection, chunk, until, given_up)

@@ -36,6 +36,7 @@ _RUN_BYTES = 16
 
 _REQUEST = struct.Struct(f"!{_RUN_BYTES}sIIQB{NONCE_BYTES}s")
 _ANSWER = struct.Struct("!B9Q")
+"""Whether the holder has the part, and the words of its `Commit`."""
 _NOT_HELD = (0,) * 9
 _END = struct.Struct("!BI")
 
