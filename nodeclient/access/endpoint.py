@@ -1,7 +1,4 @@
-"""Parses and formats the address of a coordinator.
-
-It may be from a command line, the URL of a page, or a coordinator that names the leader.
-"""
+"""Parses and formats addresses of coordinators, from command lines, URLs of pages, and standbys that name a leader."""
 
 from __future__ import annotations
 

@@ -12,8 +12,7 @@ from coordinatord.runtime.private_files import PrivateFileError, read_given
 from nodeclient.config import flag_values
 
 HOSTS_MAX = 128
-"""The limit of hosts. Each costs this host an ssh and four descriptors, and a process usually has 1,024. Larger
-clusters have a scheduler."""
+"""The limit of hosts. Each costs an ssh and four descriptors, of which a process usually has 1,024."""
 
 _HOST = re.compile(
     r"""(?P<user> \w[\w.-]*@ )?
@@ -27,8 +26,7 @@ dash, so ssh takes none for a flag. `max_slots` says how far Open MPI may overlo
 
 
 Hosts = dict[str, int | None]
-"""The names of hosts for ssh, such as `gpu1` or `ana@gpu1`, each with its number of workers; None for the default of
-`nodeclient join`."""
+"""The names of hosts for ssh, such as `gpu1` or `ana@gpu1`, each with its number of workers; None for the default."""
 
 
 def read_hosts(text: str) -> Hosts:

@@ -27,8 +27,7 @@ ONLY_JOB = "may be left out where there is only one"
 ONLY_LIVE_JOB = f"{ONLY_JOB}, or only one that has not ended"
 
 _LAST = "--last --tail -n"
-"""The names of the flag for how much of the end is shown: ours, that of kubectl and docker, and that of tail and
-journalctl."""
+"""The names of the flag for how much of the end is shown: ours, that of kubectl, and that of tail."""
 
 
 class Verb(StrEnum):

@@ -43,8 +43,7 @@ class Subcommand(NamedTuple):
     example: str
     """The end of its command line."""
     module: str = "operate"
-    """The module of its flags. It is imported only for its own subcommands: `nodeclient status` needs a tenth of the
-    imports of a node."""
+    """The module of its flags, imported only for its own subcommands: `nodeclient status` needs few imports."""
     exit_codes: str = "0 done, 64 wrong flags, 69 no coordinator or no such name, 77 refused"
 
 
@@ -135,10 +134,7 @@ _TORCHRUN_COMMANDS = frozenset({"run", "launch"})
 
 
 def parse(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | None = None) -> Config:
-    """Parse the command line and the environment (by default this process's), and a settings file if one is named.
-
-    Raises `SettingsError`.
-    """
+    """Parse the command line, the environment and a settings file if one is named. Raises `SettingsError`."""
     arguments = with_help_flag(sys.argv[1:] if arguments is None else arguments)
     environ = os.environ if environ is None else environ
     parser, commands = _make_parser(arguments[:1], environ)

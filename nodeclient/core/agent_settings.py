@@ -8,8 +8,7 @@ JOIN_TIMEOUT_S = 600.0
 """How long nodes look for a coordinator and wait for a round by default, as in torchrun."""
 
 ABORT_TIMEOUT_S = 0.5
-"""The time between SIGTERM and SIGKILL in an unplanned stop. A worker that hangs in a collective will not end by
-itself."""
+"""The time from SIGTERM to SIGKILL in an unplanned stop. A worker that hangs in a collective does not end by itself."""
 
 NCCL_ABORT_TIMEOUT_S = 3.0
 """How long workers that abort NCCL may take to leave their round. A new warm worker does its first step after 3 s (one
@@ -58,8 +57,7 @@ class Settings(Struct, frozen=True):
     keeps: bool = False
     """Whether workers may keep state in memory of this node."""
     coordinator_forgets: bool = False
-    """Whether the only coordinator is one that a node has started. If that one does not know a run, no coordinator
-    does."""
+    """Whether the only coordinator is one that a node has started. If that one does not know a run, none does."""
     checks_health: bool = False
     """Whether this host is checked, by the built-in check or the command of `--health-check`."""
     kills: bool = True

@@ -112,8 +112,7 @@ class ConnectionState:
         self.heartbeat_s = HEARTBEAT_S
         self.lease_s = LEASE_S
         self.outage_grace_s = OUTAGE_GRACE_S
-        """How long the workers may go on while the coordinator is out of reach. After that it may have replaced this
-        node."""
+        """How long workers may go on without the coordinator. After that it may have replaced this node."""
         self.heard_at = now
         """When the coordinator of the session was last heard, or when the session began."""
         self.beat_at = math.inf

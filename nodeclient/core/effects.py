@@ -106,8 +106,7 @@ class HaltWorkers(Effect, frozen=True):
     """Have all workers that keep state halt after this step and save it; answered by `KeptSaved`."""
 
     step: int | None
-    """None before the coordinator has named a step. Then each worker halts after its present step, and the node reports
-    that step."""
+    """None before the coordinator names a step: each worker halts after its present one, which the node reports."""
 
 
 class LeaveRound(Effect, frozen=True):

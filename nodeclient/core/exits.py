@@ -41,10 +41,7 @@ class Exits:
         failure of another worker may follow from that."""
 
     def rank(self, local_rank: int) -> int:
-        """Return the global rank of a worker.
-
-        It is limited to what a message can hold: a failure is reported even if a coordinator assigned higher ranks.
-        """
+        """Return the global rank of a worker, limited to what a message can hold: a failure is always reported."""
         return min(local_rank + self._first_rank, RANKS_MAX)
 
     def judge(self, local_rank: int, exit_code: int, diagnosis: Diagnosis, at: float) -> None:

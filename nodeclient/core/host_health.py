@@ -163,10 +163,7 @@ def judge(now: HostFacts, passed: HostFacts | None, *, is_idle: bool) -> tuple[F
 
 
 def conclude(findings: tuple[Finding, ...], facts: HostFacts) -> tuple[CheckResult, str]:
-    """Return the worst result, and its text: the findings of that result, or what cannot be checked if there are none.
-
-    If nothing could be read, the result is unknown.
-    """
+    """Return the worst result with its findings, or with what cannot be checked; unknown if nothing could be read."""
     worst = worst_of(*(finding.result for finding in findings))
     if findings:
         return worst, "; ".join(finding.text for finding in findings if finding.result is worst)

@@ -27,8 +27,7 @@ UNASKED_SHARE = 2 / 3
 """The share of their time in which leftovers are sent nothing."""
 
 LEAST_S = 1.0
-"""The time that leftovers have at the end of the node, even if the workers took all of `--stop-timeout`: only then do
-their pipes end."""
+"""The least time that leftovers have at the end of the node, whatever the workers took: their pipes end only then."""
 
 NAMED_MAX = 4
 """How many leftovers of one worker a notice names; a few show what the script starts."""
@@ -141,8 +140,7 @@ def awaited(texts: Sequence[str], left_s: float) -> str:
 
 
 LINGER_S = 300.0
-"""The time between the end of a program and the kill of its process. The kernel takes a minute or two to release
-hundreds of gigabytes."""
+"""The time from the end of a program to the kill of its process. Releasing hundreds of gigabytes takes minutes."""
 
 
 class Lingering:

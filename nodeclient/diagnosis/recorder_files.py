@@ -92,10 +92,7 @@ class Dump(Struct, frozen=True):
 
 
 def dumps_in(folder: Path) -> tuple[dict[int, Dump], list[str]]:
-    """Return the dumps in a folder by rank, and why others cannot be read.
-
-    Raises `UnreadableDumpError` if no file can be read.
-    """
+    """Return the dumps in a folder by rank, and why others are unreadable. Raises `UnreadableDumpError` if all are."""
     dumps: dict[int, Dump] = {}
     problems: list[str] = []
     for rank, path in _files(folder):

@@ -1,7 +1,4 @@
-"""Formats the root cause of a failed round for a terminal: a short block of plain lines. Pure.
-
-The failure comes first, and the hint last, next to the prompt.
-"""
+"""Formats the root cause of a failed round for a terminal: the failure first, the hint last. Pure."""
 
 from __future__ import annotations
 

@@ -111,10 +111,7 @@ def locate(collectives: Iterable[dict[str, Any]]) -> WorkerAnswer:
 
 
 def read_arrivals(packet: bytes, now_s: float) -> tuple[GroupArrivals, ...]:
-    """Parse a worker's last arrivals in collectives into ages at `now_s`, by the host's clock.
-
-    Raises `MalformedAnswerError`.
-    """
+    """Parse a worker's last arrivals into ages at `now_s`, a time of the host. Raises `MalformedAnswerError`."""
     try:
         groups = [_arrivals(group, now_s) for group in json.loads(packet)["arrivals"][:GROUPS_MAX]]
     except _MALFORMED as error:

@@ -76,10 +76,7 @@ def script_of(argv: Sequence[str]) -> str | None:
 
 
 def _split(argv: Sequence[str]) -> tuple[Sequence[str], int]:
-    """Return the interpreter's options, and the index of the program: the script, the module, or the text of -c.
-
-    Raises `ColdError`.
-    """
+    """Return the interpreter's options, and the index of the script, module or text of -c. Raises `ColdError`."""
     index = 1
     while index < len(argv):
         word = argv[index]

@@ -49,12 +49,10 @@ CHECKS_BY_NVML = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", "TRITON_NVML_BASED_CUDA_
 after that no fork could use a GPU. Workers have these variables only if the user has set them."""
 
 IMPORT_WITHIN_S = 300.0
-"""The timeout of all imports. They take seconds, or a minute or two on a network file system under the load of a whole
-cluster."""
+"""The timeout of all imports. They take seconds, or minutes on a network file system under load."""
 
 FORK_WITHIN_S = 2.0
-"""The timeout of a fork, which takes 10 ms with torch. The node blocks meanwhile, which costs two heartbeats of the
-five in its lease."""
+"""The timeout of a fork, which takes 10 ms with torch. The node blocks meanwhile, and has a lease of 5 s."""
 
 ROOM_BYTES = 16_384
 """The extra room in /proc for a worker's environment, which has more variables than the parent's."""

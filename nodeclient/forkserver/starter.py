@@ -34,8 +34,7 @@ modules.
 Notify = Callable[[Level, str], None]
 
 FAILURES_MAX = 3
-"""No further parent is started after this many in a row that failed before they had forked a worker. Each costs the
-time of an import."""
+"""After this many parents in a row that fail before a fork, there is no other: each costs the time of an import."""
 
 HEAD_START_S = 0.03
 """How much earlier the worker of rank 0 starts, so that it listens before others connect. A TCPStore retries a refused
@@ -111,10 +110,7 @@ class WorkerStarter:
             self._settled.set()
 
     async def _find_hook(self) -> None:
-        """Check that the command begins with a Python that runs the hook. Raises `ColdError`.
-
-        Without the hook, the parent would run the user's program.
-        """
+        """Check that the command begins with a Python that runs the hook, and not the program. Raises `ColdError`."""
         interpreter = check(self._command.argv, self._command.environ)
         trial = ForkServer(replace(self._command, argv=(*interpreter, "-c", "pass")), modules=None)
         self._parent = trial  # so that `pids` has it

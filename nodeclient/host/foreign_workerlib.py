@@ -22,10 +22,7 @@ class ForeignWorkerlibError(OperationalError):
 
 
 def check_workerlib() -> None:
-    """Check that `import workerlib` gives ours, and that no other lies in its folder. Raises `ForeignWorkerlibError`.
-
-    It lists one directory.
-    """
+    """Check that `import workerlib` gives ours, and no other lies in its folder. Raises `ForeignWorkerlibError`."""
     ours = Path(PACKAGE_PARENT, "workerlib", "__init__.py")
     foreign = next(Path(PACKAGE_PARENT).glob("workerlib-*-info"), None)
     if foreign is not None:

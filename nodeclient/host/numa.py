@@ -24,8 +24,7 @@ CHOICES = ("node", "socket", "exclusive", "core-complex")
 that share a last-level cache, different ones for each worker if possible."""
 
 UNKNOWN = -1
-"""The kernel's value for a device whose NUMA node it does not know. Torch takes it for node 0, and binds all workers
-there."""
+"""The kernel's value for a device of an unknown NUMA node. Torch takes it for node 0, and binds all workers there."""
 
 
 class BindingError(OperationalError):

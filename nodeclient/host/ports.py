@@ -42,10 +42,7 @@ def listening_address(advertised: str | None, *, standalone: bool) -> str:
 
 
 def listening_socket(address: str, backlog: int) -> socket.socket:
-    """Return a socket that listens at an address of this host, or at all if it is empty; the kernel chooses the port.
-
-    Raises `OSError`.
-    """
+    """Return a socket that listens at `address`, or at all if it is empty, at a free port. Raises `OSError`."""
     dual = not address and socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if dual or ":" in address else socket.AF_INET
     listener = socket.create_server((address, 0), family=family, backlog=backlog, dualstack_ipv6=dual)

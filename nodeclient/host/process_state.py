@@ -42,8 +42,7 @@ _STAT_TIMES = slice(11, 15)
 """The fields of /proc/PID/stat with CPU times, those of ended children included."""
 
 _IO_COUNTERS = frozenset({"rchar", "wchar", "read_bytes", "write_bytes"})
-"""The counters of /proc/PID/io that a sample adds up. The first two change at the end of a system call, the others
-during it."""
+"""The counters of /proc/PID/io to add up. The first two change at the end of a system call, the others during it."""
 
 _FUSE = re.compile(r"request_wait_answer|.*fuse_")
 """The kernel functions in which a process sleeps for a file system in another program."""
@@ -135,10 +134,7 @@ def with_descendants(pid: int, proc: Path) -> list[int]:
 
 
 def open_files(process: Path) -> Iterator[Path]:
-    """Yield the open files of a process that this user may see.
-
-    After the end of the main thread, its other threads have the files.
-    """
+    """Yield the visible open files of a process. After the end of the main thread, its other threads have the files."""
     with suppress(OSError):
         descriptors = list((process / "fd").iterdir())
         threads = iter(()) if descriptors else (process / "task").iterdir()

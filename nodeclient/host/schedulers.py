@@ -1,7 +1,4 @@
-"""Reads a scheduler's variables for a job: its id, its number of nodes, this node's rank.
-
-Pure. `config` decides which of these values to use; flags win.
-"""
+"""Reads a scheduler's variables for a job: its id, its number of nodes, this node's rank. Pure."""
 
 from __future__ import annotations
 

@@ -32,8 +32,7 @@ class _Peer:
     local_rank: int | None = None
     """None before the worker has sent its hello."""
     unsent: deque[tuple[bytes, tuple[int, ...]]] = field(default_factory=deque)
-    """The packets that the socket does not take yet, each with duplicates of its descriptors: the caller may close its
-    own ones."""
+    """The packets that the socket does not take yet, each with duplicates of the caller's descriptors."""
 
 
 class WorkerChannel:

@@ -78,10 +78,7 @@ def write(lines: Iterable[str]) -> None:
 
 
 def write_text(text: str) -> None:
-    """Write a text to stdout and flush. If its reader has closed it, this program ends silently, as `cat` does.
-
-    Raises `OutputError` for any other error.
-    """
+    """Write a text to stdout and flush. Ends silently if the reader is gone, as `cat` does. Raises `OutputError`."""
     try:
         sys.stdout.write(text)
         sys.stdout.flush()

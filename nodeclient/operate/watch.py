@@ -72,10 +72,7 @@ def watch_lines(
 def watch_screen(
     fetch: Callable[[], Result], format_result: Callable[[Result, TerminalInfo, int], list[str]], client: Client
 ) -> int:
-    """Draw the result of `fetch` each second, until Ctrl-C or the key q.
-
-    `format_result` gets the terminal and its number of rows.
-    """
+    """Draw the result of `fetch` each second, until Ctrl-C or q. `format_result` gets the terminal and its rows."""
     result = fetch()  # the first error, such as that of a wrong command line, is shown on the normal screen
     fetched_at = time.monotonic()
     failure = ""

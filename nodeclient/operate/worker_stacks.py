@@ -51,10 +51,7 @@ def run(config: StacksConfig) -> int:
 
 
 def _print_culprits(folder: Path, *, as_json: bool) -> int:
-    """Print the culprits in files of torch's flight recorder; return the exit code: 0 if there are any.
-
-    Raises `RequestError`.
-    """
+    """Print the culprits in files of torch's flight recorder; return the exit code. Raises `RequestError`."""
     from coordinatord.hints.hang_verdict import find_hang  # noqa: PLC0415 - few ask for them
     from nodeclient.diagnosis.recorder_files import UnreadableDumpError, dumps_in, samples_in  # noqa: PLC0415
 

@@ -29,8 +29,7 @@ from nodeclient.output.round import RoundFiles, RoundStreams
 from nodeclient.output.terminal_writer import TerminalWriter
 
 ANSWER_WITHIN_S = 1.0
-"""How long to wait for the pump, which takes milliseconds. The node reports a failure only after that, and meanwhile
-the job stands still."""
+"""How long to wait for the pump, which takes milliseconds. Only then is a failure reported, and the job goes on."""
 
 
 class WorkerStreams(Struct, frozen=True):

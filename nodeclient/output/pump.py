@@ -21,8 +21,7 @@ QUIET_S = 0.5
 """The pause after which the beginning of a line is shown, such as a prompt; few workers pause as long within a line."""
 
 REST_S = 0.001
-"""The pause after a poll with few bytes, so that more of them come in one read: a worker may write 100,000 lines a
-second, each by itself."""
+"""The pause after a poll with few bytes, to read more at once: a worker may write 100,000 single lines a second."""
 
 LITTLE_BYTES = 16 * 1024
 """The most bytes of a poll that is followed by a pause. A pipe has 64 KiB, so no writer blocks during the pause."""

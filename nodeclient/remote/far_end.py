@@ -95,10 +95,7 @@ def _pass_on_signals(lines: Iterator[bytes]) -> None:
 
 
 def _lines() -> Iterator[bytes]:
-    """Take standard input, leave an empty one for workers, and yield its lines until `nodeclient up` is gone.
-
-    Empty ones only show that it lives.
-    """
+    """Take standard input, leave an empty one for workers, and yield its lines until `nodeclient up` is gone."""
     fd, rest = os.dup(0), b""
     with open(os.devnull, "rb") as empty:  # noqa: PTH123 - its descriptor is wanted
         os.dup2(empty.fileno(), 0)

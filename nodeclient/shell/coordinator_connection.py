@@ -67,8 +67,7 @@ REACH_WITHIN_S = 1.0
 a busy one answers at once: its kernel accepts connections."""
 
 CLOSE_WITHIN_S = 0.5
-"""How long to wait for the other side's close frame. A silent coordinator sends none, and must not delay the next
-attempt."""
+"""How long to wait for a close frame. A silent coordinator sends none, and must not delay the next attempt."""
 
 PAUSE_FIRST_S = 0.1
 PAUSE_MOST_S = 1.0

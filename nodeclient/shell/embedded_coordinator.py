@@ -133,10 +133,7 @@ def _is_own(family: socket.AddressFamily, address: tuple[Any, ...]) -> bool:
 
 
 async def _start_at(embedded: EmbeddedCoordinator, port: int) -> bool:
-    """Start a coordinator at `port`; return False if a program listens there, or another nodeclient starts one.
-
-    Raises `EmbeddedCoordinatorError`.
-    """
+    """Start a coordinator at `port`; return False if another program has it. Raises `EmbeddedCoordinatorError`."""
     with socket.socket(socket.AF_UNIX) as lock:
         try:
             # An abstract name ends with its process, and exists once in a network namespace, as a port does (unix(7)).

@@ -24,16 +24,12 @@ class JoinAttempts:
     def __init__(self, settings: AccessSettings) -> None:
         self.settings = settings
         self.proven: AccessToken | None = None
-        """The token by which this node was last let in. While it is valid, the coordinator refuses the node with any
-        other."""
+        """The token that let this node in last. While it is valid, the coordinator refuses the node with any other."""
         self._reading: asyncio.Future[SecuredAttempt] | None = None
         """The attempt whose files are being read."""
 
     async def prepare(self, coordinator: Endpoint) -> SecuredAttempt:
-        """Return an attempt, with its tokens and certificates.
-
-        Raises `AccessError`, and `OSError` if no thread can be started.
-        """
+        """Return an attempt, with its tokens and certificates. Raises `AccessError`, or `OSError` without a thread."""
         if self._reading is not None:
             await asyncio.wait([self._reading], timeout=READ_WITHIN_S)
         if self._reading is None or self._reading.done():

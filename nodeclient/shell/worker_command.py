@@ -40,8 +40,7 @@ PAIR_TEST = Path(env.__file__).parents[1] / "pair_test.py"
 """The program of `workerlib` that tests a host together with another one."""
 
 _NOT_INHERITED = ("TORCHELASTIC_ERROR_FILE", PROGRESS, KEEP, ROUNDS, STACKS)
-"""Variables that nodeclient may have itself, as the worker of another node. Its workers must not write to the places
-that they name."""
+"""Variables that nodeclient has as another node's worker. Its workers must not write where they lead."""
 
 
 class LaunchError(OperationalError):

@@ -170,10 +170,7 @@ def kill_marked(mark: str | None, groups: frozenset[int] = frozenset(), timeout_
 
 
 def kill(pidfds: Mapping[int, int], timeout_s: float = KILL_TIMEOUT_S) -> None:
-    """Kill processes, given as pidfds by process id; wait until they have ended.
-
-    Raises `UnkillableError` for processes that live after `timeout_s`.
-    """
+    """Kill processes, pidfds by process id, and wait for their ends. Raises `UnkillableError` after `timeout_s`."""
     for pidfd in pidfds.values():
         send(pidfd, signal.SIGKILL)
     left = await_ends(set(pidfds.values()), time.monotonic() + timeout_s)

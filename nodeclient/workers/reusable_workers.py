@@ -73,10 +73,7 @@ class Dismissals:
         self._last = self._tasks.spawn(self._dismiss(local_ranks, self._last), name="dismiss")
 
     async def await_all(self, reported: Callable[[], Awaitable[None]]) -> None:
-        """Wait until all dismissed workers have ended and their exits are `reported`, however long it takes.
-
-        This includes workers that are dismissed meanwhile.
-        """
+        """Wait until all workers that are dismissed, also meanwhile, have ended, and their exits are `reported`."""
         while True:
             last = self._last
             if last is not None:

@@ -1,7 +1,4 @@
-"""Starts one worker process: in a session of its own, with default signals, and bound to die with nodeclient.
-
-`local_workers` watches and ends it.
-"""
+"""Starts one worker: in its own session, with default signals, and bound to die with nodeclient."""
 
 from __future__ import annotations
 

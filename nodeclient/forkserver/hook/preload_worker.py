@@ -104,10 +104,7 @@ def _with_changes_of_imports(given: dict[str, str], inherited: dict[str, str]) -
 
 
 def _replace_arguments(argv: list[str]) -> None:
-    """Replace the program's arguments, of which the parent has as many as the worker.
-
-    The words before them are the same in all workers.
-    """
+    """Replace the program's arguments. The parent has as many, and the same words before them."""
     own = len(sys.argv) - 1
     sys.argv[1:] = argv[len(argv) - own :]
     sys.orig_argv[:] = argv

@@ -53,10 +53,7 @@ def write_big(folder: Path, step_name: StepName, held: Held, progress: Progress)
 
 
 def write_small(folder: Path, step_name: StepName, held: Held, progress: Progress, *, buffers: bool) -> None:
-    """Write the small state of a rank as it is; with `buffers`, also write its buffers as tensors.
-
-    Raises the errors of `write_big`.
-    """
+    """Write the small state of a rank; with `buffers`, its buffers as tensors too. Raises the errors of `write_big`."""
     data = _verified(held, progress)
     if held.kind is Kind.BIG:  # this place of an arena has both: the small state follows the big one, aligned
         end = read_layout(data).end

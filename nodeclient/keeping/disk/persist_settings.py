@@ -9,8 +9,7 @@ from msgspec import Struct
 from coordinatord.protocol.kept_state import PersistOffer
 
 PERSIST_EVERY_S = 600.0
-"""The default time between two steps on the disk. They are needed only if all hosts are lost: memory has newer
-steps."""
+"""The default time between two steps on the disk, needed only if all hosts are lost: memory has newer steps."""
 
 PERSIST_KEEP = 2
 """How many steps are left on the disk by default: one more than is needed, in case the newest proves damaged."""

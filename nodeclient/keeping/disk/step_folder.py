@@ -45,8 +45,7 @@ FILE_PROGRESS = 1
 tens of thousands of files of a large job, and without progress it would seem to hang."""
 
 FOLDERS_MAX = 2 * KEEP_STEPS_MAX
-"""The most whole or damaged steps of a job that a scan examines: these programs never keep more. Unfinished steps do
-not count."""
+"""The most whole or damaged steps of a job that a scan examines: these programs never keep more."""
 
 SERIAL_MAX = 2**53 - 1
 """The highest serial, which is still exact in all readers of JSON."""

@@ -157,10 +157,7 @@ class Arenas:
         return owned[-1].file if owned else None
 
     async def _allocate(self, sizes: ArenaSizes, size: int, demand: str) -> Owned:
-        """Return a new arena as `allocate_claimed` does, without blocking the event loop.
-
-        Raises `NoMemoryError` with `demand`, which says what the memory is for.
-        """
+        """Allocate a new arena without blocking the event loop. Raises `NoMemoryError` with `demand`, its purpose."""
         try:
             # The memory is allocated now, since a worker that writes must not meet a lack of it. To zero the pages
             # takes a second for each gigabyte, so a thread does it.
@@ -229,10 +226,7 @@ class Arenas:
         self._drop_unprotected(self._received)
 
     def claim(self, size: int, demand: str) -> None:
-        """Claim memory that `allocate_claimed` is about to allocate.
-
-        Raises `NoMemoryError` if it is too much, with `demand`, which says what the memory is for.
-        """
+        """Claim memory for `allocate_claimed`. Raises `NoMemoryError` with `demand`, its purpose, if it is too much."""
         with self._lock:
             if size > self._limit_bytes - self.used_bytes:
                 used = f", of which {size_in_words(self.used_bytes)} are used" if self.used_bytes else ""

@@ -85,10 +85,7 @@ def _receive_part(
     given_up: Event,
     pace: Callable[[int], None],
 ) -> int:
-    """Receive a part into memory; return the CRC that its holder has computed.
-
-    Raises `ValueError` if the part was damaged, at the holder or on the way.
-    """
+    """Receive a part into memory; return the holder's CRC of it. Raises `ValueError` if the part was damaged."""
     tag = exchange.data_tag()
     until = time.monotonic() + GRACE_S + len(memory) / RATE_MIN  # time enough for `pace`: `--keep-rate` is higher
     for begin in range(0, len(memory), CHUNK_BYTES):

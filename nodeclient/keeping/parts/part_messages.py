@@ -86,10 +86,7 @@ class Exchange:
         return packed + self._tag(b"answer", packed).digest()
 
     def read_answer(self, data: bytes) -> Commit | None:
-        """Return the control words of the part; None if the holder does not have it.
-
-        Raises `ValueError` for a wrong tag, and for numbers that no part can have.
-        """
+        """Return the control words of the part; None if it is not held. Raises `ValueError` for a false answer."""
         packed, tag = data[: _ANSWER.size], data[_ANSWER.size :]
         _check(tag, self._tag(b"answer", packed).digest())
         held, step, flags, round_number, length, rank, world_size, shard, shards, serial = _ANSWER.unpack(packed)
@@ -114,10 +111,7 @@ class Exchange:
 
     @staticmethod
     def read_end(tag: hmac.HMAC, data: bytes) -> int | None:
-        """Return the CRC of the data that `tag` was updated with; None if the holder found it damaged.
-
-        Raises `ValueError` for a wrong tag.
-        """
+        """Return the CRC of the data; None if the holder found it damaged. Raises `ValueError` for a wrong tag."""
         packed = data[: _END.size]
         tag.update(packed)
         _check(data[_END.size :], tag.digest())

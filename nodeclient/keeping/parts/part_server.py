@@ -39,8 +39,7 @@ REQUEST_WITHIN_S = 5.0
 """How long a peer has to send its request, which is one packet that TCP may have to repeat."""
 
 SENDERS = 4
-"""How many parts of each kind are sent at a time: enough to fill a fast network. Further parts wait. Small parts never
-wait for big ones."""
+"""How many parts of each kind are sent at a time: enough for a fast network. Small parts never wait for big ones."""
 
 CHUNK_BYTES = 1 << 20
 """The bytes that are read, checked and sent at a time, so that they stay in the processor's cache."""
