@@ -8,7 +8,7 @@ import torch
 
 from nodeclient.keeping.parts.arenas import Held
 from nodeclient.keeping.parts.part_messages import Kind
-from workerlib.contract.arena import ALIGNMENT, CONTROL_WORDS, WHOLE, Commit, Place
+from workerlib.contract.arena import ALIGNMENT, CONTROL_WORDS, WITH_SMALL, Commit, Place
 from workerlib.contract.manifest import Piece, lay_out
 
 Parts = Mapping[str, tuple[torch.Tensor, tuple[int, ...], tuple[int, ...]]]
@@ -56,7 +56,7 @@ def held(parts: Parts, commit: Commit, small: bytes | None = None) -> Held:
         end += len(small)
     place = empty_place(end)
     place.data[:] = data[:end]
-    commit = commit.completed(end, 1, 0 if small is None else WHOLE)
+    commit = commit.completed(end, 1, 0 if small is None else WITH_SMALL)
     place.commit(commit)
     return Held(-1, place, commit, Kind.BIG)
 

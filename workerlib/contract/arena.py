@@ -20,6 +20,7 @@ whole. A reader trusts nothing in an arena, and checks all bounds. Standard libr
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 from collections.abc import Callable, Collection, Sequence
@@ -62,7 +63,7 @@ PENDING = 1
 """The flag of a small state that was written within its step: its buffers and random state are those of the end of the
 step, while values such as a scheduler's step number may still change."""
 
-WHOLE = 2
+WITH_SMALL = 2
 """The flag of a generation behind whose big state the small state of its step follows."""
 
 CHOSEN = 4
@@ -162,8 +163,8 @@ class Commit:
 
     @property
     def has_small(self) -> bool:
-        """Whether a generation has the small state of its step as well; see `WHOLE`."""
-        return bool(self.flags & WHOLE)
+        """Whether a generation has the small state of its step as well; see `WITH_SMALL`."""
+        return bool(self.flags & WITH_SMALL)
 
     def is_same_part(self, other: Commit) -> bool:
         """Whether both are of the same rank's state at the same step."""
@@ -412,3 +413,17 @@ def _commit_bits(commit: Commit) -> int:
 
 def _round_up(size: int, unit: int) -> int:
     return -(-size // unit) * unit
+
+
+_LIMITS = {
+    errno.EFBIG: "ulimit -f limits it",  # for the kernel this memory is a file
+    errno.ENOMEM: "ulimit -v or the host's memory limits it",
+    errno.EMFILE: "ulimit -n limits it",
+}
+
+
+def refusal_text(error: OSError) -> str:
+    """Return why the system refused memory for kept state, with the limit if that is known."""
+    limit = _LIMITS.get(error.errno or 0)
+    text = error.strerror or str(error)
+    return text if limit is None else f"{text}; {limit}"

@@ -1,8 +1,12 @@
 """The messages between a worker and its nodeclient about kept state; standard library only.
 
-Kept state is training state that outlives the worker, in memory that nodeclient owns: an *arena*, see `arena`. These
-messages hand over arenas, at the beginning of a round those from which it resumes. At its end they ask the worker to
-save, or to halt after one and the same step as all others. Between these, a worker saves steps without a message.
+Kept state is training state that outlives the worker, in memory that nodeclient owns: an *arena*, see `arena`. At the
+beginning of a round, these messages hand over the arenas with the state to resume from, and the worker's own arena. In
+between a worker saves steps without being asked.
+
+The round ends in one of two ways. If it breaks, nodeclient sends `SaveNow`. If it ends on purpose, nodeclient first
+sends `HaltAt`, so that all workers save the same step. If a worker is not done with that in time, or the round breaks
+meanwhile, `SaveNow` follows.
 
 The worker connects to the Unix SOCK_SEQPACKET socket that the environment variable `workerlib.contract.env.KEEP` names,
 and begins with `Hello`. `packets` has the form of a packet; arenas come with it as file descriptors.
@@ -25,7 +29,6 @@ and begins with `Hello`. `packets` has the form of a packet; arenas come with it
 
 from __future__ import annotations
 
-import errno
 from dataclasses import dataclass
 from typing import get_args
 
@@ -95,7 +98,7 @@ class Part:
     small: bool
     """Whether it has the small state at the end of the step."""
     pending: bool
-    """Whether it has a small state taken within the step."""
+    """Whether it has a small state of the step that was saved before its end; see `arena.PENDING`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +152,10 @@ class SaveNow:
     number: int
     """The number of this request, which the answer repeats."""
     planned: bool = False
-    """The stop is planned: a script that calls `should_stop` goes on to a step of its choice, and saves that."""
+    """The round ends on purpose, or was to when it broke: a script that calls `should_stop` answers that it goes on to
+    a step of its choice, and saves that."""
     late: bool = False
-    """The script has not reached that step in time: save now, while training goes on to it."""
+    """Such a script has not reached its step in time: save now, while training goes on to it."""
 
 
 BEFORE_NAMED = -1
@@ -172,7 +176,7 @@ class HaltAt:
 
 @dataclass(frozen=True, slots=True)
 class Halted:
-    """The worker stands still at the end of this step, or will, until a later step is named."""
+    """The worker goes no further than this step until another `HaltAt` names one."""
 
     step: int
     asked: int
@@ -260,17 +264,3 @@ CODEC = PacketCodec[Message](get_args(Message), Part, DESCRIPTORS_MAX)
 encode = CODEC.encode
 
 decode = CODEC.decode
-
-
-_LIMITS = {
-    errno.EFBIG: "ulimit -f limits it",  # for the kernel this memory is a file
-    errno.ENOMEM: "ulimit -v or the host's memory limits it",
-    errno.EMFILE: "ulimit -n limits it",
-}
-
-
-def reason(error: OSError) -> str:
-    """Return why the system refused memory for kept state, with the limit if that is known."""
-    limit = _LIMITS.get(error.errno or 0)
-    text = error.strerror or str(error)
-    return text if limit is None else f"{text}; {limit}"

@@ -5,7 +5,7 @@ Standard library only. The worker connects to the Unix SOCK_SEQPACKET socket tha
 
 | from | message | answered by |
 |---|---|---|
-| worker | `CanStay`, once | |
+| worker | `CanStay`, the first message | |
 | nodeclient | `AskToLeave` | `Left` or `Refusing`; the node ends a worker that does not answer in time |
 | worker | `Failed`, if a collective has failed | |
 | worker | `Aborting`, and then `Aborted`, if it has communicators of NCCL | |
@@ -27,7 +27,7 @@ STREAMS = 2
 
 @dataclass(frozen=True, slots=True)
 class CanStay:
-    """This worker can go into another round as the same process."""
+    """The first message of a worker, which identifies it: it can go into another round as the same process."""
 
     local_rank: int
     round: int
@@ -55,14 +55,17 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Aborting:
-    """The worker aborts its communicators of NCCL, which may take seconds if a peer is gone."""
+    """The worker aborts its communicators of NCCL, so the node gives it more time to leave the round.
+
+    An abort may take seconds if a peer is gone.
+    """
 
     round: int
 
 
 @dataclass(frozen=True, slots=True)
 class Aborted:
-    """Its communicators of NCCL are aborted."""
+    """The worker has aborted its communicators of NCCL."""
 
     round: int
     took_s: float

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from workerlib.contract.arena import ALIGNMENT, WHOLE, Arena, Commit, Place
+from workerlib.contract.arena import ALIGNMENT, WITH_SMALL, Arena, Commit, Place
 from workerlib.contract.manifest import Layout, Piece, lay_out, read_layout
 from workerlib.keeping.adapter import Adapter
 from workerlib.keeping.gate import DeviceQueue, Gate, queue_of, queue_of_collectives
@@ -166,7 +166,7 @@ class GenerationWriter:
         if watch and self.has_changed():
             raise NotNowError("tensors have changed while they were copied")
         serial = self._arena.newest_serial() + 1
-        place.commit(commit.completed(length, serial, 0 if small is None else WHOLE))
+        place.commit(commit.completed(length, serial, 0 if small is None else WITH_SMALL))
         return length
 
     def _lay_out(self, tensors: list[tuple[str, torch.Tensor]]) -> Layout:

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from workerlib.contract.arena import Arena, ArenaError
+from workerlib.contract.arena import Arena, ArenaError, refusal_text
 from workerlib.contract.channel_messages import (
     Comparison,
     HaltAt,
@@ -34,7 +34,6 @@ from workerlib.contract.channel_messages import (
     SaveNow,
     Unkept,
     at_own_step,
-    reason,
 )
 from workerlib.contract.env import KEEP, WorkerEnvironment
 from workerlib.keeping import restoring
@@ -347,7 +346,7 @@ class StepKeeper:
             try:
                 arena = Arena.attach(file, writable=True)
             except (ArenaError, OSError) as error:
-                self._saver.memory.refuse(reason(error) if isinstance(error, OSError) else str(error))
+                self._saver.memory.refuse(refusal_text(error) if isinstance(error, OSError) else str(error))
             else:
                 if self._lock.acquire(StateHolder.SAVER, WAIT_S if lent else None):
                     try:

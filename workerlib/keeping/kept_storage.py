@@ -44,7 +44,7 @@ from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, W
 from torch.futures import Future
 
 from workerlib import progress, responder
-from workerlib.contract.arena import CHOSEN, WHOLE, Arena, Commit
+from workerlib.contract.arena import CHOSEN, WITH_SMALL, Arena, Commit, refusal_text
 from workerlib.contract.channel_messages import (
     Interval,
     Message,
@@ -54,7 +54,6 @@ from workerlib.contract.channel_messages import (
     Reserved,
     Saved,
     SaveNow,
-    reason,
 )
 from workerlib.contract.env import KEEP, WorkerEnvironment
 from workerlib.contract.manifest import BYTES_MARK, Piece, lay_out
@@ -173,7 +172,7 @@ class _StorageConnection:
                 try:
                     self.arena = Arena.attach(files[0], writable=True)
                 except OSError as error:
-                    self._refusal = reason(error)
+                    self._refusal = refusal_text(error)
                 self._answered.set()
             case RefusedMemory(why):
                 self._refusal = why
@@ -260,7 +259,7 @@ class KeptWriter(_WithoutNames, StorageWriter):
         copy_tensors(views_of(layout, place.data), [tensor for _, tensor in contents])
         place.data[begin:length] = tail
         commit = (connection.environment.round, length, rank, world_size, shard, shards)
-        place.commit(Commit(self._step, *commit, arena.newest_serial() + 1, WHOLE | CHOSEN))
+        place.commit(Commit(self._step, *commit, arena.newest_serial() + 1, WITH_SMALL | CHOSEN))
         connection.last_step = self._step
         connection.report(Saved(self._step, time.monotonic() - began_at, length))
 

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 
 from workerlib.agent_channel import CLOSED
-from workerlib.contract.arena import Arena, ArenaError, Commit, Place
-from workerlib.contract.channel_messages import AskRestore, Part, ResumeFrom, reason
+from workerlib.contract.arena import Arena, ArenaError, Commit, Place, refusal_text
+from workerlib.contract.channel_messages import AskRestore, Part, ResumeFrom
 from workerlib.contract.manifest import ManifestError
 from workerlib.contract.packets import ChannelError
 from workerlib.keeping.adapter import Adapter
@@ -98,7 +98,7 @@ def request_state(channel: KeepChannel) -> RestorePoint:
             if not message.more:
                 return RestorePoint(message.round, message.step, tuple(parts))
     except (OSError, ChannelError, ArenaError) as error:
-        why = reason(error) if isinstance(error, OSError) else error
+        why = refusal_text(error) if isinstance(error, OSError) else error
         why = CLOSED if isinstance(error, ConnectionError) else why
         raise KeptStateError(f"nodeclient did not hand over the kept state, so this worker ends: {why}") from error
 

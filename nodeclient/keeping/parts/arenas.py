@@ -40,8 +40,8 @@ from workerlib.contract.arena import (
     ArenaSizes,
     Commit,
     Place,
+    refusal_text,
 )
-from workerlib.contract.channel_messages import reason
 
 _USABLE_SHARE = 0.9
 """The share of the host's free memory that kept state may take. If a control group runs out of memory, the kernel does
@@ -167,7 +167,7 @@ class Arenas:
             allocating.add_done_callback(self._free)
             raise
         except OSError as error:
-            raise NoMemoryError(f"{demand}, which the system refused: {reason(error)}") from error
+            raise NoMemoryError(f"{demand}, which the system refused: {refusal_text(error)}") from error
         owned.arena.protect(self._protected.get(self.run, ()))
         return owned
 

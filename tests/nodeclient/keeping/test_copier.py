@@ -23,7 +23,7 @@ from tests.nodeclient.keeping.stage import (
     keeping_nodes,
     wanted,
 )
-from workerlib.contract.arena import WHOLE
+from workerlib.contract.arena import WITH_SMALL
 
 RATE = 1e9
 """Fast enough that no test waits for it."""
@@ -36,7 +36,7 @@ async def holder(node: KeepingNode, *steps: int) -> KeepingWorker:
     worker = node.worker(node.begin(1))
     await worker.reserve(len(FULL))
     for step in steps:
-        worker.save(step, FULL, None, WHOLE)
+        worker.save(step, FULL, None, WITH_SMALL)
     await node.until(lambda: len(steps_of(node)) == len(steps))
     node.events.clear()
     return worker

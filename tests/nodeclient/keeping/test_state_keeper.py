@@ -12,7 +12,7 @@ from nodeclient.core.effects import HaltWorkers, Protect, Restore, SaveKept
 from nodeclient.core.events import Keeping, KeptChanged, KeptSaved
 from tests.nodeclient.keeping.stage import BIG, RUN, SMALL, KeepingNode, a_resume, keeping_nodes, wanted
 from tests.support.programs import open_files, wait_until
-from workerlib.contract.arena import PENDING, WHOLE
+from workerlib.contract.arena import PENDING, WITH_SMALL
 from workerlib.contract.channel_messages import (
     BEFORE_NAMED,
     NOTHING,
@@ -149,7 +149,7 @@ async def test_a_generation_may_have_the_small_state_too(tmp_path: Path) -> None
     async with keeping_nodes(tmp_path, "a") as [node]:
         worker = node.worker(node.begin(1))
         await worker.reserve()
-        worker.save(7, small=None, flags=WHOLE)
+        worker.save(7, small=None, flags=WITH_SMALL)
         holding = node.reported(workers=True)
         assert holding.parts == (KEPT,)
 

@@ -11,7 +11,7 @@ from nodeclient.keeping.parts.landing import Landing
 from nodeclient.keeping.parts.part_fetch import FetchError
 from nodeclient.keeping.parts.part_messages import Kind
 from tests.support.programs import TIMEOUT_S
-from workerlib.contract.arena import HEADER_BYTES, PAGE_BYTES, WHOLE, Arena, Commit
+from workerlib.contract.arena import HEADER_BYTES, PAGE_BYTES, WITH_SMALL, Arena, Commit
 
 DATA = b"weights" * 1000
 
@@ -25,7 +25,7 @@ def arenas(limit_bytes: int = 1 << 20, available: int = 1 << 30) -> Arenas:
 
 
 @pytest.mark.parametrize(
-    ("kind", "flags", "is_generation"), [(Kind.BIG, 0, True), (Kind.SMALL, 0, False), (Kind.SMALL, WHOLE, True)]
+    ("kind", "flags", "is_generation"), [(Kind.BIG, 0, True), (Kind.SMALL, 0, False), (Kind.SMALL, WITH_SMALL, True)]
 )
 def test_a_part_is_taken_with_its_memory(kind: Kind, flags: int, *, is_generation: bool) -> None:
     owner, commit = arenas(), a_commit(flags)

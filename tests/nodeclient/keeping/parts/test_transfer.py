@@ -28,7 +28,7 @@ from tests.nodeclient.keeping.stage import (
     wanted,
 )
 from tests.support.programs import TIMEOUT_S
-from workerlib.contract.arena import PENDING, WHOLE, Commit
+from workerlib.contract.arena import PENDING, WITH_SMALL, Commit
 from workerlib.contract.channel_messages import DESCRIPTORS_MAX
 
 
@@ -71,7 +71,7 @@ async def test_own_parts_and_those_of_others_are_put_together(tmp_path: Path) ->
 
 async def test_a_generation_with_the_small_state_is_sent_once(tmp_path: Path) -> None:
     async with keeping_nodes(tmp_path, "a", "b") as [a, b]:
-        await holder(a, small=None, flags=WHOLE)
+        await holder(a, small=None, flags=WITH_SMALL)
         answer, data = await b.worker(b.begin(2, a_resume(1, 7, a.source(wanted())))).resume()
         assert data == {(0, True): BIG}
         assert [(part.big, part.small) for part in answer.parts] == [(True, True)]
