@@ -8,6 +8,11 @@ Two things decide what a thread may do with the state: its stage (`step_numbers.
 whole step is saved, and the holder of its lock (`state_lock.StateHolder`). The state is *final* once the last step of
 the round is saved: training does no further step in this round.
 
+In each step the training thread comes to `_after_forward`, to `_before_optimizer`, which acquires the lock, and to
+`step`, which releases it. The other thread may come to `_on_message` at any time, and waits for the lock to save. A
+rank that saves no small states (`SaveRole.saves_small`) is an exception: only its training thread saves, within `step`,
+so it acquires the lock only there.
+
 A keeper ends with the script's block, with the process, or when the process leaves the round. Then it saves once more
 if it can, removes its hooks, and only answers nodeclient.
 """
@@ -18,7 +23,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -106,6 +111,7 @@ class StepKeeper:
             if point.step >= 0:
                 restored = restoring.restore_objects(point, self._objects, environment.rank, environment.world_size)
                 saver.begin(point)
+            # All of this is there before the other thread begins to read, which may be asked to save at once.
             self.planned_end.halt_between_steps(saver.last_step, self._save_before_checkpoint, self._save_after_end)
             saver.on_whole()
             self._hooks.before_optimizers(self._before_optimizer)
@@ -113,7 +119,7 @@ class StepKeeper:
                 self._hooks.after_forward(modules, self._after_forward)
             self.planned_end.listen(self._on_message)
             if point.step >= 0 or not saver.has_unique_state:  # otherwise nothing is saved before the first step
-                saver.ask_for_memory(restored)
+                saver.ask_for_memory(restored)  # the other thread reads the answer
             self._hooks.in_process(self.step, self.close)
         except BaseException:
             self._process = 0
@@ -138,8 +144,10 @@ class StepKeeper:
             is_new = self._saver.numbers.on_step(number)
             if is_new:
                 step_counts = self._saver.keep_step()
-            may_save = is_new or self._saver.role.saves_small
-            if may_save and (request := self._lock.pop_request()) is not None:
+            # After a step that is not new, such as one of accumulation, random numbers have gone on since the last new
+            # one. So the small state of that has to be saved already; otherwise the request waits for a new step.
+            can_save = is_new or self._saver.role.saves_small
+            if can_save and (request := self._lock.pop_request()) is not None:
                 self._save_for(request)
         finally:
             self._lock.release()  # from here on the other thread may save the step
@@ -161,7 +169,7 @@ class StepKeeper:
             self._acquire_for_training()
             self._save_last_step(halt)
             if self.is_reused:
-                self._acquire_for_training()  # blocks until this worker leaves the round, as the state is final
+                self._stand_still()
 
     def _before_optimizer(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record that parameters change: from now on, or after the optimizer's closure has returned.
@@ -176,14 +184,14 @@ class StepKeeper:
     def _begin_change(self) -> None:
         """Record that parameters are about to change, so that the state is no longer that of a whole step.
 
-        Before the first change of a step, this waits until the GPU is past all collectives; later changes do not wait.
-        Raises as `Gate.open` and `_acquire_for_training` do.
+        Before the first change of a step, this waits until the GPU is past all collectives. Raises as `Gate.open` and
+        `_acquire_for_training` do.
         """
         if self._has_ended:
             return
         if self._gate is not None and not self._saver.numbers.is_changing and not self._gate.open():
             self._stand_still()
-        if self._saver.role.saves_small:
+        if self._saver.role.saves_small:  # otherwise no other thread saves
             self._saver.on_change()
             if not self._lock.is_in_step:
                 self._acquire_for_training()
@@ -196,16 +204,14 @@ class StepKeeper:
         self._saver.on_forward(with_gradients=torch.is_grad_enabled(), in_step=self._lock.is_in_step)
 
     def _acquire_for_training(self) -> None:
-        """Acquire the lock for training.
-
-        Raises `KeptStateError` if the round was over long ago, and `LeftRoundError` as `StateLock.check_in_round` does.
-        """
+        """Acquire the lock for training; with a final state, raise as `_stand_still` does."""
         if not self._lock.acquire(StateHolder.TRAINING, STAND_STILL_S):
-            self._process = 0
-            raise KeptStateError(f"this round ended {STAND_STILL_S:g} s ago, so this worker ends")
+            raise self._overdue()
 
-    def _stand_still(self) -> None:
-        """Do no further step in this round, which is over; never return. Raises as `_acquire_for_training` does.
+    def _stand_still(self) -> NoReturn:
+        """Block until this worker leaves the round, which is over, or its process is ended.
+
+        Raises `LeftRoundError` when it leaves, and `KeptStateError` if neither happens within `STAND_STILL_S`.
 
         If only this worker knows that the round is over, it saves and ends the process without torch's destructors:
         these would abort the collectives before the peers have saved.
@@ -217,7 +223,13 @@ class StepKeeper:
             sys.stderr.flush()
             os._exit(1)
         self._lock.is_final = True
-        self._acquire_for_training()
+        self._lock.acquire(StateHolder.TRAINING, STAND_STILL_S)  # never gets it, as the state is final
+        raise self._overdue()
+
+    def _overdue(self) -> KeptStateError:
+        """Keep nothing any more; return the error of a worker that its node should have ended long ago."""
+        self._process = 0
+        return KeptStateError(f"this round ended {STAND_STILL_S:g} s ago, so this worker ends")
 
     # The last save of the round
 
@@ -235,7 +247,7 @@ class StepKeeper:
             self._lock.release()
 
     def _save_before_checkpoint(self) -> None:
-        """Save the last step of the round; the script then writes a checkpoint, which answers nodeclient's order."""
+        """Save the last step of the round, unless that is done already; the script then writes a checkpoint of it."""
         if not self._lock.is_final:
             self._acquire_for_training()
             self._save_last_step(HaltAt(0, self._saver.last_step))
@@ -251,11 +263,10 @@ class StepKeeper:
         A saved state is final, unless the request is a `late` one, during which training goes on.
         """
         saver = self._saver
-        # Where each rank has a shard of its own, all of them have to save the same step. A dead rank's is as old as its
-        # last save at an interval, so a newer one of this rank is of no use. In a planned stop nobody is dead, and all
-        # ranks may have halted after one step.
-        same_step = saver.is_whole_between_steps and request.planned
-        if saver.has_unique_state and self._environment.world_size > 1 and not same_step:
+        # Where each rank has a shard of its own, a step is of use only if all of them save it. A rank that has died has
+        # saved none since its last save at an interval. At a planned end all may have done the same step.
+        may_be_common = request.planned and saver.is_whole_between_steps
+        if saver.has_unique_state and self._environment.world_size > 1 and not may_be_common:
             why = "each rank has state that no other rank has, and saves it at intervals"
             self._channel.report(NotSaved(why, request.number))
             return
@@ -273,10 +284,12 @@ class StepKeeper:
         self._hooks.remove()
         in_step = self._end_training()
         self.planned_end.end()
+        # Within a step this thread has the lock already, and `save` only reports why nothing can be saved.
         if not in_step and (self._lock.is_final or not self._lock.acquire(StateHolder.SAVER, WAIT_S)):
-            return  # the state was saved on request of the node
+            return  # the last step is saved, or the other thread has begun to save it and does not come to an end
         try:
-            # After a failure the process may be ended within the save, which would leave that place empty.
+            # After a failure this is the last save of the round. It may overwrite the newest saved step, and then the
+            # process may be ended within it. If the state is unique, nobody else has that step.
             if not failed or not self._saver.has_unique_state:
                 self._channel.report(self._saver.save(0, last=failed))
             self._saver.release()
@@ -316,6 +329,7 @@ class StepKeeper:
     # The thread that reads from nodeclient
 
     def _on_message(self, message: Message, files: list[int]) -> None:
+        """Handle a message; `planned_end` handles `HaltAt` by itself."""
         match message:
             case Reserved(disk_every_s, lent):
                 if disk_every_s:

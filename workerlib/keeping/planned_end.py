@@ -30,8 +30,9 @@ class Standstill:
 
     nodeclient asks first how far training has come. From then on the training thread stands still at the end of its
     current step, and the answer is the number of that step. The coordinator names the furthest of these steps. No rank
-    has passed it. All ranks can reach it, since each contributes to a step before it stands still at its end. The
-    training thread calls `wait_after`, and other threads call the other methods.
+    has passed it. All ranks can reach it, since each contributes to a step before it stands still at its end.
+
+    The training thread waits. The thread that reads from nodeclient sets the limit, and removes it.
     """
 
     def __init__(self) -> None:
@@ -46,14 +47,14 @@ class Standstill:
         """The step after which training stands still now; None while it goes on."""
 
     def start_from(self, step: int) -> None:
-        """Record the step from which training goes on."""
+        """Record the step from which training goes on, before any other thread uses this object."""
         self._passed = step
 
     def limit(self, halt: HaltAt) -> int:
         """Let training go no further than `halt`; return the step after which it probably stands still.
 
-        If the script does not report every number, it may be a later one. All ranks report the same numbers, so they
-        stand still after the same step.
+        If the script skips numbers of steps, training may stand still after a later step than that, or than `halt`
+        names. All ranks skip the same numbers, so it is the same step on all of them.
         """
         with self._changed:
             self._halt = halt
@@ -93,7 +94,11 @@ class PlannedEnd:
     """Reads nodeclient's messages in a thread, and obeys its orders to stand still (`HaltAt`).
 
     A process has one at a time, since its connection to nodeclient has one reader. All other messages go on to whoever
-    keeps state: the keeper of `ctx.keep`, or the connection of `KeptWriter`.
+    keeps state: the keeper of `ctx.keep`, or the connection of `kept_storage.KeptWriter`.
+
+    Usually nodeclient first sends a `HaltAt` that names no step, which is answered at once, and then one that does.
+    When that step is done, the training thread answers by a save of it, or by the script's checkpoint. If not all ranks
+    come to it in time, nodeclient sends `SaveNow`, as it does at the end of a round that breaks.
     """
 
     def __init__(self, channel: KeepChannel) -> None:
@@ -104,9 +109,10 @@ class PlannedEnd:
         self._has_ended = False
         """Whether training is over, so that an order to stand still is answered by the thread that reads."""
         self._save: Callable[[], None] | None = None
-        """Saves the last step of the round before the script writes a checkpoint; None if no step is kept."""
+        """Saves the last step of the round before the script writes a checkpoint; does nothing if that is done already.
+        None without `ctx.keep`."""
         self._save_after_end: Callable[[HaltAt], None] | None = None
-        """Saves it after the end of training."""
+        """Saves the last step after the end of training, and answers the order; None without `ctx.keep`."""
         self._thread: threading.Thread | None = None
         self._halt: HaltAt | None = None
         """The order that the script answers with the checkpoint that it writes now; None if there is none."""
@@ -152,8 +158,8 @@ class PlannedEnd:
     def wants_checkpoint(self, step: int) -> bool:
         """Stand still after a step; return whether the script has to write a checkpoint of it."""
         halt = self._standstill.wait_after(step)
-        if halt is not None and self._halt is None and self._save is not None:
-            self._save()
+        if halt is not None and self._save is not None:
+            self._save()  # `ctx.keep` resumes from kept state, and not from the checkpoint
         self._halt = halt
         return halt is not None
 
@@ -175,7 +181,7 @@ class PlannedEnd:
         else:
             self._on_message(message, files)
         if isinstance(message, SaveNow):
-            self._standstill.release()
+            self._standstill.release()  # the step that all ranks save will not be named any more, or came too late
 
     def _end_reading(self, failure: Exception | None) -> None:
         if failure is not None:
@@ -183,18 +189,25 @@ class PlannedEnd:
         self._standstill.release()
 
     def _halt_at(self, halt: HaltAt) -> None:
-        if STOP_REQUEST.listening and not self._writes_checkpoints:
+        """Obey an order to stand still, and answer it, unless the training thread will when it has done the step."""
+        if STOP_REQUEST.listening and not self._writes_checkpoints:  # the script calls `should_stop`
             self._channel.report(at_own_step(halt.number))
-        elif self._save is None and not self._writes_checkpoints:
+            return
+        if self._save is None and not self._writes_checkpoints:  # nothing calls `wait_after`
             self._channel.report(NotSaved("the script saves at steps of its own choice", halt.number))
+            return
+        promised = self._standstill.limit(halt)
+        if halt.step == BEFORE_NAMED:
+            # `promised` is -1 if training has ended before its first step.
+            self._channel.report(Halted(max(promised, 0), halt.number))
+        elif self._has_ended:
+            self._answer_after_end(halt)
+
+    def _answer_after_end(self, halt: HaltAt) -> None:
+        if self._save_after_end is None:
+            self._channel.report(NotSaved("training has ended", halt.number))
         else:
-            promised = self._standstill.limit(halt)
-            if halt.step == BEFORE_NAMED:
-                self._channel.report(Halted(max(promised, 0), halt.number))
-            elif self._has_ended and self._save_after_end is not None:
-                self._save_after_end(halt)
-            elif self._has_ended:
-                self._channel.report(NotSaved("training has ended", halt.number))
+            self._save_after_end(halt)
 
     def _reject(self, message: Message, _: list[int]) -> None:
         if isinstance(message, SaveNow):
