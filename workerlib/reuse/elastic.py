@@ -30,11 +30,11 @@ def rounds(backend: str | None = None, timeout: timedelta | None = None, *, step
                     ...
                     ctx.step(step)
 
-    When the round ends, so does the `with` block, and the loop goes on with the next round. After a block that runs to
-    its end, the loop is over. Objects of one round, such as a wrapped model or a data loader, are made in the block.
-    Objects that outlive a round are passed to `ctx.keep`, which restores the state that all workers of the next round
-    begin with. So a round has the same result in the same process and in a new one. The same process is only faster;
-    docs/rounds-in-place.md has the conditions.
+    When the round ends, an error ends the `with` block, which catches it, and the loop goes on with the next round.
+    After a block that runs to its end, the loop is over. Objects of one round, such as a wrapped model or a data
+    loader, are made in the block. Objects that outlive a round are passed to `ctx.keep`, which restores the state that
+    all workers of the next round begin with. So a round has the same result in the same process and in a new one. The
+    same process is only faster; docs/rounds-in-place.md has the conditions.
     """
     reuse = reused_worker.connect()
     try:
@@ -45,11 +45,10 @@ def rounds(backend: str | None = None, timeout: timedelta | None = None, *, step
                 if reuse is None or not reuse.leave_after(error):
                     raise
             else:
-                yield ctx
+                yield ctx  # if an error ends the round in the block, `Context.__exit__` calls `leave_after`
                 if reuse is None or not reuse.has_left:
-                    ctx.close()
+                    ctx.close()  # in case that the body of the loop has no `with` block
                     return
-                del ctx
             reuse.enter_next_round()
     finally:
         if reuse is not None:
@@ -96,6 +95,6 @@ def elastic(
         for ctx in rounds(backend, timeout, steps=steps):
             with ctx:
                 return function(ctx, *args, **kwargs)
-        raise AssertionError("the loop of rounds ends when a block does")
+        raise AssertionError("unreachable: `rounds` ends only after a block that returns or raises")
 
     return train

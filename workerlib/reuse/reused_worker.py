@@ -1,8 +1,9 @@
 """A worker that leaves a round and enters the next one as the same process: it saves the start of a new one.
 
 When nodeclient asks it to leave, the thread that reads the request interrupts the main thread: a collective in which it
-waits fails, and `ctx.step` raises `LeftRoundError`. `workerlib.rounds` catches the error of either, and the main thread
-then removes what the round has left in the process, and waits for the next one. A collective may also fail before
+waits fails, or `ctx.step` raises `LeftRoundError`. Either error ends the script's `with` block. There
+`Context.__exit__` calls `leave_after`, which removes what the round has left in the process, and drops the error. The
+loop of `workerlib.rounds` then waits for the next round (`enter_next_round`). A collective may also fail before
 nodeclient knows of it. Then the worker reports that, and leaves in the same way.
 
 It may also refuse, so that nodeclient ends it as any other worker: `_obstacle` has the reasons.
