@@ -80,7 +80,9 @@ def step(number: int) -> None:
 
 def last_step() -> int:
     """Return the step that was reported last, -1 before the first one."""
-    return -1 if _slot is None or _slot[0] == STEPS_TO_COME else _slot[0]
+    slot = _slot
+    # The time is 0 as long as only a section was reported.
+    return -1 if slot is None or not slot[1] or slot[0] == STEPS_TO_COME else slot[0]
 
 
 @contextmanager
@@ -141,10 +143,10 @@ def begin_round(slots: int | None = None) -> None:
 def announce() -> None:
     """Announce that this worker will report its steps, so that it counts as starting until the first one.
 
-    After the first report this does nothing.
+    If it has reported a step already, this does nothing.
     """
-    if _slot is None:
-        now, slot = time.monotonic_ns(), _own_slot()
+    now, slot = time.monotonic_ns(), _own_slot()
+    if not slot[1]:
         slot[0], slot[1], slot[2] = STEPS_TO_COME, now, STEPS_TO_COME ^ now
 
 

@@ -323,3 +323,13 @@ def test_words_that_do_not_belong_together_are_no_section() -> None:
     with pytest.raises(ValueError, match="being written"):
         unpack_section((first, second, third, check ^ 1))
     assert unpack_section((0, second, third, check)) is None
+
+
+def test_a_section_before_the_first_step_is_no_step(memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It opens the slot, whose words for the step are still zeros."""
+    monkeypatch.setenv(PROGRESS, place_of(memory))
+    with workerlib.section("tokenizing", 60):
+        assert progress.last_step() == -1
+    progress.announce()
+    assert words_of(memory)[0] == STEPS_TO_COME
+    assert progress.last_step() == -1
