@@ -5,8 +5,10 @@ DDP, two workers of a node save the big state, and mostly only when the round br
 Where each rank has its own, as with FSDP, a dead rank's is lost unless it was saved before, so each saves at an
 interval. `SaveRole` says what a worker saves, and when.
 
-The caller holds the lock of the state, see `keeper`. If a save fails, the answer to nodeclient has the reason. If state
-cannot be kept, saving ends and training goes on.
+The keeper calls `begin` and `ask_for_memory` before the first step. In each step it calls `on_forward` and `on_change`,
+which save a pending small state, and at the end `keep_step`, `compare` and `report_digest`. When nodeclient requests
+it, and when training ends, it calls `save`. The caller holds the lock of the state, see `keeper`. If a save fails, the
+answer to nodeclient has the reason. If state cannot be kept, saving ends and training goes on.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ class StepCommits:
         self.has_unique_state = environment.world_size == self.shards
         """Whether no other rank has this rank's state."""
         self.is_compared = self.has_unique_state or self.has_sharded
-        """Whether it is known if other ranks have the same state. No big state is saved before."""
+        """Whether it is known if other ranks have the same state. Before that, no big state is saved."""
         self.is_requested = False
         """Whether the coordinator was asked to compare the states of all ranks."""
         self.answered = threading.Event()
@@ -69,7 +71,7 @@ class StepCommits:
 
     @property
     def requested(self) -> tuple[int, int]:
-        """The shard to request memory for, and the number of shards. Before a comparison, all ranks count as alike."""
+        """The shard to request memory for, and the number of shards: as if all were alike, before a comparison."""
         return (self.shard, self.shards) if self.is_compared else (0, 1)
 
     @property
@@ -126,8 +128,9 @@ class SaveRole:
     saves_big: bool
     """Whether it saves big states."""
     saves_small: bool = False
-    """Whether it saves the small state of each step: unless this rank has a state of its own, with buffers on a GPU. It
-    can resume only from a step whose big state it has saved, and a save of buffers waits for the GPU."""
+    """Whether it saves the small state of each step. If not, it saves the small state only together with the big one.
+    That suffices if this rank has a state of its own, since it then resumes only from steps whose big state it has
+    saved. It is done if buffers are on a GPU as well, since a copy of these waits for the GPU."""
     saves_at_intervals: bool = False
     """Whether it saves big states at an interval too, because a save when the round breaks may fail or be late."""
 
@@ -189,9 +192,10 @@ class StepSaver:
 
     @property
     def is_whole_between_steps(self) -> bool:
-        """Whether any thread that holds the lock can save a whole step, since the small state of each step is saved.
+        """Whether any thread that holds the lock between two steps can save the last one.
 
-        With a state of its own, a rank also needs an optimizer that calls hooks: only these tell when a step begins.
+        The small state of that step has to be saved already. With a state of its own, a rank also needs an optimizer
+        that calls hooks, since only these tell when the next step begins.
         """
         return self.role.saves_small and (not self.has_unique_state or self.numbers.has_optimizer)
 
@@ -278,7 +282,10 @@ class StepSaver:
             self.numbers.apply(StateEvent.TORN)
 
     def release(self) -> None:
-        """Record that the script may change the state from now on, unobserved."""
+        """Record that the script may change the state from now on, unobserved.
+
+        State that other ranks have too may still be saved: its small state is saved, and `_obstacle` sees changes.
+        """
         if self.has_unique_state:
             self.numbers.apply(StateEvent.TORN)
 
@@ -289,22 +296,25 @@ class StepSaver:
         self._generations.record_step()
 
     def on_forward(self, *, with_gradients: bool, in_step: bool) -> None:
-        """Save the small state after a forward: from now on this rank may contribute to the step.
+        """Save the small state after a forward, as pending: from now on this rank may contribute to the step.
 
         The other ranks may then complete the step without this rank, so its own state of the step must be saved before.
-        After an optimizer's step only a forward with gradients counts, such as a second network's. An evaluation there
-        contributes nothing, and if a rank dies in it, its state belongs to no step.
+        A forward without gradients, such as an evaluation, contributes nothing. But it may change buffers and random
+        state, so a pending state is saved again. After an optimizer's step it is not: the state within an evaluation
+        there belongs to no step.
         """
-        # In a forward while parameters change, the other ranks may wait in a collective for a rank that died.
+        # If ranks have a forward while parameters change, they may wait in its collectives for a rank that died, and
+        # then none of them has a whole step to save.
         self.role.saves_at_intervals |= in_step or self._generations.has_changed()
-        if self._may_write_small and (with_gradients or (self._small.is_pending and not in_step)):
+        renews_pending = self._small.is_pending and not in_step
+        if self._may_write_small and (with_gradients or renews_pending):
             self._write_pending()
 
     def on_change(self) -> None:
-        """Save the small state of the step before its parameters change."""
+        """Save the small state of the step as pending, before its parameters change."""
         if not self.numbers.is_changing:
             self._collectives = TorchGroups().begun_count()
-        if self._may_write_small and not self.has_unique_state:
+        if self._may_write_small and not self.has_unique_state:  # otherwise nobody completes the step without this rank
             self._write_pending()
 
     @property
@@ -312,7 +322,6 @@ class StepSaver:
         return self.memory.arena is not None and self.numbers.stage is not StateStage.UNKEPT
 
     def _write_pending(self) -> None:
-        """Save the small state within the step."""
         try:
             snapshot = self._small.pending_snapshot()
         except KeptStateError:
@@ -320,22 +329,24 @@ class StepSaver:
         self._small.write(snapshot, self.commits.commit_of(self.numbers.next_step, PENDING))
 
     def keep_step(self) -> bool:
-        """Save the small state of a step, and the big one if it is due; return False if the step does not count."""
+        """Save the small state of a step, and the big one if it is due; return False if the step does not count.
+
+        A step does not count if the round broke while the GPU waited for collectives of the step: see `gate`.
+        """
         if self.numbers.stage is StateStage.UNKEPT:
             return True
         try:
             if not self._generations.record_step():
                 self.numbers.apply(StateEvent.TORN)
                 return False
-            # In collectives while parameters change, ranks may wait for a rank that died, without a whole step to save.
-            self.role.saves_at_intervals = self.role.saves_at_intervals or (
-                self._is_trained and self._collectives_began()
-            )
+            if not self.role.saves_at_intervals:  # for the same reason as in `on_forward`
+                self.role.saves_at_intervals = self._is_trained and self._collectives_began()
             if not self.numbers.has_optimizer:
                 self._collectives = TorchGroups().begun_count()
             if self.role.saves_small:
                 snapshot = self._small.snapshot()
                 fits = self._write_small(snapshot)
+                # While memory is awaited, this snapshot has to wait for it instead of that of the step before.
                 self._check_sizes(snapshot, now=not fits or self.memory.awaited or self._generations.has_changed_size())
             if self.role.saves_at_intervals and self.role.saves_big:
                 self._save_if_due()
@@ -386,6 +397,7 @@ class StepSaver:
 
         If the small state is not saved at each step, it is read now; then only the training thread calls this.
         """
+        # A torn state is not read, and the answer only says whether the step was saved before.
         if self.role.saves_small or self.numbers.stage is StateStage.TORN:
             return self._save_big(asked, last=last)
         if why := self._obstacle():
@@ -428,11 +440,11 @@ class StepSaver:
             return why
         if self.commits.is_from_other_ranks(self.last_step):
             return "no step was done since this round began, and the step that it resumed from is kept"
-        # Without small states only the training thread saves, and it is between two steps. Another thread may come when
-        # the next step has begun: a collective shows that, too, of an optimizer whose changes are not seen.
-        changed = self.role.saves_small and (
-            self._generations.has_changed() or (not self._sees_changes and self._collectives_began())
-        )
+        if not self.role.saves_small:  # then the training thread saves, and is between two steps
+            return ""
+        # Another thread may save when an optimizer without hooks has begun the next step. Changed tensors show that. If
+        # not even changes of tensors are seen, a new collective shows it.
+        changed = self._generations.has_changed() or (not self._sees_changes and self._collectives_began())
         return "tensors have changed since the last step was done" if changed else ""
 
     @property
