@@ -20,7 +20,8 @@ from workerlib.contract.packets import PACKET_BYTES, ChannelError, Message, Pack
 from workerlib.responder import connected_socket
 
 CLOSED = "it has closed the connection, and takes only one from each worker of its round"
-"""The text of the error when nodeclient has closed the connection."""
+"""The text of the error when nodeclient has closed the connection. That is how it refuses a process that a worker has
+started, or one that is left of an earlier round."""
 
 
 class AgentChannel(Generic[Message]):
@@ -64,7 +65,9 @@ class AgentChannel(Generic[Message]):
     def _message_in(self, packet: bytes, flags: int) -> Message:
         if flags & socket.MSG_CTRUNC:
             raise ChannelError("this process cannot open more files: raise ulimit -n")
-        if not packet or flags & socket.MSG_TRUNC:
+        if flags & socket.MSG_TRUNC:
+            raise ChannelError(f"a packet is longer than {PACKET_BYTES} bytes")
+        if not packet:
             raise ChannelError(CLOSED)
         return self._codec.decode(packet)
 

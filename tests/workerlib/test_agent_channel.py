@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.environments import environment
 from tests.support.programs import TIMEOUT_S
-from workerlib.contract.packets import PACKET_BYTES
+from workerlib.contract.packets import PACKET_BYTES, ChannelError
 from workerlib.keeping.keep_channel import KeepChannel
 
 
@@ -35,3 +35,18 @@ def test_a_forked_child_does_not_keep_a_channel_open(tmp_path: Path) -> None:
     for end in (reader, writer):
         os.close(end)
     assert os.waitpid(child, 0) == (child, 0)
+
+
+def test_a_packet_that_is_too_long_is_not_taken_for_the_end(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(tmp_path / "keep"))
+        listener.listen()
+        channel = KeepChannel(str(tmp_path / "keep"), environment(0, 1, 1, 1))
+        node, _ = listener.accept()
+    with node:
+        node.send(b" " * (PACKET_BYTES + 1))
+        try:
+            with pytest.raises(ChannelError, match=f"^a packet is longer than {PACKET_BYTES} bytes$"):
+                channel.receive()
+        finally:
+            channel.close()
