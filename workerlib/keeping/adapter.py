@@ -22,8 +22,8 @@ class Adapter:
     """Reads and restores the state of one object; the defaults are those of an object without tensors."""
 
     changes_late = True
-    """Whether its values change only between `optimizer.step` and `ctx.step`, if at all. Then values that were read
-    within a step are not those of that step, and are not saved with it."""
+    """Whether its values change only between `optimizer.step` and `ctx.step`, if at all. Before, they are those of the
+    last step, so the pending state of a step is saved without them; see `small_state`."""
 
     iterates_when_read = False
     """Whether reading its values may begin an iteration. If so, they are not read before the first step is done."""
@@ -36,8 +36,8 @@ class Adapter:
     """Whether ranks may do different numbers of steps. If so, replicas are not compared."""
 
     size_changes = 0
-    """How many calls of `values` returned more or less state than the call before. A change shows that the arena may
-    have become too small."""
+    """How many calls of `values` returned more or less state than the call before. Whoever sees this number rise checks
+    whether the arena has become too small."""
 
     def big_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield its big tensors by name. Raises `KeptStateError` if the object has other tensors than at `keep`."""
@@ -55,7 +55,7 @@ class Adapter:
         raise NotImplementedError
 
     def make_missing(self, values: Any, saved: SavedTensors, device: torch.device) -> None:
-        """Make the tensors and groups that the script adds only during training, so that they can be filled.
+        """Make the tensors and parameter groups that the script adds only during training, so that they can be filled.
 
         Raises `UnfitStateError` if it is not known how to make one.
         """

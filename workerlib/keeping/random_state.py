@@ -1,9 +1,10 @@
 """Reads and restores the random state of a process: Python's, numpy's and torch's, on the CPU and on the GPU.
 
-It is read several times in each step, so that must be cheap. The functions of Python and numpy make an object of each
-word (0.02 ms and 0.1 ms, and several times that after training has used the caches). So the words are read from memory,
-which takes a microsecond. Both generators are a Mersenne Twister, and are kept in the same form: 624 words, and the
-position, which says how many of them are used.
+Each small state has it, and one may be saved after each forward, before the optimizer's step and at the end of a step.
+So a read has to be cheap. The functions of Python and numpy make an object of each word (0.02 ms and 0.1 ms, and
+several times that after training has used the caches). So the words are read from memory, which takes a microsecond.
+Both generators are a Mersenne Twister, and are kept in the same form: 624 words, and the position, which says how many
+of them are used.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ def reseed(round_: int, step: int, rank: int) -> int:
     A rank that has no random state of its own to resume from gets numbers that no other rank has, and the same ones if
     the round begins again.
     """
-    digest = hashlib.blake2b(f"{round_} {step} {rank}".encode(), digest_size=4).digest()
+    digest = hashlib.blake2b(f"{round_} {step} {rank}".encode(), digest_size=4).digest()  # numpy's seeds have 32 bits
     seed = int.from_bytes(digest, "little")
     torch.manual_seed(seed)
     random.seed(seed)

@@ -4,8 +4,8 @@ When a rank dies, others mostly have the same big state, and save it then. Its s
 written at the end of each step, into the small places of the arena in turn.
 
 A rank that dies may have contributed to a step that the others complete without it. So the small state is also written
-within the step, as *pending*: buffers and random state are then those of the step already, while values such as a
-scheduler's step number may still change.
+within the step, as *pending*. Its buffers and random state are those of the end of the step already. Values such as a
+scheduler's step number may still change, and are left out.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import json
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from enum import Enum, auto
 from operator import attrgetter
 from typing import Any
 
@@ -85,23 +86,27 @@ class SmallSnapshot:
         return replace(self, buffers={name: buffer.detach().clone() for name, buffer in self.buffers.items()})
 
 
+class _Changes(Enum):
+    """When in a step the values of an object change. A pending state has only the values of those that change early."""
+
+    UNKNOWN = auto()
+    """They have not changed in a step yet."""
+    EARLY = auto()
+    """Before a pending state is written, as those of a sampler that is advanced before the forward: its values within a
+    step are those of the end of the step."""
+    LATE = auto()
+    """After that, as those of a scheduler, in at least one step."""
+
+
 @dataclass(slots=True)
 class _ValueHistory:
-    """Learns when in a step the values of an object change: a pending state has only those that are final by then.
+    """Learns when in a step the values of one object change."""
 
-    A sampler that is advanced before the forward changes *early*: its values within a step are those of its end. A
-    scheduler changes *late*, after the optimizer's step. An object that has not changed yet may do either, so its
-    values are left out too.
-    """
-
-    changes_late: bool
-    """Whether a step has changed them after they were read as pending."""
+    changes: _Changes
     key: str
     """The name of the object as JSON."""
-    changes_early: bool = False
-    """Whether a step has changed them before they were read as pending, and no step has changed them after that."""
-    pending: str = ""
-    """The values within the present step as JSON; empty if they were not read in it."""
+    within_step: str = ""
+    """The values as JSON when they were last read in the present step; empty if they were not."""
     last_step: str = ""
     """The values at the end of the last step as JSON."""
     value: Any = None
@@ -117,10 +122,11 @@ class _ValueHistory:
 
     def end_step(self, text: str) -> None:
         """Compare the values at the end of a step with earlier ones."""
-        if self.pending:
-            self.changes_late |= text != self.pending
-            self.changes_early = not self.changes_late and (self.changes_early or text != self.last_step)
-        self.pending, self.last_step = "", text
+        if self.within_step and text != self.within_step:
+            self.changes = _Changes.LATE
+        elif self.within_step and text != self.last_step and self.changes is _Changes.UNKNOWN:
+            self.changes = _Changes.EARLY
+        self.within_step, self.last_step = "", text
 
 
 class SmallStateWriter:
@@ -129,7 +135,10 @@ class SmallStateWriter:
     def __init__(self, objects: Mapping[str, Adapter]) -> None:
         self._objects = objects
         self._buffer_places: list[BufferPlace] = [place for kept in objects.values() for place in kept.buffer_places()]
-        self._histories = {name: _ValueHistory(kept.changes_late, json.dumps(name)) for name, kept in objects.items()}
+        self._histories = {
+            name: _ValueHistory(_Changes.LATE if kept.changes_late else _Changes.UNKNOWN, json.dumps(name))
+            for name, kept in objects.items()
+        }
         self._random = RandomState()
         self.lock = threading.RLock()
         """Held while a small state is written."""
@@ -183,11 +192,11 @@ class SmallStateWriter:
         """Return the small state within a step, with only those values that the step will not change any more."""
         texts = []
         for name, history in self._histories.items():
-            if not history.changes_late:
+            if history.changes is not _Changes.LATE:  # others are read too, to learn when they change
                 value = self._objects[name].values()
-                history.pending = history.text_of(value)
-                if history.changes_early and value is not None:
-                    texts.append(f"{history.key}:{history.pending}")
+                history.within_step = history.text_of(value)
+                if history.changes is _Changes.EARLY and value is not None:
+                    texts.append(f"{history.key}:{history.within_step}")
         return self._snapshot_with(texts)
 
     def bytes_needed(self, snapshot: SmallSnapshot) -> int:
@@ -197,8 +206,8 @@ class SmallStateWriter:
     def write(self, snapshot: SmallSnapshot, commit: Commit) -> bool:
         """Write a snapshot, and complete `commit` with its length and serial; return False if there is no room for it.
 
-        A pending snapshot that equals the last one of the step is not written again. Buffers are always written, since
-        torch's batch norm changes them without a trace.
+        A pending snapshot that equals the one before in this step is not written again, unless it has buffers: torch's
+        batch norm changes them without a trace.
         """
         with self.lock:
             if self._arena is None:
