@@ -46,13 +46,14 @@ class GenerationWriter:
         queue: DeviceQueue | None = None,
         gate: Gate | None = None,
     ) -> None:
-        """Take the objects whose state is written; `queue` and `gate` are by default those of the GPU in use."""
+        """Take the objects to write; by default `queue` and `gate` follow from where their tensors are."""
         self._objects = objects
         self._arena: Arena | None = None
         self._layout = lay_out(())
         self._views: dict[int, list[torch.Tensor]] = {}
         """The tensors in each place that has the manifest of the present layout, by the place's identity."""
         self._size_changes = 0
+        """The sum of `Adapter.size_changes` at the last call of `has_changed_size`."""
         self._sample: list[torch.Tensor] = []
         """Some of the tensors, whose changes show those of the state."""
         self._versions: list[int] = []

@@ -150,8 +150,9 @@ def _buffer_keys(module: torch.nn.Module) -> list[str]:
 class KeptOptimizer(Adapter):
     """Adapts an optimizer: the tensors of its state are big state; learning rates and the like are values.
 
-    Most state is a dict for each parameter, with a tensor for each key. An entry that is no tensor, such as a list of
-    earlier gradients, is a value. So is a tensor that the state has twice: values name it, so that it is saved once.
+    Most state is a dict for each parameter, whose entries have a key and a tensor. Two kinds of entries are *value
+    entries*: those that are no tensor, such as a list of earlier gradients, and those whose tensor another entry has
+    too. The values then only name that tensor, so that it is saved once. Tensors within a list are saved by names too.
     """
 
     def __init__(self, name: str, optimizer: torch.optim.Optimizer, model: Mapping[str, torch.nn.Parameter]) -> None:
@@ -163,10 +164,11 @@ class KeptOptimizer(Adapter):
         self._entry_count = 0
         """How many entries its state had when it was last read."""
         self._value_entries: list[tuple[str, str]] = []
-        """The parameter and key of each entry that is not a tensor, or that shares its tensor with another entry."""
+        """The parameter and key of each value entry."""
         self._nested_tensors: dict[str, torch.Tensor] = {}
-        """The tensors within these entries, when they were last read."""
+        """The tensors within these entries by name, when they were last read."""
         self._targets: dict[str, torch.Tensor] = {}
+        """The tensors to fill, by name."""
         self._new_state: dict[str, dict[str, Any]] = {}
         """The state to load, by the parameter's name and the key."""
         self._model = model
@@ -273,13 +275,7 @@ class KeptOptimizer(Adapter):
 
     def _state_values(self) -> dict[str, Any]:
         """Return the state as JSON, except the big tensors, by the parameter's name and the key."""
-        # This is called at each step, so the places of values are searched again only if there is more state.
-        if sum(len(group["params"]) for group in self.optimizer.param_groups) != len(self._parameters):
-            self._name_parameters()
-        entries = sum(len(entries) for entries in self.optimizer.state.values() if isinstance(entries, dict))
-        if has_grown := entries != self._entry_count:
-            self._entry_count = entries
-            self._value_entries = self._name_tensors()[1]
+        has_changed_size = self._update_entries()
         present = [(name, key, self._state_of(self._parameters[name])[key]) for name, key in self._value_entries]
         # A list or dict may have tensors within, and one of them may be a tensor of the state that has a name already.
         is_deep = not all(_is_immutable(value) for _, _, value in present)
@@ -291,15 +287,29 @@ class KeptOptimizer(Adapter):
         global_state = {key: value for key, value in state.items() if not isinstance(key, torch.Tensor)}
         if global_state:
             found[_NO_PARAMETER] = to_plain(global_state, f"{self._name}.within", nested)
-        has_grown |= len(nested.tensors) != len(self._nested_tensors)
+        has_changed_size |= len(nested.tensors) != len(self._nested_tensors)
         self._nested_tensors = nested.tensors
-        if has_grown:
+        if has_changed_size:
             self.size_changes += 1
             refuse_shared(self.big_tensors())
         return found
 
+    def _update_entries(self) -> bool:
+        """Find the value entries again if the state has more or fewer entries; return whether it has.
+
+        A search at each step would take too long, so only numbers are compared.
+        """
+        if sum(len(group["params"]) for group in self.optimizer.param_groups) != len(self._parameters):
+            self._name_parameters()
+        count = sum(len(entries) for entries in self.optimizer.state.values() if isinstance(entries, dict))
+        if count == self._entry_count:
+            return False
+        self._entry_count = count
+        self._value_entries = self._name_tensors()[1]
+        return True
+
     def _name_tensors(self) -> tuple[dict[Hashable, str], list[tuple[str, str]]]:
-        """Return the names of its state's tensors by their memory, and the entries without a tensor of their own.
+        """Return the names of its state's tensors by their memory, and its value entries.
 
         The names have the parameters too, since a parameter's state may contain the parameter.
         """

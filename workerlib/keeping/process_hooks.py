@@ -48,7 +48,7 @@ class ProcessHooks:
         """
 
         def at_exit() -> None:
-            close(failed=hasattr(sys, "last_value"))
+            close(failed=hasattr(sys, "last_value"))  # Python sets it when it prints an uncaught exception
 
         atexit.register(at_exit)
         self._registered.callback(atexit.unregister, at_exit)
@@ -76,8 +76,9 @@ def after_closure(
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     """Return an optimizer's arguments with a closure that ends with `call`; None if `call` must come before the step.
 
-    The closure runs forward and backward. torch's own optimizers change nothing before it first returns; others may,
-    such as sharpness-aware ones (SAM).
+    A closure runs forward and backward, whose collectives may hang when a peer dies. No parameter has changed until
+    then, so the last step can still be saved, and `call` comes after them. That holds for torch's own optimizers, which
+    change nothing before the closure first returns. Others may, such as sharpness-aware ones (SAM).
     """
     optimizer, *others = args
     closure = others[0] if others else kwargs.get("closure")

@@ -1,7 +1,8 @@
 """Finds out to which step the state of training belongs at each moment, and whether it may be saved as that.
 
 The script reports only its steps (`ctx.step`), and hooks notice when an optimizer begins to change parameters. A state
-that was saved between the two, or under a wrong number, would be restored as a step that never was.
+that was saved after such a change and before the next `ctx.step`, or under a wrong number, would be restored as a step
+that never was.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ class StateStage(Enum):
     UNNUMBERED = "the last step has no number of its own"
     """`ctx.step` has repeated a number, or gone back."""
     UNKEPT = "it has become state that cannot be kept"
-    """It is so for the rest of the round."""
+    """Nothing more is saved in this round."""
     TORN = "training has ended within a step"
-    """It may be that of no step; the round ends in this stage."""
+    """It may be the state of no step. Nothing more is saved in this round."""
 
 
 class StateEvent(Enum):
@@ -46,7 +47,8 @@ class StateEvent(Enum):
     REFUSED = auto()
     """A part of the state cannot be kept any more."""
     TORN = auto()
-    """Training has ended within a step, a step does not count, or the script may change the state unobserved."""
+    """Training has ended within a step, or the round while a GPU was in a step (`StepSaver.keep_step`), or the script
+    may change the state unobserved (`StepSaver.release`)."""
 
 
 _NEXT: dict[tuple[StateStage, StateEvent], StateStage] = {
@@ -61,7 +63,8 @@ _NEXT: dict[tuple[StateStage, StateEvent], StateStage] = {
     **{(stage, StateEvent.REFUSED): StateStage.UNKEPT for stage in StateStage if stage is not StateStage.TORN},
     **{(stage, StateEvent.TORN): StateStage.TORN for stage in StateStage},
 }
-"""The next stages; any other event leaves the stage as it is."""
+"""The next stages; any other event leaves the stage as it is. Before the first step, a change changes nothing: there is
+no step yet that could be saved."""
 
 
 class StepNumbers:
@@ -128,7 +131,10 @@ class StepNumbers:
             self._warn(f"{UNREPORTED} steps of an optimizer without ctx.step: call it after each, or none is kept")
 
     def on_step(self, number: int) -> bool:
-        """Record a `ctx.step`; return whether the state is new and can be kept by this number."""
+        """Record a `ctx.step`; return whether the state is new, and this number is higher than those before.
+
+        The state may be one that cannot be kept all the same: `problem` tells.
+        """
         changed, self._changed = self.is_changing or not self.has_optimizer, 0
         if number > self._reported >= 0:
             self._stride = number - self._reported
