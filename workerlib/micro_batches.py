@@ -49,15 +49,15 @@ def global_batch(
       gradients, since DDP and FSDP2 average them.
     * All ranks have the same number of micro-batches: each forward and backward of FSDP2 is a collective, and so is the
       last backward under DDP. The sizes of all micro-batches of all ranks differ by one sample at most.
-    * With `micro=1` that leaves some ranks without a sample for their last micro-batch, unless the world size divides
-      the batch. They have a stand-in, the first sample of the batch, with the weight 0.
+    * With `micro=1` the sizes are one or none, unless the world size divides the batch. A rank without a sample for a
+      micro-batch has a stand-in there, the first sample of the batch, with the weight 0.
 
     `rank` and `world_size` are by default those of torch's default process group. Where only some of the ranks have
     samples of their own, as with tensor parallelism, give those of the dimension of the mesh that has them.
 
     Raises `ValueError` for wrong numbers, and without them before there is a process group.
     """
-    responder.begin()  # a script may use nothing else of workerlib
+    responder.begin()  # nodeclient asks where this worker waits, also if the script uses nothing else of workerlib
     return split(batch, micro, *rank_and_world_size(batch, micro, rank, world_size))
 
 
@@ -94,7 +94,7 @@ def rank_and_world_size(batch: int, micro: int, rank: int | None, world_size: in
 def split(batch: int, micro: int, rank: int, world_size: int) -> tuple[MicroBatch, ...]:
     """Return the micro-batches of a rank, whose samples are `rank`, `rank + world_size` and so on.
 
-    The batch may have fewer samples than there are ranks.
+    The last batch of an epoch may have fewer samples than there are ranks.
     """
     share = range(rank, batch, world_size)
     count = -(-batch // (micro * world_size))  # rounded up, so that it is the same on all ranks

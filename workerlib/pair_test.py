@@ -91,7 +91,11 @@ def _synchronize(torch: Any, device: Any) -> None:
 
 
 def measure_sum(torch: Any, store: Any, rank: int, seconds: float) -> float:
-    """Return the speed of a sum over both nodes in MB/s. Raises `ValueError` if the sum is wrong."""
+    """Return the speed of a sum over both nodes in MB/s.
+
+    Raises `ValueError` if the sum is wrong. That does not count as `PairResult.wrong`, since the other node or the
+    network may have caused it.
+    """
     dist, gpu = torch.distributed, str(_gpu_id(torch))
     store.set(f"gpu{rank}", gpu)
     other = store.get(f"gpu{1 - rank}").decode()
@@ -137,8 +141,9 @@ def run(number: int, rank: int, address: str, port: int, within_s: float) -> dic
         result["gflops"], is_right = measure_products(torch, devices)
         result["wrong"] = not is_right
         _print(result)
-        left_s = max(MARGIN_S, gives_up_at - time.monotonic())
+        left_s = max(MARGIN_S, gives_up_at - time.monotonic())  # if no time is left, nodeclient ends this program soon
         dist: Any = torch.distributed
+        # With the prefix, no keys of an earlier test at the same port are taken for those of this one.
         store = dist.PrefixStore(str(number), dist.TCPStore(address, port, 2, rank == 0, timedelta(seconds=left_s)))
         result["mb_s"] = measure_sum(torch, store, rank, left_s)
     except Exception as error:  # noqa: BLE001 - whatever goes wrong is the finding

@@ -44,12 +44,13 @@ LISTENS_WITHIN_S = 1.0
 """How long other ranks check whether rank 0 listens, before torch connects in any case."""
 
 PAUSE_S = 0.002
-"""The first pause between two checks. Each pause is longer than the one before, since many ranks check one host."""
+"""The first pause between two checks."""
 
 PAUSE_S_MAX = 0.05
 """The longest pause, by which a worker may begin later than it could."""
 
 PAUSE_GROWTH = 1.25
+"""The factor from one pause to the next: pauses grow, since many ranks check one host."""
 
 LOCAL = "localhost"
 """The name that is the loopback on each host (RFC 6761, 6.3)."""
@@ -108,7 +109,7 @@ def serve(environment: WorkerEnvironment, timeout: timedelta = TIMEOUT) -> torch
 
 def await_listener(environment: WorkerEnvironment) -> None:
     """Wait until rank 0 listens, at most `LISTENS_WITHIN_S`: after a refusal, torch would wait 0.25 to 0.75 s."""
-    refused, until, pause_s = threading.Event(), time.monotonic() + LISTENS_WITHIN_S, PAUSE_S
+    pause, until, pause_s = threading.Event(), time.monotonic() + LISTENS_WITHIN_S, PAUSE_S
     try:
         found = socket.getaddrinfo(environment.master_address, environment.master_port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
@@ -117,7 +118,7 @@ def await_listener(environment: WorkerEnvironment) -> None:
         for *_, (address, *_) in found:
             with suppress(OSError), socket.create_connection((str(address), environment.master_port), left_s):
                 return
-        refused.wait(pause_s)
+        pause.wait(pause_s)
         pause_s = min(PAUSE_GROWTH * pause_s, PAUSE_S_MAX)
 
 
@@ -129,7 +130,7 @@ def _endpoint(address: str, port: int) -> _Endpoint:
     """
     found = {(family, endpoint) for family, *_, endpoint in socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)}
     if address == LOCAL:
-        return min(found)
+        return min(found)  # its IPv4 address, if it has both: workers on one host try each address of the name
     if len(found) > 1:
         raise OSError(errno.EADDRNOTAVAIL, "this name has several addresses")
     [(family, endpoint)] = found

@@ -7,6 +7,9 @@ of them may have changed in another release: every failed call then counts as "n
 `waits` if it is in a collective, and `done` if its last one is over. `number` counts the collectives of the group.
 `arrivals` answers when the worker came to its last collectives.
 
+A recorder has *counters*, which are cheap to read and show only whether the worker gets on, and *entries*. A batch of
+operations has several entries with one number. Exchanges between two ranks (`is_p2p`) have numbers of their own.
+
 nodeclient evaluates entries from files by the same functions. The hook of `--preload` loads this file by its path, so
 it uses only the standard library, from Python 3.10 on, and no other module of this package.
 """
@@ -39,11 +42,11 @@ GROUP_NAME_MAX = 8
 """The most characters of a group's name, which is a number, or the digits of a hash."""
 
 ENTRIES_MAX = 64
-"""How many of the last entries of a recorder are read at least. Those before them are read until each group has one
-that is done: only then is the first one after it known, which is the one that the worker waits in."""
+"""How many of the last entries of a recorder are read at least. Earlier ones are read until one that is done is found
+for each group with a pending one. The worker waits in the first pending one, which comes after that."""
 
 PENDING_MAX = 512
-"""The most entries that are read for that: parsing these takes a hundredth of a second."""
+"""The most entries that are read in all: to parse them takes a hundredth of a second."""
 
 ENTRY = '{"collective_seq_id":'
 """The beginning of an entry, whose keys are in order."""
@@ -214,6 +217,7 @@ def _pending_entries(text: str, recorder: str) -> list[dict[str, Any]]:
     """Return the last entries of a recorder, the oldest first; see `ENTRIES_MAX` for how many."""
     found: list[dict[str, Any]] = []
     pending: set[tuple[str, bool]] = set()
+    """The groups whose earliest entry so far is pending, apart for collectives and exchanges."""
     for entry in islice(_newest_first(text, recorder), PENDING_MAX):
         if len(found) >= ENTRIES_MAX and not pending:
             break
@@ -237,9 +241,9 @@ def by_group(
 ) -> list[dict[str, Any]]:
     """Return the first pending entry of each operation in each group, and the last collective of all other groups.
 
-    Sends and receives that are done are left out. torch marks only the last entry of a batch as done; that entry is
-    called `coalesced`, and has the number of all. `ranks_of` returns the ranks of a group in its own order, none if
-    they are not known. `now_ns` is the time in nanoseconds since 1970.
+    Sends and receives that are done are left out. Of a batch, torch marks only the last entry as done, which is called
+    `coalesced`. `ranks_of` returns the ranks of a group in its own order, none if they are not known. `now_ns` is the
+    time in nanoseconds since 1970.
     """
     done = {_batch(entry) for entry in entries if entry["profiling_name"].endswith(":coalesced") and _is_done(entry)}
     waiting: dict[tuple[str, str], dict[str, Any]] = {}
@@ -321,9 +325,10 @@ def _arrivals_by_group(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
             continue
         name, number = entry["process_group"][0], entry["collective_seq_id"]
         series = groups.get(name)
-        if series is not None and number == series["first"] + len(series["times_ns"]) - 1:
+        following = None if series is None else series["first"] + len(series["times_ns"])
+        if following is not None and number == following - 1:
             continue  # several operations may be one collective
-        if series is None or number != series["first"] + len(series["times_ns"]):
+        if series is None or number != following:
             backend = entry["profiling_name"].partition(":")[0]
             group = f"{backend} {group_name(entry['process_group'], _ranks_of(name))}"
             series = groups[name] = {"group": group, "first": number, "times_ns": []}

@@ -4,9 +4,10 @@ A process that is to go on in the next round has to come out of a collective who
 (torch 2.13: `abort` and `shutdown` of its groups do nothing), so it would wait until the timeout. If reads from its
 connection fail, it gets the error within a millisecond.
 
-gloo does not show its descriptors. This module finds them: they are the connected TCP sockets that appear while a group
-is made, except for those that Python makes. Connections that another native library makes just then are included by
-mistake. Listening sockets are left out, because gloo ends the process if one of them fails.
+gloo does not show its descriptors. This module finds them: they are the connected TCP sockets that are there when a
+group has been made and were not there before, except for those that Python makes, which are the script's. Sockets are
+told apart by their inodes, since a descriptor may be used again. Connections that another native library makes just
+then are included by mistake. Listening sockets are left out, because gloo ends the process if one of them fails.
 
 No write of gloo may fail, here or at a peer: gloo would forget the operation, and its thread would wait until the
 timeout (torch 2.13, gloo/transport/tcp/pair.cc: `write` leaves EPIPE and ECONNRESET to the next read, and
@@ -54,15 +55,16 @@ class GroupSockets:
 
     def __init__(self) -> None:
         self._inodes: set[str] = set()
-        """The inodes of the connections."""
+        """The inodes of the sockets that appeared while groups were made; `shut` leaves out those of the script."""
         self._shut: dict[str, socket.socket] = {}
         """The connections that were shut down, by inode; each has a second descriptor, since gloo closes its own."""
         self._before: set[str] | None = None
         """The inodes of the sockets before the group that is being made now; None if none is being made."""
         self._begun: list[weakref.ref[socket.socket]] = []
-        """The script's sockets whose construction began while a group was made; some have no descriptor yet."""
+        """The script's sockets whose construction began while a group was made. While `__init__` runs in one thread,
+        another thread may already see the descriptor."""
         self._made: set[str] = set()
-        """The inodes of the script's sockets that are made: an object loses its descriptor by `detach`."""
+        """The inodes of these sockets, once they are made: later an object may lose its descriptor by `detach`."""
         self._original: Callable[..., None] | None = None
         """Python's `socket.socket.__init__`, while `_replacement` is in its place."""
         self._replacement: Any = None
@@ -87,8 +89,8 @@ class GroupSockets:
     def _record_sockets_of_python(self) -> None:
         """Record each socket that Python makes, in any thread, until `close`: these are the script's.
 
-        Sockets made after the block of `gathering` count too: the kernel may have accepted a connection within the
-        block, for which `accept` makes the object later.
+        Sockets made after the block of `gathering` count too: `accept` gets a descriptor first, perhaps within the
+        block, and makes the object for it later.
         """
         if self._original is not None:
             return
@@ -103,7 +105,7 @@ class GroupSockets:
                 return
             if self._before is not None:
                 self._made.add(_inode(made.fileno()))
-            else:  # it may have been counted as gloo's when the block ended
+            else:  # the block may have ended before, and have counted the descriptor as gloo's
                 self._inodes.discard(_inode(made.fileno()))
 
         self._replacement = record
