@@ -193,6 +193,9 @@ class RootCauseLaws(Laws):
         if record.outcome.result is not Result.FAILED or record.outcome.exit_code == ExitCode.TEMPFAIL:
             return
         used, most = run.durable.restarts_used, run.spec.max_restarts
+        if record.outcome.exit_code == ExitCode.NO_PROGRESS:
+            self.check(self.world.scenario.max_futile_rounds > 0, "the run has ended for lack of progress")
+            return
         self.check(used == most, "the run has failed with %d of %d restarts used", used, most)
         key = (run.id, run.durable.round)
         culprits = [(*key, node) for node in self._culprits.get(key, ())]
