@@ -34,7 +34,7 @@ modules.
 Notify = Callable[[Level, str], None]
 
 FAILURES_MAX = 3
-"""After this many parents in a row that fail before a fork, there is no other: each costs the time of an import."""
+"""The limit of parents in a row that fail before they have forked a worker: each costs the time of an import."""
 
 HEAD_START_S = 0.03
 """How much earlier the worker of rank 0 starts, so that it listens before others connect. A TCPStore retries a refused

@@ -113,8 +113,8 @@ UNPROVEN = (
 
 
 @dataclass(slots=True)
-class _Outcome:
-    """What has come of an attempt, and of its session if there was one."""
+class _AttemptResult:
+    """How an attempt went, and its session if there was one."""
 
     let_in: bool = False
     """Whether the coordinator has let the node in. If not, pauses grow."""
@@ -152,7 +152,7 @@ class CoordinatorConnection:
         self._read = read
         self._session: _CoordinatorSession | None = None
         """The open session; None without one."""
-        self._outcome = _Outcome()
+        self._result = _AttemptResult()
         """That of the present or last attempt."""
         self._wrong_since: float | None = None
         """When the attempts began to fail because of a wrong token; None if the last one did not."""
@@ -164,7 +164,7 @@ class CoordinatorConnection:
 
     def close(self, reason: str) -> None:
         """End the present connection for this reason, and reconnect."""
-        self._outcome.why_closed = reason
+        self._result.why_closed = reason
         if self._session is not None:
             self._session.close()
 
@@ -175,23 +175,23 @@ class CoordinatorConnection:
         while True:
             contact = self._contacts.current
             reason = await self._attempt(contact, close_timeouts)
-            outcome = self._outcome
+            result = self._result
             self._submit(SessionClosed(reason))
-            silent = outcome.timed_out or bool(outcome.why_closed)
+            silent = result.timed_out or bool(result.why_closed)
             # The address that answered may not be the coordinator's. Then all addresses of the name are tried in turn.
-            by_name = contact.address is None and outcome.leader is None and (silent or not outcome.let_in)
+            by_name = contact.address is None and result.leader is None and (silent or not result.let_in)
             addresses = await asyncio.to_thread(addresses_of, contact.coordinator) if by_name else ()
             now = asyncio.get_running_loop().time()
             without_pause = self._contacts.record_attempt(
-                now, served=outcome.let_in, silent=silent, leader=outcome.leader, addresses=addresses
+                now, served=result.let_in, silent=silent, leader=result.leader, addresses=addresses
             )
             if not without_pause:
-                pause = pause_after(pause, let_in=outcome.let_in, turned_away=outcome.turned_away)
+                pause = pause_after(pause, let_in=result.let_in, turned_away=result.turned_away)
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads load, keeps no secret
 
     async def _attempt(self, contact: ContactPoint, close_timeouts: Timeouts[WebSocket]) -> str:
         """Attempt a session in the newest version that both sides know; return why it ended or did not begin."""
-        self._outcome = _Outcome()
+        self._result = _AttemptResult()
         wrong_since, self._wrong_since = self._wrong_since, None
         coordinator = contact.coordinator
         refused: Refused | None = None
@@ -208,8 +208,8 @@ class CoordinatorConnection:
             if status in DENIALS:
                 return self._deny(reason, wrong_since, wrong=status != HTTPStatus.TOO_MANY_REQUESTS)
             if isinstance(error, HandshakeError) and status == STANDBY_STATUS:
-                self._outcome.leader, self._wrong_since = leader_in(error.location), wrong_since
-            self._outcome.timed_out = isinstance(error, TimeoutError)
+                self._result.leader, self._wrong_since = leader_in(error.location), wrong_since
+            self._result.timed_out = isinstance(error, TimeoutError)
             return reason
         assert refused is not None  # noqa: S101 - a session ends with a reason, or with a refusal of its version
         self._submit(TurnedAway(refused))
@@ -292,7 +292,7 @@ class CoordinatorConnection:
             await session.finish()
         if session.bug is not None:
             raise session.bug
-        return self._outcome.why_closed or session.ending or session.reason or "the coordinator closed the connection"
+        return self._result.why_closed or session.ending or session.reason or "the coordinator closed the connection"
 
     # What the session calls
 
@@ -314,14 +314,14 @@ class CoordinatorConnection:
         if isinstance(received, Refused) and received.code is RefusalCode.VERSION:
             return received
         if isinstance(received, Refused):
-            self._outcome.turned_away = received.code in {RefusalCode.DRAINED, RefusalCode.LIMIT, RefusalCode.FORBIDDEN}
+            self._result.turned_away = received.code in {RefusalCode.DRAINED, RefusalCode.LIMIT, RefusalCode.FORBIDDEN}
             self._submit(TurnedAway(received))
             return received.message
         match received:
             case ReadLog() | AskStacks() | AskArrivals():
                 self._read(received, session.answer)
             case Desired() | Degraded():
-                self._outcome.let_in, self._attempts.proven = True, session.attempt.sent_token
+                self._result.let_in, self._attempts.proven = True, session.attempt.sent_token
                 self._submit(
                     DesiredReceived(received) if isinstance(received, Desired) else CoordinatorDegraded(received)
                 )

@@ -60,8 +60,6 @@ class Node:
     def __init__(self, config: JoinConfig) -> None:
         """Connect the parts of a node, in the running loop. Raises `OSError` if no port is free."""
         self._config = config
-        self._end_timeout_s = max(config.stop_timeout_s, config.abort_timeout_s)
-        """How long the workers may take to end, be it planned or after a failure."""
         self._tasks = Tasks()
         launcher, mark = CommandBuilder(config, os.environ), secrets.token_hex(16)
         self._leftovers = LeftoverProcesses(config.stop_timeout_s, self._tasks, self._remark)
@@ -204,6 +202,11 @@ class Node:
         """Return the child processes that are no orphans, since parts of this node reap them."""
         others = {pid for pid in (self._setup.guard.pid, embedded.pid) if pid is not None}
         return self._workers.pids | self._setup.starter.pids | self._setup.programs.pids | others
+
+    @property
+    def _end_timeout_s(self) -> float:
+        """How long the workers may take to end, be it planned or after a failure."""
+        return max(self._config.stop_timeout_s, self._config.abort_timeout_s)
 
     # Events in
 

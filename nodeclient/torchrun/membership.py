@@ -31,7 +31,7 @@ class EndedError(OperationalError):
         self.exit_code = ending.code
 
 
-class Standing(Enum):
+class TorchrunStage(Enum):
     """Where torchrun stands between its calls.
 
     | from       | by              | to         | since                                                |
@@ -78,7 +78,7 @@ class Membership:
 
         self._changed = threading.Condition()
         """Guards changes of the fields below, which both threads make, and announces them."""
-        self._standing = Standing.WAITING
+        self._stage = TorchrunStage.WAITING
         self._round: Start | None = None
         """The round that torchrun has, or is about to get; None once the node knows that its workers are dead."""
         self._ending: Exit | None = None
@@ -92,12 +92,12 @@ class Membership:
     @property
     def round_over(self) -> bool:
         """Whether torchrun's round is over, so that torchrun need not wait for anything in it any more."""
-        return self._standing in {Standing.ROUND_OVER, Standing.RELEASED}
+        return self._stage in {TorchrunStage.ROUND_OVER, TorchrunStage.RELEASED}
 
     @property
     def succeeded(self) -> bool:
         """Whether all workers of this torchrun have exited with 0."""
-        return self._standing in {Standing.SUCCEEDED, Standing.RELEASED}
+        return self._stage in {TorchrunStage.SUCCEEDED, TorchrunStage.RELEASED}
 
     @property
     def begun(self) -> bool:
@@ -129,7 +129,7 @@ class Membership:
     def on_succeeded(self) -> None:
         """Record that all workers of this torchrun have exited with 0, and that it will start no more."""
         with self._changed:
-            round_, self._round, self._standing = self._round, None, Standing.SUCCEEDED
+            round_, self._round, self._stage = self._round, None, TorchrunStage.SUCCEEDED
         if round_ is not None:
             self._post(lambda node: node.on_succeeded())
 
@@ -141,7 +141,7 @@ class Membership:
     def give_up(self, why: str) -> None:
         """Leave the job, because this torchrun cannot take part in its round."""
         with self._changed:
-            round_, self._round, self._standing = self._round, None, Standing.GONE
+            round_, self._round, self._stage = self._round, None, TorchrunStage.GONE
         if round_ is not None:
             self._post(lambda node: node.give_up(why))
 
@@ -154,7 +154,7 @@ class Membership:
         if failed:
             self._report_dead_workers("the workers of this torchrun failed for good, see its own output")
         with self._changed:
-            self._standing = Standing.GONE
+            self._stage = TorchrunStage.GONE
         self._post(lambda node: node.leave())
         self.wait_until_ended(within_s)
 
@@ -172,7 +172,7 @@ class Membership:
     def _report_dead_workers(self, why_failed: str) -> None:
         """Report that the workers of torchrun's round are dead, if it has a round."""
         with self._changed:
-            round_, self._round, self._standing = self._round, None, Standing.WAITING
+            round_, self._round, self._stage = self._round, None, TorchrunStage.WAITING
         if round_ is not None:
             self._post(lambda node: node.on_ended(why_failed))
 
@@ -187,8 +187,8 @@ class Membership:
         """Give torchrun a round."""
         with self._changed:
             self._round = start
-            if self._standing is not Standing.GONE:  # torchrun may have left a moment ago, which the node hears next
-                self._standing = Standing.IN_ROUND
+            if self._stage is not TorchrunStage.GONE:  # torchrun may have left a moment ago, which the node hears next
+                self._stage = TorchrunStage.IN_ROUND
             self._changed.notify_all()
 
     def end_round(self) -> bool:
@@ -198,7 +198,7 @@ class Membership:
         """
         with self._changed:
             self._release()
-            is_dead = self._standing is Standing.GONE and self._round is not None
+            is_dead = self._stage is TorchrunStage.GONE and self._round is not None
             if is_dead:
                 self._round = None
             return is_dead
@@ -219,11 +219,11 @@ class Membership:
 
     def _release(self) -> None:
         """End torchrun's wait for its workers, or for those of other nodes."""
-        match self._standing:
-            case Standing.IN_ROUND:
-                self._standing = Standing.ROUND_OVER
-            case Standing.SUCCEEDED:
-                self._standing = Standing.RELEASED
+        match self._stage:
+            case TorchrunStage.IN_ROUND:
+                self._stage = TorchrunStage.ROUND_OVER
+            case TorchrunStage.SUCCEEDED:
+                self._stage = TorchrunStage.RELEASED
         self._changed.notify_all()
 
     async def _run_node(self) -> Exit:
