@@ -20,8 +20,7 @@ import threading
 import time
 
 NAME = "pt_gloo_runloop"
-"""torch's name of these threads (ProcessGroupGloo.cpp), which the kernel shows. Those of torch 2.4 are not named, but
-hold no Python objects either."""
+"""torch's name of these threads (ProcessGroupGloo.cpp). Those of torch 2.4 have none, but hold no Python objects."""
 
 FUTEX = {"202", "98"}
 """The numbers of the system call futex, on x86-64 and on arm64."""
@@ -34,8 +33,7 @@ LOOK_AGAIN_S = 0.001
 """The pause between two checks of the threads."""
 
 RELEASE_S = 0.05
-"""The wait if the kernel does not show the threads: ten times as long as a thread waits at most for the interpreter's
-lock (`sys.getswitchinterval`)."""
+"""The wait if the kernel does not show the threads: ten times `sys.getswitchinterval`."""
 
 FINISH_S = 5.0
 """The longest wait: a thread that takes longer is in a collective that the script has not waited for."""

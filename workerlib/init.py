@@ -165,8 +165,7 @@ class Context:
     ) -> bool:
         global _keeper  # noqa: PLW0603 - as in `keep`
         # After an error the peers may be stuck in a collective, for which the destruction of the group could wait. The
-        # worker has to exit instead, so that its node sees the failure. If all workers have agreed to stop, all exit,
-        # and none is stuck.
+        # worker has to exit instead, so that its node sees the failure. If all have agreed to stop, none is stuck.
         if kind is None or (kind is SystemExit and STOP_REQUEST.agreed):
             self.close()
         elif error is not None and self.reuse is not None and self.reuse.leave_after(error):

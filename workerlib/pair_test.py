@@ -1,8 +1,7 @@
 """The program of a preflight: tests this host together with another one, and prints the figures.
 
 `nodeclient preflight` searches for hosts that are slow, compute wrong values or have a bad link: it tests them in
-pairs. A test has two parts. Each host multiplies matrices on all of its GPUs, and both add up a vector over the
-network.
+pairs. Each host multiplies matrices on all of its GPUs, and then both add up a vector over the network.
 
 nodeclient starts this file by its path with the interpreter of the workers, which may lack this package. It prints
 lines of JSON with the fields of `PairResult`: one with the matrix product, and one with all figures at the end. So a
@@ -45,7 +44,6 @@ SUMS = 10
 """How often the sum is repeated; the best one counts here too."""
 
 TEXT_MAX = 200
-"""The limit of the text of an error, in characters."""
 
 MARGIN_S = 1.0
 """How long before the end of its time the program gives up its partner, so that it can still report that."""
@@ -93,8 +91,7 @@ def _synchronize(torch: Any, device: Any) -> None:
 def measure_sum(torch: Any, store: Any, rank: int, seconds: float) -> float:
     """Return the speed of a sum over both nodes in MB/s.
 
-    Raises `ValueError` if the sum is wrong. That does not count as `PairResult.wrong`, since the other node or the
-    network may have caused it.
+    Raises `ValueError` if the sum is wrong, which may not be this node's fault, so it is not `PairResult.wrong`.
     """
     dist, gpu = torch.distributed, str(_gpu_id(torch))
     store.set(f"gpu{rank}", gpu)

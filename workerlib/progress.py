@@ -45,7 +45,6 @@ _step_hook: Callable[[int], None] | None = None
 """Called with each step before it is reported, to keep its state; None if state is not kept."""
 
 _has_warned = False
-"""Whether a warning about a wrong number was logged."""
 
 
 def step(number: int) -> None:
@@ -196,8 +195,7 @@ def _opened(path: str) -> int:
     """Return a descriptor of the file with the slots. Raises `OSError` and `ValueError`.
 
     The path leads through nodeclient's descriptors. Following it may fail in another user or PID namespace, as another
-    user, or without capabilities; or another process has nodeclient's id there. Then this process's own descriptor is
-    used.
+    user, or without capabilities; or another process has nodeclient's id there. Then this process's own is used.
     """
     own = f"/proc/self/fd/{path.rpartition('/')[2] if _received is None else _received}"
     return os.open(next(filter(_leads_to_slots, (path, own)), path), os.O_RDWR | os.O_CLOEXEC)

@@ -49,14 +49,10 @@ TCP_COUNTERS = (120, 128)
 DESCRIPTORS_SEARCHED = 4_096
 """How many descriptors, from 0, are searched for connections."""
 
-WHERE = b"?"
-"""Asks where the worker stands."""
-
-ARRIVALS = b"arrivals "
-"""Asks when the worker arrived in its last collectives; their number follows."""
+WHERE, ARRIVALS = b"?", b"arrivals "
+"""The two questions; the number of collectives follows the second one."""
 
 PACKET_BYTES = 65_536
-"""The most bytes of a packet."""
 
 DESCRIPTORS_MAX = 1
 """The descriptors that come with the first packet."""
@@ -69,7 +65,6 @@ SIGNAL = signal.SIGRTMAX - 3
 """A realtime signal without a known use: profilers and debuggers use the first ones or the very last."""
 
 THREADS_MAX = 32
-"""The most threads in an answer."""
 
 FRAMES_MAX = 150
 """The most frames of a thread that are sent: enough to reach those of the script behind those of libraries."""

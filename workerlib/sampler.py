@@ -129,8 +129,7 @@ class ElasticDistributedSampler:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state` was taken; rank, world size and batch size may differ.
 
-        Raises `ValueError` if the dataset has another length, or the order another seed, since samples would then come
-        twice or never.
+        Raises `ValueError` for another length or order of the dataset: samples would come twice or never.
         """
         own = self.state_dict()
         for name in ("length", "shuffle", "seed"):
@@ -218,8 +217,7 @@ class ElasticDistributedSampler:
 def _shuffle(order: array[int], seed: str) -> None:
     """Shuffle `order` in place.
 
-    The random numbers come from a standardised hash function, which no release of Python or torch changes. A million
-    samples take a third of a second.
+    The random numbers come from a standardised hash function, which no release of Python or torch changes.
     """
     draws = array("Q", shake_128(seed.encode()).digest(8 * len(order)))
     if sys.byteorder == "big":

@@ -1,7 +1,7 @@
 """Records the signal by which the node asks this worker to stop; `agreement` shares it with all workers.
 
-A worker that handles no signal dies of it at once. A script that calls `should_stop` ends at a step of its choice, with
-its state saved. Standard library only.
+A worker that handles no signal dies of it at once. A script that calls `should_stop` ends at a step of its choice.
+Standard library only.
 """
 
 from __future__ import annotations

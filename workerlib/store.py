@@ -9,8 +9,7 @@ before they begin:
 The store is a thread of native code in rank 0's process, so it ends with the round, and each round has a new one.
 
 A store that torch makes listens at every address of the host, without authentication. The one that is made here, also
-for `workerlib.init`, listens only at MASTER_ADDR, which is the loopback address if all workers are on one host. If that
-fails, it writes a warning.
+for `workerlib.init`, listens only at MASTER_ADDR, which is the loopback address if all workers are on one host.
 """
 
 from __future__ import annotations
@@ -43,14 +42,9 @@ TIMEOUT = timedelta(minutes=30)
 LISTENS_WITHIN_S = 1.0
 """How long other ranks check whether rank 0 listens, before torch connects in any case."""
 
-PAUSE_S = 0.002
-"""The first pause between two checks."""
-
-PAUSE_S_MAX = 0.05
-"""The longest pause, by which a worker may begin later than it could."""
-
-PAUSE_GROWTH = 1.25
-"""The factor from one pause to the next: pauses grow, since many ranks check one host."""
+PAUSE_S, PAUSE_S_MAX, PAUSE_GROWTH = 0.002, 0.05, 1.25
+"""The first and the longest pause between two checks, and the factor between pauses: many ranks check one host. A
+worker may begin later than it could by the longest one."""
 
 LOCAL = "localhost"
 """The name that is the loopback on each host (RFC 6761, 6.3)."""

@@ -52,8 +52,7 @@ ALIGNMENT = 64
 PAGE_BYTES = 4096
 
 CONTROL_WORDS = 12
-"""The number of words of a place: step, flags, round, length, rank, world size, shard, shards, serial, check, digest,
-unused."""
+"""The words of a place: step, flags, round, length, rank, world size, shard, shards, serial, check, digest, unused."""
 
 HEADER_WORDS = 16
 """The number of words of the header: magic, layout version, bytes of a generation, bytes of a small place; round, step
@@ -94,8 +93,7 @@ _FACTORS = range(3, 2 * _CHECK + 3, 2)
 _WORD_MAX = 2**64 - 1
 
 _PROTECTED = 4
-"""The index of the first header word of the protected steps, with three words for each: round, step, and a check that
-is 0 if the three words protect nothing."""
+"""The index of the first header word of the protected steps: round, step and check of each; the check is 0 for none."""
 
 PROTECTED_MAX = 3
 """The most protected steps: the newest step that is whole on all ranks, the one that will replace it, and one that is
@@ -145,7 +143,6 @@ class Commit:
     step: int
     round: int
     length: int
-    """The bytes of the data."""
     rank: int
     world_size: int
     shard: int
@@ -293,8 +290,7 @@ class Arena:
     def protect(self, steps: Collection[tuple[int, int]]) -> None:
         """Protect these rounds and steps, at most `PROTECTED_MAX`, and no others.
 
-        Only nodeclient calls this, for the steps that the coordinator names. A step that stays protected is never
-        unprotected in between.
+        Only nodeclient calls this. A step that stays protected is never unprotected in between.
         """
         unchanged = self.protected & {*steps}
         new = sorted({*steps} - unchanged)
@@ -322,8 +318,7 @@ class Arena:
     def begin_generation(self, *, last: bool = False) -> Place | None:
         """Mark a generation as not whole, and return it to be overwritten; None if none may be.
 
-        With `last`, this is the last save of a round, from which the next one will resume. It may also overwrite the
-        newest generation, if that is not protected.
+        With `last`, which marks the last save of a round, it may be the newest one, unless that is protected.
         """
         return self._begin(lambda protected: oldest_generation(self.generations, protected, last=last))
 
@@ -383,8 +378,7 @@ def oldest_generation(
 def oldest_small(places: Sequence[Place], protected: Collection[tuple[int, int]]) -> Place | None:
     """Return the oldest small place that may be overwritten; None if all are needed.
 
-    The last two steps that were done are needed, and protected steps. If this rank has not ended a protected step, its
-    last state within that step is needed.
+    Needed are the last two steps that were done, and protected steps; of one that is not done, its last pending state.
     """
     commits: list[Commit] = []
     for place in places:

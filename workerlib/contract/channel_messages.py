@@ -2,11 +2,8 @@
 
 Kept state is training state that outlives the worker, in memory that nodeclient owns: an *arena*, see `arena`. At the
 beginning of a round, these messages hand over the arenas with the state to resume from, and the worker's own arena. In
-between a worker saves steps without being asked.
-
-The round ends in one of two ways. If it breaks, nodeclient sends `SaveNow`. If it ends on purpose, nodeclient first
-sends `HaltAt`, so that all workers save the same step. If a worker is not done with that in time, or the round breaks
-meanwhile, `SaveNow` follows.
+between a worker saves steps without being asked. If the round breaks, nodeclient sends `SaveNow`. If it ends on
+purpose, nodeclient first sends `HaltAt`, so that all workers save the same step; `planned_end` has the exchange.
 
 The worker connects to the Unix SOCK_SEQPACKET socket that the environment variable `workerlib.contract.env.KEEP` names,
 and begins with `Hello`. `packets` has the form of a packet; arenas come with it as file descriptors.
@@ -35,8 +32,7 @@ from typing import get_args
 from workerlib.contract.packets import PacketCodec
 
 DESCRIPTORS_MAX = 64
-"""The descriptors that go with one packet; the kernel takes 253 at most (SCM_MAX_FD). More parts come in further
-packets."""
+"""The descriptors that go with one packet; the kernel takes 253 at most (SCM_MAX_FD)."""
 
 StepOrNone = int
 """A step; -1 if there is none."""
@@ -53,12 +49,10 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Reserve:
-    """A worker asks for an arena with places of at least these sizes."""
+    """A worker asks for an arena whose places, for a generation and a small state, have at least so many bytes."""
 
     generation: int
-    """The bytes of a generation."""
     small: int
-    """The bytes of a small place."""
     shard: int
     """The part of the big state that it keeps; see `arena.Commit`."""
     shards: int
@@ -170,7 +164,7 @@ class HaltAt:
     """
 
     number: int
-    """The number of this request, which the answer repeats."""
+    """As in `SaveNow`."""
     step: StepOrNone
 
 
@@ -203,7 +197,6 @@ class NotSaved:
     why: str
     """The reason, for people; empty if there is nothing to save."""
     asked: int = 0
-    """The number of the request that this answers; 0 for a save that nobody asked for."""
     put_off: bool = False
     """The script saves later, at a step of its choice. If it does not reach that in time, nodeclient asks again."""
 
@@ -220,7 +213,6 @@ class Interval:
     steps: int
     """The steps between two saves; 0 if it saves only when asked."""
     seconds: float
-    """How long a save takes."""
     skipped: int
     """How many saves were left out, since no place was free."""
 
@@ -261,6 +253,4 @@ Message = (
 
 CODEC = PacketCodec[Message](get_args(Message), Part, DESCRIPTORS_MAX)
 
-encode = CODEC.encode
-
-decode = CODEC.decode
+encode, decode = CODEC.encode, CODEC.decode

@@ -45,11 +45,8 @@ state, see `pack_digest`. The rest is 0."""
 SLOTS_NAME = "coordinatord-steps"
 """The name of the file with the slots, as /proc shows it."""
 
-SECTION_AT = 4
-"""The index of the first word of the section."""
-
-DIGEST_AT = 8
-"""The index of the first word of the digest."""
+SECTION_AT, DIGEST_AT = 4, 8
+"""The indices of the first words of the section and of the digest."""
 
 SECTION_NAME_BYTES = 16
 """The length of the name of a section: two words."""
@@ -58,14 +55,12 @@ SECTION_S_MAX = 86_400
 """The longest limit of a section, as in the protocol: a day."""
 
 _LIMIT_BITS = 24
-"""The lower bits of a section's first word, for its limit in seconds. The other 40 have its beginning in milliseconds,
-which suffices for 34 years of uptime."""
+"""The lower bits of a section's first word, for its limit in seconds. The others have its beginning in milliseconds."""
 
 _DIGEST_BITS = 32
 """The lower bits of a digest's second word, for the digest itself, a crc32. The upper ones have the shard."""
 
 DIGEST_WORDS = 3
-"""The words of a digest."""
 
 STEP_MAX = 2**53 - 1
 """The highest step that can be reported, as in the protocol: up to here floats and numbers of JSON are exact."""
@@ -202,7 +197,6 @@ class WorkerEnvironment:
     restart_count: int
     """How many restarts of the run's budget are used up; the same on all nodes."""
     max_restarts: int
-    """That budget."""
     job: str
     run: str
     """One execution of the job, from join to outcome."""

@@ -44,7 +44,6 @@ class Piece:
     offsets: Shape
     """Where in the whole tensor this piece begins."""
     sizes: Shape
-    """The size of this piece."""
     length: int
     """The number of bytes."""
     strides: Shape = field(default=(), repr=False)

@@ -7,8 +7,8 @@ of them may have changed in another release: every failed call then counts as "n
 `waits` if it is in a collective, and `done` if its last one is over. `number` counts the collectives of the group.
 `arrivals` answers when the worker came to its last collectives.
 
-A recorder has *counters*, which are cheap to read and show only whether the worker gets on, and *entries*. A batch of
-operations has several entries with one number. Exchanges between two ranks (`is_p2p`) have numbers of their own.
+A recorder has counters of each group, which only show whether the worker gets on, and entries. A batch of operations
+has several entries with one number. Exchanges between two ranks (`is_p2p`) have numbers of their own.
 
 nodeclient evaluates entries from files by the same functions. The hook of `--preload` loads this file by its path, so
 it uses only the standard library, from Python 3.10 on, and no other module of this package.
@@ -26,11 +26,8 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any
 
-GROUPS_MAX = 32
-"""The most process groups in an answer, which has to fit into one packet."""
-
-COLLECTIVES_MAX = 64
-"""The most collectives in an answer, of which a group may have several: sends and receives wait side by side."""
+GROUPS_MAX, COLLECTIVES_MAX = 32, 64
+"""The most process groups, and the most collectives, in an answer, which has to fit into one packet."""
 
 NAME_MAX = 32
 """The most characters of a group's description and name; the description is cut first."""
@@ -52,7 +49,7 @@ ENTRY = '{"collective_seq_id":'
 """The beginning of an entry, whose keys are in order."""
 
 COUNTERS_APART_S = 0.02
-"""The time between two reads of the counters. If they are the same, which may also be a long step, entries are read."""
+"""The time between two reads of the counters."""
 
 RECORDERS: dict[str, tuple[str, dict[str, str]]] = {
     "nccl": ("_dump_nccl_trace_json", {}),
@@ -83,8 +80,8 @@ DUMP_WITHIN_S = 10.0
 def collectives() -> list[dict[str, Any]]:
     """Return where this worker is in each process group, as `in_order` sorts them; none if that is not known.
 
-    Counters of the collectives cost 20 microseconds, and all entries a twentieth of a second. So the counters are read
-    twice, and if any has changed, the worker gets on, and only the counters are returned.
+    Counters cost 20 microseconds, and entries a twentieth of a second. So the counters are read twice, and if any has
+    changed, only they are returned.
     """
     c10d = sys.modules.get(C10D)
     before = {recorder: _counters(c10d, recorder) for recorder in RECORDERS}
@@ -177,10 +174,7 @@ def _counters(c10d: Any, recorder: str) -> dict[str, Any]:
 
 
 def _dump(c10d: Any, recorder: str) -> str:
-    """Return the content of a recorder, if possible without the interpreter's lock, which would stop the script.
-
-    With the lock it takes a twentieth of a second for the 2,000 entries of a recorder.
-    """
+    """Return the content of a recorder, if possible without the interpreter's lock, which would stop the script."""
     if recorder == "gloo" and _dump_lock.acquire(blocking=False):
         try:
             return _dump_without_lock(c10d)
@@ -193,7 +187,7 @@ def _dump(c10d: Any, recorder: str) -> str:
 
 
 def _dump_without_lock(c10d: Any) -> str:
-    """Return the content of gloo's recorder while the script goes on; the caller holds `_dump_lock`.
+    """Return the content of gloo's recorder; the caller holds `_dump_lock`.
 
     It calls a handler of torch's server for workers, which runs without the interpreter's lock for a tenth of a second.
     """

@@ -69,7 +69,6 @@ class Aborted:
 
     round: int
     took_s: float
-    """How long that took."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,15 +29,13 @@ class Adapter:
     """Whether reading its values may begin an iteration. If so, they are not read before the first step is done."""
 
     differs_by_rank = False
-    """Whether its tensors may come to differ between ranks that began with the same, such as those of a metric. They
-    are left out where replicas are compared."""
+    """Whether its tensors, such as those of a metric, may differ between replicas. They are then not compared."""
 
     has_unequal_inputs = False
     """Whether ranks may do different numbers of steps. If so, replicas are not compared."""
 
     size_changes = 0
-    """How many calls of `values` returned more or less state than the call before. Whoever sees this number rise checks
-    whether the arena has become too small."""
+    """How many calls of `values` returned more or less state than the call before, so that it may need more memory."""
 
     def big_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield its big tensors by name. Raises `KeptStateError` if the object has other tensors than at `keep`."""

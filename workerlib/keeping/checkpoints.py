@@ -1,8 +1,7 @@
 """Tells a script that writes checkpoints of its own when to write the last one before a planned end of its round.
 
-A round ends on purpose when a node arrives or leaves, or an operator asks. All ranks have to write the checkpoint of
-one and the same step. Under nodeclient, `planned_end` receives that step, without a collective. Under another launcher,
-the ranks agree on a step by a collective, after the signal that asks them to stop.
+All ranks have to write the checkpoint of the same step. Under nodeclient, `planned_end` receives that step, without a
+collective. Under another launcher, the ranks agree on one by a collective, after the signal that asks them to stop.
 """
 
 from __future__ import annotations

@@ -128,8 +128,7 @@ class TorchGroups:
 
 
 PAUSES = 200
-"""The divisor of a wait so far, which gives the pause before the next check of the device. So pauses lengthen a long
-wait by half a percent at most."""
+"""The pause before the next check of the device is the wait so far, divided by this: half a percent of it."""
 
 PAUSE_MIN_S, PAUSE_MAX_S = 2e-5, 1e-3
 """The shortest pause is what the kernel takes to wake a thread. The longest one bounds how late an error is seen."""

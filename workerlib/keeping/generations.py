@@ -1,8 +1,7 @@
 """Writes the big state of a step into a generation of the arena, with the small state of that step behind it.
 
-Big state is parameters and what the optimizer keeps of them. A generation is one of the three places for it in the
-arena, the memory that outlives this worker. The writer also knows whether tensors have changed since the last step: a
-state that was changed in between belongs to no step, and is not saved.
+A generation is one of the three places for big state in the arena. The writer also knows whether tensors have changed
+since the last step: a state that was changed in between belongs to no step, and is not saved.
 """
 
 from __future__ import annotations
@@ -142,8 +141,7 @@ class GenerationWriter:
 
         `commit` says which step it is, and is completed with length, serial and flags. `small` is the small state of
         that step, if it is known. The `last` save of a round finds a place more often; see `Arena.begin_generation`.
-        With `watch`, nothing is committed if the next step has begun meanwhile: an optimizer without hooks does not
-        wait for a save.
+        With `watch`, nothing is committed if the next step has begun meanwhile, as it may without optimizers' hooks.
         """
         if self._arena is None:
             raise NotNowError("there is no memory yet")

@@ -32,12 +32,10 @@ HEARD_S = 1.5
 second, and nodes cannot agree on a step that one has overwritten before all have reported it."""
 
 STEPS_FIRST = 4
-"""The interval of saves at the beginning of a round, when no step and no save has been timed yet. It is short, so that
-a round that breaks early has a saved step."""
+"""The interval of saves until one is timed. It is short, so that a round that breaks early has a saved step."""
 
 WEIGHT = 0.2
-"""The weight of the last step in the moving average of a step's time: a slow one, such as one with an evaluation, must
-not shorten the interval much."""
+"""The weight of the last step in the moving average of a step's time, on which one evaluation must not count much."""
 
 
 class SaveInterval:
@@ -108,9 +106,7 @@ class DigestInterval:
     def __init__(self) -> None:
         """Begin with a digest at the next step."""
         self.steps = 1
-        """The interval, in steps: the difference of two steps' numbers."""
         self._before = -1
-        """The step before the present one."""
         self._made = -1, -math.inf
         """The step of the last digest, and when that was made."""
         self._least_s = 0.0

@@ -9,9 +9,8 @@ whole step is saved, and the holder of its lock (`state_lock.StateHolder`). The 
 the round is saved: training does no further step in this round.
 
 In each step the training thread comes to `_after_forward`, to `_before_optimizer`, which acquires the lock, and to
-`step`, which releases it. The other thread may come to `_on_message` at any time, and waits for the lock to save. A
-rank that saves no small states (`SaveRole.saves_small`) is an exception: only its training thread saves, within `step`,
-so it acquires the lock only there.
+`step`, which releases it. The other thread may come to `_on_message` at any time, and waits for the lock to save. If a
+rank saves no small states (`SaveRole.saves_small`), only its training thread saves, and needs the lock only in `step`.
 
 A keeper ends with the script's block, with the process, or when the process leaves the round. Then it saves once more
 if it can, removes its hooks, and only answers nodeclient.
@@ -51,6 +50,7 @@ from workerlib.keeping.planned_end import PlannedEnd
 from workerlib.keeping.process_hooks import ProcessHooks, after_closure
 from workerlib.keeping.small_state import SmallStateWriter
 from workerlib.keeping.state_lock import StateHolder, StateLock
+from workerlib.keeping.step_numbers import StateEvent
 from workerlib.keeping.step_saver import StepSaver
 from workerlib.keeping.unkept_state import UnkeptState
 from workerlib.record import declare_final
@@ -184,8 +184,7 @@ class StepKeeper:
     def _begin_change(self) -> None:
         """Record that parameters are about to change, so that the state is no longer that of a whole step.
 
-        Before the first change of a step, this waits until the GPU is past all collectives. Raises as `Gate.open` and
-        `_acquire_for_training` do.
+        Before the first change of a step, this opens the gate. Raises as `Gate.open` and `_acquire_for_training` do.
         """
         if self._has_ended:
             return
@@ -301,7 +300,8 @@ class StepKeeper:
     def _end_training(self) -> bool:
         """Record that training is over; return whether it has ended within a step."""
         in_step, self._process = self._lock.is_in_step, 0
-        self._saver.end(in_step=in_step)
+        if in_step:  # the state belongs to no step
+            self._saver.numbers.apply(StateEvent.TORN)
         return in_step
 
     # Leaving the round, as the same process
@@ -397,8 +397,7 @@ LOG = logging.getLogger("workerlib.keeping")
 def keep(environment: WorkerEnvironment, objects: Mapping[str, Any]) -> tuple[int, StepKeeper | None]:
     """Restore the newest common state, and keep it from now on; return its step (-1 for none) and the keeper.
 
-    The keeper is None if the launcher offers no memory. Raises `KeptStateError` for state that cannot be kept or
-    restored.
+    The keeper is None if the launcher offers no memory. Raises `KeptStateError` as `Context.keep` does.
     """
     try:
         adapters, generations, small = _prepare(environment, objects)

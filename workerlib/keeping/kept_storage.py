@@ -76,7 +76,6 @@ WITHIN_S = 60.0
 """How long a save waits for its memory. Much new memory takes seconds, and the script may not save again for long."""
 
 _USED_BY = "KeptReader or KeptWriter"
-"""The name of both classes in messages."""
 
 _SAVES = count(1)
 """Numbers the saves of this process."""
@@ -101,7 +100,6 @@ class _StorageConnection:
         self._warned: set[str] = set()
         """The reasons for which a save was left out with a warning."""
         self.last_step = -1
-        """The step that was saved last in this round."""
         self._channel: KeepChannel | None = None
         if (path := os.environ.get(KEEP)) is None:
             self._refusal = "this launcher offers no memory for it"
@@ -213,7 +211,6 @@ class KeptWriter(_WithoutNames, StorageWriter):
         """Take a step that is higher than those of earlier saves. Raises `ValueError` if it is no step."""
         self._step = progress.whole_step(step)
         self._save = 0
-        """The number of this save in its process."""
         self._own_plan = SavePlan([])
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
@@ -396,7 +393,7 @@ class PlanPart:
     """
 
     save: int
-    """The number of this save in its process, which distinguishes the answer from that to an earlier save."""
+    """The number of the save, which distinguishes the answer from that to an earlier one."""
     digest: bytes
     """A hash of the names and pieces in the rank's own plan."""
     shard: int = 0

@@ -79,8 +79,7 @@ BYTES_MAX = 1 << 20
 """The most bytes of a tensor or of bytes among values, since these are written as text at each step."""
 
 NESTING_MAX = 100
-"""The most dicts and lists within one another, far below what Python's stack allows: it needs more of it to read them
-than to write them."""
+"""The most dicts and lists within one another, far below what Python's stack allows."""
 
 INT_BITS_MAX = 2_048
 """The most bits of an integer: Python limits how many digits a number may have as text, to 640 at least."""

@@ -1,7 +1,15 @@
 """The planned end of a round, which nodeclient announces: all workers stand still after one step, and save it.
 
 A round ends on purpose when a node arrives or leaves, or an operator asks. Workers that all save the same step lose
-none. A worker stands still in `ctx.step`, or in `should_checkpoint` if its script writes checkpoints of its own.
+none. They find that step without communication among them:
+
+* nodeclient usually first sends a `HaltAt` that names no step. From then on the training thread stands still at the end
+  of its current step. The thread that reads from nodeclient answers at once with the number of that step.
+* The coordinator names the furthest of these steps, in another `HaltAt`. No rank has passed it. All ranks can reach it,
+  since each contributes to a step before it stands still at its end.
+* When that step is done, the training thread saves it in `ctx.step`, which answers the `HaltAt`. If its script writes
+  checkpoints, it stands still in `should_checkpoint` instead, and the checkpoint is the answer.
+* If not all ranks come to that step in time, nodeclient sends `SaveNow`, as it does when a round breaks.
 """
 
 from __future__ import annotations
@@ -26,14 +34,7 @@ from workerlib.stop import STOP_REQUEST
 
 
 class Standstill:
-    """Blocks the training thread between two steps, so that all ranks keep the same step without communication.
-
-    nodeclient asks first how far training has come. From then on the training thread stands still at the end of its
-    current step, and the answer is the number of that step. The coordinator names the furthest of these steps. No rank
-    has passed it. All ranks can reach it, since each contributes to a step before it stands still at its end.
-
-    The training thread waits. The thread that reads from nodeclient sets the limit, and removes it.
-    """
+    """Blocks the training thread between two steps; the thread that reads from nodeclient sets the limit."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -95,10 +96,6 @@ class PlannedEnd:
 
     A process has one at a time, since its connection to nodeclient has one reader. All other messages go on to whoever
     keeps state: the keeper of `ctx.keep`, or the connection of `kept_storage.KeptWriter`.
-
-    Usually nodeclient first sends a `HaltAt` that names no step, which is answered at once, and then one that does.
-    When that step is done, the training thread answers by a save of it, or by the script's checkpoint. If not all ranks
-    come to it in time, nodeclient sends `SaveNow`, as it does at the end of a round that breaks.
     """
 
     def __init__(self, channel: KeepChannel) -> None:
@@ -109,8 +106,7 @@ class PlannedEnd:
         self._has_ended = False
         """Whether training is over, so that an order to stand still is answered by the thread that reads."""
         self._save: Callable[[], None] | None = None
-        """Saves the last step of the round before the script writes a checkpoint; does nothing if that is done already.
-        None without `ctx.keep`."""
+        """Saves the last step, unless that is done, before the script writes a checkpoint; None without `ctx.keep`."""
         self._save_after_end: Callable[[HaltAt], None] | None = None
         """Saves the last step after the end of training, and answers the order; None without `ctx.keep`."""
         self._thread: threading.Thread | None = None

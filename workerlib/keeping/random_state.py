@@ -3,8 +3,7 @@
 Each small state has it, and one may be saved after each forward, before the optimizer's step and at the end of a step.
 So a read has to be cheap. The functions of Python and numpy make an object of each word (0.02 ms and 0.1 ms, and
 several times that after training has used the caches). So the words are read from memory, which takes a microsecond.
-Both generators are a Mersenne Twister, and are kept in the same form: 624 words, and the position, which says how many
-of them are used.
+Both generators are a Mersenne Twister, and are kept in the same form: 624 words, and the number of those that are used.
 """
 
 from __future__ import annotations
@@ -112,8 +111,7 @@ def restore(tensors: dict[str, torch.Tensor], plain: dict[str, Any]) -> None:
 def reseed(round_: int, step: int, rank: int) -> int:
     """Seed this process's random numbers from these three numbers only; return the seed.
 
-    A rank that has no random state of its own to resume from gets numbers that no other rank has, and the same ones if
-    the round begins again.
+    A rank without a random state gets numbers that no other rank has, and the same ones if the round begins again.
     """
     digest = hashlib.blake2b(f"{round_} {step} {rank}".encode(), digest_size=4).digest()  # numpy's seeds have 32 bits
     seed = int.from_bytes(digest, "little")

@@ -1,8 +1,7 @@
 """Restores the objects of `ctx.keep` from the step that a round resumes from, at any world size.
 
 The round that did the step may have had more ranks or fewer. Big state is merged from the parts of all its ranks. Small
-state is each rank's own, so a rank takes its own if that was kept. Otherwise it takes the buffers and values of the
-lowest rank, and new random numbers.
+state is each rank's own. If it was not kept, a rank takes the lowest rank's buffers and values, and new random numbers.
 """
 
 from __future__ import annotations
@@ -78,8 +77,7 @@ class RestorePoint:
 def request_state(channel: KeepChannel) -> RestorePoint:
     """Ask nodeclient for the state to resume from, and wait until it is on this host. Raises `KeptStateError`.
 
-    An error never counts as "no state": a rank that starts from scratch beside others that resume would spoil the
-    training.
+    An error never counts as "no state": a rank that starts from scratch beside others would spoil the training.
     """
     parts: list[tuple[Part, Arena]] = []
     try:

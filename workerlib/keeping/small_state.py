@@ -87,15 +87,14 @@ class SmallSnapshot:
 
 
 class _Changes(Enum):
-    """When in a step the values of an object change. A pending state has only the values of those that change early."""
+    """When in a step the values of an object change. Only those that change early are final in a pending state."""
 
     UNKNOWN = auto()
     """They have not changed in a step yet."""
     EARLY = auto()
-    """Before a pending state is written, as those of a sampler that is advanced before the forward: its values within a
-    step are those of the end of the step."""
+    """Before a pending state is written, as those of a sampler that is advanced before the forward."""
     LATE = auto()
-    """After that, as those of a scheduler, in at least one step."""
+    """After that in at least one step, as those of a scheduler."""
 
 
 @dataclass(slots=True)

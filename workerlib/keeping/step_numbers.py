@@ -13,8 +13,7 @@ from enum import Enum, auto
 LOG = logging.getLogger("workerlib.keeping")
 
 UNREPORTED = 100
-"""How many optimizer steps without a `ctx.step` lead to a warning. A step has one of each optimizer, and no script has
-this many."""
+"""How many optimizer steps without a `ctx.step` lead to a warning; no script has so many optimizers."""
 
 
 class StateStage(Enum):
@@ -63,8 +62,7 @@ _NEXT: dict[tuple[StateStage, StateEvent], StateStage] = {
     **{(stage, StateEvent.REFUSED): StateStage.UNKEPT for stage in StateStage if stage is not StateStage.TORN},
     **{(stage, StateEvent.TORN): StateStage.TORN for stage in StateStage},
 }
-"""The next stages; any other event leaves the stage as it is. Before the first step, a change changes nothing: there is
-no step yet that could be saved."""
+"""The next stages; any other event leaves the stage as it is, such as a change before the first step."""
 
 
 class StepNumbers:
@@ -82,7 +80,6 @@ class StepNumbers:
         self.has_optimizer = False
         """Whether an optimizer has called its hook; a script may use optimizers without hooks."""
         self.stage = StateStage.UNTRAINED
-        """What the present state is; it decides whether a save is possible."""
         self._reported = -1
         """The number in the last `ctx.step`, whether the state was new or not."""
         self._stride = 1

@@ -113,8 +113,7 @@ SAVERS = 2
 """How many workers of each node save big state that all ranks have alike: one of them may be the one that died."""
 
 COMPARED_WITHIN_S = 5.0
-"""How long training waits after its first step for the states of the other ranks. That is one lease: a restarted
-coordinator is back by then."""
+"""How long training waits for the other ranks' first states: one lease, since a restarted coordinator is then back."""
 
 COMPARED_AFTER = 32
 """The steps after which states are compared even if no change was seen: writes to `.data`, and those of a collective,
@@ -161,7 +160,6 @@ class StepSaver:
         if environment.group_world_size > 1:
             self.interval.raise_pause(HEARD_S)
         self._digests = DigestInterval()
-        """When to make a digest of the state."""
         self._makes_digests = os.environ.get(DIGESTS) != "0"
         self._collectives: int | None = None
         """How many collectives had begun when parameters could first change in this step: at the first optimizer's
@@ -276,11 +274,6 @@ class StepSaver:
             self.role.saves_at_intervals = True
             self.interval.raise_pause(DISK_SHARE * every_s)
 
-    def end(self, *, in_step: bool) -> None:
-        """Record the end of training; `in_step` says that it came within a step, so that the state belongs to none."""
-        if in_step:
-            self.numbers.apply(StateEvent.TORN)
-
     def release(self) -> None:
         """Record that the script may change the state from now on, unobserved.
 
@@ -299,12 +292,11 @@ class StepSaver:
         """Save the small state after a forward, as pending: from now on this rank may contribute to the step.
 
         The other ranks may then complete the step without this rank, so its own state of the step must be saved before.
-        A forward without gradients, such as an evaluation, contributes nothing. But it may change buffers and random
-        state, so a pending state is saved again. After an optimizer's step it is not: the state within an evaluation
-        there belongs to no step.
+        A forward without gradients, such as an evaluation, contributes nothing. But it may change the random state, so
+        a pending state is saved again. After an optimizer's step it is not: within an evaluation there, the state is
+        that of no step.
         """
-        # If ranks have a forward while parameters change, they may wait in its collectives for a rank that died, and
-        # then none of them has a whole step to save.
+        # In a forward while parameters change, ranks may wait for one that died, and have no whole step to save.
         self.role.saves_at_intervals |= in_step or self._generations.has_changed()
         renews_pending = self._small.is_pending and not in_step
         if self._may_write_small and (with_gradients or renews_pending):

@@ -17,15 +17,13 @@ _WORD = 8
 """The bytes of an integer of 64 bits."""
 
 _BLOCK = 256
-"""The words in a block of a large tensor, 2 KiB. A block is added up before it gets its factor: with much smaller
-blocks, a digest takes longer than a plain sum."""
+"""The words in a block of a large tensor, which is added up before it gets its factor. Smaller blocks take longer."""
 
 _UNBLOCKED = 512
 """The most words of a tensor that is not divided into blocks: each word has a factor of its own."""
 
 _GOLDEN = 0x1E3779B97F4A7C15
-"""An odd number with irregular bits, the beginning of the golden ratio. Its multiples are the factors, so that those of
-neighbours have no pattern."""
+"""An odd number with irregular bits: the golden ratio's. Its multiples are the factors, which so have no pattern."""
 
 
 def digest_of(tensors: Iterable[tuple[str, torch.Tensor]]) -> int:

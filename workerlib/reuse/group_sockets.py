@@ -61,8 +61,7 @@ class GroupSockets:
         self._before: set[str] | None = None
         """The inodes of the sockets before the group that is being made now; None if none is being made."""
         self._begun: list[weakref.ref[socket.socket]] = []
-        """The script's sockets whose construction began while a group was made. While `__init__` runs in one thread,
-        another thread may already see the descriptor."""
+        """The script's sockets whose construction began while a group was made: `shut` may already see descriptors."""
         self._made: set[str] = set()
         """The inodes of these sockets, once they are made: later an object may lose its descriptor by `detach`."""
         self._original: Callable[..., None] | None = None
@@ -89,8 +88,7 @@ class GroupSockets:
     def _record_sockets_of_python(self) -> None:
         """Record each socket that Python makes, in any thread, until `close`: these are the script's.
 
-        Sockets made after the block of `gathering` count too: `accept` gets a descriptor first, perhaps within the
-        block, and makes the object for it later.
+        Sockets made after the block of `gathering` count too: `accept` makes the object later than the descriptor.
         """
         if self._original is not None:
             return

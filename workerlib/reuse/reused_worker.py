@@ -50,8 +50,7 @@ PEERS_SAVE_S = 3.0
 """How long a worker whose collective of NCCL has failed waits until the other workers have saved their state."""
 
 STEPLESS_ROUNDS_MAX = 3
-"""How many rounds in a row without a step this process takes part in, before a new process has to take its place: what
-makes them fail may be in this one."""
+"""After so many rounds in a row without a step, a new process takes over: what makes them fail may be in this one."""
 
 
 @dataclass(eq=False, slots=True)
@@ -278,7 +277,6 @@ def connect() -> ReusedWorker | None:
 
 
 def _replace_streams(streams: list[int]) -> None:
-    """Replace the descriptors of standard output and error by these two."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     for target, descriptor in enumerate(streams, start=1):

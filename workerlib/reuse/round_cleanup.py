@@ -26,8 +26,7 @@ GONE_SIGNS = ("process group has not been initialized", "Invalid process group s
 """Parts of the text of the `ValueError` of a call with a group that `abort_collectives` has removed."""
 
 MANY_OBJECTS = 50_000
-"""The least number of objects that is worth freezing. Python itself has 10,000; with torch there are 200,000, unless a
-parent interpreter has frozen them."""
+"""The least number of objects that is worth freezing. Python itself has 10,000, and with torch 200,000."""
 
 _has_frozen = False
 """Whether `freeze_objects` has frozen any. It takes 0.03 s to ask `gc.get_freeze_count`."""
@@ -126,8 +125,7 @@ def unfreeze_objects() -> None:
 def destroy_groups() -> None:
     """Destroy all process groups, and remove the hooks of models wrapped in DistributedDataParallel.
 
-    The script may still have such a model in a variable. Its hooks would run for the gradients of the next round's
-    model, with a group that is gone.
+    If the script still has such a model, its hooks would run for the next round's gradients, with a group that is gone.
     """
     import torch.distributed
     from torch.nn.parallel import DistributedDataParallel
