@@ -50,10 +50,10 @@ class HostJudgements:
 
     def on_round(self, report: Report | None) -> Iterator[HostJudged]:
         """Charge the host that ended the round by a fault of its own, if any, and quarantine it if that is enough."""
-        charged = charged_host(self._run, report)
-        if charged is None:
+        found = charged_host(self._run, report)
+        if found is None:
             return
-        host, charge = charged
+        host, charge = found
         if not self._has_room_for(host) or self._hosts <= {host}:
             return  # without another host, nothing tells a fault of the host from one of the script
         known = self._cluster.hosts.get(host, JudgedHost())

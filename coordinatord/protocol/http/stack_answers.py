@@ -63,8 +63,8 @@ class HangStatus(Struct, frozen=True, kw_only=True):
     """The workers that block all others, by one sample, or by two if one cannot distinguish a hang from slow work."""
 
     kind: AnyText
-    """Of the culprits, `absent`: nothing shows what they do. `stuck`: they do not move. `busy`: they do something else.
-    `mismatched`: they wait in another collective than the others. With `network` a collective completes for none."""
+    """`absent`: nothing shows what the culprits do. `stuck`: they do not move. `busy`: they do something else.
+    `mismatched`: they wait in another collective than the others. `network`: a collective completes for none."""
     sentence: AnyText
     ranks: Items[Whole]
     """The culprits; with `network` all workers, which all wait."""
