@@ -71,7 +71,7 @@ COLUMNS = NodeStatus.__struct_fields__
 _row = attrgetter(*COLUMNS)
 
 
-class _Shown(Struct, frozen=True):
+class _TopicState(Struct, frozen=True):
     """The present state of a topic."""
 
     shown: PageStatus | PageJob
@@ -79,7 +79,7 @@ class _Shown(Struct, frozen=True):
     """Whether it changes with time, and not only with a record."""
 
 
-MakeState = Callable[[], Awaitable[_Shown]]
+MakeState = Callable[[], Awaitable[_TopicState]]
 
 
 @dataclass(eq=False)
@@ -265,7 +265,7 @@ class LiveUpdates:
 
     # States
 
-    async def _show_jobs(self, caller: Caller) -> _Shown:
+    async def _show_jobs(self, caller: Caller) -> _TopicState:
         machine, now = self._driver.machine, self._driver.now
         cluster, sees_all = machine.cluster, caller.jobs == ALL_JOBS
         runs = [run for run in cluster.jobs.values() if caller.is_for(run.job)]
@@ -278,18 +278,18 @@ class LiveUpdates:
             insecure=self._insecure,
             shared=self._shared(),
         )
-        return _Shown(status, any(map(_is_live, runs)))
+        return _TopicState(status, any(map(_is_live, runs)))
 
-    async def _show_job(self, job: str) -> _Shown:
+    async def _show_job(self, job: str) -> _TopicState:
         found = await self._find(job)
         if found is None:
-            return _Shown(PageJob(job=job, status=None, nodes=NodeTable(columns=COLUMNS, rows=())), is_live=False)
+            return _TopicState(PageJob(job=job, status=None, nodes=NodeTable(columns=COLUMNS, rows=())), is_live=False)
         run, rounds = found
         shown = whole_view(run, rounds, self._driver.now, self._driver.machine.store_error)
         nodes = NodeTable(columns=COLUMNS, rows=tuple(map(_row, shown.nodes)))
         series = _series(self._sampler.sample_run(run, rounds))
         page = PageJob(job=job, status=shown, nodes=nodes, series=series, revision=run.revision)
-        return _Shown(page, _is_live(run))
+        return _TopicState(page, _is_live(run))
 
     async def _find(self, job: str) -> tuple[Run, RoundHistory] | None:
         """Return the run of a job and its rounds, or no rounds if the store cannot be read; None for an unknown job."""
