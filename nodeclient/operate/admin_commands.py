@@ -1,6 +1,7 @@
 """`nodeclient drain`, `pardon`, `stop`, `restart` and the like: sends a command to a coordinator, prints the result.
 
-No request is sent twice, and nothing is decided here. A command that changes nothing says so, and is no error.
+Nothing is decided here. A request without an answer is not repeated, since it may have been carried out. A command that
+changes nothing says so, and is no error.
 """
 
 from __future__ import annotations

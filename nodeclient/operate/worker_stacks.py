@@ -101,6 +101,7 @@ def _group(group: StackGroup) -> Iterator[str]:
 
 
 def _collectives(workers: Sequence[StackedWorker]) -> Iterator[str]:
+    """Yield a line for each collective in which workers wait, with the longest of their times in it."""
     places: dict[CollectiveStatus, list[StackedWorker]] = {}
     for worker in sorted(workers, key=lambda worker: -worker.collective.age_s if worker.collective else 0.0):
         if worker.collective is not None:
