@@ -164,7 +164,7 @@ class HaltAt:
     """
 
     number: int
-    """As in `SaveNow`."""
+    """The number of this request, which the answer repeats."""
     step: StepOrNone
 
 

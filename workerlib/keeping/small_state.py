@@ -92,9 +92,9 @@ class _Changes(Enum):
     UNKNOWN = auto()
     """They have not changed in a step yet."""
     EARLY = auto()
-    """Before a pending state is written, as those of a sampler that is advanced before the forward."""
+    """They change before a pending state is written, as those of a sampler that is advanced before the forward."""
     LATE = auto()
-    """After that in at least one step, as those of a scheduler."""
+    """They have changed after that in at least one step, as those of a scheduler do."""
 
 
 @dataclass(slots=True)

@@ -292,7 +292,7 @@ class StepSaver:
         """Save the small state after a forward, as pending: from now on this rank may contribute to the step.
 
         The other ranks may then complete the step without this rank, so its own state of the step must be saved before.
-        A forward without gradients, such as an evaluation, contributes nothing. But it may change the random state, so
+        A forward without gradients, such as an evaluation, contributes nothing, yet it may change the random state, so
         a pending state is saved again. After an optimizer's step it is not: within an evaluation there, the state is
         that of no step.
         """

@@ -50,7 +50,7 @@ PEERS_SAVE_S = 3.0
 """How long a worker whose collective of NCCL has failed waits until the other workers have saved their state."""
 
 STEPLESS_ROUNDS_MAX = 3
-"""After so many rounds in a row without a step, a new process takes over: what makes them fail may be in this one."""
+"""The rounds in a row without a step before a new process takes over: what makes them fail may be in this one."""
 
 
 @dataclass(eq=False, slots=True)
