@@ -66,7 +66,7 @@ def kept_parts(
 def a_holding(steps: list[str], options: dict[str, str], assignment: Assignment | None, workers: int) -> Holding:
     """Build the kept state that a script describes: `1:96 1:100:7 shards=2 of=4 protected=yes`.
 
-    Each step has its round, and perhaps its digest, as 7 of step 100.
+    Each step has its round, and perhaps its digest, as 7 of step 100. With `protected=100` it protects only that step.
 
     `written=100` is the last checkpoint that its script has written, `written=no` before the first one; `every=10`
     is the interval of saves, and `first=5,6` are the digests of different states after the first step. With
@@ -81,7 +81,7 @@ def a_holding(steps: list[str], options: dict[str, str], assignment: Assignment 
             range(first, first + workers),
             world_size=int(options.get("of", world_size)),
             shards=int(options.get("shards", 1)),
-            protected="protected" in options,
+            protected=options.get("protected") in {"yes", step},
             digest=int(digest[0]) if digest else None,
         )
         for number, step, *digest in (each.split(":") for each in steps)

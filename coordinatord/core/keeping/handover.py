@@ -16,7 +16,7 @@ import math
 from collections.abc import Collection, Iterator, Sequence
 
 from coordinatord.core.keeping.known import KeptState
-from coordinatord.core.keeping.persistence import ends_by, holds_parts, step_to_write, writes
+from coordinatord.core.keeping.persistence import ends_by, holds_parts, overwriter, unwritten, writes
 from coordinatord.core.keeping.resumption import has_restored, is_reachable, may_be_chosen
 from coordinatord.core.keeping.sentences import lost_step
 from coordinatord.core.keeping.shards import are_whole
@@ -158,18 +158,15 @@ def _holders_for_disk(kept: KeptState) -> Collection[str]:
 
 
 def _last_steps(kept: KeptState) -> Iterator[KeptStep]:
-    """Yield the step to write next, and an older one too if no round may resume from the first.
+    """Yield the steps to write, the newest first, up to one that is certain to stay what it is.
 
-    The first may be damaged, which is found out only by writing it. Until then, the older one is needed as well.
+    The others may be damaged, which is found out only by writing them, or overwritten before they are written. Until
+    then, the older one is needed as well.
     """
-    at, done = step_to_write(kept), kept.disk.step
-    if at is None:
-        return
-    yield at
-    if not may_be_chosen(kept, at):
-        older = _newest_to_choose(kept)
-        if older is not None and older.round > 0 and (done is None or older > done):
-            yield older
+    for at in unwritten(kept):
+        yield at
+        if may_be_chosen(kept, at) and not overwriter(kept, at):
+            return
 
 
 def _holders_unless_others_stay(kept: KeptState, at: KeptStep) -> Collection[str]:

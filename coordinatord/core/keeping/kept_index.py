@@ -176,8 +176,12 @@ class KeptIndex:
     @property
     def newest_whole(self) -> KeptStep | None:
         """The newest step that is whole, whether it is protected yet or not, and is not known to be spoiled."""
+        return next(iter(self.whole_steps()), None)
+
+    def whole_steps(self) -> list[KeptStep]:
+        """Return the whole steps that are not known to be spoiled, the newest first."""
         whole = (at for at, holders in self._of_step.items() if holders.is_whole)
-        return max((at for at in whole if not self._durable.has_spoiled(at, self._durable.id)), default=None)
+        return sorted((at for at in whole if not self._durable.has_spoiled(at, self._durable.id)), reverse=True)
 
     def steps(self) -> list[KeptStep]:
         """Return the steps of which any node has a part, the newest first."""

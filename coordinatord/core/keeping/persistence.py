@@ -42,22 +42,37 @@ seconds, and its workers need all places in memory for their own steps."""
 # Which step, and when
 
 
-def step_to_write(kept: KeptState) -> KeptStep | None:
-    """Return the newest whole step that no worker of the round overwrites; None if there is none, or the disk has it.
+def unwritten(kept: KeptState) -> list[KeptStep]:
+    """Return the whole steps that the disk lacks, the newest first. They are lost if their holders leave now.
 
     While no worker of the round is alive, nothing of it overwrites a step, so the step need not be protected. A step of
     round 0 was made by an earlier run, and came from the disk.
     """
     index, whole, done = kept.index, kept.protection.whole, kept.disk.step
     if kept.run.durable.state is State.FORMING or has_failed(kept.run):
-        at = index.newest_whole
+        steps = index.whole_steps()
     else:  # a holder that does not protect the step yet may overwrite it
-        at = whole if whole is not None and index.is_protected_by_holders(whole) else None
-    return None if at is None or at.round == 0 or (done is not None and at <= done) else at
+        steps = [whole] if whole is not None and index.is_protected_by_holders(whole) else []
+    return [at for at in steps if at.round > 0 and (done is None or at > done)]
+
+
+def step_to_write(kept: KeptState) -> KeptStep | None:
+    """Return the newest whole step that the disk lacks and that no worker may overwrite; None if there is none."""
+    return next((at for at in unwritten(kept) if not overwriter(kept, at)), None)
+
+
+def overwriter(kept: KeptState, at: KeptStep) -> str:
+    """Return a node that is back with workers of an older round, which may overwrite a step; empty if none may.
+
+    They end within moments, or the node protects the step.
+    """
+    held, stale = kept.index.holders(at), kept.run.roll.in_state(MemberState.STALE)
+    may = (member.node for member in stale if any(not part.protected for part in held.get(member.node, ())))
+    return next(may, "")
 
 
 def may_write_at(kept: KeptState) -> float | None:
-    """Return from when the newest step may be written; None if there is none to write, or one is being written.
+    """Return from when the next step may be written; None if there is none to write, or one is being written.
 
     A restarted coordinator waits until it has heard all nodes, since a step has the small states of all of them.
     """
@@ -65,16 +80,6 @@ def may_write_at(kept: KeptState) -> float | None:
     if disk.attempt is not None or disk.every_s is None or not kept.index.all_heard or step_to_write(kept) is None:
         return None
     return disk.retry_at
-
-
-def may_be_overwritten(kept: KeptState) -> bool:
-    """Whether the newest step may be overwritten by workers of an older round, with which a node is back.
-
-    They end within moments, or the node protects the step.
-    """
-    at, stale = step_to_write(kept), kept.run.roll.in_state(MemberState.STALE)
-    held = {} if at is None else kept.index.holders(at)
-    return any(not part.protected for member in stale for part in held.get(member.node, ()))
 
 
 def is_unsure(kept: KeptState) -> bool:
@@ -94,7 +99,7 @@ def new_attempt(kept: KeptState, now: float, without: tuple[str, ...] = ()) -> W
     The nodes in `without` write nothing, since they have just failed. The committer is a node that stays, if there is
     one.
     """
-    members, able = kept.run.members, _able_holders(kept)
+    members, able = kept.run.members, _able_holders(kept, step_to_write(kept))
     holders = {node: parts for node, parts in able.items() if _may_write(members[node]) and node not in without}
     leaving = [node for node in holders if members[node].leaves]
     plan = _plan_writes(holders, leaving)
@@ -162,9 +167,8 @@ def _plan_writes(holders: Held, leaving: Collection[str]) -> dict[str, tuple[Wan
     return plan if all(len(parts) <= WANTED_MAX for parts in plan.values()) else None
 
 
-def _able_holders(kept: KeptState) -> Held:
-    """Return the parts of the step to write, by the nodes that have them and are able to write."""
-    at = step_to_write(kept)
+def _able_holders(kept: KeptState, at: KeptStep | None) -> Held:
+    """Return the parts of a step, by the nodes that have them and are able to write."""
     held = {} if at is None else kept.index.holders(at)
     return {node: parts for node, parts in held.items() if _is_able(kept.run.members[node])}
 
@@ -249,8 +253,9 @@ def why_failed(kept: KeptState, attempt: WriteAttempt) -> str:
 
 def why_none(kept: KeptState) -> str:
     """Return why no attempt can begin: a node is not connected, or the step's holders have no directory."""
-    away = (node for node in _able_holders(kept) if not _may_write(kept.run.members[node]))
-    first = next(away, None) if _is_in_reach(kept) else None
+    able = _able_holders(kept, step_to_write(kept))
+    away = (node for node in able if not _may_write(kept.run.members[node]))
+    first = next(away, None) if are_whole(able.values()) else None
     return "not all of the step is held by nodes with --persist" if first is None else _gone_text(first)
 
 
@@ -273,16 +278,21 @@ def pause_s(kept: KeptState, failed: WriteAttempt | None = None) -> float:
 def ends_by(kept: KeptState) -> float:
     """Return the time until which a node or run that is to end waits for the disk; in the past if it does not.
 
-    During an attempt it waits for that. Between two attempts it waits for the next one, if the nodes have all of the
-    step and the attempt can begin in time.
+    During an attempt it waits for that, and otherwise for the next one.
     """
     disk = kept.disk
     if disk.attempt is not None:
         return min(longest_until(disk, disk.attempt), disk.attempt.progressed_at + END_IDLE_S)
-    again_at = may_write_at(kept)
-    if again_at is None or disk.ends_at is None or again_at >= disk.ends_at or not _is_in_reach(kept):
+    if disk.ends_at is None or not is_awaited(kept):
         return -math.inf
     return disk.ends_at
+
+
+def is_awaited(kept: KeptState) -> bool:
+    """Whether nodes that are to leave wait for the disk: a step is being written, or another attempt is in time."""
+    disk = kept.disk
+    is_in_time = disk.ends_at is None or disk.retry_at < disk.ends_at
+    return disk.attempt is not None or (is_in_time and _is_in_reach(kept))
 
 
 def longest_until(disk: Persisting, attempt: WriteAttempt) -> float:
@@ -291,8 +301,9 @@ def longest_until(disk: Persisting, attempt: WriteAttempt) -> float:
 
 
 def _is_in_reach(kept: KeptState) -> bool:
-    """Whether the nodes that are able to write have all of the step, even if some have to reconnect first."""
-    return are_whole(_able_holders(kept).values())
+    """Whether able nodes have all of the step to write, or of a newer one, even if some have to reconnect first."""
+    at, steps = step_to_write(kept), unwritten(kept) if kept.index.all_heard else ()
+    return any(are_whole(_able_holders(kept, each).values()) for each in steps if at is None or each >= at)
 
 
 def holds_parts(kept: KeptState, member: Member) -> bool:

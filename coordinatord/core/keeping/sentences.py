@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from coordinatord.core.keeping.disk_steps import agreed_step, any_finder, found_by, unusable_to
 from coordinatord.core.keeping.known import KeptState
-from coordinatord.core.keeping.persistence import END_IDLE_S, is_unsure, longest_until, step_to_write
+from coordinatord.core.keeping.persistence import END_IDLE_S, is_unsure, longest_until, overwriter, unwritten
 from coordinatord.core.keeping.persisting import WriteState
 from coordinatord.core.keeping.resumption import differing_step, is_obtainable, resume_point
 from coordinatord.core.rounds.policy import END_S
@@ -160,12 +160,13 @@ def lost_step(kept: KeptState) -> str:
     It is the end of a sentence, and empty without `--persist`: then nobody expects it on a disk. The reason is that of
     nodes that have waited as long as `persistence.ends_by` says.
     """
-    disk, at = kept.disk, step_to_write(kept)
+    disk, at = kept.disk, next(iter(unwritten(kept)), None)
     if disk.failed_at is not None and (disk.step is None or disk.step < disk.failed_at):
         at = disk.failed_at if at is None else max(at, disk.failed_at)  # a node that has left may have taken it along
     if disk.every_s is None or at is None:
         return ""
-    why = disk.problem or "no node could write it"
+    node = overwriter(kept, at)
+    why = f"workers of node {node} may overwrite it" if node else disk.problem or "no node could write it"
     if disk.attempt is not None:
         idle_until, slow_until = disk.attempt.progressed_at + END_IDLE_S, longest_until(disk, disk.attempt)
         was_idle = idle_until < slow_until  # the earlier one has ended the wait

@@ -42,7 +42,7 @@ def write_due(kept: KeptState) -> float | None:
 
     This is asked while a round runs, and by `RunKeeping.end_round`. Between two rounds `last_step_due` decides.
     """
-    disk, at = kept.disk, _may_begin_at(kept)
+    disk, at = kept.disk, persistence.may_write_at(kept)
     if at is None or disk.every_s is None:
         return None
     return at if disk.wanted else max(at, disk.since + disk.every_s)
@@ -54,18 +54,12 @@ def last_step_due(kept: KeptState) -> float | None:
     If the run ends, the step is written at once. Between two rounds it is written when no round has followed for
     `WAITS_S`, or before the first node's `--join-timeout` ends its wait: with the node its memory goes.
     """
-    at, run = _may_begin_at(kept), kept.run
+    at, run = persistence.may_write_at(kept), kept.run
     if at is None or is_ending(run):
         return at
     if run.durable.state is not State.FORMING:
         return None
     return max(at, before_first_timeout(run, run.durable.entered_at + persistence.WAITS_S))
-
-
-def _may_begin_at(kept: KeptState) -> float | None:
-    """Return when the newest step may be written; None if not before something happens."""
-    at = persistence.may_write_at(kept)
-    return None if at is None or persistence.may_be_overwritten(kept) else at
 
 
 def write_done(kept: KeptState) -> float | None:

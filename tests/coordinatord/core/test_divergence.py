@@ -19,7 +19,7 @@ APART = ("digest n1 32 8 8", "digest n2 32 8 9")
 APART_AT_ONCE = ("digest n1 16 8 8", "digest n2 16 8 9")
 """All are alike after step 16, and rank 3 differs after step 32; or it differs at the first digest."""
 
-IN_MEMORY = ("keep n1 n2 1:16", "advance 1s", "keep n1 n2 1:16 protected=y")
+IN_MEMORY = ("keep n1 n2 1:16", "advance 1s", "keep n1 n2 1:16 protected=yes")
 TOO_NEW = tuple(line.replace("1:16", "1:17") for line in IN_MEMORY)
 ON_DISK = ("write n1 written found=e-1:1:16", "write n2 written found=e-1:1:16")
 TOO_NEW_ON_DISK = tuple(line.replace("1:16", "1:17") for line in ON_DISK)
@@ -70,7 +70,7 @@ def test_a_round_goes_on_if_that_is_wanted_or_no_restart_is_left(settings: str, 
 
 def writes(job: Job, step: str) -> tuple[int, ...]:
     """Have both nodes keep and write a step, as `1:40`; return the older steps that stay as it is made whole."""
-    job.play(f"keep n1 n2 {step}", "advance 1s", f"keep n1 n2 {step} protected=y", "advance 2s")
+    job.play(f"keep n1 n2 {step}", "advance 1s", f"keep n1 n2 {step} protected=yes", "advance 2s")
     job.play("write n1 n2 written")
     [staying] = [order.stays for node in ("n1", "n2") if (order := job.desired(node).persist) and order.commit]
     job.play("write n1 n2 committed", f"write n1 n2 written found=e-1:{step}")
@@ -128,7 +128,7 @@ def test_the_next_run_doubts_the_steps_of_one_that_has_not_ended_well(ends: str)
 
 def test_the_next_round_goes_back_behind_the_difference_and_newer_steps_never_count_again() -> None:
     job, found = diverges(*IN_MEMORY, *ALIKE, *APART)
-    job.play("keep n1 n2 1:16 1:32 protected=y")
+    job.play("keep n1 n2 1:16 1:32 protected=yes")
     job.play("write n1 n2 written found=e-1:1:32", "stopped n1 n2", "advance 5s")
     assert [point and point.at for point in formed(job)] == [None, KeptStep(1, 16)]
     assert job.desired("n1").reason.startswith("replicas diverged in round 1; ")
@@ -231,7 +231,7 @@ def test_a_minority_of_more_ranks_than_are_named_charges_nobody_if_it_is_on_seve
     nodes = {f"n{number}": 7 if number > 2 else 9 for number in range(1, 6)}
     stage = running_job(list(nodes), "min=5 max=5 workers=8 keeps=600s divergence=quarantine restarts=3")
     stage.play("advance 1s", *(line for node in nodes for line in (f"step {node} 10", f"keep {node} 1:16")))
-    stage.play("advance 1s", *(f"keep {node} 1:16 protected=y" for node in nodes))
+    stage.play("advance 1s", *(f"keep {node} 1:16 protected=yes" for node in nodes))
     for step, digests in ((16, dict.fromkeys(nodes, 7)), (32, nodes)):
         stage.play(*(f"digest {node} {step}{f' {digest}' * 8}" for node, digest in digests.items()))
     stage.play(f"stopped {' '.join(nodes)}", "advance 5s")

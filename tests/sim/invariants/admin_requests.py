@@ -33,6 +33,7 @@ from coordinatord.core.rounds.values.records import (
     RoundFormed,
 )
 from tests.sim.invariants.laws import Facts, Laws
+from tests.sim.invariants.root_cause import ROUGHLY
 
 
 class AdminLaws(Laws):
@@ -43,7 +44,7 @@ class AdminLaws(Laws):
         self._to_end: set[str] = set()
         """Runs that an operator wants to end."""
         self._ending: dict[str, float] = {}
-        """When each of these was first seen without workers; it may still write two steps to the disk."""
+        """Since when each of these has had no workers, and has written nothing to the disk."""
         self._drained: set[str] = set()
         """Names that an operator ever drained."""
         self._undrained: set[str] = set()
@@ -90,9 +91,12 @@ class AdminLaws(Laws):
                 continue
             disk, reports = kept_of(run).disk, [member.observed for member in run.members.values()]
             straggles = disk.every_s is not None and any(seen.phase.has_workers and seen.kept for seen in reports)
-            again = (disk.problem or straggles) and now - self._ending.setdefault(run.id, now) <= 2 * END_S
             unheard = any(seen is UNHEARD for seen in reports) and run.durable.has_had_rounds
-            self.check(disk.attempt or again or unheard, "run %s is to end, has no workers and goes on", run.id)
+            if disk.attempt or unheard:
+                self._ending.pop(run.id, None)
+                continue
+            again = (disk.problem or straggles) and now - self._ending.setdefault(run.id, now) <= END_S / ROUGHLY
+            self.check(again, "run %s is to end, has no workers and goes on", run.id)
 
     def set_back(self, records: Sequence[Record], now: float) -> None:
         """Note that the store holds these records alone."""

@@ -211,6 +211,17 @@ class KeptStateLaws(Laws):
         newest = max(self._whole_of(run, [*theirs, *self._parts_of(run, [member], gone=True)]), default=None)
         self.check(newest is None or newest in whole, "%s leaves, and takes %s along", node, newest)
 
+    def _judge_last(self, run: Run) -> None:
+        """Check that nothing delays the last write of a run that is to end, if no worker may overwrite the step."""
+        disk, members = kept_of(run).disk, run.members.values()
+        is_last = run.durable.stop_asked and run.durable.state is State.FORMING and self.world.scenario.persist_every_s
+        if not is_last or disk.attempt or disk.problem or self.persisted.unheard.get(run.id):
+            return
+        working = [member for member in members if member.observed.phase.has_workers]
+        free = {part.at for part in self._parts_of(run, working) if not part.protected}
+        safe = (at for at in self._candidates(run) if at.round > 0 and at not in free)
+        self.persisted.judge_there(run, max(safe, default=None), "the run is to end")
+
     def _judge_taken_along(self, run: Run, record: NodeReleased) -> None:
         """Check that no node with the last step leaves with all others before the step is on the disk."""
         newest = self._newest_with(run, record.node)
@@ -324,6 +335,7 @@ class KeptStateLaws(Laws):
             if not self.facts.leaves_out(machine):
                 self._judge_index(run)
             self._judge_copied(run)
+            self._judge_last(run)
             resume = run.durable.resume
             # Once a round has stepped, a later step may have taken the place of the one that it resumed from. What is
             # on the disk need not be in memory as well.

@@ -128,7 +128,7 @@ class PersistedStateLaws(Laws):
         """
         waited_s = self.world.queue.now - self._stopped.get(run.id, 0.0)
         if not self._is_stuck(run) and waited_s < ROUGHLY * (END_S - RETRY_S):
-            self._judge_there(run, kept, f"{record.reason!r}:")
+            self.judge_there(run, kept, f"{record.reason!r}:")
         elif not self._is_there(run, kept):
             self.check("is not on the disk" in record.reason, "%r, and nothing about %s", record.reason, kept)
 
@@ -145,13 +145,14 @@ class PersistedStateLaws(Laws):
             is_named = "is not on the disk" in record.reason or self._is_there(run, kept)
             self.check(is_named, "%r, and nothing about %s", record.reason, kept)
         else:
-            self._judge_there(run, kept, f"{record.node} has gone")
+            self.judge_there(run, kept, f"{record.node} has gone")
 
     def _is_stuck(self, run: Run) -> bool:
         idle_s = self.world.daemon.clock.read() - self._wrote_at.get(run.id, math.inf)
         return idle_s >= ROUGHLY * STALL_S
 
-    def _judge_there(self, run: Run, kept: KeptStep | None, event: str) -> None:
+    def judge_there(self, run: Run, kept: KeptStep | None, event: str) -> None:
+        """Check that a step or a newer one is on the disk at an event."""
         there = self._newest_there(run)
         self.check(self._is_there(run, kept), "%s with %s on the disk, not %s", event, there, kept)
 

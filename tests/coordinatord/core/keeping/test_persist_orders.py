@@ -3,6 +3,7 @@
 import pytest
 
 from coordinatord.core.keeping.known import kept_of
+from coordinatord.core.rounds.policy import END_S
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.protocol.messages import Result
 from tests.support.running_job import order, running_job
@@ -10,6 +11,7 @@ from tests.support.script import Stage
 
 NODES = ("n1", "n2")
 PAIR = "min=2 max=2 keeps=600s"
+SHARDED = "shards=2 of=2"
 
 
 def test_who_makes_a_step_whole_knows_how_many_small_states_others_have_written() -> None:
@@ -38,9 +40,9 @@ def keep(stage: Stage, *steps: int, options: str, protect: bool = True) -> None:
         stage.play(f"keep n1 n2 {parts} {options} {more}", "advance 1s")
 
 
-def keeping(options: str, protect: bool = True) -> Stage:
-    """Return two nodes that run, and keep step 100."""
-    stage = running_job(NODES, PAIR)
+def keeping(options: str, protect: bool = True, more: str = "") -> Stage:
+    """Return two nodes that run, and keep step 100; `more` are options of their job."""
+    stage = running_job(NODES, f"{PAIR} {more}")
     keep(stage, 100, options=options, protect=protect)
     return stage
 
@@ -120,6 +122,46 @@ def test_a_job_that_is_stopped_waits_for_the_last_step_of_workers_that_are_back(
     assert stage.state() is State.FORMING
     stage.play("keep n2 1:100 1:120 of=2", "stopped n2", "write n2 written", "write n2 committed")
     assert (stage.state(), kept_of(stage.run).disk.problem) == (State.STOPPED, "")
+
+
+def back_with_a_newer_step() -> Stage:
+    """Return two nodes that protect step 100, one of them back with workers that may overwrite its part of step 110."""
+    stage = keeping(SHARDED, more="join_timeout_s=60")
+    stage.play(f"keep n1 n2 1:100 1:110 {SHARDED} protected=100", "silence n2", "ask restart default", "stopped n1")
+    stage.play("advance 8s", "reconnect n2 phase=running")
+    assert (stage.state(), order(stage, "n1")) == (State.FORMING, None)
+    return stage
+
+
+@pytest.mark.parametrize("line", ["ask stop default", "advance 10s"])
+def test_an_older_step_is_written_while_workers_that_are_back_may_overwrite_the_newest(line: str) -> None:
+    stage = back_with_a_newer_step()
+    stage.play(line)
+    for step in (100, 110):
+        assert [one and one.step for one in (order(stage, "n1"), order(stage, "n2"))] == [step, step]
+        stage.play("write n1 n2 written", "write n1 committed")
+        if step == 100:
+            assert (stage.state(), order(stage, "n1")) == (State.FORMING, None)
+            stage.play("stopped n2", "advance 1s")
+    assert kept_of(stage.run).disk.problem == ""
+
+
+def test_a_job_that_is_stopped_waits_a_while_for_workers_that_are_back_and_says_which_step_they_cost() -> None:
+    stage = back_with_a_newer_step()
+    stage.play("ask stop default", "write n1 n2 written", "write n1 committed", f"advance {END_S - 1:g}s")
+    assert stage.state() is State.FORMING
+    stage.play("advance 1s")
+    assert stage.state() is State.STOPPED
+    lost = "step 110 is not on the disk: workers of node n2 may overwrite it"
+    assert stage.run.durable.reason == f"stopped by alice; {lost}"
+
+
+def test_a_node_that_leaves_stays_to_write_an_older_step_while_the_newest_may_be_overwritten() -> None:
+    stage = keeping("of=2")
+    stage.play("silence n2", "ask restart default", "stopped n1", "keep n2 1:110 of=2", "advance 5s")
+    stage.play("reconnect n2 phase=running", "leave n1 n2")
+    assert (persist := order(stage, "n1")) is not None
+    assert persist.step == 100
 
 
 def test_a_write_that_comes_to_its_end_while_no_node_is_heard_disturbs_nothing() -> None:
