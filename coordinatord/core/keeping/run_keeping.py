@@ -145,12 +145,11 @@ class RunKeeping(KeptState, KeepingWing):
             return Wait(None, sentences.UNHEARD, last_step)
         return Wait(persistence.ends_by(self), "what is kept is written to the disk first", last_step)
 
-    def before_end(self, now: float) -> str:
+    def before_end(self) -> str:
         """Say what comes before the end of a run: nodes are heard, or a step is written. Empty if neither has to be."""
         if persistence.is_unsure(self):
             return "its nodes are heard first, since the coordinator was started again, then "
-        writes_at = persistence.may_write_at(self)
-        return "" if writes_at is None or writes_at > now else "what is kept is written to the disk, then "
+        return "what is kept is written to the disk, then " if persistence.is_awaited(self) else ""
 
     # Its own actions
 

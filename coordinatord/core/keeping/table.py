@@ -52,14 +52,18 @@ def last_step_due(kept: KeptState) -> float | None:
     """Nodes outside a round keep a newer step than the disk has, and may leave.
 
     If the run ends, the step is written at once. Between two rounds it is written when no round has followed for
-    `WAITS_S`, or before the first node's `--join-timeout` ends its wait: with the node its memory goes.
+    `WAITS_S`, or before the first node's `--join-timeout` ends its wait: with the node its memory goes. That also ends
+    a restarted coordinator's look at the disk, but no pause after a failed attempt.
     """
     at, run = persistence.may_write_at(kept), kept.run
     if at is None or is_ending(run):
         return at
     if run.durable.state is not State.FORMING:
         return None
-    return max(at, before_first_timeout(run, run.durable.entered_at + persistence.WAITS_S))
+    waits_until = run.durable.entered_at + persistence.WAITS_S
+    if kept.disk.problem:
+        return max(at, before_first_timeout(run, waits_until))
+    return before_first_timeout(run, max(at, waits_until))
 
 
 def write_done(kept: KeptState) -> float | None:

@@ -154,7 +154,7 @@ class KeepingWing:
         """Return the wait of a run that is to end."""
         return Wait()
 
-    def before_end(self, now: float) -> str:
+    def before_end(self) -> str:
         """Say what happens before a run without a round ends, as the beginning of a sentence."""
         return ""
 

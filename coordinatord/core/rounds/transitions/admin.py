@@ -88,18 +88,18 @@ def _stop(run: Run, request: Request, decision: Decision) -> Reply:
         return Reply(AdminResult.NOTHING, f"job {run.job} has ended already: {run.durable.reason}")
     if run.durable.stop_asked:
         return Reply(AdminResult.NOTHING, f"job {run.job} is being stopped already: {run.durable.stop_asked}")
-    how = _how_it_ends(run, decision.now)
+    how = _how_it_ends(run)
     if not request.dry_run:
         decision.record(JobStopAsked(run.job, run.id, request.attribution("stopped")))
     return Reply(AdminResult.DONE, f"job {run.job} {how}", [run])
 
 
-def _how_it_ends(run: Run, now: float) -> str:
+def _how_it_ends(run: Run) -> str:
     """Describe how an operator's stop will end a run, as the end of a sentence."""
     if run.roll.all_silent:
         return "is over: no node of it is heard, and one that comes back ends its workers"
     if run.durable.state is State.FORMING:
-        return f"is being stopped: it had no workers; {run.keeping.before_end(now)}its nodes end"
+        return f"is being stopped: it had no workers; {run.keeping.before_end()}its nodes end"
     if run.durable.state is State.STOPPING and not run.durable.planned:
         return f"is being stopped: its round is ending already ({run.durable.reason}), and no other follows"
     return "is being stopped: its workers save their state, then its nodes end"

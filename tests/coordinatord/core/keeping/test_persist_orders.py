@@ -319,6 +319,30 @@ def test_a_coordinator_that_is_started_again_has_no_older_step_written_beside_on
     assert order(stage, "n1") is None
 
 
+def looking(join_timeout_s: int) -> Stage:
+    """Return a node that waits for another one, with a coordinator that was just started again."""
+    stage = keeping("of=2", more=f"join_timeout_s={join_timeout_s}")
+    stage.play("ask restart default", "stopped n1", "drop n2", "advance 25s", "die 1s", "reconnect n1")
+    assert stage.state() is State.FORMING
+    return stage
+
+
+def test_a_step_is_written_before_a_join_timeout_that_ends_before_nodes_have_looked_at_the_disk() -> None:
+    stage = looking(join_timeout_s=11)
+    stage.play("advance 10s")
+    assert order(stage, "n1") is None
+    stage.play("advance 1s")
+    assert (one := order(stage, "n1")) is not None
+    assert one.step == 100
+
+
+def test_who_stops_a_job_before_nodes_have_looked_at_the_disk_is_told_that_a_step_is_written() -> None:
+    stage = looking(join_timeout_s=60)
+    answer = "".join(stage.play("ask stop default"))
+    assert "it had no workers; what is kept is written to the disk, then its nodes end" in answer
+    assert order(stage, "n1") is not None
+
+
 def test_what_a_node_says_of_an_earlier_attempt_does_not_end_the_next_one() -> None:
     """The end of an attempt may never have reached it: then it repeats what it said."""
     stage = keeping("shards=2 of=2")
