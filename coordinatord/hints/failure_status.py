@@ -54,7 +54,7 @@ def failure_status(report: Report) -> FailureStatus:
         early=tuple(
             EarlyEndStatus(node=end.node, rank=end.rank, before_s=round(end.before_s, 3)) for end in report.early
         ),
-        early_lines=report.early_output.lines if report.early_output else (),
+        early_lines=report.early_output.lines if report.early_output else None,
         early_log=(report.early_output.log or None) if report.early_output else None,
         step=report.step,
         stragglers=tuple(StragglerStatus(**asdict(straggler)) for straggler in report.stragglers),

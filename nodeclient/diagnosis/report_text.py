@@ -117,13 +117,12 @@ def _last_lines(failure: FailureStatus) -> list[str]:
     if not failure.left_early:
         return _own_last_lines(failure)
     [left, *_], own = failure.early, _own_last_lines(failure)[-WAITING_LINES_MAX:]
+    needed = f"    (rank {failure.rank} on {failure.node}, which still needed rank {left.rank}, wrote this to stderr)"
+    if failure.early_lines is None:
+        return [needed, *own]
     said = [f"    {line}".rstrip() for line in failure.early_lines] or ["    (nothing)"]
-    return [
-        f"    (rank {failure.rank} on {failure.node}, which still needed rank {left.rank}, wrote this to stderr)",
-        *own,
-        f"    (rank {left.rank} on {left.node}, which exited with 0, wrote this to stderr last)",
-        *said,
-    ]
+    exited = f"    (rank {left.rank} on {left.node}, which exited with 0, wrote this to stderr last)"
+    return [needed, *own, exited, *said]
 
 
 def _own_last_lines(failure: FailureStatus) -> list[str]:

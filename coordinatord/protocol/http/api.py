@@ -231,8 +231,8 @@ class FailureStatus(Struct, frozen=True, kw_only=True):
     """The number of these that failed with the same error."""
     early: Items[EarlyEndStatus] = ()
     """The first workers that had exited with 0 by then."""
-    early_lines: Items[AnyLine] = ()
-    """The end of the stderr of the first of these."""
+    early_lines: Items[AnyLine] | None = None
+    """The end of the stderr of the first of these; null if it is not known."""
     early_log: AnyText | None = None
     """The file with its stderr, on its host."""
     step: Whole | None = None

@@ -85,17 +85,15 @@ function logOf(failure) {
   return failure.log ? `${failure.log} (on ${failure.host})` : "";
 }
 
-// What the worker that failed wrote last; where it failed for lack of another one, what that one wrote too.
+// What the worker that failed wrote last; where it failed for lack of another one, what that one wrote too, if known.
 function linesOf(failure) {
   if (!failure.left_early) return failure.last_lines;
   const [left] = failure.early;
+  const needed = `(rank ${failure.rank} on ${failure.node}, which still needed rank ${left.rank}, wrote this to stderr)`;
+  if (failure.early_lines === null) return [needed, ...failure.last_lines];
   const said = failure.early_lines.length ? failure.early_lines : ["(nothing)"];
-  return [
-    `(rank ${failure.rank} on ${failure.node}, which still needed rank ${left.rank}, wrote this to stderr)`,
-    ...failure.last_lines,
-    `(rank ${left.rank} on ${left.node}, which exited with 0, wrote this to stderr last)`,
-    ...said,
-  ];
+  const exited = `(rank ${left.rank} on ${left.node}, which exited with 0, wrote this to stderr last)`;
+  return [needed, ...failure.last_lines, exited, ...said];
 }
 
 function fact({ label }) {

@@ -3,6 +3,7 @@
 from datetime import datetime, timedelta, timezone
 
 import pytest
+from msgspec.structs import replace
 
 from coordinatord.hints.failure_status import failure_status
 from coordinatord.protocol.fields import CONSEQUENCES_MAX, LAST_LINES_MAX, LINE_MAX, MESSAGE_MAX
@@ -96,6 +97,18 @@ BLOCKS = {
 def test_the_block(name: str, *, rewrite: bool) -> None:
     lines = report_text.lines(failure_status(BLOCKS[name]), SEEN_AT)
     compare(FOLDER / "reports" / f"{name}.txt", "\n".join([*lines, ""]), rewrite=rewrite)
+
+
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [(None, None), (LastOutput((), ""), "    (nothing)"), (LastOutput(("no data",), ""), "    no data")],
+)
+def test_that_a_worker_which_left_early_wrote_nothing_is_said_only_if_it_is_known(
+    output: LastOutput | None, said: str | None
+) -> None:
+    lines = report_text.lines(failure_status(replace(BLOCKS["left_early"], early_output=output)), SEEN_AT)
+    whose = "    (rank 3 on n2, which exited with 0, wrote this to stderr last)"
+    assert (lines[lines.index(whose) + 1] if whose in lines else None) == said
 
 
 def test_a_shell_s_way_to_say_a_signal_is_explained() -> None:
