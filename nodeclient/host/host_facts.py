@@ -10,6 +10,7 @@ import os
 import re
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -36,8 +37,11 @@ NICENESS = 10
 XIDS_MAX = 32
 """The most errors of GPUs to report. A GPU that fails again and again writes thousands."""
 
+_MOUNT = re.compile(r"(\d+) (\d+) \S+ \S+ (\S+) (?:\S+ )*?- (\S+) (\S*)")
+"""A line of mountinfo: the ids of the mount and of its parent, the mount point, the file system's type and device."""
+
 _OCTAL = re.compile(r"\\([0-7]{3})")
-"""A character of a path that the kernel does not write as it is, such as a blank."""
+"""A character of a mount point or a device that the kernel does not write as it is, such as a blank."""
 
 _PROGRAM = f"import os\nos.nice({NICENESS})\nfrom nodeclient.host.host_facts import main\nmain()\n"
 """It yields before its imports, which are most of its work."""
@@ -161,16 +165,24 @@ def _space(what: str, folder: Path) -> Space:
 def describe_mount(folder: Path, mounts: str) -> str:
     """Describe the mount that a directory is on, by the text of a mountinfo file; empty if it has none.
 
-    proc_pid_mountinfo(5) has its format. `folder` is without links.
+    proc_pid_mountinfo(5) has its format. `folder` is without links. The ids decide, not the order of the lines:
+    mounts may come before the root that they are on, and a mount hides earlier ones below its mount point.
     """
-    found, described = Path("/"), ""
-    for line in mounts.splitlines():
-        before, _, after = line.partition(" - ")
-        point = Path(_OCTAL.sub(lambda code: chr(int(code[1], 8)), before.split()[4]))
-        if folder.is_relative_to(point) and point.is_relative_to(found):  # a later mount hides an earlier one
-            kind, device, *_ = after.split()
-            found, described = (
-                point,
-                f"on {'the root file system /' if point == Path('/') else point} ({kind}, {device})",
-            )
+    lines = [match.groups() for line in mounts.split("\n") if (match := _MOUNT.match(line))]
+    ids = {mount for mount, *_ in lines}
+    above = defaultdict[str, list[tuple[Path, str, str]]](list)
+    """The mounts above the directory by their parents' ids, with an empty id for a parent that is not visible."""
+    for mount, parent, escaped, kind, device in lines:
+        point = Path(_unescaped(escaped))
+        if folder.is_relative_to(point):
+            place = "the root file system /" if point == Path("/") else point
+            text = f"on {place} ({kind}, {_unescaped(device)})"
+            above[parent if parent in ids - {mount} else ""].append((point, mount, text))
+    here, described = "", ""
+    while here in above:  # the way down from the root comes to the mount nearest to it first
+        _, here, described = min(reversed(above.pop(here)), key=lambda each: len(each[0].parts))
     return described
+
+
+def _unescaped(text: str) -> str:
+    return _OCTAL.sub(lambda code: chr(int(code[1], 8)), text)

@@ -127,3 +127,21 @@ def test_where_a_directory_is_mounted_is_described(folder: str, mount: str) -> N
     )
     assert describe_mount(Path(folder), mounts) == mount
     assert describe_mount(Path(folder), "") == ""
+
+
+ROOT = "27 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n"
+
+
+@pytest.mark.parametrize(
+    ("mounts", "mount"),
+    [
+        (f"{ROOT}34 27 0:61 / /a/b rw - tmpfs tmpfs rw\n35 27 0:62 / /a rw - nfs4 nas:/x rw\n", "/a (nfs4, nas:/x)"),
+        (f"24 27 0:61 / /a rw - tmpfs tmpfs rw\n{ROOT}", "/a (tmpfs, tmpfs)"),
+        (f"{ROOT}34 27 0:61 / /a rw - tmpfs tmpfs rw\n35 34 0:62 / /a rw - xfs /dev/sdb rw\n", "/a (xfs, /dev/sdb)"),
+        (f"{ROOT}33 27 0:60 / /a rw - fuse.gcsfuse my\\040bucket rw\n", "/a (fuse.gcsfuse, my bucket)"),
+        (f"garbage\n{ROOT}28 27 0:9 / /a rw - tmpfs\n", "the root file system / (ext4, /dev/sda1)"),
+    ],
+    ids=["hidden below", "before the root", "over another", "a blank", "cannot be read"],
+)
+def test_the_mount_is_the_one_that_can_be_seen(mounts: str, mount: str) -> None:
+    assert describe_mount(Path("/a/b/c"), mounts) == f"on {mount}"
