@@ -116,13 +116,17 @@ def visible_gpus(environ: Mapping[str, str], host: Host) -> list[Gpu]:
     return _visible(amd, environ.get("HIP_VISIBLE_DEVICES", environ.get("CUDA_VISIBLE_DEVICES")))
 
 
-def _no_gpu_text(environ: Mapping[str, str]) -> str:
+def visibility_note(environ: Mapping[str, str]) -> str:
+    """Return the variables that may hide GPUs as a note in brackets, after a blank; empty if none is set."""
     names = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
     hidden = [f"{name}={environ[name]!r}" for name in names if name in environ]
-    why = f" (the environment says {', '.join(hidden)})" if hidden else ""
+    return f" (the environment says {', '.join(hidden)})" if hidden else ""
+
+
+def _no_gpu_text(environ: Mapping[str, str]) -> str:
     return (
-        f"--nproc-per-node is gpu, but this host offers no GPU{why}: check the driver with nvidia-smi or rocm-smi, "
-        "or use a number or cpu"
+        f"--nproc-per-node is gpu, but this host offers no GPU{visibility_note(environ)}: "
+        "check the driver with nvidia-smi or rocm-smi, or use a number or cpu"
     )
 
 

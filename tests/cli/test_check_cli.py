@@ -82,9 +82,11 @@ def test_a_directory_that_is_named_needs_space(tmp_path: Path) -> None:
     assert any(re.fullmatch(rf"{tmp_path}/logs: \S+ [MG]iB of \S+ [MG]iB free on .+ \(.+\)", line) for line in lines)
 
 
-def test_a_host_without_a_gpu_is_said_to_have_none() -> None:
-    environ = clean_environ(CUDA_VISIBLE_DEVICES="")
-    assert "no GPU is seen on this host" in run(BIN / "nodeclient", "check", environ=environ).stdout.splitlines()
+@pytest.mark.parametrize("listed", ["", "-1"])
+def test_a_host_that_shows_no_gpu_is_said_to_have_none_and_why(library: Path, listed: str) -> None:
+    environ = clean_environ(LD_LIBRARY_PATH=str(library), CUDA_VISIBLE_DEVICES=listed)
+    said = f"no GPU is seen on this host (the environment says CUDA_VISIBLE_DEVICES={listed!r})"
+    assert said in run(BIN / "nodeclient", "check", environ=environ).stdout.splitlines()
 
 
 def test_a_node_whose_gpu_needs_a_reset_is_quarantined(library: Path) -> None:
