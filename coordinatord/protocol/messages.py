@@ -262,7 +262,7 @@ class Ended(Strict, frozen=True):
     age_s: Seconds
     """How long before this message."""
     output: LastOutput | None = None
-    """What it wrote last, if it was the first of its node; None while other workers of the node train on."""
+    """What it wrote last, if it was the first of its node; None until all workers of the node are gone."""
 
 
 class Killed(Strict, frozen=True):

@@ -184,6 +184,7 @@ class Agent:
 
     def _on_swept(self, event: events.Swept, now: float) -> None:
         self._sweeping.end(event.port, now)
+        self._group.exits.early_output = event.early_output
         self._apply(Stimulus.SWEPT, now)
 
     def _on_sweep_failed(self, event: events.SweepFailed, now: float) -> None:

@@ -6,7 +6,7 @@ import math
 
 from msgspec import Struct
 
-from coordinatord.protocol.messages import Degraded, Desired, Refused, WhyCold
+from coordinatord.protocol.messages import Degraded, Desired, LastOutput, Refused, WhyCold
 from coordinatord.protocol.pair_messages import PairResult
 from nodeclient.core.host_health import GpuUse, HostFacts
 
@@ -194,6 +194,8 @@ class Swept(Event, frozen=True):
 
     port: int
     """The port that was reserved for the next round."""
+    early_output: LastOutput | None = None
+    """What the first worker that exited with 0 wrote last; None if there is none."""
 
 
 class SweepFailed(Event, frozen=True):

@@ -17,7 +17,7 @@ from coordinatord.protocol.fields import (
     RANKS_MAX,
     XIDS_MAX,
 )
-from coordinatord.protocol.messages import Ended, Failure, Follower
+from coordinatord.protocol.messages import Ended, Failure, Follower, LastOutput
 from coordinatord.protocol.text import clip, is_same_error
 from nodeclient.core.ending import GroupEnding
 from nodeclient.core.events import Diagnosis
@@ -39,6 +39,8 @@ class Exits:
         self._ended: list[tuple[int, float]] = []
         """The ranks of the first workers that exited with 0 before the round began to end, and when they did: the
         failure of another worker may follow from that."""
+        self.early_output: LastOutput | None = None
+        """What the first of these wrote last, once the round is over here: only then may the coordinator judge it."""
 
     def rank(self, local_rank: int) -> int:
         """Return the global rank of a worker, limited to what a message can hold: a failure is always reported."""
@@ -107,7 +109,10 @@ class Exits:
 
     def ended(self, now: float) -> tuple[Ended, ...]:
         """Return the first workers that exited with 0 before the round began to end, with the ages of their exits."""
-        return tuple(Ended(rank, min(max(now - at, 0.0), DURATION_S_MAX)) for rank, at in self._ended)
+        return tuple(
+            Ended(rank, min(max(now - at, 0.0), DURATION_S_MAX), None if number else self.early_output)
+            for number, (rank, at) in enumerate(self._ended)
+        )
 
     def failure(self, now: float) -> Failure | None:
         """Return the first failure with its age as of now; None without a failure."""

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from coordinatord.protocol.exit_codes import signal_behind
 from coordinatord.protocol.fields import EARLY_LINES_MAX, LAST_LINES_MAX, LINE_MAX, LOG_MAX
-from coordinatord.protocol.messages import LastOutput, Observed, Phase
+from coordinatord.protocol.messages import Ended, LastOutput
 from coordinatord.protocol.text import clip
 from nodeclient.core.events import Diagnosis
 from nodeclient.diagnosis import oom, tracebacks
@@ -42,7 +42,7 @@ OUTER_LINES = 9
 """How many of the first lines of a long traceback to show: they have the frames of the script."""
 
 EARLY_BYTES_MAX = 4_096
-"""The bytes of stderr in which the last lines of a worker that exited with 0 are looked for: each report has them."""
+"""The bytes of stderr in which the last lines of a worker that exited with 0 are looked for."""
 
 _NOT_OOM = "not the kernel's OOM killer"
 
@@ -73,19 +73,17 @@ class RoundDiagnoses:
         return replace(found, xids=codes, log=log_text(self._output.stderr_log(local_rank)))
 
 
-def with_last_output(observed: Observed, output: Output, ranks: Sequence[int]) -> Observed:
-    """Add to a report what the first worker that exited with 0 wrote last, once none of the node trains.
+async def early_output(ended: Sequence[Ended], output: Output, ranks: Sequence[int]) -> LastOutput | None:
+    """Return what the first of the workers that exited with 0 wrote last, once the round is over; None without one.
 
     `ranks` are those of the node's workers, by local rank.
     """
-    if not observed.ended or observed.phase is Phase.RUNNING or observed.ended[0].rank not in ranks:
-        return observed
-    first, *others = observed.ended
-    local_rank = ranks.index(first.rank)
-    written = output.last_of_stderr(local_rank)[-EARLY_BYTES_MAX:].decode(errors="replace")
+    if not ended or ended[0].rank not in ranks:
+        return None
+    local_rank = ranks.index(ended[0].rank)
+    written = (await output.end_of_stderr(local_rank))[-EARLY_BYTES_MAX:].decode(errors="replace")
     shown = [clip(line, LINE_MAX) for line in without_native_frames(last_lines(written)) if line.strip()]
-    said = LastOutput(tuple(shown[-EARLY_LINES_MAX:]), log_text(output.stderr_log(local_rank)))
-    return replace(observed, ended=(replace(first, output=said), *others))
+    return LastOutput(tuple(shown[-EARLY_LINES_MAX:]), log_text(output.stderr_log(local_rank)))
 
 
 def log_text(log: Path | None) -> str:

@@ -127,10 +127,6 @@ class Output:
         """Return the file with the stderr of a worker of this round, if there is one."""
         return None if self._round is None else self._round.stderr_log(local_rank)
 
-    def last_of_stderr(self, local_rank: int) -> bytes:
-        """Return the last bytes that have arrived of a worker's stderr in this round, without waiting for more."""
-        return b"" if self._round is None else self._round.tails[local_rank].data
-
     async def end_of_stderr(self, local_rank: int) -> bytes:
         """Return the last bytes of a worker's stderr in this round, up to its end if it has ended.
 

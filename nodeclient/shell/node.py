@@ -25,7 +25,7 @@ from nodeclient.core.effects import Effect, Level
 from nodeclient.core.events import Event
 from nodeclient.core.leaving import LeaveSignals
 from nodeclient.diagnosis import error_file
-from nodeclient.diagnosis.diagnose import RoundDiagnoses, with_last_output
+from nodeclient.diagnosis.diagnose import RoundDiagnoses, early_output
 from nodeclient.diagnosis.stack_service import StackService
 from nodeclient.host.gpu_memory import sample_gpus
 from nodeclient.host.ports import listening_address
@@ -359,7 +359,9 @@ class Node:
         await self._exit_reporter.await_reported()
         await self._flush_followed_logs()  # followers read the next round once it is formed
         self._logs.end_round()
-        self.submit(events.Swept(self._participation.renew_port()))
+        ended = self._participation.agent.observed(self._now, beat=False).ended
+        output = await early_output(ended, self._output, self._setup.ranks)
+        self.submit(events.Swept(self._participation.renew_port(), output))
 
     # Texts about the node itself
 
@@ -371,8 +373,7 @@ class Node:
         return self._workers.pid_of(local_rank)
 
     def _completed(self, observed: Observed) -> Observed:
-        completed = self._keeper.complete(self._setup.slots.complete(observed))
-        return with_last_output(completed, self._output, self._setup.ranks)
+        return self._keeper.complete(self._setup.slots.complete(observed))
 
     def _status(self) -> str:
         observed = self._participation.agent.observed(self._now, beat=False)

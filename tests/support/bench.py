@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from coordinatord.protocol.codec import decode, encode
-from coordinatord.protocol.messages import Degraded, Desired, Goal, Observed, RefusalCode, Refused, WhyCold
+from coordinatord.protocol.messages import Degraded, Desired, Goal, LastOutput, Observed, RefusalCode, Refused, WhyCold
 from nodeclient.core.agent import Agent
 from nodeclient.core.agent_settings import Settings
 from nodeclient.core.effects import Dismiss, Effect, Exit, LeaveRound, Park, Probe, SaveKept, SendObserved, Start, Sweep
@@ -162,12 +162,12 @@ class Bench:
         """End all workers that live, in the same way."""
         return [effect for rank in sorted(self.alive) for effect in self.exited(rank, exit_code)]
 
-    def swept(self) -> list[Effect]:
-        """Report that nothing is left, with a new port."""
+    def swept(self, early_output: LastOutput | None = None) -> list[Effect]:
+        """Report that nothing is left, with a new port, and with what the first worker that exited with 0 wrote."""
         assert self.sweeping, "no sweep is under way"
         self.sweeping = False
         self.ports += 1
-        return self.submit(Swept(self.ports))
+        return self.submit(Swept(self.ports, early_output))
 
     def gpus_in_use(self, *gpus: GpuUse) -> list[Effect]:
         """Report that nothing of the round lives, and that memory of GPUs is in use."""

@@ -2,7 +2,7 @@
 
 from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.fields import RANKS_MAX
-from coordinatord.protocol.messages import Follower, Goal, Observed, Phase
+from coordinatord.protocol.messages import Follower, Goal, LastOutput, Observed, Phase
 from nodeclient.core.events import WorkerExited
 from tests.support.bench import Bench
 from tests.support.builders import a_diagnosis, an_assignment
@@ -52,3 +52,14 @@ def test_a_worker_that_failed_with_the_same_error_is_told_apart() -> None:
     bench.submit(WorkerExited(1, 1, a_diagnosis(error="OSError: no file of rank 1")))
     assert bench.observed.failure is not None
     assert bench.observed.failure.followers == (Follower(1, 1, same_error=True),)
+
+
+def test_what_the_first_worker_that_exited_with_0_wrote_is_reported_once_the_round_is_over_here() -> None:
+    bench, said = Bench().running(), LastOutput(("no data is left",), "/logs/0/stderr.log")
+    bench.all_exited(0)
+    assert [ended.output for ended in bench.observed.ended] == [None, None]
+    bench.swept(said)
+    assert bench.observed.phase is Phase.SUCCEEDED
+    assert [ended.output for ended in bench.observed.ended] == [said, None]
+    bench.receive(Goal.RUN, round=2, assignment=an_assignment())
+    assert bench.observed.ended == ()

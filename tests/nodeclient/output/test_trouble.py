@@ -10,11 +10,10 @@ import threading
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from coordinatord.protocol.fields import EARLY_LINES_MAX
-from coordinatord.protocol.messages import Ended, Phase
-from nodeclient.diagnosis.diagnose import with_last_output
+from coordinatord.protocol.messages import Ended
+from nodeclient.diagnosis.diagnose import early_output
 from nodeclient.output import file_thread, pump
 from nodeclient.output.log_paths import LogPaths
 from nodeclient.output.output import UNREAD_BYTES_MAX
@@ -23,7 +22,6 @@ from nodeclient.output.streams import DRAIN_BYTES_MAX
 from nodeclient.output.terminal_writer import QUEUE_BYTES_MAX
 from nodeclient.workers.spawn import SpawnError, WorkerCommand
 from tests.nodeclient.output.stage import Screen, Stage, by_rank, log_file, on_stage
-from tests.support.builders import an_observed
 from tests.support.programs import TIMEOUT_S, open_files, wait_until
 
 pytestmark = pytest.mark.slow
@@ -234,15 +232,13 @@ async def test_a_child_that_holds_the_pipe_delays_nothing() -> None:
     assert by_rank(stage.stderr.finish(), range(2)) == {0: [b"no"], 1: []}
 
 
-async def test_what_a_worker_that_exited_with_0_said_is_reported_once_the_others_are_over(tmp_path: Path) -> None:
+async def test_what_a_worker_that_exited_with_0_wrote_last_is_read_to_its_end(tmp_path: Path) -> None:
     async with on_stage(OutputSettings(log_dir=tmp_path)) as stage:
         stage.stderr.start_reading()
         stage.start('err("first\\n" * 1_000 + "\\nno data is left\\n")', "")
         assert await stage.ended() == {0: 0, 1: 0}
-        await stage.output.end_of_stderr(0)
-        trains = an_observed(phase=Phase.RUNNING, ended=(Ended(0, 1.0), Ended(1, 1.0)))
-        assert with_last_output(trains, stage.output, range(2)) == trains
-        said = with_last_output(replace(trains, phase=Phase.STOPPED), stage.output, range(2)).ended[0].output
+        assert await early_output((), stage.output, range(2)) is None
+        said = await early_output((Ended(0, 1.0), Ended(1, 1.0)), stage.output, range(2))
         assert said is not None
         assert said.lines == ("first",) * (EARLY_LINES_MAX - 1) + ("no data is left",)
         assert said.log == str(tmp_path / "job" / "run" / "round_1" / "0" / "stderr.log")
