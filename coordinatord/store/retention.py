@@ -36,7 +36,6 @@ from coordinatord.core.rounds.values.records import (
     TrainingCaughtUp,
     TrainingResumed,
     TrainingStalled,
-    WorkersUnseen,
 )
 from coordinatord.core.rounds.values.round_history import ROUNDS_KEPT
 
@@ -57,7 +56,6 @@ _REPEATED = (
     TrainingStalled,
     TrainingResumed,
     BusyWorkerAwaited,
-    WorkersUnseen,
     NodesSilent,
     NodesHeard,
     PreflightBegan,

@@ -8,7 +8,7 @@ import pytest
 
 from tests.sim.calm_runs import CalmRun, LastRun, explore
 from tests.sim.calm_runs_without_steps import UnnamedRun
-from tests.sim.calm_starts import ResumedRun
+from tests.sim.calm_starts import LateRun, ResumedRun
 from tests.sim.calm_training import CalmTraining
 
 RUNS = 300
@@ -16,18 +16,21 @@ RUNS = 300
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "least"),
+    ("kind", "runs", "least"),
     [
-        (CalmRun, {"looks": 1, "BusyWorkerAwaited": 1 / 20, "TrainingResumed": 1 / 10, "restarts": 1 / 10}),
-        (UnnamedRun, {"looks": 1 / 5, "BusyWorkerAwaited": 1 / 50}),
-        (LastRun, {"looks": 1, "BusyWorkerAwaited": 1 / 20}),
-        (ResumedRun, {"looks": 1, "BusyWorkerAwaited": 1 / 10, "FirstStepOverdue": 1 / 2}),
+        (CalmRun, RUNS, {"looks": 1, "BusyWorkerAwaited": 1 / 20, "TrainingResumed": 1 / 10, "restarts": 1 / 10}),
+        (UnnamedRun, RUNS, {"looks": 1 / 5, "BusyWorkerAwaited": 1 / 50}),
+        (LastRun, RUNS, {"looks": 1, "BusyWorkerAwaited": 1 / 20}),
+        (ResumedRun, RUNS, {"looks": 1, "BusyWorkerAwaited": 1 / 10, "FirstStepOverdue": 1 / 2}),
+        (LateRun, RUNS // 5, {"looks": 1, "BusyWorkerAwaited": 1 / 2, "FirstStepOverdue": 1 / 2}),
     ],
 )
-def test_no_healthy_training_is_ended_though_many_are_looked_at(kind: type[CalmRun], least: dict[str, float]) -> None:
-    found = explore(range(RUNS), kind)
+def test_no_healthy_training_is_ended_though_many_are_looked_at(
+    kind: type[CalmRun], runs: int, least: dict[str, float]
+) -> None:
+    found = explore(range(runs), kind)
     assert found.false_alarms == []
-    assert {name for name, share in least.items() if found.counts[name] <= share * RUNS} == set()
+    assert {name for name, share in least.items() if found.counts[name] <= share * runs} == set()
 
 
 @pytest.mark.parametrize("seed", range(20))

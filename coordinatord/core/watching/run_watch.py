@@ -11,7 +11,7 @@ from __future__ import annotations
 from coordinatord.core.rounds.effects import Look
 from coordinatord.core.rounds.events import Compared, Looked
 from coordinatord.core.rounds.queries.conditions import NOW
-from coordinatord.core.rounds.queries.past_round import has_no_restart_left
+from coordinatord.core.rounds.queries.past_round import is_last_round
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member
 from coordinatord.core.rounds.state.run import Run
@@ -24,7 +24,6 @@ from coordinatord.core.rounds.values.records import (
     RoundFormed,
     TrainingBegan,
     TrainingResumed,
-    WorkersUnseen,
 )
 from coordinatord.core.rounds.values.root_cause import WorkerFailure
 from coordinatord.core.rounds.values.time_ledger import Activity
@@ -43,16 +42,16 @@ from coordinatord.protocol.messages import Failure, HangKind, Launcher
 from coordinatord.protocol.stack_messages import unpack_stacks
 from coordinatord.protocol.text import clip
 
-_LEFT_TO_TORCH = "; no restart is left, so only torch's own timeout ends this"
+_LEFT_TO_TORCH = "; a failed round would now end the job, so only torch's own timeout ends this"
 """The end of a notice about a round that goes on although it seems to hang, see `RunWatch._is_left_to_torch`."""
 
 UNSEEN = (
-    "a hang would not be noticed, since no worker shows where it stands: "
+    "so far no worker shows where it stands, so a hang would not be noticed: "
     "give nodeclient --preload torch, or have the script call workerlib"
 )
 
-UNSEEN_AFTER_S = 60.0
-"""How long workers have run before that is said: until then, a script may import what it needs."""
+UNSEEN_AFTER_S = 180.0
+"""How long workers have run before that is said: until then, a script may import and load what it needs."""
 
 
 class RunWatch(WatchingWing):
@@ -65,8 +64,9 @@ class RunWatch(WatchingWing):
         """Begin without a look."""
         self._run = run
         self._hang, self.lateness_watch, self._divergence = HangWatch(), LatenessWatch(), DivergenceWatch()
-        self.notice, self.remark = "", ""
-        self.is_unseen_told, self._is_unseen = False, False
+        self.changes, self.notice, self._is_unseen = 0, "", False
+        self._left_to_torch = ""
+        """The recorded notice that only torch's own timeout can still end the wait; empty without one."""
         self._is_recorded = False
         """Whether a `BusyWorkerAwaited` is recorded since workers last made progress, so that it is not repeated."""
 
@@ -74,19 +74,22 @@ class RunWatch(WatchingWing):
         """Forget the looks when workers make progress, or a new round begins."""
         if isinstance(record, RoundFormed):
             self.lateness_watch.clear()
-            self._divergence = DivergenceWatch()
+            self._divergence, self._is_unseen = DivergenceWatch(), False
         if isinstance(record, RoundFormed | TrainingBegan | TrainingResumed):
             self._clear()
         elif isinstance(record, BusyWorkerAwaited):
             self._is_recorded = True
-            self.remark = record.reason if self._is_left_to_torch() else ""
-        elif isinstance(record, WorkersUnseen):
-            self.is_unseen_told, self.remark = True, record.reason
+            self._left_to_torch = record.reason if self._is_left_to_torch() else ""
 
     def _clear(self) -> None:
         """Forget all looks, but not the number of the last one: its answer may still come."""
         self._hang = HangWatch(self._hang.number)
-        self.notice, self._is_recorded, self.remark, self._is_unseen = "", False, "", False
+        self.notice, self._is_recorded, self._left_to_torch = "", False, ""
+
+    @property
+    def remark(self) -> str:
+        """A warning to the users of nodes with running workers; empty if there is none."""
+        return self._left_to_torch or self.unseen
 
     def next_at(self) -> float | None:
         """Return when to begin the next look, or to drop one without answers; None if no look is needed.
@@ -159,17 +162,20 @@ class RunWatch(WatchingWing):
 
     def _record_unseen(self, event: Compared, now: float) -> None:
         """Record whether no worker of the round shows itself, if all nodes have answered."""
-        run = self._run
+        run, before = self._run, self._is_unseen
         is_late = now - run.durable.entered_at >= UNSEEN_AFTER_S and run.spec.hang_timeout_s != 0
         if any(node.workers for node in event.nodes):
             self._is_unseen = False
         elif is_late and {node.node for node in event.nodes} >= run.durable.order.keys():
             self._is_unseen = True
+        self.changes += self._is_unseen is not before
 
     @property
     def unseen(self) -> str:
-        """Why a hang would not be noticed; empty if one would, or it is not known."""
-        return UNSEEN if self._is_unseen and reports_no_steps(self._run) else ""
+        """Why a hang would not be noticed so far; empty if one would, or it is not known."""
+        run = self._run
+        shows_itself = run.steps_announced or run.durable.stepped
+        return UNSEEN if self._is_unseen and run.durable.state is State.RUNNING and not shows_itself else ""
 
     def _record_rest(self, event: Compared) -> bool:
         """Record whether workers that report no steps are at rest; return whether that has changed."""
@@ -201,7 +207,7 @@ class RunWatch(WatchingWing):
 
         It is recorded a second time when only torch's timeout can still end the wait.
         """
-        is_new = not self._is_recorded or (self._is_left_to_torch() and not self.remark)
+        is_new = not self._is_recorded or (self._is_left_to_torch() and not self._left_to_torch)
         return self.notice if self._hang.verdict is not None and is_new and not self._is_hung() else ""
 
     def _is_hung(self) -> bool:
@@ -219,14 +225,14 @@ class RunWatch(WatchingWing):
     def _is_left_to_torch(self) -> bool:
         """Whether a round that seems to hang goes on until torch's own timeout of collectives ends it.
 
-        If no restart is left, stopping the round ends the job, so the hang must be proved: a worker has ended, or waits
-        in another collective than the others. A worker that stands still, or data that does not move, may only be slow,
-        unless `--hang-timeout` says how slow is too slow.
+        If no other round would follow, stopping the round ends the job, so the hang must be proved: a worker has ended,
+        or waits in another collective than the others. A worker that stands still, or data that does not move, may only
+        be slow, unless `--hang-timeout` says how slow is too slow.
         """
         run, verdict, look = self._run, self._hang.verdict, self._hang.judged
         if verdict is None or look is None:
             return False
-        is_last = has_no_restart_left(run, run.durable.ledger.total(look.at))
+        is_last = is_last_round(run, run.durable.ledger.total(look.at))
         return verdict.rests_on_pace and is_last and run.spec.hang_timeout_s is None
 
     def record_digests(self, member: Member) -> None:

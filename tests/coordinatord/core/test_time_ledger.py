@@ -179,10 +179,10 @@ def test_that_the_first_step_is_overdue_outlives_the_coordinator_and_not_the_rou
 
 
 def test_a_round_that_does_not_come_to_steps_as_those_before_is_starting() -> None:
-    stage = play(PAIR, "step n1 0", "advance 1s", "fail n1", "stopped n1 n2", "running n1 n2", "advance 170s")
+    stage = play(PAIR, "step n1 0", "advance 1s", "fail n1", "stopped n1 n2", "running n1 n2", "advance 700s")
     view = stage.view()
-    assert (view.state, view.reason) == ("starting", "no step yet, and all workers were started 2 min ago")
-    assert ledger(stage)["starting"] == 171.0
+    assert (view.state, view.reason) == ("starting", "no step yet, and all workers were started 11 min ago")
+    assert ledger(stage)["starting"] == 701.0
 
 
 # Rounds

@@ -135,7 +135,7 @@ class HangLaws(Laws):
         """
         total = run.durable.ledger.total(self.world.daemon.clock.read())
         is_proved = run.spec.hang_timeout_s is not None or standstill.doing is Doing.SKIPPED
-        return past_round.has_no_restart_left(run, total) and not is_proved
+        return past_round.is_last_round(run, total) and not is_proved
 
     def _workers(self, key: Round) -> int:
         return sum(ranks.workers for ranks in self.facts.formed[key].nodes)

@@ -163,10 +163,15 @@ def outage(run: Run) -> float | None:
 
 
 def first_step_overdue(run: Run) -> float | None:
-    """Workers that announced steps, or reported some in earlier rounds, are late with the first one."""
+    """Workers that announced steps, or reported some in earlier rounds, are late with the first one.
+
+    As for a stall, the time begins anew after a section, and a section has its own limit.
+    """
     if run.activity is not Activity.STARTING or run.durable.step_overdue:
         return None
-    return run.durable.entered_at + run.first_step_within_s
+    sections = run.progress.sections
+    overdue_at = max(run.durable.entered_at, sections.ended_at) + run.first_step_within_s
+    return overdue_at if sections.longest is None else max(overdue_at, sections.longest.ends_at)
 
 
 def stalled(run: Run) -> float | None:
@@ -242,8 +247,8 @@ def judging_due(run: Run) -> float | None:
 
 def watching_due(run: Run) -> float | None:
     """A look at the workers is due, or has shown what is not on record yet: a busy worker, or that none can be seen."""
-    is_unseen = run.watching.unseen and not run.watching.is_unseen_told
-    return NOW if run.watching.awaited or is_unseen else run.watching.next_at()
+    is_untold = run.watching.unseen and not run.durable.unseen_told
+    return NOW if run.watching.awaited or is_untold else run.watching.next_at()
 
 
 def restart_asked(run: Run) -> float | None:

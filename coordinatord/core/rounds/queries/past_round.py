@@ -61,8 +61,18 @@ def restarts_counted(run: Run, total: float) -> int:
 
 
 def has_no_restart_left(run: Run, total: float) -> bool:
-    """Whether a charged failure at `total` seconds since the run was opened would end the run."""
+    """Whether no restart is left for a charged failure at `total` seconds since the run was opened."""
     return restarts_counted(run, total) >= run.spec.max_restarts
+
+
+def is_last_round(run: Run, total: float) -> bool:
+    """Whether a charged failure of the round at work, at `total` seconds since the run was opened, would end the run.
+
+    Either no restart is left then, or too many rounds in a row have failed without a new step.
+    """
+    if has_no_restart_left(run, total):
+        return True
+    return 0 < run.spec.max_futile_rounds <= run.durable.futile + 1 and not _got_somewhere(run, total)
 
 
 def repeats(run: Run) -> int:
@@ -70,29 +80,36 @@ def repeats(run: Run) -> int:
     root, last = verdict(run).root_cause, run.durable.report
     if root is None or last is None or last.round != run.durable.round - 1 or run.durable.stepped:
         return 0
-    return run.durable.repeats + 1 if _is_short(run) and is_same(root.failure, last.failure) else 0
+    return run.durable.repeats + 1 if _is_short(run, over_at(run)) and is_same(root.failure, last.failure) else 0
 
 
 def futile(run: Run) -> int:
     """Return how many rounds in a row, the one that is over included, have failed without a new step.
 
-    A new step is one that no earlier round has done. Where no steps are reported or announced, a round that went on for
-    a while counts as one that got somewhere. So does one in which the script began to count its steps anew, as for each
-    epoch, since nobody knows how far it came. A round that a preemption ended counts neither way.
+    A round that a preemption ended counts neither way.
     """
-    tells_steps = run.durable.reports_steps or run.steps_announced
-    has_new_steps = run.furthest != run.durable.reached or run.progress.pace.counts_anew
-    got_somewhere = has_new_steps if tells_steps else not _is_short(run)
-    if got_somewhere:
+    if _got_somewhere(run, over_at(run)):
         return 0
     root = verdict(run).root_cause
     return run.durable.futile + (root is not None and root.cause is not Cause.PREEMPTED)
 
 
-def _is_short(run: Run) -> bool:
-    """Whether the round that is over was too short to count as progress by its length."""
+def _got_somewhere(run: Run, total: float) -> bool:
+    """Whether the round has done a new step by `total` seconds since the run was opened.
+
+    A new step is one that no earlier round has done. Where no steps are reported or announced, a round that went on for
+    a while counts as one that got somewhere. So does one in which the script began to count its steps anew, as for each
+    epoch, since nobody knows how far it came.
+    """
+    if run.durable.reports_steps or run.steps_announced:
+        return run.furthest != run.durable.reached or run.progress.pace.counts_anew
+    return not _is_short(run, total)
+
+
+def _is_short(run: Run, total: float) -> bool:
+    """Whether the round is too short at `total` seconds since the run was opened to count as progress by its length."""
     current = run.durable.rounds.current
-    return current is not None and over_at(run) - current.formed_at <= run.policy.repeat_within_s
+    return current is not None and total - current.formed_at <= run.policy.repeat_within_s
 
 
 def no_restart(run: Run) -> NoRestart | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cached_property
 from itertools import islice
 
-from coordinatord.core.rounds.queries.conditions import outage
+from coordinatord.core.rounds.queries.conditions import first_step_overdue, outage
 from coordinatord.core.rounds.queries.next_round import candidates, pause_s
 from coordinatord.core.rounds.queries.past_round import (
     NoRestart,
@@ -233,7 +233,8 @@ class Reasons:
     @property
     def overdue(self) -> str:
         """How long the first step of the round was awaited, and what to do if the script reports no steps."""
-        return self._without_step(self._run.first_step_within_s)
+        entered_at = self._run.durable.entered_at
+        return self._without_step((first_step_overdue(self._run) or entered_at) - entered_at)
 
     def _without_step(self, seconds: float) -> str:
         text = f"no step yet, and all workers were started {_ago(seconds)} ago"

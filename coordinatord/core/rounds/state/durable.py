@@ -159,6 +159,8 @@ class DurableRun:
     """How many rounds in a row, up to the last one, have failed without a new step."""
     reports_steps: bool = False
     """Whether the workers have reported steps, in this round or before."""
+    unseen_told: bool = False
+    """Whether it is recorded that no worker of a round showed where it stands."""
 
     members: dict[str, DurableMember] = field(default_factory=dict)
     """Nodes that belong to the run, in the order in which they joined; empty once it has ended."""

@@ -24,6 +24,9 @@ from coordinatord.core.rounds.values.time_ledger import Activity
 from coordinatord.core.rounds.values.training_progress import TrainingProgress
 from coordinatord.protocol.messages import Observed
 
+_HUNG = "hung"
+"""The condition that stops a round because it hangs."""
+
 
 class Health(StrEnum):
     """Whether a round at work makes progress, as far as can be seen."""
@@ -64,8 +67,8 @@ class Run:
         """Copies of three values of `durable` that never change."""
         self.policy = policy
         self.followed = 0
-        """How many records and changes of the policy the run has followed in this life of the daemon: a part of
-        `revision`."""
+        """How many records, changes of the policy and announcements of steps the run has followed in this life of the
+        daemon: a part of `revision`."""
         self.remark = ""
         """A warning for the nodes of the first round: that the job had succeeded before. Empty without one."""
         self.replaced = False
@@ -116,7 +119,10 @@ class Run:
         """Begin the round that was just recorded, with these nodes."""
         self.roll.missing.clear()
         members = [(self.members[ranks.node], ranks.workers) for ranks in nodes]
-        self.progress.begin_round({(member.node, member.incarnation, workers) for member, workers in members})
+        self.progress.begin_round(
+            {(member.node, member.incarnation, workers) for member, workers in members},
+            after_hang=self.durable.stop_reason.condition == _HUNG,
+        )
         self.steps_announced, self.restart_asked = False, ""
         self.evidence.begin_round()
         self.gathering.begin_round()
@@ -128,10 +134,17 @@ class Run:
             member.readiness.has_arrived = True
             self.roll.place(member)
 
+    def announce_steps(self) -> None:
+        """Record that a worker of the round announces steps. So it shows itself, which may change a remark to nodes."""
+        self.steps_announced = True
+        self.followed += 1
+
     def begin_stop(self, at: float) -> None:
         """Begin the stop that was recorded at `at`."""
         stop_timeout_s = max((member.offer.stop_timeout_s for member in self.roll.inside), default=0.0)
         self.evidence.begin_stop(self.durable, stop_timeout_s, self.policy, at)
+        if (started_s := self._started_without_step_s) is not None:
+            self.progress.record_start_s(started_s)
 
     def end(self) -> None:
         """Drop the live state that only another round would need, since a thousand ended runs are kept."""
@@ -186,6 +199,14 @@ class Run:
         """
         recorded, step_awaited = self.durable.ledger.activity, self.steps_announced and not self.durable.step_overdue
         return Activity.STARTING if recorded is Activity.RUNNING and step_awaited else recorded
+
+    @property
+    def _started_without_step_s(self) -> float | None:
+        """How many seconds the workers of the round that is being stopped ran; None if they came to a step."""
+        current = self.durable.rounds.current
+        if self.durable.stepped or current is None or current.running_at is None or current.stopped_at is None:
+            return None
+        return current.stopped_at - current.running_at
 
     @property
     def first_step_within_s(self) -> float:
@@ -271,4 +292,4 @@ class Run:
     @property
     def revision(self) -> int:
         """A counter of all changes that may change the message to a running node; see `desired_state.message_to`."""
-        return self.followed + self.roll.changes + self.keeping.changes
+        return self.followed + self.roll.changes + self.keeping.changes + self.watching.changes

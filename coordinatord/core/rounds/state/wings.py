@@ -199,17 +199,19 @@ class WatchingWing:
     def __init__(self, run: Any) -> None:
         """Begin with a run whose workers were not looked at."""
 
+    changes: int = 0
+    """Counts the changes of the remark that no record makes; see `Run.revision`."""
     notice: str = ""
     """What the last looks have found, if nothing is done about it; empty if they found nothing."""
-    remark: str = ""
-    """A warning to the users of nodes with running workers; empty if there is none. Only records change it."""
 
-    is_unseen_told: bool = False
-    """Whether a record of the run says that no worker shows where it stands."""
+    @property
+    def remark(self) -> str:
+        """A warning to the users of nodes with running workers; empty if there is none."""
+        return ""
 
     @property
     def unseen(self) -> str:
-        """Why a hang would not be noticed; empty if one would, or it is not known."""
+        """Why a hang would not be noticed so far; empty if one would, or it is not known."""
         return ""
 
     def follow(self, record: Record) -> None:

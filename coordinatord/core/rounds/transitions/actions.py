@@ -194,7 +194,7 @@ def advance_watching(run: Run, _: Reason, decision: Decision) -> None:
     """
     if run.watching.awaited:
         decision.record(records.BusyWorkerAwaited(run.job, run.id, run.watching.awaited, run.durable.round))
-    elif run.watching.unseen and not run.watching.is_unseen_told:
+    elif run.watching.unseen and not run.durable.unseen_told:
         decision.record(records.WorkersUnseen(run.job, run.id, run.watching.unseen, run.durable.round))
     elif (look := run.watching.begin_look(decision.now)) is not None:
         decision.looks.append(look)

@@ -247,6 +247,10 @@ def _only_told(*_: object) -> None:
     """Change nothing: the record is only for people who read the history."""
 
 
+def _workers_unseen(run: DurableRun, *_: object) -> None:
+    run.unseen_told = True
+
+
 def _replicas_diverged(run: DurableRun, record: records.ReplicasDiverged, _: float) -> None:
     run.divergence = record
     if record.back_to is None:
@@ -298,7 +302,7 @@ def _drop_rounds(run: DurableRun) -> None:
     records of such a run, and that must lead to the same state.
     """
     run.members, run.released, run.order, run.losses, run.lost = {}, {}, {}, [], []
-    run.last_left, run.emptied_at, run.succeeded = False, None, set()
+    run.last_left, run.emptied_at, run.succeeded, run.unseen_told = False, None, set(), False
     run.stepped = run.step_overdue = run.repeats_steps = run.silent = run.planned = False
     run.formed_reason = run.superseded_reason = run.last_end_reason = ""
     run.stop_reason, run.first_failure, run.stop_timeout_s = records.Reason("", ""), None, 0.0
@@ -361,7 +365,7 @@ _CHANGES |= {
     records.TrainingStalled: _activity_changed,
     records.TrainingResumed: _activity_changed,
     records.BusyWorkerAwaited: _only_told,
-    records.WorkersUnseen: _only_told,
+    records.WorkersUnseen: _workers_unseen,
     records.PreflightBegan: _only_told,
     records.PreflightEnded: _only_told,
     records.ReplicasDiverged: _replicas_diverged,

@@ -126,7 +126,8 @@ def record_steps(run: Run, member: Member, before: Observed) -> None:
     """Record how far a member's workers are, and their section; `before` is its report before the last one."""
     observed, assignment = member.observed, member.durable.assignment
     if assignment is not None and _is_about_this_round(run, member, observed):
-        run.steps_announced |= bool(observed.steps)
+        if observed.steps and not run.steps_announced:
+            run.announce_steps()
         run.progress.record(assignment.group_rank, observed, before, member.lease.heard_at)
         run.watching.record_digests(member)
 

@@ -34,7 +34,7 @@ STALL_S_UNKNOWN = 300.0
 may take a minute."""
 
 FIRST_STEP_S_MIN = 60.0
-"""The least seconds that a round is given for its first step, however short that was in earlier rounds."""
+"""The least seconds that a round after a hang is given for its first step, however short that was in earlier rounds."""
 
 FIRST_STEP_STARTS = 3
 """The same time as a multiple of the slowest first step of earlier rounds: the first round loads no checkpoint."""
@@ -99,14 +99,17 @@ class TrainingProgress:
         """Whether any step of the run was timed."""
         self._nodes: Collection[object] = ()
         """The nodes of the present round."""
-        self._slowest_first_s: float | None = None
-        """The seconds of the slowest first step of rounds of these nodes; None if none is known."""
+        self._slowest_first_s = 0.0
+        """The seconds of the slowest start in rounds of these nodes: until its first step, or the end without one."""
+        self._may_hang_again = False
+        """Whether the last round had the same nodes and was stopped since it hung."""
         self.clear()
 
-    def begin_round(self, nodes: Collection[object]) -> None:
-        """Begin a round of `nodes`: what is known of first steps counts only if the last round had the same ones."""
+    def begin_round(self, nodes: Collection[object], *, after_hang: bool) -> None:
+        """Begin a round of `nodes`; `after_hang` if the last round was stopped since it hung."""
+        self._may_hang_again = after_hang and nodes == self._nodes
         if nodes != self._nodes:
-            self._nodes, self._slowest_first_s = nodes, None
+            self._nodes, self._slowest_first_s = nodes, 0.0
         self.clear()
 
     def clear(self) -> None:
@@ -157,13 +160,16 @@ class TrainingProgress:
         """Record, at the first step of a round, when all its workers were started."""
         if self.stepped_at is not None:
             first_s, self._timed = max(0.0, self.stepped_at - running_at), True
-            # After earlier rounds of the same nodes, the second step has no more time than the first one had.
+            self.record_start_s(first_s)
             self._second_within_s = self.first_step_within_s(STALL_STEPS * first_s)
-            self._slowest_first_s = max(self._slowest_first_s or 0.0, first_s)
+
+    def record_start_s(self, seconds: float) -> None:
+        """Record how long workers took to the first step of a round, or to its end if they came to none."""
+        self._slowest_first_s = max(self._slowest_first_s, seconds)
 
     def first_step_within_s(self, most_s: float) -> float:
-        """Return how many seconds the first step may take: `most_s`, or less if earlier rounds show what is usual."""
-        if self._slowest_first_s is None:
+        """Return how many seconds the first step may take: `most_s`, or less if a hang may be back in this round."""
+        if not self._may_hang_again:
             return most_s
         return min(most_s, max(FIRST_STEP_S_MIN, FIRST_STEP_STARTS * self._slowest_first_s))
 

@@ -78,7 +78,7 @@ def test_without_a_restart_left_what_does_not_move_is_said_once_and_left_to_torc
     job = Job("restarts=0")
     job.play("advance 10s", "seen waits computes", "advance 1s", "seen waits computes", "advance 10s")
     _stands(job, shown, 40)
-    said = f"{says}; no restart is left, so only torch's own timeout ends this"
+    said = f"{says}; a failed round would now end the job, so only torch's own timeout ends this"
     assert job.stops == []
     assert job.reason.endswith(f"; {said}")
     noted = [record.reason for record in job.records(BusyWorkerAwaited)]
@@ -98,7 +98,7 @@ def test_what_is_left_to_torch_is_said_in_a_message_that_nodes_accept() -> None:
     for member in stage.run.members.values():
         assert member.session.sent is not None
         assert decode(encode(member.session.sent), Desired).remark.endswith(
-            "; no restart is left, so only torch's own timeout ends this"
+            "; a failed round would now end the job, so only torch's own timeout ends this"
         )
 
 

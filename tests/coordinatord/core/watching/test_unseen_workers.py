@@ -12,24 +12,39 @@ def said(job: Job) -> tuple[str, list[str]]:
     return job.view().unseen, [record.reason for record in job.records(WorkersUnseen)]
 
 
-def test_that_no_worker_shows_where_it_stands_is_said_after_a_minute_and_recorded_once() -> None:
+def test_that_no_worker_shows_where_it_stands_is_said_after_three_minutes_and_recorded_once() -> None:
     job = Job(trained_s=0)
-    job.play("advance 59s", "unseen n1 n2")
-    assert said(job) == ("", []), "scripts may still import what they need"
+    job.play("advance 179s", "unseen n1 n2")
+    assert said(job) == ("", []), "scripts may still import and load what they need"
     job.play("advance 1s", "unseen n1 n2")
     assert said(job) == (UNSEEN, [UNSEEN])
     job.play("advance 1s")
     assert job.desired("n1").remark == job.desired("n2").remark == UNSEEN
     job.play("fail n1", "stopped n1 n2", "running n1 n2")
     assert said(job) == ("", [UNSEEN]), "another round may have another script"
-    job.play("advance 60s", "unseen n1 n2")
+    job.play("advance 180s", "unseen n1 n2", "advance 1s")
+    assert said(job) == (UNSEEN, [UNSEEN])
+    assert job.desired("n1").remark == UNSEEN
+
+
+def test_it_is_recorded_once_also_by_a_coordinator_that_is_started_again() -> None:
+    job = Job(trained_s=0)
+    job.play("advance 180s", "unseen n1 n2", "die 1s", "reconnect n1 n2 phase=running", "advance 1s", "unseen n1 n2")
     assert said(job) == (UNSEEN, [UNSEEN])
 
 
 @pytest.mark.parametrize("line", ["arrived", "announce n1", "step n1 n2 1"])
 def test_it_is_no_longer_said_once_a_worker_shows_itself(line: str) -> None:
     job = Job(trained_s=0)
-    job.play("advance 60s", "unseen n1 n2", line)
+    job.play("advance 180s", "unseen n1 n2", "advance 1s", line, "advance 1s")
+    assert job.view().unseen == ""
+    assert job.desired("n1").remark == ""
+
+
+@pytest.mark.parametrize("line", ["succeed n1 n2", "fail n1", "ask stop default"])
+def test_it_is_no_longer_said_once_the_round_is_over(line: str) -> None:
+    job = Job("restarts=0", trained_s=0)
+    job.play("advance 180s", "unseen n1 n2", line)
     assert job.view().unseen == ""
 
 
@@ -42,5 +57,5 @@ def test_it_is_no_longer_said_once_a_worker_shows_itself(line: str) -> None:
 )
 def test_it_is_not_said_where_it_is_not_known_or_not_wanted(settings: str, line: str) -> None:
     job = Job(settings, trained_s=0)
-    job.play("advance 60s", line)
+    job.play("advance 180s", line)
     assert said(job) == ("", [])
