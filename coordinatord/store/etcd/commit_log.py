@@ -75,6 +75,8 @@ class CommitLog:
         """The dropped rows that still take space, each with the number of the value that has it."""
         self._last_merged = 0
         """The last value that was merged: the next ones are taken after it, so that all values have their turn."""
+        self._merging: list[int] = []
+        """The values of a merger whose end is not known."""
 
     @property
     def size(self) -> int:
@@ -92,9 +94,22 @@ class CommitLog:
                 value.dropped.append(seq)
 
     def next_merger(self) -> Merger | None:
-        """Return the next values to merge; None while few rows are dropped."""
+        """Return the next values to merge; None while few rows are dropped.
+
+        Until `merge` or `give_up` is called, they are the same ones again. A merger whose request failed may have been
+        written: then its last value has the rows of all its values. A merger of other values might delete that one.
+        """
         if len(self._dead) <= len(self._live) + WASTE_ROWS:
             return None
+        chosen = self._merging = self._merging or self._choose()
+        values = [self._values[number] for number in chosen]
+        rows = tuple(seq for value in values for seq in value.seqs if seq in self._live)
+        dropped = tuple(
+            seq for value in values for seq in value.dropped if seq in self._dead and self._dead[seq] not in chosen
+        )
+        return Merger(chosen[0], chosen[-1], rows, dropped)
+
+    def _choose(self) -> list[int]:
         candidates = [number for number in self._values if number > self._last_merged]
         if len(candidates) < MERGED_VALUES_MAX:
             candidates = list(self._values)  # from the beginning again
@@ -106,15 +121,15 @@ class CommitLog:
                 break
             chosen.append(number)
         self._last_merged = chosen[-1]
-        values = [self._values[number] for number in chosen]
-        rows = tuple(seq for value in values for seq in value.seqs if seq in self._live)
-        dropped = tuple(
-            seq for value in values for seq in value.dropped if seq in self._dead and self._dead[seq] not in chosen
-        )
-        return Merger(chosen[0], chosen[-1], rows, dropped)
+        return chosen
+
+    def give_up(self) -> None:
+        """Record that the last merger was not written, and never will be."""
+        self._merging = []
 
     def merge(self, merger: Merger, size: int) -> None:
         """Record that a merger was written as one value of `size` bytes."""
+        self._merging = []
         for number in [number for number in self._values if merger.first <= number <= merger.last]:
             for seq in self._values[number].seqs:
                 self._dead.pop(seq, None)

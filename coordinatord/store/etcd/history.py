@@ -2,8 +2,11 @@
 
 The *head* is a key with the number of the newest commit. Each transaction demands that the leader key is still ours, by
 the revision of its creation, the *fence*. A commit also demands that nobody has written the head since our last write,
-which rejects a late duplicate of our own request, too. So the head is also written with a transaction that only
-deletes: otherwise its duplicate could delete later commits.
+which rejects a late duplicate of our own request, too. So a sweep, which only deletes, writes the head as well:
+otherwise its duplicate could delete later commits.
+
+As it begins to lead, `EtcdStore` reads the history, which it begins if there is none, sweeps it, and replaces it if its
+records are of an older version. After a commit there is at most one merger, and the next commit waits for its end.
 
 A *generation* is a complete history. A migration to another version of the records writes a new one before it becomes
 valid. The key `about` says which one is.
@@ -151,9 +154,14 @@ class History:
         self.log.add(number, len(value), [row[0] for row in rows], dropped)
 
     async def merge(self, merger: Merger, rows: Sequence[Row]) -> None:
-        """Replace several values by one. Raises `LeadershipLostError`, and `StoreError`; then no row is lost."""
+        """Replace several values by one, unless that is too large. Raises `LeadershipLostError`, and `StoreError`.
+
+        After a `StoreError` they may be replaced or not, and no row is lost. A late duplicate writes the same again,
+        since the next merger comes after the next commit, which writes the head.
+        """
         value = pack(rows, merger.dropped)
         if len(value) > VALUE_BYTES_MAX:
+            self.log.give_up()
             return
         first, last = (self._keys.commit(self.about.generation, number) for number in (merger.first, merger.last))
         ops = [delete(first, last), delete(last + b"/", after(last + b"/")), put(last, value)]
