@@ -11,7 +11,8 @@ from coordinatord.protocol.messages import Failure
 from coordinatord.protocol.stack_messages import ELLIPSIS
 
 _MODULE = re.compile(r".* \((\w+)(?:/.*|\.py):\d+\)")
-"""A frame, with the name of the package or the module. Files outside of the script's folder have absolute paths."""
+"""A frame, with the name of the package or the module. Libraries' paths begin at the package. A script elsewhere has an
+absolute path, which does not match: it is no package that uses devices."""
 
 _USES_DEVICES = frozenset({"apex", "cupy", "deepspeed", "torch", "transformer_engine", "triton"})
 """The packages whose native code waits for GPUs and the network."""
@@ -25,7 +26,8 @@ def may_be_of_host(failure: Failure) -> bool:
     """Whether a worker that hung may stand still because of its host.
 
     It may if it waits for a disk, if native code of torch or the like has not returned, or if its stack is not known.
-    What Python code of the script waits for, or loops over, is the same on any other host.
+    What Python code of the script waits for, or loops over, is the same on any other host. The frames are innermost
+    first, so the first one outside of `_WAITS` is where it stands.
     """
     if not failure.last_lines or " for a disk" in failure.message:
         return True

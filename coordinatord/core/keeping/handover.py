@@ -6,8 +6,13 @@ They stay for one of two reasons, and each has its limit:
   has what it needs, for `HAND_OVER_S` at most.
 * The newest step is not on the disk yet. Its holders stay until it is written, as long as `persistence.ends_by` says.
 
-Departing nodes are considered one after the other, and one that may leave counts as gone for the next ones. So of
-several with the same shard, the last one stays.
+While the workers of a round end, `may_be_needed` keeps nodes that ended theirs first. Once all have ended, or if a node
+outside the round is to leave, `hold_back` decides who stays. The state table then releases each node when its entry in
+`waits` says so. `renew_time` is called when a round is formed.
+
+Departing nodes are considered one after the other, and one that others cannot count on is gone for the next ones: one
+that may leave, or in `waits` one that stays only for the disk, as the write may end at any time. So of several with
+the same shard, the last one stays.
 """
 
 from __future__ import annotations
@@ -34,8 +39,8 @@ carries 20 GB."""
 def may_be_needed(kept: KeptState, member: Member) -> bool:
     """Whether a step may be lost with a node that wants to leave, while workers of other nodes still end.
 
-    That is not certain yet. The other nodes may still save the missing shards of a step, or fail to save one that this
-    node has saved. `hold_back` decides when all have ended.
+    That is not certain yet. If a step has several shards, the other nodes may still save those that are missing, or
+    fail to save one that this node has saved. `hold_back` decides when all have ended.
     """
     has_shards = any(part.shards > 1 for part in _big_parts(kept, member))
     return has_shards or _is_needed_by_others(kept, member) or holds_parts(kept, member)
@@ -44,7 +49,7 @@ def may_be_needed(kept: KeptState, member: Member) -> bool:
 def hold_back(kept: KeptState, members: Sequence[Member], now: float) -> Collection[str]:
     """Return which of these nodes have to stay, and record until when. All are outside the round and about to leave.
 
-    A restarted coordinator holds back all nodes with state until it has heard every member.
+    Here a node counts as gone only if it leaves now. `waits` decides anew which of those that stay are needed.
     """
     for_disk, held, gone = _holders_for_disk(kept), set[str](), set[str]()
     for member in members:
@@ -83,7 +88,11 @@ def waits(kept: KeptState) -> dict[str, Wait]:
 
 
 def _has_to_stay(kept: KeptState, member: Member, gone: Collection[str]) -> bool:
-    """Whether a node has to stay for others: a step is not whole without it, or that is not known yet."""
+    """Whether a node has to stay for others: a step is not whole without it, or that is not known yet.
+
+    A restarted coordinator does not know it until it has heard every member. The disk may lack a step then, too. So
+    nodes stay even if all leave, unless none writes to a disk.
+    """
     if not any(_big_parts(kept, member)) or _is_handed_over(kept):
         return False
     if not kept.index.all_heard:
@@ -158,10 +167,9 @@ def _holders_for_disk(kept: KeptState) -> Collection[str]:
 
 
 def _last_steps(kept: KeptState) -> Iterator[KeptStep]:
-    """Yield the steps to write, the newest first, up to one that is certain to stay what it is.
+    """Yield the steps that the disk lacks, the newest first, up to one that rounds may resume from once it is written.
 
-    The others may be damaged, which is found out only by writing them, or overwritten before they are written. Until
-    then, the older one is needed as well.
+    No round may resume from the newer ones, or a worker may still overwrite them. So an older one is needed as well.
     """
     for at in unwritten(kept):
         yield at

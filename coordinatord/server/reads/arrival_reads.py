@@ -90,7 +90,7 @@ class ArrivalReads:
         if answer.problem:
             return None
         answered_at = self._driver.now
-        # The node read its clock when it sent the answer: half of the time on the way ago, give or take that half.
+        # The node read its clock when it sent the answer. How the time on the way splits between both ways is unknown.
         error_s = max(0.0, answered_at - asked_at - answer.held_s) / 2
         ranks = {source.first_rank + local_rank for local_rank in source.wanted.local_ranks}
         workers = tuple(worker for worker in answer.workers if worker.rank in ranks)

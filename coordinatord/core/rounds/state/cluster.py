@@ -1,6 +1,6 @@
 """All jobs of one coordinator, and the marks on their members that follow from drains and quarantines.
 
-Both concern names of any job. Operators drain a node or a host: its nodes leave all jobs. A quarantined host has ended
+Both apply to all jobs. Operators drain a node or a host: its nodes leave all jobs. A quarantined host has ended
 rounds by a fault of its own: its nodes stay, and rounds do without them if they can. The durable state has the names,
 and each member has a copy of the reason.
 """

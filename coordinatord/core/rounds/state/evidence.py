@@ -27,7 +27,8 @@ class Evidence:
         self.lost_at: float | None = None
         """When the first node that the current round lost was last known to live; None if it lost none."""
         self.consequences_from: float | None = None
-        """The time since which failures count as consequences of the stop; None if a failure caused the stop."""
+        """The time since which failures count as consequences of the stop; None if a worker had failed before it. Like
+        `stop_overdue_at`, it is set by each stop, and read only while a round is stopped."""
         self.stop_overdue_at = 0.0
         """When the round ends without the nodes that have not ended their workers."""
 
@@ -41,7 +42,7 @@ class Evidence:
         self.stop_overdue_at = at + stop_timeout_s + policy.stop_limit_s
 
     def after_restart(self, durable: DurableRun) -> None:
-        """Go on after a restart of the coordinator.
+        """Go on after a restart of the coordinator, if need be after `begin_stop`.
 
         If no failure caused the stop of the round, all its failures count as consequences. It is not known which of
         them came before the stop, since the host's clock may have been set meanwhile.

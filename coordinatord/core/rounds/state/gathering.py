@@ -2,8 +2,12 @@
 
 A node arrives when it joins. It is ready for a round then, or prepares first: it imports what its workers need. After
 an arrival, a round that has enough nodes waits for more until the settle window is over, because nodes that are started
-together come up one after the other. A node that is back from a round is no arrival, so after a failure the next round
-begins at once. Each ready node waits for its `--join-timeout` at most.
+together come up one after the other. Each ready node waits for its `--join-timeout` at most.
+
+A node that is back from a round is no arrival, so after a failure the next round begins at once: it only waits
+(`begin_wait`), as does one that reconnects or whose host is quarantined. Any other member that becomes ready arrives
+(`record_ready`), even if it did before: its drain is cancelled, its host is pardoned while a round is on, or its
+workers of an older round have ended.
 """
 
 from __future__ import annotations
@@ -29,8 +33,9 @@ class Gathering:
         self._ready_last = -math.inf
         """When the last node became ready."""
         self.settles_from: float | None = None
-        """When the window of `settle_max_s` began: when the first node became ready, or, while a round forms, the last
-        one of the minimum. None if no node has become ready since the last round was formed."""
+        """When the window of `settle_max_s` began: when the first node became ready. While a round forms, it begins
+        anew with each one up to the minimum, since until then no window could have let a round begin. None if no node
+        has become ready since the last round was formed."""
         self.has_newcomer = False
         """Whether a node has arrived that joined after the last round was formed: it ends a pause after an error."""
         self.joined_since: float | None = None
@@ -51,7 +56,7 @@ class Gathering:
             self.arrived_last = now
 
     def record_ready(self, member: Member, now: float) -> None:
-        """Record that a member became ready. By this it arrives, unless it did when it began to prepare."""
+        """Record that a member became ready, which is an arrival, unless it arrived by beginning to prepare."""
         readiness = member.readiness
         if readiness.has_arrived or readiness.preparing_since is None:
             self.arrived_last = now
