@@ -44,7 +44,7 @@ class AdminLaws(Laws):
         self._to_end: set[str] = set()
         """Runs that an operator wants to end."""
         self._ending: dict[str, float] = {}
-        """The time since which each of these has had no workers, and has written nothing to the disk."""
+        """The time since which a run has had no workers and has written nothing to the disk, by run."""
         self._drained: set[str] = set()
         """Names that an operator ever drained."""
         self._undrained: set[str] = set()
