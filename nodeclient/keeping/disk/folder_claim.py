@@ -74,7 +74,11 @@ class FolderClaim:
             self.run = run
 
     def release(self) -> None:
-        """Release the share in the claim."""
+        """Release the share in the claim, after an `acquire` in progress: that uses the descriptor."""
+        with self._one_at_a_time:
+            self._close()
+
+    def _close(self) -> None:
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -88,15 +92,22 @@ class FolderClaim:
             if (owner := _read(file)) is None or owner.run != run:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # only where no other process has a share
                 text = json.dumps(asdict(RunAndHost(run, socket.gethostname()))).encode()
-                os.truncate(file, os.pwrite(file, text, 0))
+                length = os.pwrite(file, text, 0)
+                os.truncate(file, length)
+                # flock(2) releases the exclusive lock before it takes the shared one. In between, a process of another
+                # run may have claimed the folder.
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:  # a process of another run has a share, or is just claiming the folder
-            self.release()
-            return "its name cannot be read" if owner is None else f"run {owner.run}, begun on host {owner.host}"
+                owner = _read(file)
+        except BlockingIOError:
+            pass  # a process of another run has a share, or is just claiming the folder
         except BaseException:
-            self.release()  # after a failed write, say, other nodes of the run may still claim it
+            self._close()  # after a failed write, say, other nodes of the run may still claim it
             raise
-        return None
+        else:
+            if owner is not None and owner.run == run:
+                return None
+        self._close()
+        return "its name cannot be read" if owner is None else f"run {owner.run}, begun on host {owner.host}"
 
     def _open(self) -> int:
         """Return a descriptor of the present file, since the folder may have been deleted and made anew."""
@@ -104,8 +115,9 @@ class FolderClaim:
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(self._file), self._path.stat()):
                     return self._file
-            self.release()
+            self._close()
         make_folder(self._path.parent)
+        # A link or a pipe in place of the file leads to an error, not to a write elsewhere or a wait without end.
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         self._file = os.open(self._path, flags, 0o666)
         return self._file

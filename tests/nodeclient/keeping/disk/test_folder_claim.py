@@ -99,6 +99,47 @@ def test_a_claim_that_cannot_be_read_is_that_of_another_run(tmp_path: Path, text
     claim.release()
 
 
+def test_a_run_that_claims_the_folder_between_two_locks_of_another_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """flock(2) says that a lock is not converted in one step, and that another process may get it in between."""
+    ours, foreign = FolderClaim(tmp_path / "job"), FolderClaim(tmp_path / "job")
+    flock, exclusive = fcntl.flock, fcntl.LOCK_EX | fcntl.LOCK_NB
+
+    def convert_slowly(file: int, operation: int) -> None:
+        flock(file, operation)
+        if operation == exclusive:
+            monkeypatch.setattr(fcntl, "flock", claim_in_between)
+
+    def claim_in_between(file: int, operation: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", flock)
+        flock(file, fcntl.LOCK_UN)
+        foreign.acquire("r-2", 0)
+        flock(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", convert_slowly)
+    with pytest.raises(FolderInUseError, match="run r-2"):
+        ours.acquire("r-1", 0)
+    foreign.release()
+
+
+def test_a_claim_is_not_released_while_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, foreign = FolderClaim(tmp_path / "job"), FolderClaim(tmp_path / "job")
+    releasing, flock = threading.Thread(target=ours.release), fcntl.flock
+
+    def release_meanwhile(file: int, operation: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", flock)
+        releasing.start()
+        releasing.join(0.1)  # it would end at once if it did not wait
+        flock(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", release_meanwhile)
+    ours.acquire("r-1", 0)
+    releasing.join(TIMEOUT_S)
+    foreign.acquire("r-2", 0)
+    foreign.release()
+
+
 def test_a_folder_that_is_made_anew_is_claimed_anew(tmp_path: Path) -> None:
     ours, foreign = FolderClaim(tmp_path / "job"), FolderClaim(tmp_path / "job")
     ours.acquire("r-1", 0)
