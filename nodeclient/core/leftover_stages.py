@@ -24,10 +24,11 @@ BESIDE_S = 15.0
 seconds; one that takes longer uses memory and CPUs that the round needs."""
 
 UNASKED_SHARE = 2 / 3
-"""The share of their time in which leftovers are sent nothing."""
+"""The share of their time in which leftovers are sent nothing. SIGTERM leaves them the rest to end by themselves."""
 
 LEAST_S = 1.0
-"""The least time that leftovers have at the end of the node, whatever the workers took: their pipes end only then."""
+"""The least time that leftovers have at the end of the node, even if its workers took all of `--stop-timeout` to end: a
+leftover that reads a pipe from a worker, such as `tee`, can end only after the worker."""
 
 NAMED_MAX = 4
 """How many leftovers of one worker a notice names; a few show what the script starts."""
@@ -99,6 +100,7 @@ class Leftovers:
         signals: list[tuple[str, Signals]] = []
         for mark, stage in self._stages.items():
             if stage in NEXT and self._until(mark, stage) <= now:
+                # The entry of ASKED has SIGKILL, with which leftovers end at once if the user hurries.
                 self._stages[mark], signum = NEXT[LeftoverStage.ASKED if self._hurries else stage]
                 signals.append((mark, signum))
         return signals
@@ -164,7 +166,7 @@ class Lingering:
 
 
 def linger_notice(rank: int, pid: int, exit_code: int) -> str:
-    """Return the notice about a worker that is killed because it lingers."""
+    """Return the notice about a worker that is killed because it lingers; `rank` is global."""
     return (
         f"rank {rank}: its program has been over for {LINGER_S:g} s, with exit code {exit_code}, but its process (pid "
         f"{pid}) did not end: it is killed, and counts as ended with {exit_code}. A destructor or a library of native "

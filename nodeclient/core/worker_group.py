@@ -18,7 +18,7 @@ from nodeclient.core.table import Stimulus
 
 
 class WorkerGroup:
-    """The local worker group of one round."""
+    """The local worker group of one round. `Agent` sets `begun`, `alive`, `pids` and `keeping`."""
 
     def __init__(self, run: str = "", number: int = 0, assignment: Assignment | None = None, origin: str = "") -> None:
         """Begin a round of a run without processes; `origin` is why the round was formed.
@@ -77,7 +77,7 @@ class WorkerGroup:
         failure = self.exits.failure(now)
         if failure is not None:
             self.result = Phase.FAILED
-            level = Level.WARNING if failure.left else Level.ERROR
+            level = Level.WARNING if failure.left else Level.ERROR  # one that left its round lives on
             return Stimulus.FAILED, [Notice(level, notices.failed(failure), "worker_failed")]
         if self.alive:
             return None, []

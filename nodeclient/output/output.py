@@ -111,11 +111,13 @@ class Output:
             # error.
             self._private.empty()
             error_files = [self._private.path / f"{rank}.json" for rank in ranks]
+            # From here on the pump has the new streams and hands the old ones over, even if a worker cannot be started.
             failure.pop_all()
             self._round = round_streams
             if round_streams.pseudo_terminals:
                 self._loop.add_signal_handler(signal.SIGWINCH, self._resize)
             self._pump.post(lambda: self._pump.add(round_streams.streams))
+            # `before` is empty in the first round. The settings decide which streams a worker has, in every round.
             for had, has in zip(before, round_streams.streams_of, strict=False):
                 for stream, successor in zip(had, has, strict=True):
                     self._pump.post(partial(self._pump.hand_over, stream, successor))
@@ -130,7 +132,8 @@ class Output:
     async def end_of_stderr(self, local_rank: int) -> bytes:
         """Return the last bytes of a worker's stderr in this round, up to its end if it has ended.
 
-        Takes at most a second, even if another process has the other end or the terminal is slow.
+        Its log files then have its output too: a report names them, and followers read them. Takes at most a second,
+        even if another process has the other end, or the terminal or the disk is slow; files may then lack the end.
         """
         if self._round is None or local_rank >= len(self._round.tails):
             return b""
@@ -141,6 +144,7 @@ class Output:
             # Both streams are drained, so that their output appears above the lines about the worker's end.
             for stream in streams:
                 self._pump.drain(stream)
+            # The tail has all of it by now. The writes to log files are queued, and this call comes after them.
             self._files.post(partial(drained.set_result, None))
 
         if self._pump.post(drain):
@@ -233,9 +237,9 @@ class Terminal:
     def write_lines(self, text: str) -> None:
         """Write lines at the start of a line; `text` is without the end of the last one."""
         data = f"{text}\n".encode(errors="replace")
-        if self._terminal_writer.size < UNREAD_BYTES_MAX and not self._pump.post(
-            lambda: self._terminal_writer.write_pieces(self, b"", data)
-        ):
+        if self._terminal_writer.size >= UNREAD_BYTES_MAX:
+            return
+        if not self._pump.post(lambda: self._terminal_writer.write_pieces(self, b"", data)):
             # The output was closed, and these are the last lines.
             last = LineWriter(self._terminal_writer.fd, lambda _: b"")
             last.put(data)

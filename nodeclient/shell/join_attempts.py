@@ -30,7 +30,7 @@ class JoinAttempts:
 
     async def prepare(self, coordinator: Endpoint) -> SecuredAttempt:
         """Return an attempt, with its tokens and certificates. Raises `AccessError`, or `OSError` without a thread."""
-        if self._reading is not None:
+        if self._reading is not None:  # the last call gave up; its result would be out of date, and is not used
             await asyncio.wait([self._reading], timeout=READ_WITHIN_S)
         if self._reading is None or self._reading.done():
             read = partial(SecuredAttempt, self.settings, coordinator, Role.JOIN, self.proven)

@@ -100,7 +100,7 @@ class Slots:
         )
 
     def _section(self) -> Section | None:
-        """Return the section that ends last; None if there is none."""
+        """Return the section whose limit is the latest; None if there is none."""
         known = [(rank, *section) for rank, section in enumerate(self._sections) if section is not None]
         if not known:
             return None
@@ -124,7 +124,7 @@ class Slots:
         """Read what workers have written since the last time. A slot that is just being written stays as it was."""
         fields = self._fields()
         for rank in range(self._workers) if fields else ():
-            step, at, check = fields[rank * SLOT_BYTES // _WORD_BYTES :][:_ENDED]
+            step, at, check = fields[rank * SLOT_BYTES // _WORD_BYTES :][:_ENDED]  # the fields before the exit code
             if at and step ^ at == check:
                 if step <= STEP_MAX:
                     self._steps[rank] = (step, at)

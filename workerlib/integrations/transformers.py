@@ -53,7 +53,7 @@ class ElasticTrainerCallback(TrainerCallback):
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Handle SIGTERM from here on, instead of dying of it."""
         del args, state, control
-        should_stop()
+        should_stop()  # its first call installs the handlers; `on_step_end` acts on a stop
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Report the step, and save and end if any worker was asked to stop."""

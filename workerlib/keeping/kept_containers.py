@@ -19,7 +19,7 @@ class KeptContainer(Adapter):
     It is restored in place, since the script goes on to use the object that it has given to `ctx.keep`.
     """
 
-    changes_late = False
+    changes_late = False  # the script changes it where it likes, and `small_state` learns when
 
     def __init__(self, name: str, content: Any) -> None:
         self._name = name

@@ -5,7 +5,8 @@ written at the end of each step, into the small places of the arena in turn.
 
 A rank that dies may have contributed to a step that the others complete without it. So the small state is also written
 within the step, as *pending*. Its buffers and random state are those of the end of the step already. Values such as a
-scheduler's step number may still change, and are left out.
+scheduler's step number may still change, and are left out. A rank that resumes from its pending state takes them from
+another rank's small state at the end of that step (`restoring.restore_objects`).
 """
 
 from __future__ import annotations
@@ -129,7 +130,13 @@ class _ValueHistory:
 
 
 class SmallStateWriter:
-    """Makes snapshots of the small state of this process, and writes them into an arena once there is one."""
+    """Makes snapshots of the small state of this process, and writes them into an arena once there is one.
+
+    Before the first step come `first_snapshot` and `bytes_needed`: so much memory is requested from nodeclient. The
+    answer is an arena: another thread calls `attach` with it, and writes the snapshot that waited for it, a `cloned`
+    one. In a step, training makes and writes pending snapshots, and at its end a `snapshot`. If that does not fit, a
+    larger arena is requested in the same way.
+    """
 
     def __init__(self, objects: Mapping[str, Adapter]) -> None:
         self._objects = objects
@@ -140,7 +147,7 @@ class SmallStateWriter:
         }
         self._random = RandomState()
         self.lock = threading.RLock()
-        """Held while a small state is written."""
+        """Held while a small state is written. `StepSaver.attach` holds it too, from `attach` here to its `write`."""
         self._arena: Arena | None = None
         self._serial = 0
         self._plain_random: tuple[Any, str] = (None, "")
@@ -167,6 +174,8 @@ class SmallStateWriter:
 
     def first_snapshot(self, restored: Mapping[str, Any]) -> SmallSnapshot:
         """Return the small state before the first step of the round; `restored` has the restored values by name.
+
+        They stand for objects that must not be read yet too. Other objects are read, to notice one that cannot be kept.
 
         Raises `KeptStateError` for values that cannot be kept.
         """
@@ -203,7 +212,9 @@ class SmallStateWriter:
         return lay_out(self._pieces_of(snapshot)).end + 2 * len(snapshot.rest) + REST_SLACK_BYTES
 
     def write(self, snapshot: SmallSnapshot, commit: Commit) -> bool:
-        """Write a snapshot, and complete `commit` with its length and serial; return False if there is no room for it.
+        """Write a snapshot, and complete `commit` with its length and serial; return False if no place has room for it.
+
+        None has before there is an arena, or if each place has a state that is needed.
 
         A pending snapshot that equals the one before in this step is not written again, unless it has buffers: torch's
         batch norm changes them without a trace.
