@@ -44,7 +44,8 @@ needs no longer to notice that nobody leads: at worst its watch of the leader ke
 and creates its own."""
 
 RETRY_PAUSE_S = 2.0
-"""How long a coordinator that failed to lead lets others lead before it retries."""
+"""How long a coordinator that failed to lead, or has lost the lead, lets others lead before it retries. Otherwise one
+that was told to step down might win again before a standby notices."""
 
 CUT_OFF = "no node is heard any more, and this host's network may have failed"
 """Why a leader that was cut off stands by."""
@@ -92,7 +93,7 @@ class TurnsToLead:
         self._failure = ""
         """Why the last turn failed or was given up for others; empty otherwise."""
         self._let_others_lead_s = 0.0
-        """How long it lets others lead before its next turn, after a failure."""
+        """How long it lets others lead before its next turn; 0 before the first one."""
 
     async def run(self, listeners: Sequence[socket.socket]) -> None:
         """Stand by and lead in turn, at these sockets. Raises `StoreError` if the store is unreadable."""
@@ -123,6 +124,7 @@ class TurnsToLead:
         except LeadershipLostError as error:
             remedy = candidate.election.remedy
             log.warning("%s%s", error, f"; {remedy}" if remedy else "", extra=fields("leadership_lost"))
+            self._let_others_lead_s = RETRY_PAUSE_S
             if isinstance(error, CutOffError):
                 self._failure, self._let_others_lead_s = CUT_OFF, LET_LEAD_S
         except UnreadableStoreError:
@@ -175,9 +177,10 @@ class TurnsToLead:
                 await tasks.cancel()
 
     async def _win(self, candidate: Candidate, won: asyncio.Future[None]) -> None:
-        """Set `won` once this coordinator leads; after a failure, let others lead first."""
+        """Set `won` once this coordinator leads; after another turn, let others lead first."""
         if self._failure:
             self._systemd.notify(status_of(f"cannot lead: {self._failure}"))
+        if self._let_others_lead_s:
             await candidate.let_others_lead(self._let_others_lead_s)
         await candidate.win()
         set_done(won)

@@ -35,7 +35,7 @@ def test_whatever_is_sent_leads_to_nothing_but_typed_errors(name: str) -> None:
 
 def test_the_sequences_of_the_machines_are_whole_lives() -> None:
     for name in ("coordinator", "agent"):
-        assert min(TARGETS[name].play(seed) or 0 for seed in TARGETS[name].seeds()) > 20
+        assert min(TARGETS[name].play(seed) or 0 for seed in TARGETS[name].seeds()) >= 20
 
 
 def test_states_are_told_apart_by_whatever_differs() -> None:
