@@ -21,7 +21,7 @@ RUNS = 300
         (CalmRun, RUNS, {"looks": 1, "BusyWorkerAwaited": 1 / 20, "TrainingResumed": 1 / 10, "restarts": 1 / 10}),
         (UnnamedRun, RUNS, {"looks": 1 / 5, "BusyWorkerAwaited": 1 / 50}),
         (LastRun, RUNS, {"looks": 1, "BusyWorkerAwaited": 1 / 20}),
-        (ResumedRun, RUNS, {"looks": 1, "BusyWorkerAwaited": 1 / 10, "FirstStepOverdue": 1 / 2}),
+        (ResumedRun, RUNS // 5, {"looks": 1, "BusyWorkerAwaited": 1 / 10, "FirstStepOverdue": 1 / 2}),
         (LateRun, RUNS // 5, {"looks": 1, "BusyWorkerAwaited": 1 / 2, "FirstStepOverdue": 1 / 2}),
     ],
 )
