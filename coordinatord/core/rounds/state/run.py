@@ -209,6 +209,11 @@ class Run:
         return current.stopped_at - current.running_at
 
     @property
+    def unseen_untold(self) -> str:
+        """Why a hang would not be noticed so far; empty if one would, if it is not known, or if a record says so."""
+        return "" if self.durable.unseen_told else self.watching.unseen
+
+    @property
     def first_step_within_s(self) -> float:
         """How many seconds after the start of its workers the first step of the round is overdue."""
         return self.progress.first_step_within_s(self.policy.first_step_s)

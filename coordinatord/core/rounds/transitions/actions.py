@@ -194,8 +194,8 @@ def advance_watching(run: Run, _: Reason, decision: Decision) -> None:
     """
     if run.watching.awaited:
         decision.record(records.BusyWorkerAwaited(run.job, run.id, run.watching.awaited, run.durable.round))
-    elif run.watching.unseen and not run.durable.unseen_told:
-        decision.record(records.WorkersUnseen(run.job, run.id, run.watching.unseen, run.durable.round))
+    elif run.unseen_untold:
+        decision.record(records.WorkersUnseen(run.job, run.id, run.unseen_untold, run.durable.round))
     elif (look := run.watching.begin_look(decision.now)) is not None:
         decision.looks.append(look)
 
