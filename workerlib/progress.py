@@ -22,6 +22,7 @@ from typing import Any
 from workerlib import responder
 from workerlib.contract.env import (
     DIGEST_AT,
+    FIRST_STEP_AT,
     NO_SECTION,
     PROGRESS,
     SECTION_AT,
@@ -72,6 +73,8 @@ def step(number: int) -> None:
         slot = _own_slot()
     now = time.monotonic_ns()
     # Each store writes a whole word. `struct` would clear the word first, and may store single bytes.
+    if not slot[FIRST_STEP_AT]:
+        slot[FIRST_STEP_AT] = now
     slot[0] = number
     slot[1] = now
     slot[2] = number ^ now

@@ -511,6 +511,8 @@ class Observed(Strict, frozen=True, tag=True):
     but none has reported one; empty without any sign of steps."""
     step_age_s: Seconds | None = None
     """The age of the newest of these steps at this message: two hosts' clocks are never compared."""
+    stepped_twice: bool = False
+    """Whether a worker has reported two steps in the round, or more: all but the last one may be in no message."""
     idle_s: Seconds = 0.0
     """The time from the end of its last worker, or from the node's start, to this message; 0 while a worker may
     live."""
@@ -541,7 +543,10 @@ class Observed(Strict, frozen=True, tag=True):
 
 
 QUIET = frozenset(
-    {"heard_s", "beat", "steps", "step_age_s", "idle_s", "ended", "killed", "section", "begun", "pids", "digests"}
+    {
+        *("heard_s", "beat", "steps", "step_age_s", "stepped_twice", "idle_s", "ended", "killed", "section", "begun"),
+        *("pids", "digests"),
+    }
 )
 """The fields of `Observed` whose change is no news, so that most heartbeats decide nothing: ages, and facts that are
 only read when something else happens. Steps, sections and digests are taken from each report all the same. A change of

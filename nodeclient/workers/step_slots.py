@@ -23,6 +23,7 @@ from nodeclient.workers import syscalls
 from workerlib.contract.env import (
     DIGEST_AT,
     DIGEST_WORDS,
+    FIRST_STEP_AT,
     NO_SECTION,
     PROGRESS,
     SECTION_AT,
@@ -55,6 +56,8 @@ class Slots:
         self._round = ("", 0)
         self._steps: list[tuple[int, int] | None] = []
         """The last reported step of each worker, and its time in nanoseconds of the monotonic clock."""
+        self._stepped_twice = False
+        """Whether a worker has reported two steps or more."""
         self._are_announced = False
         """Whether a worker has announced that it will report steps."""
         self._sections: list[tuple[str, int, int] | None] = []
@@ -67,7 +70,7 @@ class Slots:
         self.close()
         self._round = (run, number)
         self._steps = [None] * self._workers
-        self._are_announced = False
+        self._stepped_twice, self._are_announced = False, False
         self._sections = [None] * self._workers
         self._digests = [None] * self._workers
         try:
@@ -96,6 +99,7 @@ class Slots:
             observed,
             steps=tuple(None if step is None else step[0] for step in self._steps),
             step_age_s=min(max(age_s, 0.0), DURATION_S_MAX),
+            stepped_twice=self._stepped_twice,
             digests=tuple(self._digests) if any(self._digests) and self._workers <= DIGESTS_MAX else (),
         )
 
@@ -128,6 +132,8 @@ class Slots:
             if at and step ^ at == check:
                 if step <= STEP_MAX:
                     self._steps[rank] = (step, at)
+                    first_at = fields[rank * SLOT_BYTES // _WORD_BYTES + FIRST_STEP_AT]
+                    self._stepped_twice |= 0 < first_at < at
                 self._are_announced |= step == STEPS_TO_COME
             with suppress(ValueError):
                 begin = rank * SLOT_BYTES // _WORD_BYTES + SECTION_AT

@@ -181,6 +181,7 @@ class CalmRun:
             beat=beat,
             steps=(step,) * node.workers,
             step_age_s=now - at,
+            stepped_twice=step > 1,
             section=self._section(node),
         )
 

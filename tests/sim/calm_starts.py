@@ -89,7 +89,7 @@ class ResumedRun(UnnamedRun):
         self._queue.run(self._queue.now + seconds)
 
     def _stop_all(self) -> None:
-        self._report_all(phase=Phase.STOPPED, steps=(), step_age_s=None, failure=None)
+        self._report_all(phase=Phase.STOPPED, steps=(), step_age_s=None, stepped_twice=False, failure=None)
 
     def _report_all(self, **changes: object) -> None:
         for node in self._nodes.values():
@@ -118,7 +118,7 @@ class ResumedRun(UnnamedRun):
         step, at = self._training.stretch_at(now).stepped(now)
         if not step:
             return replace(observed, steps=(None,) * node.workers)
-        return replace(observed, steps=(step,) * node.workers, step_age_s=now - at)
+        return replace(observed, steps=(step,) * node.workers, step_age_s=now - at, stepped_twice=step > 1)
 
     def _judge(self, record: Record) -> None:
         if self._is_resumed:

@@ -314,7 +314,12 @@ class LocalWorkers:
         if stepped is not None:
             section, digests = training.section_of(self._host), training.replicas.digests(self._host, stepped[0])
             return replace(
-                observed, steps=(stepped[0],) * each, step_age_s=stepped[1], section=section, digests=digests
+                observed,
+                steps=(stepped[0],) * each,
+                step_age_s=stepped[1],
+                stepped_twice=training.steps > 1,
+                section=section,
+                digests=digests,
             )
         announced = self._traits.announces_in(observed.round)
         return replace(observed, steps=(None,) * each) if announced else observed

@@ -161,6 +161,9 @@ SPEC_FIELDS = {
 """Shorter names of a job's settings."""
 
 
+_NEW_ROUND = {"failure": None, "steps": (), "step_age_s": None, "stepped_twice": False, "digests": ()}
+"""What a node reports at the beginning of a round."""
+
 Command = Callable[[list[str], dict[str, str]], object]
 """Does what a line says in its words and options."""
 
@@ -357,12 +360,16 @@ class Stage:
         self._send(puppet, steps=(None,), beat=True)
 
     def _step(self, words: list[str], options: dict[str, str]) -> None:
-        """Have a node report its workers' last steps with a heartbeat: `step n1 7 - age=0.5s`, `-` for none yet."""
+        """Have a node report its workers' last steps with a heartbeat: `step n1 7 - age=0.5s`, `-` for none yet.
+
+        With `twice=yes`, a worker has done a step before, which was not reported.
+        """
         node, *steps = words
         puppet = self.puppets[node]
         age_s = seconds_of(options.get("age", "0s"))
         done = tuple(None if step == "-" else int(step) for step in steps)
-        puppet.observed = structs.replace(puppet.observed, steps=done, step_age_s=age_s)
+        twice = "twice" in options or any(step is not None for step in puppet.observed.steps)
+        puppet.observed = structs.replace(puppet.observed, steps=done, step_age_s=age_s, stepped_twice=twice)
         puppet.stepped_at = self.now - age_s
         self._resend(puppet)
 
@@ -527,7 +534,7 @@ class Stage:
         desired, observed = puppet.desired, puppet.observed
         if desired is not None:
             here = (desired.run, desired.round) == (observed.run, observed.round)
-            cleared = {} if here else {"failure": None, "steps": (), "step_age_s": None, "digests": ()}
+            cleared = {} if here else _NEW_ROUND
             changes = cleared | {"run": desired.run, "round": desired.round} | changes
         return self._send(puppet, **changes)
 

@@ -19,6 +19,7 @@ from workerlib import progress
 from workerlib.contract.env import (
     DIGEST_AT,
     DIGEST_WORDS,
+    FIRST_STEP_AT,
     NO_SECTION,
     PROGRESS,
     SECTION_AT,
@@ -69,7 +70,9 @@ def test_a_step_is_left_in_the_slot_with_its_time(memory: int, monkeypatch: pyte
     step, at, check, *rest = words_of(memory, 1)
     assert (step, check) == (12, 12 ^ at)
     assert before <= at <= after
-    assert not any(rest)
+    assert [word for word in rest if word] == [at] == [words_of(memory, 1)[FIRST_STEP_AT]]
+    workerlib.step(12)
+    assert words_of(memory, 1)[FIRST_STEP_AT] == at < words_of(memory, 1)[1]
     assert not any(words_of(memory, 0) + words_of(memory, 2)), "the slots of others are left alone"
 
 

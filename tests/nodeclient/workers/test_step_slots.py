@@ -65,6 +65,18 @@ def test_steps_are_those_of_each_worker_with_the_age_of_the_newest(slots: Slots)
 
 
 @pytest.mark.slow
+def test_two_steps_of_one_worker_are_told_even_if_both_were_done_between_two_reports(slots: Slots) -> None:
+    environs = slots.begin("e-1", 1)
+    work(environs[0], 7)
+    work(environs[1], 7)
+    assert not completed(slots).stepped_twice
+    work(environs[2], 7, 8)
+    assert completed(slots).stepped_twice
+    work(slots.begin("e-1", 2)[0], 9)
+    assert not completed(slots, number=2).stepped_twice, "the next round begins anew"
+
+
+@pytest.mark.slow
 def test_that_steps_are_to_come_is_said_until_there_is_one(slots: Slots) -> None:
     environs = slots.begin("e-1", 1)
     announce = "from workerlib import progress; progress.announce()"

@@ -125,8 +125,10 @@ class TrainingProgress:
         """The group rank of the node that reported the newest step."""
         self.idle_s = 0.0
         """The seconds for which the stepper has reported no newer step. Other nodes may report steps less often."""
+        self._stepped_twice = False
+        """Whether a worker has done two steps of the round."""
         self._second_within_s = 0.0
-        """The patience with the second step of the round; 0 before the first and after the second one."""
+        """The patience with the second step of the round; 0 before the first one."""
         self.sections = Sections()
 
     def record(self, group_rank: int, observed: Observed, before: Observed, heard_at: float) -> None:
@@ -134,6 +136,7 @@ class TrainingProgress:
         self.sections.record(group_rank, observed.section, heard_at)
         if observed.step_age_s is None:
             return  # no worker has done a step yet
+        self._stepped_twice |= observed.stepped_twice
         newest_at = heard_at - observed.step_age_s
         self._record_newest(group_rank, newest_at, heard_at, stepped=_has_stepped(observed, before))
         self.pace.record(group_rank, observed.steps, newest_at, heard_at)
@@ -152,7 +155,7 @@ class TrainingProgress:
             counted = STALL_GAPS / STALL_STEPS if self.is_idle else 1.0
             self._slowest[0] = max(self._slowest[0], counted * self._quiet_s)
             self.stepped_at, self._stepper = at, group_rank
-            self.idle_s, self._second_within_s, self._timed = 0.0, 0.0, True
+            self.idle_s, self._timed = 0.0, True
         elif group_rank == self._stepper:
             self.idle_s = heard_at - self.stepped_at
 
@@ -196,7 +199,7 @@ class TrainingProgress:
         if self._patience_given_s is not None:
             return self._patience_given_s
         least = STALL_S_MIN if self._timed else STALL_S_UNKNOWN
-        return max(least, STALL_STEPS * max(self._slowest), self._second_within_s)
+        return max(least, STALL_STEPS * max(self._slowest), 0.0 if self._stepped_twice else self._second_within_s)
 
 
 def _has_stepped(observed: Observed, before: Observed) -> bool:

@@ -113,6 +113,23 @@ def test_the_second_step_has_three_times_as_long_as_the_first_one_of_its_own_rou
     assert overdue_after_s(job, TrainingStalled) == 150
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [("step n1 79 twice=yes",), ("step n1 1", "advance 0.4s", "step n1 20")],
+    ids=["one report", "half a second"],
+)
+def test_a_round_that_has_done_two_steps_may_stand_as_long_as_any_other(lines: tuple[str, ...]) -> None:
+    job = Job(trained_s=0)
+    job.play("announce n1 n2", "advance 40s", *lines)
+    assert overdue_after_s(job, TrainingStalled) == 10
+
+
+def test_two_nodes_that_report_one_step_each_have_not_done_two() -> None:
+    job = Job(trained_s=0)
+    job.play("announce n1 n2", "advance 40s", "step n1 1", "step n2 1")
+    assert overdue_after_s(job, TrainingStalled) == 400
+
+
 def test_a_first_step_is_overdue_only_after_a_section() -> None:
     job = after_hang()
     job.play("section n1 load limit=1800s")
