@@ -24,9 +24,6 @@ from coordinatord.core.rounds.values.time_ledger import Activity
 from coordinatord.core.rounds.values.training_progress import TrainingProgress
 from coordinatord.protocol.messages import Observed
 
-_HUNG = "hung"
-"""The condition that stops a round because it hangs."""
-
 
 class Health(StrEnum):
     """Whether a round at work makes progress, as far as can be seen."""
@@ -119,10 +116,7 @@ class Run:
         """Begin the round that was just recorded, with these nodes."""
         self.roll.missing.clear()
         members = [(self.members[ranks.node], ranks.workers) for ranks in nodes]
-        self.progress.begin_round(
-            {(member.node, member.incarnation, workers) for member, workers in members},
-            after_hang=self.durable.stop_reason.condition == _HUNG,
-        )
+        self.progress.begin_round({(member.node, member.incarnation, workers) for member, workers in members})
         self.steps_announced, self.restart_asked = False, ""
         self.evidence.begin_round()
         self.gathering.begin_round()
@@ -143,8 +137,9 @@ class Run:
         """Begin the stop that was recorded at `at`."""
         stop_timeout_s = max((member.offer.stop_timeout_s for member in self.roll.inside), default=0.0)
         self.evidence.begin_stop(self.durable, stop_timeout_s, self.policy, at)
-        if (started_s := self._started_without_step_s) is not None:
-            self.progress.record_start_s(started_s)
+        first = self.durable.first_failure
+        has_hung = first is not None and first.failure.hang is not None
+        self.progress.end_round(self._started_without_step_s, has_hung=has_hung)
 
     def end(self) -> None:
         """Drop the live state that only another round would need, since a thousand ended runs are kept."""

@@ -101,13 +101,15 @@ class TrainingProgress:
         """The nodes of the present round."""
         self._slowest_first_s = 0.0
         """The seconds of the slowest start in rounds of these nodes: until its first step, or the end without one."""
+        self._has_hung = False
+        """Whether the last round that was stopped had hung."""
         self._may_hang_again = False
-        """Whether the last round had the same nodes and was stopped since it hung."""
+        """Whether the round before the present one had hung, and had the same nodes."""
         self.clear()
 
-    def begin_round(self, nodes: Collection[object], *, after_hang: bool) -> None:
-        """Begin a round of `nodes`; `after_hang` if the last round was stopped since it hung."""
-        self._may_hang_again = after_hang and nodes == self._nodes
+    def begin_round(self, nodes: Collection[object]) -> None:
+        """Begin a round of `nodes`."""
+        self._may_hang_again = self._has_hung and nodes == self._nodes
         if nodes != self._nodes:
             self._nodes, self._slowest_first_s = nodes, 0.0
         self.clear()
@@ -163,12 +165,16 @@ class TrainingProgress:
         """Record, at the first step of a round, when all its workers were started."""
         if self.stepped_at is not None:
             first_s, self._timed = max(0.0, self.stepped_at - running_at), True
-            self.record_start_s(first_s)
+            self._slowest_first_s = max(self._slowest_first_s, first_s)
             self._second_within_s = self.first_step_within_s(STALL_STEPS * first_s)
 
-    def record_start_s(self, seconds: float) -> None:
-        """Record how long workers took to the first step of a round, or to its end if they came to none."""
-        self._slowest_first_s = max(self._slowest_first_s, seconds)
+    def end_round(self, without_step_s: float | None, *, has_hung: bool) -> None:
+        """Record that the round is stopped, whether since it hung, and for how long its workers ran without a step.
+
+        `without_step_s` is None if they came to a step. Else it counts as the time to a first step.
+        """
+        self._has_hung = has_hung
+        self._slowest_first_s = max(self._slowest_first_s, without_step_s or 0.0)
 
     def first_step_within_s(self, most_s: float) -> float:
         """Return how many seconds the first step may take: `most_s`, or less if a hang may be back in this round."""
