@@ -133,8 +133,7 @@ class RunWatch(WatchingWing):
             case Looked():
                 return self._record_look(event, now)
             case Compared():
-                self._record_unseen(event, now)
-                return self._record_rest(event) | self._record_arrivals(event, now) | bool(self.unseen)
+                return self._record_unseen(event, now) | self._record_rest(event) | self._record_arrivals(event, now)
 
     def _record_look(self, event: Looked, now: float) -> bool:
         """Begin a pair with a look, or judge the pair that it completes; pause if no worker may hang.
@@ -160,15 +159,17 @@ class RunWatch(WatchingWing):
                 self.notice = clip(self.notice, MESSAGE_MAX - len(_LEFT_TO_TORCH)) + _LEFT_TO_TORCH
         return True
 
-    def _record_unseen(self, event: Compared, now: float) -> None:
-        """Record whether no worker of the round shows itself, if all nodes have answered."""
+    def _record_unseen(self, event: Compared, now: float) -> bool:
+        """Record whether no worker of the round shows itself, if all nodes have answered; return if it is new."""
         run, before = self._run, self._is_unseen
         is_late = now - run.durable.entered_at >= UNSEEN_AFTER_S and run.spec.hang_timeout_s != 0
         if any(node.workers for node in event.nodes):
             self._is_unseen = False
         elif is_late and {node.node for node in event.nodes} >= run.durable.order.keys():
             self._is_unseen = True
-        self.changes += self._is_unseen is not before
+        has_changed = self._is_unseen is not before
+        self.changes += has_changed
+        return has_changed
 
     @property
     def unseen(self) -> str:
@@ -187,11 +188,11 @@ class RunWatch(WatchingWing):
         return True
 
     def _record_arrivals(self, event: Compared, now: float) -> bool:
-        """Record how late workers are in collectives, if the round trains; return whether it does."""
+        """Record how late workers are in collectives, if the round trains; return whether a laggard is agreed on."""
         if not is_training(self._run):
             return False
         self.lateness_watch.record(event.nodes, self._run.progress.pace.usual_s, now)
-        return True
+        return self.lateness_watch.agreed is not None
 
     @property
     def hang(self) -> WorkerFailure | None:

@@ -2,14 +2,21 @@
 
 import pytest
 
+from coordinatord.core.rounds.events import Compared, NodeArrivals
 from coordinatord.core.rounds.values.records import WorkersUnseen
 from coordinatord.core.watching.run_watch import UNSEEN
+from coordinatord.protocol.arrival_messages import WorkerArrivals
 from tests.support.running_job import Job
 
 
 def said(job: Job) -> tuple[str, list[str]]:
     """Return what the status says of it, and what was recorded."""
     return job.view().unseen, [record.reason for record in job.records(WorkersUnseen)]
+
+
+def arrivals(node: str, job: Job, workers: tuple[WorkerArrivals, ...]) -> NodeArrivals:
+    """Return the answer of a node with these workers."""
+    return NodeArrivals(node, job.now, 0.0, job.now, workers)
 
 
 def test_that_no_worker_shows_where_it_stands_is_said_after_three_minutes_and_recorded_once() -> None:
@@ -25,6 +32,19 @@ def test_that_no_worker_shows_where_it_stands_is_said_after_three_minutes_and_re
     job.play("advance 180s", "unseen n1 n2", "advance 1s")
     assert said(job) == (UNSEEN, [UNSEEN])
     assert job.desired("n1").remark == UNSEEN
+
+
+def test_only_a_change_of_it_is_news() -> None:
+    job = Job(trained_s=0)
+    job.play("advance 180s")
+    unseen, seen = ((), (WorkerArrivals(0, ()),))
+    news = [
+        job.run.watching.record_answers(
+            Compared(job.run.id, 1, (arrivals("n1", job, of), arrivals("n2", job, ()))), job.now
+        )
+        for of in (unseen, unseen, seen, seen)
+    ]
+    assert news == [True, False, True, False]
 
 
 def test_it_is_recorded_once_also_by_a_coordinator_that_is_started_again() -> None:
