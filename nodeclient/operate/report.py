@@ -23,9 +23,16 @@ def run(config: ReportConfig) -> int:
     if config.json:
         write([json.dumps(data.get("failure"))])
     elif job.failure is None:
-        write([f"no worker of job {job.job} has failed in run {job.run}"])
+        write(terminal().wrapped(_without_failure(job)))
     else:
         state = job.state if job.ended else f"is {job.state}"
         write(terminal().wrapped(f"job {job.job} {state} in run {job.run} ({budget(job.restarts)})"))
         write(report_text.lines(job.failure, now()))
     return ExitCode.OK
+
+
+def _without_failure(job: JobStatus) -> str:
+    """Say that no worker has failed by itself, and why the last round ended that broke, as for a lost node."""
+    text = f"no worker of job {job.job} has failed in run {job.run}"
+    broken = next((past for past in reversed(job.rounds) if past.ended is not None and not past.planned), None)
+    return text if broken is None else f"{text}; round {broken.round} ended: {broken.ended}"

@@ -6,8 +6,11 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 import pytest
+from msgspec import to_builtins
 
+from tests.support.canned_http import a_job, a_node, canned, packed
 from tests.support.cluster import Cluster, Coordinator
+from tests.support.job_views import a_round_status
 from tests.support.programs import BIN, run
 
 pytestmark = pytest.mark.slow
@@ -58,4 +61,15 @@ def test_where_nothing_has_failed_that_is_said(own_coordinator: Callable[..., Co
         ended = run(*report)
         assert (ended.returncode, ended.stderr) == (0, "")
         assert ended.stdout.startswith("no worker of job mnist has failed in run ")
-        assert run(*report, "--json").stdout == "null\n"
+
+
+def test_where_a_node_was_lost_and_no_worker_has_failed_that_is_said() -> None:
+    rounds = (
+        a_round_status(1, planned=True, ended="node c arrived"),
+        a_round_status(2, planned=False, ended="lost node b"),
+        a_round_status(3, planned=False, ended=None),
+    )
+    job = a_job(a_node("a"), rounds=to_builtins(rounds))
+    with canned({"GET /v1/jobs/mnist": packed(job)}) as (endpoint, _):
+        ended = run(BIN / "nodeclient", "report", "--coord", endpoint, "mnist")
+    assert ended.stdout == f"no worker of job mnist has failed in run {job['run']}; round 2 ended: lost node b\n"
