@@ -78,8 +78,9 @@ def _describe_culprits(kind: HangKind, culprits: Sequence[SeenWorker]) -> str:
         return f"{'does' if alone else 'do'} not answer"
     place = _place(first)
     if first.state in HALTED:
-        state = "held by a debugger" if first.state == TRACED else first.state
-        return f"{'is' if alone else 'are'} {state}{f' in {place}' if place else ''}"
+        is_held = "is held by a debugger" if alone else "are held by a debugger"
+        is_stopped = "has been stopped by a signal" if alone else "have been stopped by a signal"
+        return f"{is_held if first.state == TRACED else is_stopped}{f' in {place}' if place else ''}"
     where = place or (f"the kernel's {first.waits_in}" if first.waits_in else "")
     verb = "compute" if kind is HangKind.BUSY else "stand"
     if kind is HangKind.STUCK and (awaited := outside_wait(first)):

@@ -59,7 +59,7 @@ _OUTSIDE = (
 )
 
 _STUCK_IN_ANOTHER_WAY = {
-    r" (?:is|are) stopped\b": (_STOPPED, Cause.SIGNAL),
+    r" ha(?:s|ve) been stopped by a signal\b": (_STOPPED, Cause.SIGNAL),
     r" waits? for a disk\b": (_DISK, Cause.HANG),
     r" waits? for ": (_OUTSIDE, Cause.HANG),
 }

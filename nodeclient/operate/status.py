@@ -241,12 +241,14 @@ def _kept(kept: KeptStatus, reason: str) -> str:
         took = "" if kept.save_s is None else f" ({brief(kept.save_s)} each)"
         every = count(kept.interval_steps, "step")
         parts.append(f"state is saved in memory every {every}{took}, and at a failure where other ranks have it too")
+    facts: dict[int, list[str]] = {}
     if kept.step is not None and kept.step != kept.resumed:
-        parts.append(f"step {kept.step:,} is whole in memory")
+        facts.setdefault(kept.step, []).append("is whole in memory")
     if kept.copied is not None:
-        parts.append(f"step {kept.copied:,} outlives the loss of any host")
-    if kept.disk_step is not None and (on_disk := f"step {kept.disk_step:,} is on the disk") not in reason:
-        parts.append(on_disk)
+        facts.setdefault(kept.copied, []).append("outlives the loss of any host")
+    if kept.disk_step is not None and f"step {kept.disk_step:,} is on the disk" not in reason:
+        facts.setdefault(kept.disk_step, []).append("is on the disk")
+    parts += [f"step {step:,} {' and '.join(of_step)}" for step, of_step in facts.items()]
     if kept.disk_writing is not None:
         parts.append(f"step {kept.disk_writing:,} is being written there")
     if kept.disk_problem:

@@ -73,8 +73,8 @@ def _print_culprits(folder: Path, *, as_json: bool) -> int:
 
 def _lines(answer: StacksAnswer) -> Iterator[str]:
     workers = sum(len(group.workers) for group in answer.groups)
-    places = count(len(answer.groups), "place")
-    yield f"job {answer.job}, run {answer.run}, round {answer.round}: {count(workers, 'worker')} at {places}"
+    size = f"{count(workers, 'worker')} at {count(len(answer.groups), 'place')}"
+    yield f"job {answer.job}, run {answer.run}, round {answer.round}: {size}, innermost frames first"
     if answer.verdict is not None:
         yield f"{answer.verdict.kind}: {answer.verdict.sentence}"
     for group in answer.groups:

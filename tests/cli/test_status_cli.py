@@ -301,6 +301,10 @@ FACTS: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"kept": RESUMED | {"step": 40, "disk_step": 30, "unkept": "the state of SGD"}},
         ["resumed at step 40 from node b's memory, 3 steps redone, not kept: the state of SGD, step 30 is on the disk"],
     ),
+    "a step in several places": (
+        {"kept": RESUMED | {"copied": 60, "disk_step": 60}},
+        ["step 60 ", "step 60 is whole in memory and outlives the loss of any host and is on the disk\n"],
+    ),
     "the step on the disk": (
         {"state": "stopped", "reason": ON_DISK, "progress": {"step": 4_660}, "kept": {"disk_step": 4_660}},
         ["step 4,660 is on the disk", "\n  step 4,660\n"],

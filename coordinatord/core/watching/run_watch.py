@@ -46,8 +46,8 @@ _LEFT_TO_TORCH = "; a failed round would now end the job, so only torch's own ti
 """The end of a notice about a round that goes on although it seems to hang, see `RunWatch._is_left_to_torch`."""
 
 UNSEEN = (
-    "so far no worker shows where it stands, so a hang would not be noticed: "
-    "give nodeclient --preload torch, or have the script call workerlib"
+    "hangs cannot be detected, since no worker can be asked for its stack: "
+    "start nodeclient with --preload torch, or have the script call workerlib.init()"
 )
 
 UNSEEN_AFTER_S = 180.0

@@ -54,7 +54,7 @@ THE_OTHERS = "for 12 s; the 15 others wait in all_reduce 1,204"
         (
             replace(STUCK, state="stopped", origin=StackOrigin.NONE, stacks=b""),
             HangKind.STUCK,
-            f"rank 5 on node gpu0 is stopped {THE_OTHERS}",
+            f"rank 5 on node gpu0 has been stopped by a signal {THE_OTHERS}",
         ),
         (
             replace(STUCK, state="traced"),

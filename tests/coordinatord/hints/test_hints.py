@@ -132,7 +132,7 @@ def test_only_an_end_of_a_peer_counts_as_a_lost_connection() -> None:
         (Cause.SIGNAL, {"exit_code": -9}),
         (Cause.SIGNAL, {"exit_code": -15}),
         (Cause.HANG, {"hang": HangKind.BUSY}),
-        (Cause.SIGNAL, {"hang": HangKind.STUCK, "message": "rank 1 on node b is stopped for 24 s"}),
+        (Cause.SIGNAL, {"hang": HangKind.STUCK, "message": "rank 1 on node b has been stopped by a signal for 24 s"}),
         (Cause.DEVICE, {"error": "torch.AcceleratorError: CUDA error: unspecified launch failure", "xids": (13, 79)}),
         (Cause.DEVICE, {"hang": HangKind.STUCK, "xids": (79,)}),
         (Cause.DEVICE, {"error": "RuntimeError: No CUDA GPUs are available"}),

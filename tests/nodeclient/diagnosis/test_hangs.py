@@ -256,7 +256,7 @@ async def verdict(job: Job, kind: HangKind) -> HangVerdict:
 @pytest.mark.parametrize(
     ("name", "kind", "words"),
     [
-        ("stopped", HangKind.STUCK, "rank 2 on node b is stopped for"),
+        ("stopped", HangKind.STUCK, "rank 2 on node b has been stopped by a signal for"),
         ("lock", HangKind.STUCK, r"rank 2 on node b stands in lock \(<string>:"),
         pytest.param("loop", HangKind.BUSY, r"rank 2 on node b computes in loop \(<string>:", marks=pytest.mark.long),
         pytest.param("gil", HangKind.STUCK, r"rank 2 on node b stands in gil \(<string>:", marks=pytest.mark.long),
