@@ -13,6 +13,7 @@ from msgspec.structs import asdict
 
 from coordinatord.hints.early_ends import first_of, left_early
 from coordinatord.hints.match import CACHED_MAX, hint, rule_for
+from coordinatord.hints.same_error import shared_by
 from coordinatord.protocol.exit_codes import describe_exit, shell_exit_code
 from coordinatord.protocol.http.api import EarlyEndStatus, FailureStatus, OtherFailureStatus, StragglerStatus
 from coordinatord.protocol.messages import Failure, Report, SecondaryFailure
@@ -21,7 +22,7 @@ from coordinatord.protocol.messages import Failure, Report, SecondaryFailure
 @lru_cache(maxsize=CACHED_MAX)
 def failure_status(report: Report) -> FailureStatus:
     """Return the status of a failure. It is cached, because each answer about the job has it until the next failure."""
-    failure = report.failure
+    failure, left = report.failure, left_early(report.node, report.failure, report.early)
     return FailureStatus(
         round=report.round,
         nodes=report.nodes,
@@ -44,7 +45,7 @@ def failure_status(report: Report) -> FailureStatus:
                 node=other.node,
                 rank=other.rank,
                 exit_code=shell_exit_code(other.exit_code),
-                how=describe_exit(other.exit_code, left=other.left),
+                how=_how_other(other),
                 same_error=other.same_error,
             )
             for other in report.consequences
@@ -60,7 +61,8 @@ def failure_status(report: Report) -> FailureStatus:
         stragglers=tuple(StragglerStatus(**asdict(straggler)) for straggler in report.stragglers),
         log=failure.log or None,
         hint=hint(report) or "",
-        left_early=left_early(report.node, failure, report.early),
+        left_early=left,
+        shared_by="" if left else shared_by(failure, report.same_error_count, report.workers),
         before=_early(report),
         behind=_stragglers(report),
         then=_consequences(report),
@@ -73,10 +75,14 @@ def _how(failure: Failure) -> str:
     return describe_exit(failure.exit_code, left=failure.left) if failure.hang is None else f"hung: {failure.hang}"
 
 
+def _how_other(other: SecondaryFailure) -> str:
+    return describe_exit(other.exit_code, left=other.left)
+
+
 def _consequences(report: Report) -> str:
     """Return which workers failed too, with the same error or in consequence; empty if none did."""
     number, same = report.consequences_count, report.same_error_count
-    if not number:
+    if not number or same + 1 == report.workers:  # then the root cause names all of them
         return ""
     others = "another worker" if number == 1 else f"{number} other workers"
     others = f"{others} {_did(report.consequences, number)}"
@@ -116,8 +122,7 @@ def _did(failures: Sequence[SecondaryFailure], number: int) -> str:
 def _named(failures: Iterable[SecondaryFailure], number: int) -> str:
     """Name the workers of these failures, and count the rest of `number`."""
     names = [
-        f"rank {failure.rank} on {failure.node} ({describe_exit(failure.exit_code, left=failure.left)})"
-        for failure in failures
+        f"rank {each.rank} on {each.node}{'' if each.same_error else f' ({_how_other(each)})'}" for each in failures
     ]
     more = number - len(names)
     return ", ".join([*names, f"{more} more"] if more > 0 else names)

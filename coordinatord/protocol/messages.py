@@ -364,6 +364,9 @@ class Failure(Strict, frozen=True):
     """Set if its state is not that of others, and `message` says whose; no process has ended."""
     left: bool = False
     """It left its round because of a failed collective, and its process has not ended."""
+    stopped: bool = False
+    """Its node stopped it when an exception had ended it, but it had not exited yet. So it counts only if another
+    worker failed with the same error."""
     final: bool = False
     """The worker declared that no restart mends its error: the run ends."""
     xids: Annotated[tuple[Count, ...], Meta(max_length=XIDS_MAX)] = ()
@@ -401,6 +404,8 @@ class Report(Strict, frozen=True):
     stragglers: Annotated[tuple[Straggler, ...], Meta(max_length=CONSEQUENCES_MAX)] = ()
     """The first few workers that had not reported it, the slowest first."""
     cause: Cause = Cause.UNKNOWN
+    workers: Count = 0
+    """How many took part in the round; 0 if not known."""
 
 
 SECTION_NAME_MAX = 16

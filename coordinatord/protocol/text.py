@@ -28,7 +28,7 @@ def clip(text: str, most: int = TEXT_MAX) -> str:
 
 def is_same_error(one: str, other: str) -> bool:
     """Whether two errors differ in numbers at most, such as ranks and process ids; two empty ones are not the same."""
-    return bool(one) and _plain(one) == _plain(other)
+    return bool(one) and (one == other or _plain(one) == _plain(other))
 
 
 def _plain(error: str) -> str:

@@ -90,7 +90,7 @@ class Agent:
             phase=Phase.RUNNING if sweeps_after_success else self.phase,  # a success counts once nothing is left
             port=self._sweeping.port,
             leaving=self._leaving.leaves,
-            failure=self._group.exits.failure(now),
+            failure=self._group.exits.failure(now) or self._group.exits.failed_too(now),
             heard_s=self._connection.heard_s(now),
             beat=beat,
             idle_s=0.0 if self.phase.has_workers else min(now - self._sweeping.over_at, DURATION_S_MAX),

@@ -136,6 +136,8 @@ class Terminate(Effect, frozen=True):
 
     signum: int
     """The signal that made this node leave, if one did; SIGTERM otherwise."""
+    planned: bool
+    """Whether nothing has gone wrong."""
 
 
 class Kill(Effect, frozen=True):

@@ -153,7 +153,7 @@ class GroupEnding:
             self.signalled_at, self.signum = now, terms.signum
         if first or self.until is None or now + grace_s < self.until:
             self.until, self._may_save = now + grace_s, may_save
-        return [Terminate(terms.signum)] if first else []
+        return [Terminate(terms.signum, terms.planned)] if first else []
 
     def update_deadline(self, alive: AbstractSet[int], reuse: Reuse, now: float) -> None:
         """Give workers that leave the round the time to abort NCCL, but end the wait once none can leave."""

@@ -7,6 +7,7 @@ from signal import Signals
 from msgspec import structs
 
 from coordinatord.hints.network import lost_connection
+from coordinatord.hints.same_error import have_same_error
 from coordinatord.protocol.exit_codes import shell_exit_code
 from coordinatord.protocol.fields import (
     CONSEQUENCES_MAX,
@@ -18,7 +19,7 @@ from coordinatord.protocol.fields import (
     XIDS_MAX,
 )
 from coordinatord.protocol.messages import Ended, Failure, Follower, LastOutput
-from coordinatord.protocol.text import clip, is_same_error
+from coordinatord.protocol.text import clip
 from nodeclient.core.ending import GroupEnding
 from nodeclient.core.events import Diagnosis
 from nodeclient.core.table import EndStage
@@ -36,6 +37,8 @@ class Exits:
         self._ending = ending
         self._failure: Failure | None = None
         self._failed_at = 0.0
+        self._failed_too: Failure | None = None
+        self._failed_too_at = 0.0
         self._ended: list[tuple[int, float]] = []
         """The ranks of the first workers that exited with 0 before the round began to end, and when they did: the
         failure of another worker may follow from that."""
@@ -56,6 +59,10 @@ class Exits:
         * The first one had lost a connection, and this one failed by itself: it takes the place of the first, which may
           be its consequence, as the other end of the connection.
         * Otherwise it is recorded as a consequence (`Follower`) of the first one, unless this node may have ended it.
+
+        A bug of the script ends all workers at once. Most of them have written their exception when this node signals
+        them, and have not exited yet. So a worker with the same error counts as one that failed, however it ended.
+        Where no worker failed by itself, the coordinator compares the errors, since the first failure is elsewhere.
         """
         first, new = self._failure, self._failure_of(local_rank, exit_code, diagnosis)
         before_end = exit_code != 0 and at < self._ending.began_at
@@ -63,13 +70,24 @@ class Exits:
         if first is None:
             if before_end or by_itself:
                 self._failure, self._failed_at = new, at
+            elif self._failed_too is not None:
+                self._failed_too = self._followed(self._failed_too, new)
+            elif new.error and not lost_connection(new):
+                self._failed_too, self._failed_too_at = structs.replace(new, stopped=True), at
         elif by_itself and lost_connection(first):
             followers = (Follower(first.rank, first.exit_code, left=first.left), *first.followers)[:CONSEQUENCES_MAX]
             self._failure, self._failed_at = structs.replace(new, followers=followers), at
-        elif not self._may_be_our_doing(exit_code) and len(first.followers) < CONSEQUENCES_MAX:
-            same = is_same_error(diagnosis.error or diagnosis.message, first.error or first.message)
-            follower = Follower(new.rank, exit_code, same, new.left)
-            self._failure = structs.replace(first, followers=(*first.followers, follower))
+        else:
+            self._failure = self._followed(first, new)
+
+    def _followed(self, first: Failure, new: Failure) -> Failure:
+        """Return a failure with a later one as its follower, unless that is only the doing of this node."""
+        same = have_same_error(new, first)
+        counts = (same and bool(new.error)) or not self._may_be_our_doing(new.exit_code)
+        if not counts or len(first.followers) == CONSEQUENCES_MAX:
+            return first
+        follower = Follower(new.rank, new.exit_code, same, new.left)
+        return structs.replace(first, followers=(*first.followers, follower))
 
     def _failure_of(self, local_rank: int, exit_code: int, diagnosis: Diagnosis) -> Failure:
         return Failure(
@@ -116,6 +134,12 @@ class Exits:
 
     def failure(self, now: float) -> Failure | None:
         """Return the first failure with its age as of now; None without a failure."""
-        if self._failure is None:
-            return None
-        return structs.replace(self._failure, age_s=min(now - self._failed_at, DURATION_S_MAX))
+        return _aged(self._failure, self._failed_at, now)
+
+    def failed_too(self, now: float) -> Failure | None:
+        """Return the first worker that an exception had ended when this node stopped it, if none failed before."""
+        return None if self._failure is not None else _aged(self._failed_too, self._failed_too_at, now)
+
+
+def _aged(failure: Failure | None, at: float, now: float) -> Failure | None:
+    return None if failure is None else structs.replace(failure, age_s=min(now - at, DURATION_S_MAX))

@@ -47,6 +47,7 @@ def content(report: Report, now: float) -> dict[str, Any]:
             {"node": other.node, "rank": other.rank, "exit_code": other.exit_code} for other in report.consequences
         ],
         "consequences_count": report.consequences_count,
+        "shared_by": shown.shared_by,
         "ended_early": shown.before,
         "behind": shown.behind,
         "log": failure.log,

@@ -40,7 +40,7 @@ def lines(failure: FailureStatus, seen_at: datetime) -> list[str]:
     """Return the block; `seen_at` is the local time of the report."""
     started = failure.pid is not None or _verb(failure) != "failed"
     process = "" if failure.pid is None else f", pid {failure.pid}"
-    whose = f"rank {failure.rank}: " if failure.left_early else ""
+    whose = f"rank {failure.rank}: " if failure.left_early or failure.shared_by else ""
     error = "" if failure.last_lines[-1:] == (failure.error,) else failure.error  # the line above it is the same
     facts = [
         ("root cause", _root_cause(failure) if started else f"the workers on {_place(failure)} were not started"),
@@ -79,6 +79,8 @@ def _summary(failure: FailureStatus) -> str:
         return f"rank {failure.early[0].rank} on {failure.early[0].node} left early"
     if failure.hang_ranks:
         return name_ranks(failure.hang_ranks)
+    if failure.shared_by:
+        return failure.shared_by
     who = f"rank {failure.rank}" if failure.hang or failure.pid is not None else "no workers"
     return f"{who} on {failure.host}"
 
@@ -93,7 +95,8 @@ def _root_cause(failure: FailureStatus) -> str:
     if failure.hang_ranks:
         relation = ", which wait in different collectives" if failure.hang == HangKind.MISMATCHED else ""
         return f"{name_ranks(failure.hang_ranks)}{relation}"
-    return f"rank {failure.rank} (local rank {failure.local_rank}) on {_place(failure)}"
+    one = f"rank {failure.rank} (local rank {failure.local_rank}) on {_place(failure)}"
+    return f"{failure.shared_by}, with the same error; shown is that of {one}" if failure.shared_by else one
 
 
 def _place(failure: FailureStatus) -> str:
@@ -138,7 +141,8 @@ def _log(failure: FailureStatus) -> str:
         return ""
     if failure.left_early and failure.early_log:
         return f"{failure.early_log} (of rank {failure.early[0].rank}, on node {failure.early[0].node})"
-    whose = f"of rank {failure.rank}, " if failure.left_early or failure.hang_ranks else ""
+    is_one_of_several = failure.left_early or failure.hang_ranks or failure.shared_by
+    whose = f"of rank {failure.rank}, " if is_one_of_several else ""
     return f"{failure.log} ({whose}on {failure.host})" if failure.log else "none was kept, see --log-dir"
 
 
@@ -203,6 +207,7 @@ def log_fields(report: Report) -> dict[str, object]:
         "consequences": [f"rank {other.rank} on {other.node}" for other in report.consequences] or None,
         "consequences_count": report.consequences_count,
         "same_error_count": report.same_error_count,
+        "shared_by": shown.shared_by or None,
         "ended_early": shown.before,
         "behind": shown.behind,
         "stderr_log": failure.log or None,

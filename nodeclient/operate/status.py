@@ -272,6 +272,8 @@ def _failure(failure: FailureStatus) -> str:
     if failure.left_early:
         return f"last failure: {time}: {failure.left_early}"
     place = f"rank {failure.rank} on node {failure.node} (host {failure.host})"
+    if failure.shared_by:
+        place = f"{failure.shared_by} with the same error, such as {place}"
     facts = ["not started" if failure.pid is None else failure.how, failure.message, failure.error]
     return f"last failure: {place}, {time}: {', '.join(filter(None, facts))}"
 

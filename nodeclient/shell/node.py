@@ -233,14 +233,14 @@ class Node:
                 self._tasks.spawn(self._probe(effect), name="probe")
             case effects.Start():
                 self._start(effect)
-            case effects.Terminate(signum):
-                self._exit_reporter.expect_exits()
+            case effects.Terminate(signum, planned):
+                self._exit_reporter.expect_exits(planned=planned)
                 self._leftovers.stages.stop(self._now)
                 if signum == signal.SIGINT:
                     self._output.expect_interrupts()
                 self._workers.terminate(signum)
             case effects.Kill():
-                self._exit_reporter.expect_exits()
+                self._exit_reporter.expect_exits(planned=False)
                 self._workers.kill()
             case effects.Sweep(looks_at_gpus):
                 self._tasks.spawn(self._sweep(looks_at_gpus=looks_at_gpus), name="sweep")

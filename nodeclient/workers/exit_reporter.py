@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from signal import Signals
 
 from msgspec.structs import replace
 
@@ -48,18 +49,22 @@ class ExitReporter:
         self._diagnose = diagnose
         self._diagnoses_left, self._are_stopping = DIAGNOSES_MAX, False
 
-    def expect_exits(self) -> None:
-        """Record that the workers are being stopped. Exits that follow are diagnosed only if one had failed before."""
+    def expect_exits(self, *, planned: bool) -> None:
+        """Record that the workers are being stopped.
+
+        Exits that follow on a planned stop are diagnosed only if one had failed before.
+        """
         self._are_stopping = True
-        if self._diagnoses_left == DIAGNOSES_MAX:
+        if planned and self._diagnoses_left == DIAGNOSES_MAX:
             self._diagnoses_left = 0
 
     def record_exit(self, local_rank: int, exit_code: int, pid: int) -> None:
         """Record that a worker has just ended."""
-        # A worker that is being stopped dies of a signal. With an exit code of its own, it was about to fail.
-        by_itself = 0 < exit_code < _SIGNALS_FROM if self._are_stopping else exit_code != 0
+        # A worker that is being stopped and has an exit code of its own was about to fail. So may have been one that
+        # SIGTERM ended: after an exception, it takes a while to exit.
+        may_have_failed = not self._are_stopping or 0 < exit_code < _SIGNALS_FROM or exit_code == -Signals.SIGTERM
         diagnose = None
-        if by_itself and self._diagnoses_left > 0:
+        if exit_code != 0 and may_have_failed and self._diagnoses_left > 0:
             diagnose = self._diagnose
             self._diagnoses_left -= 1
         self._queue.put_nowait((WorkerExited(local_rank, exit_code, Diagnosis(pid)), self._loop.time(), diagnose))

@@ -105,6 +105,54 @@ def test_a_restart_says_why_and_the_status_keeps_it(cluster: Cluster, train: Pat
     assert failure["pid"] > 0
 
 
+BUG = """
+import atexit, os, pathlib, signal, time
+
+def wait_for_the_signal():  # the traceback is written by now
+    ended.joinpath(rank).touch()
+    signal.pause()
+
+ended, rank = pathlib.Path(os.environ["ENDED"]), os.environ["RANK"]
+if rank == "2":
+    while len(list(ended.iterdir())) < 3:
+        time.sleep(0.01)
+else:
+    atexit.register(wait_for_the_signal)
+undefined_name
+"""
+
+
+def test_a_bug_is_told_as_that_of_all_workers_though_one_was_the_first_to_exit(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    ended, error_file, script = tmp_path / "ended", tmp_path / "error.json", tmp_path / "train.py"
+    ended.mkdir()
+    script.write_text(BUG)
+    nodes = [
+        cluster.join(
+            name,
+            *("--nnodes", "2", "--nproc-per-node", "2"),
+            command=(sys.executable, str(script)),
+            prefix=("env", f"ENDED={ended}", f"TORCHELASTIC_ERROR_FILE={error_file}"),
+        )
+        for name in "ab"
+    ]
+    assert [node.wait() for node in nodes] == [1, 1]
+    first, second = map(block, nodes)
+    assert first == second
+    assert first[0].startswith("---- round 1 failed: all 4 ranks ---")
+    assert "    NameError: name 'undefined_name' is not defined" in first
+    assert any(line.startswith("root cause   all 4 ranks, with the same error; ") for line in first)
+    assert not any(line.startswith("then") for line in first)
+    assert in_error_file(error_file)["extraInfo"]["shared_by"] == "all 4 ranks"
+    says = "all 4 ranks failed with the same error: NameError: name 'undefined_name' is not defined"
+    coord = ("--coord", cluster.coordinator.endpoint, cluster.job)
+    assert says in run(BIN / "nodeclient", "events", *coord).stdout
+    shown = run(BIN / "nodeclient", "status", *coord).stdout
+    assert f"{says} (restarts used: 0 of 0)" in shown
+    assert "last failure: all 4 ranks with the same error, such as rank 2 on node " in shown
+
+
 def test_a_command_that_does_not_exist_is_no_worker(cluster: Cluster, tmp_path: Path) -> None:
     script = tmp_path / "train"
     script.write_text("#!/nonexistent/python\n")

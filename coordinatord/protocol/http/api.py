@@ -245,6 +245,8 @@ class FailureStatus(Struct, frozen=True, kw_only=True):
     """The remedy; empty if the cause is not well known."""
     left_early: AnyText = ""
     """A sentence that names the workers that had exited with 0, if the worker failed for lack of them; else empty."""
+    shared_by: AnyText = ""
+    """`all 4 ranks`, or how many, if several failed with the same error; else empty."""
     before: AnyText = ""
     """A sentence about workers that had ended before; empty if none had."""
     behind: AnyText = ""

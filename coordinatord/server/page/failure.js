@@ -41,6 +41,7 @@ function whoOf(failure) {
   if (failure.cause === "divergence") return "replicas are not alike";
   if (failure.hang === "network") return "a collective completes for none";
   if (failure.left_early) return `rank ${failure.early[0].rank} on ${failure.early[0].node} left early`;
+  if (failure.shared_by) return failure.shared_by;
   return failure.hang_ranks.length ? ranksOf(failure) : `rank ${failure.rank} on ${failure.host}`;
 }
 
@@ -56,12 +57,13 @@ function causeOf(failure) {
   if (failure.hang_ranks.length) {
     return ranksOf(failure) + (failure.hang === "mismatched" ? ", which wait in different collectives" : "");
   }
-  return `rank ${failure.rank} (local rank ${failure.local_rank}) of node ${failure.node}, host ${failure.host}`;
+  const one = `rank ${failure.rank} (local rank ${failure.local_rank}) of node ${failure.node}, host ${failure.host}`;
+  return failure.shared_by ? `${failure.shared_by}, with the same error; shown is that of ${one}` : one;
 }
 
 function factsOf(failure) {
   const process = failure.pid === null ? "" : `, process ${failure.pid}`;
-  const whose = failure.left_early ? `rank ${failure.rank}: ` : "";
+  const whose = failure.left_early || failure.shared_by ? `rank ${failure.rank}: ` : "";
   const facts = [
     { label: "Root cause", text: causeOf(failure) },
     { label: "How", text: `${whose}${failure.how}${process}` },

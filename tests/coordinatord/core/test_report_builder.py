@@ -130,10 +130,34 @@ def test_who_failed_with_the_same_error_did_not_do_so_in_consequence() -> None:
     ]
     assert (report.consequences_count, report.same_error_count) == (5, 3)
     assert failure_status(report).then == (
-        "5 other workers failed, 3 of them with the same error: rank 2 on b (exit code 1), rank 0 on a (exit code 1), "
-        "rank 4 on a (exit code 1); and in consequence: rank 3 on b (killed by SIGABRT), "
-        "rank 5 on a (killed by SIGABRT)"
+        "5 other workers failed, 3 of them with the same error: rank 2 on b, rank 0 on a, rank 4 on a; "
+        "and in consequence: rank 3 on b (killed by SIGABRT), rank 5 on a (killed by SIGABRT)"
     )
+
+
+def test_a_bug_of_all_workers_is_told_as_one_though_all_but_the_first_were_stopped_before_they_had_exited() -> None:
+    job, bug = Job(), "NameError: name 'lr' is not defined"
+    here = a_failure(rank=0, error=bug, last_lines=("Traceback", bug), age_s=0.5)
+    job.report("a", phase=Phase.FAILED, failure=here)
+    there = a_failure(rank=1, error=bug, exit_code=-15, stopped=True, age_s=0.25)
+    job.report("b", phase=Phase.STOPPED, failure=there)
+    report = job.received()
+    assert report is not None
+    assert (report.failure, report.workers) == (here, 2)
+    assert report.consequences == (SecondaryFailure("b", 1, -15, same_error=True),)
+    shown = failure_status(report)
+    assert (shown.shared_by, shown.then, cause_in_brief(report)) == ("all 2 ranks", "", "all 2 ranks failed in round 1")
+    [ended] = job.records(RoundEnded)
+    assert ended.reason == f"all 2 ranks failed with the same error: {bug}"
+    assert job.run.durable.restarts_used == 1
+
+
+def test_another_exception_of_a_worker_that_was_stopped_is_no_failure() -> None:
+    job = Job()
+    job.report("b", phase=Phase.FAILED, failure=ERROR)
+    job.report("a", phase=Phase.STOPPED, failure=a_failure(rank=0, error="OSError: a signal", stopped=True, age_s=9.0))
+    assert (report := job.received()) is not None
+    assert (report.failure, report.consequences_count, failure_status(report).shared_by) == (ERROR, 0, "")
 
 
 def test_another_error_on_another_node_makes_no_follower_there_the_same() -> None:

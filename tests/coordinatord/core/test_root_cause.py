@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 import pytest
+from msgspec import structs
 
 from coordinatord.core.rounds.queries import past_round
 from coordinatord.core.rounds.state.durable import State
@@ -15,7 +16,7 @@ from coordinatord.core.rounds.values.root_cause import (
     WorkerFailure,
     find_root_cause,
 )
-from coordinatord.protocol.messages import Cause, EarlyEnd
+from coordinatord.protocol.messages import Cause, EarlyEnd, Follower, HangKind
 from tests.support.builders import LOST_PEER, a_failure
 from tests.support.script import play
 
@@ -61,6 +62,70 @@ def test_the_reason_is_a_headline(facts: dict[str, object], said: str) -> None:
 
 
 GONE = {"error": LOST_PEER}
+BUG = {"error": "NameError: name 'lr' is not defined"}
+
+
+@pytest.mark.parametrize(
+    ("others", "who"),
+    [
+        ([failed("n2", 5.1, rank=1, **BUG)], "all 2 ranks failed with the same error"),
+        (
+            [failed("n2", 5.1, rank=1, **BUG), failed("n3", 5.2, rank=2, **BUG)],
+            "all 3 ranks failed with the same error",
+        ),
+        ([failed("n2", 5.1, rank=1, **BUG), failed("n3", 5.2, **GONE)], "2 ranks failed with the same error"),
+        ([failed("n2", 5.1, rank=1, error="NameError: name 'x' is not defined")], "rank 0 on node n1 failed"),
+        ([failed("n2", 5.1, rank=1, error="ValueError: lr")], "rank 0 on node n1 failed"),
+        ([failed("n2", 5.1, rank=1, **GONE)], "rank 0 on node n1 failed"),
+    ],
+)
+def test_a_bug_that_several_workers_have_is_not_told_as_the_failure_of_one(
+    others: list[WorkerFailure], who: str
+) -> None:
+    failures = [failed("n1", 5.0, **BUG), *others]
+    judged = find_root_cause("the trigger", math.inf, failures, [], (), COLLATERAL_S, workers=len(failures))
+    assert judged.reason == f"{who}: {BUG['error']}"
+    assert judged.root_cause is not None
+    assert judged.root_cause.node == "n1"
+
+
+def test_workers_that_were_stopped_before_they_had_exited_count_if_they_have_the_error_of_the_first() -> None:
+    first, same = failed("n1", 5.0, rank=0, **BUG), Follower(3, -15, same_error=True)
+    stopped = [
+        failed("n2", 4.0, rank=2, exit_code=-15, stopped=True, followers=(same, Follower(4, 1)), **BUG),
+        failed("n3", 4.0, rank=5, exit_code=1, stopped=True, followers=(same,), error="RuntimeError: SIGTERM came"),
+    ]
+    judged = find_root_cause("the trigger", math.inf, [first], [], (), COLLATERAL_S, stopped, workers=6)
+    assert judged.reason == f"3 ranks failed with the same error: {BUG['error']}"
+    assert judged.root_cause == structs.replace(first, same_error_count=2, workers=6)
+    assert find_root_cause("the trigger", None, [], [], (), COLLATERAL_S, stopped, workers=6).reason == "the trigger"
+
+
+@pytest.mark.parametrize(
+    ("facts", "others", "who"),
+    [
+        ({"exit_code": -11}, {"exit_code": 139}, "all 2 ranks failed with the same error: killed by SIGSEGV"),
+        ({"exit_code": -11}, {"exit_code": -6}, "rank 0 on node n1 failed: killed by SIGSEGV"),
+        ({"exit_code": 1}, {"exit_code": 1}, "rank 0 on node n1 failed: exit code 1"),
+        (
+            {"exit_code": -6},
+            {"exit_code": -6, "last_lines": (LOST_PEER,)},
+            "rank 0 on node n1 failed: killed by SIGABRT",
+        ),
+    ],
+)
+def test_without_words_a_signal_is_the_error(facts: dict[str, object], others: dict[str, object], who: str) -> None:
+    failures = [failed("n1", 5.0, **facts), failed("n2", 5.1, **others)]
+    judged = find_root_cause("the trigger", math.inf, failures, [], (), COLLATERAL_S, workers=2)
+    assert judged.reason == who
+
+
+def test_a_hang_and_a_collective_that_failed_are_no_error_that_several_have() -> None:
+    for facts in ({"left": True, "error": "RuntimeError: no"}, {"hang": HangKind.STUCK, "message": "rank 0 waits"}):
+        failures = [failed("n1", 5.0, **facts), failed("n2", 5.1, **facts)]
+        assert "same error" not in find_root_cause("", math.inf, failures, [], (), COLLATERAL_S, workers=2).reason
+
+
 STORE = {"error": "torch.distributed.DistNetworkError: Connection reset by peer"}
 STORE_LINE = "Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown or crash?"
 OWN = {"error": "ValueError: no labels", "last_lines": (STORE_LINE, "Traceback", "ValueError: no labels")}
@@ -155,7 +220,9 @@ def test_a_report_that_was_under_way_for_long_is_corrected_by_a_later_one() -> N
     run = stage.run
     for node, age_s in [("n2", 8.0), ("n1", 9.0), ("n2", 8.005)]:  # the last one is the drift of its clock
         run.evidence.record_failure(run.members[node], a_failure(age_s=age_s), stage.now)
-    assert past_round.verdict(run).root_cause == run.evidence.failures["n1"]
+    cause = past_round.verdict(run).root_cause
+    assert cause is not None
+    assert (cause.node, cause.at) == ("n1", stage.now - 9.0)
     assert run.evidence.failures["n2"].at == stage.now - 8.0
 
 
@@ -166,7 +233,9 @@ def test_a_failure_long_after_a_lost_connection_did_not_cause_it() -> None:
 
 def test_of_lost_connections_alone_the_first_is_the_cause() -> None:
     first = failed("n2", 4.9, error=LOST_PEER)
-    assert verdict([failed("n1", 5.0, error=LOST_PEER), first], []).root_cause == first
+    judged = verdict([failed("n1", 5.0, error=LOST_PEER), first], [])
+    assert judged.root_cause == structs.replace(first, same_error_count=1)
+    assert judged.reason.startswith("rank 0 on node n2 failed: ")
 
 
 @pytest.mark.parametrize(("silent_since", "charged"), [(3.0, False), (5.0, False), (6.0, False), (6.01, True)])

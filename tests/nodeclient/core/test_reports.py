@@ -1,11 +1,13 @@
 """A node's report of a failure, and its display of the root cause that it receives."""
 
+from msgspec.structs import replace
+
 from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.fields import RANKS_MAX
 from coordinatord.protocol.messages import Follower, Goal, LastOutput, Observed, Phase
 from nodeclient.core.events import WorkerExited
-from tests.support.bench import Bench
-from tests.support.builders import a_diagnosis, an_assignment
+from tests.support.bench import SETTINGS, Bench
+from tests.support.builders import LOST_PEER, a_diagnosis, an_assignment
 
 
 def test_a_failure_carries_what_is_known_of_it_within_the_bounds_of_the_protocol() -> None:
@@ -52,6 +54,32 @@ def test_a_worker_that_failed_with_the_same_error_is_told_apart() -> None:
     bench.submit(WorkerExited(1, 1, a_diagnosis(error="OSError: no file of rank 1")))
     assert bench.observed.failure is not None
     assert bench.observed.failure.followers == (Follower(1, 1, same_error=True),)
+
+
+def test_a_worker_with_the_same_error_has_failed_though_it_was_stopped_before_it_had_exited() -> None:
+    bench = Bench(replace(SETTINGS, workers=4)).running()
+    bench.exited(0, 1, "NameError: name 'lr' is not defined")
+    bench.exited(1, -15, "NameError: name 'lr' is not defined")
+    bench.exited(2, -15, "OSError: a signal")
+    bench.exited(3, -15)
+    failure = bench.observed.failure
+    assert failure is not None
+    assert failure.followers == (Follower(1, -15, same_error=True),)
+
+
+def test_an_exception_of_a_worker_that_is_stopped_is_reported_to_be_compared_but_as_no_failure_of_the_node() -> None:
+    bench = Bench(replace(SETTINGS, workers=4)).running()
+    bench.now = 10.0
+    bench.receive(Goal.STOP)
+    bench.exited(0, -15)
+    bench.exited(1, -15, LOST_PEER)
+    bench.exited(2, -15, "NameError: name 'lr' is not defined")
+    bench.exited(3, -15, "NameError: name 'lr' is not defined")
+    failure = bench.observed.failure
+    assert failure is not None
+    assert (failure.rank, failure.stopped, failure.followers) == (2, True, (Follower(3, -15, same_error=True),))
+    bench.swept()
+    assert bench.observed.phase is Phase.STOPPED
 
 
 def test_what_the_first_worker_that_exited_with_0_wrote_is_reported_once_the_round_is_over_here() -> None:

@@ -58,6 +58,7 @@ def test_what_is_written(tmp_path: Path) -> None:
         "found_out": "",
         "consequences": [{"node": "n2", "rank": 8, "exit_code": -6}],
         "consequences_count": 2,
+        "shared_by": "",
         "ended_early": "",
         "behind": "",
         "log": "",

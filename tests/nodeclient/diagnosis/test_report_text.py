@@ -79,6 +79,20 @@ BLOCKS = {
             message="rank 0 on node a waits in barrier 7 and rank 2 on node b in all_reduce 7, for 12 s",
         ),
     ),
+    "all_ranks": a_report(
+        failure=a_failure(rank=1, local_rank=1, error="NameError: name 'lr' is not defined", log=LOG),
+        consequences=tuple(SecondaryFailure("n1", rank, -15, same_error=True) for rank in (0, 2, 3)),
+        consequences_count=3,
+        same_error_count=3,
+        workers=4,
+    ),
+    "some_ranks": a_report(
+        failure=a_failure(rank=1, local_rank=1, error="NameError: name 'lr' is not defined", log=LOG),
+        consequences=(SecondaryFailure("n1", 0, -15, same_error=True), SecondaryFailure("n2", 3, 1)),
+        consequences_count=2,
+        same_error_count=1,
+        workers=4,
+    ),
     "diverged": a_report(
         round=2,
         failure=a_failure(

@@ -70,25 +70,37 @@ async def test_exits_keep_their_order_while_one_is_diagnosed() -> None:
 async def test_what_ends_because_it_is_asked_to_gives_no_account_but_what_had_ended_before_does() -> None:
     async with reporting(giving("error")) as (kept, events):
         kept.record_exit(0, 3, pid=7)
-        kept.expect_exits()
-        kept.record_exit(1, -15, pid=8)
+        kept.expect_exits(planned=False)
+        kept.record_exit(1, -9, pid=8)
         await kept.await_reported()
-    assert facts(events) == [(0, 3, "error 3"), (1, -15, "")]
+    assert facts(events) == [(0, 3, "error 3"), (1, -9, "")]
+
+
+async def test_where_something_went_wrong_elsewhere_what_sigterm_ends_is_diagnosed_since_it_may_have_failed_too() -> (
+    None
+):
+    async with reporting(giving("error")) as (kept, events):
+        kept.expect_exits(planned=False)
+        kept.record_exit(0, -15, pid=7)
+        kept.record_exit(1, 1, pid=8)
+        kept.record_exit(2, -9, pid=9)
+        await kept.await_reported()
+    assert facts(events) == [(0, -15, "error -15"), (1, 1, "error 1"), (2, -9, "")]
 
 
 async def test_what_fails_by_itself_right_after_the_first_failure_is_diagnosed_to_be_compared() -> None:
     async with reporting(giving("error")) as (kept, events):
         kept.record_exit(0, 3, pid=7)
-        kept.expect_exits()
+        kept.expect_exits(planned=False)
         kept.record_exit(1, 3, pid=8)
         kept.record_exit(2, -9, pid=9)
         await kept.await_reported()
     assert facts(events) == [(0, 3, "error 3"), (1, 3, "error 3"), (2, -9, "")]
 
 
-async def test_in_a_stop_without_a_failure_nothing_is_worth_a_diagnosis() -> None:
+async def test_in_a_planned_stop_without_a_failure_nothing_is_worth_a_diagnosis() -> None:
     async with reporting(giving("error")) as (kept, events):
-        kept.expect_exits()
+        kept.expect_exits(planned=True)
         kept.record_exit(0, 3, pid=7)
         await kept.await_reported()
     assert facts(events) == [(0, 3, "")]

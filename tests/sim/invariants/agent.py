@@ -245,7 +245,7 @@ class AgentLaws(Laws):
             case HaltWorkers() | SaveKept(late=False):
                 conduct.saves_since = now if conduct.saves_since is None else conduct.saves_since
                 conduct.planned |= _is_planned(host)
-            case Terminate(signum):
+            case Terminate(signum, _):
                 conduct.saves_since = None
                 self.check(signum == conduct.leave_signal, "%s sends its workers signal %d", host.name, signum)
                 agent = host.agent

@@ -40,6 +40,8 @@ def verdict(run: Run) -> RoundVerdict:
         durable.losses,
         good_exits,
         run.policy.collateral_s,
+        evidence.failed_too.values(),
+        sum(own.workers for own in durable.order.values()),
     )
 
 

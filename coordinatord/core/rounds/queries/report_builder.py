@@ -13,9 +13,9 @@ from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.values.root_cause import WorkerFailure
 from coordinatord.hints.early_ends import left_early
+from coordinatord.hints.same_error import have_same_error, shared_by
 from coordinatord.protocol.fields import CONSEQUENCES_MAX, DURATION_S_MAX
 from coordinatord.protocol.messages import (
-    Failure,
     Goal,
     HangKind,
     Report,
@@ -23,7 +23,7 @@ from coordinatord.protocol.messages import (
     SecondaryFailure,
     Straggler,
 )
-from coordinatord.protocol.text import is_same_error, name_ranks
+from coordinatord.protocol.text import name_ranks
 
 
 def report_on(run: Run, now: float) -> Report | None:
@@ -31,12 +31,12 @@ def report_on(run: Run, now: float) -> Report | None:
     cause = verdict(run).root_cause
     if cause is None:
         return None
-    others = sorted(
-        (failure for failure in run.evidence.failures.values() if failure.node != cause.node), key=lambda each: each.at
-    )
+    others = [failure for failure in run.evidence.failures.values() if failure.node != cause.node]
+    stopped = run.evidence.failed_too.values()
+    others += [failure for failure in stopped if have_same_error(failure.failure, cause.failure)]
     consequences = [*_followers(cause, same_error=True)]
-    for other in others:
-        failure, same = other.failure, is_same_error(_error_text(other.failure), _error_text(cause.failure))
+    for other in sorted(others, key=lambda each: each.at):
+        failure, same = other.failure, have_same_error(other.failure, cause.failure)
         consequences.append(SecondaryFailure(other.node, failure.rank, failure.exit_code, same, failure.left))
         consequences += _followers(other, same_error=same)
     step, stragglers = _stragglers(run)
@@ -48,12 +48,13 @@ def report_on(run: Run, now: float) -> Report | None:
         failure=replace(cause.failure, age_s=_age_s(now - cause.at)),
         consequences=tuple(consequences[:CONSEQUENCES_MAX]),
         consequences_count=len(consequences),
-        same_error_count=sum(consequence.same_error for consequence in consequences),
+        same_error_count=cause.same_error_count,
         early=cause.early,
         early_output=cause.early_output,
         step=step,
         stragglers=stragglers,
         cause=cause.cause,
+        workers=cause.workers,
     )
 
 
@@ -65,10 +66,6 @@ def _followers(cause: WorkerFailure, *, same_error: bool) -> list[SecondaryFailu
         )
         for follower in cause.failure.followers
     ]
-
-
-def _error_text(failure: Failure) -> str:
-    return failure.error or failure.message
 
 
 def _stragglers(run: Run) -> tuple[int | None, tuple[Straggler, ...]]:
@@ -91,6 +88,8 @@ def cause_in_brief(report: Report) -> str:
         return f"rank {end.rank} on node {end.node} exited with 0 too early in round {report.round}"
     if failure.left:
         return f"a collective failed on rank {failure.rank} on node {report.node} in round {report.round}"
+    if shared := shared_by(failure, report.same_error_count, report.workers):
+        return f"{shared} failed in round {report.round}"
     subject = f"rank {failure.rank} on node {report.node}" if failure.pid else f"node {report.node}"
     subject = name_ranks(failure.hang_ranks) if failure.hang_ranks else subject
     return f"{subject} {'failed' if failure.hang is None else 'hung'} in round {report.round}"

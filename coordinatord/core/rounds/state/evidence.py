@@ -24,6 +24,8 @@ class Evidence:
     def __init__(self) -> None:
         self.failures: dict[str, WorkerFailure] = {}
         """The first failure of each node, by node."""
+        self.failed_too: dict[str, WorkerFailure] = {}
+        """The first workers that an exception had ended when their nodes stopped them, by node."""
         self.lost_at: float | None = None
         """When the first node that the current round lost was last known to live; None if it lost none."""
         self.consequences_from: float | None = None
@@ -34,7 +36,13 @@ class Evidence:
 
     def begin_round(self) -> None:
         """Drop the evidence on the round before."""
-        self.failures, self.lost_at = {}, None
+        self.lost_at = None
+        self.drop_failures()
+
+    def drop_failures(self) -> None:
+        """Forget which workers have failed."""
+        self.failures.clear()
+        self.failed_too.clear()
 
     def begin_stop(self, durable: DurableRun, stop_timeout_s: float, policy: Policy, at: float) -> None:
         """Begin the stop of a round whose workers have up to `stop_timeout_s` seconds to end."""
@@ -64,6 +72,10 @@ class Evidence:
         after an outage of the network.
         """
         known, at = self.failures.get(member.node), now - failure.age_s
+        if failure.stopped:
+            if known is None:
+                self.failed_too[member.node] = WorkerFailure(member.node, member.offer.host, at, failure)
+            return
         if known is None or (lost_connection(known.failure) and not lost_connection(failure)):
             leaving = member.observed.leaving
             self.failures[member.node] = WorkerFailure(member.node, member.offer.host, at, failure, leaving)

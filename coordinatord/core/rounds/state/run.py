@@ -144,7 +144,7 @@ class Run:
     def end(self) -> None:
         """Drop the live state that only another round would need, since a thousand ended runs are kept."""
         self.gathering.join_timeouts.clear()
-        self.evidence.failures.clear()
+        self.evidence.drop_failures()
         self.roll.missing.clear()
         self.leaving.clear()
         self.claims.clear()

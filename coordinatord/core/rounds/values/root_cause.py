@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from coordinatord.hints.early_ends import left_early
 from coordinatord.hints.match import cause_of
 from coordinatord.hints.network import lost_connection
+from coordinatord.hints.same_error import have_same_error, shared_by
 from coordinatord.protocol.exit_codes import describe_exit, signal_behind
 from coordinatord.protocol.fields import CONSEQUENCES_MAX, DURATION_S_MAX
 from coordinatord.protocol.messages import Cause, EarlyEnd, Failure, LastOutput
@@ -45,6 +46,10 @@ class WorkerFailure(Struct, frozen=True):
     """The first workers of the round that had exited with 0 by then; empty until the round is judged."""
     early_output: LastOutput | None = None
     """What the first of these wrote last, if that is known."""
+    same_error_count: int = 0
+    """How many other workers failed with the same error, as far as known; 0 until the round is judged."""
+    workers: int = 0
+    """How many workers the round had; 0 until it is judged."""
 
     @property
     def cause(self) -> Cause:
@@ -75,6 +80,8 @@ class WorkerFailure(Struct, frozen=True):
         problem = clip(": ".join(filter(None, (ending, error))), HEADLINE_MAX)
         if failure.left:
             return f"a collective failed on rank {failure.rank} on node {self.node}: {problem}"
+        if shared := shared_by(failure, self.same_error_count, self.workers):
+            return f"{shared} failed with the same error: {problem}"
         return f"rank {failure.rank} on node {self.node} failed: {problem}"
 
 
@@ -112,6 +119,8 @@ def find_root_cause(
     losses: Collection[LostNode],
     good_exits: Iterable[GoodExit],
     collateral_s: float,
+    failed_too: Collection[WorkerFailure] = (),
+    workers: int = 0,
 ) -> RoundVerdict:
     """Judge what ended a round.
 
@@ -120,6 +129,8 @@ def find_root_cause(
     node is lost, may still be a consequence of that.
 
     A lost node that may have caused the first failure comes first, then a stop for another reason, then that failure.
+    It is counted how many of the round's `workers` had the same error. Those that `failed_too` were stopped before they
+    had exited, so they count for nothing else.
     """
     if not failures:
         return RoundVerdict(trigger, None)
@@ -133,6 +144,8 @@ def find_root_cause(
     if consequences_from is not None and first_at >= consequences_from:
         return RoundVerdict(trigger + _consequence(failures), None)
     first = _with_early(first, good_exits, collateral_s)
+    same = _count_same_error(first, [*failures, *failed_too])
+    first = replace(first, same_error_count=same, workers=workers)
     return RoundVerdict(str(first), first)
 
 
@@ -145,6 +158,12 @@ def _with_early(first: WorkerFailure, good_exits: Iterable[GoodExit], collateral
     early = sorted((each for each in good_exits if each.at < until), key=lambda each: each.at)[:CONSEQUENCES_MAX]
     ends = (EarlyEnd(each.node, each.rank, min(max(0.0, first.at - each.at), DURATION_S_MAX)) for each in early)
     return replace(first, early=tuple(ends), early_output=early[0].output if early else None)
+
+
+def _count_same_error(first: WorkerFailure, failures: Iterable[WorkerFailure]) -> int:
+    """Return how many workers failed with the same error as the first one, without that one."""
+    same = [each for each in failures if each.node == first.node or have_same_error(each.failure, first.failure)]
+    return len(same) - 1 + sum(follower.same_error for each in same for follower in each.failure.followers)
 
 
 def _first_of(failures: Collection[WorkerFailure], collateral_s: float) -> WorkerFailure:

@@ -230,6 +230,19 @@ def test_a_round_that_lacks_nodes_takes_quarantined_ones() -> None:
     assert job.inside == ["n0", "n1", "n2"]
 
 
+def test_no_host_is_charged_with_a_crash_that_came_on_several_in_one_round() -> None:
+    job = Job()
+    for _ in range(3):
+        for name in job.names:
+            job.report(name, Phase.RUNNING)
+        job.now += HOUR
+        job.report("n3", Phase.STOPPING, a_failure(exit_code=-11))
+        for name in job.names:
+            job.report(name, Phase.FAILED, a_failure(exit_code=-11, age_s=0.1 if name == "n3" else 0.0))
+        job.wait(3.0)
+    assert not job.coordinator.cluster.durable.hosts
+
+
 def test_a_quarantined_node_that_is_the_first_to_come_waits_for_others() -> None:
     job = Job(nodes=2, nodes_min=2)
     job.past = [(0.0, HostJudged("", "", "host host-n0 is slow", "host-n0", quarantined="slow", by=Judge.OPERATOR))]

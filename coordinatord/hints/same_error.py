@@ -1,0 +1,36 @@
+"""Finds out whether workers failed with the same error, and says how many did. Pure.
+
+A bug of the script or a bad setting ends all ranks at once. Which of them came first means nothing then.
+"""
+
+from __future__ import annotations
+
+from coordinatord.hints.network import lost_connection
+from coordinatord.protocol.exit_codes import signal_behind
+from coordinatord.protocol.messages import Failure
+from coordinatord.protocol.text import is_same_error
+
+
+def have_same_error(one: Failure, other: Failure) -> bool:
+    """Whether two workers failed with the same error: numbers in its text, such as ranks, may differ.
+
+    Without a text of either, the signal that ended both is the error.
+    """
+    texts = [each.error or each.message for each in (one, other)]
+    if any(texts):
+        return is_same_error(*texts)
+    signals = [signal_behind(each.exit_code) for each in (one, other)]
+    return signals[0] is not None and signals[0] == signals[1] and lost_connection(one) == lost_connection(other)
+
+
+def shared_by(failure: Failure, same_error_count: int, workers: int) -> str:
+    """Say which workers of a round failed with the same error: `all 4 ranks`, `3 ranks`; empty if only one did.
+
+    Empty as well if the error is a consequence of what another worker did, or if no process has failed. The round has
+    `workers`, or 0 if that is not known; `same_error_count` is how many others are known to have failed like this one.
+    """
+    has_failed = failure.pid and failure.hang is None and not failure.diverged
+    if not (same_error_count and has_failed) or failure.left or lost_connection(failure):
+        return ""
+    count = same_error_count + 1
+    return f"all {count} ranks" if count == workers else f"{count} ranks"
