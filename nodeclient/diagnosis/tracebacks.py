@@ -45,6 +45,8 @@ _CHAINED = re.compile(
     r"|-- Process \d+ terminated with the following error:"
 )
 """Lines between chained exceptions, of Python and of torch.multiprocessing.spawn."""
+_REMOTE = re.compile(r'"""|[\w.]*RemoteTraceback: ?')
+"""Lines around the traceback of a pool's process, with which a chain may begin."""
 _EXCEPTION = re.compile(r"(?:[\w<>]+\.)*[^\W\d]\w*(?::(?: .*)?)?")
 """`module.Name: text`, or only the name."""
 _SYNTAX_ERROR = re.compile(r"(?:Syntax|Indentation|Tab)Error: .*")
@@ -168,8 +170,8 @@ def _logged_errors(lines: Sequence[str]) -> Iterator[LoggedError]:
         if logged is None:
             index += 1
             continue
-        origin = logged.origin if logged.origin == _ErrorOrigin.NATIVE else _origin(lines, index)
         first = index if chain is None else chain
+        origin = logged.origin if logged.origin == _ErrorOrigin.NATIVE else _origin(lines, first, index)
         follower = _next_in_chain(lines, logged.end)
         if follower is None:
             yield LoggedError(logged.error, first, logged.exception, logged.end, origin)
@@ -269,9 +271,9 @@ def _read_group(lines: Sequence[str], first: int) -> LoggedError | None:
     return LoggedError(f"{named[0]}, first: {inner}" if inner else named[0], first, end - 1, end)
 
 
-def _origin(lines: Sequence[str], header: int) -> _ErrorOrigin:
-    """Return the origin of a traceback, by the line above it and its first frame."""
-    above = next((line for line in reversed(lines[:header]) if line), "")
+def _origin(lines: Sequence[str], first: int, header: int) -> _ErrorOrigin:
+    """Return the origin of an error, by the line above its chain and the first frame of its last traceback."""
+    above = next((line for line in reversed(lines[:first]) if line and not _REMOTE.fullmatch(line)), "")
     if _HARMLESS.match(above) or any(map(_CONTINUING_THREAD.match, lines[header + 1 : header + 2])):
         return _ErrorOrigin.HARMLESS
     return _ErrorOrigin.ELSEWHERE if _ELSEWHERE.match(above) else _ErrorOrigin.PYTHON
@@ -279,7 +281,7 @@ def _origin(lines: Sequence[str], header: int) -> _ErrorOrigin:
 
 def _next_in_chain(lines: Sequence[str], end: int) -> int | None:
     """Return the header of the exception that follows in a chain on the one that ends at `end`, if any."""
-    following = [at for at in range(end, len(lines)) if lines[at] and lines[at] != '"""'][:2]
+    following = [at for at in range(end, len(lines)) if lines[at] and not _REMOTE.fullmatch(lines[at])][:2]
     chained = len(following) == 2 and _CHAINED.fullmatch(lines[following[0]])  # noqa: PLR2004  # then the next header
     return following[1] if chained and _begins_another(lines[following[1]]) else None
 
