@@ -53,7 +53,9 @@ def test_a_checkpoint_that_was_being_written_is_passed_over(tmp_path: Path) -> N
         if content is not None:
             (checkpoint / "trainer_state.json").write_text(content)
     (tmp_path / "checkpoint-400" / "checkpoint-is-incomplete.txt").touch()
-    (tmp_path / "checkpoint-final").mkdir()
+    for copy in ("checkpoint-final", "checkpoint-500-best"):
+        (tmp_path / copy).mkdir()
+        (tmp_path / copy / "trainer_state.json").write_text("{}")
     assert last_checkpoint(tmp_path) == str(tmp_path / "checkpoint-100")
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,9 @@ STATE_FILE = "trainer_state.json"
 
 SENTINEL_FILE = "checkpoint-is-incomplete.txt"
 """The file that marks an unfinished checkpoint of `enable_jit_checkpoint` (transformers/trainer_jit_checkpoint.py)."""
+
+_NAME = re.compile(r"checkpoint-(\d+)")
+"""The Trainer's name of a checkpoint: a copy such as `checkpoint-500-best` is the user's own."""
 
 
 class ElasticTrainerCallback(TrainerCallback):
@@ -69,7 +73,8 @@ def last_checkpoint(folder: str | os.PathLike[str]) -> str | None:
     `resume_from_checkpoint=True` raises an error without a checkpoint. It also takes a checkpoint that is incomplete
     because the worker was killed, so that each restart fails alike.
     """
-    checkpoints = {int(path.name.rpartition("-")[2]): path for path in Path(folder).glob("checkpoint-[0-9]*")}
+    found = ((_NAME.fullmatch(path.name), path) for path in Path(folder).glob("checkpoint-*"))
+    checkpoints = {int(name[1]): path for name, path in found if name}
     return next(
         (str(checkpoints[step]) for step in sorted(checkpoints, reverse=True) if _is_whole(checkpoints[step])), None
     )
