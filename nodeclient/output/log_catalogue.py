@@ -133,30 +133,29 @@ class LogCatalogue:
         """Write the note of a new round, and keep it locked from now on. Raises `OSError`.
 
         The note says that the round has failed, until `write` says how it ended: this process may be killed before. It
-        is locked before it is written, so that no other process takes the empty note for one of an ended process.
+        is locked before it has its name, so that no other process takes the empty note for one of an ended process.
         """
         self.release()
-        folder = self._log_dir.joinpath(*self.parts(logged))
-        folder.mkdir(parents=True, exist_ok=True)
-        self._lock = self._open(logged, os.O_CREAT)
-        with suppress(OSError):  # a file system without locks: nothing will be deleted there
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._log_dir.joinpath(*self.parts(logged)).mkdir(parents=True, exist_ok=True)
+        name = _note_name(logged)
+        with open_folder(self._log_dir, *self.parts(logged)) as folder:
+            self._lock = _open_note(folder, f"{name}.new", os.O_CREAT)
+            with suppress(OSError):  # a file system without locks: nothing will be deleted there
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.rename(f"{name}.new", name, src_dir_fd=folder, dst_dir_fd=folder)
         _write(self._lock, replace(logged, failed=True))
 
     def write(self, logged: LoggedRound, *, create: bool) -> None:
         """Replace the note of a round; with `create`, make one that is missing, too. Raises `OSError`."""
-        with suppress(FileNotFoundError):  # nothing was written in this round
-            note = self._open(logged, os.O_CREAT if create else 0)
+        with (
+            suppress(FileNotFoundError),  # nothing was written in this round
+            open_folder(self._log_dir, *self.parts(logged)) as folder,
+        ):
+            note = _open_note(folder, _note_name(logged), os.O_CREAT if create else 0)
             try:
                 _write(note, logged)
             finally:
                 os.close(note)
-
-    def _open(self, logged: LoggedRound, create: int) -> int:
-        # Without O_NONBLOCK, opening a pipe that somebody has put there would wait for its reader.
-        flags = os.O_WRONLY | create | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        with open_folder(self._log_dir, *self.parts(logged)) as folder:
-            return os.open(_note_name(logged), flags, 0o666, dir_fd=folder)
 
     def delete(self, logged: LoggedRound) -> bool:
         """Delete the files of one node in a round; return whether they are gone.
@@ -186,6 +185,12 @@ class LogCatalogue:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+
+def _open_note(folder: int, name: str, create: int) -> int:
+    # Without O_NONBLOCK, opening a pipe that somebody has put there would wait for its reader.
+    flags = os.O_WRONLY | create | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    return os.open(name, flags, 0o666, dir_fd=folder)
 
 
 def _write(note: int, logged: LoggedRound) -> None:

@@ -1,6 +1,7 @@
 """The rounds on the disk are found again, and deleted without touching anything that is not ours."""
 
 import errno
+import fcntl
 import os
 from pathlib import Path
 
@@ -58,6 +59,25 @@ def test_a_round_in_which_the_process_was_killed_has_failed(catalogue: LogCatalo
     assert later.scan() == [ROUND]
 
 
+def test_a_note_is_locked_before_another_process_sees_it(
+    catalogue: LogCatalogue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = LogCatalogue(tmp_path, "my/job", "host")
+    seen: list[LoggedRound] = []
+    with monkeypatch.context() as slow:
+
+        def lock(fd: int, flags: int) -> None:
+            slow.undo()
+            seen.extend(later.scan())
+            fcntl.flock(fd, flags)
+
+        slow.setattr(fcntl, "flock", lock)
+        catalogue.begin(ROUND)
+    assert seen == []
+    assert later.scan() == [ROUND]
+    assert not later.delete(ROUND)
+
+
 def test_the_note_of_a_round_that_began_on_a_full_disk_is_written_at_its_end(
     catalogue: LogCatalogue, tmp_path: Path
 ) -> None:
@@ -82,7 +102,7 @@ def test_a_pipe_in_the_place_of_a_note_is_no_note(catalogue: LogCatalogue, tmp_p
     note.unlink()
     os.mkfifo(note)
     with pytest.raises(OSError, match="No such device or address"):
-        catalogue.begin(ROUND)
+        catalogue.write(ROUND, create=True)
     assert catalogue.scan() == []
 
 
