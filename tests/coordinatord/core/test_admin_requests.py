@@ -195,3 +195,15 @@ def test_one_name_too_many_is_not_drained(monkeypatch: pytest.MonkeyPatch) -> No
     assert (answer.result, answer.text.partition(":")[0]) == (AdminResult.REFUSED, "2 names are drained, the limit")
     assert "n1" not in stage.coordinator.cluster.durable.drained
     assert stage.state() is State.RUNNING
+
+
+def test_the_host_of_a_name_is_judged_and_not_that_of_a_namesake() -> None:
+    stage = play("join n1 host=b min=1 max=1", "join b job=other host=a", "join n1 job=third host=c")
+    assert ask(stage, QuarantineNode("b", "alice", "")).result is AdminResult.DONE
+    assert stage.coordinator.cluster.durable.hosts.keys() == {"b"}
+    answer = ask(stage, QuarantineNode("n1", "alice", ""))
+    text = "nodes n1 of several jobs are on different hosts: name one of b, c"
+    assert answer == Answer(-1, AdminResult.REFUSED, text)
+    stage.play("ask stop default", "stopped n1")
+    assert ask(stage, PardonNode("b", "alice", "")).result is AdminResult.DONE
+    assert not stage.coordinator.cluster.durable.hosts, "its charges stay on record when it is in no job any more"

@@ -270,9 +270,14 @@ def _quarantine_or_pardon(request: Request, decision: Decision) -> Reply:
     """Quarantine or pardon a host that is named by its own name, or by the id of a node on it."""
     cluster, name = decision.cluster, request.target
     hosts = {member.offer.host for run in cluster.jobs.values() for member in _members_named(run, name)}
-    if not hosts and name not in cluster.durable.hosts:
+    if name in hosts or name in cluster.durable.hosts:
+        hosts = {name}  # nodes on other hosts may have it as their id
+    if not hosts:
         return Reply(AdminResult.UNKNOWN_NODE, f"no job has a node or a host {name!r}, and no such host is charged")
-    host = min(hosts, default=name)
+    if len(hosts) > 1:
+        several = ", ".join(islice(sorted(hosts), NAMES_MAX))
+        return Reply(AdminResult.REFUSED, f"nodes {name} of several jobs are on different hosts: name one of {several}")
+    [host] = hosts
     known, pardons = cluster.durable.hosts.get(host), isinstance(request, PardonNode)
     if pardons and known is None:
         return Reply(AdminResult.NOTHING, f"nothing to do for host {host}: it is not charged")
