@@ -17,7 +17,7 @@ READY = b"\n"
 
 
 def main() -> None:
-    """Wait until stdin ends, then kill all processes with the mark and remove the directory; exit 1 if that fails."""
+    """Wait until stdin ends, kill all processes with the mark, or else exit 1, and then remove the directory."""
     # A signal to a whole process tree or terminal session must not end the guard before the workers.
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1):
         signal.signal(signum, signal.SIG_IGN)

@@ -41,11 +41,11 @@ class WaitingState:
 class ArenaRequest:
     """This worker's memory for kept state, and its request for more."""
 
-    def __init__(self, send: Callable[[Reserve], None], shard: tuple[int, int]) -> None:
+    def __init__(self, send: Callable[[Reserve], None]) -> None:
         """Begin without memory. `send` sends a message to nodeclient."""
         self._send = send
-        self.shard = shard
-        """The number of the shard that this worker saves, and how many shards there are."""
+        self.shard = 0, 1
+        """The number of the shard that this worker saves, and how many shards there are; all of the state at first."""
         self.arena: Arena | None = None
         self.refused = False
         """Whether no further request is made: nodeclient has no memory, or memory is no longer useful."""

@@ -62,7 +62,7 @@ class StepCommits:
         """Whether the coordinator was asked to compare the states of all ranks."""
         self.answered = threading.Event()
         """Set when the answer is there, or not needed any more."""
-        if not self.is_compared:
+        if not self.is_compared:  # ranks may differ, so what is saved until then must never be restored by another one
             self.shard, self.shards = environment.rank, environment.world_size
         self._resumed_step = -1
         """The step that this round resumes from; -1 if there is none."""
@@ -71,7 +71,11 @@ class StepCommits:
 
     @property
     def requested(self) -> tuple[int, int]:
-        """The shard to request memory for, and the number of shards: as if all were alike, before a comparison."""
+        """The shard to request memory for, and the number of shards: before a comparison, as if all ranks were alike.
+
+        Where they are, nodeclient lends the memory of ended workers to those with the same shard. Where they prove
+        different, it lends none.
+        """
         return (self.shard, self.shards) if self.is_compared else (0, 1)
 
     @property
@@ -128,8 +132,8 @@ class SaveRole:
     """Whether it saves big states."""
     saves_small: bool = False
     """Whether it saves the small state of each step. If not, it saves the small state only together with the big one.
-    That suffices if this rank has a state of its own, since it then resumes only from steps whose big state it has
-    saved. It is done if buffers are on a GPU as well, since a copy of these waits for the GPU."""
+    That suffices for a rank with a state of its own, which resumes only from steps whose big state it has saved. Such a
+    rank does so if it has buffers on a GPU, since a copy of these waits for the GPU."""
     saves_at_intervals: bool = False
     """Whether it saves big states at an interval too, because a save when the round breaks may fail or be late."""
 
@@ -153,7 +157,7 @@ class StepSaver:
         self._report = report
         self.numbers = StepNumbers()
         self.commits = StepCommits(environment, [tensor for _, tensor in generations.tensors()])
-        self.memory = ArenaRequest(report, self.commits.requested)
+        self.memory = ArenaRequest(report)
         self.role = SaveRole(saves_big=environment.worker < SAVERS)
         self._update_role()
         self.interval = SaveInterval()
@@ -296,7 +300,9 @@ class StepSaver:
         a pending state is saved again. After an optimizer's step it is not: within an evaluation there, the state is
         that of no step.
         """
-        # In a forward while parameters change, ranks may wait for one that died, and have no whole step to save.
+        # If parameters have changed in this step already, in a closure or by another optimizer, the state is that of no
+        # step. If a rank dies now, the others wait for it in this forward's collectives, and cannot save a whole step.
+        # So they save at intervals too.
         self.role.saves_at_intervals |= in_step or self._generations.has_changed()
         renews_pending = self._small.is_pending and not in_step
         if self._may_write_small and (with_gradients or renews_pending):
@@ -331,7 +337,7 @@ class StepSaver:
             if not self._generations.record_step():
                 self.numbers.apply(StateEvent.TORN)
                 return False
-            if not self.role.saves_at_intervals:  # for the same reason as in `on_forward`
+            if not self.role.saves_at_intervals:  # collectives while parameters change are as bad as in `on_forward`
                 self.role.saves_at_intervals = self._is_trained and self._collectives_began()
             if not self.numbers.has_optimizer:
                 self._collectives = TorchGroups().begun_count()

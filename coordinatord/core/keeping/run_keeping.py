@@ -75,8 +75,8 @@ class RunKeeping(KeptState, KeepingWing):
     def _begin_round(self, record: RoundFormed) -> None:
         """Protect the step that the round resumes from, and give departing nodes time until others have fetched it."""
         self.checkpoints.begin_round(record.round)
-        in_memory = record.resume is not None and record.resume.disk is None
-        self.begin_round(record.resume.at if record.resume is not None and in_memory else None)
+        resume = record.resume
+        self.begin_round(resume.at if resume is not None and resume.disk is None else None)
         self.disk.since = min(self.disk.since, self.run.durable.entered_at)
         self.disk.failed_at = None  # from now on workers make newer steps
         handover.renew_time(self, self.run.durable.entered_at)

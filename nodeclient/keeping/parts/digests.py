@@ -18,14 +18,15 @@ from workerlib.contract.manifest import ManifestError, digests_of
 
 
 class Digests:
-    """Computes and compares digests in `threads`. All methods are for one thread."""
+    """Computes and compares digests in `threads`. All public methods are for one thread."""
 
     def __init__(self, threads: Executor) -> None:
         self._threads = threads
         self._computing: dict[tuple[int, Commit], Future[bool]] = {}
         """The computations in progress, by the id of the place object and its commit."""
         self._of_tensors: WeakKeyDictionary[Place, tuple[Commit, int | None]] = WeakKeyDictionary()
-        """The digest of the tensors in each place of a shared state, with the commit that it is of."""
+        """The digest of the tensors in each place of a shared state, with the commit that it is of. The threads set
+        whole entries, and nothing reads more than one."""
 
     def of_tensors(self, place: Place, commit: Commit) -> int | None:
         """Return the digest of the tensors of a shared state; None if it is not known yet."""

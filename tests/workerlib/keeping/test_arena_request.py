@@ -27,7 +27,7 @@ def taken(step: int) -> SmallSnapshot:
 
 def test_while_memory_is_awaited_the_last_step_waits_for_it() -> None:
     asked: list[Reserve] = []
-    memory = ArenaRequest(asked.append, (0, 1))
+    memory = ArenaRequest(asked.append)
     for step in range(3):
         memory.want(800, 100, step, taken(step))
     assert [(request.generation, request.small) for request in asked] == [(900, 100)]
@@ -42,7 +42,7 @@ def test_while_memory_is_awaited_the_last_step_waits_for_it() -> None:
 def test_a_state_that_has_outgrown_its_memory_gets_room_to_grow_on() -> None:
     """Otherwise a history of steps would be larger than its memory most of the time, and no step could be saved."""
     asked: list[Reserve] = []
-    memory = ArenaRequest(asked.append, (0, 1))
+    memory = ArenaRequest(asked.append)
     memory.want(800, 100, 0, taken(0))
     memory.receive(arena())
     memory.want(100_000, 100, 1, taken(1))

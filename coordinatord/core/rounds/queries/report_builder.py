@@ -34,7 +34,7 @@ def report_on(run: Run, now: float) -> Report | None:
     others = [failure for failure in run.evidence.failures.values() if failure.node != cause.node]
     stopped = run.evidence.failed_too.values()
     others += [failure for failure in stopped if have_same_error(failure.failure, cause.failure)]
-    consequences = [*_followers(cause, same_error=True)]
+    consequences = _followers(cause, same_error=True)
     for other in sorted(others, key=lambda each: each.at):
         failure, same = other.failure, have_same_error(other.failure, cause.failure)
         consequences.append(SecondaryFailure(other.node, failure.rank, failure.exit_code, same, failure.left))

@@ -60,8 +60,8 @@ def with_spoiled(
 ) -> tuple[SpoiledStep, ...]:
     """Return the spoiled steps of a run after another one was found; it replaces those that it covers.
 
-    If there are too many, two neighbours are merged. The merged one does not cover `back_to`, the step that the next
-    round resumes from.
+    If there are too many, two neighbours are merged: the first ones that do not together cover `back_to`, the step that
+    the next round resumes from. If all do, the first two are merged. See `SPOILED_MAX`.
     """
     left = [each for each in known if not step.covers(each.at, on_disk=each.on_disk)]
     if len(left) == SPOILED_MAX:
