@@ -11,13 +11,14 @@ from coordinatord.core.rounds.values.records import (
     NodeJoined,
     NodeLeftBehind,
     NodeLost,
+    NodeReleased,
     NodesSilent,
     Record,
     RoundEnded,
     RunEnded,
     RunOpened,
 )
-from coordinatord.protocol.messages import Goal
+from coordinatord.protocol.messages import Goal, Outcome, Result
 from tests.support.builders import a_spec
 from tests.support.script import Stage, play
 
@@ -179,8 +180,10 @@ def test_a_younger_nodeclient_in_the_place_of_one_that_was_let_go_is_no_loss() -
 
 def test_records_that_do_not_fit_each_other_are_refused() -> None:
     lost = NodeLost("default", "e-1", "silent", "n9", 1, 0.0, leaving=False)
-    with pytest.raises(HistoryError, match="run e-1 of job default knows no node 'n9'"):
-        Coordinator(Policy(), "f").restore([*play(*PAIR).past, (0.0, lost)], 1.0)
+    released = NodeReleased("default", "e-1", "left", "n9", 1, Outcome(Result.LEFT, 143, "left"))
+    for record in (lost, released):
+        with pytest.raises(HistoryError, match="run e-1 of job default knows no node 'n9'"):
+            Coordinator(Policy(), "f").restore([*play(*PAIR).past, (0.0, record)], 1.0)
     with pytest.raises(HistoryError, match="is not its current run"):
         Coordinator(Policy(), "f").restore([(0.0, lost)], 1.0)
 

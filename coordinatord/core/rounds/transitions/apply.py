@@ -132,8 +132,8 @@ def _node_lost(run: DurableRun, record: records.NodeLost, at: float) -> None:
 
 
 def _node_released(run: DurableRun, record: records.NodeReleased, _: float) -> None:
+    member = _member(run, record, record.node)
     run.last_left = record.outcome.result is Result.LEFT
-    member = run.members[record.node]
     member.outcome = record.outcome
     if not member.in_round:  # else `_leave_round` releases it
         _release(run, member)
