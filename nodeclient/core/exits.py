@@ -75,7 +75,9 @@ class Exits:
             elif new.error and not lost_connection(new):
                 self._failed_too, self._failed_too_at = structs.replace(new, stopped=True), at
         elif by_itself and lost_connection(first):
-            followers = (Follower(first.rank, first.exit_code, left=first.left), *first.followers)[:CONSEQUENCES_MAX]
+            earlier = (Follower(first.rank, first.exit_code, left=first.left), *first.followers)[:CONSEQUENCES_MAX]
+            # They were compared with the first one.
+            followers = tuple(structs.replace(each, same_error=False) for each in earlier)
             self._failure, self._failed_at = structs.replace(new, followers=followers), at
         else:
             self._failure = self._followed(first, new)

@@ -82,6 +82,17 @@ def test_an_exception_of_a_worker_that_is_stopped_is_reported_to_be_compared_but
     assert bench.observed.phase is Phase.STOPPED
 
 
+def test_lost_connections_are_not_the_same_error_as_that_of_the_worker_that_takes_their_place() -> None:
+    bench = Bench(replace(SETTINGS, workers=3)).running()
+    bench.now = 10.0
+    for rank, error in ((1, LOST_PEER), (2, LOST_PEER), (0, "ValueError: no")):
+        bench.alive.discard(rank)
+        bench.submit(WorkerExited(rank, 1, a_diagnosis(error=error), age_s=0.1))
+    assert bench.observed.failure is not None
+    assert bench.observed.failure.rank == 0
+    assert bench.observed.failure.followers == (Follower(1, 1), Follower(2, 1))
+
+
 def test_what_the_first_worker_that_exited_with_0_wrote_is_reported_once_the_round_is_over_here() -> None:
     bench, said = Bench().running(), LastOutput(("no data is left",), "/logs/0/stderr.log")
     bench.all_exited(0)
