@@ -96,7 +96,7 @@ def whole_view(run: Run, rounds: RoundHistory, now: float, store_error: str | No
 
 
 def summary_view(run: Run, now: float, store_error: str | None) -> JobSummary:
-    """Return a job as an entry of a list, at the same cost for one node as for ten thousand."""
+    """Return a job as an entry of a list, which has the same size for one node as for ten thousand."""
     return JobSummary(
         job=run.job,
         run=run.id,
