@@ -55,6 +55,8 @@ class InterruptFilter(Sink):
         self._buffered = 0
         """The number of all buffered bytes."""
         self._ended = False
+        self._exit_code: int | None = None
+        """That of the worker, once it is known. Its children may write after its exit."""
 
     @property
     def needs_flush(self) -> bool:
@@ -96,11 +98,9 @@ class InterruptFilter(Sink):
 
     def on_exit(self, exit_code: int) -> None:
         """Drop or show the tracebacks of KeyboardInterrupt; `exit_code` is that of `subprocess`."""
-        self._end_chain()
         had_interrupts = bool(self._interrupted)
-        if exit_code in ENDED_BY_SIGINT:
-            self._interrupted = b""
-        self._show_interrupts()
+        self._exit_code = exit_code
+        self._end_chain()
         self._release()
         if had_interrupts and self._ended:
             self._sink.end()
@@ -124,12 +124,18 @@ class InterruptFilter(Sink):
             self._exception_line = text
 
     def _end_chain(self) -> None:
+        """End the current chain; drop or show tracebacks of KeyboardInterrupt if it is known how the worker ended."""
         chain, self._chain = b"".join(self._chain), []
         if self._exception_line.startswith(_INTERRUPT):
             self._interrupted += chain
         else:
             self._pass_on(chain)
         self._exception_line = b""
+        if self._exit_code in ENDED_BY_SIGINT:
+            self._buffered -= len(self._interrupted)
+            self._interrupted = b""
+        elif self._exit_code is not None:
+            self._show_interrupts()
 
     def _show_interrupts(self) -> None:
         interrupted, self._interrupted = self._interrupted, b""

@@ -95,6 +95,21 @@ def test_a_script_that_goes_on_and_ends_otherwise_has_printed_it_itself(exit_cod
     assert shown(b"one\n" + INTERRUPT + b"two\n", exit_code) == b"one\ntwo\n" + INTERRUPT
 
 
+@pytest.mark.parametrize(("exit_code", "text"), [(BY_SIGINT, b"one\ntwo\n"), (1, b"one\n" + INTERRUPT + b"two\n")])
+def test_what_a_child_writes_after_the_exit_of_the_worker_is_hidden_or_shown_likewise(
+    exit_code: int, text: bytes
+) -> None:
+    screen, interrupts = Screen(), Event()
+    interrupts.set()
+    sink = InterruptFilter(screen, interrupts)
+    sink.on_exit(exit_code)
+    sink.write(b"one\n" + INTERRUPT + b"two\n" + INTERRUPT)
+    assert screen.text == text
+    sink.end()
+    assert screen.text == text + (b"" if exit_code == BY_SIGINT else INTERRUPT)
+    assert screen.ended
+
+
 @pytest.mark.parametrize(
     "text", [ERROR, of_rank(ERROR), INTERRUPT + LINK + ERROR, b"no traceback", b"KeyboardInterrupt\n"]
 )
