@@ -10,7 +10,7 @@ from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.state.cluster import DRAINED_MAX
 from coordinatord.core.rounds.values.round_history import ROUNDS_KEPT
 from coordinatord.core.shown.log_sources import WORKERS_AT_ONCE_MAX
-from coordinatord.protocol.fields import DURATION_S_MAX, LAST_LINES_MAX, LINE_MAX, WORKERS_MAX
+from coordinatord.protocol.fields import DURATION_S_MAX, LAST_LINES_MAX, LINE_MAX, NAME_MAX, WORKERS_MAX
 from coordinatord.protocol.messages import FRAME_BYTES_MAX
 from coordinatord.runtime.websocket.handshake import HEAD_BYTES_MAX
 from coordinatord.runtime.websocket.web_socket import UNSENT_BYTES_MAX
@@ -37,7 +37,6 @@ from coordinatord.server.sessions.node_sessions import (
 )
 from coordinatord.server.sessions.refusal_log import LINES_MAX
 from coordinatord.store.retention import CLUSTER_RECORDS_KEPT, REPEATED_KEPT, RUNS_KEPT, VISITORS_KEPT
-from nodeclient.config.flag_values import _NAME_MAX
 from nodeclient.keeping.parts.part_server import CONNECTIONS_MAX, REQUEST_WITHIN_S
 from tests.support.source import ROOT
 
@@ -59,7 +58,7 @@ LIMITS: list[tuple[tuple[float, ...], str, str]] = [
     ((), CONNECTIONS, "test_a_node_beyond_the_descriptors_is_refused_for_now"),
     ((Policy().jobs_max,), CONNECTIONS, "test_a_job_too_many_is_refused_and_the_others_go_on"),
     ((WORKERS_MAX,), CODEC, "test_a_wrong_value_is_refused_by_the_name_of_its_field"),
-    ((_NAME_MAX,), CONNECTIONS, "test_what_a_message_may_not_hold_is_refused_by_the_name_of_its_field"),
+    ((NAME_MAX,), CONNECTIONS, "test_what_a_message_may_not_hold_is_refused_by_the_name_of_its_field"),
     ((DURATION_S_MAX,), CODEC, "test_a_wrong_value_is_refused_by_the_name_of_its_field"),
     ((VIEWERS_MAX,), f"{SERVER}/page/test_stream.py", "test_one_viewer_too_many_is_refused_until_another_one_goes"),
     ((FOLLOWERS_MAX,), f"{SERVER}/http/test_events_api.py", "test_followers_are_limited"),

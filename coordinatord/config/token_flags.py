@@ -11,10 +11,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from coordinatord.protocol.access_token import Role
+from coordinatord.protocol.fields import NAME_MAX
 from coordinatord.runtime.settings import SettingsParser, filled
-
-NAME_MAX = PATTERN_MAX = 128
-"""The limits of a token's name and of its pattern of job ids, in characters: those of `Name` in the protocol."""
 
 
 class TokenVerb(StrEnum):
@@ -54,13 +52,8 @@ def add_token(parser: SettingsParser) -> None:
         choices=[str(role) for role in Role],
         default=str(Role.JOIN),
     )
-    add(
-        "--jobs PATTERN",
-        "the job ids that it is for, such as 'ana-*'",
-        partial(_printable, most=PATTERN_MAX),
-        default="*",
-    )
-    add("--name NAME", "its name, for events and logs", partial(_printable, most=NAME_MAX))
+    add("--jobs PATTERN", "the job ids that it is for, such as 'ana-*'", _printable, default="*")
+    add("--name NAME", "its name, for events and logs", _printable)
     add("--output FILE", "write it to this new file, for this user only, instead of printing it", Path)
 
 
@@ -83,7 +76,7 @@ def _has_content(path: Path) -> bool:
     return False
 
 
-def _printable(text: str, most: int) -> str:
-    if not 1 <= len(text) <= most or not text.isprintable():
-        raise argparse.ArgumentTypeError(f"expected 1 to {most} printable characters")
+def _printable(text: str) -> str:
+    if not 1 <= len(text) <= NAME_MAX or not text.isprintable():
+        raise argparse.ArgumentTypeError(f"expected 1 to {NAME_MAX} printable characters")
     return text

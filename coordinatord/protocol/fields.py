@@ -53,7 +53,9 @@ Step = Annotated[int, Meta(ge=0, le=STEP_MAX)]
 LocalRank = Annotated[int, Meta(ge=0, le=WORKERS_MAX)]
 RequestNumber = Annotated[int, Meta(ge=1, le=REQUEST_MAX)]
 """The number of a question; the answer to it has the same number."""
-Name = Annotated[str, printable(128, least=1)]
+NAME_MAX = 128
+"""The most characters of a `Name`."""
+Name = Annotated[str, printable(NAME_MAX, least=1)]
 """Job ids, node ids, run ids, roles."""
 Address = Annotated[str, printable(253, least=1)]
 """An IP address or a host name (253 is the limit of DNS, RFC 1035)."""

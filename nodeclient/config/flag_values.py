@@ -17,6 +17,7 @@ from coordinatord.protocol.fields import (
     DURATION_S_MAX,
     FACTOR_MAX,
     MESSAGE_MAX,
+    NAME_MAX,
     RANKS_MAX,
     WINDOW_RESTARTS_MAX,
     WINDOW_S_MAX,
@@ -27,7 +28,10 @@ from coordinatord.runtime.settings import number, seconds
 from nodeclient.access.endpoint import Endpoint, read_endpoint
 from nodeclient.output.output_settings import Choice, Streams
 
-_STREAMS = re.compile(r"[0-3]|\d+:[0-3](?:,\d+:[0-3])*", re.ASCII)
+_WHOLE = re.compile(r"\d{1,18}", re.ASCII)
+"""A whole number that is not too long for `int`."""
+
+_STREAMS = re.compile(r"[0-3]|\d{1,9}:[0-3](?:,\d{1,9}:[0-3])*", re.ASCII)
 """The format of torchrun's `--redirects`, except that torchrun allows only local ranks of one digit."""
 
 _SIZE = re.compile(r"(?P<number>\d{1,15}) ?(?P<unit>[kKmMgGtT]?)(?P<binary>i?)[bB]?", re.ASCII)
@@ -55,9 +59,6 @@ _PERCENT_MAX = 90
 
 _UNSUITABLE = (signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD)
 """Signals that no flag may name: the first two cannot be handled, and the third reports a child's end."""
-
-_NAME_MAX = 128
-"""The limit of a name, as in the protocol."""
 
 _YES = frozenset({"1", "true", "t", "yes", "y"})
 _NO = frozenset({"0", "false", "f", "no", "n"})
@@ -135,7 +136,7 @@ def slots(text: str) -> int:
 
 
 def _whole(text: str, least: int, most: int, expected: str) -> int:
-    if not (text.isascii() and text.isdecimal()) or not least <= int(text) <= most:
+    if not _WHOLE.fullmatch(text) or not least <= int(text) <= most:
         raise argparse.ArgumentTypeError(f"{text!r}: expected {expected}")
     return int(text)
 
@@ -163,8 +164,8 @@ def name(text: str) -> str:
     """Parse a name or an address: at most 128 visible characters, without blanks."""
     if not text:
         raise argparse.ArgumentTypeError("'': expected a name")
-    if len(text) > _NAME_MAX:
-        raise argparse.ArgumentTypeError(f"{text[:40]!r}...: {len(text)} characters, expected at most {_NAME_MAX}")
+    if len(text) > NAME_MAX:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r}...: {len(text)} characters, expected at most {NAME_MAX}")
     if not text.isprintable() or any(map(str.isspace, text)):
         raise argparse.ArgumentTypeError(f"{text[:40]!r}: expected a name without spaces and control characters")
     return text
@@ -200,7 +201,7 @@ def local_ranks(text: str) -> frozenset[int] | None:
     if not text:
         return None
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdecimal() for part in parts):
+    if not all(map(_WHOLE.fullmatch, parts)):
         raise argparse.ArgumentTypeError(f"{text!r}: expected local ranks, such as 0,1,2")
     return frozenset(map(int, parts))
 
@@ -234,7 +235,7 @@ def memory_share(text: str) -> int | float:
     share = text.removesuffix("%")
     if share == text:
         return size(text)
-    if not (share.isascii() and share.isdecimal()) or not 1 <= int(share) <= _PERCENT_MAX:
+    if not _WHOLE.fullmatch(share) or not 1 <= int(share) <= _PERCENT_MAX:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a share, such as 25%, of at most {_PERCENT_MAX}%")
     return int(share) / 100
 

@@ -23,6 +23,7 @@ from nodeclient.config.flag_values import (
     pairs,
     signals,
     size,
+    slots,
     streams,
 )
 from nodeclient.config.join_config import JoinConfig
@@ -305,13 +306,17 @@ def test_the_value_of_a_flag_is_read(read: Callable[[str], object], text: str, v
     assert read(text) == value
 
 
+NINES = "9" * 5_000
+"""More digits than `int` takes."""
+
 REFUSED: list[tuple[Callable[[str], object], str, list[str]]] = [
-    (memory_share, "expected a s", ["all", "0%", "91%", "2.5%", "-1", "100", "%"]),
+    (memory_share, "expected a s", ["all", "0%", "91%", "2.5%", "-1", "100", "%", f"{NINES}%"]),
     (endpoints, "HOST", ["", ":1", "h:0", "h:65536", "h:x", "h,,g", "[fd00::5", "[]:1", "ftp://h"]),
     (node_range, "MIN", ["", "0", "3:2", "a", "1:b", ":3", "1:2:3", "-1"]),
-    (streams, "expected 0", ["", "4", "-1", "0:4", "a:1", "0:1,", "1:1;2:2", "0:1 1:2", "3,1:1"]),
+    (streams, "expected 0", ["", "4", "-1", "0:4", "a:1", "0:1,", "1:1;2:2", "0:1 1:2", "3,1:1", f"{NINES}:1"]),
+    (slots, "1 to 4096", ["", "0", "4097", "+1", NINES]),
     (size, "100MB", ["", "0", "9999", "-5M", "1.5M", "10X", "M", "100MBB"]),
-    (local_ranks, "local ranks", ["a", "0,", "-1", "0-3"]),
+    (local_ranks, "local ranks", ["a", "0,", "-1", "0-3", NINES]),
     (signals, "no signal|cannot be handled", ["", "TERM", "SIGFOO", "SIGTERM;SIGINT", "SIGKILL", "SIGTERM,SIGSTOP"]),
     (signals, "cannot be handled", ["SIGCHLD"]),
     (pairs, "KEY=VALUE", ["a", "a=", "=1", "a=1,,b=2"]),
