@@ -17,7 +17,6 @@ from coordinatord.commands.shared_access import SharedAccess
 from coordinatord.config.serve_flags import ServeConfig
 from coordinatord.config.store_flags import SharedStore
 from coordinatord.core.rounds.state.cluster import is_cut_off
-from coordinatord.protocol.fields import DEFAULT_PORT
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.systemd import SystemdNotifier, status_of
 from coordinatord.runtime.tasks import Tasks
@@ -200,7 +199,5 @@ class TurnsToLead:
 
     def _roster_entry(self, listener: socket.socket) -> Coordinatord:
         """Return the entry by which other coordinators and nodes find this one."""
-        host = socket.gethostname()
-        port = listener.getsockname()[1] or DEFAULT_PORT
-        endpoint = self._shared.advertise or f"{host}:{port}"
-        return Coordinatord(host, endpoint, self._security is not None, datetime.now(UTC).timestamp())
+        endpoint = self._shared.endpoint(listener.getsockname()[1])
+        return Coordinatord(socket.gethostname(), endpoint, self._security is not None, datetime.now(UTC).timestamp())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import socket
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from coordinatord.protocol.errors import OperationalError
-from coordinatord.protocol.fields import DEFAULT_PORT, PORT_MAX
+from coordinatord.protocol.fields import PORT_MAX
 from coordinatord.runtime.settings import SettingsParser, seconds
 from coordinatord.store.etcd.location import EtcdAccess, EtcdLocation
 
@@ -34,8 +35,14 @@ class SharedStore(Struct, frozen=True):
     location: EtcdLocation
     lease_s: float
     """How long the leader may be silent before another coordinator takes over."""
-    advertise: str
-    """HOST:PORT at which nodes reach this coordinator; empty for this host's name."""
+    host: str
+    """The host name or address at which nodes reach this coordinator; empty for this host's name."""
+    port: int
+    """The port at which they reach it; 0 for the one where it listens."""
+
+    def endpoint(self, listens_at: int) -> str:
+        """Return HOST:PORT at which nodes reach this coordinator, which listens at a port."""
+        return f"{self.host or socket.gethostname()}:{self.port or listens_at}"
 
 
 class StepDownConfig(Struct, frozen=True):
@@ -124,18 +131,17 @@ def read_store(parser: SettingsParser, given: argparse.Namespace) -> SharedStore
         if given.step_down:
             parser.error("--step-down needs --store: without it there is no other coordinator that could lead")
         return None
-    return SharedStore(parse_location(parser, given, given.store), given.lease_s, _advertised(parser, given))
+    return SharedStore(parse_location(parser, given, given.store), given.lease_s, *_advertised(parser, given))
 
 
-def _advertised(parser: SettingsParser, given: argparse.Namespace) -> str:
-    """Return HOST:PORT; empty if no address was given. Raises `SettingsError`."""
+def _advertised(parser: SettingsParser, given: argparse.Namespace) -> tuple[str, int]:
+    """Return host and port, as `SharedStore` has them. Raises `SettingsError`."""
     if not given.advertise:
-        return ""
+        return "", 0
     found = _ADDRESS.fullmatch(f"[{given.advertise}]" if _BARE_IPV6.fullmatch(given.advertise) else given.advertise)
-    port = 0 if found is None else int(found["port"] or given.port or DEFAULT_PORT)
-    if found is None or not 0 < port <= PORT_MAX:
+    if found is None or (found["port"] and not 0 < int(found["port"]) <= PORT_MAX):
         parser.error(f"--advertise {given.advertise!r} is no HOST[:PORT], such as h1.example:29400 or [fd00::1]:29400")
-    return f"{found['host']}:{port}"
+    return found["host"], int(found["port"] or 0)
 
 
 def parse_location(parser: SettingsParser, given: argparse.Namespace, text: str) -> EtcdLocation:

@@ -130,7 +130,7 @@ def test_two_coordinators_share_an_etcd_and_neither_has_a_volume() -> None:
     read = subcommands.parse(command_line(box)[1:], environment(objects, box, POD))
     assert isinstance(read, ServeConfig)
     assert read.shared is not None
-    assert read.shared.advertise == f"{POD['status.podIP']}:{DEFAULT_PORT}", "where a standby sends nodes to"
+    assert read.shared.endpoint(read.port) == f"{POD['status.podIP']}:{DEFAULT_PORT}", "where a standby sends nodes to"
     assert deployment["replicas"] == 2
     assert [manifest["kind"] for manifest in objects if manifest["kind"] == "PersistentVolumeClaim"] == []
     state = str(read.state_dir)
