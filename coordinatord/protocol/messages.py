@@ -467,7 +467,8 @@ class CheckResult(StrEnum):
     WARNING = "warning"
     BAD = "bad"
     UNKNOWN = "unknown"
-    """The command could not be started, did not end in time or ended in another way."""
+    """The command could not be started, did not end in time or ended in another way, or the built-in check could not read
+    what it needs."""
 
 
 _CHECK_SAYS = {
@@ -479,13 +480,14 @@ _CHECK_SAYS = {
 
 
 class HealthCheck(Strict, frozen=True):
-    """The last health check of a node: a run of the command of `--health-check`."""
+    """The last health check of a node: the built-in check, and a run of the command of `--health-check`."""
 
     number: Counter
     """How many the node has made, so that each is news."""
     result: CheckResult
     text: Sentence = ""
-    """The last line of the command's output, or why there is no answer."""
+    """What the one with this result says: the last line of the command's output or why it gave no answer, or what the
+    built-in check found."""
 
     @property
     def says(self) -> str:
@@ -539,7 +541,7 @@ class Observed(Strict, frozen=True, tag=True):
     held_up: Sentence = ""
     """What delays the end of the round on this node although its workers are dead; empty if nothing does."""
     check: HealthCheck | None = None
-    """The last health check; None before the first one has ended, and without a command for it."""
+    """The last health check; None before the first one has ended, and if the user wants none."""
     pair: PairResult | None = None
     """The result of the last test with another node; None before the first one has ended."""
     digests: Annotated[tuple[StateDigest | None, ...], Meta(max_length=DIGESTS_MAX)] = ()

@@ -23,7 +23,7 @@ from urllib.parse import quote
 
 from coordinatord.core.rounds.values.records import Record, RoundEnded, RoundFormed, RoundsMissed, RunEnded, RunOpened
 from coordinatord.core.rounds.values.round_history import ROUND_RECORDS
-from coordinatord.store import migrations, row_codec
+from coordinatord.store import row_codec
 from coordinatord.store.error_texts import DAMAGED, store_errors
 from coordinatord.store.interface import Entry, EventPage, LoggedEvent, NothingStoredError, UnreadableStoreError
 from coordinatord.store.migrations import STEPS, Steps, migrate, refuse_newer, version_of
@@ -103,7 +103,7 @@ class Database:
         self._is_prefetched = False
         """Whether `prefetch` was called for the next `load`."""
         self.version = version
-        """The version of the tables before they were migrated to the newest."""
+        """The version of the tables: of a copy, before they were migrated; otherwise the newest."""
 
     @classmethod
     def open(cls, path: Path, steps: Steps = STEPS) -> Self:
@@ -129,8 +129,8 @@ class Database:
         """Copy the database of a state directory into memory, even while it is written. Raises `StoreError`."""
         with store_errors(path.parent):
             connection = _copy_into_memory(path)
-            version = migrations.version_of(connection)
-            migrations.migrate(connection)
+            version = version_of(connection)
+            migrate(connection)
             return cls(connection, path.parent, version)
 
     def check(self) -> None:
