@@ -78,5 +78,7 @@ def _plain(value: object) -> str:
             return f"{value:g}"
         case tuple():
             return ",".join(value) or "none"
+        case None | "":
+            return "none"
         case _:
-            return str(value or "none")
+            return str(value)

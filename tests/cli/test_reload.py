@@ -4,13 +4,14 @@ import asyncio
 import json
 import signal
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from coordinatord.protocol.messages import Desired
 from tests.support.cluster import Cluster, Coordinator
-from tests.support.programs import kill_quietly
+from tests.support.programs import BIN, Program, clean_environ, kill_quietly
 from tests.support.raw_session import connect, join
 
 pytestmark = pytest.mark.slow
@@ -71,6 +72,17 @@ def test_a_wrong_file_changes_nothing_and_what_needs_a_restart_is_named(own_coor
     daemon.program.signal(signal.SIGHUP)
     daemon.program.await_line(r"cannot be read: No such file or directory")
     assert daemon.program.stop() == 0
+
+
+def test_a_port_of_0_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text("port = 0\n")
+    flags = ("--config", file, "--host", "127.0.0.1", "--ephemeral", "--insecure")
+    with closing(Program(BIN / "coordinatord", *flags, environ=clean_environ())) as program:
+        program.await_line("coordinatord listening")
+        file.write_text("port = 1\n")
+        program.signal(signal.SIGHUP)
+        program.await_line("settings reloaded: nothing has changed; these need a restart: port 0 to 1$")
 
 
 def test_the_form_and_the_level_of_the_log_change_and_each_line_is_of_one_form(
