@@ -25,9 +25,11 @@ from coordinatord.protocol.messages import Goal
 def resume_point(kept: KeptState, nodes: Sequence[Member], before: KeptStep | None = None) -> ResumePoint | None:
     """Choose the step that a round of these nodes resumes from; None if it has to begin anew.
 
-    Memory is preferred where it is as new as the disk. With `before`, the step is older than this one, and is not
-    overwritten or deleted while workers go on. That rules out the disk while a step becomes whole there, since the
-    oldest one may be deleted then.
+    Memory is preferred where it is as new as the disk.
+
+    If replicas diverge, the round ends only if the next one can resume from a step from before then, older than
+    `before`. Workers go on until it ends, so that step must not be overwritten or deleted meanwhile. That rules out the
+    disk while a step becomes whole there, since the oldest one may be deleted then.
     """
     if not nodes or not all(member.keeper is not None for member in nodes):
         return None
@@ -57,8 +59,8 @@ def _point_in_memory(kept: KeptState, nodes: Sequence[Member], before: KeptStep 
             continue
         # To check 10,000 nodes would take too long. The first and the last stand for all: if another one cannot get its
         # parts, it reports that, and the round ends.
-        plan, first, last = _make_plan(kept, point), nodes[0], world_size - nodes[-1].offer.workers
-        ends = ((first, range(first.offer.workers)), (nodes[-1], range(last, world_size)))
+        plan, first, last = _make_plan(kept, point), nodes[0], nodes[-1]
+        ends = (first, range(first.offer.workers)), (last, range(world_size - last.offer.workers, world_size))
         if all(plan.sources(member.node, ranks, world_size) is not None for member, ranks in ends):
             return point
     return None
@@ -87,14 +89,18 @@ def is_reachable(member: Member) -> bool:
 
 
 def _make_plan(kept: KeptState, point: ResumePoint) -> ResumePlan:
+    """Plan with all holders, also those that cannot be reached now, since one may have the only small state of a rank.
+
+    A node that is sent to it retries, until it is back, or is lost and another plan is made.
+    """
     return ResumePlan(point, kept.index.holders(point.at))
 
 
 def plan_of_round(kept: KeptState) -> ResumePlan | None:
     """Return the plan by which nodes of the current round fetch their parts from memory; None if they fetch none now.
 
-    A plan is reused, so that a node that has begun to fetch is not sent to other holders. A restarted coordinator makes
-    none before it has heard all members: any of them may be the only holder of a rank's small state.
+    That in `kept.plan` is reused, so that a node that has begun to fetch is not sent to other holders. A restarted
+    coordinator makes none before it has heard all members: any of them may be the only holder of a rank's small state.
     """
     point, durable = kept.run.durable.resume, kept.run.durable
     if point is None or point.disk is not None or durable.stepped or not durable.state.at_work:
