@@ -467,8 +467,8 @@ class CheckResult(StrEnum):
     WARNING = "warning"
     BAD = "bad"
     UNKNOWN = "unknown"
-    """The command could not be started, did not end in time or ended in another way, or the built-in check could not read
-    what it needs."""
+    """The command could not be started, did not end in time or ended in another way, or the built-in check could not
+    read what it needs."""
 
 
 _CHECK_SAYS = {
