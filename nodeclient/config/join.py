@@ -14,7 +14,7 @@ from nodeclient.config import flag_values, flags
 from nodeclient.config.build import FrontEnd, check_script, join_config
 from nodeclient.config.command_line import CommandLine
 from nodeclient.config.join_config import DEFAULT_JOB, JoinConfig
-from nodeclient.forkserver.eligibility import script_of
+from nodeclient.forkserver.eligibility import program_of
 
 UNNAMED = "no --job-id: this is the job default, and all nodes without an id train together"
 
@@ -91,8 +91,8 @@ def _read_join(parser: SettingsParser, given: argparse.Namespace, environ: Mappi
     command = tuple(given.command)
     if not command:
         parser.error("give the command that each worker runs, after --, such as: -- python train.py")
-    script = script_of(command)
-    if script is not None and "${" not in script:  # a value of each worker's own is substituted later
+    option, script = program_of(command)
+    if script and not option and "${" not in script:  # a value of each worker's own is substituted later
         check_script(parser, script)
     nodes = (1, 1 if given.standalone else RANKS_MAX)
     return join_config(

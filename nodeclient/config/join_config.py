@@ -15,6 +15,7 @@ from coordinatord.protocol.messages import DIGEST_LETTERS, JobSpec
 from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import DEFAULT_ACCESS, AccessSettings
 from nodeclient.core.agent_settings import ABORT_TIMEOUT_S, KEEP_RATE, KEEP_TIMEOUT_S, NCCL_ABORT_TIMEOUT_S, Settings
+from nodeclient.forkserver.eligibility import is_python, program_of
 from nodeclient.keeping.disk.persist_settings import PersistSettings
 from nodeclient.output.output_settings import OutputSettings
 
@@ -28,25 +29,22 @@ DEFAULT_JOB = "default"
 def command_digest(command: Sequence[str]) -> str:
     """Return digests of the script and of the whole command, by which the coordinator compares the nodes of a job.
 
-    They stand one after the other, as in `Join.command`; without a command the result is empty. The directory of the
-    program is ignored, because hosts may differ in it.
+    They stand one after the other, as in `Join.command`; without a command the result is empty. Hosts may differ in the
+    directory of the program, and in the name of their Python, so these are ignored.
     """
     if not command:
         return ""
-    program = PurePath(command[0]).name
-    return _digest(program, _script(program, command[1:])) + _digest(program, *command[1:])
+    program = "python" if is_python(command[0]) else PurePath(command[0]).name
+    return _digest(program, _script(command)) + _digest(program, *command[1:])
 
 
-def _script(program: str, arguments: Sequence[str]) -> str:
+def _script(command: Sequence[str]) -> str:
     """Return the name of the file or module that Python runs; empty for code on the command line.
 
     It is also empty for another program, whose arguments may differ from host to host.
     """
-    if not program.startswith("python"):
-        return ""
-    named = (argument for argument in arguments if argument == "-c" or not argument.startswith("-"))
-    first = next(named, "-c")
-    return "" if first == "-c" else PurePath(first).name
+    option, program = program_of(command)
+    return "" if option == "-c" else PurePath(program).name
 
 
 def _digest(*words: str) -> str:

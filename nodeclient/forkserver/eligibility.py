@@ -11,6 +11,7 @@ import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.messages import ColdCause
@@ -51,12 +52,14 @@ def check(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[str, ...]:
     real = Path(program).resolve()
     if not _PYTHON.fullmatch(real.name) or not _is_program(real):
         raise ColdError(f"{argv[0]} is no Python interpreter: begin the command with one, such as python -m")
-    options, main = _split(argv)
-    if any(LOCAL_RANK_MACRO in word for word in argv[: main + 1]):
+    line = _parse(argv)
+    if line.without_hook:
+        raise ColdError(f"Python is {_WITHOUT_HOOK[line.without_hook]} (-{line.without_hook})")
+    if any(LOCAL_RANK_MACRO in word for word in (argv[0], *line.options, line.program)):
         raise ColdError(
             f"{LOCAL_RANK_MACRO} stands before the program's own arguments, so each worker would run another program"
         )
-    return (argv[0], *options)
+    return (argv[0], *line.options)
 
 
 def is_python(program: str) -> bool:
@@ -64,36 +67,51 @@ def is_python(program: str) -> bool:
     return _PYTHON.fullmatch(Path(program).name) is not None
 
 
-def script_of(argv: Sequence[str]) -> str | None:
-    """Return the script that a Python command runs; None for a module, `-c`, standard input, or another program."""
+def program_of(argv: Sequence[str]) -> tuple[str, str]:
+    """Return what a Python command runs, after the option for it: none for a script, `-m` for a module, `-c` for code.
+
+    Both are empty for standard input and for another program.
+    """
     try:
-        options, main = _split(argv)
+        line = _parse(argv)
     except ColdError:
-        return None
-    has_main_option = [*options] != [*argv[1:main]]  # -m or -c, which is no option of the interpreter alone
-    is_script = is_python(argv[0]) and main < len(argv) and not has_main_option
-    return argv[main] if is_script and not argv[main].startswith("-") else None
+        return "", ""
+    return (line.main_option, line.program) if is_python(argv[0]) and line.program != "-" else ("", "")
 
 
-def _split(argv: Sequence[str]) -> tuple[Sequence[str], int]:
-    """Return the interpreter's options, and the index of the script, module or text of -c. Raises `ColdError`."""
-    index = 1
+class _PythonCommand(NamedTuple):
+    """A command line of Python."""
+
+    options: tuple[str, ...]
+    """The interpreter's own options."""
+    main_option: str
+    """`-m` or `-c`; empty for a script."""
+    program: str
+    """The module, the code or the script; `-` for standard input."""
+    without_hook: str
+    """The letter of an option that prevents Python from finding the hook; empty without any."""
+
+
+def _parse(argv: Sequence[str]) -> _PythonCommand:
+    """Parse a command line. Raises `ColdError` if it names no program."""
+    index, without_hook = 1, ""
     while index < len(argv):
         word = argv[index]
         if word == "-" or not word.startswith("-"):
-            return argv[1:index], index
+            return _PythonCommand(tuple(argv[1:index]), "", word, without_hook)
         if word.startswith("--"):
             index += 2 if word == "--check-hash-based-pycs" else 1
             continue
         for place, option in enumerate(word[1:], start=2):
-            follows = place == len(word)  # the value is the next word, or the rest of this one
+            value = word[place:] or "".join(argv[index + 1 : index + 2])
             if option in _WITHOUT_HOOK:
-                raise ColdError(f"Python is {_WITHOUT_HOOK[option]} (-{option})")
-            if option in _MAIN:
+                without_hook = option
+            if option in _MAIN and value:
                 others = word[: place - 1]  # of -um, -u is an option of the interpreter
-                return (*argv[1:index], *((others,) if others != "-" else ())), index + follows
+                options = (*argv[1:index], *((others,) if others != "-" else ()))
+                return _PythonCommand(options, f"-{option}", value, without_hook)
             if option in _WITH_VALUE:
-                index += follows
+                index += place == len(word)  # the value is the next word, or the rest of this one
                 break
         index += 1
     raise ColdError("the command names no program for Python to run")

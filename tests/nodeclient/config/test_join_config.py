@@ -6,8 +6,8 @@ from coordinatord.protocol.messages import DIGEST_LETTERS
 from nodeclient.config.join_config import command_digest
 
 
-def test_commands_are_told_apart_and_where_the_program_lies_makes_no_difference() -> None:
-    digest = command_digest(("/opt/a/bin/python", "train.py", "--lr", "0.1"))
+def test_commands_are_told_apart_and_which_python_runs_them_makes_no_difference() -> None:
+    digest = command_digest(("/opt/a/bin/python3", "train.py", "--lr", "0.1"))
     assert digest == command_digest(("python", "train.py", "--lr", "0.1"))
     others = (("python", "train.py", "--lr", "0.2"), ("python", "train.py", "--lr 0.1"), ("bash", "train.py"))
     assert digest not in map(command_digest, others)
@@ -21,7 +21,10 @@ def test_a_digest_is_short_and_no_command_has_none() -> None:
     ("one", "other", "same"),
     [
         ("python -u /a/train.py --lr 0.1", "/opt/python /b/train.py --lr 0.2", True),
+        ("python3 train.py", "/opt/python3.12 train.py", True),
         ("python train.py", "python tune.py", False),
+        ("python -W ignore train.py", "python -W ignore tune.py", False),
+        ("python -E train.py", "python -E tune.py", False),
         ("python -m pkg.train", "python -m pkg.tune", False),
         ("python -c 1", "python -c 2", True),
         ("./train host1.yaml", "./train host2.yaml", True),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeclient.forkserver.eligibility import ColdError, check, script_of
+from nodeclient.forkserver.eligibility import ColdError, check, program_of
 from nodeclient.workers.spawn import LOCAL_RANK_MACRO
 
 WARM = [
@@ -65,18 +65,19 @@ def test_a_link_to_an_interpreter_is_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("argv", "script"),
+    ("argv", "program"),
     [
-        (["python", "train.py", "-m"], "train.py"),
-        (["/opt/bin/python3.13t", "-uO", "-X", "dev", "-Wignore", "a/b.py"], "a/b.py"),
-        (["python", "-um", "package"], None),
-        (["python", "-mpackage"], None),
-        (["python", "-c", "print(1)"], None),
-        (["python", "-", "train.py"], None),
-        (["python", "-u"], None),
-        (["python", "-I", "train.py"], None),
-        (["bash", "train.py"], None),
+        (["python", "train.py", "-m"], ("", "train.py")),
+        (["/opt/bin/python3.13t", "-uO", "-X", "dev", "-Wignore", "a/b.py"], ("", "a/b.py")),
+        (["python", "-um", "package"], ("-m", "package")),
+        (["python", "-mpackage"], ("-m", "package")),
+        (["python", "-c", "print(1)"], ("-c", "print(1)")),
+        (["python", "-", "train.py"], ("", "")),
+        (["python", "-u"], ("", "")),
+        (["python", "-m"], ("", "")),
+        (["python", "-I", "train.py"], ("", "train.py")),
+        (["bash", "train.py"], ("", "")),
     ],
 )
-def test_the_script_of_a_python_is_found(argv: list[str], script: str | None) -> None:
-    assert script_of(argv) == script
+def test_what_a_python_runs_is_found(argv: list[str], program: tuple[str, str]) -> None:
+    assert program_of(argv) == program
