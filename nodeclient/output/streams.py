@@ -139,15 +139,15 @@ class Prefixed(Sink):
         self._joiner = RowJoiner()
         self._cutter = LineCutter()
         self._overwrites = False
-        """Whether the last piece ended with a carriage return, so that the next piece overwrites it."""
+        """Whether the last text that was shown ended with a carriage return, so that the next piece overwrites it."""
         self._state = b""
-        """The last unwritten state, if the output is no terminal."""
+        """The last complete state, if it is not written yet and the output is no terminal."""
         self._show_at = 0.0
         """When the next state may be written, if the output is no terminal."""
 
     @property
     def needs_flush(self) -> bool:
-        """Whether an incomplete piece is buffered."""
+        """Whether a text is buffered that is to be shown."""
         return bool(self._state) or (not self._is_drawn and is_worth_showing(self._cutter.unfinished()))
 
     def write(self, chunk: bytes) -> None:
@@ -158,23 +158,28 @@ class Prefixed(Sink):
             self._terminal_writer.draw_live(self._prefix, self._cutter.unfinished())
 
     def flush(self) -> None:
-        """Show the beginning of an incomplete line, such as a prompt, or a state of a progress bar if it is time."""
-        if self._is_drawn:
-            return
-        text = b""
-        if is_worth_showing(self._cutter.unfinished()):
-            text = self._cutter.take_unfinished()
-        if self._overwrites:
-            self._state = text.rstrip(b"\r") or self._state
+        """Show the beginning of an incomplete line, such as a prompt, or a state of a progress bar if it is time.
+
+        An incomplete state stays in the buffer until it is written as a line: the rest of its own line may follow.
+        """
+        text = self._cutter.unfinished()
+        if self._is_drawn or not is_worth_showing(text):
             self._show_state()
             return
-        if text.endswith(b"\r"):
-            self._write(text)
-        elif text:
-            self._terminal_writer.write_beginning(self, self._prefix, text)
+        self._overwrites |= text.endswith(b"\r")
+        if self._is_drawn:
+            self._terminal_writer.draw_live(self._prefix, text)
+        elif not self._overwrites:
+            self._terminal_writer.write_beginning(self, self._prefix, self._cutter.take_unfinished())
+        elif time.monotonic() >= self._show_at:
+            self._state = self._cutter.take_unfinished().rstrip(b"\r")
+            self._show_state()
 
     def end(self) -> None:
-        """Write an unfinished last line, or else the terminal modes after the last line: rich shows the cursor."""
+        """Write an unfinished last line, or else the last state.
+
+        If the last line is invisible, only its terminal modes are passed on, such as one that shows the cursor again.
+        """
         line = self._cutter.take_unfinished().rstrip(b"\r")
         if not is_worth_showing(line):
             self._terminal_writer.switch_modes(mode_switches(line))
@@ -184,17 +189,17 @@ class Prefixed(Sink):
         self._terminal_writer.end(self)
 
     def _write(self, pieces: bytes) -> None:
-        ends_state = self._overwrites and not self._terminal_writer.is_terminal and pieces.startswith(b"\n")
-        if ends_state:  # the state becomes a line; if it is written already, this end would be an empty line
-            pieces = self._state + pieces if self._state else pieces[1:]
+        """Write complete pieces, but the last one later if the next piece will overwrite it."""
+        if self._overwrites and pieces.startswith(b"\n"):
+            pieces = pieces[1:]  # the end of a state that `flush` has written with an end of its own
         self._overwrites = pieces.endswith(b"\r")
         progress = self._terminal_writer.write_pieces(self, self._prefix, pieces)
-        self._state = b""
-        if progress and not self._terminal_writer.is_terminal:
+        if not self._terminal_writer.is_terminal:
             self._state = progress
             self._show_state()
 
     def _show_state(self) -> None:
+        """Write the last state as a line, if it is time."""
         now = time.monotonic()
         if self._state and now >= self._show_at:
             self._terminal_writer.write_pieces(self, self._prefix, self._state + b"\n")
