@@ -37,8 +37,8 @@ class RestoreError(OperationalError):
     """A part to resume from cannot be read or received; the text says why."""
 
 
-class FileSystemError(RestoreError):
-    """The file system has failed or does not answer, but may soon work again."""
+class TransientError(RestoreError):
+    """A part cannot be read now, but may be later: the file system fails, or too little memory is free."""
 
 
 class DamagedError(RestoreError):
@@ -164,8 +164,10 @@ class Restoration:
                 self.ready.add_received(landed)
             except (OperationalError, OSError) as error:
                 why = error.strerror if isinstance(error, OSError) and error.strerror else error
-                may_pass = isinstance(error, DiskHangsError) or (isinstance(error, OSError) and error.errno)
-                failure = FileSystemError if may_pass else RestoreError
+                may_pass = isinstance(error, DiskHangsError | NoMemoryError) or (
+                    isinstance(error, OSError) and error.errno
+                )
+                failure = TransientError if may_pass else RestoreError
                 raise failure(f"the state of rank {rank} at step {resume.step} cannot be read: {why}") from error
 
     async def _receive(self, source: KeptSource, resume: Resume, rank: int, wanted: WantedParts) -> None:
@@ -284,7 +286,7 @@ class ResumeAnswers:
         resources = self._resources
         self.restoring, self._problem = Restoring.FAILED, str(error)
         if resume.disk is not None and resources.disk is not None:
-            may_pass = isinstance(error, FileSystemError)
+            may_pass = isinstance(error, TransientError)
             resources.disk.steps.withdraw(resume.disk, resume.step, str(error), may_pass=may_pass)
         text = f"round {self._number} cannot resume at step {resume.step} from {_medium(resume)}: {error}"
         resources.notify(Level.WARNING, text, "state_not_restored")

@@ -19,7 +19,7 @@ from nodeclient.core.persist_attempt import StepOnDisk
 from nodeclient.keeping.disk.step_folder import Manifest
 
 RETRY_S = 30.0
-"""The first pause before a step is read again after an error of the file system. Each further one is twice as long."""
+"""The first pause before a step that is not damaged is read again. Each further one is twice as long."""
 
 RETRY_MAX_S = 600.0
 """The longest such pause."""
@@ -40,15 +40,15 @@ class _ReadFailure(Struct, frozen=True):
 class UnusableSteps:
     """The steps that could not be read.
 
-    A damaged step is never read again by this process. After an error of the file system, a step is tried again. Each
-    attempt costs a whole round, so the pauses grow.
+    A damaged step is never read again by this process. After an error that may pass, of the file system or for lack of
+    memory, a step is tried again. Each attempt costs a whole round, so the pauses grow.
     """
 
     def __init__(self) -> None:
         self._failures: dict[Key, _ReadFailure] = {}
 
     def record(self, key: Key, why: str, now: float, *, may_pass: bool) -> None:
-        """Record that a step could not be read. With `may_pass`, only the file system has failed."""
+        """Record that a step could not be read. With `may_pass`, it is not damaged."""
         last = self._failures.get(key)
         pause_s = RETRY_S if last is None else min(2 * last.pause_s, RETRY_MAX_S)
         self._failures[key] = _ReadFailure(why, pause_s, now + pause_s if may_pass else math.inf)

@@ -199,40 +199,36 @@ async def test_a_damaged_file_is_said_and_the_step_is_found_no_more(tmp_path: Pa
         assert "its digest does not match" in holding.unusable
 
 
-async def test_a_file_system_that_fails_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file server may be away for a moment: no training is to begin anew for that."""
+def _fail(*_: object) -> int:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "broken", "why"),
+    [
+        (os, "preadv", _fail, "Input/output error"),  # a file server may be away for a moment
+        (arena, "BYTES_MAX", len(BIG) // 2, "an arena cannot have places of"),  # as any lack of memory
+    ],
+)
+async def test_a_step_that_cannot_be_read_and_is_not_damaged_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: object, name: str, broken: object, why: str
+) -> None:
     async with keeping_nodes(tmp_path, "a", "b", disk=tmp_path / "disk") as (writer, node):
         await train(writer, 4)
         await write(writer, an_order(commit=True))
         monkeypatch.setattr(known_steps, "RETRY_S", 2.0)
         monkeypatch.setattr(steps_on_disk, "SCAN_EVERY_S", 0.05)
         await node.keeper.find_steps_on_disk()
-        with monkeypatch.context() as broken:
-            broken.setattr(os, "preadv", _fail)
+        with monkeypatch.context() as while_broken:
+            while_broken.setattr(module, name, broken)
             disk = replace(a_resume(0, 4, node.source(wanted())), disk=DiskStep(RUN, 1))
             node.begin(1, disk, run="r-2")
             holding = await node.reports(lambda kept: kept.problem, run="r-2")
         assert (holding.restoring, holding.persisted) == (Restoring.FAILED, ())
-        assert holding.unusable == "the state of rank 0 at step 4 cannot be read: Input/output error"
+        assert holding.unusable.startswith(f"the state of rank 0 at step 4 cannot be read: {why}")
         await node.reports(lambda kept: kept.persisted, run="r-2")
         node.begin(2, disk, run="r-2")
         await node.reports(lambda kept: kept.restoring is Restoring.READY, run="r-2")
-
-
-def _fail(*_: object) -> int:
-    raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-
-async def test_a_file_that_is_larger_than_any_memory_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with keeping_nodes(tmp_path, "a", "b", disk=tmp_path / "disk") as (writer, node):
-        await train(writer, 4)
-        await write(writer, an_order(commit=True))
-        await node.keeper.find_steps_on_disk()
-        monkeypatch.setattr(arena, "BYTES_MAX", len(BIG) // 2)
-        disk = a_resume(0, 4, node.source(wanted()))
-        node.begin(1, replace(disk, disk=DiskStep(RUN, 1)), run="r-2")
-        holding = await node.reports(lambda kept: kept.problem, run="r-2")
-        assert "an arena cannot have places of" in holding.problem
 
 
 async def test_a_full_disk_is_said_once_and_written_to_when_there_is_room(tmp_path: Path, small_disk: Path) -> None:
