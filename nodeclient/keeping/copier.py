@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from concurrent.futures import TimeoutError as NotYetError
 from threading import Event
 
+from msgspec import Struct
+
 from coordinatord.protocol.kept_state import KeptCopy
 from nodeclient.core.effects import Level
 from nodeclient.core.events import KeptChanged
@@ -50,6 +52,17 @@ class RateLimit:
 _Wanted = tuple[KeptCopy, int]
 """A copy that the coordinator wants, which is of several ranks, and one of these ranks."""
 
+_Origin = tuple[str, int]
+"""The node that a part comes from, and the part's rank. Failures are counted for these over all steps."""
+
+
+class _Failure(Struct):
+    """The failed attempts to copy parts of one origin since the last success."""
+
+    since: float
+    problem: str = ""
+    """Why, once the parts count as ones that cannot be copied; empty until then."""
+
 
 class Copier:
     """Keeps copies of other nodes' parts on this node."""
@@ -62,16 +75,21 @@ class Copier:
         self._working: asyncio.Task[None] | None = None
         self._getting: tuple[_Wanted, Event] | None = None
         """The copy that is being received, and the event that makes its thread give it up."""
-        self.problem = ""
+        self._failures: dict[_Origin, _Failure] = {}
+        """The failures of the parts that are wanted."""
+
+    @property
+    def problem(self) -> str:
         """Why a part cannot be copied, for the coordinator, which then does not wait for it; empty if all can be."""
+        return next((failure.problem for failure in self._failures.values() if failure.problem), "")
 
     def set_wanted(self, run: str, copies: tuple[KeptCopy, ...]) -> None:
         """Get these copies, and drop all others."""
         self._run, self._wanted = run, copies
-        if self._getting is not None and self._getting[0] not in set(self._all()):
+        if self._getting is not None and not self._is_wanted(*self._getting[0]):
             self._getting[1].set()
-        if not copies:
-            self.problem = ""
+        origins = {(copy.source.node, rank) for copy, rank in self._all()}
+        self._failures = {origin: failure for origin, failure in self._failures.items() if origin in origins}
         self._resources.arenas.drop_copies(keep={rank for _, rank in self._all()})
         if copies and (self._working is None or self._working.done()):
             self._working = self._resources.tasks.spawn(self._copy_missing(), name="copies")
@@ -87,27 +105,24 @@ class Copier:
     async def _copy_missing(self) -> None:
         """Copy parts until none is missing. A part that cannot be copied does not delay the others."""
         loop = asyncio.get_running_loop()
-        failing_since: dict[tuple[str, int], float] = {}
         while missing := [part for part in self._all() if not self._is_here(*part)]:
             for copy, rank in missing:
-                if (copy, rank) not in set(self._all()):  # it is not wanted any more
-                    continue
-                key = copy.source.node, rank
-                try:
-                    await self._get(loop, copy, rank)
-                except NoMemoryError as error:
-                    self._fail(f"there is no copy of node {copy.source.node} here: {error}")
-                except (FetchError, OSError) as error:
-                    since = failing_since.setdefault(key, loop.time())
-                    if loop.time() - since >= self._resources.settings.patience_s:
-                        self._fail(f"the state of node {copy.source.node} cannot be copied: {error}")
-                else:
-                    failing_since.pop(key, None)
-                    self.problem = ""
-                    await self._compute_digest(copy, rank)
-                    self._resources.submit(KeptChanged())
+                if self._is_wanted(copy, rank):
+                    await self._try(loop, copy, rank)
             if any(not self._is_here(*part) for part in self._all()):
                 await asyncio.sleep(RETRY_S)
+
+    async def _try(self, loop: asyncio.AbstractEventLoop, copy: KeptCopy, rank: int) -> None:
+        """Try to copy one part, and record the outcome."""
+        try:
+            await self._get(loop, copy, rank)
+        except (NoMemoryError, FetchError, OSError) as error:
+            if self._is_wanted(copy, rank):  # or else it was given up
+                self._record_failure((copy.source.node, rank), error, loop.time())
+        else:
+            self._failures.pop((copy.source.node, rank), None)
+            await self._compute_digest(copy, rank)
+            self._resources.submit(KeptChanged())
 
     async def _get(self, loop: asyncio.AbstractEventLoop, copy: KeptCopy, rank: int) -> None:
         """Copy one part. Raises `NoMemoryError`, `FetchError` and `OSError`."""
@@ -140,11 +155,23 @@ class Copier:
         if (held := self._resources.arenas.find(rank, copy.round, copy.step, Kind.BIG)) is not None:
             await asyncio.gather(*map(asyncio.wrap_future, self._resources.digests.compute([held.place])))
 
-    def _fail(self, problem: str) -> None:
-        if problem != self.problem:
-            self.problem = problem
+    def _record_failure(self, origin: _Origin, error: Exception, now: float) -> None:
+        """Record a failed attempt. Once the part counts as one that cannot be copied, warn the user."""
+        failure = self._failures.setdefault(origin, _Failure(now))
+        if isinstance(error, NoMemoryError):
+            problem = f"there is no copy of node {origin[0]} here: {error}"
+        elif now - failure.since >= self._resources.settings.patience_s:
+            problem = f"the state of node {origin[0]} cannot be copied: {error}"
+        else:
+            return
+        is_known = failure.problem or any(problem == other.problem for other in self._failures.values())
+        failure.problem = problem
+        if not is_known:
             self._resources.notify(Level.WARNING, problem, "state_not_copied")
             self._resources.submit(KeptChanged())
+
+    def _is_wanted(self, copy: KeptCopy, rank: int) -> bool:
+        return (copy, rank) in set(self._all())
 
     def _all(self) -> Iterator[_Wanted]:
         for copy in self._wanted:

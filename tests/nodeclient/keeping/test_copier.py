@@ -1,6 +1,7 @@
 """Copies of what other nodes keep: they come in the background, whole or not at all, and stay while they are wanted."""
 
 import asyncio
+import socket
 from pathlib import Path
 
 import pytest
@@ -142,6 +143,35 @@ async def test_a_holder_that_is_not_there_is_asked_again_and_a_copy_that_is_not_
         await b.until(lambda: any("the state of node a cannot be copied" in text for text in b.texts))
         want(b, copy_of(a, 7), protected=(7,))
         await b.until(lambda: steps_of(b) == [7])
+
+
+async def test_a_part_that_cannot_be_copied_is_said_once_and_although_others_can(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a", "b", copy_rate=RATE) as [a, b]:
+        small = a.worker(a.begin(1), rank=1, world_size=2)
+        await small.reserve(1000)
+        lost = KeptCopy(1, 7, replace(a.source(wanted(small=False)), node="c", port=UNUSED_PORT))
+        for step in (7, 8):
+            small.save(step, b"small", None)
+            await a.until(lambda step=step: step in steps_of(a))  # type: ignore[misc]
+            coming = KeptCopy(1, step, a.source(wanted(1, small=False)))
+            want(b, replace(lost, step=step), coming, protected=(step,))
+            await b.until(lambda step=step: step in steps_of(b))  # type: ignore[misc]
+            assert "the state of node c cannot be copied" in b.reported(workers=True).copy_problem
+        assert len(b.texts) == 1
+
+
+async def test_a_copy_that_is_given_up_says_nothing_about_its_holder(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a", "b", copy_rate=RATE) as [a, b]:
+        await holder(a, 7)
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            silent.setblocking(False)
+            given_up = KeptCopy(1, 6, replace(a.source(wanted(small=False)), port=silent.getsockname()[1]))
+            want(b, given_up)
+            connection, _ = await asyncio.get_running_loop().sock_accept(silent)
+            with connection:
+                want(b, copy_of(a, 7), protected=(7,))
+                await b.until(lambda: steps_of(b) == [7])
+        assert b.texts == []
 
 
 @given(st.lists(st.tuples(st.floats(0, 0.5), st.integers(1, 1 << 20)), min_size=1, max_size=200))
