@@ -172,11 +172,11 @@ class Coordinator:
 
     def _conclude(self, decision: Decision) -> Batch:
         """Return the batch of a decision. While the store fails there are no records, and no goal is sent."""
-        for ending in decision.endings:
-            self._sessions.pop(ending.session, None)
         if any(isinstance(record, HostJudged) for record in decision.records):
             for run in list(self.registry.runs.values()):
                 self._advance(run, decision)  # nodes of any run may be on a host that was judged
+        for ending in decision.endings:
+            self._sessions.pop(ending.session, None)
         self.registry.record_losses(decision.records, decision.now)
         self._due = self._first_due()
         if self.store_error is not None:

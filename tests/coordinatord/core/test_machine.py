@@ -56,6 +56,23 @@ def test_who_left_and_fell_silent_with_its_connection_open_may_close_it_at_any_t
     assert list(run.members) == ["n2", "n3"]
 
 
+def test_a_session_that_a_judgement_in_another_job_ends_may_close_at_any_time() -> None:
+    """The judgement comes just before the tick with which the job's round would have ended."""
+    stage = play("""
+        join n1 min=1 max=1 job=judged
+        join n2 n3 min=1 max=2
+        running n2 n3
+        leave n2
+        stopped n2
+        silence n2
+        advance 39.9s
+    """)
+    stage.now = stage.run.evidence.stop_overdue_at
+    stage.play("ask quarantine n1")
+    assert (list(stage.run.members), stage.coordinator.sessions) == (["n3"], 2)
+    stage.play("drop n2")
+
+
 def test_a_node_goes_once_in_the_history_however_it_goes() -> None:
     stage = play("join n1 n2 min=1 max=2", "running n1 n2", "advance 1s")
     stage.report("n1", phase=Phase.SUCCEEDED, leaving=True)
