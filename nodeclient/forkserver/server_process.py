@@ -29,8 +29,7 @@ from coordinatord.protocol.exit_codes import describe_exit
 from coordinatord.protocol.messages import ColdCause
 from nodeclient.forkserver.eligibility import ColdError
 from nodeclient.workers.process_tree import MARK_VARIABLE, UnkillableError, kill_marked
-from nodeclient.workers.spawn import WorkerCommand, die_with_parent
-from nodeclient.workers.syscalls import pidfd_open
+from nodeclient.workers.spawn import WorkerCommand, die_with_parent, pidfd_of_child
 
 FORKED = b"forked"
 """The parent interpreter's line that the intermediate process has ended."""
@@ -172,10 +171,10 @@ class ForkServer:
             with theirs:
                 settings = {"socket": theirs.fileno(), "modules": modules, "optional": optional}
                 self._process = _start(command, self._mark, settings)
+            self._pidfd = pidfd_of_child(self._process.pid, self._process.wait)
         except BaseException:
             self._link.close()
             raise
-        self._pidfd = pidfd_open(self._process.pid)
         self._loop.add_reader(self._pidfd, self._record_end)
 
     @property

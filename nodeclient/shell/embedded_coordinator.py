@@ -34,8 +34,7 @@ from nodeclient.access.keyring import INSECURE_ACCESS
 from nodeclient.config.join_config import JoinConfig
 from nodeclient.host.ports import PortReservation
 from nodeclient.workers.process_tree import MARK_VARIABLE
-from nodeclient.workers.spawn import die_with_parent
-from nodeclient.workers.syscalls import pidfd_open
+from nodeclient.workers.spawn import die_with_parent, pidfd_of_child
 
 log = logging.getLogger(__name__)
 
@@ -210,7 +209,7 @@ class EmbeddedCoordinator:
             start_new_session=True,
             preexec_fn=None if shared else die_with_parent(),  # noqa: PLW1509 - it makes plain system calls
         )
-        self._pidfd = pidfd_open(process.pid)
+        self._pidfd = pidfd_of_child(process.pid, process.wait)
         asyncio.get_running_loop().add_reader(self._pidfd, self._record_end, process)
         match = _LISTENING.fullmatch(await self._read_line(process, START_WITHIN_S))
         if match is None:
@@ -259,7 +258,7 @@ class EmbeddedCoordinator:
         if process is None:
             return
         for signum in (signal.SIGTERM, signal.SIGKILL):
-            if not self._end.done():
+            if process.returncode is None:
                 process.send_signal(signum)
                 await asyncio.wait({self._end}, timeout=KILL_AFTER_S)
         _close_pipes(process)

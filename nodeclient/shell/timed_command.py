@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from contextlib import suppress
+from functools import partial
 from typing import TypeVar
 
 from msgspec import Struct, json
@@ -14,8 +15,7 @@ from msgspec.structs import replace
 from coordinatord.protocol.schema import ERRORS
 from nodeclient.workers.local_workers import signal_group
 from nodeclient.workers.process_tree import MARK_VARIABLE
-from nodeclient.workers.spawn import SpawnError, WorkerCommand, spawn
-from nodeclient.workers.syscalls import pidfd_open
+from nodeclient.workers.spawn import SpawnError, WorkerCommand, pidfd_of_child, spawn
 
 PIPE_BYTES = 1 << 16
 """The capacity of a pipe (pipe(7)): one read after the command's end gets the rest of its output."""
@@ -97,7 +97,8 @@ class TimedCommand:
             os.close(writing)
 
     async def _watch(self, pid: int, reading: int, within_s: float) -> CommandEnd:
-        loop, output, pidfd = asyncio.get_running_loop(), bytearray(), pidfd_open(pid)
+        pidfd = pidfd_of_child(pid, partial(os.waitpid, pid, 0))
+        loop, output = asyncio.get_running_loop(), bytearray()
         self.pids.add(pid)
         self._ended = ended = loop.create_future()
         os.set_blocking(reading, False)

@@ -17,6 +17,7 @@ from msgspec import Struct
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.runtime.process_limits import INHERITED_CORE, INHERITED_FILES
+from nodeclient.workers.syscalls import pidfd_open
 
 EXIT_NOT_FOUND = 127
 EXIT_NOT_EXECUTABLE = 126
@@ -103,6 +104,19 @@ def spawn(
         raise _explain(command, local_rank, error) from error
     process.returncode = 0  # keeps Popen from warning that the process is still running
     return process.pid
+
+
+def pidfd_of_child(pid: int, wait: Callable[[], object]) -> int:
+    """Return a pidfd of a process that was just started in its own session, and that `wait` reaps.
+
+    Raises `OSError`, after it has killed the process, which nobody could watch.
+    """
+    try:
+        return pidfd_open(pid)
+    except OSError:
+        os.killpg(pid, signal.SIGKILL)
+        wait()
+        raise
 
 
 @contextmanager
