@@ -89,7 +89,10 @@ def _record_disk(kept: KeptState, member: Member, now: float) -> None:
     disk.found.agreed = agreed_step(kept, [member]) if kept.run.durable.has_doubts else None
     ours = [persisted.at for persisted in found if persisted.run == kept.run.id]
     disk.step = max([*ours, *([] if disk.step is None else [disk.step])], default=None)
-    if disk.attempt is not None and report is not None and member.observed.run == kept.run.id:
+    if disk.pinned is not None and disk.step is not None and disk.pinned < disk.step:
+        disk.drop()  # a restarted coordinator did not know the newer step, see `LOOK_S`
+        kept.changes += 1
+    elif disk.attempt is not None and report is not None and member.observed.run == kept.run.id:
         disk.attempt.record(member.node, report, now)
 
 

@@ -319,6 +319,18 @@ def test_a_coordinator_that_is_started_again_has_no_older_step_written_beside_on
     assert order(stage, "n1") is None
 
 
+def test_a_write_is_given_up_as_soon_as_a_node_finds_a_newer_step_on_a_slow_disk() -> None:
+    stage = keeping("shards=2 of=2")
+    stage.play("die 1s", "reconnect n1 n2", "advance 12s")
+    assert (one := order(stage, "n1")) is not None
+    stage.play("write n1 written found=e-1:1:101 shards=2", "write n2 written", "advance 1s")
+    assert (order(stage, "n1"), order(stage, "n2")) == (None, None)
+    assert kept_of(stage.run).disk.aborted == (one.attempt,)
+    keep(stage, 100, 200, options="shards=2 of=2")
+    assert (two := order(stage, "n1")) is not None
+    assert (two.step, two.aborted) == (200, (one.attempt,))
+
+
 def looking(join_timeout_s: int) -> Stage:
     """Return a node that waits for another one, with a coordinator that was just started again."""
     stage = keeping("of=2", more=f"join_timeout_s={join_timeout_s}")
