@@ -6,7 +6,7 @@ A bug of the script or a bad setting ends all ranks at once. Which of them came 
 from __future__ import annotations
 
 from coordinatord.hints.network import lost_connection
-from coordinatord.protocol.exit_codes import signal_behind
+from coordinatord.protocol.exit_codes import shell_exit_code
 from coordinatord.protocol.messages import Failure
 from coordinatord.protocol.text import is_same_error
 
@@ -14,13 +14,14 @@ from coordinatord.protocol.text import is_same_error
 def have_same_error(one: Failure, other: Failure) -> bool:
     """Whether two workers failed with the same error: numbers in its text, such as ranks, may differ.
 
-    Without a text of either, the signal that ended both is the error.
+    Without a text of either, the signal or the exit code that ended both is the error, unless that is 1, which tells
+    nothing.
     """
     texts = [each.error or each.message for each in (one, other)]
     if any(texts):
         return is_same_error(*texts)
-    signals = [signal_behind(each.exit_code) for each in (one, other)]
-    return signals[0] is not None and signals[0] == signals[1] and lost_connection(one) == lost_connection(other)
+    codes = {shell_exit_code(each.exit_code) for each in (one, other)}
+    return len(codes) == 1 and 1 not in codes and lost_connection(one) == lost_connection(other)
 
 
 def shared_by(failure: Failure, same_error_count: int, workers: int) -> str:

@@ -106,6 +106,7 @@ def test_workers_that_were_stopped_before_they_had_exited_count_if_they_have_the
     [
         ({"exit_code": -11}, {"exit_code": 139}, "all 2 ranks failed with the same error: killed by SIGSEGV"),
         ({"exit_code": -11}, {"exit_code": -6}, "rank 0 on node n1 failed: killed by SIGSEGV"),
+        ({"exit_code": 3}, {"exit_code": 3}, "all 2 ranks failed with the same error: exit code 3"),
         ({"exit_code": 1}, {"exit_code": 1}, "rank 0 on node n1 failed: exit code 1"),
         (
             {"exit_code": -6},
@@ -114,7 +115,9 @@ def test_workers_that_were_stopped_before_they_had_exited_count_if_they_have_the
         ),
     ],
 )
-def test_without_words_a_signal_is_the_error(facts: dict[str, object], others: dict[str, object], who: str) -> None:
+def test_without_words_a_signal_or_an_exit_code_is_the_error(
+    facts: dict[str, object], others: dict[str, object], who: str
+) -> None:
     failures = [failed("n1", 5.0, **facts), failed("n2", 5.1, **others)]
     judged = find_root_cause("the trigger", math.inf, failures, [], (), COLLATERAL_S, workers=2)
     assert judged.reason == who
