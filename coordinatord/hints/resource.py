@@ -31,6 +31,13 @@ _KILLER = (
 )
 
 MEMORY = (
+    HintRule(
+        Cause.USER_CODE,
+        "more than all memory",
+        "that can never be had there: look for a wrong size in the script, such as a unit, bytes taken for elements or "
+        "a shape with a factor too many, or use a smaller batch",
+        r"it asked for .* at once, and the (?:host|GPU) has .* in all",
+    ),
     _host_memory(
         "OOM killer",
         f"the memory was full: {_LESS_MEMORY}",

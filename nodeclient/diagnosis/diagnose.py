@@ -25,11 +25,12 @@ from coordinatord.protocol.messages import Ended, LastOutput
 from coordinatord.protocol.text import clip
 from nodeclient.core.events import Diagnosis
 from nodeclient.diagnosis import oom, tracebacks
+from nodeclient.diagnosis.oversized import explain_oversized
 from nodeclient.diagnosis.stderr_text import (
-    gibibytes,
     last_lines,
     last_statement,
     program_lines,
+    sized,
     without_native_frames,
 )
 from nodeclient.host.kernel_log import KMSG, read_records, xids
@@ -125,7 +126,7 @@ def diagnose(
         error = _error_line(record, call_stack) or error
         if logged is None and call_stack:
             shown = _shortened(without_native_frames(call_stack))
-    finding = _explain_kill(signum, pid, oom_before, root, kmsg)
+    finding = _explain_kill(signum, pid, oom_before, root, kmsg) or explain_oversized(error, root)
     if not finding and _DATA_LOADER_KILLED.search("\n".join((error, *shown))) and oom_before.cgroup is not None:
         finding = f"some process killed the DataLoader's worker, {_NOT_OOM}"
     if not error and signum is None and not finding:
@@ -178,7 +179,7 @@ def _explain_kill(signum: int | None, pid: int, before: oom.OomKills, root: Path
     if kill is None:
         return "" if before.cgroup is None else f"some process sent it, {_NOT_OOM}"
     size = oom.memory_of_killed(pid, root, kmsg)
-    held = "" if size is None else f"; it held {gibibytes(size)}"
+    held = "" if size is None else f"; it held {sized(size)}"
     return f"killed by the kernel's OOM killer ({kill.reason}){held}"
 
 

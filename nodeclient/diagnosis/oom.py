@@ -14,7 +14,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from nodeclient.diagnosis.stderr_text import gibibytes
+from nodeclient.diagnosis.stderr_text import sized
 from nodeclient.host.control_groups import control_groups
 from nodeclient.host.devices import Host
 from nodeclient.host.kernel_log import KMSG, read_records
@@ -69,12 +69,12 @@ def _exhausted(before: OomKills, now: OomKills, root: Path) -> str:
     for group, hits in now.limit_hits.items():
         limit = limit_of(group)
         if hits > before.limit_hits.get(group, 0) and limit is not None:
-            return f"memory limit of its cgroup: {gibibytes(limit)}"
+            return f"memory limit of its cgroup: {sized(limit)}"
     limits = [limit for group in _memory_cgroups(root) if (limit := limit_of(group)) is not None]
     if limits and not now.limit_hits:  # an older kernel, or cgroup v1, counts no hits
-        return f"memory limit of its cgroup: {gibibytes(min(limits))}"
+        return f"memory limit of its cgroup: {sized(min(limits))}"
     total = _read_counter(root / "proc/meminfo", "MemTotal:")
-    has = "" if total is None else f", which has {gibibytes(total * 1024)}"
+    has = "" if total is None else f", which has {sized(total * 1024)}"
     return f"out of memory on the host{has}"
 
 

@@ -100,7 +100,10 @@ def last_statement(lines: Iterable[str]) -> str:
     return next((text for text in reversed(said) if not _OFFER.match(text)), said[-1] if said else "")
 
 
-def gibibytes(size: int) -> str:
-    """Format a size in bytes, in GiB or MiB."""
-    number, unit = (size / 2**30, "GiB") if size >= 2**30 else (size / 2**20, "MiB")
+def sized(size: int) -> str:
+    """Format a size in bytes, in MiB, GiB, TiB, PiB or EiB."""
+    number, unit = size / 2**20, "MiB"
+    for larger in ("GiB", "TiB", "PiB", "EiB"):
+        if number >= 1024:  # noqa: PLR2004  # one of the larger unit
+            number, unit = number / 1024, larger
     return f"{number:.0f} {unit}" if number >= 100 else f"{number:.3g} {unit}"  # noqa: PLR2004  # three digits

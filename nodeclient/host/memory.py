@@ -42,6 +42,12 @@ def memory(host: Host) -> Memory:
     return Memory(total, max(available, 0))
 
 
+def memory_and_swap(host: Host) -> int | None:
+    """Return the size of all memory and swap space of the host in bytes; None if it cannot be read."""
+    sizes = {name: int(kilobytes) for name, kilobytes in _FIELD.findall(read_if_there(host.processes / "meminfo"))}
+    return (sizes["MemTotal"] + sizes.get("SwapTotal", 0)) * 1024 if "MemTotal" in sizes else None
+
+
 def limit_of(group: Path) -> int | None:
     """Return the memory limit of a control group of either version, in bytes; None without one."""
     limit = read_number(group / "memory.max") or read_number(group / "memory.limit_in_bytes")

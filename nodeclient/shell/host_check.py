@@ -27,7 +27,7 @@ from nodeclient.config.operate import CheckConfig
 from nodeclient.core.events import HealthChecked
 from nodeclient.core.health_checks import EXIT_CODES, WITHIN_S
 from nodeclient.core.host_health import CLOCK_WITHIN_S, Finding, HostFacts, conclude, judge, unchecked
-from nodeclient.diagnosis.stderr_text import gibibytes
+from nodeclient.diagnosis.stderr_text import sized
 from nodeclient.host.addresses import interface_towards
 from nodeclient.host.devices import visibility_note
 from nodeclient.host.foreign_workerlib import ForeignWorkerlibError, check_workerlib
@@ -162,10 +162,7 @@ def _seen(facts: HostFacts) -> list[str]:
     spaces = [space for space in facts.spaces if space.what.startswith(_NAMED)]
     return [
         *([f"no GPU is seen on this host{visibility_note(os.environ)}"] if facts.gpus == () else []),
-        *(
-            f"{space.path}: {gibibytes(space.free)} of {gibibytes(space.total)} free {space.mount}".rstrip()
-            for space in spaces
-        ),
+        *(f"{space.path}: {sized(space.free)} of {sized(space.total)} free {space.mount}".rstrip() for space in spaces),
     ]
 
 

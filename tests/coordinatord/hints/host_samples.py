@@ -39,6 +39,12 @@ MEMORY = [
         says="systemd-oomd",
         diagnosis=Diagnosis(message="some process killed the DataLoader's worker, not the kernel's OOM killer"),
     ),
+    Sample(
+        "more than all memory",
+        raised("MemoryError"),
+        says="a wrong size",
+        diagnosis=Diagnosis(message="it asked for 4 PiB at once, and the host has 62.8 GiB in all"),
+    ),
     Sample("GPU memory", raised(GPU_FULL), says="smaller batch"),
     Sample("GPU memory", raised("RuntimeError: CUDA error: out of memory\n" + CUDA_NOTES)),
     Sample("GPU memory with another process", raised(GPU_SHARED), says="process 76883 holds 40.10 GiB"),

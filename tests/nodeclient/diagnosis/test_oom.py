@@ -64,7 +64,7 @@ def test_the_limit_of_a_cgroup_above(unified: Host) -> None:
     before = count_kills(unified.root)
     unified.kills("sys/fs/cgroup/slurm", 4, 1, str(2**40))
     unified.kills("sys/fs/cgroup/slurm/job 7", 1, 0, str(64 * 2**30))
-    assert kill_since(before, unified.root) == OomKill("memory limit of its cgroup: 1024 GiB", certain=True)
+    assert kill_since(before, unified.root) == OomKill("memory limit of its cgroup: 1 TiB", certain=True)
 
 
 def test_a_neighbour_was_killed(unified: Host) -> None:
