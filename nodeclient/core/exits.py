@@ -71,7 +71,7 @@ class Exits:
             if before_end or by_itself:
                 self._failure, self._failed_at = new, at
             elif self._failed_too is not None:
-                self._failed_too = self._followed(self._failed_too, new)
+                self._failed_too = self._followed(self._failed_too, new, at)
             elif new.error and not lost_connection(new):
                 self._failed_too, self._failed_too_at = structs.replace(new, stopped=True), at
         elif by_itself and lost_connection(first):
@@ -80,13 +80,15 @@ class Exits:
             followers = tuple(structs.replace(each, same_error=False) for each in earlier)
             self._failure, self._failed_at = structs.replace(new, followers=followers), at
         else:
-            self._failure = self._followed(first, new)
+            self._failure = self._followed(first, new, at)
 
-    def _followed(self, first: Failure, new: Failure) -> Failure:
-        """Return a failure with a later one as its follower, unless that is only the doing of this node."""
-        same = have_same_error(new, first)
-        counts = (same and bool(new.error)) or not self._may_be_our_doing(new.exit_code)
-        if not counts or len(first.followers) == CONSEQUENCES_MAX:
+    def _followed(self, first: Failure, new: Failure, at: float) -> Failure:
+        """Return a failure with a later one at `at` as its follower, unless that is only the doing of this node.
+
+        Once the workers are signalled, an exit code without an exception may be the answer to that.
+        """
+        same = have_same_error(new, first) and (new.error != "" or at < self._ending.signalled_at)
+        if (self._may_be_our_doing(new.exit_code) and not same) or len(first.followers) == CONSEQUENCES_MAX:
             return first
         follower = Follower(new.rank, new.exit_code, same, new.left)
         return structs.replace(first, followers=(*first.followers, follower))

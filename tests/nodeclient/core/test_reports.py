@@ -67,6 +67,18 @@ def test_a_worker_with_the_same_error_has_failed_though_it_was_stopped_before_it
     assert failure.followers == (Follower(1, -15, same_error=True),)
 
 
+def test_an_exit_code_without_an_exception_is_the_same_error_only_before_the_signal() -> None:
+    bench = Bench(replace(SETTINGS, workers=3)).running()
+    bench.now = 10.0
+    bench.exited(0, 3)
+    bench.now = 11.0
+    bench.exited(1, 3, age_s=1.5)
+    bench.exited(2, 3)
+    failure = bench.observed.failure
+    assert failure is not None
+    assert failure.followers == (Follower(1, 3, same_error=True), Follower(2, 3))
+
+
 def test_an_exception_of_a_worker_that_is_stopped_is_reported_to_be_compared_but_as_no_failure_of_the_node() -> None:
     bench = Bench(replace(SETTINGS, workers=4)).running()
     bench.now = 10.0
