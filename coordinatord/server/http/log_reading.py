@@ -232,18 +232,20 @@ class LogReading:
                 if not (log.at_end and self._run.durable.state.ended):  # else the node has left after its last output
                     yield log.part(note=_with_path(log.source, str(error)))
                 return
-            is_first = log.place is None
-            log.place = chunk.place or log.place
-            log.at_end, log.has_failed = not chunk.more, bool(chunk.problem)
+            before, log.place = log.place, chunk.place or log.place
+            # A node that says it has more and does not go on would be asked for ever.
+            is_stuck = chunk.more and not chunk.data and log.place == before
+            problem = chunk.problem or (is_stuck and "its node sends nothing of the rest") or ""
+            log.at_end, log.has_failed = not chunk.more, is_stuck or (bool(problem) and not chunk.more)
             self._bytes_left -= len(chunk.data)
             if chunk.gap:
                 yield log.part(note="something is left out here: it was rotated away, or is too far back")
             text = chunk.data.decode(errors="replace")  # nodes send whole characters
             # A reader that follows gets an empty first part, too: it has the place at which to continue.
-            if text or (is_first and self._query.follow and log.place is not None):
+            if text or (before is None and self._query.follow and log.place is not None):
                 yield log.part(text)
-            if chunk.problem:
-                yield log.part(note=_with_path(log.source, chunk.problem))
+            if problem:
+                yield log.part(note=_with_path(log.source, problem))
             if log.at_end:
                 return
 

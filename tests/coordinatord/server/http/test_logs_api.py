@@ -102,6 +102,27 @@ async def test_a_problem_of_the_node_is_said_with_the_place_of_the_file(start: S
         assert log["note"] == f"the log cannot be read: Input/output error: {where}"
 
 
+async def test_a_log_is_read_on_after_a_problem_if_its_node_has_more(start: Start) -> None:
+    async with start() as server, in_round(server) as (a, _):
+        answer = logs(server, "rank=0&stream=stderr")
+        await send(a, b"12", more=True, problem="a part cannot be read: Input/output error")
+        assert (await send(a, b"34")).after == LogPlace(5, 2)
+        [log] = (await answer)[2]["logs"]
+        assert log["text"] == "1234"
+        assert log["note"].startswith("a part cannot be read: Input/output error: look on host host at ")
+
+
+@pytest.mark.parametrize("problem", ["", "it cannot be read: Input/output error"])
+async def test_a_node_that_does_not_go_on_though_it_has_more_is_asked_no_further(start: Start, problem: str) -> None:
+    async with start() as server, in_round(server) as (a, _):
+        answer = logs(server, "rank=0&stream=stderr")
+        await send(a, b"12", more=True)
+        await send(a, b"", more=True, problem=problem, place=None)
+        [log] = (await answer)[2]["logs"]
+        assert log["text"] == "12"
+        assert log["note"].startswith(f"{problem or 'its node sends nothing of the rest'}: look on host host at ")
+
+
 async def test_a_node_that_does_not_answer_is_waited_for_within_bounds(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
