@@ -273,7 +273,7 @@ class Killed(Strict, frozen=True):
     count: Annotated[int, Meta(ge=1, le=WORKERS_MAX)]
     """The number of all of them."""
     after_s: Seconds
-    """The time that they had."""
+    """The time that they had, from the beginning of the stop."""
 
 
 class SecondaryFailure(Strict, frozen=True):

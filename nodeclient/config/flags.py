@@ -260,7 +260,7 @@ def add_node_flags(parser: SettingsParser) -> None:
     add("--join-timeout S", "seconds to wait for a round", seconds, default=JOIN_TIMEOUT_S)
     add(
         "--stop-timeout S",
-        "seconds that workers get to save in a planned stop",
+        "seconds from the beginning of a planned stop until workers are killed",
         flag_values.seconds_or_zero,
         default=STOP_TIMEOUT_S,
     )

@@ -49,7 +49,7 @@ class Agent:
         self._tests = HostTests(checks_health=settings.checks_health)
         self._connection = ConnectionState(now)
         self._kept = KeptGoals()
-        self._leaving = Leaving()
+        self._leaving = Leaving(settings.stop_timeout_s)
         self.exited = False
         self._effects: list[effects.Effect] = []
 
@@ -68,6 +68,7 @@ class Agent:
         self._effects = []
         if not self.exited:
             self._HANDLERS[type(event)](self, event, now)
+            self._group.ending.end_by(self._leaving.workers_end_by, now)
             self._group.ending.update_deadline(self._group.alive, self._reuse, now)
             self._effects += self._reuse.dismiss_disconnected(self.phase)
             self._pursue(now)
@@ -124,7 +125,7 @@ class Agent:
 
     def _on_session_closed(self, event: events.SessionClosed, now: float) -> None:
         if self._connection.close(event.reason, now) and self._leaving.exit is None:
-            leaves_in_s = self._leaving.leaves_in_s(self._connection, now)
+            leaves_in_s = self._leaving.leaves_in_s(self._connection, self.phase, now)
             text = notices.lost(event.reason, leaves_in_s, works=self.phase.has_workers)
             self._notice(Level.WARNING, "coordinator_lost", text)
         elif self._connection.shown.is_new_error(event.reason):
@@ -219,9 +220,10 @@ class Agent:
     # Leaving and giving up
 
     def _on_leave_requested(self, event: events.LeaveRequested, now: float) -> None:
-        is_second = self._leaving.leaves
-        grace_s = self._settings.stop_timeout_s if self._group.alive else None
-        self._effects += self._leaving.on_request(event.signum, self._connection, grace_s, now)
+        is_second, has_workers = self._leaving.leaves, bool(self._group.alive)
+        self._effects += self._leaving.on_request(
+            event.signum, self._connection, self.phase, now, has_workers=has_workers
+        )
         if is_second:
             self._abandon(now, hurry=True)
 
@@ -371,7 +373,8 @@ class Agent:
         )
 
     def _kill(self) -> None:
-        self._effects += self._group.ending.kill([self._group.exits.rank(rank) for rank in sorted(self._group.alive)])
+        ranks = [self._group.exits.rank(rank) for rank in sorted(self._group.alive)]
+        self._effects += self._group.ending.kill(ranks, self._settings.stop_timeout_s)
 
     def _end_group(self, now: float) -> None:
         """Begin to sweep, since no worker of the round lives; after a failure, check this host if it may go on."""

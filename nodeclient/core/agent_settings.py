@@ -21,19 +21,18 @@ enough for copies to keep up with saves that take 1 % of the time."""
 KEEP_TIMEOUT_S = 30.0
 """The longest time that workers get to save their kept state, as in a planned stop."""
 
-HALT_SHARE = 0.5
-"""The share of `--stop-timeout` in which workers halt after a common step before a planned end, and save it. The rest
-is for a save without a common step. A host that will be preempted gives some 30 s of notice."""
+STAGE_SHARE = 0.5
+"""The share of what is left of `--stop-timeout` that each stage of a planned end may take, but for the last one. So a
+script that saves when it gets SIGTERM still has a quarter for that if the workers neither came to a common step nor
+saved in time. It has less only if the node waited for its coordinator, or its workers for NCCL."""
 
 CHECKPOINT_SHARE = 0.9
-"""The same share where the script writes its own checkpoint: nothing else has to be saved after it."""
-
-PUT_OFF_SHARE = 0.5
-"""The share of their time to end in which workers may choose the step to save. After it they are asked to save their
-last step, because a script in a long evaluation calls `should_stop` too late."""
+"""The same share for the first stage where the script writes its own checkpoint in it: nothing else has to be saved
+after that."""
 
 LEAVE_WITHIN_S = 5.0
-"""A leaving node waits this long, one lease, for the coordinator's decision. Then it stops its workers by itself."""
+"""A leaving node waits this long, one lease, for the coordinator's decision. Then it stops its workers by itself. While
+they train, it waits for `STAGE_SHARE` of `--stop-timeout` at most, here and below."""
 
 BACK_WITHIN_S = 10.0
 """A leaving node that keeps state waits this long for a coordinator that is out of reach, because without one no step
@@ -47,7 +46,7 @@ class Settings(Struct, frozen=True):
     join_timeout_s: float
     """How long the node looks for a coordinator while it has no workers."""
     stop_timeout_s: float
-    """How long workers get to end in a planned stop."""
+    """How long workers get to end in a planned stop, in all stages together."""
     abort_timeout_s: float = ABORT_TIMEOUT_S
     """How long workers get to end in any other stop."""
     nccl_abort_timeout_s: float = NCCL_ABORT_TIMEOUT_S

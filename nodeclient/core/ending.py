@@ -1,9 +1,12 @@
-"""How the workers of a round end: in stages, each with one deadline.
+"""How the workers of a round end: in stages, each with one deadline, and a planned end with one for all of them.
 
 Workers first get time to save the state that they keep, then to leave the round as processes that the next round
 reuses, then to exit after a signal, and are killed at last. A stage that does not apply is skipped: workers that keep
 no state have nothing to save, and those that cannot be reused do not leave the round. `table` has the transitions from
 stage to stage.
+
+A planned end has `--stop-timeout` from its beginning until workers are killed, or from the moment at which the node was
+asked to leave, if that was earlier. What one stage leaves of it, the later ones have.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from coordinatord.protocol.fields import CONSEQUENCES_MAX, DURATION_S_MAX
 from coordinatord.protocol.kept_state import Halt
 from coordinatord.protocol.messages import Killed
 from nodeclient.core import notices
-from nodeclient.core.agent_settings import CHECKPOINT_SHARE, HALT_SHARE, PUT_OFF_SHARE
+from nodeclient.core.agent_settings import CHECKPOINT_SHARE, STAGE_SHARE
 from nodeclient.core.effects import Effect, HaltWorkers, Kill, LeaveRound, Level, Notice, SaveKept, Terminate
 from nodeclient.core.events import Keeping, KeptSaved
 from nodeclient.core.reuse import Reuse
@@ -37,7 +40,7 @@ class Terms(Struct, frozen=True):
     planned: bool
     """Whether nothing has gone wrong, so that they have time to save."""
     grace_s: float
-    """How long they may take to end once they are asked to."""
+    """How long they may take to end once they are asked to; in a planned end, with all stages before that."""
     leave_within_s: float | None
     """How long they may take to leave the round for another one; None if no other round follows for them."""
     signum: int
@@ -54,6 +57,8 @@ class GroupEnding:
         """The present stage; None before the first one."""
         self.until: float | None = None
         """The deadline of the stage; None if it has none."""
+        self._end_by = math.inf
+        """When workers that live are killed, whatever the stage; infinity if that depends on the stages only."""
         self.began_at = math.inf
         """When the first stage began; infinity before. Exits after that may be consequences of it."""
         self.signalled_at = math.inf
@@ -80,7 +85,7 @@ class GroupEnding:
             return []
         deadlines = [(self.until, Stimulus.STAGE_EXPIRED)]
         if self._put_off and self.stage is EndStage.SIGNALLED:
-            at = self.signalled_at + PUT_OFF_SHARE * (self.until - self.signalled_at)
+            at = self.signalled_at + STAGE_SHARE * (self.until - self.signalled_at)
             deadlines.insert(0, (at, Stimulus.CHOICE_EXPIRED))
         return deadlines
 
@@ -92,6 +97,8 @@ class GroupEnding:
         if self.stage is None:
             self.began_at, self.signum = now, terms.signum
         self.planned |= terms.planned
+        if terms.planned:
+            self.end_by(self.began_at + terms.grace_s, now)
         entries = {
             EndStage.HALTING: self._halt_workers,
             EndStage.SAVING: self._save,
@@ -113,8 +120,8 @@ class GroupEnding:
         if terms.keeping is None or terms.halt is None:
             return None
         if self.stage is not EndStage.HALTING:
-            share = CHECKPOINT_SHARE if terms.keeping.writes_checkpoints else HALT_SHARE
-            self.until = now + share * terms.grace_s
+            share = CHECKPOINT_SHARE if terms.keeping.writes_checkpoints else STAGE_SHARE
+            self.until = min(now + terms.grace_s, self._share_at(now, share))
         elif terms.halt == self._halt:
             return []
         self._halt = terms.halt
@@ -125,7 +132,7 @@ class GroupEnding:
             return None
         if self.stage is EndStage.SAVING:
             return []
-        self.until = now + terms.keeping.save_within_s
+        self.until = min(now + terms.keeping.save_within_s, self._share_at(now))
         order = SaveKept(terms.planned or self.stage is EndStage.HALTING)
         if self.stage is not EndStage.HALTING or terms.halt is None:
             return [order]
@@ -139,7 +146,7 @@ class GroupEnding:
             return [] if self.until is not None and now < self.until else None
         if not reuse.all_may_leave(terms.alive):
             return None
-        self.until = max(reuse.aborts_until, now + terms.leave_within_s)
+        self.until = self._while_leaving(reuse, now + terms.leave_within_s, now)
         return [LeaveRound(terms.planned)]
 
     def _terminate(self, terms: Terms, reuse: Reuse, now: float) -> list[Effect]:
@@ -148,25 +155,43 @@ class GroupEnding:
             reuse.record_obstacles(terms.alive, late=late)
         may_save = terms.planned and terms.kills
         grace_s = 0.0 if late and not may_save else terms.grace_s  # they have used their time to leave the round
+        until = min(now + grace_s, self._end_by)
         first = self.stage is not EndStage.SIGNALLED
         if first:
             self.signalled_at, self.signum = now, terms.signum
-        if first or self.until is None or now + grace_s < self.until:
-            self.until, self._may_save = now + grace_s, may_save
+        if first or self.until is None or until < self.until:
+            self.until, self._may_save = until, may_save
         return [Terminate(terms.signum, terms.planned)] if first else []
+
+    def end_by(self, at: float, now: float) -> None:
+        """Have the workers end by this time, unless they have to earlier; that may cut the present stage."""
+        if at >= self._end_by:
+            return
+        self._end_by = at
+        if self.until is not None:
+            self.until = min(self.until, self._end_by if self.stage is EndStage.SIGNALLED else self._share_at(now))
+
+    def _share_at(self, now: float, share: float = STAGE_SHARE) -> float:
+        """Return the end of a stage that begins now and takes this share of what is left."""
+        return now + share * (self._end_by - now)
+
+    def _while_leaving(self, reuse: Reuse, until: float, now: float) -> float:
+        """Return the end of the stage in which workers leave the round: `until`, or later if they abort NCCL."""
+        return min(max(until, reuse.aborts_until), self._share_at(now))
 
     def update_deadline(self, alive: AbstractSet[int], reuse: Reuse, now: float) -> None:
         """Give workers that leave the round the time to abort NCCL, but end the wait once none can leave."""
         if self.stage is EndStage.LEAVING_ROUND and self.until is not None:
-            self.until = max(self.until, reuse.aborts_until) if reuse.any_may_leave(alive) else min(self.until, now)
+            waits = reuse.any_may_leave(alive)
+            self.until = self._while_leaving(reuse, self.until, now) if waits else min(self.until, now)
 
-    def kill(self, ranks: list[int]) -> list[Effect]:
-        """Kill the workers with these ranks, whose time to end is over; return the effects."""
+    def kill(self, ranks: list[int], grace_s: float) -> list[Effect]:
+        """Kill the workers with these ranks, which had `grace_s` to end in a planned stop; return the effects."""
         kill_at, self.until, self.stage = self.until, None, EndStage.KILLED
         if ranks and self._may_save and kill_at is not None:
-            after_s = min(kill_at - self.signalled_at, DURATION_S_MAX)
-            self.killed = Killed(tuple(ranks[:CONSEQUENCES_MAX]), len(ranks), after_s)
-            return [Kill(), Notice(Level.WARNING, notices.killed(self.killed, self.signum), "workers_killed")]
+            self.killed = Killed(tuple(ranks[:CONSEQUENCES_MAX]), len(ranks), min(grace_s, DURATION_S_MAX))
+            text = notices.killed(self.killed, self.signum, kill_at - self.signalled_at)
+            return [Kill(), Notice(Level.WARNING, text, "workers_killed")]
         return [Kill()]
 
     def begin_sweep(self, now: float) -> None:

@@ -7,14 +7,16 @@ comes in time, or no coordinator is there.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.messages import Desired, Goal, Phase, Result
 from nodeclient.core import notices
-from nodeclient.core.agent_settings import BACK_WITHIN_S, LEAVE_WITHIN_S
+from nodeclient.core.agent_settings import BACK_WITHIN_S, LEAVE_WITHIN_S, STAGE_SHARE
 from nodeclient.core.connection_state import ConnectionState
 from nodeclient.core.effects import Exit, Level, Notice
+from nodeclient.core.table import WORKING
 
 ECHO_S = 1.0
 """A program that runs this one, such as timeout(1), may forward a Ctrl-C that the terminal has sent to both. It does so
@@ -39,7 +41,11 @@ class LeaveSignals:
 class Leaving:
     """Whether and how one node leaves its job. Times are in the agent's clock."""
 
-    def __init__(self) -> None:
+    def __init__(self, stop_timeout_s: float) -> None:
+        """Begin without a request. Workers have `stop_timeout_s` from the first one until they are killed."""
+        self._stop_timeout_s = stop_timeout_s
+        self._asked_at = math.inf
+        """When the node was first asked to leave; infinity before."""
         self.signum: int | None = None
         """The signal that asked the node to leave, 0 if it was asked in another way; None while it does not leave."""
         self.decide_by: float | None = None
@@ -61,15 +67,21 @@ class Leaving:
         """Whether no round follows for the node: it was asked to leave, or has decided on its exit."""
         return self.leaves or self.exit is not None
 
-    def on_request(self, signum: int, connection: ConnectionState, grace_s: float | None, now: float) -> list[Notice]:
-        """Record a request to leave by a signal; return the notice of the first request.
+    @property
+    def workers_end_by(self) -> float:
+        """When workers that live are killed because the node was asked to leave; infinity if it was not."""
+        return self._asked_at + self._stop_timeout_s
 
-        `grace_s` is how long its workers have to end; None without workers.
-        """
+    def on_request(
+        self, signum: int, connection: ConnectionState, phase: Phase, now: float, *, has_workers: bool
+    ) -> list[Notice]:
+        """Record a request to leave by a signal; return the notice of the first request."""
         first, self.signum = not self.leaves, signum
         if not first:
             return []
-        text = notices.leaving(signum, grace_s, self.leaves_in_s(connection, now))
+        self._asked_at = now
+        grace_s = self._stop_timeout_s if has_workers else None
+        text = notices.leaving(signum, grace_s, self.leaves_in_s(connection, phase, now))
         if connection.connected:
             self.decide_by = now + LEAVE_WITHIN_S
         return [Notice(Level.INFO, text, "leaving")]
@@ -89,14 +101,18 @@ class Leaving:
         if self.leaves and self.decide_by is None:
             self.decide_by = now + LEAVE_WITHIN_S
 
-    def leaves_in_s(self, connection: ConnectionState, now: float) -> float | None:
+    def leaves_in_s(self, connection: ConnectionState, phase: Phase, now: float) -> float | None:
         """Return how long a leaving node still waits for a coordinator that is out of reach; None if it does not."""
-        left_s = self._search_until(connection) - now
+        left_s = self._search_until(connection, phase) - now
         return left_s if self.leaves and not connection.connected and left_s > 0 else None
 
-    def _search_until(self, connection: ConnectionState) -> float:
+    def _search_until(self, connection: ConnectionState, phase: Phase) -> float:
         """Return when a leaving node stops waiting for a coordinator that is out of reach."""
-        return connection.searching_since + (BACK_WITHIN_S if self.has_state else 0.0)
+        return min(connection.searching_since + (BACK_WITHIN_S if self.has_state else 0.0), self._wait_until(phase))
+
+    def _wait_until(self, phase: Phase) -> float:
+        """Return when the workers have to be asked to end, so that they have time; infinity if they were, or end."""
+        return self._asked_at + STAGE_SHARE * self._stop_timeout_s if phase in WORKING else math.inf
 
     def deadlines(
         self, phase: Phase, connection: ConnectionState, abandon: Callable[[float], None]
@@ -104,9 +120,9 @@ class Leaving:
         """Return each deadline with its action, which is `abandon`: it makes the node leave without a decision."""
         dues: list[tuple[float, Callable[[float], None]]] = []
         if self.decide_by is not None and phase is not Phase.STOPPING:
-            dues.append((self.decide_by, abandon))
+            dues.append((min(self.decide_by, self._wait_until(phase)), abandon))
         if self.leaves and self.exit is None and not connection.connected:
-            dues.append((self._search_until(connection), abandon))
+            dues.append((self._search_until(connection, phase), abandon))
         return dues
 
     # Its exit

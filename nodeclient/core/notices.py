@@ -110,14 +110,15 @@ def cut_off(grace_s: float, settings: Settings) -> str:
     )
 
 
-def killed(workers: Killed, signum: int) -> str:
-    """Return the notice that workers did not save their state in time after this signal."""
+def killed(workers: Killed, signum: int, signalled_s: float) -> str:
+    """Return the notice that workers did not save their state in time; they had this signal for `signalled_s`."""
     are_several = workers.count > 1
     listed = ", ".join(str(rank) for rank in workers.ranks)
     more = f" and {workers.count - len(workers.ranks)} more" if workers.count > len(workers.ranks) else ""
     subject, were, they = (f"ranks {listed}{more}", "were", "they") if are_several else (f"rank {listed}", "was", "it")
     lost = f"what {they} had not saved is lost; see --stop-timeout"
-    return f"{subject} did not end within {workers.after_s:g} s of {Signals(signum).name} and {were} killed: {lost}"
+    when = f"{round(signalled_s, 1):g} s after {Signals(signum).name}"
+    return f"{subject} did not end within {workers.after_s:g} s and {were} killed, {when}: {lost}"
 
 
 def gpus_in_use(gpus: Sequence[GpuUse]) -> str:

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from coordinatord.protocol.kept_state import PersistReport
 
 LEAVE_MARGIN_S = 30.0
-"""The time to request beyond the workers' time to save: for the coordinator's decision, the workers' leftovers and last
-output, and the first bytes of kept state on the disk."""
+"""The time to request beyond the workers' time to end: for what they leave behind, their last output, and the first
+bytes of kept state on the disk."""
 
 WRITE_MARGIN_S = 45.0
 """The time to request whenever more is written. The coordinator releases a node that writes nothing for 40 s, and any
@@ -22,10 +22,10 @@ POLL_EVERY_S = 5.0
 class StopExtension:
     """Extends the stop of a systemd service, whose unit may allow less time than the stop takes."""
 
-    def __init__(self, notify: Callable[..., None], save_s: float) -> None:
-        """Begin with a running service, whose workers have `save_s` seconds to save when it stops."""
+    def __init__(self, notify: Callable[..., None], stop_timeout_s: float) -> None:
+        """Begin with a running service, whose workers have `stop_timeout_s` to end when it stops."""
         self._notify = notify
-        self._first_s = save_s + LEAVE_MARGIN_S
+        self._first_s = stop_timeout_s + LEAVE_MARGIN_S
         self._stops = asyncio.Event()
         self._written: tuple[int, int, int] | None = None
         """The round, the step and the bytes written as of the last check."""

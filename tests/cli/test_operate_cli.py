@@ -123,7 +123,9 @@ def test_whose_workers_were_killed_before_they_had_saved_is_said_on_the_node_and
     first = mnist.await_round(1)
     mnist.await_state(state="running")
     operator.do("restart", "mnist")
-    node.await_line(r"WARNING .*rank 0 did not end within 0\.2 s of SIGTERM and was killed: .*; see --stop-timeout")
+    node.await_line(
+        r"WARNING .*rank 0 did not end within 0\.2 s and was killed, 0\.2 s after SIGTERM: .*--stop-timeout"
+    )
     assert "rank 0 on node a (within 0.2 s)" in mnist.await_round(1, after=first).workers[0].reason
     [ended] = operator.events("RoundEnded")
     assert ended.startswith(f"restarted by {BY}; killed, as they had not ended in time")

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.messages import Goal, Observed, Phase, RefusalCode
 from nodeclient.core import events
-from nodeclient.core.agent_settings import BACK_WITHIN_S, HALT_SHARE, LEAVE_WITHIN_S
+from nodeclient.core.agent_settings import BACK_WITHIN_S, LEAVE_WITHIN_S, STAGE_SHARE
 from nodeclient.core.effects import (
     Effect,
     Exit,
     HaltWorkers,
     Kill,
+    LeaveRound,
     Park,
     Probe,
     Reconnect,
@@ -65,6 +66,8 @@ class Conduct:
         """When its workers were asked to save what they keep, before they are asked to end."""
         self.asked_at = 0.0
         """When its workers were last asked to end."""
+        self.ends_since: float | None = None
+        """When the end of its workers began: they were asked to save, to leave the round, or to end."""
         self.planned = False
         """Whether its workers were asked to save or to end in a planned stop."""
         self.cut_off = False
@@ -85,6 +88,19 @@ class Conduct:
         """The time since which it has had processes wait for a round."""
         self.unreachable: set[int] = set()
         """The local ranks of processes that wait for a round, and have lost their connection to the nodeclient."""
+
+    def record_end(self, effect: Effect, now: float) -> None:
+        """Record when the end of the workers begins, if this effect is its first one."""
+        if isinstance(effect, HaltWorkers | SaveKept | LeaveRound | Terminate) and self.ends_since is None:
+            self.ends_since = now
+
+    @property
+    def told_at(self) -> float | None:
+        """When `--stop-timeout` began for its workers; None if it limits the end of none."""
+        if self.ends_since is None:
+            return None
+        planned_at = self.ends_since if self.planned or self.cut_off else None
+        return min((at for at in (planned_at, self.leave_asked_at) if at is not None), default=None)
 
 
 class AgentLaws(Laws):
@@ -113,6 +129,7 @@ class AgentLaws(Laws):
         assert agent is not None
         self._judge_patience(host, conduct, now)
         self._judge_saving(host, conduct, now)
+        self._judge_end(host, conduct, now)
         report = _ageless(agent.observed(now, beat=False))
         late = agent._connection.connected and conduct.last_report is not None and _is_due(report, conduct.last_report)
         self.check(not late, "%s has not reported %s", host.name, report)
@@ -212,9 +229,18 @@ class AgentLaws(Laws):
         assert agent is not None
         if conduct.saves_since is None or agent._group.ending.stage not in {EndStage.HALTING, EndStage.SAVING}:
             return
-        most = HALT_SHARE * self.world.scenario.stop_timeout_s + SAVE_WITHIN_S + SLACK_S
+        most = STAGE_SHARE * self.world.scenario.stop_timeout_s + SAVE_WITHIN_S + SLACK_S
         took = now - max(conduct.saves_since, host.woken_at)
         self.check(took < most, "%s lets its workers save for %.1f s before they are asked to end", host.name, took)
+
+    def _judge_end(self, host: Host, conduct: Conduct, now: float) -> None:
+        """Check that no worker lives on when its node has had `--stop-timeout` to end it, in all stages together."""
+        since, agent = conduct.told_at, host.agent
+        assert agent is not None
+        if since is None or agent._group.ending.stage in {None, EndStage.KILLED, EndStage.SWEEPING}:
+            return
+        took, most = now - max(since, host.woken_at), self.world.scenario.stop_timeout_s
+        self.check(took < most + SLACK_S, "%s ends its workers for %.1f s", host.name, took)
 
     # Effects
 
@@ -235,9 +261,10 @@ class AgentLaws(Laws):
     def does(self, host: Host, effect: Effect) -> None:
         """Check an effect that is about to be carried out."""
         conduct, now = self.conduct(host), host.clock.read()
+        conduct.record_end(effect, now)
         match effect:
             case Probe():
-                conduct.saves_since, conduct.planned = None, False
+                conduct.saves_since, conduct.ends_since, conduct.planned = None, None, False
                 conduct.failed_at = None  # another round, which may fail before a worker of it is started
                 conduct.failed_again_at.clear()
             case Start():
@@ -287,7 +314,8 @@ class AgentLaws(Laws):
         recently = self.world.queue.now - host.troubled_until < most + SLACK_S
         self.check(waited < most + SLACK_S or recently, "%s kills its workers after %.1f s", host.name, waited)
         in_peace = not agent._leaving.hurry and (conduct.planned or conduct.cut_off)
-        self.check(not in_peace or waited > most * 0.99, "%s lets its workers save for %.1f s", host.name, waited)
+        had = now - (now if conduct.told_at is None else conduct.told_at)
+        self.check(not in_peace or had > most * 0.99, "%s lets its workers save for %.1f s", host.name, had)
 
     def _judge_report(self, host: Host, conduct: Conduct, observed: Observed, now: float) -> None:
         over = not observed.phase.has_workers
