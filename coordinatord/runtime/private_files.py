@@ -10,7 +10,7 @@ import fcntl
 import os
 import stat
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from coordinatord.protocol.errors import OperationalError
@@ -69,34 +69,34 @@ def make_private_directory(path: Path) -> None:
 def locked_directory(path: Path) -> Iterator[None]:
     """Make a directory if missing, and lock it against other processes that call this. Raises `PrivateFileError`."""
     make_private_directory(path)
-    try:
-        lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise PrivateFileError(f"{path} cannot be opened: {error.strerror}") from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with ExitStack() as stack:
+        try:
+            lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            stack.callback(os.close, lock)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        except OSError as error:
+            raise PrivateFileError(f"{path} cannot be locked: {error.strerror}") from error
         yield
-    finally:
-        os.close(lock)
 
 
 def read_private(path: Path) -> str | None:
     """Return the text of a file that only this user may read; None if it is missing. Raises `PrivateFileError`."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with open(handle, "rb") as file:  # noqa: PTH123 - it is a descriptor
+            found = os.fstat(handle)
+            if not stat.S_ISREG(found.st_mode):
+                raise PrivateFileError(f"{path} is not a regular file")
+            if found.st_uid not in _trusted(path.parent):
+                raise PrivateFileError(f"{path} belongs to another user (uid {found.st_uid}), so it is not trusted")
+            if found.st_mode & 0o077:
+                text = f"others may read {path}: make it private with chmod 600, and replace the secret"
+                raise PrivateFileError(text)
+            return _text(path, file.read(PRIVATE_BYTES_MAX + 1))
     except FileNotFoundError:
         return None
     except OSError as error:
         raise PrivateFileError(f"{path} cannot be read: {error.strerror}") from error
-    with open(handle, "rb") as file:  # noqa: PTH123 - it is a descriptor
-        found = os.fstat(handle)
-        if not stat.S_ISREG(found.st_mode):
-            raise PrivateFileError(f"{path} is not a regular file")
-        if found.st_uid not in _trusted(path.parent):
-            raise PrivateFileError(f"{path} belongs to another user (uid {found.st_uid}), so it is not trusted")
-        if found.st_mode & 0o077:
-            raise PrivateFileError(f"others may read {path}: make it private with chmod 600, and replace the secret")
-        return _text(path, file.read(PRIVATE_BYTES_MAX + 1))
 
 
 def read_given(path: Path) -> str:

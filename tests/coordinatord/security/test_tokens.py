@@ -1,5 +1,6 @@
 """Tokens: their form, the file that keeps their hashes, and who is let in by them."""
 
+import errno
 import json
 import os
 import resource
@@ -107,6 +108,21 @@ def test_a_link_is_not_followed(store: TokenStore, tmp_path: Path) -> None:
     store.path.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(PrivateFileError, match="cannot be read"):
         TokenStore(store.directory).refresh()
+
+
+@pytest.mark.parametrize(("call", "words"), [("fcntl.flock", "locked"), ("os.fstat", "read")])
+def test_a_refusal_of_the_system_is_an_error_with_the_path(
+    store: TokenStore, monkeypatch: pytest.MonkeyPatch, call: str, words: str
+) -> None:
+    store.add(PIN, Role.ADMIN, "ops")
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    with monkeypatch.context() as system:
+        system.setattr(call, fail)
+        with pytest.raises(PrivateFileError, match=rf"/\S+ cannot be {words}: No locks available"):
+            TokenStore(store.directory).add(PIN, Role.ADMIN, "more")
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"version": 2, "tokens": []}', '{"version": 1, "tokens": [1]}'])
