@@ -95,7 +95,10 @@ class TurnsToLead:
         """How long it lets others lead before its next turn; 0 before the first one."""
 
     async def run(self, listeners: Sequence[socket.socket]) -> None:
-        """Stand by and lead in turn, at these sockets. Raises `StoreError` if the store is unreadable."""
+        """Stand by and lead in turn, at these sockets.
+
+        Raises `StoreError` if the store is unreadable, and `OtherKeyError` if the others have another key.
+        """
         folder = self._settings.state_dir
         directory = None if folder is None else StateDirectory.claim(folder)
         gateway = Gateway(self._shared.location)

@@ -90,7 +90,7 @@ def _place_of(round_: LoggedRound) -> tuple[str, str, int]:
 
 
 class LogService:
-    """The log files of one node. Its methods are for the running event loop, and none of them waits for a disk."""
+    """The log files of one node. Its methods are for the running event loop, and none of them blocks it for a disk."""
 
     def __init__(
         self,
