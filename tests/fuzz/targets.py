@@ -107,7 +107,7 @@ def _certificates() -> Iterator[bytes]:
 
 def _workers() -> Iterator[bytes]:
     said = (
-        Hello(0, 1, 4711),
+        Hello(0, 1),
         Reserve(4096, 4096, 0, 1),
         AskRestore(),
         Halted(3, 1),

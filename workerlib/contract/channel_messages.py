@@ -44,7 +44,6 @@ class Hello:
 
     local_rank: int
     round: int
-    pid: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,6 @@ class CanStay:
 
     local_rank: int
     round: int
-    pid: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from workerlib.agent_channel import AgentChannel
 from workerlib.contract.channel_messages import CODEC, Hello, Message
 from workerlib.contract.env import WorkerEnvironment
@@ -14,4 +12,4 @@ class KeepChannel(AgentChannel[Message]):
 
     def __init__(self, path: str, environment: WorkerEnvironment) -> None:
         """Connect at a path. Raises `OSError`."""
-        super().__init__(path, CODEC, Hello(environment.worker, environment.round, os.getpid()))
+        super().__init__(path, CODEC, Hello(environment.worker, environment.round))

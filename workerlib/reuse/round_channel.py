@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
 from queue import SimpleQueue
 
@@ -25,7 +24,7 @@ class RoundChannel(AgentChannel[RoundMessage]):
 
     def __init__(self, path: str, environment: WorkerEnvironment) -> None:
         """Connect at a path. Raises `OSError`."""
-        super().__init__(path, ROUND_CODEC, CanStay(environment.worker, environment.round, os.getpid()))
+        super().__init__(path, ROUND_CODEC, CanStay(environment.worker, environment.round))
         self._rounds: SimpleQueue[tuple[NextRound, list[int]] | None] = SimpleQueue()
         """Received rounds with their descriptors; None when no more will come."""
 

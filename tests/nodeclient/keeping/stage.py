@@ -165,7 +165,7 @@ class KeepingWorker:
         self.socket.settimeout(TIMEOUT_S)
         self.socket.connect(path)
         self.arena: Arena | None = None
-        self.send(Hello(local_rank, round_number, os.getpid()))
+        self.send(Hello(local_rank, round_number))
 
     def send(self, message: Message) -> None:
         """Send a packet."""

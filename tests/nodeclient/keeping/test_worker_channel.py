@@ -1,7 +1,6 @@
 """The agent's end of the channel to a worker, while the node is short of descriptors."""
 
 import asyncio
-import os
 import resource
 import socket
 from pathlib import Path
@@ -17,7 +16,7 @@ async def test_a_channel_ends_where_a_descriptor_cannot_be_sent(tmp_path: Path) 
     channel = WorkerChannel(lambda *_: heard.set(), gone.append)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as worker:
         worker.connect(channel.listen(tmp_path, 1, 1))
-        worker.send(encode(Hello(0, 1, os.getpid())))
+        worker.send(encode(Hello(0, 1)))
         worker.send(encode(AskRestore()))
         await asyncio.wait_for(heard.wait(), TIMEOUT_S)
         resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))

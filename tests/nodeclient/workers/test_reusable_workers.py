@@ -43,7 +43,7 @@ from workerlib.contract.round_messages import (
 COMMANDS = [WorkerCommand(("true",), {"RANK": "0", "OLD": "x", "SAME": "y", STACKS: "where"})]
 NEXT = [WorkerCommand(("true",), {"RANK": "1", "SAME": "y", "NEW": "z", STACKS: "where"})]
 
-HELLO = CanStay(0, 1, os.getpid())
+HELLO = CanStay(0, 1)
 
 
 @dataclass
@@ -129,7 +129,7 @@ STOPS = """
 import os, signal, socket, sys
 worker = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 worker.connect(sys.argv[1])
-worker.send(sys.argv[2].replace("PID", str(os.getpid())).encode())
+worker.send(sys.argv[2].encode())
 os.kill(os.getpid(), signal.SIGSTOP)
 print(worker.recv(1000).decode())
 """
@@ -141,7 +141,7 @@ pytestmark = pytest.mark.timeout(TIMEOUT_S)
 @pytest.mark.slow
 async def test_a_stopped_worker_is_waited_for_in_a_planned_end_alone(tmp_path: Path) -> None:
     async with stage(tmp_path) as on:
-        hello = '{"CanStay":{"local_rank":0,"round":1,"pid":PID}}'
+        hello = '{"CanStay":{"local_rank":0,"round":1}}'
         command = [sys.executable, "-c", STOPS, on.path, hello]
         worker = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
         assert await on.event() == ReuseReported(0)
@@ -193,8 +193,8 @@ async def test_a_worker_that_repeats_itself_is_heard_once_in_a_round(tmp_path: P
 @pytest.mark.parametrize(
     "said",
     [
-        [CanStay(1, 1, 1)],
-        [CanStay(0, 7, 1)],
+        [CanStay(1, 1)],
+        [CanStay(0, 7)],
         [Left(1)],
         [Failed(1, "RuntimeError: closed", ())],
         [AskToLeave(1)],

@@ -39,7 +39,7 @@ from workerlib.contract.round_messages import (
 )
 
 KEPT_STATE: list[Message] = [
-    Hello(0, 3, 4711),
+    Hello(0, 3),
     Reserve(2**40, 4096, 1, 8),
     Reserved(),
     RefusedMemory("too large"),
@@ -58,7 +58,7 @@ KEPT_STATE: list[Message] = [
 ]
 
 ROUNDS: list[RoundMessage] = [
-    CanStay(0, 3, 4711),
+    CanStay(0, 3),
     AskToLeave(3),
     Failed(3, "RuntimeError: Connection closed by peer", ("Traceback:", "  here")),
     Aborting(3),
@@ -87,9 +87,9 @@ def test_a_message_about_rounds_is_read_as_it_was_written(message: RoundMessage)
         (CODEC, b"[]", "not one message"),
         (CODEC, b'{"a":{},"b":{}}', "not one message"),
         (CODEC, b'{"launch":{}}', "no message has the name 'launch'"),
-        (CODEC, b'{"Hello":{"local_rank":0}}', "other fields than local_rank, round, pid"),
-        (CODEC, b'{"Hello":{"local_rank":true,"round":1,"pid":1}}', "Hello.local_rank"),
-        (CODEC, b'{"Hello":{"local_rank":-1,"round":1,"pid":1}}', "Hello.local_rank"),
+        (CODEC, b'{"Hello":{"local_rank":0}}', "other fields than local_rank, round"),
+        (CODEC, b'{"Hello":{"local_rank":true,"round":1}}', "Hello.local_rank"),
+        (CODEC, b'{"Hello":{"local_rank":-1,"round":1}}', "Hello.local_rank"),
         (CODEC, b'{"Checkpointed":{"step":-1,"asked":0}}', "Checkpointed.step"),
         (CODEC, b'{"Interval":{"steps":-1,"seconds":0,"skipped":0}}', "Interval.steps"),
         (CODEC, b'{"HaltAt":{"number":1,"step":-2}}', "HaltAt.step"),
@@ -101,8 +101,8 @@ def test_a_message_about_rounds_is_read_as_it_was_written(message: RoundMessage)
             ).encode(),
             "parts",
         ),
-        (ROUND_CODEC, b'{"Hello":{"local_rank":0,"round":1,"pid":1}}', "no message has the name 'Hello'"),
-        (ROUND_CODEC, b'{"CanStay":{"local_rank":0}}', "CanStay has other fields than local_rank, round, pid"),
+        (ROUND_CODEC, b'{"Hello":{"local_rank":0,"round":1}}', "no message has the name 'Hello'"),
+        (ROUND_CODEC, b'{"CanStay":{"local_rank":0}}', "CanStay has other fields than local_rank, round"),
         (ROUND_CODEC, b'{"AskToLeave":{"round":-1,"planned":false}}', "AskToLeave.round"),
         (ROUND_CODEC, b'{"Failed":{"round":1,"error":"","lines":"x"}}', "Failed.lines"),
         (ROUND_CODEC, b'{"Failed":{"round":1,"error":"","lines":[1]}}', "Failed.lines"),
