@@ -149,7 +149,10 @@ whole."""
 ATTEMPTS_MAX = 2**30
 """The highest valid number of an attempt in a node's report: half of the protocol's limit."""
 
-Serial = Annotated[int, Meta(ge=1, le=2**53 - 1)]
+SERIAL_MAX = 2**53 - 1
+"""The highest `Serial`, which is still exact in all readers of JSON."""
+
+Serial = Annotated[int, Meta(ge=1, le=SERIAL_MAX)]
 """The number of a step on the disk, over all runs of a job: a later step has a higher one."""
 
 

@@ -25,7 +25,7 @@ from msgspec.structs import asdict
 
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.fields import RANKS_MAX, Count, Counter, Name, Step
-from coordinatord.protocol.kept_state import KEEP_STEPS_MAX, KeptParts, KeptStep, Size
+from coordinatord.protocol.kept_state import KEEP_STEPS_MAX, SERIAL_MAX, Digest, KeptParts, KeptStep, Serial, Size
 from coordinatord.protocol.schema import SchemaError, Strict, check, printable
 from nodeclient.keeping.disk.durable_file import Progress, flush_folder, make_folder, read_small_file, write_file
 
@@ -46,9 +46,6 @@ tens of thousands of files of a large job, and without progress it would seem to
 
 FOLDERS_MAX = 2 * KEEP_STEPS_MAX
 """The most whole or damaged steps of a job that a scan examines: these programs never keep more."""
-
-SERIAL_MAX = 2**53 - 1
-"""The highest serial, which is still exact in all readers of JSON."""
 
 _FORMAT = 1
 """The version of the manifest's format."""
@@ -84,7 +81,7 @@ class PartFile(Strict, frozen=True):
     """The rank whose state this is."""
     shard: Count
     bytes: Size
-    crc32: Annotated[int, Meta(ge=0, le=2**32 - 1)]
+    crc32: Digest
     """The digest of all its bytes."""
 
 
@@ -123,8 +120,7 @@ class Manifest(Strict, frozen=True):
     """The contents of the manifest of a whole step: all of its files."""
 
     format: Annotated[int, Meta(ge=_FORMAT, le=_FORMAT)]
-    serial: Annotated[int, Meta(ge=1, le=SERIAL_MAX)]
-    """Counts the steps of a job over all of its runs: a later step has a higher number."""
+    serial: Serial
     of: StepName
     files: Annotated[tuple[PartFile, ...], Meta(min_length=1, max_length=2 * RANKS_MAX)]
     command: Annotated[str, printable(16)] = ""

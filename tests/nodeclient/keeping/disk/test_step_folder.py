@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from coordinatord.protocol.kept_state import SERIAL_MAX
 from nodeclient.keeping.disk import durable_file, part_writer, step_folder
 from nodeclient.keeping.disk.durable_file import GivenUpError, Progress, write_file
 from nodeclient.keeping.disk.part_reader import read_part
@@ -300,7 +301,7 @@ def test_a_link_to_elsewhere_in_a_folders_place_is_neither_read_nor_written_nor_
 def test_the_highest_number_that_somebody_wrote_is_said(tmp_path: Path) -> None:
     folder, _ = persisted(tmp_path)
     content = json.loads((folder / "manifest.json").read_bytes())
-    (folder / "manifest.json").write_text(json.dumps({**content, "serial": step_folder.SERIAL_MAX}))
+    (folder / "manifest.json").write_text(json.dumps({**content, "serial": SERIAL_MAX}))
     with pytest.raises(UnusableError, match="has the highest number that there can be, so none can follow: remove it"):
         persisted(tmp_path, name(8))
 
