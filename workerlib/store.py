@@ -87,8 +87,8 @@ def serve(environment: WorkerEnvironment, timeout: timedelta = TIMEOUT) -> torch
     address, port = environment.master_address, environment.master_port
     try:
         listener = _bind(_endpoint(address, port))
-    except OSError as error:
-        why = error.strerror or error
+    except (OSError, UnicodeError) as error:  # UnicodeError: not a host name at all
+        why = getattr(error, "strerror", None) or error
         sys.stderr.write(f"workerlib: torch's store listens at every address of this host, not at {address}: {why}\n")
         return None
     return torch.distributed.TCPStore(  # type: ignore[attr-defined]  # as above
@@ -121,6 +121,7 @@ def _endpoint(address: str, port: int) -> _Endpoint:
 
     A host name may have other addresses on other hosts, and on its own host it is often a loopback address. So a name
     must have exactly one address, which other hosts can reach. `localhost` is the loopback address everywhere.
+    Raises `UnicodeError` for what is no name at all.
     """
     found = {(family, endpoint) for family, *_, endpoint in socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)}
     if address == LOCAL:

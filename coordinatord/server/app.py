@@ -284,6 +284,8 @@ def _listen(host: str, port: int) -> socket.socket:
         family, *_, address = found[0]
         dual = family == socket.AF_INET6 and host == "::" and socket.has_dualstack_ipv6()
         return socket.create_server(address, family=family, backlog=BACKLOG, dualstack_ipv6=dual)
+    except UnicodeError as error:  # not a host name at all
+        raise ListenError(f"{host} is no address of this host ({error}): see --host") from error
     except OSError as error:
         raise ListenError(_explain(host, port, error)) from error
 

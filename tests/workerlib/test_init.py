@@ -318,7 +318,7 @@ def test_where_the_master_has_another_address_torch_serves_the_store_and_that_is
         assert (
             "listens at every address of this host, not at 127.0.0.1: Address already in use" in capsys.readouterr().err
         )
-    for elsewhere in ("192.0.2.1", "nowhere.invalid"):
+    for elsewhere in ("192.0.2.1", "nowhere.invalid", f"{'x' * 64}.example"):
         assert store.serve(replace(SOLO, master_port=port, master_address=elsewhere)) is None
         assert f"listens at every address of this host, not at {elsewhere}: " in capsys.readouterr().err
 

@@ -66,7 +66,7 @@ async def test_an_error_has_the_form_of_any_answer(start: Start, kind: str) -> N
             assert b"takes GET, HEAD, not POST" in await answer.read()
 
 
-@pytest.mark.parametrize("host", ["203.0.113.7", "no-such-host.invalid"])
+@pytest.mark.parametrize("host", ["203.0.113.7", "no-such-host.invalid", f"{'x' * 64}.example"])
 async def test_a_foreign_address_is_said_with_what_to_do(host: str) -> None:
     with pytest.raises(ListenError, match=rf"{host} is no address of this host .*see --host"):
         async with serve(ListenAddress(host, 0), Policy(), MemoryStore()):
