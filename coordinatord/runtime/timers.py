@@ -58,7 +58,7 @@ class Timeouts(Generic[Waiting]):
         return len(self._until)
 
     def add(self, waiting: Waiting) -> None:
-        """Start the timeout of something."""
+        """Start the timeout of something that has none."""
         self._until[waiting] = self._loop.time() + self._seconds
         if self._timer is None:
             self._arm()
@@ -85,5 +85,7 @@ class Timeouts(Generic[Waiting]):
         self._timer = self._loop.call_at(next(iter(self._until.values())), self._fire) if self._until else None
 
     def _fire(self) -> None:
-        self.expire_older(self._seconds)
-        self._arm()
+        try:
+            self.expire_older(self._seconds)
+        finally:  # one that fails must not cancel the others
+            self._arm()

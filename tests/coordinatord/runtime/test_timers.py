@@ -44,6 +44,23 @@ async def test_who_comes_while_others_are_given_up_waits_as_long_as_they() -> No
     assert found == ["a", "b"]
 
 
+async def test_a_callback_that_fails_stops_no_later_timeout() -> None:
+    found: list[str] = []
+    failures: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, failure: failures.append(failure))
+
+    def give_up(name: str) -> None:
+        found.append(name)
+        if name == "a":
+            raise RuntimeError
+
+    timeouts = Timeouts[str](0.01, give_up)
+    timeouts.add("a")
+    timeouts.add("b")
+    await given_up(timeouts, found, 2)
+    assert (found, len(failures)) == (["a", "b"], 1)
+
+
 async def test_who_waits_for_some_time_can_be_given_up_before_the_end_of_it() -> None:
     found: list[str] = []
     timeouts = Timeouts[str](3_600.0, found.append)
