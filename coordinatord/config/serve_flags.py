@@ -189,7 +189,6 @@ def _add_preflights(parser: SettingsParser) -> None:
         "seconds that a test of two nodes in a preflight may take; more where torch loads slowly",
         seconds,
         default=defaults.pair_timeout_s,
-        dest="pair_timeout_s",
     )
 
 

@@ -181,7 +181,7 @@ class TokenStore:
         else:
             self._problem = ""
 
-    def add(self, pin: str, role: Role, name: str, jobs: str = "*") -> AccessToken:
+    def add(self, pin: str, role: Role, name: str, jobs: str = ALL_JOBS) -> AccessToken:
         """Make a token and store its hash; return it with its secret, which is not stored.
 
         Raises `TokenStoreError` and `PrivateFileError`.

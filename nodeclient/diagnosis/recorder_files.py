@@ -12,6 +12,7 @@ import json
 import pickle  # noqa: TID251 - only plain data, see `_PLAIN`
 import re
 from collections.abc import Iterator, Mapping
+from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any, NotRequired, TypedDict
 
@@ -125,14 +126,13 @@ def samples_in(dumps: Mapping[int, Dump]) -> list[SeenWorker]:
 def _files(folder: Path) -> Iterator[tuple[int, Path]]:
     """Yield the files whose names end in a rank."""
     try:
-        paths = sorted(path for path in folder.iterdir() if path.is_file() and _NAME.fullmatch(path.name))
+        named = [(path, match) for path in folder.iterdir() if path.is_file() and (match := _NAME.fullmatch(path.name))]
     except OSError as error:
         raise UnreadableDumpError(f"{folder}: {error.strerror}") from error
-    if len(paths) > FILES_MAX:
-        raise UnreadableDumpError(f"{folder}: {len(paths)} files, and at most {FILES_MAX} are read")
-    for path in paths:
-        if match := _NAME.fullmatch(path.name):
-            yield int(match[1]), path
+    if len(named) > FILES_MAX:
+        raise UnreadableDumpError(f"{folder}: {len(named)} files, and at most {FILES_MAX} are read")
+    for path, match in sorted(named, key=itemgetter(0)):
+        yield int(match[1]), path
 
 
 def _read(path: Path) -> Dump:

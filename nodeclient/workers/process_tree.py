@@ -133,6 +133,7 @@ def _handles(pid: int, signum: int) -> bool:
 
 
 def _is_shell(pid: int) -> bool:
+    """Whether a shell runs here, also if it runs a script: the status of that one has the name of the script."""
     try:
         return os.path.basename(os.readlink(f"/proc/{pid}/exe")) in _SHELLS  # noqa: PTH115, PTH119  # as in `statuses`
     except OSError:

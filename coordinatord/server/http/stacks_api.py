@@ -19,7 +19,7 @@ from coordinatord.protocol.http.stack_answers import HangStatus, StacksAnswer
 from coordinatord.server.driver import Driver
 from coordinatord.server.http.log_query import parse_ranks
 from coordinatord.server.http.responses import ReaderLimit, UnknownJobError, check_query, error_response, respond
-from coordinatord.server.reads.stack_reads import ask_all, seen_workers_of
+from coordinatord.server.reads.stack_reads import ANSWER_WITHIN_S, ask_all, seen_workers_of
 from coordinatord.server.sessions.node_reads import NodeReads
 
 READERS_MAX = 4
@@ -56,7 +56,7 @@ class StacksApi:
                 sources = stack_sources(run, ranks)
             except NoStacksError as error:
                 return error_response(request, 404, "no_stacks", str(error))
-            answers = await ask_all(self._reads, sources)
+            answers = await ask_all(self._reads, sources, ANSWER_WITHIN_S)
             first = seen_workers_of(answers)
             hang = None if ranks else find_hang(first)  # only all workers together show one
             looks_again = hang is not None and may_be_slow(hang, first)

@@ -33,11 +33,8 @@ class SourceStacks(Struct, frozen=True):
     """Why there are none; empty if there are."""
 
 
-async def ask_all(
-    reads: NodeReads, sources: Sequence[StackSource], within_s: float | None = None
-) -> list[SourceStacks]:
-    """Read all sources at once; wait at most `within_s` seconds, by default `ANSWER_WITHIN_S`."""
-    within_s = ANSWER_WITHIN_S if within_s is None else within_s
+async def ask_all(reads: NodeReads, sources: Sequence[StackSource], within_s: float) -> list[SourceStacks]:
+    """Read all sources at once; wait at most `within_s` seconds."""
     return await asyncio.gather(*(_ask(reads, source, within_s) for source in sources))
 
 
@@ -60,7 +57,7 @@ def answer_looks(driver: Driver, reads: NodeReads, tasks: Tasks) -> None:
     """Register at the driver to carry out effects of class `Look`, and to answer each with an event `Looked`."""
 
     async def answer(look: Look) -> None:
-        answers = await ask_all(reads, look.sources)
+        answers = await ask_all(reads, look.sources, ANSWER_WITHIN_S)
         driver.submit(Looked(look.run, look.round, look.number, tuple(seen_workers_of(answers))))
 
     def start(look: Look) -> None:

@@ -20,7 +20,6 @@ from coordinatord.protocol.stack_messages import (
 )
 from coordinatord.server.app import Server
 from coordinatord.server.http import stacks_api
-from coordinatord.server.reads import stack_reads
 from tests.coordinatord.server.conftest import Start
 from tests.support.raw_session import OFFER, Peer, connect, get, join
 
@@ -97,7 +96,7 @@ async def test_a_second_look_tells_a_slow_collective_from_a_network_that_is_cut(
 
 
 async def test_a_node_that_cannot_be_asked_is_a_note(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stack_reads, "ANSWER_WITHIN_S", 0.05)
+    monkeypatch.setattr(stacks_api, "ANSWER_WITHIN_S", 0.05)
     async with start() as server, connect(server.url, join("a")) as a:
         await a.receive_goal(Goal.RUN)
         problem = "the node has not answered within 0.05 s: is its host overloaded?"
