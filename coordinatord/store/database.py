@@ -27,7 +27,7 @@ from coordinatord.store import row_codec
 from coordinatord.store.error_texts import DAMAGED, store_errors
 from coordinatord.store.interface import Entry, EventPage, LoggedEvent, NothingStoredError, UnreadableStoreError
 from coordinatord.store.migrations import STEPS, Steps, migrate, refuse_newer, version_of
-from coordinatord.store.retention import delete_superseded, may_supersede
+from coordinatord.store.retention import deletion_by
 
 BUSY_S = 0.5
 """How long a statement waits for another process that writes, such as a person's sqlite3."""
@@ -153,13 +153,15 @@ class Database:
         new: list[Entry] = []
         for entry in entries:
             new.append(entry)
-            if may_supersede(entry.record):
+            delete_superseded = deletion_by(entry.record)
+            if delete_superseded is not None:
                 self._insert(new)
+                delete_superseded(self._connection)
                 new = []
         self._insert(new)
 
     def _insert(self, new: Sequence[Entry]) -> None:
-        """Insert records in one statement, and delete those that the last one supersedes.
+        """Insert records in one statement.
 
         After each statement, this thread waits for Python's lock, up to 5 ms while the event loop is busy. With one
         statement a record, the joins of 10,000 nodes would take many seconds more.
@@ -167,7 +169,6 @@ class Database:
         if new:
             rows = [row_codec.encode(entry) for entry in new]
             self._connection.execute(_ADD, (json.dumps(rows, ensure_ascii=False),))
-            delete_superseded(self._connection, new[-1].record)
 
     # For the replica of a history in etcd: etcd makes an append durable before it is committed here
 

@@ -10,6 +10,8 @@ records that it supersedes, in its own transaction, at the cost of a few index s
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
+from functools import partial
 
 from coordinatord.core.rounds.values.records import (
     BusyWorkerAwaited,
@@ -79,30 +81,26 @@ _OF_ROUNDS = (
 )
 """The kinds to delete with their round."""
 
-_SUPERSEDING = (JobForgotten, RunOpened, RoundFormed, NodeLost, NodeReleased, ClusterRecord, *_REPEATED)
-"""The kinds for which `delete_superseded` has a case."""
+Deletion = Callable[[sqlite3.Connection], None]
+"""Deletes the records that a new one supersedes, once that one is inserted."""
 
 
-def may_supersede(newest: Record) -> bool:
-    """Whether a new record may supersede others."""
-    return isinstance(newest, _SUPERSEDING)
-
-
-def delete_superseded(connection: sqlite3.Connection, newest: Record) -> None:
-    """Delete the records that the newest one supersedes."""
+def deletion_by(newest: Record) -> Deletion | None:
+    """Return what deletes the records that a new one may supersede; None if it supersedes none."""
     match newest:
         case JobForgotten():
-            _delete_job(connection, newest.job)
+            return partial(_delete_job, job=newest.job)
         case RunOpened():
-            _delete_runs(connection, newest.job)
+            return partial(_delete_runs, job=newest.job)
         case RoundFormed():
-            _delete_rounds(connection, newest.job, newest.run, newest.round - ROUNDS_KEPT)
+            return partial(_delete_rounds, job=newest.job, run=newest.run, last=newest.round - ROUNDS_KEPT)
         case NodeLost() | NodeReleased():
-            _delete_visitor(connection, newest.job, newest.run, newest.KIND)
+            return partial(_delete_visitor, job=newest.job, run=newest.run, kind=newest.KIND)
         case ClusterRecord():
-            _delete_cluster_records(connection, newest)
-        case _ if isinstance(newest, _REPEATED):
-            _delete_repeated(connection, newest.job, newest.run, newest.KIND)
+            return partial(_delete_cluster_records, newest=newest)
+        case _:
+            is_repeated = isinstance(newest, _REPEATED)
+            return partial(_delete_repeated, job=newest.job, run=newest.run, kind=newest.KIND) if is_repeated else None
 
 
 def _delete_repeated(connection: sqlite3.Connection, job: str, run: str, kind: str) -> None:
