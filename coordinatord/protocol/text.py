@@ -1,4 +1,4 @@
-"""Sanitizes, compares and abbreviates texts for people, and tells addresses from names. Pure."""
+"""Sanitizes, compares and abbreviates texts for people, formats sizes, and tells addresses from names. Pure."""
 
 from __future__ import annotations
 
@@ -24,6 +24,15 @@ def clip(text: str, most: int = TEXT_MAX) -> str:
     if not text.isprintable():
         text = "".join(character if character.isprintable() else " " for character in text)
     return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def sized(size: int) -> str:
+    """Format a size in bytes, in MiB, GiB, TiB, PiB or EiB."""
+    number, unit = size / 2**20, "MiB"
+    for larger in ("GiB", "TiB", "PiB", "EiB"):
+        if number >= 1024:  # noqa: PLR2004  # one of the larger unit
+            number, unit = number / 1024, larger
+    return f"{number:.0f} {unit}" if number >= 100 else f"{number:.3g} {unit}"  # noqa: PLR2004  # three digits
 
 
 def is_same_error(one: str, other: str) -> bool:

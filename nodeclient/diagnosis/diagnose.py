@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from coordinatord.protocol.exit_codes import signal_behind
 from coordinatord.protocol.fields import EARLY_LINES_MAX, LAST_LINES_MAX, LINE_MAX, LOG_MAX
 from coordinatord.protocol.messages import Ended, LastOutput
-from coordinatord.protocol.text import clip
+from coordinatord.protocol.text import clip, sized
 from nodeclient.core.events import Diagnosis
 from nodeclient.diagnosis import oom, tracebacks
 from nodeclient.diagnosis.oversized import explain_oversized
@@ -30,7 +30,6 @@ from nodeclient.diagnosis.stderr_text import (
     last_lines,
     last_statement,
     program_lines,
-    sized,
     without_native_frames,
 )
 from nodeclient.host.kernel_log import KMSG, read_records, xids

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from nodeclient.diagnosis.stderr_text import sized
+from coordinatord.protocol.text import sized
 from nodeclient.host.control_groups import control_groups
 from nodeclient.host.devices import Host
 from nodeclient.host.kernel_log import KMSG, read_records

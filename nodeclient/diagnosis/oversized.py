@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from nodeclient.diagnosis.stderr_text import sized
+from coordinatord.protocol.text import sized
 from nodeclient.host.devices import Host
 from nodeclient.host.memory import memory_and_swap
 

@@ -98,12 +98,3 @@ def last_statement(lines: Iterable[str]) -> str:
         elif not said or line[0] != " ":
             said.append(line.strip())
     return next((text for text in reversed(said) if not _OFFER.match(text)), said[-1] if said else "")
-
-
-def sized(size: int) -> str:
-    """Format a size in bytes, in MiB, GiB, TiB, PiB or EiB."""
-    number, unit = size / 2**20, "MiB"
-    for larger in ("GiB", "TiB", "PiB", "EiB"):
-        if number >= 1024:  # noqa: PLR2004  # one of the larger unit
-            number, unit = number / 1024, larger
-    return f"{number:.0f} {unit}" if number >= 100 else f"{number:.3g} {unit}"  # noqa: PLR2004  # three digits

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import describe_exit
 from coordinatord.protocol.messages import CheckResult
+from coordinatord.protocol.text import sized
 from coordinatord.runtime.tasks import in_thread
 from nodeclient.access.contact_points import addresses_of
 from nodeclient.access.endpoint import Endpoint
@@ -27,7 +28,6 @@ from nodeclient.config.operate import CheckConfig
 from nodeclient.core.events import HealthChecked
 from nodeclient.core.health_checks import EXIT_CODES, WITHIN_S
 from nodeclient.core.host_health import CLOCK_WITHIN_S, Finding, HostFacts, conclude, judge, unchecked
-from nodeclient.diagnosis.stderr_text import sized
 from nodeclient.host.addresses import interface_towards
 from nodeclient.host.devices import visibility_note
 from nodeclient.host.foreign_workerlib import ForeignWorkerlibError, check_workerlib
