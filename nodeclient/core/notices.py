@@ -33,6 +33,12 @@ def failed(failure: Failure) -> str:
     return f"worker of rank {failure.rank} failed: {describe_exit(failure.exit_code)}"
 
 
+def ended_in_stop(rank: int, exit_code: int) -> str:
+    """Return the notice that a worker ended with an error in a planned stop; it may have printed a traceback."""
+    why = "that counts as no failure, since the stop ends the workers that it is connected to"
+    return f"rank {rank} ended with {describe_exit(exit_code)} while its round was being stopped: {why}"
+
+
 def starting(start: Start, workers: int) -> str:
     """Return the notice that the workers of this node are to be started."""
     place = start.assignment

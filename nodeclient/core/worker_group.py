@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from coordinatord.protocol.exit_codes import signal_behind
 from coordinatord.protocol.messages import Assignment, Phase
 from nodeclient.core import notices
 from nodeclient.core.effects import Level, Notice
@@ -72,9 +73,13 @@ class WorkerGroup:
                 at, diagnosis = now - event.age_s, replace(event.diagnosis, left=True)
         if not has_failed_before:  # the exit after a failed collective is no second failure
             self.exits.judge(event.local_rank, event.exit_code, diagnosis, at)
-        if self.ending.stage is not None:
-            return (None if self.alive else Stimulus.DEAD), []
         failure = self.exits.failure(now)
+        if self.ending.stage is not None:
+            follows = self.ending.planned and failure is None and isinstance(event, WorkerExited)
+            has_error = event.exit_code != 0 and signal_behind(event.exit_code) is None
+            text = notices.ended_in_stop(self.exits.rank(event.local_rank), event.exit_code)
+            told = [Notice(Level.INFO, text, "worker_ended_in_stop")] if follows and has_error else []
+            return (None if self.alive else Stimulus.DEAD), told
         if failure is not None:
             self.result = Phase.FAILED
             level = Level.WARNING if failure.left else Level.ERROR  # one that left its round lives on
