@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator
 from enum import Enum
 from functools import cache
@@ -113,8 +113,7 @@ class _GraphCopier:
         return clone
 
     def mapping(self, value: dict[Any, Any]) -> Any:
-        # A Counter or a defaultdict keeps its class, because it supplies missing values.
-        clone = self.begin(value, type(value)() if type(value).__module__ == "collections" else {})
+        clone = self.begin(value, Counter() if isinstance(value, Counter) else {})
         for key, inner in value.items():
             clone[self.copy(key)] = inner if type(inner) in _KNOWN_IMMUTABLE else self.copy(inner)
         return clone
@@ -183,7 +182,8 @@ class _GraphWriter:
 
     def _entry_of_many(self, value: Any) -> list[Any]:
         if isinstance(value, dict):
-            return ["dict", [[self.write(key), self.write(inner)] for key, inner in value.items()]]
+            kind = "counter" if isinstance(value, Counter) else "dict"
+            return [kind, [[self.write(key), self.write(inner)] for key, inner in value.items()]]
         if isinstance(value, list | tuple | set | frozenset):
             return [type(value).__name__, [self.write(inner) for inner in value]]
         if callable(value):
@@ -229,9 +229,10 @@ class _GraphReader:
     def _build(self, place: int, kind: str, *parts: Any) -> None:
         """Make an object. What can be part of a cycle is registered in `_built` before its content is read."""
         clone: Any
-        if kind == "dict":
-            clone = self._built[place] = {}
-            clone.update((self.read(key), self.read(value)) for key, value in parts[0])
+        if kind in {"dict", "counter"}:
+            clone = self._built[place] = {} if kind == "dict" else Counter()
+            for key, value in parts[0]:
+                clone[self.read(key)] = self.read(value)
         elif kind in {"list", "deque"}:
             clone = self._built[place] = [] if kind == "list" else deque(maxlen=parts[1])
             clone.extend(self.read(inner) for inner in parts[0])

@@ -2,8 +2,10 @@
 
 import json
 import stat
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -217,6 +219,17 @@ def test_what_is_shared_is_shared_again_and_code_is_not_written_down() -> None:
     }
     with pytest.raises(GraphError, match="is code"):
         dump([print])
+
+
+def test_a_counter_counts_on_as_a_copy_and_when_it_was_written_down() -> None:
+    counts = Counter({8: 1})
+    copies, _ = snapshot(SimpleNamespace(counts=counts), most=10)
+    again = load(json.loads(json.dumps(dump(copies.counts))), ())
+    for counter in (copies.counts, again):
+        counter[8] += 1
+        counter[16] += 1
+        assert counter == {8: 2, 16: 1}
+    assert counts == {8: 1}
 
 
 def test_secrets_are_not_written_down() -> None:
