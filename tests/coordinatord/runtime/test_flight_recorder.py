@@ -5,7 +5,6 @@ import stat
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -222,14 +221,16 @@ def test_what_is_shared_is_shared_again_and_code_is_not_written_down() -> None:
 
 
 def test_a_counter_counts_on_as_a_copy_and_when_it_was_written_down() -> None:
-    counts = Counter({8: 1})
-    copies, _ = snapshot(SimpleNamespace(counts=counts), most=10)
-    again = load(json.loads(json.dumps(dump(copies.counts))), ())
-    for counter in (copies.counts, again):
-        counter[8] += 1
-        counter[16] += 1
-        assert counter == {8: 2, 16: 1}
-    assert counts == {8: 1}
+    class Root:
+        counts = Counter[int]()
+
+    root = Root()
+    root.counts = Counter({8: 1})
+    copy = snapshot(root, most=10)[0].counts
+    for counts in (copy, load(json.loads(json.dumps(dump(root.counts))), ())):
+        counts[8] += 1
+        counts[16] += 1
+        assert counts == {8: 2, 16: 1}
 
 
 def test_secrets_are_not_written_down() -> None:
