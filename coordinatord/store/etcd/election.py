@@ -101,7 +101,7 @@ class Election:
 
     def end(self) -> None:
         """End the term: another coordinator may lead from now on."""
-        self.term_ends_at = 0.0
+        self.term_ends_at = self._granted_s = 0.0  # a renewal that is on its way grants nothing
 
     def resign(self, now: float) -> int:
         """Resign as the leader; return the lease to revoke, 0 if it has expired."""

@@ -50,6 +50,12 @@ def test_it_leads_no_more_if_etcd_says_so_or_has_not_said_otherwise_in_time(
     assert election.record_renewal(100.0, now, left_s) is None
 
 
+def test_a_renewal_that_was_on_its_way_begins_no_ended_term_again(election: Election) -> None:
+    election.end()
+    assert election.record_renewal(101.0, 101.1, LEASE_S) is None
+    assert not election.may_act(101.1)
+
+
 def test_a_lease_that_is_too_short_for_a_slow_etcd_is_to_be_raised() -> None:
     election = Election(5.0)
     election.record_lease(7, 5.0, 100.0, 100.4)
