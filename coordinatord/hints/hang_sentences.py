@@ -36,11 +36,10 @@ def awaited(kind: HangKind, culprits: Sequence[SeenWorker]) -> str:
 
 def others_wait(kind: HangKind, culprits: Sequence[SeenWorker], waiting: Sequence[SeenWorker]) -> str:
     """Say what the culprits do, since they wait in no collective, and where the others wait."""
-    subject, lasted = _name_workers(culprits), _lasting(waiting)
-    if kind is HangKind.ABSENT and all(worker.now is not None for worker in culprits):
-        has = "has" if len(culprits) == 1 else "have"
-        return f"{subject} {has} ended; {_describe_waiting(waiting)}{lasted}"
-    return f"{subject} {_describe_culprits(kind, culprits)}{lasted}; {_describe_waiting(waiting)}"
+    does, lasted = f"{_name_workers(culprits)} {_describe_culprits(kind, culprits)}", _lasting(waiting)
+    others = _describe_waiting(waiting)
+    # How long the others have waited is not how long ago a worker has ended.
+    return f"{does}; {others}{lasted}" if _have_ended(kind, culprits) else f"{does}{lasted}; {others}"
 
 
 def over_for_others(places: Places, peers: Sequence[SeenWorker], waiting: Sequence[SeenWorker]) -> str:
@@ -51,17 +50,19 @@ def over_for_others(places: Places, peers: Sequence[SeenWorker], waiting: Sequen
 
 def left_behind(places: Places, ahead: int, waiting: Sequence[SeenWorker]) -> str:
     """Say where workers wait that are behind all others; `ahead` of these wait in other groups."""
-    where = f", behind {'the other one' if ahead == 1 else f'the {ahead} others'}," if ahead else ""
-    return f"{_name_places(places)}{where}{_lasting(waiting)}".rstrip(",")
+    lasted = _lasting(waiting)
+    where = f", behind {'the other one' if ahead == 1 else f'the {ahead} others'}" if ahead else ""
+    return f"{_name_places(places)}{where}{',' if where and lasted else ''}{lasted}"
 
 
 def apart(places: Places, most: Places, waiting: Sequence[SeenWorker]) -> str:
     """Say at which `places` workers wait, and where `most` others wait; `most` has one place, or is empty."""
-    where = ""
-    for place, others in most.items():
+    where, lasted = "", _lasting(waiting)
+    if most:
+        [(place, others)] = most.items()
         wait = f"rank {others[0].rank} waits" if len(others) == 1 else f"{len(others)} others wait"
         where = f", where {wait} in {_name(place)}"
-    return f"{_name_places(places)}{where},{_lasting(waiting)}".rstrip(",")
+    return f"{_name_places(places)}{where}{',' if lasted else ''}{lasted}"
 
 
 def never_completes(place: WaitPlace, groups: int, stuck: Sequence[SeenWorker], waiting: Sequence[SeenWorker]) -> str:
@@ -72,8 +73,16 @@ def never_completes(place: WaitPlace, groups: int, stuck: Sequence[SeenWorker], 
     return f"{subject} wait{several}{_lasting(waiting)}, and {none}: {_network(stuck)}"
 
 
+def _have_ended(kind: HangKind, culprits: Sequence[SeenWorker]) -> bool:
+    """Whether these have ended: of workers that are absent, their node's answer shows it."""
+    return kind is HangKind.ABSENT and all(worker.now is not None for worker in culprits)
+
+
 def _describe_culprits(kind: HangKind, culprits: Sequence[SeenWorker]) -> str:
+    """Say what the culprits do: of several, what the first one does."""
     alone, first = len(culprits) == 1, culprits[0].now
+    if _have_ended(kind, culprits):
+        return f"{'has' if alone else 'have'} ended"
     if first is None or kind is HangKind.ABSENT:
         return f"{'does' if alone else 'do'} not answer"
     place = _place(first)
@@ -83,8 +92,8 @@ def _describe_culprits(kind: HangKind, culprits: Sequence[SeenWorker]) -> str:
         return f"{is_held if first.state == TRACED else is_stopped}{f' in {place}' if place else ''}"
     where = place or (f"the kernel's {first.waits_in}" if first.waits_in else "")
     verb = "compute" if kind is HangKind.BUSY else "stand"
-    if kind is HangKind.STUCK and (awaited := outside_wait(first)):
-        return f"wait{'s' if alone else ''} for {awaited}{f' in {where}' if where else ''}"
+    if kind is HangKind.STUCK and (thing := outside_wait(first)):
+        return f"wait{'s' if alone else ''} for {thing}{f' in {where}' if where else ''}"
     return f"{verb}{'s' if alone else ''}{f' in {where}' if where else ' still'}"
 
 

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from coordinatord.hints import hang_sentences as say
 from coordinatord.hints.seen_worker import (
+    GONE,
     SeenWorker,
     WaitPlace,
     collective_of,
@@ -35,7 +36,8 @@ _EVEN = ("all_gather", "allgather", "reduce_scatter")
 """The exceptions, by the beginning of their names: here all tensors have one size."""
 
 _ROOTED = frozenset({"broadcast", "gather", "reduce", "scatter"})
-"""Operations from one rank to all, or from all to one, which complete at different times on different ranks."""
+"""Operations from one rank to all, or from all to one, which complete at different times on different ranks. Those that
+write to another tensor end in `_oop`."""
 
 DEFAULT_GROUP = "default_pg"
 """The group of all workers of a job."""
@@ -66,6 +68,14 @@ class HangVerdict(Struct, frozen=True):
 def find_hang(seen_workers: Sequence[SeenWorker]) -> HangVerdict | None:
     """Return which workers block a round; None if a worker makes progress, or none waits.
 
+    The first of these that are found are judged:
+
+    1. Busy workers outside of collectives. No collective need show that others wait for them: it may be for a file.
+    2. Other workers outside of collectives, at which chains of waiting end.
+    3. Waiting workers at which chains end, and that are behind others. One that is behind and no end waits itself.
+    4. Other workers outside of collectives. They should have come to one, and that explains more than the next:
+    5. All ends of chains: each waits for nobody, since its collective should complete, or they wait for each other.
+
     A slow collective makes progress while its data moves: on a slow network, a large one may outlast two samples. Its
     workers need not all be in it: a broadcast completes at different times, and groups differ.
     """
@@ -76,12 +86,11 @@ def find_hang(seen_workers: Sequence[SeenWorker]) -> HangVerdict | None:
     ends = [worker for index, worker in enumerate(seen_workers) if index in awaited.ends]
     behind = [worker for index, worker in enumerate(seen_workers) if index in awaited.ends & awaited.behind]
     outside = [worker for worker in seen_workers if state_of(worker) is not CollectiveState.WAITS]
-    # A busy worker comes first, even if no collective shows that others wait for it: they may wait for its file.
     busy = [worker for worker in outside if is_busy(worker)]
     outside_ends = [worker for worker in ends if state_of(worker) is not CollectiveState.WAITS]
-    suspects = busy or outside_ends or ([] if behind else outside)
-    if suspects:
-        return _judge_outside(suspects, waiting)
+    idle = outside_ends or ([] if behind else outside)
+    if busy or idle:
+        return _judge_outside(busy, idle, waiting)
     if any(moves_bytes(worker) for worker in waiting):
         return None
     return _judge_behind(behind, waiting) if behind else _judge_ends(ends, waiting)
@@ -122,24 +131,25 @@ def _members(worker: SeenWorker, workers: int) -> int:
     return workers if collective_of(worker).group == DEFAULT_GROUP else worker.now.members
 
 
-def _judge_outside(suspects: Sequence[SeenWorker], waiting: Sequence[SeenWorker]) -> HangVerdict:
+def _judge_outside(
+    busy: Sequence[SeenWorker], idle: Sequence[SeenWorker], waiting: Sequence[SeenWorker]
+) -> HangVerdict:
     """Return the verdict on workers outside of collectives for which others wait.
 
     The culprits are the busy ones, or else those that live, or else all.
     """
-    busy = [worker for worker in suspects if is_busy(worker)]
-    alive = [worker for worker in suspects if worker.now is not None and worker.now.state not in {"", "ended"}]
+    alive = [worker for worker in idle if worker.now is not None and worker.now.state not in GONE]
     kind = HangKind.BUSY if busy else HangKind.STUCK if alive else HangKind.ABSENT
-    culprits = busy or alive or suspects
+    culprits = busy or alive or idle
     return _verdict(kind, culprits, waiting, say.others_wait(kind, culprits, waiting))
 
 
 def _judge_behind(behind: Sequence[SeenWorker], waiting: Sequence[SeenWorker]) -> HangVerdict:
     """Return the verdict on workers whose collective is over for another worker, or that others have overtaken.
 
-    * None of the others waits in their groups: they were left behind.
-    * All are in one operation from or to a root: it is over for others, so the network has lost its data.
-    * They are more than the others of their only group, and behind by one: the others have begun one too many.
+    * If no other worker waits in a group of theirs, they are the culprits: the others have left them behind.
+    * If all are in one operation from or to a root, the network has lost its data, since it is over for others.
+    * If all are in one group, are its majority, and are one collective behind, the others have begun one too many.
     * Otherwise they are the culprits, and are compared with the place at which most of the others are.
     """
     ranks, groups = {worker.rank for worker in behind}, {_group_of(worker) for worker in behind}
@@ -197,6 +207,7 @@ def _group_of(worker: SeenWorker) -> tuple[str, tuple[int, ...]]:
     place = place_of(collective_of(worker))
     if place is None:
         return collective_of(worker).group, ()
+    # The number of an exchange is the rank of the peer.
     return place.group, tuple(sorted((worker.rank, place.number))) if place.stage in PAIRED else ()
 
 

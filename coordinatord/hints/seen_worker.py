@@ -29,6 +29,10 @@ HALTED = frozenset({"stopped", TRACED})
 """The states of a process that somebody has stopped."""
 
 
+GONE = frozenset({"ended", ""})
+"""The states of a process that has ended; of one that was reaped, none is known."""
+
+
 class SeenWorker(Struct, frozen=True):
     """The samples of one worker of a round."""
 

@@ -208,7 +208,7 @@ class HangKind(StrEnum):
     """The problem of the worker that others wait for."""
 
     ABSENT = "absent"
-    """It is behind in the sequence of collectives, for an unknown reason."""
+    """It has ended, or its node does not answer."""
     STUCK = "stuck"
     """Its stack does not change, it uses no CPU, and its IO does not move."""
     BUSY = "busy"

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from coordinatord.hints.hang_verdict import find_hang
+from coordinatord.hints.hang_verdict import find_hang, notice_of
 from coordinatord.hints.seen_worker import SeenWorker
 from coordinatord.protocol.messages import HangKind
 from coordinatord.protocol.stack_messages import Collective, CollectiveState, StackOrigin, WorkerStacks, pack_stacks
@@ -131,6 +131,12 @@ def test_each_kind_of_hang_has_a_sentence(seen: WorkerStacks | None, kind: HangK
     assert (found := find_hang(job(seen_worker(5, seen)))) is not None
     assert (found.kind, found.sentence) == (kind, sentence)
     assert found.ranks == (tuple(range(WORLD)) if kind is HangKind.NETWORK else (5,))
+
+
+def test_what_others_wait_for_is_said_of_a_worker_that_has_ended_too() -> None:
+    workers = job(seen_worker(5, stands(5, None, state="")))
+    assert (found := find_hang(workers)) is not None
+    assert notice_of(found, workers) == "waiting for rank 5 on node gpu0, which has ended"
 
 
 @pytest.mark.parametrize(
