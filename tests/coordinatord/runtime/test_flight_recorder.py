@@ -222,10 +222,10 @@ def test_what_is_shared_is_shared_again_and_code_is_not_written_down() -> None:
 
 def test_a_counter_counts_on_as_a_copy_and_when_it_was_written_down() -> None:
     class Root:
-        counts = Counter[int]()
+        def __init__(self) -> None:
+            self.counts = Counter({8: 1})
 
     root = Root()
-    root.counts = Counter({8: 1})
     copy = snapshot(root, most=10)[0].counts
     for counts in (copy, load(json.loads(json.dumps(dump(root.counts))), ())):
         counts[8] += 1
