@@ -81,8 +81,10 @@ class Fleet:
         return 128 + self._signals[0] if code == LOST and self._signals else code
 
 
-def why_not_ready(host: str, exit_code: int) -> str:
+def why_not_ready(host: str, exit_code: int, *, is_here: bool) -> str:
     """Explain the end of a host's program that gave no answer; what it or ssh said of it was shown before."""
+    if exit_code == LOST and is_here:
+        return f"its nodeclient was killed before it answered, or has ended with exit code {LOST}, see above"
     if exit_code == LOST:
         return f"it cannot be reached, for the reason above. See: ssh -o BatchMode=yes {host} true"
     return (

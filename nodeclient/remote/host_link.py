@@ -125,7 +125,7 @@ class HostLink:
                 f"{self.host}: no answer of nodeclient within {ANSWER_WITHIN_S:g} s, or behind 64 KiB of other output:"
                 " do files of its login shell read the input, or print without an end?"
             ) from None
-        raise HostError(f"{self.host}: {why_not_ready(self.host, code)}")
+        raise HostError(f"{self.host}: {why_not_ready(self.host, code, is_here=self.is_here)}")
 
     async def run(self, task: Message) -> int:
         """Give the program its task, and relay its output until it ends; return its exit code, or `LOST`."""
