@@ -92,8 +92,13 @@ class Restoration:
         self._progress = Progress()
         self._given_up = Event()
         self.ready = ReadyParts()
-        self.problem = ""
-        """Why a part could not be received so far; empty without a problem."""
+        self._problems: dict[PartName, str] = {}
+        """Why parts could not be received so far, of those that are still missing."""
+
+    @property
+    def problem(self) -> str:
+        """Why a part that is missing could not be received so far; empty without a problem."""
+        return next(iter(self._problems.values()), "")
 
     async def get(self, resume: Resume) -> None:
         """Get all parts into `ready`. Raises `RestoreError`. May be cancelled."""
@@ -193,12 +198,13 @@ class Restoration:
                 with closing(Landing(self._resources.arenas, name.kind)) as landing:
                     arguments = source, name, landing.room, self._given_up
                     await loop.run_in_executor(self._resources.threads, fetch, *arguments)
+                    self._problems.pop(name, None)
                     return landing.take()
             except (FetchError, NoMemoryError, OSError) as error:
                 part = f"the state of rank {name.rank} at step {name.step}"
-                self.problem = f"{part} could not be received from node {source.node}: {error}"
+                self._problems[name] = problem = f"{part} could not be received from node {source.node}: {error}"
                 if not isinstance(error, FetchError) or loop.time() >= until:
-                    raise RestoreError(self.problem) from error
+                    raise RestoreError(problem) from error
             await asyncio.sleep(PAUSE_S)
 
 

@@ -152,6 +152,21 @@ async def test_when_a_holder_is_lost_its_parts_are_had_from_another(tmp_path: Pa
         assert (await worker.resume())[1] == {(0, True): BIG, (0, False): SMALL}
 
 
+async def test_a_part_that_came_at_last_is_no_problem_though_another_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(part_fetch, "REQUEST_WITHIN_S", TIMEOUT_S)
+    async with keeping_nodes(tmp_path, "a", "b", patience_s=TIMEOUT_S) as [a, b]:
+        worker = a.worker(a.begin(1))
+        await worker.reserve()
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            other = replace(a.source(wanted(1)), node="c", port=silent.getsockname()[1])
+            b.begin(2, a_resume(1, 7, a.source(wanted()), other))
+            await b.reports(lambda holding: "rank 0 at step 7 could not be received" in holding.problem)
+            worker.save(7)
+            await b.reports(lambda holding: holding.restoring is Restoring.FETCHING and not holding.problem)
+
+
 async def test_what_has_come_before_its_holder_was_lost_is_not_fetched_again(tmp_path: Path) -> None:
     async with keeping_nodes(tmp_path, "a", "b", patience_s=TIMEOUT_S) as [a, b]:
         await holder(a)
