@@ -17,6 +17,9 @@ from coordinatord.protocol.errors import OperationalError
 BYTES_MAX = 64 * 1024
 """The size limit of a file. All settings with comments have a hundredth of it; a larger file was named by mistake."""
 
+_NOT_UTF_8 = re.compile("[\ud800-\udfff]")
+"""The surrogates by which Python represents bytes that are not UTF-8."""
+
 
 class ConfigFileError(OperationalError):
     """The file cannot be read."""
@@ -86,8 +89,15 @@ def _parse(path: Path, text: str) -> dict[str, Any]:
 
 
 def toml_line(key: str, value: object, origin: str) -> str:
-    """Format a line that sets a key, with the source of its value as a comment."""
-    return f"{key} = {toml_value(value)}  {remark(origin)}"
+    """Format a line that sets a key, with the source of its value as a comment.
+
+    A path may have bytes that are not UTF-8, which TOML cannot express: then the whole line is a comment.
+    """
+    line = f"{key} = {toml_value(value)}  {remark(origin)}"
+    texts = value if isinstance(value, list | tuple) else [value]
+    if any(_NOT_UTF_8.search(str(text)) for text in texts):
+        return remark(f"{line}: no file can set this, since it is not UTF-8")
+    return line
 
 
 def toml_value(value: object) -> str:

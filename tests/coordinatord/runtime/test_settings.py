@@ -268,6 +268,13 @@ def test_every_value_is_written_so_that_toml_reads_the_same(value: object) -> No
     assert tomllib.loads(line) == {"key": value}
 
 
+@pytest.mark.parametrize("value", ["/a\udc80", ["/a", "\udcff"]])
+def test_a_value_that_is_not_utf_8_makes_no_file_unreadable(value: object) -> None:
+    line = toml_line("key", value, "flag")
+    assert line.isprintable()
+    assert tomllib.loads(line) == {}
+
+
 # A slip in the name of a variable
 
 
