@@ -113,7 +113,7 @@ class StepOnDisk(Struct, frozen=True):
     """Counts the steps of a job over all of its runs: a later step has a higher number."""
     folder: str
     usable: bool
-    """False if this node has failed to read the step."""
+    """False if this node has failed to read the step, or if a newer attempt wrote the same step."""
 
 
 def steps_to_delete(steps: Collection[StepOnDisk], keep: int, stays: Collection[int]) -> frozenset[str]:

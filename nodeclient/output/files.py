@@ -1,6 +1,6 @@
 """Writes log files that survive errors: a full disk or a removed directory costs lines, never the training.
 
-The lines that are lost are counted, and their number is written where they are missing. All methods are for the thread
+The bytes that are lost are counted, and their number is written where they are missing. All methods are for the thread
 that writes files (`file_thread`).
 """
 

@@ -291,7 +291,7 @@ class SettingsParser(argparse.ArgumentParser):
         return super()._get_value(action, arg_string)
 
     def _read(self, setting: Setting, text: str, where: str) -> Any:
-        """Parse a text of any source as a value of the flag."""
+        """Parse a text from a variable or a file as a value of the flag."""
         if contains_token(text):
             self.error(f"{where}: a token has no place here, where others see it: put it into a file, and replace it")
         try:
