@@ -86,11 +86,10 @@ class SecuredAttempt:
         """The headers of a request; valid once connected. Raises `AccessError`."""
         if self.context is None:
             return {}
-        any_key = self._settings.authorities is not None
         self.sent_token = self._proven
-        if self.sent_token is None or not (any_key or self.sent_token.pin == self._pin):
+        if self.sent_token is None or not (self._trusts_any_key or self.sent_token.pin == self._pin):
             try:
-                self.sent_token = self._keyring.token_for(self._pin, self._role, any_key=any_key)
+                self.sent_token = self._keyring.token_for(self._pin, self._role, any_key=self._trusts_any_key)
             except KeyringError as error:
                 raise AccessError(f"{self._endpoint}: {error}") from error
         return {"Authorization": f"{BEARER}{self.sent_token.text}"}
@@ -149,6 +148,11 @@ class SecuredAttempt:
             return False
         return True
 
+    @property
+    def _trusts_any_key(self) -> bool:
+        """Whether an authority vouches for the coordinator, whatever its key is."""
+        return self._settings.authorities is not None
+
     def _make_context(self) -> ssl.SSLContext:
         settings = self._settings
         try:
@@ -166,13 +170,12 @@ class SecuredAttempt:
 
     def _check_pin(self, pin: str) -> None:
         """Check the pin of the server's key, within the handshake. Raises `PinError`."""
-        trusts_any_pin = self._settings.authorities is not None
-        if not trusts_any_pin and pin not in self._keyring.tokens and self._proven is not None:
+        if not self._trusts_any_key and pin not in self._keyring.tokens and self._proven is not None:
             try:
                 self._keyring = find_keyring(self._settings)
             except KeyringError as error:
                 raise PinError(f"its key is another one than before, and {error}") from error
-        if not trusts_any_pin and pin not in self._keyring.tokens:
+        if not self._trusts_any_key and pin not in self._keyring.tokens:
             raise PinError(
                 f"its key matches no token in {self._keyring.source}, so nothing was sent: somebody else"
                 " may answer in its place, or it was set up anew; then fetch its new token"
