@@ -285,8 +285,10 @@ def given_up(run: Run) -> float | None:
     cause = verdict(run).root_cause
     if cause is None:
         return None
-    left = [node for node, member in run.members.items() if member.durable.outcome is None and node not in run.leaving]
-    return _now_if(cause.node not in left and len(left) < run.spec.nodes_min)
+    staying = [
+        node for node, member in run.members.items() if member.durable.outcome is None and node not in run.leaving
+    ]
+    return _now_if(cause.node not in staying and len(staying) < run.spec.nodes_min)
 
 
 def all_stopped(run: Run) -> float | None:
