@@ -27,7 +27,7 @@ def spent(run: Run, now: float) -> Spent:
         return Ledger(ready_at, until_ready).split(ready_at, Activity.STARTING, Activity.RENDEZVOUS, now)
     if run.health is Health.SILENT:
         return spent_in_silence(run, now)
-    return run.durable.ledger.split(now, run.activity, run.activity, now)
+    return _spent_on(run, run.activity, now)
 
 
 def spent_when_broken(run: Run, now: float) -> Spent:
@@ -63,7 +63,7 @@ def spent_with_steps(run: Run, first_step_at: float, step: int, now: float) -> S
     The step may become known together with the end of the round, as after a restart of the coordinator.
     """
     if run.activity is Activity.SILENT:
-        return spent_at_the_end(run, now)
+        return _spent_on(run, Activity.SILENT, now)
     repeats = run.durable.reached is not None and step < run.durable.reached
     after = Activity.REDONE if repeats else Activity.TRAINING
     ledger = run.durable.ledger
@@ -80,15 +80,19 @@ def spent_with_new_steps(run: Run, now: float) -> Spent:
 
 
 def spent_at_the_end(run: Run, now: float) -> Spent:
-    """Return the time spent by a run that ended well: workers that reported no step were running, not starting."""
-    recorded = run.durable.ledger.activity
-    return run.durable.ledger.split(now, recorded, recorded, now)
+    """Return the time spent by a run that ended well: workers that announced steps and did none were running then."""
+    return _spent_on(run, run.durable.ledger.activity, now)
 
 
 def spent_since_newest_step(run: Run, after: Activity, now: float) -> Spent:
     """Return the time spent by a run whose time goes to the activity `after` from its newest step on."""
     newest = now if run.progress.stepped_at is None else run.progress.stepped_at
     return _split(run, newest, after, now)
+
+
+def _spent_on(run: Run, activity: Activity | None, now: float) -> Spent:
+    """Return the time spent by a run whose open time went to one activity; None once the run is over."""
+    return run.durable.ledger.split(now, activity, activity, now)
 
 
 def _split(run: Run, turn: float, after: Activity, now: float) -> Spent:
