@@ -99,12 +99,9 @@ def is_claimed(path: Path) -> bool:
         except FileNotFoundError:
             return False
         try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
+            return not _try_lock(lock, fcntl.LOCK_SH)
         finally:
             os.close(lock)
-    return False
 
 
 def _boot_began_at() -> float:
@@ -114,15 +111,24 @@ def _boot_began_at() -> float:
 
 def _lock(path: Path, lock: int) -> None:
     """Lock the directory, and write this process's id into the lock file. Raises `StoreError`."""
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise StoreError(
-            f"state directory {path}: another coordinatord has it (process {_read(lock)[0] or 'unknown'}):"
-            " end that one, or choose another directory with --state-dir"
-        ) from error
+    while not _try_lock(lock, fcntl.LOCK_EX):
+        # A process in `is_claimed` has a share for a moment. Only a daemon keeps others from a share.
+        if not _try_lock(lock, fcntl.LOCK_SH):
+            raise StoreError(
+                f"state directory {path}: another coordinatord has it (process {_read(lock)[0] or 'unknown'}):"
+                " end that one, or choose another directory with --state-dir"
+            )
     # The kernel releases the lock at any end of the process; the id is for people.
     _write(lock, _read(lock)[1])
+
+
+def _try_lock(lock: int, operation: int) -> bool:
+    """Lock the file without a wait; return whether that was possible."""
+    try:
+        fcntl.flock(lock, operation | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _read(lock: int) -> tuple[str, str]:

@@ -1,5 +1,6 @@
 """A state directory is made, taken by one daemon at a time, and refused with a reason where it is of no use."""
 
+import fcntl
 import os
 import stat
 import tempfile
@@ -33,6 +34,22 @@ def test_a_second_process_is_refused_with_the_one_that_has_the_directory(tmp_pat
     with pytest.raises(StoreError, match=rf"{tmp_path}: another coordinatord has it \(process {os.getpid()}\)"):
         StateDirectory.claim(tmp_path)
     directory.release()
+    StateDirectory.claim(tmp_path).release()
+
+
+def test_a_question_whether_the_directory_is_claimed_does_not_keep_a_daemon_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flock = fcntl.flock
+
+    def lock_amid_question(lock: int, operation: int) -> None:
+        """Try the lock at the moment at which `is_claimed` of another process has its share."""
+        monkeypatch.setattr(fcntl, "flock", flock)
+        with (tmp_path / "lock").open() as asked:
+            flock(asked, fcntl.LOCK_SH)
+            flock(lock, operation)
+
+    monkeypatch.setattr(fcntl, "flock", lock_amid_question)
     StateDirectory.claim(tmp_path).release()
 
 
