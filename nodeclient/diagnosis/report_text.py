@@ -33,7 +33,10 @@ _TITLE = re.compile(rb"---- round \d+ (?:failed|hung|diverged): ")
 """The beginning of a report's first line."""
 
 LINES_MAX = 55
-"""The limit of the whole block: a terminal that fills a screen."""
+"""The limit of the whole block: a terminal that fills a screen. The last lines of workers get what is left of it."""
+
+FACT_LINES_MAX = 7
+"""The limit of each fact: a node's diagnosis of 512 characters fits. Six facts may be as long, and five are short."""
 
 
 def lines(failure: FailureStatus, seen_at: datetime) -> list[str]:
@@ -58,7 +61,7 @@ def lines(failure: FailureStatus, seen_at: datetime) -> list[str]:
     fact_lines = [line for label, text in facts if text for line in _fact(label, text)]
     return [
         f"{RULE[:4]} round {failure.round} {_verb(failure)}: {_summary(failure)} {RULE}"[: len(RULE)].rstrip(),
-        *_last_lines(failure)[len(fact_lines) + 2 - LINES_MAX :],
+        *_last_lines(failure)[len(fact_lines) + 2 - LINES_MAX :],  # 2 for the title and the rule
         *fact_lines,
         RULE,
     ]
@@ -157,6 +160,8 @@ def _fact(label: str, text: str) -> list[str]:
         subsequent_indent=" " * LABEL_WIDTH,
         break_long_words=False,
         break_on_hyphens=False,
+        max_lines=FACT_LINES_MAX,
+        placeholder=" ...",
     )
 
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from coordinatord.hints.failure_status import failure_status
 from coordinatord.protocol.fields import CONSEQUENCES_MAX, LAST_LINES_MAX, LINE_MAX, MESSAGE_MAX
-from coordinatord.protocol.messages import Cause, EarlyEnd, HangKind, LastOutput, SecondaryFailure
+from coordinatord.protocol.messages import Cause, EarlyEnd, HangKind, LastOutput, SecondaryFailure, Straggler
 from nodeclient.diagnosis import report_text
 from tests.support.builders import LOST_PEER, a_failure, a_report
 from tests.support.golden import FOLDER, compare
@@ -175,21 +175,24 @@ def test_only_other_nodes_can_differ(nodes: int, where: tuple[str, ...], *, alon
 
 
 def test_the_largest_report_fits_a_screen() -> None:
-    words = "word " * 200
+    """Names and words of this length fill lines badly."""
+    node, words = "n" * 128, f"{'w' * 49} " * 20
     report = a_report(
-        node="n" * 128,
+        node=node,
         host="h" * 253,
         failure=a_failure(
-            exit_code=-9,
-            message=f"killed by the kernel's OOM killer ({words}"[:MESSAGE_MAX],
-            error=words[:MESSAGE_MAX],
+            message=words[:MESSAGE_MAX],
+            error=f"Watchdog caught collective operation timeout: WorkNCCL(OpType=ALLREDUCE, {words}"[:MESSAGE_MAX],
             last_lines=("x" * LINE_MAX,) * LAST_LINES_MAX,
             age_s=86_400.0,
             log="l" * 1_024,
         ),
-        consequences=tuple(SecondaryFailure("n" * 128, 1, 1) for _ in range(CONSEQUENCES_MAX)),
+        consequences=(SecondaryFailure(node, 1, -11),) * CONSEQUENCES_MAX,
         consequences_count=1_000_000,
-        early=tuple(EarlyEnd("n" * 128, 1, 1.0) for _ in range(CONSEQUENCES_MAX)),
+        early=(EarlyEnd(node, 1, 1.0),) * CONSEQUENCES_MAX,
+        step=9,
+        stragglers=(Straggler(node, 1, 7),) * CONSEQUENCES_MAX,
+        cause=Cause.HANG,
     )
     lines = report_text.lines(failure_status(report), SEEN_AT)
     assert len(lines) <= report_text.LINES_MAX
