@@ -6,6 +6,7 @@ to nothing, because the guard imports it too, and has to start fast.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import signal
@@ -80,7 +81,10 @@ def _call(function: str, *arguments: object) -> int:
     import ctypes  # noqa: PLC0415 - where Python itself has these, the guard does without
 
     libc = ctypes.CDLL(None, use_errno=True)
-    result: int = getattr(libc, function)(*arguments)
+    call = getattr(libc, function, None)
+    if call is None:  # glibc has memfd_create from 2.27 of 2018 on
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    result: int = call(*arguments)
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
