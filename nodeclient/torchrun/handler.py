@@ -29,13 +29,14 @@ from nodeclient.torchrun.parameters import BACKEND, TorchrunConfig, logger, with
 from nodeclient.torchrun.stores import AgentStore, AgentStoreError, RoundOverError, connect, serve
 
 LEAVE_WITHIN_S = 6.0
-"""How long to wait until the coordinator has recorded that the node leaves: the agent gives up after 5 s, a lease."""
+"""How long to wait until the coordinator has recorded that the node leaves, for which the node waits 5 s, a lease."""
 
 SUCCEED_WITHIN_S = 5.0
 """How long to wait for the coordinator's record of a success; it may be restarting."""
 
 EXIT_WITHIN_S = 1.0
-"""How long to wait after a signal: not long, because a closed connection is as good as a message."""
+"""How long to wait after a signal: not long, because the coordinator counts a node as lost 1 s after its connection has
+closed."""
 
 
 class CoordinatordHandler(RendezvousHandler):
@@ -107,9 +108,10 @@ class CoordinatordHandler(RendezvousHandler):
         self._closed = True
         membership = self._membership
         if self._finalizer.detach() and membership.begun:
-            if membership.succeeded:
+            signalled = isinstance(sys.exc_info()[1], SignalException)
+            if succeeded := membership.succeeded:
                 membership.wait_until_ended(SUCCEED_WITHIN_S)
-            membership.leave(LEAVE_WITHIN_S, failed=not isinstance(sys.exc_info()[1], SignalException))
+            membership.leave(LEAVE_WITHIN_S, failed=not (succeeded or signalled))
             membership.end(EXIT_WITHIN_S)
         self._served = None
         return True

@@ -148,8 +148,8 @@ class Membership:
     def leave(self, within_s: float, *, failed: bool) -> None:
         """Leave the job after all workers are dead; wait for the coordinator's decision, at most `within_s`.
 
-        `failed` says that torchrun ends because of its workers. Otherwise a signal ends it: its round, if it has one,
-        has not failed, and ends by `end_round`.
+        `failed` says that torchrun ends because its workers failed. Otherwise they have succeeded, or a signal ends it:
+        its round, if it has one, has not failed, and ends by `end_round`.
         """
         if failed:
             self._report_dead_workers("the workers of this torchrun failed for good, see its own output")

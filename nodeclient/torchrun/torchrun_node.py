@@ -1,8 +1,8 @@
 """The node of a torchrun process: carries out what the pure agent decides, as `nodeclient.shell.node` does elsewhere.
 
 torchrun starts and ends the workers, so this node has none of its own: it tells torchrun of a round and of its end, and
-the agent hears of the workers what torchrun does next. Everything here runs in one thread, which `Membership` connects
-with torchrun's threads.
+the agent hears of the workers what torchrun does next. That is about all of them at once, so to the agent they are one
+worker, with local rank 0. Everything here runs in one thread, which `Membership` connects with torchrun's threads.
 """
 
 from __future__ import annotations

@@ -355,9 +355,10 @@ def oldest_generation(
 ) -> Place | None:
     """Return the generation that a save may overwrite; None if there are only the newest one and protected ones.
 
-    The `last` save of a round overwrites the newest one rather than none. Of the others, one that is not whole goes
-    first, then the oldest round. Within a round goes the step that the smallest power of two divides: ranks save at
-    steps that a power of two of their own divides, so other ranks are less likely to have that step.
+    The `last` save of a round is newer than all of them, so it overwrites the newest one if no other is free. Of the
+    others, one that is not whole goes first, then the oldest round. Within a round goes the step that can be halved the
+    fewest times, then the oldest. For each rank saves at the steps that an interval of its own divides, a power of two,
+    so that step is the least likely one to be there on all ranks.
     """
     commits = [place.read() for place in places]
     newest = max(((commit.round, commit.step) for commit in commits if commit is not None), default=None)
