@@ -3,6 +3,10 @@
 A parent interpreter has imported the modules of `--preload`, and forks workers that so need not import them. Forks for
 the next round are made ahead, and wait until they are told which worker they are. `starter` decides when to run a
 parent. `hook` has the code that runs inside it.
+
+A worker must be a child of this process, which gets its exit code then. So the parent interpreter does not fork it
+itself: an *intermediate process* does, and ends at once. The kernel then makes the orphaned fork a child of this
+process, which is a subreaper (`workers.orphans`).
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ from nodeclient.workers.process_tree import MARK_VARIABLE, UnkillableError, kill
 from nodeclient.workers.spawn import WorkerCommand, die_with_parent, pidfd_of_child
 
 FORKED = b"forked"
-"""The parent interpreter's line that the intermediate process has ended."""
+"""The parent interpreter's line that the intermediate process of a fork has ended."""
 
 ANSWER_BYTES_MAX = 1_024
 """How many bytes of a fork's answers are read at a time; one is a number or a short sentence."""
@@ -90,7 +94,7 @@ class WaitingFork:
             raise
 
     def become(self, command: WorkerCommand, streams: Sequence[int], until: float) -> int:
-        """Turn the fork into a worker; return its process id, as that of a child.
+        """Turn the fork into a worker; return its process id, which is that of a child of this process.
 
         `streams` are its stdin, stdout and stderr. `until` is the deadline in the monotonic clock. Raises `OSError`,
         `EOFError` and `ForkServerError`. After an error, close this object, and there is no worker.
@@ -110,7 +114,7 @@ class WaitingFork:
         text = json.dumps(request).encode() + b"\n"
         self._socket.settimeout(_left(until))
         sent = socket.send_fds(self._socket, [text], list(streams))
-        if sent < len(text):  # a fork that has all of it is the worker, so not even an empty send may fail then
+        if sent < len(text):  # with all of it, the fork is the worker, and an empty send might still raise an error
             self._socket.sendall(text[sent:])
         return pid
 
@@ -119,7 +123,7 @@ class WaitingFork:
         self._socket.close()
 
     def _await_pid(self, until: float) -> int:
-        """Wait until the fork is a child of this process; return its process id."""
+        """Wait until the intermediate process has ended; return the id of the fork, which is our child by then."""
         pid, is_child, unread = 0, False, b""
         while not (pid and is_child):
             self._socket.settimeout(_left(until))
@@ -212,7 +216,7 @@ class ForkServer:
             raise ForkServerError(f"the interpreter {ending} in the import of module {importing}") from None
 
     def fork(self, command: WorkerCommand, streams: Sequence[int]) -> int:
-        """Turn a waiting or a new fork into a worker; return its process id, as that of a child.
+        """Turn a waiting or a new fork into a worker; return its process id, which is that of a child of this process.
 
         `streams` are its stdin, stdout and stderr. Raises `ForkServerError` after ending the interpreter; then there is
         no worker.

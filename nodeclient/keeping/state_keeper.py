@@ -342,7 +342,9 @@ class StateKeeper:
 
     def record_exit(self, local_rank: int) -> None:
         """Record that a worker has ended. A living worker may need its memory to save the same state."""
-        if self._channel.is_open:  # otherwise no round has workers: it was parked
+        # Between rounds only a parked worker ends. If it counted as one of the next round, the worker with its local rank
+        # there would get no memory.
+        if self._channel.is_open:
             self._memory.end(local_rank)
         self._memory.lend()
         self._lose(local_rank)
@@ -350,7 +352,8 @@ class StateKeeper:
     def _on_reserved(self, local_rank: int, lent: bool) -> None:
         self._add_halting(self._round, self._round.keepers, local_rank)
         request = self._round.saves.last
-        # Without memory, the borrower has refused the last request, or was not asked.
+        # Without memory, the borrower has refused the last request, or was not asked. If that was to halt after a step
+        # (`HaltAt`), it may be past that step.
         if lent and isinstance(request, SaveNow) and self._round.saves.repeat(local_rank):
             self._channel.send(local_rank, request)
 

@@ -39,8 +39,8 @@ GROUP_NAME_MAX = 8
 """The most characters of a group's name, which is a number, or the digits of a hash."""
 
 ENTRIES_MAX = 64
-"""How many of the last entries of a recorder are read at least. Earlier ones are read until one that is done is found
-for each group with a pending one. The worker waits in the first pending one, which comes after that."""
+"""How many of the last entries of a recorder are read at least. Earlier ones follow while the earliest one of any group
+is pending: the worker waits in the first pending one, which may be earlier still."""
 
 PENDING_MAX = 512
 """The most entries that are read in all: to parse them takes a hundredth of a second."""
@@ -235,7 +235,8 @@ def by_group(
 ) -> list[dict[str, Any]]:
     """Return the first pending entry of each operation in each group, and the last collective of all other groups.
 
-    Sends and receives that are done are left out. Of a batch, torch marks only the last entry as done, which is called
+    A worker may have begun exchanges with several peers, and waits for each: their operations name the peer. Sends and
+    receives that are done are left out. Of a batch, torch marks only the last entry as done, which is called
     `coalesced`. `ranks_of` returns the ranks of a group in its own order, none if they are not known. `now_ns` is the
     time in nanoseconds since 1970.
     """

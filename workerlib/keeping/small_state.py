@@ -167,7 +167,7 @@ class SmallStateWriter:
 
     def attach(self, arena: Arena) -> None:
         """Write into this arena from now on."""
-        # States in an arena that this one replaces are older, and need lower serials.
+        # Serials go on from those in this arena and in the one that it replaces, whose states are older.
         self._serial = max(self._serial, arena.newest_serial())
         self._arena = arena
         self._kinds = self._pending = None
@@ -175,7 +175,8 @@ class SmallStateWriter:
     def first_snapshot(self, restored: Mapping[str, Any]) -> SmallSnapshot:
         """Return the small state before the first step of the round; `restored` has the restored values by name.
 
-        They stand for objects that must not be read yet too. Other objects are read, to notice one that cannot be kept.
+        An object that must not be read yet (`Adapter.iterates_when_read`) has only its restored values. All others are
+        read, even if there are restored ones: so an object that cannot be kept is noticed.
 
         Raises `KeptStateError` for values that cannot be kept.
         """

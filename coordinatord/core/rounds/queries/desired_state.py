@@ -59,6 +59,7 @@ def message_to(run: Run, member: Member, heartbeat_s: float, now: float) -> Desi
 
     Most heartbeats are answered so, since to make and pack the message again would take half of the machine's time for
     a heartbeat. Only messages with the goal to run are repeated: others have texts and times that change by themselves.
+    So has a report. What to fetch depends on the parts that nodes report, most of which change no `revision`.
     """
     sent = member.session.sent
     if (
