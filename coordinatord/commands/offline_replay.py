@@ -50,8 +50,3 @@ def replay_drains(entries: Sequence[Entry]) -> DurableCluster:
 def restarts_of(run: DurableRun) -> RestartsStatus:
     """Return the used restarts of a run, and its budget."""
     return RestartsStatus(used=run.restarts_used, max=run.spec.max_restarts)
-
-
-def counted(number: int, thing: str) -> str:
-    """Format a count: '1 node' or '2 nodes'."""
-    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"

@@ -8,14 +8,14 @@ import sys
 from collections.abc import Sequence
 
 from coordinatord.commands.json_output import ReplayStep, RunState, as_json
-from coordinatord.commands.offline_replay import counted, replay_run, restarts_of
+from coordinatord.commands.offline_replay import replay_run, restarts_of
 from coordinatord.config.state_flags import ReplayConfig
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.state.durable import DurableRun
 from coordinatord.core.rounds.values.records import Record, RoundEnded, RoundFormed
 from coordinatord.protocol.exit_codes import ExitCode
-from coordinatord.protocol.text import clip
+from coordinatord.protocol.text import clip, counted
 from coordinatord.runtime import flight_recorder
 from coordinatord.runtime.local_time import local, moment
 from coordinatord.server.driver import RECORDED

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coordinatord.commands.json_output import StoredJob, StoredNode, StoredState, as_json
-from coordinatord.commands.offline_replay import counted, final_state, replay_drains, restarts_of
+from coordinatord.commands.offline_replay import final_state, replay_drains, restarts_of
 from coordinatord.config.state_flags import StateConfig
 from coordinatord.core.rounds.state.durable import DurableRun
 from coordinatord.core.shown.job_view import drained_view
 from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.text import counted
 from coordinatord.runtime.local_time import local, moment
 from coordinatord.store.database import Database
 from coordinatord.store.directory import DATABASE

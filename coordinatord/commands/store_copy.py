@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from coordinatord.commands.offline_replay import counted
 from coordinatord.config.store_flags import LEASE_S, CopyConfig
 from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.text import counted
 from coordinatord.runtime.tasks import Tasks
 from coordinatord.security.identity import KEY
 from coordinatord.security.setup import FOLDER

@@ -60,11 +60,16 @@ def name_ranks(ranks: Sequence[int]) -> str:
     return f"rank{'' if len(ranks) == 1 else 's'} {named}{more}"
 
 
+def counted(number: int, noun: str) -> str:
+    """Format a number with its noun: `1 node`, `2 nodes`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def redone_words(redone: int | None) -> str:
     """Say how many steps a round does again: `4 steps redone`. `redone` is None if that is not known."""
     if redone is None:
         return "an unknown number of steps redone"
-    return f"{redone:,} {'step' if redone == 1 else 'steps'} redone"
+    return f"{counted(redone, 'step')} redone"
 
 
 def name_some(names: Iterable[str], count: int) -> str:

@@ -342,8 +342,8 @@ class StateKeeper:
 
     def record_exit(self, local_rank: int) -> None:
         """Record that a worker has ended. A living worker may need its memory to save the same state."""
-        # Between rounds only a parked worker ends. If it counted as one of the next round, the worker with its local rank
-        # there would get no memory.
+        # Between rounds only a parked worker ends. If it counted as one of the next round, that round's worker with the
+        # same local rank would get no memory.
         if self._channel.is_open:
             self._memory.end(local_rank)
         self._memory.lend()

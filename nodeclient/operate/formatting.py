@@ -36,11 +36,6 @@ def state_age(seconds: float, *, ended: bool) -> str:
     return f" {duration(seconds)} ago" if ended else f" for {duration(seconds)}"
 
 
-def count(number: int, thing: str) -> str:
-    """Format a number with its noun: 1 node, 2 nodes."""
-    return f"{number} {thing}{'' if number == 1 else 's'}"
-
-
 def budget(restarts: RestartsStatus) -> str:
     """Format the used restarts, and the budget if there is one: restarts 1 of 3, or 1 of 3 within 6h00m."""
     most = "" if restarts.max is None else f" of {restarts.max}"

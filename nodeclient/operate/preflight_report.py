@@ -12,11 +12,11 @@ from typing import Any
 
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.http.api import AdminAnswer, AdminBody, PreflightStatus
-from coordinatord.protocol.text import clip
+from coordinatord.protocol.text import clip, counted
 from nodeclient.config.operate import PreflightConfig
 from nodeclient.operate.admin_commands import person
 from nodeclient.operate.client import Client, RequestError, UnknownNameError, pause, read
-from nodeclient.operate.formatting import Column, count, table
+from nodeclient.operate.formatting import Column, table
 from nodeclient.operate.job_lookup import get_job_data, job_path, only_job, unknown_job
 from nodeclient.operate.terminal_info import Colour, terminal, write
 from nodeclient.operate.watch import POLL_EVERY_S
@@ -78,7 +78,7 @@ def _lines(found: PreflightStatus) -> list[str]:
             return output.paint(cell, Colour.FAINT)
         return output.paint(cell, Colour.BAD) if title == "VERDICT" and cell != GOOD else cell
 
-    suspects = "; ".join(_suspects(found)) or f"{count(len(rows), 'node')}: all are good"
+    suspects = "; ".join(_suspects(found)) or f"{counted(len(rows), 'node')}: all are good"
     return [*table(COLUMNS, rows, output, paint, indent=""), *output.wrapped(suspects)]
 
 

@@ -24,10 +24,11 @@ from coordinatord.protocol.http.api import (
     NodeStatus,
     SharedStatus,
 )
+from coordinatord.protocol.text import counted
 from coordinatord.runtime.local_time import moment, now
 from nodeclient.config.operate import StatusConfig
 from nodeclient.operate.client import Client
-from nodeclient.operate.formatting import Column, brief, budget, count, duration, listed, start_ways, state_age, table
+from nodeclient.operate.formatting import Column, brief, budget, duration, listed, start_ways, state_age, table
 from nodeclient.operate.job_lookup import Status, get_status
 from nodeclient.operate.terminal_info import Colour, TerminalInfo, terminal, write
 
@@ -113,7 +114,7 @@ def status_lines(
     blocks = [_job_lines(job, output, rows_max, hint) for job in jobs] or [["no jobs"]]
     if more := len(status.answer.jobs) - len(jobs):
         have = "has" if more == 1 else "have"
-        blocks.append(output.wrapped(f"and {count(more, 'more job')} that {have} ended{hint}"))
+        blocks.append(output.wrapped(f"and {counted(more, 'more job')} that {have} ended{hint}"))
     if status.answer.drained:
         blocks.append(_drain_lines(status.answer.drained, output, rows_max))
     if status.answer.charged:
@@ -171,8 +172,8 @@ def _job_lines(job: JobStatus, output: TerminalInfo, rows_max: int | None, hint:
 
 def _facts(job: JobStatus) -> Iterable[str]:
     """Yield the lines between a job's title and its table of nodes."""
-    spares = f", {count(job.spares, 'spare')}" if job.spares else ""
-    nodes = "" if job.ended and not job.nodes else f", {count(len(job.nodes), 'node')}{spares}"
+    spares = f", {counted(job.spares, 'spare')}" if job.spares else ""
+    nodes = "" if job.ended and not job.nodes else f", {counted(len(job.nodes), 'node')}{spares}"
     yield f"run {job.run}, {_round(job)}, {budget(job.restarts)}{nodes}"
     if work := _progress(job):
         yield work
@@ -190,7 +191,7 @@ def _facts(job: JobStatus) -> Iterable[str]:
         yield f"before: {'; '.join(map(_earlier, job.earlier))}"
     if missing := job.missing.count:
         named = f": {listed(job.missing.nodes, missing)}" if job.missing.nodes else ""
-        yield f"missing {count(missing, 'node')}{named}"
+        yield f"missing {counted(missing, 'node')}{named}"
     if job.failure is not None:
         yield _failure(job.failure)
         if log := _failure_log(job.failure):
@@ -233,13 +234,13 @@ def _kept(kept: KeptStatus, reason: str) -> str:
     parts = []
     resumed = "" if kept.resumed is None else f"at step {kept.resumed:,} from {kept.resumed_from or 'memory'}"
     if resumed and resumed not in reason:
-        redone = "" if kept.redone is None else f", {count(kept.redone, 'step')} redone"
+        redone = "" if kept.redone is None else f", {counted(kept.redone, 'step')} redone"
         parts.append(f"resumed {resumed}{redone}")
     if kept.unkept:
         parts.append(f"not kept: {kept.unkept}")
     if kept.interval_steps is not None:
         took = "" if kept.save_s is None else f" ({brief(kept.save_s)} each)"
-        every = count(kept.interval_steps, "step")
+        every = counted(kept.interval_steps, "step")
         parts.append(f"state is saved in memory every {every}{took}, and at a failure where other ranks have it too")
     facts: dict[int, list[str]] = {}
     if kept.step is not None and kept.step != kept.resumed:
@@ -303,7 +304,7 @@ def _node_lines(job: JobStatus, output: TerminalInfo, rows_max: int | None, hint
     lines = _table(job, [*shown, *lost], output, pids=rows_max is None) if shown or lost else []
     if hidden:
         states = ", ".join(f"{number} {state}" for state, number in hidden.most_common())
-        lines += output.wrapped(f"  and {count(hidden.total(), 'more node')}: {states}{hint}", indent="    ")
+        lines += output.wrapped(f"  and {counted(hidden.total(), 'more node')}: {states}{hint}", indent="    ")
     return lines
 
 

@@ -20,9 +20,10 @@ from typing import TypeVar
 
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.text import counted
 from coordinatord.runtime.local_time import moment, now
 from nodeclient.operate.client import Client, RequestError, pause
-from nodeclient.operate.formatting import count, duration
+from nodeclient.operate.formatting import duration
 from nodeclient.operate.terminal_info import Colour, TerminalInfo, cut, terminal, write
 
 POLL_EVERY_S = 1.0
@@ -131,7 +132,7 @@ class _Screen:
         rows = output.rows or ROWS_UNKNOWN
         lines = draw(output, rows - 2)
         if len(lines) > rows - 2:
-            lines = [*lines[: max(0, rows - 3)], f"and {count(len(lines) - rows + 3, 'more line')}"]
+            lines = [*lines[: max(0, rows - 3)], f"and {counted(len(lines) - rows + 3, 'more line')}"]
         title = output.paint(title if output.columns is None else cut(title, output.columns), colour)
         # A line is erased before it is written: behind a line as wide as the terminal, the cursor stands on its last
         # character.

@@ -17,9 +17,10 @@ from msgspec.structs import replace
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.http.stack_answers import CollectiveStatus, StackedWorker, StackGroup, StacksAnswer
 from coordinatord.protocol.stack_messages import CollectiveState, StackOrigin
+from coordinatord.protocol.text import counted
 from nodeclient.config.operate import StacksConfig
 from nodeclient.operate.client import Client, RequestError, read
-from nodeclient.operate.formatting import NAMES_MAX, count, listed
+from nodeclient.operate.formatting import NAMES_MAX, listed
 from nodeclient.operate.job_lookup import get_job_data, only_job
 from nodeclient.operate.terminal_info import terminal, write
 
@@ -73,7 +74,7 @@ def _print_culprits(folder: Path, *, as_json: bool) -> int:
 
 def _lines(answer: StacksAnswer) -> Iterator[str]:
     workers = sum(len(group.workers) for group in answer.groups)
-    size = f"{count(workers, 'worker')} at {count(len(answer.groups), 'place')}"
+    size = f"{counted(workers, 'worker')} at {counted(len(answer.groups), 'place')}"
     yield f"job {answer.job}, run {answer.run}, round {answer.round}: {size}, innermost frames first"
     if answer.verdict is not None:
         yield f"{answer.verdict.kind}: {answer.verdict.sentence}"

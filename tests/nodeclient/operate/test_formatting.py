@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinatord.protocol.http.api import RestartsStatus
-from nodeclient.operate.formatting import Column, budget, count, duration, listed, table
+from coordinatord.protocol.text import counted
+from nodeclient.operate.formatting import Column, budget, duration, listed, table
 from nodeclient.operate.terminal_info import NARROW, TerminalInfo, cut, width
 
 PIPE = TerminalInfo(None, 0, is_terminal=False, coloured=False)
@@ -60,7 +61,7 @@ def test_a_duration_is_one_short_word(seconds: float, said: str) -> None:
 
 
 def test_many_names_are_counted() -> None:
-    assert (count(1, "node"), count(0, "node")) == ("1 node", "0 nodes")
+    assert [counted(number, "node") for number in (0, 1, 1_024)] == ["0 nodes", "1 node", "1,024 nodes"]
     assert listed(["a", "b"]) == "a, b"
     assert listed(["a", "b"], 5) == "a, b and 3 more"
     assert listed([str(number) for number in range(20)]) == "0, 1, 2, 3, 4, 5, 6, 7 and 12 more"
