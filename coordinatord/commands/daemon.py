@@ -90,6 +90,7 @@ async def _serve(
         if store is not None:
             await lead(store, listeners)
         elif settings.shared is not None:
+            _collect_garbage()  # it may stand by for weeks
             turns = TurnsToLead(settings, settings.shared, systemd, security, ended, lead)
             await turns.run(listeners)
     finally:
@@ -124,8 +125,7 @@ async def _lead(
             reload_security = server.revocations.reload if server.revocations is not None else lambda: None
             reloader = Reloader(settings, lambda policy: server.driver.submit(PolicyChanged(policy)), reload_security)
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloader.reload)
-            gc.enable()  # it was off during the start
-            gc.set_threshold(GARBAGE_THRESHOLD)
+            _collect_garbage()
             _announce(server)
             try:
                 await _serve_until(ended, server, settings, systemd)
@@ -177,6 +177,12 @@ def _systemd_sockets(systemd: SystemdNotifier) -> list[socket.socket]:
         names = fields("sockets_passed", count=len(passed))
         log.info("systemd listens at the address in coordinatord.socket: --host and --port have no effect", extra=names)
     return passed
+
+
+def _collect_garbage() -> None:
+    """Turn on garbage collection, which `serve` has turned off for the start."""
+    gc.set_threshold(GARBAGE_THRESHOLD)
+    gc.enable()
 
 
 def _announce(server: Server) -> None:

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 def run(settings: ServeConfig) -> int:
     """Serve until SIGTERM or SIGINT; return the exit code. Raises `StoreError` and `ListenError`."""
-    gc.disable()  # until `daemon` enables it: it would take a tenth of a start
+    gc.disable()  # until `daemon` turns it on: it would take a tenth of a start
     logs.configure(settings.log_level, "coordinatord", settings.log_format)
     if settings.file is not None:
         log.info("settings from %s", settings.file.absolute(), extra=fields("settings_read", file=settings.file))

@@ -1,11 +1,21 @@
-"""A coordinator whose turn it is to lead, and that cannot."""
+"""A coordinator that stands by, and one whose turn it is to lead and that cannot."""
 
+import asyncio
+import gc
+import os
 import re
+import signal
+import socket
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from coordinatord.commands.daemon import _serve as serve
+from coordinatord.config.serve_flags import ServeConfig
+from coordinatord.config.subcommands import parse
+from coordinatord.runtime.systemd import SystemdNotifier
 from nodeclient.host.ports import PortReservation
 from tests.support.disks import mounted
 from tests.support.etcd import EtcdNamespace, needs_etcd
@@ -16,6 +26,33 @@ DISK_BYTES = 4 * 1024 * 1024
 
 ROOM_BYTES = 16 * 1024
 """Room for the lock of the state directory, and for no database."""
+
+
+@pytest.fixture
+def _no_collections() -> Iterator[None]:
+    """Turn off garbage collection, as a start does."""
+    threshold = gc.get_threshold()
+    gc.disable()
+    yield
+    gc.set_threshold(*threshold)
+    gc.enable()
+
+
+@pytest.mark.usefixtures("_no_collections")
+async def test_a_standby_collects_garbage(tmp_path: Path) -> None:
+    loop, path = asyncio.get_running_loop(), tmp_path / "notify"
+    with socket.socket() as nobody, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        nobody.bind(("127.0.0.1", 0))
+        systemd.bind(str(path))
+        systemd.setblocking(False)
+        settings = parse(["--store", f"etcd://127.0.0.1:{nobody.getsockname()[1]}/x", "--ephemeral", "--insecure"], {})
+        assert isinstance(settings, ServeConfig)
+        notifier = SystemdNotifier({"NOTIFY_SOCKET": str(path)}, 0)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(serve(settings, None, notifier, None, [socket.create_server(("127.0.0.1", 0))]))
+            assert (await loop.sock_recv(systemd, 1000)).startswith(b"READY=1")
+            assert gc.isenabled()
+            os.kill(os.getpid(), signal.SIGTERM)
 
 
 @needs_etcd
