@@ -3,7 +3,7 @@
 Each request is a function that asks one contact point: a coordinator by its name, or at one address. The client calls
 it for one after the other until one answers, and follows a standby to the leader that it names. It skips coordinators
 that are silent; if the leader is, it waits for a standby to take over. A command is sent to one coordinator at most
-once: if its answer is lost, nobody knows whether it was done.
+once: if its answer is lost or is not that of a coordinatord, nobody knows whether it was done.
 
 Every failure is a `RequestError`, one line with the address and the reason. `protocol.http` defines the answers.
 """
@@ -122,6 +122,10 @@ class _WrongAnswerError(OperationalError):
     """The server is no coordinatord, or its answer is malformed."""
 
 
+class _NotServedError(_WrongAnswerError):
+    """The server is no coordinatord, and has done nothing."""
+
+
 class _StandbyError(OperationalError):
     """The coordinator is a standby, and has done nothing."""
 
@@ -136,7 +140,7 @@ class _SilentLeaderError(OperationalError):
 
 
 class _UnknownOutcomeError(RequestError):
-    """A command was sent, at least in part, without an answer."""
+    """A command was sent, at least in part, and no coordinatord has answered: a proxy may have, or nobody."""
 
 
 _ADDRESS_ERRORS = (OSError, UnicodeError, http.client.HTTPException, _WrongAnswerError, _StandbyError)
@@ -179,7 +183,9 @@ class Client:
                     headers = {"Accept": MSGPACK, "Content-Type": MSGPACK, **token}
                     connection.request(HTTPMethod.POST, path, msgpack.encode(body), headers)
                     return _decode(connection.getresponse())
-                except (OSError, http.client.HTTPException) as error:
+                except _NotServedError:
+                    raise
+                except (OSError, http.client.HTTPException, _WrongAnswerError) as error:
                     raise _UnknownOutcomeError(
                         f"{contact}: {_reason_of(error)}, so it is not known whether it was done: see nodeclient events"
                     ) from error
@@ -234,7 +240,10 @@ class Client:
             except (OSError, http.client.HTTPException, _UnknownOutcomeError) as error:
                 if attempt.context is None and attempt.speaks_tls():
                     raise attempt.tls_required() from error
-                raise attempt.explain(error) or error from error
+                explained = attempt.explain(error)
+                if explained is None:
+                    raise
+                raise explained from error
 
     def clock_ahead_s(self) -> float:
         """Return how far this host's clock is ahead of a coordinator's at least, in seconds; negative if it is behind.
@@ -393,7 +402,9 @@ def _decode(answer: http.client.HTTPResponse) -> Any:
     try:
         refusal = check(decoded, ErrorAnswer, "answer")
     except SchemaError as error:
-        raise _WrongAnswerError(f"answers with HTTP {answer.status}, not as a coordinatord does") from error
+        is_rejected = HTTPStatus.BAD_REQUEST <= answer.status < HTTPStatus.INTERNAL_SERVER_ERROR
+        kind = _NotServedError if is_rejected else _WrongAnswerError
+        raise kind(f"answers with HTTP {answer.status}, not as a coordinatord does") from error
     if refusal.error == "standby":
         raise _StandbyError(None, refusal.message.removeprefix("this coordinator "))
     if refusal.error in {"unknown_job", "unknown_node"}:

@@ -251,7 +251,9 @@ class CoordinatorConnection:
             # It may serve in the clear only where a node may have started it, and nobody gave this node a token.
             may_be_in_the_clear = attempts.settings.plaintext_allowed and not attempts.settings.is_given
             if not may_be_in_the_clear or not isinstance(explained, PlaintextError):
-                raise explained or error from error
+                if explained is None:
+                    raise
+                raise explained from error
         in_the_clear = SecuredAttempt(INSECURE_ACCESS, coordinator, Role.JOIN)
         session = _CoordinatorSession(self, coordinator, version, close_timeouts, in_the_clear)
         return await self._hold(session, contact, has_token=True)

@@ -56,6 +56,14 @@ def hang_up(handler: BaseHTTPRequestHandler) -> None:
     handler.close_connection = True
 
 
+def break_off(handler: BaseHTTPRequestHandler) -> None:
+    """Close the connection in the middle of an answer."""
+    handler.send_response(200)
+    handler.send_header("Content-Length", "100")
+    handler.end_headers()
+    handler.close_connection = True
+
+
 @contextmanager
 def canned(answers: Mapping[str, Answer] | Answer) -> Iterator[tuple[str, list[str]]]:
     """Serve answers, by method and path, or one for every request; yield the address, and the requests so far."""
