@@ -165,7 +165,8 @@ class Persister:
 
     async def _commit(self, attempt: PersistAttempt) -> None:
         """Make the step of an attempt whole, and delete older ones."""
-        folder, name, small, progress = self.steps.folder, _name_of(attempt), attempt.order.small, Progress()
+        self._progress = progress = Progress()  # giving up the attempt gives up the commit too
+        folder, name, small = self.steps.folder, _name_of(attempt), attempt.order.small
         try:
             work = partial(_commit_and_list, folder, name, small, progress, self.settings.command)
             whole, unfinished = await self._thread.run(work, progress, attempt.record_bytes)
@@ -206,7 +207,7 @@ def _commit_and_list(
 ) -> tuple[StepName, set[str]]:
     """Make a step whole; return its name, and the folders of unfinished steps.
 
-    These are listed before the coordinator learns that the step is whole, since then another step may begin.
+    These are listed before the coordinator learns that the step is whole, since then another run may begin.
     """
     whole = step_folder.commit(job, name, small, progress, command).of
-    return whole, step_folder.unfinished(job, progress)
+    return whole, step_folder.unfinished(job, whole, progress)

@@ -251,11 +251,18 @@ def commit(job: Path, name: StepName, small: int, progress: Progress, command: s
     return manifest
 
 
-def unfinished(job: Path, progress: Progress) -> set[str]:
-    """Return the names of the folders of unfinished steps. Raises `OSError` and `GivenUpError`."""
+def unfinished(job: Path, name: StepName, progress: Progress) -> set[str]:
+    """Return the names of the folders of steps that earlier attempts than `name` have left unfinished.
+
+    Later attempts of its run may be in progress; folders of other runs are left over, since the folder of the job is
+    claimed for this run. Raises `OSError` and `GivenUpError`.
+    """
     found = set()
+    our_run, our_attempt = _run_and_attempt(name.folder)
     for folder in _folders(job):
-        if not (folder / MANIFEST).exists():
+        run, attempt = _run_and_attempt(folder.name)
+        is_later = run == our_run and attempt > our_attempt
+        if not is_later and not (folder / MANIFEST).exists():
             found.add(folder.name)
         progress.add(FILE_PROGRESS)
     return found
@@ -275,10 +282,9 @@ def delete_attempts(job: Path, run: str, attempts: Collection[int], progress: Pr
 
     All nodes that write do this at the same time, so files may vanish meanwhile.
     """
-    # The name of a folder ends in the run and the attempt; the step and the round before them do not matter here.
-    suffixes = {StepName(run, 0, 0, 1, 1, str(attempt)).folder.split("-", 4)[-1] for attempt in attempts}
-    for folder in _folders(job) if suffixes else ():
-        if folder.name.split("-", 4)[-1] in suffixes and not (folder / MANIFEST).exists():
+    failed = {_run_and_attempt(StepName(run, 0, 0, 1, 1, str(attempt)).folder) for attempt in attempts}
+    for folder in _folders(job) if failed else ():
+        if _run_and_attempt(folder.name) in failed and not (folder / MANIFEST).exists():
             shutil.rmtree(folder, ignore_errors=True)
             progress.add(FILE_PROGRESS)
 
@@ -316,6 +322,12 @@ def _sort_key(name: str) -> tuple[int, int, str]:
     """Return the key by which folders are sorted: the round, the step, and the digest of the run."""
     _, step, _, number, run, *_ = name.split("-")
     return int(number), int(step), run
+
+
+def _run_and_attempt(name: str) -> tuple[str, int]:
+    """Return the digest of the run and the number of the attempt in a folder's name; 0 if it names no attempt."""
+    run, _, attempt = name.split("-", 4)[-1].partition("-")
+    return run, int(attempt or "0", 36)  # letters are valid there too
 
 
 def _check_all_written(name: StepName, files: tuple[PartFile, ...], small: int, root: Path) -> None:

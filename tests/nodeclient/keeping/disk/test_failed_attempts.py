@@ -96,3 +96,36 @@ async def test_an_attempt_that_is_given_up_leaves_no_file(tmp_path: Path, monkey
             heal.set()
         assert (await write(node, an_order(5))).state is PersistState.WRITTEN  # in the same thread, after the first
         assert not [folder for folder in folders_with_files(tmp_path / "disk") if folder.startswith("step-4-")]
+
+
+async def test_what_a_later_attempt_is_writing_stays_when_an_earlier_one_becomes_whole(tmp_path: Path) -> None:
+    """The committer of the ninth attempt was cut off from the coordinator, which has begun another one."""
+    disk = tmp_path / "disk"
+    async with keeping_nodes(tmp_path, "a", "b", disk=disk) as (committer, other):
+        await train(committer, 4, 5)
+        await train(other, 4, 5)
+        await write(other, replace(an_order(5), attempt=8))
+        await write(other, replace(an_order(5), attempt=10))
+        assert (await write(committer, replace(an_order(4, commit=True), attempt=9))).state is PersistState.COMMITTED
+        await committer.until(lambda: attempts(disk) == ["10", "9"])
+        assert len(files(disk)) == 10, "a whole step of four files, and three files with their notes"
+
+
+async def test_a_commit_that_is_given_up_makes_no_step_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flush, begins, heal = os.fsync, threading.Event(), threading.Event()
+
+    def hang(file: int) -> None:
+        begins.set()
+        heal.wait()
+        flush(file)
+
+    async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
+        await train(node, 4, 5)
+        await write(node, an_order(4))
+        monkeypatch.setattr(os, "fsync", hang)
+        node.keeper.carry_out(Persist(RUN, an_order(4, commit=True)))
+        await node.until(begins.is_set)
+        node.keeper.carry_out(Persist(RUN, None))
+        heal.set()
+        await write(node, an_order(5))  # in the same thread, after the first
+        assert find_whole(tmp_path / "disk" / "job")[0] == []

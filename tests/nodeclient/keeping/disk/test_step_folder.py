@@ -151,7 +151,7 @@ def test_only_what_is_named_is_dropped_whole_or_not(tmp_path: Path) -> None:
     for step in (10, 16):
         write(tmp_path, name(step), ranks=(0,))
     (tmp_path / "mine").mkdir()
-    assert step_folder.unfinished(tmp_path, Progress()) == {name(10).folder, name(16).folder}
+    assert step_folder.unfinished(tmp_path, name(12), Progress()) == {name(10).folder, name(16).folder}
     step_folder.delete_steps(tmp_path, [name(4).folder, name(10).folder, "mine"])
     assert [step.of.step for step in find_whole(tmp_path)[0]] == [12, 8]
     assert {path.name for path in tmp_path.iterdir()} == {*(name(step).folder for step in (8, 12, 16)), "mine"}
@@ -292,7 +292,7 @@ def test_a_link_to_elsewhere_in_a_folders_place_is_neither_read_nor_written_nor_
     with pytest.raises(UnusableError, match="is a symbolic link"):
         step_folder.begin(job, manifest.of)
     persisted(job, name(8))
-    assert step_folder.unfinished(job, Progress()) == set()
+    assert step_folder.unfinished(job, name(8), Progress()) == set()
     step_folder.delete_steps(job, [folder.name, name(8).folder])
     assert sorted(elsewhere.iterdir()) == files
     assert [path.name for path in job.iterdir()] == [folder.name]
@@ -364,7 +364,7 @@ def test_what_failed_attempts_have_left_hides_no_whole_step(tmp_path: Path, monk
     for step in range(10_000, 10_000 + step_folder.FOLDERS_MAX):
         (tmp_path / name(step=step).folder).mkdir()
     assert [manifest.of.step for manifest in find_whole(tmp_path)[0]] == [9]
-    left = step_folder.unfinished(tmp_path, Progress())
+    left = step_folder.unfinished(tmp_path, name(step=9), Progress())
     assert len(left) == step_folder.FOLDERS_MAX
     step_folder.delete_steps(tmp_path, left)
     assert [folder.name for folder in tmp_path.iterdir()] == [name(step=9).folder]
