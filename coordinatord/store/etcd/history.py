@@ -50,8 +50,8 @@ PAGE = 16
 ROWS_AT_ONCE = 2_000
 """How many rows a value has when a whole history is written: some 30 KB if they are joins of nodes."""
 
-PARTS = b"parts:"
-"""The beginning of a value that is stored in parts, before the number of parts; no packed value begins so."""
+PARTS = b"parts"
+"""What stands in place of a value that is stored in parts; it is no packed value. A missing part damages the value."""
 
 
 class StoredHistory(Struct, frozen=True):
@@ -80,9 +80,9 @@ class History:
         self._head = Head(0, "")
         """The newest commit that we know."""
         self._head_revision = 0
-        self._about_revision = 0
-        """The revisions of the last known writes of both keys."""
+        """The revision of the last known write of the head."""
         self.about = About("", self._version, 0)
+        """The valid generation; the number of one that is not there is 0."""
         self.revision = 0
         """The revision of the cluster after the last commit."""
 
@@ -93,7 +93,7 @@ class History:
         about = await self._gateway.read(self._keys.about)
         if about is None:
             raise NothingStoredError(f"no coordinatord has kept state below {self._keys.prefix}/")
-        self.about, self._about_revision = About.unpack(about), about.mod_revision
+        self.about = About.unpack(about)
         if self.about.version > self._version:
             raise UnreadableStoreError(
                 f"a newer release of coordinatord has written version {self.about.version}, this one knows up to"
@@ -103,7 +103,7 @@ class History:
         self.log = CommitLog()
         values = []
         for number, content in stored.items():
-            value = b"".join(parts.get(number, [])) if content.startswith(PARTS) else content
+            value = b"".join(parts.get(number, [])) if content == PARTS else content
             found = unpack(value, number)
             values.append(found)
             self.log.add(number, len(value), [row[0] for row in found.rows], found.dropped)
@@ -122,8 +122,8 @@ class History:
         return stored, parts
 
     async def begin(self) -> None:
-        """Begin an empty history. Raises `StoreError`."""
-        await self.sweep()
+        """Begin an empty history. Raises `LeadershipLostError`, and `StoreError`."""
+        await self.sweep()  # what is left of one that was not begun
         self.about = About(secrets.token_hex(4), self._version, 1)
         await self._write([written_at(self._keys.about, 0)], [put(self._keys.about, self.about.packed())])
 
@@ -156,8 +156,8 @@ class History:
     async def merge(self, merger: Merger, rows: Sequence[Row]) -> None:
         """Replace several values by one, unless that is too large. Raises `LeadershipLostError`, and `StoreError`.
 
-        After a `StoreError` they may be replaced or not, and no row is lost. A late duplicate writes the same again,
-        since the next merger comes after the next commit, which writes the head.
+        After a `StoreError` they may be replaced or not, and no row is lost. A late duplicate of the request does no
+        harm: before the next commit it writes the same value again, and after that its demand fails.
         """
         value = pack(rows, merger.dropped)
         if len(value) > VALUE_BYTES_MAX:
@@ -178,35 +178,33 @@ class History:
             await self._write_value(about.generation, number, piece)
         last = Head(len(pieces), "")  # no digest, since no commit is retried
         new = [put(self._keys.about, about.packed()), put(self._keys.head, last.packed())]
-        answer = await self._write([self._same_generation], new)
-        self.about, self._head = about, last
-        self._about_revision = self._head_revision = revision_of(answer)
+        answer = await self._write([self._same_head], new)
+        self.about, self._head, self._head_revision = about, last, revision_of(answer)
         await self.sweep()
 
     async def _write_value(self, generation: int, number: int, rows: Sequence[Row]) -> None:
         value = pack(rows, ())
-        await self._write([self._same_generation], await self._stage(generation, number, value))
+        await self._write([self._same_head], await self._stage(generation, number, value))
         self.log.add(number, len(value), [row[0] for row in rows], ())
 
     async def _stage(self, generation: int, number: int, value: bytes) -> list[Body]:
-        """Return the operations that store a value; before, write the parts of one that is too large for one key."""
+        """Return the operations that store a value; before, write the parts of one that is too large for one key.
+
+        The caller runs them under the same demand. If that fails, no part was written either, and the caller finds out
+        why: an earlier attempt of the same commit may have been durable.
+        """
         key = self._keys.commit(generation, number)
         if len(value) <= VALUE_BYTES_MAX:
             return [put(key, value)]
         pieces = [value[begin : begin + VALUE_BYTES_MAX] for begin in range(0, len(value), VALUE_BYTES_MAX)]
         for place, piece in enumerate(pieces):
-            await self._write([self._same_head], [put(self._keys.part(generation, number, place), piece)])
-        return [put(key, PARTS + str(len(pieces)).encode())]
+            await self._try([self._same_head], [put(self._keys.part(generation, number, place), piece)], [])
+        return [put(key, PARTS)]
 
     @property
     def _same_head(self) -> Body:
         """The demand that nothing was committed since our last write."""
         return written_at(self._keys.head, self._head_revision)
-
-    @property
-    def _same_generation(self) -> Body:
-        """The demand that no new generation was begun."""
-        return written_at(self._keys.about, self._about_revision)
 
     async def _write_head(self, head: Head, ops: list[Body]) -> None:
         """Write the head and run `ops` in one transaction. If an earlier attempt has done so, only record it.

@@ -9,10 +9,11 @@ import pytest
 from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.history import VALUE_BYTES_MAX, History
 from coordinatord.store.etcd.leadership import Candidate
+from coordinatord.store.etcd.refusals import EtcdAwayError
 from coordinatord.store.etcd.roster import Coordinatord
 from coordinatord.store.interface import LeadershipLostError
 from coordinatord.store.row_codec import Row
-from tests.support.modelled_etcd import KEYS, ModelledEtcd
+from tests.support.modelled_etcd import KEYS, ModelledEtcd, changes_history
 
 Result = TypeVar("Result")
 
@@ -46,6 +47,20 @@ class RepeatingGateway(Gateway):
         for path, body in reversed(self._asked):
             if path == "/v3/kv/txn":
                 self._etcd.do(path, body)
+
+
+class ForgetfulGateway(RepeatingGateway):
+    """Loses the answer to a commit if it `forgets`."""
+
+    forgets = False
+
+    async def call(self, path: str, body: Mapping[str, Any], try_within_s: float | None = None) -> Any:
+        """Carry out a request. Raises `EtcdAwayError` once after a commit."""
+        answer = await super().call(path, body, try_within_s)
+        if self.forgets and changes_history(body):
+            self.forgets = False
+            raise EtcdAwayError("no answer")
+        return answer
 
 
 def _done(work: Coroutine[Any, Any, Result]) -> Result:
@@ -97,6 +112,22 @@ def test_what_is_done_again_later_changes_nothing(value_bytes_max: int, monkeypa
             _done(history.replace(list(lives.values()), "again"))
             judge()
     assert len(history.log._values) < 20
+
+
+@pytest.mark.parametrize("value_bytes_max", [VALUE_BYTES_MAX, 50])
+def test_a_commit_whose_answer_was_lost_may_be_repeated(value_bytes_max: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coordinatord.store.etcd.history.VALUE_BYTES_MAX", value_bytes_max)
+    gateway = ForgetfulGateway()
+    candidate = Candidate(gateway, KEYS, Coordinatord("h1", "h1:1", secure=False, since=0.0), 5.0)
+    _done(candidate.win_at_once())
+    history = History(gateway, KEYS, candidate.fence)
+    _done(history.begin())
+    gateway.forgets = True
+    with pytest.raises(EtcdAwayError):
+        history.commit([_row(1)], []).send(None)
+    _done(history.commit([_row(1)], []))
+    _done(history.commit([_row(2)], []))
+    assert list(_done(History(gateway, KEYS).read()).rows) == [_row(1), _row(2)]
 
 
 def test_a_leader_finds_by_looking_and_by_writing_that_etcd_was_set_back() -> None:
