@@ -136,13 +136,12 @@ class _LogPrinter:
         return bool(self._notes_count) and not self._texts_count
 
     def print(self, part: LogPart) -> None:
-        if part.text:
-            self._texts_count += 1
+        self._texts_count += bool(part.text)
+        self._notes_count += bool(part.note and part.node)  # a note of no node says nothing of a log
         if self._as_json:
             write_text(f"{json.dumps(asdict(part))}\n")
             return
         if part.note:
-            self._notes_count += part.node != ""
             log = "" if part.rank is None else f"rank {part.rank}, {part.stream}: "
             sys.stderr.write(f"nodeclient: {log}{part.note}\n")
         if part.text:

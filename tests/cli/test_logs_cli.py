@@ -101,8 +101,8 @@ def test_the_logs_of_an_earlier_run_are_read_through_a_node_of_the_next(cluster:
     assert wrong.stderr == f"nodeclient: job {cluster.job} has no rounds of a run x: its runs are {runs}\n"
 
 
-def logs_of_ended(cluster: Cluster) -> tuple[str, str]:
-    ended = run(BIN / "nodeclient", "logs", "--coord", cluster.coordinator.endpoint, cluster.job)
+def logs_of_ended(cluster: Cluster, *flags: str) -> tuple[str, str]:
+    ended = run(BIN / "nodeclient", "logs", "--coord", cluster.coordinator.endpoint, cluster.job, *flags)
     assert ended.returncode == 69
     return ended.stdout, ended.stderr
 
@@ -113,6 +113,8 @@ def test_a_node_without_log_files_says_what_to_do(cluster: Cluster) -> None:
     out, err = logs_of_ended(cluster)
     text = "node a keeps no log files: start its nodeclient with --log-dir DIR, or set NODECLIENT_LOG_DIR"
     assert (out, err) == ("", f"nodeclient: {text}\n")
+    out, err = logs_of_ended(cluster, "--json")
+    assert ([json.loads(line)["note"] for line in out.splitlines()], err) == ([text], "")
 
 
 def stream(*parts: dict[str, object]) -> Answer:
