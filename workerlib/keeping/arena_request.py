@@ -50,7 +50,7 @@ class ArenaRequest:
         self.refused = False
         """Whether no further request is made: nodeclient has no memory, or memory is no longer useful."""
         self.answered = threading.Event()
-        """Set when the answer to the last request was handled."""
+        """Set by `finish` when the answer to the last request was handled."""
         self._waiting: WaitingState | None = None
         """Set from the request until its answer."""
         self._has_outgrown = False
@@ -62,7 +62,7 @@ class ArenaRequest:
         `snapshot` is the small state of `step`. It waits for the memory instead of that of an earlier step.
         """
         held = self.arena.sizes if self.arena is not None else None
-        # `small` has room for `rest` to double, which this step does not need yet.
+        # `small` has room for `rest` twice, so that it may grow; this step needs it once.
         suffices = held is not None and held.small >= small - len(snapshot.rest) and held.generation >= big
         if suffices or self.refused:
             return
@@ -82,6 +82,12 @@ class ArenaRequest:
         self.arena = arena
         waiting, self._waiting = self._waiting, None
         return waiting
+
+    def finish(self) -> None:
+        """Record that the answer was handled. After a refusal, nothing waits for memory any more."""
+        if self.refused:
+            self._waiting = None
+        self.answered.set()
 
     def obstacle(self) -> str:
         """Return why a big state cannot be saved; empty if there is memory for it."""

@@ -335,13 +335,13 @@ class StepKeeper:
                 if disk_every_s:
                     self._saver.expect_disk(disk_every_s)
                 self._attach(files, lent=lent)
-                self._saver.memory.answered.set()
+                self._saver.memory.finish()
             case Comparison(alike):
                 self._saver.record_comparison(alike=alike)
             case RefusedMemory(why):
                 self._saver.memory.refuse(why)
                 self._attach(files)
-                self._saver.memory.answered.set()
+                self._saver.memory.finish()
             case SaveNow(number, planned=True, late=False) if STOP_REQUEST.listening:
                 # The script calls `should_stop`: it ends at a step of its choice, and then saves.
                 self._channel.report(at_own_step(number))

@@ -45,6 +45,15 @@ def test_what_is_saved_into_lent_memory_comes_back(
         assert state_of(back) == expected
 
 
+def test_nothing_waits_for_memory_that_was_refused(script: Script) -> None:
+    script.node.refuse = True
+    model = network()
+    with script.runs({"model": model}) as (_, kept):
+        do_steps(kept, model, torch.optim.AdamW(model.parameters()))
+        assert kept._saver.memory.answered.wait(TIMEOUT_S)
+        assert not kept._saver.memory.awaited
+
+
 def test_memory_that_a_worker_may_not_map_is_refused_in_words(script: Script, caplog: pytest.LogCaptureFixture) -> None:
     limits, mapped = resource.getrlimit(resource.RLIMIT_AS), int(Path("/proc/self/statm").read_text().split()[0])
     script.node.refuse = True
