@@ -9,7 +9,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from coordinatord.core.rounds.events import Compared, NodeArrivals
-from coordinatord.core.watching.arrivals import ARRIVALS_MIN, EVERY_S, arrival_sources, can_be_compared
+from coordinatord.core.watching.arrivals import ARRIVALS_MIN, EVERY_S, arrival_sources, ask_at, can_be_compared
 from coordinatord.protocol.arrival_messages import GroupArrivals, WorkerArrivals, pack_ages
 from coordinatord.protocol.messages import Observed
 from tests.sim.calm_runs import CalmRun, Node
@@ -53,9 +53,9 @@ class UnnamedRun(CalmRun):
 
     def _compare(self) -> None:
         """Read when the workers came to collectives, as `server/reads/arrival_reads.py` does."""
-        self._queue.after(EVERY_S, self._compare)
         run = None if self._coordinator is None else self._coordinator.jobs.get("default")
         if run is None or not can_be_compared(run):
+            self._queue.after(EVERY_S, self._compare)
             return
         now, training = self._queue.now - self._begun_at, self._training
         assert isinstance(training, UnnamedTraining)
@@ -66,3 +66,4 @@ class UnnamedRun(CalmRun):
             workers = tuple(WorkerArrivals(rank, (training.arrivals(rank, now, ARRIVALS_MIN),)) for rank in ranks)
             arrivals.append(NodeArrivals(source.node, self._queue.now, 0.0, self._queue.now, workers))
         self._handle(Compared(run.id, run.durable.round, tuple(arrivals)))
+        self._queue.after(ask_at(run, self._begun_at, self._queue.now) - self._queue.now, self._compare)

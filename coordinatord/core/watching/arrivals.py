@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.watching.lateness_watch import is_training
-from coordinatord.core.watching.run_watch import lateness_of, reports_no_steps
+from coordinatord.core.watching.run_watch import lateness_of, reports_no_steps, rests_at
 from coordinatord.core.watching.stack_sources import WORKERS_AT_ONCE_MAX, in_questions
 from coordinatord.protocol.arrival_messages import ARRIVALS_MAX, AskArrivals
 from coordinatord.protocol.messages import Launcher
@@ -57,16 +57,18 @@ def ask_at(run: Run, trains_since: float, asked_at: float | None) -> float:
     """Return when to ask the workers of a round that trains the next time; `asked_at` is the last time, or None.
 
     `trains_since` is when the round was first seen to train, which may be after its first step. Until a laggard is
-    found, the pauses grow with the age of the training: each is half of it, up to `EVERY_S`.
+    found, the pauses grow with the age of the training: each is half of it, up to `EVERY_S`. Workers that seem to come
+    to rest are asked when they would be, so that a hang is noticed as soon as may be.
     """
     usual_s, lateness = run.progress.pace.usual_s, lateness_of(run)
     since = trains_since if run.progress.first_at is None else min(trains_since, run.progress.first_at)
     first_s = EVERY_S if usual_s is None else min(EVERY_S, FIRST_STEPS * usual_s)
     if asked_at is None:
         return since + first_s
-    if lateness is not None and lateness.laggard is not None:
-        return asked_at + EVERY_S
-    return asked_at + min(EVERY_S, max(first_s, asked_at - since) / 2)
+    has_laggard = lateness is not None and lateness.laggard is not None
+    usual_at = asked_at + (EVERY_S if has_laggard else min(EVERY_S, max(first_s, asked_at - since) / 2))
+    foreseen_at = rests_at(run)
+    return usual_at if foreseen_at is None or foreseen_at <= asked_at else min(usual_at, foreseen_at)
 
 
 def arrival_sources(run: Run) -> tuple[ArrivalSource, ...]:

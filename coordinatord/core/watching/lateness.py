@@ -250,14 +250,33 @@ def _usual_lateness(late: Sequence[float], per_step: int) -> float:
     return median(max(late[end - per_step : end]) for end in range(len(late), per_step - 1, -per_step))
 
 
-def are_at_rest(nodes: Sequence[NodeArrivals]) -> bool | None:
-    """Return whether all workers are at rest; None if none reports a collective.
+class Pause(Struct, frozen=True):
+    """The present pause between collectives, in which no worker has come to one."""
+
+    lasts_s: float
+    """How long it has lasted."""
+    longest_s: float
+    """The longest pause between the collectives before; 0 if only one is known."""
+    patience_s: float
+    """How long it may last."""
+
+    @property
+    def is_rest(self) -> bool:
+        """Whether the workers are at rest, since it has lasted for too long."""
+        return self.lasts_s >= self.patience_s
+
+
+def present_pause(nodes: Sequence[NodeArrivals]) -> Pause | None:
+    """Return the present pause of all workers; None if none reports a collective.
 
     The worker that arrived last decides, by the pauses between its own collectives.
     """
     reported = [ages for node in nodes for worker in node.workers if (ages := _ages_of(worker))]
     latest = min(reported, key=lambda ages: ages[-1], default=None)
-    return None if latest is None else latest[-1] >= _patience_s(latest)
+    if latest is None:
+        return None
+    pauses = [before - after for before, after in pairwise(latest)]
+    return Pause(latest[-1], max(pauses, default=0.0), _patience_s(pauses))
 
 
 def _ages_of(worker: WorkerArrivals) -> list[float]:
@@ -265,14 +284,13 @@ def _ages_of(worker: WorkerArrivals) -> list[float]:
     return sorted((age_s for group in worker.groups for age_s in unpack_ages(group.ages)), reverse=True)
 
 
-def _patience_s(ages: Sequence[float]) -> float:
+def _patience_s(pauses: Sequence[float]) -> float:
     """Return how many seconds may pass without a collective, by the pauses between the last ones of one worker.
 
     A pause that exceeds what the earlier ones allow was a stall. It may come again `STALL_GAPS` times as long, any
     other pause `STALL_STEPS` times.
     """
     patience_s = STALL_S_MIN
-    for before, after in pairwise(ages):
-        pause_s = before - after
+    for pause_s in pauses:
         patience_s = max(patience_s, pause_s * (STALL_GAPS if pause_s >= patience_s else STALL_STEPS))
     return patience_s

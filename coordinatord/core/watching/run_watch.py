@@ -29,7 +29,7 @@ from coordinatord.core.rounds.values.root_cause import WorkerFailure
 from coordinatord.core.rounds.values.time_ledger import Activity
 from coordinatord.core.watching.divergence_watch import DivergenceWatch, divergence_record
 from coordinatord.core.watching.hang_watch import AnsweredLook, HangWatch
-from coordinatord.core.watching.lateness import Lateness, are_at_rest
+from coordinatord.core.watching.lateness import Lateness, present_pause
 from coordinatord.core.watching.lateness_watch import LatenessWatch, describe_laggard, is_training, laggard_to_drain
 from coordinatord.core.watching.look_comparison import APART_S, UNASKED, may_hang, why_inconclusive, why_unseen
 from coordinatord.core.watching.stack_sources import NoStacksError, stack_sources
@@ -65,6 +65,10 @@ class RunWatch(WatchingWing):
         self._run = run
         self._hang, self.lateness_watch, self._divergence = HangWatch(), LatenessWatch(), DivergenceWatch()
         self.changes, self.notice, self._is_unseen = 0, "", False
+        self.rests_at: float | None = None
+        """When to ask workers that report no steps again, since they are at rest then if they come to no collective
+        before. None unless their present pause is longer than all before it, so that a training is not asked more
+        often."""
         self._left_to_torch = ""
         """The recorded notice that only torch's own timeout can still end the wait; empty without one."""
         self._is_recorded = False
@@ -74,7 +78,7 @@ class RunWatch(WatchingWing):
         """Forget the looks when workers make progress, or a new round begins."""
         if isinstance(record, RoundFormed):
             self.lateness_watch.clear()
-            self._divergence, self._is_unseen = DivergenceWatch(), False
+            self._divergence, self._is_unseen, self.rests_at = DivergenceWatch(), False, None
         if isinstance(record, RoundFormed | TrainingBegan | TrainingResumed):
             self._clear()
         elif isinstance(record, BusyWorkerAwaited):
@@ -133,7 +137,9 @@ class RunWatch(WatchingWing):
             case Looked():
                 return self._record_look(event, now)
             case Compared():
-                return self._record_unseen(event, now) | self._record_rest(event) | self._record_arrivals(event, now)
+                return (
+                    self._record_unseen(event, now) | self._record_rest(event, now) | self._record_arrivals(event, now)
+                )
 
     def _record_look(self, event: Looked, now: float) -> bool:
         """Begin a pair with a look, or judge the pair that it completes; pause if no worker may hang.
@@ -178,13 +184,17 @@ class RunWatch(WatchingWing):
         shows_itself = run.steps_announced or run.durable.stepped
         return UNSEEN if self._is_unseen and run.durable.state is State.RUNNING and not shows_itself else ""
 
-    def _record_rest(self, event: Compared) -> bool:
+    def _record_rest(self, event: Compared, now: float) -> bool:
         """Record whether workers that report no steps are at rest; return whether that has changed."""
-        at_rest = are_at_rest(event.nodes) if _is_judged_by_rest(self._run) else None
-        if at_rest is None or at_rest is self._hang.at_rest:
+        pause, self.rests_at = present_pause(event.nodes) if _is_judged_by_rest(self._run) else None, None
+        if pause is None:
+            return False
+        if not pause.is_rest and pause.lasts_s > pause.longest_s:
+            self.rests_at = now + max(APART_S, pause.patience_s - pause.lasts_s)
+        if pause.is_rest is self._hang.at_rest:
             return False
         self._clear()
-        self._hang.at_rest = at_rest
+        self._hang.at_rest = pause.is_rest
         return True
 
     def _record_arrivals(self, event: Compared, now: float) -> bool:
@@ -343,3 +353,8 @@ def lateness_of(run: Run) -> Lateness | None:
     """Return how late the workers of a run are; None if that is not known, or while it does not train."""
     watch = run.watching
     return watch.lateness_watch.lateness if isinstance(watch, RunWatch) and is_training(run) else None
+
+
+def rests_at(run: Run) -> float | None:
+    """Return when to ask the workers of a run again because they may be at rest then; None if that is not foreseen."""
+    return run.watching.rests_at if isinstance(run.watching, RunWatch) else None

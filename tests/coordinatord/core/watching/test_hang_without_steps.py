@@ -2,6 +2,7 @@
 
 import pytest
 
+from coordinatord.core.watching.arrivals import EVERY_S, ask_at
 from tests.support.running_job import Job
 
 
@@ -15,6 +16,29 @@ def test_a_round_without_steps_is_looked_at_when_its_workers_come_to_no_collecti
     job.play("seen waits stands", "stopped n1 n2")
     assert job.stops == ["hung"]
     assert job.run.durable.last_end_reason == "rank 1 on node n2 hung in round 1"
+
+
+@pytest.mark.parametrize(
+    ("ago", "ask_in_s"),
+    [
+        pytest.param("0s", EVERY_S, id="such a pause is usual"),
+        pytest.param("4s", 5.0, id="a pause that is longer than all before it"),
+        pytest.param("9s", EVERY_S, id="they are at rest already"),
+    ],
+)
+def test_workers_in_an_unusual_pause_are_asked_again_when_it_is_too_long(ago: str, ask_in_s: float) -> None:
+    job = Job(trained_s=0)
+    job.play("advance 30s", f"arrived {ago}")
+    assert ask_at(job.run, -60.0, job.now) == pytest.approx(job.now + ask_in_s)
+    assert ask_at(job.run, -60.0, job.now + 6.0) == job.now + 6.0 + EVERY_S, "once is enough, if no answer came"
+    job.play("arrived")
+    assert ask_at(job.run, -60.0, job.now) == job.now + EVERY_S
+
+
+def test_a_round_is_not_asked_sooner_for_a_pause_in_the_last_one() -> None:
+    job = Job(trained_s=0)
+    job.play("arrived 4s", "fail n1", "stopped n1 n2", "running n1 n2")
+    assert ask_at(job.run, -60.0, job.now) == job.now + EVERY_S
 
 
 def test_a_collective_ends_the_looks_at_a_round_without_steps() -> None:

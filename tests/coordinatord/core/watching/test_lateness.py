@@ -14,10 +14,10 @@ from coordinatord.core.watching.lateness import (
     Lateness,
     Offset,
     _median_without,
-    are_at_rest,
     arrival_times,
     better_offset,
     compare_arrivals,
+    present_pause,
 )
 from coordinatord.core.watching.lateness_watch import LatenessWatch
 from coordinatord.protocol.arrival_messages import GroupArrivals, WorkerArrivals, pack_ages, unpack_ages
@@ -261,7 +261,8 @@ def at_rest(*workers: Groups) -> bool | None:
         )
         for rank, groups in enumerate(workers)
     )
-    return are_at_rest([NodeArrivals(f"n{worker.rank}", 0.0, 0.0, 0.0, (worker,)) for worker in told])
+    pause = present_pause([NodeArrivals(f"n{worker.rank}", 0.0, 0.0, 0.0, (worker,)) for worker in told])
+    return None if pause is None else pause.is_rest
 
 
 @pytest.mark.parametrize(
