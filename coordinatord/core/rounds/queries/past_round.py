@@ -152,5 +152,5 @@ def has_failed(run: Run) -> bool:
 def is_ending(run: Run) -> bool:
     """Whether no worker lives, and nodes are about to leave with what their memory holds."""
     if run.durable.state is State.FORMING:
-        return bool(run.durable.stop_asked or run.roll.count(MemberState.HANDING_OVER))
+        return bool(run.durable.stop_asked or run.leaving or run.roll.count(MemberState.HANDING_OVER))
     return has_failed(run)
