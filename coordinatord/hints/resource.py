@@ -98,6 +98,15 @@ MEMORY = (
         r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) is killed by signal: Killed",
         anywhere=True,
     ),
+    _unknown(
+        "DataLoader worker crashed",
+        "native code crashed in a process of the DataLoader: most often a library that reads or decodes data, or that "
+        "was used before the fork; PYTHONFAULTHANDLER=1 or num_workers=0 shows where",
+        (
+            r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) is killed by signal: "
+            r"(?:Segmentation fault|Aborted|Illegal instruction|Floating point exception)"
+        ),
+    ),
 )
 
 LIMITS = (

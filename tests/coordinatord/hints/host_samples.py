@@ -45,6 +45,12 @@ MEMORY = [
         says="a wrong size",
         diagnosis=Diagnosis(message="it asked for 4 PiB at once, and the host has 62.8 GiB in all"),
     ),
+    Sample(
+        "DataLoader worker crashed",
+        "ERROR: Unexpected segmentation fault encountered in worker.\n\0"
+        + raised("RuntimeError: DataLoader worker (pid 28279) is killed by signal: Segmentation fault. "),
+        says="num_workers=0",
+    ),
     Sample("GPU memory", raised(GPU_FULL), says="smaller batch"),
     Sample("GPU memory", raised("RuntimeError: CUDA error: out of memory\n" + CUDA_NOTES)),
     Sample("GPU memory with another process", raised(GPU_SHARED), says="process 76883 holds 40.10 GiB"),

@@ -131,6 +131,7 @@ def test_only_an_end_of_a_peer_counts_as_a_lost_connection() -> None:
         (Cause.GPU_MEMORY, {"error": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"}),
         (Cause.SIGNAL, {"exit_code": -9}),
         (Cause.SIGNAL, {"exit_code": -15}),
+        (Cause.UNKNOWN, {"error": "RuntimeError: DataLoader worker (pid 7) is killed by signal: Segmentation fault. "}),
         (Cause.HANG, {"hang": HangKind.BUSY}),
         (Cause.SIGNAL, {"hang": HangKind.STUCK, "message": "rank 1 on node b has been stopped by a signal for 24 s"}),
         (Cause.DEVICE, {"error": "torch.AcceleratorError: CUDA error: unspecified launch failure", "xids": (13, 79)}),
