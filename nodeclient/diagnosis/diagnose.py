@@ -129,14 +129,14 @@ def diagnose(
     if not finding and _DATA_LOADER_KILLED.search("\n".join((error, *shown))) and oom_before.cgroup is not None:
         finding = f"some process killed the DataLoader's worker, {_NOT_OOM}"
     if not error and signum is None and not finding:
-        finding = _last_words(written)
+        finding = _last_statement(written)
     return Diagnosis(pid, finding, error, tuple(shown), final=record is not None and record.final)
 
 
-def _last_words(written: Sequence[str]) -> str:
+def _last_statement(written: Sequence[str]) -> str:
     """Quote the last statement of a program that ended by itself without an exception: it may be that of `sys.exit`."""
     said = last_statement(line for line in program_lines(written) if not _PROGRESS.match(line))
-    return f"its last words: {said}" if said else ""
+    return f"its last output: {said}" if said else ""
 
 
 def _error_line(record: RecordedError, call_stack: Sequence[str]) -> str:

@@ -120,9 +120,10 @@ def _age(seconds: float) -> str:
 
 
 def _last_lines(failure: FailureStatus) -> list[str]:
+    own = [f"    {line}".rstrip() for line in failure.last_lines]
     if not failure.left_early:
-        return _own_last_lines(failure)
-    [left, *_], own = failure.early, _own_last_lines(failure)[-WAITING_LINES_MAX:]
+        return [*_caption(failure), *own]
+    left, own = failure.early[0], own[-WAITING_LINES_MAX:] or ["    (nothing)"]
     needed = f"    (rank {failure.rank} on {failure.node}, which still needed rank {left.rank}, wrote this to stderr)"
     if failure.early_lines is None:
         return [needed, *own]
@@ -131,12 +132,14 @@ def _last_lines(failure: FailureStatus) -> list[str]:
     return [needed, *own, exited, *said]
 
 
-def _own_last_lines(failure: FailureStatus) -> list[str]:
-    if failure.last_lines:
-        killed = signal_behind(failure.exit_code) == signal.SIGKILL and not failure.error
-        lines = [f"    {line}".rstrip() for line in failure.last_lines]
-        return ["    (the last that it wrote to stderr before it was killed)", *lines] if killed else lines
-    return [] if failure.pid is None or failure.hang else ["    (it wrote no error to stderr)"]
+def _caption(failure: FailureStatus) -> list[str]:
+    """Return what a worker's lines are; nothing above an error, which shows that by itself, and above stacks."""
+    if failure.pid is None or failure.hang or (failure.last_lines and failure.error):
+        return []
+    if not failure.last_lines:
+        return ["    (it wrote no error to stderr)"]
+    killed = signal_behind(failure.exit_code) == signal.SIGKILL
+    return [f"    (the last that it wrote to stderr{' before it was killed' if killed else ''})"]
 
 
 def _log(failure: FailureStatus) -> str:

@@ -51,7 +51,7 @@ def test_a_failure_alone_is_charged() -> None:
     [
         ({}, "exit code 1"),
         ({"error": "ValueError: no"}, "ValueError: no"),
-        ({"message": "its last words: no data"}, "its last words: no data"),
+        ({"message": "its last output: no data"}, "its last output: no data"),
         ({"exit_code": 127, "message": "no such file: trian.py"}, "exit code 127: no such file: trian.py"),
         ({"exit_code": -6, "error": "KeyError: 1", "message": "m"}, "killed by SIGABRT: KeyError: 1"),
         ({"error": "ValueError: " + "x" * 200}, "ValueError: " + "x" * 85 + "..."),

@@ -131,10 +131,10 @@ PARSES = "import argparse, sys\nsys.argv[0] = 'train.py'\nargparse.ArgumentParse
 
 ENDS: dict[str, tuple[str, int, str, str]] = {
     "an exception": (f"{SAYS}1/0", 1, "ZeroDivisionError: division by zero", ""),
-    "an exit code": (f"{SAYS}sys.exit(3)", 3, "", "its last words: step 1"),
-    "a last word": ("import sys\nsys.exit('no data in /data')", 1, "", "its last words: no data in /data"),
-    "a wrong argument": (PARSES, 2, "", "its last words: train.py: error: unrecognized arguments: --lr"),
-    "a logged error": (LOGS, 1, "", "its last words: ERROR:root:no such split: tset"),
+    "an exit code": (f"{SAYS}sys.exit(3)", 3, "", "its last output: step 1"),
+    "a last word": ("import sys\nsys.exit('no data in /data')", 1, "", "its last output: no data in /data"),
+    "a wrong argument": (PARSES, 2, "", "its last output: train.py: error: unrecognized arguments: --lr"),
+    "a logged error": (LOGS, 1, "", "its last output: ERROR:root:no such split: tset"),
     "no module": (
         'import os, sys\nos.execv(sys.executable, [sys.executable, "-m", "json.nope"])',
         1,

@@ -139,6 +139,12 @@ def test_it_is_said_that_the_last_lines_of_a_killed_worker_tell_nothing_of_its_e
         assert (note in report_text.lines(failure_status(report), SEEN_AT)) == noted
 
 
+def test_lines_without_an_error_have_a_caption() -> None:
+    report = a_report(failure=a_failure(exit_code=3, last_lines=("UserWarning: the scheduler comes first",)))
+    lines = report_text.lines(failure_status(report), SEEN_AT)
+    assert lines[1:3] == ["    (the last that it wrote to stderr)", "    UserWarning: the scheduler comes first"]
+
+
 def test_a_path_is_on_one_line_however_long_it_is() -> None:
     log = f"/var/log/{'a' * 150}/stderr.log"
     report = a_report(host="gpu-07", failure=a_failure(log=log))

@@ -142,7 +142,7 @@ WORDS = {
 @pytest.mark.parametrize(("stderr", "error", "words"), WORDS.values(), ids=WORDS)
 def test_the_error_is_quoted_and_not_what_the_tool_says_after_it(stderr: str, error: str, words: str) -> None:
     found = diagnose(1, 4711, None, stderr.encode(), oom.count_kills())
-    assert (found.error, found.message) == (error, f"its last words: {words}" if words else "")
+    assert (found.error, found.message) == (error, f"its last output: {words}" if words else "")
 
 
 def test_a_fatal_log_line_says_more_than_the_abort_after_it() -> None:
