@@ -22,6 +22,7 @@ from coordinatord.protocol.access_token import Role, parse_tokens
 from coordinatord.protocol.fields import DEFAULT_PORT
 from nodeclient.config.join_config import JoinConfig
 from nodeclient.config.parse import parse
+from nodeclient.shell.stop_extension import LEAVE_MARGIN_S
 from tests.deploy.manifests import DEPLOY, INIT, KUBERNETES, ROOT, with_script_of_this_host
 from tests.support.cluster import STDLIB_PYTHON, Coordinator
 from tests.support.programs import BIN, clean_environ, run
@@ -226,7 +227,7 @@ def test_compose_starts_three_nodes_that_find_the_coordinator() -> None:
         [coordinator] = read.coordinators
         assert (coordinator.host in services, coordinator.port) == (True, DEFAULT_PORT)
         assert read.spec.nodes_max == len(nodes)
-        assert read.stop_timeout_s + 20 < int(service["stop_grace_period"].removesuffix("s"))
+        assert int(service["stop_grace_period"].removesuffix("s")) >= read.stop_timeout_s + LEAVE_MARGIN_S
         [script] = [word for word in service["command"] if word.endswith(".py")]
         checkpoint = read.command[-1].partition("=")[2]
         assert f"{last('demo', 'WORKDIR')}/{script}" == f"/examples/{script}"

@@ -14,11 +14,14 @@ import pytest
 
 from coordinatord.config import subcommands
 from coordinatord.config.serve_flags import ServeConfig
+from coordinatord.core.rounds.policy import END_S
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.fields import DEFAULT_PORT
 from coordinatord.runtime.settings import SettingsError
+from nodeclient.config.flags import STOP_TIMEOUT_S
 from nodeclient.config.join_config import JoinConfig
 from nodeclient.config.parse import parse
+from nodeclient.shell.stop_extension import LEAVE_MARGIN_S
 from tests.deploy.manifests import (
     DEPLOY,
     KUBERNETES,
@@ -109,7 +112,17 @@ def test_nodeclient_understands_the_commands_of_the_pods(overlay: str) -> None:
     assert node.advertise_address == POD["status.podIP"]
     assert (node.spec.nodes_max, node.spec.max_restarts) == (job["spec"]["completions"], 3)
     assert job["spec"]["completions"] == job["spec"]["parallelism"]
-    assert node.stop_timeout_s + 20 < job["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+    assert job["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] >= node.stop_timeout_s + LEAVE_MARGIN_S
+
+
+@pytest.mark.parametrize(
+    "file", ["kubernetes/training/job.yaml", "kubernetes/kubeflow/training-runtime.yaml", "compose.yaml"]
+)
+def test_what_a_file_says_to_give_has_time_for_all_stages_and_the_disk(file: str) -> None:
+    text = (DEPLOY / file).read_text()
+    set_by_file = re.search(r'NODECLIENT_STOP_TIMEOUT, value: "(\d+)"', text)
+    [said] = re.findall(r"give (\d+)", text)
+    assert int(said) == (float(set_by_file[1]) if set_by_file else STOP_TIMEOUT_S) + LEAVE_MARGIN_S + END_S
 
 
 def test_coordinatord_understands_the_command_of_its_pod() -> None:

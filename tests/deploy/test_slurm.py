@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from coordinatord.protocol.exit_codes import ExitCode
+from nodeclient.shell.stop_extension import LEAVE_MARGIN_S
 from tests.deploy.manifests import DEPLOY
 from tests.support.cluster import STDLIB_PYTHON, WORKER, Coordinator
 from tests.support.programs import Program, as_by_default, clean_environ, kill_quietly, run
@@ -87,7 +88,7 @@ def test_the_signal_comes_early_enough_and_to_the_script_alone() -> None:
     assert lead
     assert stop_timeout
     # Slurm may send it up to a minute late (sbatch(1), --signal).
-    assert int(lead[1]) > int(stop_timeout[1]) + 60
+    assert int(lead[1]) >= int(stop_timeout[1]) + LEAVE_MARGIN_S + 60
     assert {"requeue", "no-kill"} <= directives().keys()
     assert directives()["ntasks-per-node"] == "1"
 

@@ -14,6 +14,7 @@ from coordinatord.core.rounds.policy import END_S, Policy
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.fields import DEFAULT_PORT
 from coordinatord.server.sessions.connections import BACKLOG
+from nodeclient.shell.stop_extension import LEAVE_MARGIN_S
 
 ROOT = Path(__file__).resolve().parents[2]
 SYSTEMD = ROOT / "systemd"
@@ -145,7 +146,7 @@ def test_programs_have_the_time_to_end_cleanly() -> None:
     assert value(unit, "KillMode") == "mixed"
     stop_timeout = re.search(r"--stop-timeout.*?\(default: (\d+)\)", help_of("nodeclient", "join"), re.DOTALL)
     assert stop_timeout is not None
-    assert int(value(unit, "TimeoutStopSec")) > int(stop_timeout.group(1))
+    assert int(value(unit, "TimeoutStopSec")) >= int(stop_timeout.group(1)) + LEAVE_MARGIN_S
     assert int(value("coordinatord.service", "TimeoutStopSec")) > int(stop_timeout.group(1)) + END_S
     assert value(unit, "SuccessExitStatus") == f"{ExitCode.TERMINATED:d} {ExitCode.STOPPED:d}"
 
