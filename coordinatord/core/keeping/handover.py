@@ -10,9 +10,9 @@ While the workers of a round end, `may_be_needed` keeps nodes that ended theirs 
 outside the round is to leave, `hold_back` decides who stays. The state table then releases each node when its entry in
 `waits` says so. `renew_time` is called when a round is formed.
 
-Departing nodes are considered one after the other, and one that others cannot count on is gone for the next ones: one
-that may leave, or in `waits` one that stays only for the disk, as the write may end at any time. So of several with
-the same shard, the last one stays.
+Both consider departing nodes one after the other. A node that other nodes do not need counts as gone for the next ones:
+even if it stays for the disk, it leaves as soon as the write ends. So of several with the same shard, the last one
+stays.
 """
 
 from __future__ import annotations
@@ -47,17 +47,12 @@ def may_be_needed(kept: KeptState, member: Member) -> bool:
 
 
 def hold_back(kept: KeptState, members: Sequence[Member], now: float) -> Collection[str]:
-    """Return which of these nodes have to stay, and record until when. All are outside the round and about to leave.
-
-    Here a node counts as gone only if it leaves now. `waits` decides anew which of those that stay are needed.
-    """
-    for_disk, held, gone = _holders_for_disk(kept), set[str](), set[str]()
-    for member in members:
-        if _has_to_stay(kept, member, gone) or member.node in for_disk or writes(kept, member):
+    """Return which of these nodes have to stay, and record until when. All are outside the round and about to leave."""
+    for_disk, held = _holders_for_disk(kept), set[str]()
+    for member, is_needed in _with_needs(kept, members):
+        if is_needed or member.node in for_disk or writes(kept, member):
             kept.stays_until[member.node] = now + HAND_OVER_S  # also for the disk: others may come to need it
             held.add(member.node)
-        else:
-            gone.add(member.node)
     return held
 
 
@@ -73,18 +68,25 @@ def waits(kept: KeptState) -> dict[str, Wait]:
     if not stay:
         return {}
     for_disk, disk_by, lost = _holders_for_disk(kept), ends_by(kept), lost_step(kept)
-    found, gone = {}, set[str]()
-    for member in stay:
-        is_needed = not _is_handed_over(kept) and (_is_needed_by_others(kept, member, gone) or not kept.index.all_heard)
+    found = {}
+    for member, is_needed in _with_needs(kept, stay):
         handed_by = kept.stays_until.get(member.node, -math.inf) if is_needed else -math.inf
         written_by = disk_by if member.node in for_disk or writes(kept, member) else -math.inf
         found[member.node] = Wait(max(written_by, handed_by), last_step=lost if member.node in for_disk else "")
-        if not is_needed:
-            gone.add(member.node)
     return found
 
 
 # For other nodes
+
+
+def _with_needs(kept: KeptState, leaving: Sequence[Member]) -> Iterator[tuple[Member, bool]]:
+    """Yield departing nodes, each with whether it has to stay for others."""
+    gone = set[str]()
+    for member in leaving:
+        is_needed = _has_to_stay(kept, member, gone)
+        yield member, is_needed
+        if not is_needed:
+            gone.add(member.node)
 
 
 def _has_to_stay(kept: KeptState, member: Member, gone: Collection[str]) -> bool:
@@ -167,9 +169,10 @@ def _holders_for_disk(kept: KeptState) -> Collection[str]:
 
 
 def _last_steps(kept: KeptState) -> Iterator[KeptStep]:
-    """Yield the steps that the disk lacks, the newest first, up to one that rounds may resume from once it is written.
+    """Yield the steps that the disk lacks, the newest first, down to the first one that is sure to be of use there.
 
-    No round may resume from the newer ones, or a worker may still overwrite them. So an older one is needed as well.
+    Rounds may resume from that one, and no worker may overwrite it before it is written. That is not sure of the newer
+    ones, so nodes stay for all of these steps.
     """
     for at in unwritten(kept):
         yield at
