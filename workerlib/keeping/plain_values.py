@@ -1,8 +1,8 @@
 """Turns the state of schedulers, samplers and the like into JSON and back, exactly and without pickle.
 
 JSON has no tuples, no keys that are numbers, no bytes and no tensors. Each of them becomes an object whose one key
-names its kind, such as `{"$tuple": [1, 2]}`. Anything else is refused, with the path to it. `NestedTensors` takes
-tensors out, so that they are saved as big state.
+names its kind, such as `{"$tuple": [1, 2]}`. Only a number of numpy comes back as one of Python. Anything else is
+refused, with the path to it. `NestedTensors` takes tensors out, so that they are saved as big state.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def to_plain(value: Any, path: str, nested: NestedTensors | None = None, depth: 
     if kind is complex:
         return {"$complex": [value.real, value.imag]}
     if kind in (bytes, bytearray):
-        return {"$bytes": _text(bytes(value), path)}
+        return {f"${kind.__name__}": _text(bytes(value), path)}
     if isinstance(value, torch.Tensor):
         named = None if nested is None else nested.collect(value, path)
         return named or {"$tensor": _tensor(value, path)}
@@ -170,6 +170,8 @@ def from_plain(plain: Any, find: Callable[[str, str], torch.Tensor] | None = Non
             return complex(*content)
         case "$bytes":
             return base64.b64decode(content)
+        case "$bytearray":
+            return bytearray(base64.b64decode(content))
         case "$tensor" | "$array":
             name_of_type, sizes, text = content
             raw, dtype = bytearray(base64.b64decode(text)), _dtype(name_of_type)
