@@ -168,10 +168,8 @@ def from_plain(plain: Any, find: Callable[[str, str], torch.Tensor] | None = Non
             return find(*content)
         case "$complex":
             return complex(*content)
-        case "$bytes":
-            return base64.b64decode(content)
-        case "$bytearray":
-            return bytearray(base64.b64decode(content))
+        case "$bytes" | "$bytearray":
+            return (bytes if name == "$bytes" else bytearray)(base64.b64decode(content))
         case "$tensor" | "$array":
             name_of_type, sizes, text = content
             raw, dtype = bytearray(base64.b64decode(text)), _dtype(name_of_type)
