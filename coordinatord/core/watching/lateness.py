@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, pairwise
+from math import sqrt
 from statistics import median, median_low
 
 from msgspec import Struct
@@ -25,8 +26,11 @@ COLLECTIVES_MIN = 16
 """The least number of collectives to compare: with fewer, a worker may be last by chance."""
 
 LAST_SHARE = 2 / 3
-"""The least share of the collectives in which a laggard is last. With two equally fast workers, chance makes one last
-in two thirds of fifty collectives once in a hundred times; with more workers, never."""
+"""The least share of the collectives in which a laggard is last."""
+
+CHANCE = 1.25
+"""Of equally fast workers, chance makes the share of one larger by up to this, divided by the root of the number of
+collectives. These are 2.5 standard deviations of a share of a half: one of two exceeds them once in a hundred times."""
 
 STEP_SHARE = 0.02
 """The least lateness of a laggard, as a part of a step: less is not worth a remedy."""
@@ -83,6 +87,8 @@ class WorkerLateness(Struct, frozen=True):
     node: str
     last_share: float
     """The share of the collectives in which it arrived last, 0 to 1."""
+    is_usually_last: bool
+    """Whether that is at least `LAST_SHARE`, and more than chance explains."""
     late_s: float
     """How many seconds after the worker in the middle it arrives. Of each step the largest lateness counts, because
     with DDP each bucket of gradients is late by a bit more; of several steps, the median."""
@@ -137,9 +143,11 @@ def compare_arrivals(arrivals: Iterable[tuple[str, ArrivalTimes]], step_s: float
     for name, arrival in arrivals:
         groups.setdefault(name, {})[arrival.rank] = arrival
     latest: dict[int, WorkerLateness] = {}
+    slow_nodes: list[Laggard] = []
     error_s = 0.0
     for members in groups.values():
         compared = _compare_group(list(members.values()), step_s)
+        slow_nodes += _slow_nodes(compared)
         if compared:
             error_s = max(error_s, _clock_error_s(members.values()))
         for worker in compared:
@@ -149,25 +157,21 @@ def compare_arrivals(arrivals: Iterable[tuple[str, ArrivalTimes]], step_s: float
     if not latest:
         return None
     ranks = tuple(latest[rank] for rank in sorted(latest))
-    return Lateness(ranks, step_s, _find_laggard(ranks, step_s, error_s))
-
-
-def _find_laggard(ranks: Sequence[WorkerLateness], step_s: float | None, error_s: float) -> Laggard | None:
-    """Return the first laggard, workers before nodes, whose lateness is above all limits and the error of clocks."""
-    least_s = max(LATE_S_MIN, error_s, STEP_SHARE * (step_s or 0.0))
     slow_workers = (
         Laggard(worker.node, worker.rank, worker.last_share, worker.late_s)
         for worker in ranks
-        if worker.last_share >= LAST_SHARE
+        if worker.is_usually_last
     )
-    laggards = chain(slow_workers, _slow_nodes(ranks))
-    return next((laggard for laggard in laggards if laggard.late_s >= least_s), None)
+    # The first one, workers before nodes, whose lateness is above all limits and the error of clocks.
+    least_s = max(LATE_S_MIN, error_s, STEP_SHARE * (step_s or 0.0))
+    laggard = next((found for found in chain(slow_workers, slow_nodes) if found.late_s >= least_s), None)
+    return Lateness(ranks, step_s, laggard)
 
 
 def _slow_nodes(ranks: Sequence[WorkerLateness]) -> Iterator[Laggard]:
-    """Yield the nodes whose workers take turns at being last, as where the host itself is slow.
+    """Yield the nodes whose workers take turns at being last in a group, as where the host itself is slow.
 
-    A node with half of all workers has the last one half of the time by chance. So the share that a laggard needs is
+    A node with half of its workers has the last one half of the time by chance. So the share that a laggard needs is
     counted from there: two thirds of the way to 1.
     """
     ordered = sorted(ranks, key=lambda worker: worker.late_s)
@@ -229,9 +233,11 @@ def _compare_group(members: Sequence[ArrivalTimes], step_s: float | None) -> lis
         for times, at in zip(late, row, strict=True):
             times.append(at - middle)
     per_step = _collectives_per_step((middles[-1] - middles[0]) / (rows - 1), step_s, rows)
+    least_share = max(LAST_SHARE, 1 / len(members) + CHANCE / sqrt(rows))
+    shares = [number / rows for number in last]
     return [
-        WorkerLateness(arrival.rank, arrival.node, last[index] / rows, _usual_lateness(late[index], per_step))
-        for index, arrival in enumerate(members)
+        WorkerLateness(arrival.rank, arrival.node, share, share >= least_share, _usual_lateness(own, per_step))
+        for arrival, share, own in zip(members, shares, late, strict=True)
     ]
 
 

@@ -139,6 +139,25 @@ def test_only_collectives_that_all_have_told_of_are_compared() -> None:
     assert found.laggard.rank == 2
 
 
+@pytest.mark.parametrize(("last", "rank"), [(11, None), (14, 1)])
+def test_one_of_two_is_not_named_for_a_share_that_chance_explains(last: int, rank: int | None) -> None:
+    """Of two equally fast workers, one is last in 11 of 16 collectives in a fifth of all cases."""
+    first = [float(number) for number in range(COLLECTIVES_MIN)]
+    second = [at + (0.05 if at < last else -0.05) for at in first]
+    laggard = lateness(answers_of([first, second])).laggard
+    assert (laggard and laggard.rank) == rank
+
+
+def test_a_node_is_compared_with_those_in_its_groups_only() -> None:
+    noisy, calm = (arrivals_in(50, {}, ranks=2, noise=noise) for noise in (0.3, 0.001))
+    [one], [other] = answers_of(noisy, per_node=2), answers_of(calm, per_node=2)
+    elsewhere = [
+        WorkerArrivals(rank, tuple(replace(group, group="default_pg 2") for group in worker.groups))
+        for rank, worker in enumerate(other.workers, start=2)
+    ]
+    assert lateness([one, replace(other, node="n2", workers=tuple(elsewhere))]).laggard is None
+
+
 def test_too_little_is_not_compared() -> None:
     few = [own[: COLLECTIVES_MIN - 1] for own in arrivals_in(50, {1: 2.0})]
     alone = arrivals_in(50, {}, ranks=1)
