@@ -56,7 +56,7 @@ _Origin = tuple[str, int]
 """The node that a part comes from, and the part's rank. Failures are counted for these over all steps."""
 
 
-class _FailedCopy(Struct):
+class _FailedCopies(Struct):
     """The failed attempts to copy parts of one origin since the last success."""
 
     since: float
@@ -75,7 +75,7 @@ class Copier:
         self._working: asyncio.Task[None] | None = None
         self._getting: tuple[_Wanted, Event] | None = None
         """The copy that is being received, and the event that makes its thread give it up."""
-        self._failures: dict[_Origin, _FailedCopy] = {}
+        self._failures: dict[_Origin, _FailedCopies] = {}
         """The failures of the parts that are wanted."""
 
     @property
@@ -157,7 +157,7 @@ class Copier:
 
     def _record_failure(self, origin: _Origin, error: Exception, now: float) -> None:
         """Record a failed attempt. Once the part counts as one that cannot be copied, warn the user."""
-        failure = self._failures.setdefault(origin, _FailedCopy(now))
+        failure = self._failures.setdefault(origin, _FailedCopies(now))
         if isinstance(error, NoMemoryError):
             problem = f"there is no copy of node {origin[0]} here: {error}"
         elif now - failure.since >= self._resources.settings.patience_s:
