@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from nodeclient.diagnosis.diagnose import FILE_BYTES_MAX, RecordedError, diagnose, read_error_file
+from nodeclient.diagnosis.diagnose import diagnose
 from nodeclient.diagnosis.oom import OomKills
+from nodeclient.diagnosis.recorded_error import FILE_BYTES_MAX, RecordedError, read_error_file
 
 SHAPES: list[tuple[Any, RecordedError | None]] = [
     (

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from nodeclient.diagnosis import diagnose
+from nodeclient.diagnosis.recorded_error import read_error_file
 from tests.support.kept_script import Objects, Script, do_steps, network, train
 from tests.support.programs import TIMEOUT_S
 
@@ -58,5 +58,5 @@ def test_an_object_that_fails_may_do_better_in_another_round(kept: str, final: o
     environ = {**os.environ, "TORCHELASTIC_ERROR_FILE": str(path)}
     done = subprocess.run([sys.executable, "-c", PROGRAM, kept], env=environ, timeout=TIMEOUT_S, check=False)
     assert done.returncode == 1
-    found = diagnose.read_error_file(path)
+    found = read_error_file(path)
     assert (found and found.final) is final
