@@ -167,7 +167,9 @@ class Prefixed(Sink):
             self._show_state()
             return
         self._overwrites |= text.endswith(b"\r")
-        if not self._overwrites:
+        if self._overwrites and self._terminal_writer.is_terminal:
+            self._terminal_writer.draw_live(self._prefix, text)
+        elif not self._overwrites:
             self._terminal_writer.write_beginning(self, self._prefix, self._cutter.take_unfinished())
         elif time.monotonic() >= self._show_at:
             self._state = self._cutter.take_unfinished().rstrip(b"\r")
