@@ -206,6 +206,6 @@ def _opened(path: str) -> int:
 
 def _leads_to_slots(path: str) -> bool:
     try:
-        return os.readlink(path).startswith(f"/memfd:{SLOTS_NAME} ")  # noqa: PTH115 - as in `gloo`
+        return os.readlink(path).startswith(f"/memfd:{SLOTS_NAME} ")  # noqa: PTH115 - as in `workerlib.gloo`
     except OSError:
         return False

@@ -232,7 +232,7 @@ class DiskStep(Strict, frozen=True):
 
 
 PARTS_MAX = 64
-"""The most groups of parts that a node reports. A worker has slots for three steps of big state and six of small state.
+"""The most groups of parts that a node reports. A worker has three places of big state and six of small state.
 Workers of one node with the same kinds of parts share a group, so ten are usual."""
 
 SOURCES_MAX = 64
@@ -260,7 +260,7 @@ class Keeper(Strict, frozen=True):
 
     port: Port
     key: Key
-    """A secret that only the coordinator hands out. A peer that knows it was sent by the coordinator, and by the same
+    """A secret that only the coordinator hands out. So a peer that has it was sent by the coordinator, and by the same
     secret this node proves to the peer who it is."""
     limit_bytes: Size
     persist: PersistOffer | None = None
@@ -311,7 +311,7 @@ class Holding(Strict, frozen=True):
     """The duration of the last save on the slowest worker; None before the first."""
     used_bytes: Size = 0
     skipped: Counter = 0
-    """How many saves were skipped because no slot was free."""
+    """How many saves were skipped because no place was free."""
     can_halt: bool = False
     """Whether each worker of the node keeps state, so that all of them can halt after one step."""
     halts_after: Step | None = None

@@ -143,7 +143,7 @@ class Gatekeeper:
     def admit_uncounted(self, authorization: str, wanted: Role) -> Caller:
         """Accept the bearer of a token as `admit` does, but count and log no failure. Raises `DeniedError`.
 
-        It is for a caller that passes on a rejected request to where `admit` rejects it again.
+        It is for a caller that passes a rejected request on: `admit` rejects it there, and counts that.
         """
         return self._check(Caller(self._token_of(authorization)), wanted, None)
 

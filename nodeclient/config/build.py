@@ -250,6 +250,7 @@ def _group_rank(line: _Line, most: int) -> int | None:
 
 
 def _keep_bytes(given: float, remarks: list[str]) -> int:
+    """Return the memory for kept state: `given` is its bytes, or a share of the host's memory if it is a float."""
     if isinstance(given, int):
         return given
     try:

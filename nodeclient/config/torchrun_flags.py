@@ -105,7 +105,7 @@ def _read_run(parser: SettingsParser, given: argparse.Namespace, environ: Mappin
     front_end = FrontEnd(
         nodes=NODES,
         command=worker_command(parser, given, environ),
-        group_rank=0 if rendezvous.static else None,  # as with torchrun's `static` only
+        group_rank=0 if rendezvous.static else None,  # torchrun uses its --node-rank, 0 by default, with `static` only
         own_coordinator=rendezvous.own_coordinator,
         remarks=tuple(remarks),
         remark_if_unnamed=UNNAMED if may_have_other_jobs else "",

@@ -24,7 +24,7 @@ within milliseconds."""
 
 
 class LeaveSignals:
-    """The signals that ask a node to leave. The second one leaves no time to save."""
+    """The signals that ask a node to leave. After the second one, the agent waits for no save."""
 
     def __init__(self) -> None:
         self._last: tuple[int, float] | None = None

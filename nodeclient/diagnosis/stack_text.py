@@ -43,6 +43,7 @@ _DEBUGGER = re.compile(
 (debugpy, PyCharm), and of debuggers that wait for a client. A thread that a debugger only traces is in none."""
 
 _RESPONDER = "workerlib/responder.py"
+"""The module of workerlib whose thread takes the stacks and answers."""
 
 _AGENT_CHANNEL = re.compile(r"(?:.*/)?workerlib/agent_channel\.py")
 """The module of workerlib whose threads wait for nodeclient."""
@@ -89,6 +90,7 @@ def read_answer(packet: bytes, folder: str) -> WorkerAnswer:
     try:
         answer = json.loads(packet)
         given = answer["threads"] or ()
+        # The main thread comes first.
         shown = [*given[:1], *(thread for thread in given[1:] if not _awaits_nodeclient(thread["frames"]))]
         threads = tuple((clip(str(thread["name"]), NAME_MAX), _frames(thread["frames"], folder)) for thread in shown)
         is_debugged = any(_is_debugged(thread["frames"]) for thread in given)

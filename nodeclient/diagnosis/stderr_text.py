@@ -89,7 +89,7 @@ def program_lines(lines: Iterable[str]) -> list[str]:
 def last_statement(lines: Iterable[str]) -> str:
     """Return the last thing that a program says of its end, on one line; empty if it says nothing.
 
-    A line belongs to the one above if it is indented, and is a part of that one's text if that ends with a colon.
+    `lines` are not blank. A line that follows a colon is joined to the line above; other indented lines are left out.
     """
     said: list[str] = []
     for line in lines:

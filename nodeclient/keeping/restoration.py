@@ -160,7 +160,7 @@ class Restoration:
         disk = self._resources.disk
         if disk is None:
             raise RestoreError("this node reads nothing from a disk: it was started without --persist")
-        for kind in kinds_of(wanted):
+        for kind in kinds_of(wanted):  # on the disk, the small state always has a file of its own
             try:
                 with closing(Landing(self._resources.arenas, kind)) as landing:
                     await disk.steps.read(resume, rank, kind, landing.room, self._progress)
@@ -216,7 +216,10 @@ class ResumeAnswers:
     """Answers the workers of one round that ask where to resume."""
 
     def __init__(self, resources: KeepResources, send: Send, run: str = "", number: int = 0, unkept: str = "") -> None:
-        """Begin before it is known where to resume. `unkept` names the state that was lost with the last workers."""
+        """Begin before it is known where to resume; without a round by default, as no worker asks before the first one.
+
+        `unkept` names the state that was lost with the last workers.
+        """
         self._resources = resources
         self._send = send
         self._run = run

@@ -178,7 +178,7 @@ def _facts(job: JobStatus) -> Iterable[str]:
     if work := _progress(job):
         yield work
     worse = () if job.begun is None else (("not in place", job.begun.why_not), ("cold", job.begun.why_cold))
-    yield from (f"{way} on {why}" for way, why in worse if why not in job.reason)
+    yield from (f"{way} on {why}" for way, why in worse if why and why not in job.reason)
     if job.laggard is not None:
         yield job.laggard.sentence
     if job.unseen:
@@ -207,7 +207,7 @@ def _earlier(run: EarlierRunStatus) -> str:
 def _round(job: JobStatus) -> str:
     if job.world_size:
         ways = start_ways(job.begun)
-        added = f" ({ways})" if ways not in job.reason else ""
+        added = f" ({ways})" if ways and ways not in job.reason else ""
         return f"round {job.round}, world size {job.world_size}{added}"
     if job.ended:
         return f"last round {job.round}" if job.round else "no round"

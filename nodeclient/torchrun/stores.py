@@ -168,5 +168,6 @@ class AgentStore(PrefixStore):
         workers = self._own["local_world_size"]
         if key.startswith(ROLE_INFO):
             return json.dumps(self._own | {"rank": int(key.removeprefix(ROLE_INFO))}).encode()
+        # The agent's first rank and the number of ranks: in the world, and within the role.
         first, size = self._rank * workers, self._nodes * workers
         return json.dumps([first, size, first, size]).encode()

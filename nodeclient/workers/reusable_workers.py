@@ -119,8 +119,8 @@ class ReusableWorkers:
     ) -> None:
         """Begin without connections.
 
-        `submit_in_order` submits a worker's report of a failed collective after all earlier exits. Dismissed workers
-        have `dismissed_within_s` to end; `complain` gets a text if one cannot be killed.
+        `submit_in_order` submits after all earlier exits that a collective of a worker failed, and that this worker
+        left. Dismissed workers have `dismissed_within_s` to end; `complain` gets a text if one cannot be killed.
         """
         self._workers = workers
         self._submit = submit

@@ -115,7 +115,8 @@ class Slots:
     def exit_codes(self) -> dict[int, int]:
         """Return the exit codes of the programs that are over, even if their processes live, by local rank."""
         fields = self._fields()
-        words = {rank: fields[rank * SLOT_BYTES // _WORD_BYTES + _ENDED] for rank in range(self._workers) if fields}
+        ranks = range(self._workers if fields else 0)
+        words = {rank: fields[rank * SLOT_BYTES // _WORD_BYTES + _ENDED] for rank in ranks}
         return {rank: word - 1 for rank, word in words.items() if 0 < word <= _EXIT_CODE_MAX + 1}
 
     def close(self) -> None:

@@ -58,7 +58,7 @@ class ElasticTrainer(Trainer):
     def _save(self) -> None:
         """Save the whole state, as torchtitan does between steps; after the last step it would save only the model."""
         if self.config.checkpoint.enable and self.step % self.checkpointer.interval != 0:
-            self.checkpointer.interval = 1
+            self.checkpointer.interval = 1  # so that a save at this step is due
             self.checkpointer.save(self.step)
         self.checkpointer.maybe_wait_for_saving()
 

@@ -340,7 +340,7 @@ class StepKeeper:
                 self._saver.record_comparison(alike=alike)
             case RefusedMemory(why):
                 self._saver.memory.refuse(why)
-                self._attach(files)
+                self._attach(files)  # there may be memory for the small state
                 self._saver.memory.finish()
             case SaveNow(number, planned=True, late=False) if STOP_REQUEST.listening:
                 # The script calls `should_stop`: it ends at a step of its choice, and then saves.

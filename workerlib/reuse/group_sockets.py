@@ -61,7 +61,7 @@ class GroupSockets:
         self._before: set[str] | None = None
         """The inodes of the sockets before the group that is being made now; None if none is being made."""
         self._begun: list[weakref.ref[socket.socket]] = []
-        """The script's sockets whose construction began while a group was made: `shut` may already see descriptors."""
+        """The script's sockets whose construction began while a group was made. `shut` may see their descriptors."""
         self._made: set[str] = set()
         """The inodes of these sockets, once they are made: later an object may lose its descriptor by `detach`."""
         self._original: Callable[..., None] | None = None

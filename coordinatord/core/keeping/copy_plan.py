@@ -125,7 +125,7 @@ class CopyPlans:
         """The plan of each protected step; a candidate without a plan waits for one."""
         self.are_outdated = True
         """Whether copies have to be planned, since a node has come or gone or a round has begun. While the round
-        runs, the next report of any node brings that about."""
+        runs, they are planned at the next report of any node."""
         self.problems: dict[str, str] = {}
         """Why nodes cannot fetch their copies, such as for lack of memory, by node; no step waits for these copies."""
         self._domains: Mapping[str, str] = {}

@@ -49,7 +49,7 @@ class ResumePlan:
         holder, or if there are more sources or groups of parts than a message may have.
         """
         node_number = ranks.start // max(1, len(ranks))
-        for turn in (node_number, 0):  # the first holders may be fewer nodes than those whose turn it is
+        for turn in (node_number, 0):  # turn 0 takes the first holders, which may be fewer nodes
             sources = self._sources(node, ranks, world_size, turn)
             if sources is not None:
                 return sources

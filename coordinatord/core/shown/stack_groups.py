@@ -14,8 +14,8 @@ from coordinatord.protocol.stack_messages import StackOrigin, WorkerStacks, unpa
 def group_stacks(answered: Iterable[tuple[StackSource, WorkerStacks]]) -> tuple[StackGroup, ...]:
     """Return the groups of workers with equal stacks, the largest first.
 
-    Workers without a stack are in one group if that has the same reason, and their processes are in the same state. Of
-    equally large groups, the one with the lowest rank is first.
+    Workers without a stack are in one group if they lack it for the same reason, and their processes are in the same
+    state. Of equally large groups, the one with the lowest rank is first.
     """
     groups: dict[tuple[bytes, str, tuple[str, str]], list[StackedWorker]] = {}
     for source, worker in answered:

@@ -75,7 +75,7 @@ def compare(first: Sequence[SeenWorker], second: Sequence[SeenWorker]) -> HangVe
 def may_be_slow(verdict: HangVerdict, look: Sequence[SeenWorker]) -> bool:
     """Whether the verdict on one look may be wrong, so that a person who asks gets a second look too.
 
-    The work may only be slow if all workers wait in collectives, which need the network, or if a culprit waits for
+    The work may merely be slow if all workers wait in collectives, which need the network, or if a culprit waits for
     something outside the job.
     """
     return verdict.kind in {HangKind.NETWORK, HangKind.MISMATCHED} or awaits_outside(verdict, look)

@@ -95,7 +95,7 @@ class SettingsParser(argparse.ArgumentParser):
 
         `usage` has the flag's names and the name of its value, as in `--some-name -s N`. The first name gives the
         variable, the key and the attribute, which ends in `_s` for seconds (`S`). The name of the value determines its
-        types in a file. A flag without a value and `choices` is a switch.
+        types in a file. A flag with neither a value nor `choices` is a switch.
 
         `read` parses the value from its text. `by_default` describes a default that is no plain value. `prefix`
         replaces the program's `PREFIX`, or `variables` the whole variable: the first one that is set counts, and an

@@ -161,7 +161,7 @@ class PendingConnections(Generic[Connection]):
         return True
 
     async def drain(self, seconds: float) -> None:
-        """Wait at most `seconds` until no connection is left; close those that are older than that at once."""
+        """Wait at most `seconds` until no connection is left; close those that are older than `seconds` at once."""
         self._timeouts.expire_older(seconds)
         self._emptied.clear()
         if self._addresses:

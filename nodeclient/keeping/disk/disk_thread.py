@@ -67,7 +67,7 @@ class DiskThread:
                 self._hangs = True
                 raise DiskHangsError("the disk hangs: a write that was begun before has not ended")
             await asyncio.wait([last], timeout=POLL_S)
-            progress.add(0)  # raises if the waiting work was given up
+            progress.add(0)  # raises if the work of this call was given up
 
 
 async def read_in_thread(work: Callable[[], Result], progress: Progress) -> Result:

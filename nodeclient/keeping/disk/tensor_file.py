@@ -163,7 +163,7 @@ def _entry(piece: Piece) -> tuple[str, str, list[int], list[int]]:
     """Return the key, type, sizes and offsets of a piece in the header. A type that the format lacks becomes bytes."""
     if piece.dtype in TYPES:
         return piece.name, TYPES[piece.dtype][0], [*piece.sizes], [*piece.offsets]
-    begins = "x".join(map(str, piece.offsets))
+    begins = "x".join(map(str, piece.offsets))  # a file may have several pieces of one tensor
     return f"{piece.name}/{piece.dtype}/{begins}", _RAW, [piece.length], [0]
 
 

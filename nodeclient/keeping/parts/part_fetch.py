@@ -87,7 +87,7 @@ def _receive_part(
 ) -> int:
     """Receive a part into memory; return the holder's CRC of it. Raises `ValueError` if the part was damaged."""
     tag = exchange.data_tag()
-    until = time.monotonic() + GRACE_S + len(memory) / RATE_MIN  # time enough for `pace`: `--keep-rate` is higher
+    until = time.monotonic() + GRACE_S + len(memory) / RATE_MIN  # `pace` takes less: --keep-rate is at least twice that
     for begin in range(0, len(memory), CHUNK_BYTES):
         chunk = memory[begin : begin + CHUNK_BYTES]
         _receive_into(connection, chunk, until, given_up)

@@ -98,4 +98,4 @@ def _spent_on(run: Run, activity: Activity | None, now: float) -> Spent:
 def _split(run: Run, turn: float, after: Activity, now: float) -> Spent:
     """Return the time spent by a run whose activity changed at `turn`; no time is open once the run is over."""
     before = run.activity
-    return run.durable.ledger.split(turn, before, before and after, now)
+    return run.durable.ledger.split(turn, before, None if before is None else after, now)

@@ -44,7 +44,7 @@ class Roll:
             MemberState.READY: set(),
             MemberState.PREPARING: set(),
         }
-        """The nodes on quarantined hosts that are ready, since the next round takes them, or prepare."""
+        """The nodes on quarantined hosts that are ready for the next round or prepare for it."""
 
     def add(self, member: Member) -> None:
         """Add a member."""
