@@ -214,7 +214,7 @@ def read_serve(
     parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]
 ) -> ServeConfig | StepDownConfig:
     """Make the settings of the daemon, or those of `--step-down`. Raises `SettingsError`."""
-    check_certificate(parser, given)
+    parser.require_both(given, "certificate", "key")
     if given.insecure and (given.certificate or given.client_authorities):
         parser.error("--insecure serves everybody in the clear: leave it out where there are certificates")
     parser.exclude(
@@ -238,12 +238,6 @@ def read_serve(
         reloadable=parser.values(given, reload=True),
         fixed=parser.values(given, reload=False),
     )
-
-
-def check_certificate(parser: SettingsParser, given: argparse.Namespace) -> None:
-    """Check that a certificate and its key were given together. Raises `SettingsError`."""
-    if (given.certificate is None) is not (given.key is None):
-        parser.error("--tls-cert and --tls-key belong together: give both, or neither for a certificate of our own")
 
 
 def _make_policy(parser: SettingsParser, given: argparse.Namespace) -> Policy:

@@ -146,8 +146,7 @@ def _advertised(parser: SettingsParser, given: argparse.Namespace) -> tuple[str,
 
 def parse_location(parser: SettingsParser, given: argparse.Namespace, text: str) -> EtcdLocation:
     """Parse the URL of an etcd store, and add the credentials that the flags name. Raises `SettingsError`."""
-    if (given.etcd_cert is None) is not (given.etcd_key is None):
-        parser.error("--etcd-cert and --etcd-key belong together: give both, or neither")
+    parser.require_both(given, "etcd_cert", "etcd_key")
     try:
         access = EtcdAccess(given.etcd_ca, given.etcd_cert, given.etcd_key, given.etcd_user_file)
         access.read_user()  # to report a mistake in the file now

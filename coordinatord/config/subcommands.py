@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from coordinatord.config.serve_flags import ServeConfig, add_serve, check_certificate, read_serve
+from coordinatord.config.serve_flags import ServeConfig, add_serve, read_serve
 from coordinatord.config.state_flags import (
     ReplayConfig,
     StateConfig,
@@ -21,7 +21,6 @@ from coordinatord.config.state_flags import (
 )
 from coordinatord.config.store_flags import CopyConfig, StepDownConfig, add_copy, read_copy
 from coordinatord.config.token_flags import TokenConfig, add_token, read_token
-from coordinatord.protocol.access_token import contains_token
 from coordinatord.protocol.text import clip
 from coordinatord.runtime.settings import SettingsParser, add_completion, help_texts, with_help_flag
 
@@ -43,8 +42,7 @@ def parse(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | N
     environ = os.environ if environ is None else environ
     parser, commands = _make_parser(environ)
     arguments = with_help_flag(sys.argv[1:] if arguments is None else arguments)
-    if any(map(contains_token, arguments)):
-        parser.error("everybody on this host can read a token in a command line: put it into a file, and replace it")
+    parser.reject_tokens(arguments)
     word = next(iter(arguments), "-")  # without arguments, it serves as with flags only
     if word not in commands and not word.startswith("-"):
         parser.error(
@@ -75,7 +73,7 @@ def _read_command(
         case "replay":
             return read_replay(parser, commands["replay"], given, environ)
         case _:
-            check_certificate(parser, given)
+            parser.require_both(given, "certificate", "key")
             return read_token(commands["token"], given, state_dir(parser, given, environ))
 
 
@@ -89,10 +87,10 @@ def _make_parser(environ: Mapping[str, str]) -> tuple[SettingsParser, Mapping[st
         " Without a COMMAND, it serves.",
     )
     add_serve(parser)
-    *reloadable, last = parser.values(argparse.Namespace(), reload=True)  # their names
+    *others, last = parser.reloadable
     parser.epilog = (
         "Each flag can also be given as the environment variable in brackets, or in the file that --config names. That"
-        f" is read again on SIGHUP: {', '.join(reloadable)} and {last} change at once, the others with a restart."
+        f" is read again on SIGHUP: {', '.join(others)} and {last} change at once, the others with a restart."
     )
     # Only the first parser reads the environment; a flag after the command overrides it, and a flag before it.
     commands = parser.add_subparsers(dest="subcommand", metavar="COMMAND", prog="coordinatord")

@@ -6,11 +6,10 @@ No flag takes a token: everybody on a host can read command lines, and a shell's
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from coordinatord.protocol.access_token import contains_token
 from coordinatord.runtime.settings import SettingsParser, filled
 from nodeclient.access.keyring import VARIABLE, AccessSettings
 
@@ -44,8 +43,7 @@ def read_access(
     parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str], *, plaintext_allowed: bool = False
 ) -> AccessSettings:
     """Make the settings. Raises `SettingsError`."""
-    if (given.certificate is None) is not (given.key is None):
-        parser.error("--tls-cert and --tls-key belong together: give both")
+    parser.require_both(given, "certificate", "key")
     return filled(
         AccessSettings,
         given,
@@ -54,16 +52,6 @@ def read_access(
         config_home=environ.get("XDG_CONFIG_HOME", ""),
         plaintext_allowed=plaintext_allowed,
     )
-
-
-def reject_tokens(parser: SettingsParser, arguments: Sequence[str]) -> None:
-    """Reject a command line with a token in it. Raises `SettingsError`, which does not show the token."""
-    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    if any(map(contains_token, own)) or any(argument.partition("=")[0] == "--token" for argument in own):
-        parser.error(
-            "everybody on this host can read a token in a command line: put it into a file for --token-file, or into"
-            f" the variable {VARIABLE}, and have another one made"
-        )
 
 
 def _file(text: str) -> Path:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from coordinatord.protocol.text import clip
 from coordinatord.runtime import __version__
 from coordinatord.runtime.settings import SettingsParser, add_completion, help_texts, with_help_flag
-from nodeclient.config.access_flags import reject_tokens
+from nodeclient.access.keyring import VARIABLE
 from nodeclient.config.command_line import CommandLine
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def parse(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | N
     arguments = with_help_flag(sys.argv[1:] if arguments is None else arguments)
     environ = os.environ if environ is None else environ
     parser, commands = _make_parser(arguments[:1], environ)
-    reject_tokens(parser, arguments)
+    parser.reject_tokens(arguments, f"a file for --token-file, or into the variable {VARIABLE}")
     if arguments and arguments[0] in _COORDINATORD_COMMANDS:
         parser.error(f"{arguments[0]} is a command of the other program: run coordinatord {arguments[0]} on its host")
     _require_command(parser, arguments)

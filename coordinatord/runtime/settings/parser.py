@@ -189,6 +189,11 @@ class SettingsParser(argparse.ArgumentParser):
                 remarks.append(f"environment variable {clip(name)} has no effect: did you mean {prefix}_{near}?")
         return remarks
 
+    @property
+    def reloadable(self) -> list[str]:
+        """The names of the settings that a reload changes."""
+        return [setting.keys[0] for setting in self._settings.values() if setting.reload]
+
     def values(self, given: argparse.Namespace, *, reload: bool) -> Mapping[str, object]:
         """Return the values of the settings that a reload changes, or of all others, by name."""
         chosen = ((dest, setting) for dest, setting in self._settings.items() if setting.reload is reload)
@@ -223,6 +228,27 @@ class SettingsParser(argparse.ArgumentParser):
         setattr(given, loser, self._settings[loser].default)
         origin = f"overruled: {self._settings[winner].keys[0]} is given by {self._in_force[winner].origin}"
         self._in_force[loser] = InForce(Source.DEFAULT, origin, None)
+
+    def require_both(self, given: argparse.Namespace, one: str, other: str) -> None:
+        """Reject one of two settings without the other one, such as a certificate without its key.
+
+        Raises `SettingsError`.
+        """
+        if (getattr(given, one) is None) is not (getattr(given, other) is None):
+            flags = " and ".join(self._settings[dest].action.option_strings[0] for dest in (one, other))
+            self.error(f"{flags} belong together: give both, or neither")
+
+    def reject_tokens(self, arguments: Sequence[str], place: str = "a file") -> None:
+        """Reject a command line with a token in it; `place` says where a token belongs.
+
+        Raises `SettingsError`, which does not show the token.
+        """
+        own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+        if any(contains_token(argument) or argument.partition("=")[0] == "--token" for argument in own):
+            self.error(
+                f"everybody on this host can read a token in a command line: put it into {place}, and have another one"
+                " made"
+            )
 
     def record(self, dest: str, value: object, origin: str = "default") -> None:
         """Record the value that a program uses for a setting without one, for `--show-config`."""
