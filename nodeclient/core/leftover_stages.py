@@ -89,6 +89,7 @@ class Leftovers:
     def remove(self, mark: str) -> None:
         """Record that all leftovers of a worker have ended."""
         self._stages.pop(mark, None)
+        self._since.pop(mark, None)
 
     def end(self, now: float) -> float:
         """Record that the node ends once no leftover lives; return the deadline of the leftovers."""

@@ -98,13 +98,13 @@ def _bytes_of(state: torch.Tensor) -> bytes:
 def restore(tensors: dict[str, torch.Tensor], plain: dict[str, Any]) -> None:
     """Restore the state that a `RandomState` has read: `tensors` its bytes, `plain` its spare normal numbers."""
     torch.set_rng_state(tensors["cpu"].clone())
-    words = array("I", bytes(tensors["python"].tolist()))
+    words = array("I", _bytes_of(tensors["python"]))
     random.setstate((random.getstate()[0], tuple(words), plain["python"]))
     if "cuda" in tensors and torch.cuda.is_available():
         torch.cuda.set_rng_state(tensors["cuda"].clone())
     if "numpy" in tensors:
         np = import_module("numpy")  # this training used it, so it is installed
-        words = np.frombuffer(bytes(tensors["numpy"].numpy()), dtype=np.uint32)
+        words = np.frombuffer(_bytes_of(tensors["numpy"]), dtype=np.uint32)
         np.random.set_state(("MT19937", words[:-1], int(words[-1]), *plain["numpy"]))
 
 
