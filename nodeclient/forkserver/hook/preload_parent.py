@@ -154,24 +154,20 @@ def _preload(link: socket.socket, modules: list[str], optional: list[str]) -> No
     """Import `modules`, and those of `optional` that exist. Raises `PreloadError`."""
     entries = _path_of_program()
     sys.path[:0] = entries
-    for name in modules:
+    for name in [*modules, *optional]:
         _send(link, {"importing": name})
         try:
             importlib.import_module(name)
         except BaseException as error:
+            if name in optional and isinstance(error, ImportError):  # another release of the library lacks this module
+                continue
             reason = str(error).partition("\n")[0][:REASON_MAX]
             text = f"module {name} cannot be imported: {type(error).__name__}: {reason}"
             raise PreloadError("import", text) from error
         _check(name)
-    for name in optional:
-        _send(link, {"importing": name})
-        try:
-            importlib.import_module(name)
-        except ImportError:  # another release of the library lacks this module
-            continue
-        _check(name)
     for entry in entries:
-        sys.path.remove(entry)
+        if entry in sys.path:  # a module may have removed it
+            sys.path.remove(entry)
     sys.stdout.flush()
     sys.stderr.flush()
 
@@ -328,9 +324,14 @@ def _answer(descriptor: int, line: str) -> None:
 
 
 def _receive(link: socket.socket) -> int | None:
-    """Wait for a request; return its descriptor, or None if the node has ended."""
-    _, descriptors, _, _ = socket.recv_fds(link, 1, 1)
-    return descriptors[0] if descriptors else None
+    """Wait for a request; return its descriptor, or None if the node has ended.
+
+    A request arrives without its descriptor if this process may open no more files. The node sees that it was closed.
+    """
+    while True:
+        request, descriptors, _, _ = socket.recv_fds(link, 1, 1)
+        if descriptors or not request:
+            return descriptors[0] if descriptors else None
 
 
 def _send(link: socket.socket, message: dict[str, Any]) -> None:

@@ -1,8 +1,10 @@
 """What cannot be started warm is started cold, and one line says why; what can be is, by whatever command."""
 
+import importlib
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 
 import nodeclient
 from coordinatord.protocol.messages import ColdCause
+from nodeclient.forkserver.server_process import HOOK
 from tests.nodeclient.forkserver.support import DESCRIBE, LIBRARY, Stage, assert_same_start, python
 
 pytestmark = pytest.mark.slow
@@ -135,6 +138,24 @@ def test_the_thread_of_jemalloc_which_comes_with_pyarrow_and_pandas_leaves_worke
     stage.write("columns.py", NAMED.format(name="jemalloc_bg_thd"))
     job = stage.run(*python(stage.write("train.py", REPORT)), preload="beacon,columns")
     assert [report.warm for report in job.reports] == [True], job.log
+
+
+def test_a_module_that_removes_the_directory_of_the_program_leaves_workers_warm(stage: Stage) -> None:
+    stage.write("strict.py", "import sys; sys.path.remove(__file__.rpartition('/')[0])")
+    job = stage.run(*python(stage.write("train.py", REPORT)), preload="beacon,strict")
+    assert [report.warm for report in job.reports] == [True], job.log
+
+
+def test_a_request_whose_descriptor_was_dropped_is_not_the_end_of_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(HOOK)
+    parent = importlib.import_module("preload_parent")
+    node, link = socket.socketpair()
+    with node, link:
+        node.send(b".")
+        socket.send_fds(node, [b"."], [node.fileno()])
+        os.close(parent._receive(link))
+        node.shutdown(socket.SHUT_WR)
+        assert parent._receive(link) is None
 
 
 @pytest.mark.parametrize("module", ["leaping", pytest.param("crashing", marks=pytest.mark.long)])
