@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -53,10 +53,9 @@ class Metrics:
         self._rounds = RoundMeter(driver.machine.jobs.values())
         driver.durable_records.watchers.append(self._rounds.on_records)
         self._jobs = JobsCollector()
-        self._turn = asyncio.Lock()
-        """Held during a scrape, so that the figures of one are not replaced by those of another."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="metrics")
-        """One thread, to limit the CPU time of clients that scrape without a pause."""
+        """One thread, to limit the CPU time of clients that scrape without a pause. So one scrape at a time is
+        formatted, also if its client has gone."""
         self._registry = CollectorRegistry()
         rounds = self._rounds
         histograms = (counters.commits, counters.lag, rounds.formation, rounds.start, rounds.recovery)
@@ -72,31 +71,29 @@ class Metrics:
 
     async def _show(self, request: web.Request) -> web.Response:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-        async with self._turn:
-            self._jobs.jobs = await self._read_jobs()
-            loop = asyncio.get_running_loop()
-            text = await loop.run_in_executor(self._thread, _encode_without_collection, encode, self._registry)
-            self._jobs.jobs = ()
+        jobs = await self._read_jobs()
+        text = await asyncio.get_running_loop().run_in_executor(self._thread, self._encode, encode, jobs)
         return web.Response(body=text, headers={"Content-Type": content_type})
 
     async def _read_jobs(self) -> list[JobFigures]:
         read = iterate_jobs(self._driver, NODES_AT_ONCE)
         return [figures_of(run, self._rounds.tally(run.job), self._driver.now) async for run in read]
 
+    def _encode(self, encode: Callable[[Collector], bytes], jobs: Sequence[JobFigures]) -> bytes:
+        """Format metrics with the figures of jobs, in the thread and without garbage collections.
 
-def _encode_without_collection(encode: Callable[[Collector], bytes], registry: Collector) -> bytes:
-    """Format metrics without garbage collections.
-
-    A thousand jobs need 100,000 short-lived objects. They would trigger a collection of all old objects, which blocks
-    the event loop for a third of a second with 10,000 nodes.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        return encode(registry)
-    finally:
-        if was_enabled:
-            gc.enable()
+        A thousand jobs need 100,000 short-lived objects. They would trigger a collection of all old objects, which
+        blocks the event loop for a third of a second with 10,000 nodes.
+        """
+        was_enabled = gc.isenabled()
+        gc.disable()
+        self._jobs.jobs = jobs
+        try:
+            return encode(self._registry)
+        finally:
+            self._jobs.jobs = ()
+            if was_enabled:
+                gc.enable()
 
 
 @dataclass(slots=True, eq=False)
