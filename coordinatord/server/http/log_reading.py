@@ -38,6 +38,10 @@ TOTAL_BYTES_MAX = 1024**3
 WITHIN_S = 24 * 3_600.0
 """The time limit of one reading: a person has forgotten a reader of more than a day."""
 
+TURN_BYTES = 1024**2
+"""How much of one log a reader that follows gets before the next log has its turn. A log may grow as fast as it is
+read."""
+
 BEGINNING = LogPlace(0, 0)
 """The place before the first byte of the oldest file."""
 
@@ -57,6 +61,8 @@ class _Log:
     """Whether it is read no further, for a reason that the reader was told."""
     at_end: bool = False
     """Whether it was read to its present end."""
+    is_behind: bool = False
+    """Whether its last turn ended before its present end."""
 
     def part(self, text: str = "", note: str = "") -> LogPart:
         """Return a part of the answer with text of this log, which ends at `place`, or with a note about the log."""
@@ -103,8 +109,11 @@ class LogReading:
         """Whether the query names a round."""
         self._bytes_left = TOTAL_BYTES_MAX
         self._until = driver.now + WITHIN_S
-        self._limit_reached = False
+
+    @property
+    def _limit_reached(self) -> bool:
         """Whether `TOTAL_BYTES_MAX` or `WITHIN_S` is reached."""
+        return self._bytes_left <= 0 or self._driver.now >= self._until
 
     @property
     def _is_earlier(self) -> bool:
@@ -169,15 +178,15 @@ class LogReading:
                 async for part in self._new_parts(log, is_last=is_last):
                     yield part
                 yield None  # a node without an answer takes a while
-            if is_last:
-                return
-            if self._bytes_left <= 0 or self._driver.now >= self._until:
-                self._limit_reached = True
+            if self._limit_reached:
                 text = "this is as much as one request reads: ask again, or look on the hosts"
                 yield LogPart(run=self.run_id, note=text)
                 return
+            if is_last:
+                return
             yield None
-            await self._wait(version)
+            if not any(log.is_behind for log in logs):
+                await self._wait(version)
 
     async def _find_next(self) -> tuple[str, LogSources]:
         """Return a note about the next round, and the sources of its logs."""
@@ -221,8 +230,15 @@ class LogReading:
                 await self._change_signal.wait_after(version)
 
     async def _new_parts(self, log: _Log, *, is_last: bool) -> AsyncIterator[LogPart]:
-        """Yield what is new in a log, and advance its place. `is_last` means that there is no later call."""
-        while not log.has_failed and self._bytes_left > 0:
+        """Yield what is new in a log, at most `TURN_BYTES`, and advance its place.
+
+        `is_last` means that there is no later call, so the whole rest is read.
+        """
+        turn_ends_at = self._bytes_left - TURN_BYTES
+        while not (log.has_failed or self._limit_reached or self.is_interrupted):
+            log.is_behind = not is_last and self._bytes_left <= turn_ends_at
+            if log.is_behind:
+                return
             try:
                 chunk = await self._read_chunk(log)
             except NoAnswerError as error:

@@ -31,6 +31,7 @@ from coordinatord.server.http.responses import (
 from coordinatord.server.reads.change_signal import ChangeSignal
 from coordinatord.server.sessions.node_reads import NodeReads
 from coordinatord.store.database_store import Store
+from coordinatord.store.interface import StoreError
 
 READERS_MAX = 16
 """The limit of readers at one time: each has one chunk in memory, and few people read logs at once."""
@@ -82,8 +83,8 @@ class LogsApi:
                         written_at = loop.time()
             if not reading.is_interrupted:
                 await response.write(_encoded(LogPart(over=True)))
-        except ConnectionError:
-            pass  # the reader has gone
+        except (ConnectionError, StoreError):
+            pass  # the reader has gone, or asks again after the last part
         return response
 
 
@@ -112,7 +113,8 @@ async def _answer(reading: LogReading, found: LogSources, job: str) -> LogsAnswe
             if part is None:
                 continue
             if part.rank is None:
-                general.append(part.note)
+                if not part.node:  # else it is the problem of a source
+                    general.append(part.note)
                 continue
             key = part.rank, part.stream
             texts[key].append(part.text[:left])

@@ -1,7 +1,7 @@
 """Logs over HTTP: asked of the nodes piece by piece, as JSON or as a stream, within bounds."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
@@ -9,13 +9,17 @@ import pytest
 from aiohttp import ClientSession
 from msgspec import structs
 
+from coordinatord.core.rounds.values.records import Record
 from coordinatord.protocol.codec import decode
 from coordinatord.protocol.log_messages import LOG_BYTES_MAX, LogChunk, LogPlace, LogStream, ReadLog
 from coordinatord.protocol.messages import Desired, Goal, Phase
 from coordinatord.server.app import Server
 from coordinatord.server.http import log_reading, logs_api
+from coordinatord.store.interface import StoreError
+from coordinatord.store.memory_store import MemoryStore
 from tests.coordinatord.server.conftest import Start
 from tests.coordinatord.server.http.test_events_api import following
+from tests.support.builders import a_failure, a_spec
 from tests.support.programs import TIMEOUT_S
 from tests.support.raw_session import OFFER, Peer, connect, get, join
 
@@ -121,6 +125,14 @@ async def test_a_node_that_does_not_go_on_though_it_has_more_is_asked_no_further
         [log] = (await answer)[2]["logs"]
         assert log["text"] == "12"
         assert log["note"].startswith(f"{problem or 'its node sends nothing of the rest'}: look on host host at ")
+
+
+async def test_why_a_node_has_no_logs_is_said_at_each_log_only(start: Start) -> None:
+    async with start() as server, connect(server.url, join("a")) as a:
+        await a.report(Phase.RUNNING, await a.receive_goal(Goal.RUN))
+        _, _, body = await logs(server, "rank=0&stream=stdout")
+        assert [log["note"].startswith("node a keeps no log files") for log in body["logs"]] == [True]
+        assert body["note"] == ""
 
 
 async def test_a_node_that_does_not_answer_is_waited_for_within_bounds(
@@ -244,6 +256,28 @@ async def test_who_follows_hears_all_that_is_written_until_the_run_ends(
         node.cancel()
 
 
+async def test_a_log_that_grows_as_fast_as_it_is_read_lets_the_others_be_read_too(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_reading, "TURN_BYTES", 10_000)
+    url = "/v1/jobs/job/logs?stream=stdout&follow=true&last=all"
+
+    async def write_without_end(a: Peer) -> None:
+        async for frame in a.socket:
+            wanted = decode(frame.data, ReadLog, Desired)
+            if isinstance(wanted, ReadLog):
+                at = 0 if wanted.after is None else wanted.after.offset
+                place, more = LogPlace(5, at + 5_000), wanted.rank == 0
+                await a.send(LogChunk(wanted.request, b"x" * 5_000, place, more=more, gap=False, problem=""))
+
+    async with start() as server, in_round(server) as (a, _), asyncio.TaskGroup() as tasks:
+        node = tasks.create_task(write_without_end(a))
+        async with following(f"{server.url}{url}") as parts:
+            ranks = [(await anext(parts))["rank"] for _ in range(6)]
+        assert ranks == [None, 0, 0, 1, 0, 0]
+        node.cancel()
+
+
 async def test_a_stream_that_broke_off_is_taken_up_after_the_places_of_its_last_parts(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -273,6 +307,35 @@ async def test_who_follows_is_not_told_that_all_is_over_when_the_coordinator_end
             await send(a, b"")
             assert (await anext(parts))["place"] == "1:0:stdout:5:0", "also of a log that is empty so far"
         assert [part async for part in parts] == []
+
+
+class BreakingStore(MemoryStore):
+    """A store whose rounds cannot be read once it is broken."""
+
+    is_broken = False
+
+    async def read_rounds(self, job: str, run: str) -> Sequence[Record]:
+        """Return rounds. Raises `StoreError`."""
+        if self.is_broken:
+            raise StoreError("etcd does not answer")
+        return await super().read_rounds(job, run)
+
+
+async def test_a_store_that_fails_ends_a_stream_and_is_no_bug(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(log_reading, "ANSWER_WITHIN_S", 0.05)
+    store = BreakingStore()
+    node = join("a", spec=a_spec(nodes_min=1, nodes_max=1, max_restarts=1), offer=KEEPS_LOGS)
+    async with start(store) as server, connect(server.url, node) as a:
+        run = await a.receive_goal(Goal.RUN)
+        await a.report(Phase.RUNNING, run)
+        async with following(f"{server.url}/v1/jobs/job/logs?rank=0&stream=stdout&follow=true") as parts:
+            await anext(parts)
+            store.is_broken = True
+            await a.report(Phase.STOPPED, run, a_failure())
+            assert not any([part["over"] async for part in parts])
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 WRONG = {
