@@ -137,7 +137,8 @@ def _caption(failure: FailureStatus) -> list[str]:
     if failure.pid is None or failure.hang or (failure.last_lines and failure.error):
         return []
     if not failure.last_lines:
-        return ["    (it wrote no error to stderr)"]
+        is_told = failure.error or failure.message or signal_behind(failure.exit_code) is not None
+        return [f"    (it wrote no error to stderr{'' if is_told else '; its stdout may say more'})"]
     killed = signal_behind(failure.exit_code) == signal.SIGKILL
     return [f"    (the last that it wrote to stderr{' before it was killed' if killed else ''})"]
 

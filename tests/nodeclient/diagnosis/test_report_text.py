@@ -1,6 +1,7 @@
 """The block that a person reads, line by line."""
 
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -178,6 +179,15 @@ def test_only_other_nodes_can_differ(nodes: int, where: tuple[str, ...], *, alon
     )
     said = "\n".join(report_text.lines(failure_status(report), SEEN_AT))
     assert ("other nodes had not failed by then" in said) == alone
+
+
+@pytest.mark.parametrize(
+    ("facts", "more"),
+    [({}, True), ({"exit_code": -11}, False), ({"error": "NameError: x"}, False), ({"message": "its cause"}, False)],
+)
+def test_where_nothing_says_why_a_worker_exited_its_stdout_is_named(facts: dict[str, Any], *, more: bool) -> None:
+    said = report_text.lines(failure_status(a_report(failure=a_failure(**facts))), SEEN_AT)
+    assert said[1] == f"    (it wrote no error to stderr{'; its stdout may say more' if more else ''})"
 
 
 def test_the_largest_report_fits_a_screen() -> None:
