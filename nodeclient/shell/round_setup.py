@@ -24,7 +24,12 @@ from nodeclient.workers.step_slots import Slots
 class RoundSetup:
     """Sets up one round at a time, and has the facts about it until the next one.
 
-    It also has the parts that workers need and that outlive rounds: the guard, the slots, and the starter.
+    The node sets `assigned` when it is asked whether a round may start here. At the start it calls `begin`, sees that
+    the guard is ready, calls `commands`, and sets `started_at` once the workers are started. With each report it calls
+    `first_step` and `overdue`.
+
+    It also has what workers need and what outlives rounds: the guard, the slots, the starter, and the programs that
+    test this host, since workers start only after a test.
     """
 
     def __init__(
@@ -73,8 +78,8 @@ class RoundSetup:
         """
         self._lingering, port = Lingering(), start.assignment.master_port
         stacks = self._stacks.listen(private, start.run, start.round, self.ranks, port)
-        slots = [{**slot, **stacks, **sockets} for slot in self.slots.begin(start.run, start.round)]
-        commands = self._launcher.commands(start, streams, slots)
+        variables = [{**slot, **stacks, **sockets} for slot in self.slots.begin(start.run, start.round)]
+        commands = self._launcher.commands(start, streams, variables)
         return [replace(command, slots=self.slots.file) for command in commands]
 
     def assignment_in(self, number: int) -> Assignment | None:
@@ -94,7 +99,7 @@ class RoundSetup:
         return self._lingering.overdue(self.slots.exit_codes(), now)
 
     def close(self) -> None:
-        """Release the resources shared with the last round's workers, and end the guard."""
+        """Release what is shared with the last round's workers, and end the guard. The starter ends with its task."""
         self._stacks.close()
         self.guard.close()
         self.slots.close()

@@ -91,11 +91,11 @@ class CommandBuilder:
         return WorkerCommand((python, str(PAIR_TEST), *words), {**gloo, **common.environ})
 
     def commands(
-        self, start: Start, streams: Sequence[WorkerStreams], slots: Sequence[Mapping[str, str]]
+        self, start: Start, streams: Sequence[WorkerStreams], variables: Sequence[Mapping[str, str]]
     ) -> list[WorkerCommand]:
-        """Return the command of each worker. `streams` and `slots` are in the order of the local ranks.
+        """Return the command of each worker. `streams` and `variables` are in the order of the local ranks.
 
-        `slots` has the variables that name each worker's slot for steps and its sockets.
+        `variables` name each worker's slot for steps and its sockets.
 
         Where the round spans hosts, gloo listens on the interface that leads to the master, unless the user has named
         another one. By default it would listen on the interface to which the host's name resolves.
@@ -104,8 +104,10 @@ class CommandBuilder:
         gloo = {"GLOO_SOCKET_IFNAME": interface} if interface and interface != "lo" else {}
         base = {**DEFAULTS, **LAUNCHER_DEFAULTS, **gloo, **_interface(self._config.interface)}
         return [
-            self._command(start, rank, {**base, **own.terminal_variables, **self._inherited, **slot}, own.error_file)
-            for rank, (own, slot) in enumerate(zip(streams, slots, strict=True))
+            self._command(
+                start, rank, {**base, **own.terminal_variables, **self._inherited, **own_variables}, own.error_file
+            )
+            for rank, (own, own_variables) in enumerate(zip(streams, variables, strict=True))
         ]
 
     def _command(self, start: Start, local_rank: int, base: Mapping[str, str], error_file: Path) -> WorkerCommand:
