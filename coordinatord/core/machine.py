@@ -355,7 +355,7 @@ class Coordinator:
 
         Ages in a report count from `heard_at`, so a member's last report is always the one that was heard then.
         """
-        member.lease.heard_at = run.roll.heard_at = now
+        run.roll.heard_at = now
         # While this process slept, the node could hear nothing from it.
         unanswered_s = min(observed.heard_s, now - self._sleep_watch.woke_at)
         member.lease.record_heard(unanswered_s, self.policy, heartbeat_s, now)

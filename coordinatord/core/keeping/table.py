@@ -52,8 +52,10 @@ def last_step_due(kept: KeptState) -> float | None:
     """Nodes outside a round keep a newer step than the disk has, and may leave.
 
     If the run ends, the step is written at once. Between two rounds it is written when no round has followed for
-    `WAITS_S`, or before the first node's `--join-timeout` ends its wait: with the node its memory goes. That also ends
-    a restarted coordinator's look at the disk, but no pause after a failed attempt.
+    `WAITS_S`, or before the first node's `--join-timeout` ends its wait: with the node its memory goes.
+
+    The write may begin `at` some time: after a failed attempt, after a pause; after a restart of the coordinator, when
+    nodes have looked at the disk (`LOOK_S`). The timeout ends that second wait, but not the pause.
     """
     at, run = persistence.may_write_at(kept), kept.run
     if at is None or is_ending(run):

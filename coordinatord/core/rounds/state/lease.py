@@ -15,7 +15,8 @@ from coordinatord.core.rounds.policy import Policy
 from coordinatord.protocol.fields import DURATION_S_MAX
 
 LATENESS_FORGIVEN = 5.0
-"""Seconds of lease for each second that a heartbeat was late: after two failed retries of TCP, ten may follow."""
+"""Seconds of lease for each second that a heartbeat was late. TCP retries at equal pauses here: where one message has
+needed two retries, the next one may need ten."""
 
 LATENESS_IGNORED = 0.5
 """A lateness in heartbeats that is ignored: a busy host or a single lost packet causes less."""
@@ -59,7 +60,7 @@ class Lease:
         if late_s or self.late_s:
             most_s = policy.heartbeats_per_lease * heartbeat_s * (policy.lease_stretch_max - 1) / LATENESS_FORGIVEN
             self.late_s = min(max(late_s, self.late_s * FADES_TO + late_s * ADDS_UP_BY), most_s)
-        self.awaited_from = now
+        self.heard_at = self.awaited_from = now
 
     def is_punctual(self, heartbeat_s: float, now: float) -> bool:
         """Whether the node is on time now, and has been lately: if its connection closes, its process most likely died.
