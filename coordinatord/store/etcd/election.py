@@ -41,7 +41,7 @@ class Election:
         self.fence = 0
         """The revision of etcd at which this coordinator created the leader key; 0 if it does not lead."""
         self._granted_s = 0.0
-        """The length of this lease, as granted by etcd."""
+        """The length of this lease, as granted by etcd; 0 after the end of the term."""
         self.term_ends_at = 0.0
         """When this coordinator must no longer act as the leader, unless the lease is renewed."""
         self._last_created_at = 0
