@@ -1,7 +1,8 @@
 """Knows when the script last wrote a checkpoint, because with `--scale-up at-checkpoint` new nodes wait for one.
 
-A round that ends right after a checkpoint loses no step. A checkpoint counts once all nodes of the round have written
-it. If the script writes none, a step that workers keep in memory at an interval counts as one.
+A round that ends right after a checkpoint loses no step. A checkpoint counts once all nodes that write any have written
+it. A node is known to write them from its first report of that: many scripts write them on one node only. If the script
+writes none, a step that workers keep in memory at an interval counts as one.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ NONE_YET = -1
 class CheckpointWatch:
     """The newest checkpoint of the current round.
 
-    A checkpoint of all nodes is the lowest of their newest ones. To find it at a low cost in a round of 10,000 nodes,
-    nodes are counted by their newest checkpoints.
+    A checkpoint of all these nodes is the lowest of their newest ones. To find it at a low cost in a round of 10,000
+    nodes, nodes are counted by their newest checkpoints.
     """
 
     newest_at: float = -math.inf
-    """When it became known that all nodes have written the newest checkpoint; in the past before the first."""
+    """When it became known that all these nodes have written the newest checkpoint; in the past before the first."""
     _round: int = 0
     _step_of_node: dict[str, int] = field(default_factory=dict)
     """The step of the newest checkpoint of each node whose script writes any."""

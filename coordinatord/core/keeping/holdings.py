@@ -19,13 +19,12 @@ from coordinatord.protocol.kept_state import Holding, Restoring
 
 
 def record_report(kept: KeptState, member: Member, now: float) -> None:
-    """Record a member's report about kept state; state of another run is ignored."""
-    run, observed, holding = kept.run, member.observed, member.observed.kept
-    parts = () if holding is None or observed.run != run.id else holding.parts
-    copy_problem = "" if holding is None else holding.copy_problem
+    """Record a member's report about kept state; what it says of another run is ignored, but for steps on the disk."""
+    run, observed = kept.run, member.observed
+    holding = observed.kept if observed.run == run.id else None
     before = kept.protection.steps
-    has_new_parts = kept.record_parts(member.node, parts)
-    has_new_problem = kept.copies.record_problem(member.node, copy_problem)
+    has_new_parts = kept.record_parts(member.node, () if holding is None else holding.parts)
+    has_new_problem = kept.copies.record_problem(member.node, "" if holding is None else holding.copy_problem)
     if has_new_parts or has_new_problem:
         kept.protection.advance()
     has_planned = run.durable.state is State.RUNNING and _plan_copies(kept)

@@ -271,7 +271,10 @@ class DurableRun:
 
     @property
     def has_had_rounds(self) -> bool:
-        """Whether the run has had a round."""
+        """Whether the run has had a round.
+
+        Before, `round` may be the last number that nodes remember of another run; it is 0 once a run has ended without.
+        """
         return bool(self.round) if self.state.ended else bool(list(self.rounds))
 
     @property

@@ -235,6 +235,16 @@ def test_a_job_on_one_host_has_no_copies_and_nothing_is_wrong_with_that(third: s
     assert view.copy_problem == problem
 
 
+def test_a_problem_that_a_node_had_in_an_earlier_run_is_not_one_of_this_run() -> None:
+    job = Job()
+    job.save(8)
+    puppet = job.puppets["n1"]
+    puppet.observed = replace(puppet.observed, run="r-0", kept=Holding((), copy_problem="n3 does not answer"))
+    job.play("advance 1s")
+    assert (view := kept_view(job.run)) is not None
+    assert view.copy_problem == ""
+
+
 def test_a_node_without_a_rate_for_copies_takes_none_and_has_none() -> None:
     job = Job(n2="keeps=yes")
     job.save(8)
