@@ -170,7 +170,8 @@ def _nvidia_gpus(host: Host) -> list[Gpu]:
     gpus = _nvml_gpus(host.nvml)
     if gpus is not None:
         return gpus
-    names = sorted(path.name for path in host.devices.glob("nvidia*") if path.name[len("nvidia") :].isdigit())
+    suffixes = [path.name.removeprefix("nvidia") for path in host.devices.glob("nvidia*")]
+    names = [f"nvidia{minor}" for minor in sorted(int(suffix) for suffix in suffixes if suffix.isdecimal())]
     addresses = _addresses_by_device_file(host.processes)
     return [Gpu(name, addresses.get(name)) for name in names]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeclient.host.devices import Host, WorkersPerNodeError, gpu_count, workers_per_node
+from nodeclient.host.devices import Host, WorkersPerNodeError, gpu_count, visible_gpus, workers_per_node
 from tests.support.machines import compile_c
 
 NVML = """
@@ -54,6 +54,10 @@ def amd(bare: Host) -> Host:
             f"cpu_cores_count 0\nsimd_count {compute_units}\nunique_id {uuid}\n"
         )
     return bare
+
+
+def test_gpus_without_nvml_are_in_the_order_of_their_numbers(nvidia: Host) -> None:
+    assert [gpu.name for gpu in visible_gpus({}, nvidia)] == ["nvidia0", "nvidia1", "nvidia2", "nvidia10"]
 
 
 CUDA_LISTS = [
