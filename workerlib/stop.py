@@ -91,6 +91,7 @@ STOP_REQUEST = StopRequest()
 
 
 def _stop_signals(environ: Mapping[str, str]) -> set[signal.Signals]:
-    """Return the signals that ask for a stop; unknown names are left out."""
+    """Return the signals that ask for a stop, without unknown names, and those that no process can handle."""
     names = {name.strip() for name in (environ.get(SIGNALS_VARIABLE) or SIGNALS).split(",")}
-    return {signum for signum in signal.Signals if signum.name in names} | {signal.SIGTERM}
+    handled = {*signal.Signals} - {signal.SIGKILL, signal.SIGSTOP}
+    return {signum for signum in handled if signum.name in names} | {signal.SIGTERM}

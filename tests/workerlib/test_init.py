@@ -142,7 +142,7 @@ for case in sys.argv[1:]:
 
 
 def test_it_heeds_the_signals_that_the_node_hands_on_but_for_those_with_a_handler(port: int) -> None:
-    cases = ["SIGINT", "SIGINT=SIGINT,SIGHUP", "SIGUSR1=SIGHUP,SIGNEW,SIGUSR1", "SIGTERM=SIGUSR1"]
+    cases = ["SIGINT", "SIGINT=SIGINT,SIGHUP", "SIGUSR1=SIGHUP,SIGKILL,SIGNEW,SIGSTOP,SIGUSR1", "SIGTERM=SIGUSR1"]
     with _start(HEEDING, replace(SOLO, master_port=port), *cases) as process:
         output, errors = process.communicate(timeout=TIMEOUT_S)
     assert output == "".join(f"the script's own\nTrue\n{case} 0\n" for case in cases), errors
