@@ -19,12 +19,12 @@ def leave_no_core_file() -> None:
     """Prevent core files of this process, because they would contain tokens and keys.
 
     If core_pattern names a program, Linux ignores every other limit than this one (fs/coredump.c, "RLIMIT_CORE is set
-    to 1, aborting core").
+    to 1, aborting core"). Where the hard limit is 0, only root can set it: there such a program may get a core file.
     """
     _, hard = INHERITED_CORE
     try:
         resource.setrlimit(resource.RLIMIT_CORE, (NO_CORE_FILE, hard or NO_CORE_FILE))
-    except (OSError, ValueError):  # only root may raise a limit of 0
+    except (OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
 
 

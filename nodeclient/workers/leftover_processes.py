@@ -89,9 +89,11 @@ class LeftoverProcesses:
         present = {leftover: pidfd for known in self._watched.values() for pidfd, leftover in known.items()}
         new = {leftover.pid: leftover for leftover in present if leftover not in self._examined}
         self._examined = {*present}
-        # Duplicates, because the descriptors themselves are closed as soon as the processes end.
-        pidfds = {pid: os.dup(present[leftover]) for pid, leftover in new.items()}
+        pidfds: dict[int, int] = {}
         try:
+            for pid, leftover in new.items():
+                # A duplicate, because the descriptor itself is closed as soon as the process ends.
+                pidfds[pid] = os.dup(present[leftover])
             holding = await asyncio.to_thread(resource_holders, pidfds) if pidfds else []
             for pid in holding:
                 named = core.named([new[pid]])

@@ -85,7 +85,7 @@ def _receive_part(
     given_up: Event,
     pace: Callable[[int], None],
 ) -> int:
-    """Receive a part into memory; return the holder's CRC of it. Raises `ValueError` if the part was damaged."""
+    """Receive a part into memory; return the holder's CRC of it. Raises `ValueError` if the part is not whole."""
     tag = exchange.data_tag()
     until = time.monotonic() + GRACE_S + len(memory) / RATE_MIN  # `pace` takes less: --keep-rate is at least twice that
     for begin in range(0, len(memory), CHUNK_BYTES):
@@ -95,7 +95,7 @@ def _receive_part(
         pace(len(chunk))
     crc = exchange.read_end(tag, _receive(connection, END_BYTES, until, given_up))
     if crc is None:
-        raise ValueError("the part that it holds is damaged")
+        raise ValueError("the part that it holds is damaged, or was overwritten meanwhile")
     return crc
 
 

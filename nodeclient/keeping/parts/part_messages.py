@@ -111,7 +111,10 @@ class Exchange:
 
     @staticmethod
     def read_end(tag: hmac.HMAC, data: bytes) -> int | None:
-        """Return the CRC of the data; None if the holder found it damaged. Raises `ValueError` for a wrong tag."""
+        """Return the CRC of the data; None if the holder found it damaged, or if a worker has overwritten it meanwhile.
+
+        Raises `ValueError` for a wrong tag.
+        """
         packed = data[: _END.size]
         tag.update(packed)
         _check(data[_END.size :], tag.digest())
