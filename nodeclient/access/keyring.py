@@ -28,14 +28,6 @@ _PIN = re.compile(r"[a-z2-7]{52}", re.ASCII)
 FILES_MAX = 1_000
 """The limit of files in a user's directory: one for each coordinator that the user has ever started."""
 
-ROLES_TO_TRY = {
-    Role.JOIN: (Role.JOIN,),
-    Role.READ: (Role.READ, Role.ADMIN),
-    Role.ADMIN: (Role.ADMIN, Role.READ),
-}
-"""The roles of the tokens to try for a request of each role, in this order. A token for `admin` may read as well. One
-for `read` is sent for lack of a better one: the coordinator's refusal then says what is needed."""
-
 
 class KeyringError(OperationalError):
     """A token cannot be used."""
@@ -68,8 +60,17 @@ class AccessSettings(Struct, frozen=True):
     @property
     def is_given(self) -> bool:
         """Whether this program was given a token, and so does not search the user's directory."""
-        given = self.token_file is not None or bool(self.token)
-        return given or (self.credentials != "" and Path(self.credentials, CREDENTIAL).exists())
+        return self.token_file is not None or bool(self.token) or self.credential is not None
+
+    @property
+    def credential(self) -> Path | None:
+        """The file with the token among systemd's credentials; None if there is none that this user can see.
+
+        A program of another user may have inherited the variable that names the directory.
+        """
+        path = Path(self.credentials, CREDENTIAL)
+        is_there = self.credentials != "" and os.path.exists(path)  # noqa: PTH110 - `Path.exists` may raise
+        return path if is_there else None
 
 
 DEFAULT_ACCESS = AccessSettings()
@@ -90,15 +91,16 @@ class Keyring(Struct, frozen=True):
     def token_for(self, pin: str, role: Role, *, any_key: bool = False) -> AccessToken:
         """Return the token for the coordinator with this pin. Raises `KeyringError`.
 
-        If there is none of this `role`, return one of another role: the coordinator's error then names the needed role.
-        With `any_key`, a token of another coordinator is used if this one has none.
+        If there is none of this `role`, return one of another role: one for `admin` may read too, and for any other the
+        coordinator's refusal names the needed role. With `any_key`, return one of the first coordinator if there is
+        none for this pin: the key of a coordinator that an authority has certified may be new, or that of a proxy.
         """
         wanted = pin if pin in self.tokens or not any_key else next(iter(self.tokens), pin)
         found = self.tokens.get(wanted, ())
         if isinstance(found, KeyringError):
             raise found
         by_role = {token.role: token for token in found}
-        for candidate in (*ROLES_TO_TRY[role], *by_role):
+        for candidate in (role, Role.ADMIN, Role.READ, Role.JOIN):
             if candidate in by_role:
                 return by_role[candidate]
         raise KeyringError(f"{self.source} has no token for the coordinator with the key {pin}")
@@ -111,8 +113,8 @@ def find_keyring(settings: AccessSettings) -> Keyring:
             return _of_text(str(settings.token_file), read_given(settings.token_file))
         if settings.token:
             return _of_text(f"environment variable {VARIABLE}", settings.token)
-        if settings.credentials and (path := Path(settings.credentials, CREDENTIAL)).exists():
-            return _of_text(str(path), read_given(path))
+        if (credential := settings.credential) is not None:
+            return _of_text(str(credential), read_given(credential))
         return _of_user(settings)
     except PrivateFileError as error:
         raise KeyringError(str(error)) from error
@@ -145,7 +147,8 @@ def _of_text(source: str, text: str) -> Keyring:
         tokens = parse_tokens(text)
     except TokenFormError as error:
         raise KeyringError(f"{source}: {error}") from error
-    return Keyring(source, {pin: tuple(t for t in tokens if t.pin == pin) for pin in {token.pin for token in tokens}})
+    pins = dict.fromkeys(token.pin for token in tokens)  # in the order of the text
+    return Keyring(source, {pin: tuple(token for token in tokens if token.pin == pin) for pin in pins})
 
 
 def _of_user(settings: AccessSettings) -> Keyring:
