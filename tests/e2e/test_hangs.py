@@ -66,7 +66,7 @@ def await_success(nodes: Sequence[Node]) -> list[str]:
 @pytest.mark.parametrize(
     ("kind", "hang", "sentence"),
     [
-        ("stopped", "stuck", "rank 1 on node b is stopped for "),
+        ("stopped", "stuck", "rank 1 on node b has been stopped by a signal for "),
         pytest.param("skipped", "mismatched", "rank 1 on node b waits in ", marks=pytest.mark.long),
     ],
 )
