@@ -153,7 +153,7 @@ def add_worker_flags(
     )
     add_own(
         "--keep-timeout S",
-        "seconds that workers get to save what they keep when their round is over",
+        "seconds to save what workers keep when their round is over; in a planned stop within --stop-timeout",
         flag_values.seconds_or_zero,
         default=KEEP_TIMEOUT_S,
     )

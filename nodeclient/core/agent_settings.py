@@ -19,7 +19,7 @@ KEEP_RATE = 100e6
 enough for copies to keep up with saves that take 1 % of the time."""
 
 KEEP_TIMEOUT_S = 30.0
-"""The longest time that workers get to save their kept state, as in a planned stop."""
+"""The longest time that workers get to save their kept state; a planned stop has as long for all of its stages."""
 
 STAGE_SHARE = 0.5
 """The share of what is left of `--stop-timeout` that each stage of a planned end may take, but for the last one. So a

@@ -103,7 +103,7 @@ def leaving(signum: int, grace_s: float | None, leaves_in_s: float | None) -> st
 
 def _waits(leaves_in_s: float) -> str:
     """Return the part of a notice about a leaving node that waits for a coordinator."""
-    limit = f"no coordinator is back within {leaves_in_s:.0f} s to name the step that all save"
+    limit = f"no coordinator is back within {round(leaves_in_s, 1):g} s to name the step that all save"
     return f"this node leaves by itself if {limit}"
 
 
