@@ -29,8 +29,9 @@ LAST_SHARE = 2 / 3
 """The least share of the collectives in which a laggard is last."""
 
 CHANCE = 1.25
-"""Of equally fast workers, chance makes the share of one larger by up to this, divided by the root of the number of
-collectives. These are 2.5 standard deviations of a share of a half: one of two exceeds them once in a hundred times."""
+"""By chance, the share of one of several equally fast workers is larger by up to this, divided by the root of the number
+of collectives. These are 2.5 standard deviations of a share of a half: one of two exceeds them once in a hundred
+times."""
 
 STEP_SHARE = 0.02
 """The least lateness of a laggard, as a part of a step: less is not worth a remedy."""

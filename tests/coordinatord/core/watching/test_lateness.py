@@ -141,7 +141,7 @@ def test_only_collectives_that_all_have_told_of_are_compared() -> None:
 
 @pytest.mark.parametrize(("last", "rank"), [(11, None), (14, 1)])
 def test_one_of_two_is_not_named_for_a_share_that_chance_explains(last: int, rank: int | None) -> None:
-    """Of two equally fast workers, one is last in 11 of 16 collectives in a fifth of all cases."""
+    """One of two equally fast workers is last in 11 of 16 collectives in a fifth of all cases."""
     first = [float(number) for number in range(COLLECTIVES_MIN)]
     second = [at + (0.05 if at < last else -0.05) for at in first]
     laggard = lateness(answers_of([first, second])).laggard
