@@ -61,22 +61,19 @@ class Journal:
         if batch.at_once or last is None:
             return batch.effects
         if batch.repeats:
-            return () if self._replace(batch) else batch.effects
+            return () if self._replace(*batch.effects) else batch.effects
         last.add(batch, now)
         return ()
 
-    def _replace(self, batch: Batch) -> bool:
-        """Replace the last waiting message of each session of a batch; return whether there was any.
+    def _replace(self, effect: Effect) -> bool:
+        """Replace the last waiting message of a session; return whether there was one.
 
         Earlier messages to the session rest on fewer records, and stay as they are.
         """
-        replaced = False
-        for effect in batch.effects:
-            holding = [group for group in (self._writing, *self._waiting) if group and effect.session in group.effects]
-            if holding:
-                holding[-1].effects[effect.session] = effect
-                replaced = True
-        return replaced
+        holding = [group for group in (self._writing, *self._waiting) if group and effect.session in group.effects]
+        if holding:
+            holding[-1].effects[effect.session] = effect
+        return bool(holding)
 
     def begin(self) -> tuple[Decided, ...]:
         """Begin to write the next group; return its records, or none if one is being written or there is none."""

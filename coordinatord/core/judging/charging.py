@@ -22,10 +22,10 @@ FAULT_OF = {
     Cause.HANG: Fault.HANG,
     Cause.DISK: Fault.DISK,
     Cause.UNKNOWN: Fault.CRASH,
-    Cause.DIVERGENCE: Fault.DIVERGENCE,
 }
-"""The faults of hosts by the causes of failures. Other causes are no fault of a host: an error of the script, a lack of
-memory, an act of somebody outside the job, and a broken connection, since either end may have failed."""
+"""The faults of hosts by the causes of failures. `_diverged_host` judges a divergence. Other causes are no fault of a
+host: an error of the script, a lack of memory, an act of somebody outside the job, and a broken connection, since
+either end may have failed."""
 
 
 def charged_host(run: Run, report: Report | None) -> tuple[str, Charge] | None:

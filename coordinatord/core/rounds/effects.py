@@ -86,7 +86,7 @@ class Batch(Struct, frozen=True):
     at_once: bool = False
     """Whether the effects rest on no record, and so wait for none."""
     repeats: bool = False
-    """Whether each effect repeats the last message of its session, perhaps with another heartbeat and lease. It waits
-    only if that message still waits."""
+    """Whether the only effect repeats the last message of its session, perhaps with another heartbeat and lease. It
+    waits only if that message still waits."""
     looks: tuple[Look, ...] = ()
     """The looks to begin at once, whatever is being written."""
