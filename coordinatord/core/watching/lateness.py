@@ -29,8 +29,8 @@ LAST_SHARE = 2 / 3
 """The least share of the collectives in which a laggard is last."""
 
 CHANCE = 1.25
-"""By chance, the share of one of several equally fast workers is larger by up to this, divided by the root of the number
-of collectives. These are 2.5 standard deviations of a share of a half: one of two exceeds them once in a hundred
+"""The share of one of several equally fast workers may be larger by up to this by chance, divided by the root of the
+number of collectives. These are 2.5 standard deviations of a share of a half: one of two exceeds them once in a hundred
 times."""
 
 STEP_SHARE = 0.02
