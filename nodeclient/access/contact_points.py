@@ -29,7 +29,8 @@ ADDRESSES_MAX = 16
 
 SUSPECT_S = 4.0
 """How long a coordinator that fell silent gets a shorter timeout. A node detects a silent leader after 5 s. Its lease
-of 5 s expires at most half a second later, and then the standby that named it leads."""
+of 5 s expires at most half a second later, and then the standby that named it leads. The rest is a margin, which
+costs little: a coordinator that serves again is no suspect."""
 
 
 class ContactPoint(Struct, frozen=True):
@@ -113,7 +114,11 @@ class ContactPoints:
             self._silent_at.pop(self.current.coordinator, None)
 
     def _advance(self, addresses: Sequence[str]) -> None:
-        """Go on to the next contact point after a failure of the current one, whose name has these addresses."""
+        """Go on to the next contact point after a failure of the current one, whose name has these addresses.
+
+        After a failed leader it is the standby that named it, if the leader may be dead. Otherwise it is the next
+        address of the standby's name, if one is left, or else the next coordinator.
+        """
         failed, self._leader = self._leader, None
         if failed is not None and (self._served or failed.coordinator in self._silent_at):
             return  # the standby that named the failed leader is the most likely to lead now

@@ -36,6 +36,7 @@ class ReuseState(Enum):
         ABLE ──> PARKED ──> ABLE    it leaves its round when asked, and enters the next one
         ABLE ──> FAILED ──> PARKED  it leaves unasked, since a collective has failed in it
         ABLE ──> REFUSES            it reports that it cannot leave; if it leaves after all, it is parked too
+        REFUSES ──> FAILED          a collective has failed in it, so it may leave unasked after all
         FAILED ──> LOST             its connection is gone, or it refuses, so it cannot be parked any more
         PARKED ──> CUT_OFF          its connection is gone, so it cannot learn of the next round
         ABLE, REFUSES ──> SILENT    its connection is gone, so it cannot be asked
@@ -107,10 +108,11 @@ class Reuse:
         self._why_not = ""
         """Why reusable workers were ended in this round; empty if none was."""
         self._obstacles: dict[int, str] = {}
-        """Why each worker that is ended could not be reused. The entry goes if the worker proves to have ended before:
-        then it was no obstacle."""
+        """Why each worker that is ended could not be reused. A worker that proves to have ended by itself before is
+        removed: its end was the reason, and not this obstacle."""
         self._ends_others = False
-        """Whether reusable workers were ended only because of those with obstacles."""
+        """Whether reusable workers were ended only because of those with obstacles. If one of these proves to have
+        ended by itself, they were ended since its end was not reported in time (`_END_UNKNOWN`)."""
         self.begun: WorkerStarts | None = None
         """How the workers of this round were started; None while there is nothing to report."""
         self._in_place = 0
@@ -126,7 +128,7 @@ class Reuse:
 
     def on_refusal(self, event: WorkerRefuses) -> None:
         """Record that a worker has reported that it cannot be reused."""
-        self._why_not = event.why
+        self._why_not = event.why  # the worker itself knows best, so this replaces any other reason
         self._move(event.local_rank, _WHEN_REFUSED)
 
     def record_failure(self, local_rank: int, alive: AbstractSet[int]) -> bool:

@@ -27,6 +27,7 @@ def record_report(kept: KeptState, member: Member, now: float) -> None:
     has_new_problem = kept.copies.record_problem(member.node, "" if holding is None else holding.copy_problem)
     if has_new_parts or has_new_problem:
         kept.protection.advance()
+    # Copies are made only while a round runs: before and after, other nodes may come to take them (`copies_for`).
     has_planned = run.durable.state is State.RUNNING and _plan_copies(kept)
     if has_planned or kept.protection.steps != before:
         kept.changes += 1
@@ -56,7 +57,7 @@ def _plan_copies(kept: KeptState) -> bool:
     make way for another candidate, which needs a plan too. It must not wait for a later report: nodes whose memory is
     full make no new step, and so report no change.
     """
-    kept.copies.are_outdated, has_planned = False, False
+    kept.copies.are_outdated = has_planned = False  # from here on, no report has to be awaited for a plan
     while unplanned := [at for at in kept.protection.steps or () if at not in kept.copies.plans]:
         for at in unplanned:
             kept.copies.add(at, plan_for(kept, at))
@@ -85,6 +86,7 @@ def _record_disk(kept: KeptState, member: Member, now: float) -> None:
         disk.every_s = min(member.keeper.persist.every_s, disk.every_s or math.inf)
     found = found_by(kept, member)
     disk.found.record(member.node, found, unusable_to(member))
+    # The step that was known before counts too, so only this member's are new. Without doubts, no step has to stay.
     disk.found.agreed = agreed_step(kept, [member]) if kept.run.durable.has_doubts else None
     ours = [persisted.at for persisted in found if persisted.run == kept.run.id]
     disk.step = max([*ours, *([] if disk.step is None else [disk.step])], default=None)
@@ -98,7 +100,7 @@ def _record_disk(kept: KeptState, member: Member, now: float) -> None:
 def _record_lost_step(kept: KeptState, member: Member) -> None:
     """Record that a node of the round no longer finds the step on the disk that it is to resume from.
 
-    A node that was told to read the step reports a failure itself. One that misses it before is sent nothing to read.
+    A node that was told to read the step reports a failure itself. One that misses the step before that is never told.
     """
     point, stepped = kept.run.durable.resume, kept.run.durable.stepped
     if point is None or point.disk is None or stepped or has_restored(kept, member):

@@ -51,7 +51,10 @@ class KeptState:
         return changes is not None
 
     def begin_round(self, at: KeptStep | None) -> None:
-        """Begin a round that resumes from a step in memory, or from none."""
+        """Begin a round that resumes from a step in memory, or from none.
+
+        `halting` begins only when a round is stopped, and `disk` outlasts rounds.
+        """
         self.protection.begin_round(at)
         self.copies.begin_round()
         self.first_states = FirstStates()
@@ -64,9 +67,10 @@ class KeptState:
         The last round may have come further than the records say. After a restart of the coordinator only its nodes
         know, and if these are gone too, nobody does. Then the number stays unknown until a round makes new steps.
         """
-        last, furthest = self.run.durable, self.run.furthest
-        may_be_further = last.stepped or (last.resume is not None and last.resume.redone is None)
-        if furthest is None or (may_be_further and self.run.furthest_here is None):
+        run, furthest = self.run.durable, self.run.furthest
+        # The last round has made steps, or it resumed without knowing how many it would do again.
+        may_be_further = run.stepped or (run.resume is not None and run.resume.redone is None)
+        if furthest is None or (may_be_further and self.run.furthest_here is None):  # none of its nodes is heard
             return None
         return max(0, furthest - step)
 
@@ -84,6 +88,7 @@ class KeptState:
         for at in sorted(self.copies.plans.keys() & {*(self.protection.steps or ())}, reverse=True):
             plan = self.copies.plans[at]
             taker = plan.buddy_of.get(node, "")
+            # A buddy wants nothing of a node whose shards are in two domains anyway.
             if node in plan.wanted.get(taker, {}) and plan.has_copies(taker, self.index.holders(at), only=node):
                 return taker, at
         return None

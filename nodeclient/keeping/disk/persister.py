@@ -155,7 +155,7 @@ class Persister:
             for kind, held in parts:
                 if kind is Kind.BIG:
                     write_big(folder, name, held, progress)
-                elif not held.commit.pending:
+                elif not held.commit.pending:  # else its rank has not done the step, and resumes with another's
                     write_small(folder, name, held, progress, buffers=held.commit.rank in with_buffers)
         except BaseException:
             with suppress(OSError):

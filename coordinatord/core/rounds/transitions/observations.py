@@ -4,6 +4,10 @@ Most of a report only updates the live state, at once. News that has to be recor
 makes the node a *claimant* (`Run.claims`), and `record_claims` makes the records when the run is advanced. So a report
 that comes while the store fails is not lost.
 
+For each report the machine asks `has_no_news` first, then sets `Member.observed`, and calls `record_steps`. After a
+report without news it then asks `steps_have_consequences`; after any other it calls `record_report`, and advances the
+run.
+
 `queries/admission` decides which nodes are let in. The machine handles sessions and leases.
 """
 
@@ -94,7 +98,7 @@ def begin_session(run: Run, member: Member, event: Connected, now: float) -> Non
 
 def _remarks(run: Run, member: Member, last_run: str) -> Iterator[str]:
     """Yield what looks like a mistake at a join; `last_run` is the run in which the node was last, empty if in none."""
-    if run.remark and not run.durable.last_end_reason:
+    if run.remark and not run.durable.last_end_reason:  # it is about how the run began
         yield run.remark
     if last_run and not run.durable.knows(last_run):
         yield f"this coordinator does not know run {last_run}, in which this node was: the job begins anew"
@@ -245,9 +249,9 @@ def _let_leave(run: Run, member: Member, decision: Decision) -> None:
     if has_ended and run.keeping.may_be_needed(member):
         run.leaving.add(member.node)  # once all have stopped, it is known whether others need its kept state
     elif member.state in {MemberState.READY, MemberState.QUARANTINED}:
-        releases.release_or_hold_back(run, [member], decision)
+        releases.release_or_hold_back(run, [member], decision)  # others may need what it keeps of earlier rounds
     elif has_ended or member.state in {MemberState.PREPARING, MemberState.SUCCEEDED}:
-        releases.release_leaving(run, member, decision)
+        releases.release_leaving(run, member, decision)  # its part in the round is over, or has not begun
     elif member.durable.in_round:
         run.leaving.add(member.node)
 
