@@ -73,7 +73,10 @@ BUG = {"error": "NameError: name 'lr' is not defined"}
             [failed("n2", 5.1, rank=1, **BUG), failed("n3", 5.2, rank=2, **BUG)],
             "all 3 ranks failed with the same error",
         ),
-        ([failed("n2", 5.1, rank=1, **BUG), failed("n3", 5.2, **GONE)], "2 ranks failed with the same error"),
+        (
+            [failed("n2", 5.1, rank=1, **BUG), failed("n3", 5.2, **GONE)],
+            "2 ranks failed with the same error, such as rank 0 on node n1",
+        ),
         ([failed("n2", 5.1, rank=1, error="NameError: name 'x' is not defined")], "rank 0 on node n1 failed"),
         ([failed("n2", 5.1, rank=1, error="ValueError: lr")], "rank 0 on node n1 failed"),
         ([failed("n2", 5.1, rank=1, **GONE)], "rank 0 on node n1 failed"),
@@ -96,7 +99,7 @@ def test_workers_that_were_stopped_before_they_had_exited_count_if_they_have_the
         failed("n3", 4.0, rank=5, exit_code=1, stopped=True, followers=(same,), error="RuntimeError: SIGTERM came"),
     ]
     judged = find_root_cause("the trigger", math.inf, [first], [], (), COLLATERAL_S, stopped, workers=6)
-    assert judged.reason == f"3 ranks failed with the same error: {BUG['error']}"
+    assert judged.reason == f"3 ranks failed with the same error, such as rank 0 on node n1: {BUG['error']}"
     assert judged.root_cause == structs.replace(first, same_error_count=2, workers=6)
     assert find_root_cause("the trigger", None, [], [], (), COLLATERAL_S, stopped, workers=6).reason == "the trigger"
 

@@ -81,7 +81,9 @@ class WorkerFailure(Struct, frozen=True):
         if failure.left:
             return f"a collective failed on rank {failure.rank} on node {self.node}: {problem}"
         if shared := shared_by(failure, self.same_error_count, self.workers):
-            return f"{shared} failed with the same error: {problem}"
+            is_one_of_them = self.same_error_count + 1 < self.workers
+            example = f", such as rank {failure.rank} on node {self.node}" if is_one_of_them else ""
+            return f"{shared} failed with the same error{example}: {problem}"
         return f"rank {failure.rank} on node {self.node} failed: {problem}"
 
 
