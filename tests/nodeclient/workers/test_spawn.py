@@ -29,6 +29,7 @@ async def start_coordinator() -> None:
         await embedded.start(*STANDALONE, shared=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", [run_command, start_parent, start_coordinator])
 async def test_a_process_that_cannot_be_watched_is_ended(
     start: Callable[[], Coroutine[Any, Any, None]], monkeypatch: pytest.MonkeyPatch
