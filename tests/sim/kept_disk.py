@@ -55,7 +55,7 @@ Step = tuple[str, KeptStep]
 
 
 class DiskFault(StrEnum):
-    """A fault of the disk, for all nodes."""
+    """A fault of the disk."""
 
     FULL = "full"
     HANGS = "hangs"
@@ -96,6 +96,9 @@ class Disks:
     def __init__(self) -> None:
         self.shared = Directory()
         self.fault: DiskFault | None = None
+        """The fault of the disk for all nodes."""
+        self._full_for: set[str] = set()
+        """The hosts for which it is full, as with a quota."""
         self.was_unmounted = False
         """Whether it was ever missing on a host."""
         self.is_unreadable = False
@@ -110,6 +113,14 @@ class Disks:
         """Let the disk fail from now on."""
         self.fault = fault
 
+    def fill(self, host: str) -> None:
+        """Let the disk have no room for a host from now on."""
+        self._full_for.add(host)
+
+    def fault_of(self, host: str) -> DiskFault | None:
+        """Return the fault of the disk as a host sees it."""
+        return DiskFault.FULL if self.fault is None and host in self._full_for else self.fault
+
     def unmount(self, host: str) -> None:
         """Let a host see an empty directory."""
         self._away[host], self.was_unmounted = Directory(), True
@@ -121,6 +132,7 @@ class Disks:
     def heal(self) -> None:
         """Let the disk answer and have room again."""
         self.fault = None
+        self._full_for.clear()
 
     def repair(self) -> None:
         """End all faults."""
@@ -150,6 +162,10 @@ class KeptDisk:
     def _directory(self) -> Directory:
         return self._world.disks.of(self._host.name)
 
+    @property
+    def _fault(self) -> DiskFault | None:
+        return self._world.disks.fault_of(self._host.name)
+
     def _find(self) -> None:
         there = self._directory.whole
         whole = [step for step in there if self._may_read(step)]
@@ -162,7 +178,7 @@ class KeptDisk:
 
     def _look(self, *, again: bool = True) -> None:
         before = self.found, self.unusable
-        if self._world.disks.fault is not DiskFault.HANGS:
+        if self._fault is not DiskFault.HANGS:
             self._find()
         if (self.found, self.unusable) != before:
             self._host.submit(KeptChanged())
@@ -187,7 +203,7 @@ class KeptDisk:
 
     def _is_over(self, attempt: int, began_at: float) -> bool:
         """Whether an attempt is over; end it if the disk has hung for long."""
-        hangs = attempt == self._attempt and self._world.disks.fault is DiskFault.HANGS
+        hangs = attempt == self._attempt and self._fault is DiskFault.HANGS
         if hangs and self._world.queue.now >= began_at + STALL_S:
             self._report(PersistState.FAILED, "the disk hangs")
         return attempt != self._attempt or self.report is None or self.report.state is PersistState.FAILED
@@ -195,7 +211,7 @@ class KeptDisk:
     def _write(self, attempt: int, began_at: float) -> None:
         if self._is_over(attempt, began_at) or self._order is None:
             return
-        if self._world.disks.fault is DiskFault.HANGS:
+        if self._fault is DiskFault.HANGS:
             self._memory.later(AGAIN_S, self._write, attempt, began_at)
             return
         run, order = self._order
@@ -209,7 +225,7 @@ class KeptDisk:
     def _write_rank(self, of: Step, rank: int, *, big: bool, small: bool) -> bool:
         """Write the state of a rank; return whether it was kept and undamaged."""
         stored = self._memory.find(*of, rank)
-        if self._world.disks.fault is DiskFault.FULL:
+        if self._fault is DiskFault.FULL:
             self._report(PersistState.FAILED, "no space left")
         elif stored is None:
             self._world.invariants.kept.persisted.judge_missing(self._memory, of)
@@ -233,9 +249,9 @@ class KeptDisk:
             return
         run, order = self._order
         of, directory = (run, order.at), self._directory
-        if self._world.disks.fault is DiskFault.HANGS:
+        if self._fault is DiskFault.HANGS:
             self._memory.later(AGAIN_S, self._commit, attempt, began_at)
-        elif self._world.disks.fault is DiskFault.FULL:
+        elif self._fault is DiskFault.FULL:
             self._report(PersistState.FAILED, "no space left")
         elif directory.find(of) is None and not directory.has_all(of, order.shards, order.small):
             self._report(PersistState.FAILED, "not all is found: is it one directory?")
@@ -282,7 +298,7 @@ class KeptDisk:
     @property
     def hangs(self) -> bool:
         """Whether a read does not return at present."""
-        return self._world.disks.fault is DiskFault.HANGS
+        return self._fault is DiskFault.HANGS
 
     def read(self, resume: Resume) -> Chain | None:
         """Return the chain of the step that a round resumes from; None if it cannot be read."""

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from tests.sim.faults import strike
 from tests.sim.history import LAST_S, come_to_rest
+from tests.sim.kept_copies import Keeps
 from tests.sim.kept_disk import DiskFault
 from tests.sim.scenario import draw_persisting_scenario
 from tests.sim.world import World
@@ -35,6 +36,10 @@ def leaving_world(seed: int, *, loud: bool = False, digested: bool = False) -> W
     scenario = replace(draw_persisting_scenario(chance), hosts=nodes, nodes_min=nodes, nodes_max=nodes)
     if seed % 4 == 0:
         scenario = replace(scenario, max_restarts=0)
+    elif seed % 4 == 1:
+        # A write is mostly under way as workers end, which takes as long, and others can write the step as well.
+        workers = replace(scenario.workers, saves_within_s=2.0)
+        scenario = replace(scenario, persist_every_s=2, keeps=Keeps.SHARED, workers=workers)
     world = World(seed, scenario, loud=loud, digested=digested)
     world.comes_back = 0.0
     world.boot()
@@ -57,11 +62,16 @@ def _take_back(world: World, chance: random.Random) -> None:
     for host in hosts:
         world.queue.plan(chance.uniform(0.0, LEAVE_WITHIN_S), host.leave)
     fault = chance.choice([None, "a node dies", "the disk fails", "the coordinator is killed"])
+    if world.seed % 4 == 1:
+        fault = "the disk is full for one"
     world.faults["all leave" if fault is None else f"all leave and {fault}"] += 1
     if fault == "a node dies":
         world.queue.plan(chance.uniform(0.0, 6.0), chance.choice(hosts).kill)
     elif fault == "the disk fails":
         world.queue.plan(chance.uniform(0.0, 4.0), world.disks.break_down, chance.choice(list(DiskFault)))
         world.queue.plan(4.0 + chance.random() * chance.choice(FAILS_FOR_S), world.disks.heal)
+    elif fault == "the disk is full for one":
+        world.disks.fill(chance.choice(hosts).name)
+        world.queue.plan(chance.choice(FAILS_FOR_S), world.disks.heal)
     elif fault is not None:
         world.queue.plan(chance.uniform(0.0, 4.0), strike, world, "coordinator killed")

@@ -6,15 +6,17 @@ import math
 from typing import TYPE_CHECKING
 
 from coordinatord.core.keeping.known import kept_of
-from coordinatord.core.keeping.persisting import RETRY_S, WriteState
+from coordinatord.core.keeping.persisting import RETRY_S, WriteAttempt, WriteState
+from coordinatord.core.keeping.shards import are_whole
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.rounds.events import Event
+from coordinatord.core.rounds.events import Event, Reported
 from coordinatord.core.rounds.policy import END_S
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import UNHEARD, Member
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.values.records import NodeReleased, RoundFormed, RoundStopped, RunEnded
-from coordinatord.protocol.kept_state import KeptStep
+from coordinatord.protocol.kept_state import KeptStep, PersistState
+from coordinatord.protocol.messages import Observed
 from nodeclient.keeping.disk.disk_thread import STALL_S
 from tests.sim.invariants.laws import Facts, Laws
 from tests.sim.invariants.root_cause import ROUGHLY
@@ -55,6 +57,8 @@ class PersistedStateLaws(Laws):
         """The life of the coordinator, and the time since which a step of each run waits for the disk."""
         self._attempts: dict[str, int] = {}
         """The last attempt of each run to write a step."""
+        self._failed_in_stop: dict[str, tuple[int, str]] = {}
+        """The last attempt of each run in which a node failed to write while workers ended, and the first such node."""
         self._heard_at = 0.0
         """When the coordinator last received anything."""
         self.written = 0
@@ -188,6 +192,8 @@ class PersistedStateLaws(Laws):
         if self.world.scenario.persist_every_s is None:
             return
         machine = self.world.daemon.machine
+        if isinstance(event, Reported) and event.session in machine._sessions:
+            self._note_failure(*machine._sessions[event.session], event.observed)
         for run in machine.jobs.values():
             self._note_finders(run)
             self._judge_wait(machine, run)
@@ -197,6 +203,15 @@ class PersistedStateLaws(Laws):
             members = run.members.values()
             self.unheard[run.id] = {member.node: member.incarnation for member in members if member.observed is UNHEARD}
         self._heard_at = self.world.queue.now
+
+    def _note_failure(self, run: Run, member: Member, observed: Observed) -> None:
+        """Note which node was the first to fail in an attempt, if workers end meanwhile."""
+        report, attempt = None if observed.kept is None else observed.kept.persisting, kept_of(run).disk.attempt
+        if report is None or attempt is None or attempt.without or run.durable.state is not State.STOPPING:
+            return
+        is_new = self._failed_in_stop.get(run.id, (0, ""))[0] != attempt.number
+        if is_new and report.state is PersistState.FAILED and report.attempt == attempt.number:
+            self._failed_in_stop[run.id] = attempt.number, member.node
 
     def _note_finders(self, run: Run) -> set[str]:
         finders = self._finders.setdefault((run.id, self.world.daemon.life), set())
@@ -251,6 +266,16 @@ class PersistedStateLaws(Laws):
             free = any(parts.at == attempt.at and not parts.protected for parts in (() if kept is None else kept.parts))
             safe = not (free and member.observed.phase.has_workers)
             self.check(safe, "%s is to be written, and workers of %s may overwrite it", attempt.at, member.node)
+        if attempt.began_at == run.durable.entered_at:
+            self._judge_again(run, attempt)
+
+    def _judge_again(self, run: Run, attempt: WriteAttempt) -> None:
+        """Check that a node which failed to write while workers ended does not write again at once if others can."""
+        number, failed = self._failed_in_stop.get(run.id, (0, ""))
+        if number + 1 == attempt.number and failed in attempt.writers:
+            held = kept_of(run).index.holders(attempt.at)
+            others = (parts for node, parts in held.items() if node != failed and _may_write(run.members[node]))
+            self.check(not are_whole(others), "%s has just failed to write, and is to again", failed)
 
     def _judge_work(self, run: Run) -> None:
         """Check that a step which is being written is protected, and made whole only when all parts are written."""
@@ -287,3 +312,8 @@ class PersistedStateLaws(Laws):
         for run in self.world.daemon.machine.jobs.values():
             attempt = kept_of(run).disk.attempt
             self.check(attempt is None or not attempt.failed, "%s is still to be written, and cannot be", attempt)
+
+
+def _may_write(member: Member) -> bool:
+    has_directory = member.keeper is not None and member.keeper.persist is not None
+    return has_directory and member.is_connected and member.durable.outcome is None
