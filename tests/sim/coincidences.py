@@ -74,6 +74,21 @@ def _host_dies(world: World) -> None:
     once(world, lambda: trains(world), lambda: world.chance.choice(in_round(world)).vanish())
 
 
+# The script
+
+ALIKE = (1, "ValueError: sample 4711 has no label"), (-11, "")
+"""How all workers of a round may fail: by an exit code with what they have written."""
+
+
+def _workers_fail_alike(world: World) -> None:
+    """Let all workers of a round fail with the same error."""
+
+    def fail() -> None:
+        world.trainings[world.run.id, world.run.durable.round].fail_alike(*world.chance.choice(ALIKE))
+
+    once(world, lambda: trains(world), fail)
+
+
 # The end of the training
 
 
@@ -299,6 +314,7 @@ def miss_one_for_long(world: World) -> None:
 COINCIDENCES: dict[str, Strike] = {
     "process dies": _process_dies,
     "host dies": _host_dies,
+    "workers fail alike": _workers_fail_alike,
     "node dies that is done": _done_node_dies,
     "newcomer when some are done": _newcomer_when_some_are_done,
     "store set back by a round": _store_set_back,

@@ -34,6 +34,10 @@ STEP_S = 0.4
 LAST_STEP_S = 0.5
 """The interval of attempts to end a training that should be done, but lacks nodes."""
 
+FAILS_ALIKE_WITHIN_S = 0.4
+"""The time within which all workers exit that fail alike: before they are killed, which is half a second after SIGTERM.
+"""
+
 UNKILLABLE_S = 60.0
 """The time after which a sweep gives up on a process that outlives SIGKILL, as in nodeclient."""
 
@@ -66,6 +70,8 @@ class Training:
         """What its workers did in these spans."""
         self._bounds: dict[str, int] = {}
         """The step beyond which the workers of a host do not go, if they have to stand still."""
+        self.fails_alike = False
+        """Whether all of its workers fail with the same error."""
         self.exited_well = 0
         """Workers that exited with 0."""
         self.first_step = self._checkpoint()
@@ -176,6 +182,12 @@ class Training:
             self.stalls.append((now, now + seconds))
             self.standstills.begin(now, seconds, doing, limit_s)
 
+    def fail_alike(self, exit_code: int, error: str) -> None:
+        """Let all workers fail with the same error, and exit one after the other."""
+        self.fails_alike = True
+        for host in self.hosts.values():
+            host.workers.fail_all(exit_code, error)
+
     def breaks(self, by: Host) -> None:
         """Note that a worker of a host is gone, so that the others fail or hang. The steps so far were saved."""
         if self.broken:
@@ -223,6 +235,8 @@ class LocalWorkers:
         self.training: Training | None = None
         self.starts = 0
         """The number of starts, which distinguishes their workers."""
+        self._error = ""
+        """The exception that all of them have written; empty if they have written none."""
         self._stubborn: set[int] = set()
         self._slow: set[int] = set()
         self._sweeping = False
@@ -236,6 +250,7 @@ class LocalWorkers:
         """Start the workers of a round."""
         world, random = self._world, self._world.chance.random
         self.starts += 1
+        self._error = ""
         self.staying.begin(start)
         self.round = (start.run, start.round)
         training = world.training(self.round)
@@ -333,6 +348,13 @@ class LocalWorkers:
             return True
         return False
 
+    def fail_all(self, exit_code: int, error: str) -> None:
+        """Let all workers fail by themselves with this error, and exit soon, unless a signal ends them before."""
+        self._error = error
+        for rank in sorted(self.alive):
+            after = FAILS_ALIKE_WITHIN_S * self._world.chance.random()
+            self._world.queue.plan(after, self._fail, self.starts, rank, exit_code)
+
     def leave_early(self) -> None:
         """Let a worker exit with 0 though the training is not done, so that the others fail or hang."""
         if self.alive and self.training is not None and not self.training.broken:
@@ -391,7 +413,7 @@ class LocalWorkers:
             self.training.exited_well += 1
         else:
             self.part(rank)
-        self.staying.see(rank, exit_code, error)
+        self.staying.see(rank, exit_code, self._error or error)
 
     def part(self, rank: int) -> None:
         """Take a worker out of the round, so that the others fail or hang."""

@@ -16,10 +16,11 @@ from coordinatord.core.rounds.values.records import (
     RoundFormed,
     RunEnded,
 )
-from coordinatord.protocol.messages import CheckResult, HangKind, Report
-from tests.sim.host import GFLOPS
+from coordinatord.protocol.messages import CheckResult, HangKind, Phase, Report
+from tests.sim.host import GFLOPS, Host
 from tests.sim.invariants.laws import Facts, Laws
 from tests.sim.worker_looks import TORCH_FRAME
+from tests.sim.workers import Round
 
 PASSES = {CheckResult.GOOD, CheckResult.WARNING}
 
@@ -43,10 +44,17 @@ class JudgementLaws(Laws):
         """The hosts of the failure that ended the last round, and of the nodes that it had lost."""
         self._before: set[str] = set()
         """Those of the round before: a coordinator that dies may judge it once more in its next life."""
+        self._failed_on: dict[Round, set[str]] = {}
+        """The nodes of which a worker failed by itself before it was asked to end."""
 
     def crashed(self) -> None:
         """Forget what may not be durable."""
         self._decided.clear()
+
+    def failed(self, host: Host, key: Round) -> None:
+        """Note the node of a worker that fails by itself."""
+        if host.agent is not None and host.agent.phase is Phase.RUNNING:
+            self._failed_on.setdefault(key, set()).add(host.node)
 
     def decided(self, records: Sequence[Record]) -> None:
         """Check each judgement by the records before it, and each round by the judgements."""
@@ -67,8 +75,13 @@ class JudgementLaws(Laws):
     def _note_cause(self, report: Report, run: Run) -> None:
         """Note the host that a round may be charged to.
 
-        A hang in code of the script may be that of a host only if a round can do without the host.
+        A hang in code of the script may be that of a host only if a round can do without the host. A crash that came on
+        several hosts at once is that of none.
         """
+        key = (run.id, report.round)
+        fails_alike = key in self.world.trainings and self.world.trainings[key].fails_alike
+        if fails_alike and len(self._failed_on.get(key, ())) > 1 and self.facts.was_quiet(key):
+            return
         hang = report.failure.hang
         others = (each for each in run.members.values() if each.offer.host != report.host and not each.leaves)
         is_of_script = hang in {HangKind.STUCK, HangKind.BUSY} and TORCH_FRAME not in report.failure.last_lines

@@ -20,7 +20,7 @@ from coordinatord.hints.network import lost_connection
 from coordinatord.protocol.exit_codes import ExitCode, shell_exit_code
 from coordinatord.protocol.messages import Join, Observed, Phase, Result
 from tests.sim.invariants.laws import Facts, Laws
-from tests.sim.workers import Round
+from tests.sim.workers import Round, Training
 
 if TYPE_CHECKING:  # the world imports its invariants
     from tests.sim.host import Host
@@ -217,6 +217,17 @@ class RootCauseLaws(Laws):
             recorded = all(member.succeeded for member in run.members.values() if member.in_round)
             self.check(recorded, "a run has succeeded, and no record says that all its nodes have")
 
+    def _judge_alike(self, record: RoundEnded, training: Training) -> None:
+        """Check that an error of all workers is named as that of all, if they wrote it; a crash as that of no more."""
+        key, report = training.key, record.report
+        workers = sum(own.workers for own in self.facts.formed[key].nodes)
+        if report is None or training.done_at < math.inf or not self.facts.was_quiet(key):
+            return
+        self.check(report.same_error_count < workers, "%d others have failed alike", report.same_error_count)
+        says_all = record.reason.startswith(f"all {workers} ranks failed with the same error")
+        due = workers > 1 and report.failure.error
+        self.check(says_all or not due, "all %d workers failed alike, and the reason is %s", workers, record.reason)
+
     def _judge_ended(self, record: RoundEnded) -> None:
         key = (record.run, record.round)
         restarted = self.facts.life_of_stop.get(key) != self.world.daemon.life and key in self.facts.lost_of
@@ -227,6 +238,9 @@ class RootCauseLaws(Laws):
         if record.report is not None and key not in self.facts.unseen | self._vague and self._is_prompt and same_life:
             named = record.report.node in self._culprits.get(key, ()) or key in self._left
             self.check(named, "round %d was charged to another: %s", record.round, record.reason)
+        training = self.world.trainings.get(key)
+        if training is not None and training.fails_alike and same_life and self._is_prompt:
+            self._judge_alike(record, training)
         says_left, left = "exited with 0" in record.reason, self._left.get(key)
         self.early_named += says_left
         self.check(left or not says_left, "nobody had left round %d early: %s", record.round, record.reason)
