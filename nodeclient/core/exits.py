@@ -70,15 +70,14 @@ class Exits:
         if first is None:
             if before_end or by_itself:
                 self._failure, self._failed_at = new, at
+                if self._failed_too is not None and have_same_error(self._failed_too, new):  # it ended later
+                    self._failure = _ahead_of(self._failed_too, new, same_error=True)
             elif self._failed_too is not None:
                 self._failed_too = self._followed(self._failed_too, new, at)
             elif new.error and not lost_connection(new):
                 self._failed_too, self._failed_too_at = structs.replace(new, stopped=True), at
         elif by_itself and lost_connection(first):
-            earlier = (Follower(first.rank, first.exit_code, left=first.left), *first.followers)[:CONSEQUENCES_MAX]
-            # They were compared with the first one.
-            followers = tuple(structs.replace(each, same_error=False) for each in earlier)
-            self._failure, self._failed_at = structs.replace(new, followers=followers), at
+            self._failure, self._failed_at = _ahead_of(first, new, same_error=False), at
         else:
             self._failure = self._followed(first, new, at)
 
@@ -143,6 +142,16 @@ class Exits:
     def failed_too(self, now: float) -> Failure | None:
         """Return the first worker that an exception had ended when this node stopped it, if none failed before."""
         return None if self._failure is not None else _aged(self._failed_too, self._failed_too_at, now)
+
+
+def _ahead_of(known: Failure, new: Failure, *, same_error: bool) -> Failure:
+    """Return a new failure with a known one, and those that follow that, as its followers.
+
+    They were compared with the known one. So they have the new one's error only if that is the same.
+    """
+    known_ones = (Follower(known.rank, known.exit_code, True, known.left), *known.followers)[:CONSEQUENCES_MAX]
+    followers = (structs.replace(each, same_error=each.same_error and same_error) for each in known_ones)
+    return structs.replace(new, followers=tuple(followers))
 
 
 def _aged(failure: Failure | None, at: float, now: float) -> Failure | None:

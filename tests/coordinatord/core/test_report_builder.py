@@ -160,6 +160,15 @@ def test_another_exception_of_a_worker_that_was_stopped_is_no_failure() -> None:
     assert (report.failure, report.consequences_count, failure_status(report).shared_by) == (ERROR, 0, "")
 
 
+def test_what_a_node_reported_of_workers_that_it_stopped_does_not_count_beside_its_failure() -> None:
+    job, stopped = Job(), a_failure(rank=0, error="OSError: a signal", exit_code=-15, stopped=True)
+    job.report("a", phase=Phase.FAILED, failure=ERROR)
+    job.report("b", phase=Phase.STOPPING, failure=stopped)
+    job.report("b", phase=Phase.STOPPED, failure=structs.replace(ERROR, rank=3, age_s=9.0))
+    assert (report := job.received()) is not None
+    assert (report.node, report.consequences_count, report.same_error_count) == ("b", 1, 1)
+
+
 def test_another_error_on_another_node_makes_no_follower_there_the_same() -> None:
     job = Job()
     job.fail(a_failure(rank=0, error="OSError: no", age_s=0.25, followers=(Follower(4, 1, same_error=True),)))

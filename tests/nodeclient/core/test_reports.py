@@ -94,6 +94,20 @@ def test_an_exception_of_a_worker_that_is_stopped_is_reported_to_be_compared_but
     assert bench.observed.phase is Phase.STOPPED
 
 
+def test_a_worker_that_was_stopped_follows_one_that_had_failed_before_and_is_seen_only_after_it() -> None:
+    bench = Bench(replace(SETTINGS, workers=3)).running()
+    bench.now = 10.0
+    bench.receive(Goal.STOP)
+    bench.now = 10.2
+    bench.exited(0, -15, "NameError: name 'lr' is not defined")
+    bench.exited(1, -15, "NameError: name 'lr' is not defined")
+    bench.exited(2, 1, "NameError: name 'lr' is not defined", age_s=0.5)
+    failure = bench.observed.failure
+    assert failure is not None
+    assert (failure.rank, failure.stopped) == (2, False)
+    assert failure.followers == (Follower(0, -15, same_error=True), Follower(1, -15, same_error=True))
+
+
 def test_lost_connections_are_not_the_same_error_as_that_of_the_worker_that_takes_their_place() -> None:
     bench = Bench(replace(SETTINGS, workers=3)).running()
     bench.now = 10.0
