@@ -36,6 +36,10 @@ from workerlib.contract.env import (
 
 LOG = logging.getLogger(__name__)
 
+_F_GET_SEALS = 1034
+_F_SEAL_SHRINK = 2
+"""The numbers in linux/fcntl.h, which `fcntl` lacks in a Python that was built for an old C library."""
+
 _slot: memoryview | None = None
 """The words of this worker's slot; None before their first use."""
 
@@ -184,7 +188,7 @@ def _slot_at(place: str) -> memoryview:
     try:
         # The file must not shrink, so that each store finds its page. The seal also shows that it is nodeclient's file:
         # if nodeclient is gone, the path may lead to a file of another process with its id.
-        if not fcntl.fcntl(file, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
+        if not fcntl.fcntl(file, _F_GET_SEALS) & _F_SEAL_SHRINK:
             raise ValueError(f"{path} may shrink, so it is not memory for steps")
         shared = mmap.mmap(file, 0)
     finally:

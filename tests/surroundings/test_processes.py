@@ -32,8 +32,10 @@ sys.meta_path.insert(0, Holder())
 """A sitecustomize.py with an import that does not end by itself."""
 
 OLD_PYTHON = """
-import os, signal
-for module, name in (os, "pidfd_open"), (os, "memfd_create"), (signal, "pidfd_send_signal"):
+import fcntl, os, signal
+missing = [(os, "pidfd_open"), (os, "memfd_create"), (signal, "pidfd_send_signal")]
+missing += [(fcntl, name) for name in dir(fcntl) if "SEAL" in name]
+for module, name in missing:
     delattr(module, name)
 """
 """A sitecustomize.py that makes Python one as conda and uv build it, for a C library of 2012."""
@@ -113,12 +115,13 @@ def test_python_may_be_built_for_an_old_c_library(
     coordinator: Coordinator, tmp_path: Path, flags: tuple[str, ...]
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(OLD_PYTHON)
-    said = 'import os; print(hasattr(os, "pidfd_open"), "COORDINATORD_PROGRESS" in os.environ)'
-    script = tmp_path / "train.py"
-    script.write_text(f"{said}\nraise SystemExit(int(os.environ['COORDINATORD_ROUND']) - 2)")
-    flags = (*flags, "--max-restarts", "1")
+    said = 'import os, workerlib; print(hasattr(os, "pidfd_open"), "COORDINATORD_PROGRESS" in os.environ)'
+    script, job = tmp_path / "train.py", f"old-{tmp_path.name}"
+    script.write_text(f"{said}\nworkerlib.step(3)\nif os.environ['COORDINATORD_ROUND'] == '1': raise SystemExit(1)")
+    flags = (*flags, "--job-id", job, "--max-restarts", "1")
     ended = went(*join(coordinator, *flags), sys.executable, str(script), environ={"PYTHONPATH": str(tmp_path)})
     assert ended.stdout == "False True\n" * 2
+    assert coordinator.await_job(job, state="succeeded")["progress"]["step"] == 3
 
 
 def test_a_standalone_node_may_have_a_python_for_an_old_c_library(tmp_path: Path) -> None:

@@ -35,6 +35,10 @@ END_OFFSET = 24
 
 WORD_BYTES = 8
 
+_F_GET_SEALS = 1034
+_F_SEAL_SHRINK = 2
+"""As in `workerlib/progress.py`."""
+
 _NEVER_S = 1e6
 """A switch interval so long that another thread gets Python's lock only while this one waits."""
 
@@ -148,7 +152,7 @@ def _write_end(slot: str, code: int) -> None:
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             # Only the node's memory has this seal; the path may lead to another file now.
-            if fcntl.fcntl(file, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
+            if fcntl.fcntl(file, _F_GET_SEALS) & _F_SEAL_SHRINK:
                 os.pwrite(file, (code + 1).to_bytes(WORD_BYTES, sys.byteorder), int(begin) + END_OFFSET)
         finally:
             os.close(file)  # if the script has closed its stdout, this file may have that number
