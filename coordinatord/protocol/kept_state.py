@@ -17,7 +17,18 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
-from coordinatord.protocol.fields import RANKS_MAX, Address, Count, Counter, Name, Port, Seconds, Sentence, Step
+from coordinatord.protocol.fields import (
+    RANKS_MAX,
+    WORKERS_MAX,
+    Address,
+    Count,
+    Counter,
+    Name,
+    Port,
+    Seconds,
+    Sentence,
+    Step,
+)
 from coordinatord.protocol.schema import SchemaError, Strict, printable
 
 BYTES_MAX = 2**53
@@ -293,6 +304,11 @@ class Restoring(StrEnum):
     """It cannot fetch all of them, or a digest is wrong. The coordinator has to choose another step, for all nodes."""
 
 
+HELD_RANKS_MAX = 16 * WORKERS_MAX
+"""The most ranks whose parts a node reports; each step counts. Three steps of its own workers, and copies of others',
+are less. The coordinator takes note of each."""
+
+
 class Holding(Strict, frozen=True):
     """The state that a node keeps of its run, and its cost.
 
@@ -334,6 +350,11 @@ class Holding(Strict, frozen=True):
     """Why the node cannot fetch a copy; empty if it has all of them, or is fetching them."""
     unkept: Sentence = ""
     """State that its workers need but do not keep, as far as noticed; empty without any."""
+
+    def __post_init__(self) -> None:
+        """Check that the parts are not of too many ranks. Raises `SchemaError`."""
+        if sum(part.ranks for part in self.parts) > HELD_RANKS_MAX:
+            raise SchemaError(f"parts of more than {HELD_RANKS_MAX} ranks")
 
 
 class KeptSource(Strict, frozen=True):

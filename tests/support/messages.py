@@ -8,7 +8,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 from hypothesis import strategies as st
 from msgspec import Meta, Struct
 
-from coordinatord.protocol.kept_state import KeptParts
+from coordinatord.protocol.kept_state import HELD_RANKS_MAX, PARTS_MAX, KeptParts
 from coordinatord.protocol.log_messages import LogChunk, ReadLog
 from coordinatord.protocol.messages import Assignment, Desired, Goal, JobSpec, Join, Message, Observed, Refused
 from coordinatord.protocol.schema import plain_without
@@ -94,7 +94,7 @@ def _coherent(kind: type[Any], chosen: dict[str, Any]) -> dict[str, Any]:
         return chosen | {"nodes_min": least, "nodes_max": most}
     if kind is KeptParts:
         world_size = max(2, chosen["world_size"])
-        ranks = min(chosen["ranks"], world_size - 1)
+        ranks = min(chosen["ranks"], world_size - 1, HELD_RANKS_MAX // PARTS_MAX)
         first_rank, first_shard = (
             min(chosen["first_rank"], world_size - ranks),
             min(chosen["first_shard"], chosen["shards"] - 1),

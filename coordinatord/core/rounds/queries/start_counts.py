@@ -28,8 +28,10 @@ def count_starts(run: Run) -> WorkerStarts | None:
     ]
     if not known:
         return None
-    in_place, warm = sum(starts.in_place for _, starts in known), sum(starts.warm for _, starts in known)
-    cold = sum(member.offer.workers for member in run.roll.inside) - in_place - warm
+    workers = sum(member.offer.workers for member in run.roll.inside)
+    # A node may claim more than it has workers.
+    in_place = min(sum(starts.in_place for _, starts in known), workers)
+    warm = min(sum(starts.warm for _, starts in known), workers - in_place)
     why_not = next((f"node {node}: {starts.why_not}" for node, starts in known if starts.why_not), "")
     why_cold = next(
         (
@@ -39,7 +41,7 @@ def count_starts(run: Run) -> WorkerStarts | None:
         ),
         None,
     )
-    return WorkerStarts(in_place, warm, max(cold, 0), clip(why_not, MESSAGE_MAX), why_cold)
+    return WorkerStarts(in_place, warm, workers - in_place - warm, clip(why_not, MESSAGE_MAX), why_cold)
 
 
 def starts_view(starts: WorkerStarts | None) -> WorkerStartsStatus | None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from msgspec.structs import replace
+
 from coordinatord.core.rounds.effects import Answer, Close, Look, Refuse, Send
 from coordinatord.core.rounds.queries.desired_state import knows_goal, message_to
 from coordinatord.core.rounds.state.cluster import Cluster
@@ -15,7 +17,8 @@ from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.transitions.apply import apply
 from coordinatord.core.rounds.transitions.follow import follow
-from coordinatord.core.rounds.values.records import Record
+from coordinatord.core.rounds.values.records import REASON_MAX, Record
+from coordinatord.protocol.text import clip
 
 
 class Decision:
@@ -34,7 +37,12 @@ class Decision:
         """The nodes that are sent their desired state only if it has urgent news (`knows_goal`), keyed by session."""
 
     def record(self, record: Record) -> None:
-        """Add a record, and apply it at once to the durable and to the live state."""
+        """Add a record, and apply it at once to the durable and to the live state.
+
+        A reason that is too long for a record is cut: it may quote texts of many nodes.
+        """
+        if len(record.reason) > REASON_MAX:
+            record = replace(record, reason=clip(record.reason, REASON_MAX))
         apply(self.cluster.durable, record, self.now)
         follow(self.cluster, record, self.now)
         self.records.append(record)

@@ -136,7 +136,7 @@ class TrainingProgress:
     def record(self, group_rank: int, observed: Observed, before: Observed, heard_at: float) -> None:
         """Record a report of a node whose workers report steps or a section; `before` is its last report."""
         self.sections.record(group_rank, observed.section, heard_at)
-        if observed.step_age_s is None:
+        if observed.step_age_s is None or not observed.steps:
             return  # no worker has done a step yet
         self._stepped_twice |= observed.stepped_twice
         newest_at = heard_at - observed.step_age_s
