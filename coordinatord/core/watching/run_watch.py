@@ -277,7 +277,7 @@ class RunWatch(WatchingWing):
         if laggard is None or lateness_of(self._run) is None:
             return None
         why = f"{laggard.node} drained for its lateness (--drain-laggards): {late}"
-        return NodeDrained("", "", clip(why, MESSAGE_MAX), laggard.node)
+        return NodeDrained("", "", clip(why, MESSAGE_MAX), laggard.node, self._run.job)
 
 
 def _is_timed_without_steps(run: Run) -> bool:

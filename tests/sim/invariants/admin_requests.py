@@ -58,12 +58,12 @@ class AdminLaws(Laws):
         for record in records:
             match record:
                 case NodeJoined():
-                    why = cluster.durable.why_drained(record.node, record.offer.host)
+                    why = cluster.durable.why_drained(record.job, record.node, record.offer.host)
                     self.check(why is None, "%s is let in: %s", record.node, why)
                 case RoundFormed():
                     members = cluster.jobs[record.job].members
                     for ranks in record.nodes:
-                        why = cluster.durable.why_drained(ranks.node, members[ranks.node].offer.host)
+                        why = cluster.durable.why_drained(record.job, ranks.node, members[ranks.node].offer.host)
                         self.check(why is None, "%s is given a round: %s", ranks.node, why)
 
     def durable(self, record: Record) -> None:

@@ -93,9 +93,12 @@ def opens_another_run(run: Run, join: Join, now: float) -> bool:
 
 def check_drained(cluster: DurableCluster, join: Join) -> None:
     """Refuse a drained node until it is undrained. Raises `RefusedError`."""
-    why = cluster.why_drained(join.node, join.offer.host)
+    name = join.node
+    why = cluster.why_drained(join.job, name)
+    if why is None:
+        name = join.offer.host
+        why = cluster.why_drained(join.job, name)
     if why is not None:
-        name = join.node if join.node in cluster.drained else join.offer.host
         text = f"{why}; to let it in: nodeclient undrain {name}"
         raise RefusedError(RefusalCode.DRAINED, text, retry=True)
 

@@ -78,11 +78,11 @@ def apply_quarantine(cluster: Cluster, run: Run, member: Member) -> None:
 
 
 def apply_drains(cluster: Cluster) -> list[Run]:
-    """Mark the members that operators have drained as leaving; return the runs with a newly marked member."""
+    """Mark the members that are drained as leaving; return the runs with a newly marked member."""
     touched = []
     for run in cluster.live if cluster.durable.drained else ():
         for member in run.members.values():
-            why = cluster.durable.why_drained(member.node, member.offer.host)
+            why = cluster.durable.why_drained(run.job, member.node, member.offer.host)
             if why is not None and not member.drained and member.durable.outcome is None:
                 member.drained = why
                 run.claims[member.node] = None  # so that it is let go when the run is advanced

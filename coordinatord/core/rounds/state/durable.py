@@ -283,14 +283,22 @@ class DurableRun:
         return (member for member in self.members.values() if member.in_round)
 
 
+class Drain(Struct, frozen=True):
+    """A name that is drained: that of a node or of a host."""
+
+    reason: str
+    only_job: str
+    """The only job that lets it in no more; empty if none does."""
+
+
 @dataclass(slots=True)
 class DurableCluster:
     """The durable state of one coordinator."""
 
     jobs: dict[str, DurableRun] = field(default_factory=dict)
     """The live or last run of each job, in the order in which they were opened."""
-    drained: dict[str, str] = field(default_factory=dict)
-    """The drained nodes and hosts, by name, each with the reason: no job lets them in."""
+    drained: dict[str, Drain] = field(default_factory=dict)
+    """The drained nodes and hosts, by name."""
     hosts: dict[str, JudgedHost] = field(default_factory=dict)
     """The hosts that are charged with failed rounds or quarantined, by name, the last one judged at the end."""
     forgotten: dict[str, str] = field(default_factory=dict)
@@ -301,6 +309,7 @@ class DurableCluster:
         known = self.hosts.get(host)
         return "" if known is None else known.quarantined
 
-    def why_drained(self, *names: str) -> str | None:
-        """Return why the first drained one of these names is drained; None if none is."""
-        return next((self.drained[name] for name in names if name in self.drained), None)
+    def why_drained(self, job: str, *names: str) -> str | None:
+        """Return why the first of these names that is drained for a job is drained; None if none is."""
+        drains = (self.drained.get(name) for name in names)
+        return next((drain.reason for drain in drains if drain is not None and drain.only_job in {"", job}), None)

@@ -16,6 +16,7 @@ from coordinatord.core.rounds.state.durable import (
     LOST_MAX,
     LOST_ROUNDS,
     RELEASED_MAX,
+    Drain,
     DurableCluster,
     DurableMember,
     DurableRun,
@@ -41,7 +42,7 @@ def apply(cluster: DurableCluster, record: records.Record, at: float) -> None:
     """Apply a record that was made at `at`, by the coordinator's clock. Raises `HistoryError`."""
     match record:
         case records.NodeDrained():
-            cluster.drained[record.node] = record.reason
+            cluster.drained[record.node] = Drain(record.reason, record.only_job)
             return
         case records.NodeUndrained():
             cluster.drained.pop(record.node, None)

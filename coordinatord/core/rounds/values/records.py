@@ -22,6 +22,7 @@ from coordinatord.core.rounds.values.resume_point import SPOILED_MAX, ResumePoin
 from coordinatord.core.rounds.values.time_ledger import SPAN_MAX, Span, Spent
 from coordinatord.protocol.fields import (
     CONSEQUENCES_MAX,
+    NAME_MAX,
     RANKS_MAX,
     WINDOW_RESTARTS_MAX,
     Address,
@@ -346,7 +347,11 @@ class ClusterRecord(Record, frozen=True):
 
 
 class NodeDrained(ClusterRecord, frozen=True):
-    """An operator wants a node, or all nodes of a host, to leave its jobs and be let in by none."""
+    """A node, or all nodes of a host, are to leave their jobs and be let in by none."""
+
+    only_job: Annotated[str, printable(NAME_MAX)] = ""
+    """The job that drains the node for its own reasons, and the only one to do without it; empty if an operator does,
+    for all jobs. Ids of nodes are chosen by their users, so another job may have a node of the same id."""
 
 
 class NodeUndrained(ClusterRecord, frozen=True):

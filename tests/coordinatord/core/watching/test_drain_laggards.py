@@ -83,11 +83,16 @@ def test_a_look_that_comes_back_after_its_round_is_worth_nothing() -> None:
     assert job.drained == []
 
 
-def test_a_node_in_two_jobs_leaves_both() -> None:
+def test_a_node_with_the_same_id_in_another_job_stays_there() -> None:
     job = Job()
     job.play("join n2 job=other min=1 max=1", "running n2 job=other", *[LATE] * AGREEING_MIN)
-    reasons = [record.reason for _, record in job.past if record.job == "other"]
-    assert any("drained for its lateness" in reason for reason in reasons)
+    assert job.drained == ["n2"]
+    job.play("join n2 job=third min=1 max=1")
+    assert "third" in job.coordinator.jobs
+    [other] = job.coordinator.jobs["other"].members.values()
+    assert not other.drained
+    job.play("ask drain n2")
+    assert other.drained == "n2 drained by alice"
 
 
 def test_looks_come_soon_until_somebody_is_named() -> None:
