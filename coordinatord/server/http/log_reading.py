@@ -229,13 +229,16 @@ class LogReading:
             async with asyncio.timeout(FOLLOW_EVERY_S):
                 await self._change_signal.wait_after(version)
 
+    def _may_read(self, log: _Log) -> bool:
+        return not (log.has_failed or self._limit_reached or self.is_interrupted)
+
     async def _new_parts(self, log: _Log, *, is_last: bool) -> AsyncIterator[LogPart]:
         """Yield what is new in a log, at most `TURN_BYTES`, and advance its place.
 
         `is_last` means that there is no later call, so the whole rest is read.
         """
         turn_ends_at = self._bytes_left - TURN_BYTES
-        while not (log.has_failed or self._limit_reached or self.is_interrupted):
+        while self._may_read(log):
             log.is_behind = not is_last and self._bytes_left <= turn_ends_at
             if log.is_behind:
                 return
@@ -251,7 +254,7 @@ class LogReading:
             before, log.place = log.place, chunk.place or log.place
             # A node that says it has more and does not go on would be asked for ever.
             is_stuck = chunk.more and not chunk.data and log.place == before
-            problem = chunk.problem or (is_stuck and "its node sends nothing of the rest") or ""
+            problem = chunk.problem or ("its node sends nothing of the rest" if is_stuck else "")
             log.at_end, log.has_failed = not chunk.more, is_stuck or (bool(problem) and not chunk.more)
             self._bytes_left -= len(chunk.data)
             if chunk.gap:
