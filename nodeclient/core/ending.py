@@ -146,7 +146,7 @@ class GroupEnding:
             return [] if self.until is not None and now < self.until else None
         if not reuse.all_may_leave(terms.alive):
             return None
-        self.until = self._while_leaving(reuse, now + terms.leave_within_s, now)
+        self.until = self._with_aborts(reuse, min(now + terms.leave_within_s, self._share_at(now)))
         return [LeaveRound(terms.planned)]
 
     def _terminate(self, terms: Terms, reuse: Reuse, now: float) -> list[Effect]:
@@ -175,15 +175,18 @@ class GroupEnding:
         """Return the end of a stage that begins now and takes this share of what is left."""
         return now + share * (self._end_by - now)
 
-    def _while_leaving(self, reuse: Reuse, until: float, now: float) -> float:
-        """Return the end of the stage in which workers leave the round: `until`, or later if they abort NCCL."""
-        return min(max(until, reuse.aborts_until), self._share_at(now))
+    def _with_aborts(self, reuse: Reuse, until: float) -> float:
+        """Return the end of the stage in which workers leave the round: `until`, or later if they abort NCCL.
+
+        Aborts may take their share of what was left when the last of these workers began one.
+        """
+        return max(until, min(reuse.aborts_until, self._share_at(reuse.aborts_since)))
 
     def update_deadline(self, alive: AbstractSet[int], reuse: Reuse, now: float) -> None:
         """Give workers that leave the round the time to abort NCCL, but end the wait once none can leave."""
         if self.stage is EndStage.LEAVING_ROUND and self.until is not None:
             waits = reuse.any_may_leave(alive)
-            self.until = self._while_leaving(reuse, self.until, now) if waits else min(self.until, now)
+            self.until = self._with_aborts(reuse, self.until) if waits else min(self.until, now)
 
     def kill(self, ranks: list[int], grace_s: float) -> list[Effect]:
         """Kill the workers with these ranks, which had `grace_s` to end in a planned stop; return the effects."""

@@ -148,6 +148,11 @@ class Reuse:
             self.aborts_until = max(self.aborts_until, now + self._nccl_abort_timeout_s)
         self._aborts[event.local_rank] = event.took_s
 
+    @property
+    def aborts_since(self) -> float:
+        """When the last worker that aborts NCCL began; in the past if none does."""
+        return self.aborts_until - self._nccl_abort_timeout_s
+
     def record_end(self, local_rank: int, *, by_itself: bool) -> bool:
         """Record that the process of a worker has ended; return whether a collective had failed in it before.
 

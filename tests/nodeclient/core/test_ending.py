@@ -86,6 +86,17 @@ def test_workers_that_leave_the_round_for_another_one_have_no_more() -> None:
     assert bench.to_the_end() == reached
 
 
+def test_workers_that_abort_nccl_may_take_half_of_what_is_left_however_often_the_node_hears_of_something() -> None:
+    bench = TimedBench(stop_timeout_s=4.0)
+    bench.stays(0, 1)
+    stop(bench)
+    bench.aborts(0)
+    for _ in range(7):
+        bench.advance(0.25)
+        bench.receive(Goal.STOP, planned=True)
+    assert bench.to_the_end() == [(LeaveRound, 0.0), (Terminate, 2.0), (Kill, 4.0)]
+
+
 def test_a_node_that_gets_a_signal_counts_from_it() -> None:
     bench = a_bench()
     bench.leave()
