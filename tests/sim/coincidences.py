@@ -276,6 +276,23 @@ def _holder_misses_a_round(world: World) -> None:
     once(world, lambda: trains(world) and world.run.durable.round == 2 and has_steps(world), stop)
 
 
+def _lost_in_a_planned_stop(world: World) -> None:
+    """Cut off a node as its workers are about to save, until its round may have ended without it."""
+
+    def stop() -> None:
+        host = world.chance.choice(in_round(world))
+        host.workers.harden()
+        world.daemon.ask(RestartJob(JOB, "operator", ""))
+        once(world, lambda: host.agent is not None and host.agent.phase is Phase.STOPPING, lambda: cut(host))
+
+    def cut(host: Host) -> None:
+        host.reset()
+        host.cut_off()
+        world.queue.plan(world.scenario.policy.reconnect_grace_s + 0.5 * world.chance.random(), host.heal)
+
+    once(world, lambda: trains(world) and has_steps(world), stop)
+
+
 def has_steps(world: World) -> bool:
     """Whether all workers of the present round have done steps, and all shards of one of these are known to be kept."""
     training = world.trainings.get((world.run.id, world.run.durable.round))
@@ -330,6 +347,7 @@ KEEPING: dict[str, Strike] = {
     "holder leaves for a moment": _holder_leaves_for_a_moment,
     "holder misses a round": _holder_misses_a_round,
     "coordinator killed when a round is formed": _killed_when_formed,
+    "node lost in a planned stop": _lost_in_a_planned_stop,
     "end of a run missed": _misses_the_end,
 }
 """The coincidences of a job whose nodes keep state."""

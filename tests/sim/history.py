@@ -50,6 +50,9 @@ LED_WITHIN_S = 30.0
 HANGS_FOR_S = 480.0
 """The time to settle where workers hang: a restarted coordinator waits for five minutes before it looks at them."""
 
+SLOW_STOP_S = 12.0
+"""A `--stop-timeout` in which a node can be lost, and come back while its workers still save."""
+
 WAITS_FOR_S = 110.0
 """The time within which there are too few nodes, and then enough again."""
 
@@ -459,6 +462,8 @@ def coincident_keeping_world(seed: int, *, loud: bool = False, digested: bool = 
     drawn = draw_calm_scenario(chance)
     workers = replace(stepping_workers(chance, drawn), stubborn=0.0)
     scenario = replace(drawn, max_restarts=9, keeps=chance.choice(list(Keeps)), workers=workers)
+    if seed % 2:
+        scenario = replace(scenario, stop_timeout_s=SLOW_STOP_S)
     return play_coincidence(seed, chance, scenario, KEEPING, loud=loud, digested=digested)
 
 
