@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import importlib
 import os
 import subprocess
+import symtable
 import sys
 from itertools import islice
 from pathlib import Path
@@ -30,6 +32,19 @@ def test_a_mutant_fits_the_source_in_one_place_and_is_python(mutant: Mutant) -> 
     changed = mutant.change(mutant.path.read_text())
     assert mutant.old != mutant.new
     compile(changed, str(mutant.path), "exec", dont_inherit=True)
+    assert not unknown_names(ast.unparse(changed))  # a `NameError` would count as a discovery
+
+
+def unknown_names(source: str) -> set[str]:
+    """Return the global names that a module reads, and neither binds nor finds among the builtins."""
+    module = symtable.symtable(source, "", "exec")
+    bound = {symbol.get_name() for symbol in module.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
+    found, tables = set[str](), [module]
+    while tables:
+        table = tables.pop()
+        found |= {symbol.get_name() for symbol in table.get_symbols() if symbol.is_global() and symbol.is_referenced()}
+        tables += table.get_children()
+    return found - bound - vars(builtins).keys() - {"__file__", "__name__"}
 
 
 def test_there_are_enough_of_them_over_both_machines_each_with_a_name_of_its_own() -> None:
