@@ -22,6 +22,7 @@ from coordinatord.protocol.kept_state import (
     PersistReport,
     PersistState,
     Resume,
+    WantedParts,
 )
 from nodeclient.core.events import KeptChanged
 from nodeclient.core.persist_attempt import StepOnDisk, steps_to_delete
@@ -76,12 +77,12 @@ class Directory:
 
     def __init__(self) -> None:
         self.whole: list[OnDisk] = []
-        self.files: dict[Step, dict[tuple[int, bool], Stored]] = defaultdict(dict)
-        """The written files of each step, keyed by (rank, whether it is the big state)."""
+        self.files: dict[tuple[Step, int], dict[tuple[int, bool], Stored]] = defaultdict(dict)
+        """The files that each attempt has written of its step, keyed by (rank, whether it is the big state)."""
 
-    def has_all(self, of: Step, shards: int, small: int) -> bool:
-        """Whether all files of a step are written: its shards, and the small state of so many ranks."""
-        files = self.files[of]
+    def has_all(self, of: Step, attempt: int, shards: int, small: int) -> bool:
+        """Whether an attempt has written all of a step: its shards, and the small state of so many ranks."""
+        files = self.files[of, attempt]
         found = {rank % shards for rank, big in files if big}
         return len(found) == shards and sum(not big for _, big in files) >= small
 
@@ -217,13 +218,14 @@ class KeptDisk:
         run, order = self._order
         for wanted in order.parts:
             for rank in range(wanted.first_rank, wanted.first_rank + wanted.ranks):
-                if not self._write_rank((run, order.at), rank, big=wanted.big, small=wanted.small):
+                if not self._write_rank(run, order, rank, wanted):
                     return
         self._report(PersistState.WRITTEN)
         self._commit_if_wanted()
 
-    def _write_rank(self, of: Step, rank: int, *, big: bool, small: bool) -> bool:
+    def _write_rank(self, run: str, order: PersistOrder, rank: int, wanted: WantedParts) -> bool:
         """Write the state of a rank; return whether it was kept and undamaged."""
+        of = run, order.at
         stored = self._memory.find(*of, rank)
         if self._fault is DiskFault.FULL:
             self._report(PersistState.FAILED, "no space left")
@@ -234,8 +236,10 @@ class KeptDisk:
             self._report(PersistState.FAILED, "it is damaged")
             self._memory.withdraw(stored)
         else:
-            files = self._directory.files[of]
-            files.update({(rank, is_big): stored for is_big, wanted in ((True, big), (False, small)) if wanted})
+            kinds = ((True, wanted.big), (False, wanted.small))
+            self._directory.files[of, order.attempt].update(
+                {(rank, big): stored for big, is_wanted in kinds if is_wanted}
+            )
             return True
         return False
 
@@ -253,7 +257,7 @@ class KeptDisk:
             self._memory.later(AGAIN_S, self._commit, attempt, began_at)
         elif self._fault is DiskFault.FULL:
             self._report(PersistState.FAILED, "no space left")
-        elif directory.find(of) is None and not directory.has_all(of, order.shards, order.small):
+        elif directory.find(of) is None and not directory.has_all(of, order.attempt, order.shards, order.small):
             self._report(PersistState.FAILED, "not all is found: is it one directory?")
         else:
             self._make_whole(directory, of, order, began_at)
@@ -262,7 +266,7 @@ class KeptDisk:
 
     def _make_whole(self, directory: Directory, of: Step, order: PersistOrder, began_at: float) -> None:
         if directory.find(of) is None:
-            files = directory.files.pop(of)
+            files = directory.files.pop((of, order.attempt))
             ranks = sorted({rank for rank, _ in files})
             parts = [
                 kept_parts(
@@ -286,7 +290,8 @@ class KeptDisk:
         which = {number for number, step in enumerate(readable) if str(step.serial) in gone}
         self._world.invariants.replicas.deletes(of[0], [step.of for step in readable], which, began_at)
         directory.whole = [step for step in directory.whole if str(step.serial) not in gone]
-        directory.files.clear()  # older steps that were not made whole
+        later = [key for key in directory.files if key[0][0] == of[0] and key[1] > order.attempt]
+        directory.files = defaultdict(dict, {key: directory.files[key] for key in later})  # they may be in progress
 
     def _report(self, state: PersistState, problem: str = "") -> None:
         assert self.report is not None

@@ -288,7 +288,7 @@ class PersistedStateLaws(Laws):
         if attempt.state is WriteState.COMMITTING and not self.world.disks.was_unmounted:
             directory, of = self.world.disks.shared, (run.id, attempt.at)
             small = sum(parts.ranks for writer in attempt.writers.values() for parts in writer.parts if parts.small)
-            there = directory.find(of) is not None or directory.has_all(of, attempt.shards, small)
+            there = directory.find(of) is not None or directory.has_all(of, attempt.number, attempt.shards, small)
             later = any(step.of[0] == run.id and step.of[1] > attempt.at for step in directory.whole)
             self.check(there or later, "%s is to be whole, and not all of it is written", attempt.at)
 
