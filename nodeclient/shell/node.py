@@ -270,19 +270,25 @@ class Node:
             probe_master(probe), self._setup.starter.delay_start(needed=probe.delays_start)
         )
         await self._setup.programs.await_pair_end()
-        await self._reusable.dismissals.await_all(self._exit_reporter.await_reported)
+        if self._setup.assigned != (probe.round, probe.assignment):
+            return  # a later round has begun meanwhile
+        obstacle = await self._keeper.claim_disk(probe)
+        await self._reusable.dismissals.await_all(self._clear_up)
+        self.submit(obstacle or result)  # at once, because a dismissal that began before it would end the new workers
+
+    async def _clear_up(self) -> None:
+        """Wait until all exits are reported, and kill the leftovers with a GPU or a port that a round may need."""
+        await self._exit_reporter.await_reported()
         try:
             await self._leftovers.free_resources()
         except UnkillableError as error:
             self._complain(str(error))
-        self._leftovers.stages.begin_round()
-        obstacle = await self._keeper.claim_disk(probe)
-        self.submit(obstacle or result)
 
     def _start(self, start: effects.Start) -> None:
         self._console.notify(Level.INFO, notices.starting(start, self._config.workers), "round_starting")
         setup, place = self._setup, LogPaths(self._config.job, start.run, start.round)
         own_ranks, forked_before = setup.begin(start), setup.starter.forked
+        self._leftovers.stages.begin_round()
         self._logs.begin_round(place, own_ranks)
         try:
             setup.guard.await_ready()

@@ -155,17 +155,18 @@ class LocalWorkers:
     async def dismiss(self, local_ranks: AbstractSet[int], within_s: float) -> None:
         """End some parked workers, with SIGTERM, and after `within_s` with SIGKILL.
 
-        Call it between two rounds, when no worker is in one. Raises `UnkillableError`; a later `sweep` retries.
+        Call it between two rounds, when no worker is in one; no round may start before it has returned. Raises
+        `UnkillableError`; a later `sweep` retries.
         """
         ending = [worker for worker in self._workers.values() if worker.parked and worker.local_rank in local_ranks]
+        for worker in ending:
+            worker.parked = False
         process_tree.signal_groups({worker.pid for worker in ending}, signal.SIGTERM)
         until = asyncio.get_running_loop().time() + within_s
         while any(worker.exit_code() is None for worker in ending if worker.pid in self._workers):
             if asyncio.get_running_loop().time() >= until:
                 break
             await asyncio.sleep(POLL_S)
-        for worker in ending:
-            worker.parked = False
         await self.sweep()
 
     def end_as(self, local_rank: int, exit_code: int) -> bool:

@@ -72,13 +72,13 @@ class Dismissals:
         self._retries = True
         self._last = self._tasks.spawn(self._dismiss(local_ranks, self._last), name="dismiss")
 
-    async def await_all(self, reported: Callable[[], Awaitable[None]]) -> None:
-        """Wait until all workers that are dismissed, also meanwhile, have ended, and their exits are `reported`."""
+    async def await_all(self, clear_up: Callable[[], Awaitable[None]]) -> None:
+        """Wait until all dismissed workers have ended, then for `clear_up`; if more are dismissed meanwhile, again."""
         while True:
             last = self._last
             if last is not None:
                 await asyncio.shield(last)
-            await reported()
+            await clear_up()
             if last is self._last:
                 return
 

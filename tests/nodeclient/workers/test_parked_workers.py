@@ -75,6 +75,17 @@ async def test_one_that_is_dismissed_ends_and_the_other_one_lives_on(two: TwoWor
     assert {*marked(two.mark)} == {stays, daemons[1]}
 
 
+async def test_no_round_starts_while_a_worker_is_dismissed(two: TwoWorkers) -> None:
+    await two.start()
+    two.workers.park(0)
+    two.workers.park(1)
+    dismissing = asyncio.ensure_future(two.workers.dismiss({0}, TIMEOUT_S))
+    await asyncio.sleep(0)
+    with pytest.raises(AssertionError, match="was not swept"):
+        await two.start()
+    await dismissing
+
+
 async def test_the_daemon_of_a_worker_that_is_held_lives_on(two: TwoWorkers) -> None:
     daemons = await two.start()
     held = two.workers.pid_of(0)
