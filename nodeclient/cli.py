@@ -82,13 +82,13 @@ def operate(config: OperateConfig | UpConfig) -> int:
 
 
 def _join(config: JoinConfig) -> int:
-    import asyncio  # noqa: PLC0415
     import os  # noqa: PLC0415
 
     from coordinatord.runtime import logs  # noqa: PLC0415
     from coordinatord.runtime.process_limits import allow_many_files, load_thread_end  # noqa: PLC0415
     from coordinatord.runtime.systemd import SystemdNotifier  # noqa: PLC0415
     from nodeclient.shell.embedded_coordinator import coordinator_for  # noqa: PLC0415
+    from nodeclient.shell.event_loop import run_node  # noqa: PLC0415
     from nodeclient.shell.node import Node  # noqa: PLC0415
     from nodeclient.workers.syscalls import check_pidfds  # noqa: PLC0415
 
@@ -102,7 +102,7 @@ def _join(config: JoinConfig) -> int:
     check_pidfds()
     allow_many_files()
     load_thread_end()
-    return asyncio.run(run())
+    return run_node(run())
 
 
 def _replay(config: CrashReplayConfig) -> int:

@@ -1,7 +1,7 @@
 """The shell of the agent: it carries events to the pure machine in `core`, and carries out its effects.
 
 `node` is the whole of one node, and puts the rest together. `participation` is its part in a job: it runs the agent in
-the event loop.
+the `event_loop`.
 
 - The coordinator: `coordinator_connection` keeps the session with it, and `join_attempts` prepares each attempt.
   `embedded_coordinator` starts one where the node brings it along.

@@ -20,6 +20,7 @@ import re
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 
 from msgspec import structs
@@ -43,6 +44,7 @@ from coordinatord.protocol.stack_messages import AskStacks, Stacks
 from coordinatord.protocol.text import clip
 from coordinatord.protocol.versions import SUPPORTED
 from coordinatord.runtime.logs import fields
+from coordinatord.runtime.tasks import in_thread
 from coordinatord.runtime.tcp_options import retransmit_steadily
 from coordinatord.runtime.timers import Timeouts
 from coordinatord.runtime.websocket.frames import BINARY
@@ -180,7 +182,7 @@ class CoordinatorConnection:
             silent = result.timed_out or bool(result.why_closed)
             # The address that answered may not be the coordinator's. Then all addresses of the name are tried in turn.
             by_name = contact.address is None and result.leader is None and (silent or not result.let_in)
-            addresses = await asyncio.to_thread(addresses_of, contact.coordinator) if by_name else ()
+            addresses = await in_thread(partial(addresses_of, contact.coordinator), "names") if by_name else ()
             now = asyncio.get_running_loop().time()
             without_pause = self._contacts.record_attempt(
                 now, served=result.let_in, silent=silent, leader=result.leader, addresses=addresses
@@ -245,7 +247,7 @@ class CoordinatorConnection:
             if attempts.proven is not None and isinstance(error, HandshakeError) and error.status in DENIALS:
                 attempts.proven = None  # it was revoked, and there may be a newer one in its place
                 return await self._attempt_in(version, contact, close_timeouts)
-            if attempt.context is None and isinstance(error, CUT_SHORT) and await asyncio.to_thread(attempt.speaks_tls):
+            if attempt.context is None and isinstance(error, CUT_SHORT) and await in_thread(attempt.speaks_tls, "tls"):
                 raise attempt.tls_required() from error
             explained = attempt.explain(error)
             # It may serve in the clear only where a node may have started it, and nobody gave this node a token.

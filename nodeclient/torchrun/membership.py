@@ -16,6 +16,7 @@ from enum import Enum, auto
 from coordinatord.protocol.errors import OperationalError, operational
 from coordinatord.protocol.exit_codes import ExitCode
 from nodeclient.core.effects import Exit, Start
+from nodeclient.shell.event_loop import run_node
 from nodeclient.torchrun.parameters import TorchrunConfig, logger
 from nodeclient.torchrun.torchrun_node import TorchrunNode
 
@@ -209,7 +210,7 @@ class Membership:
 
     def _run(self) -> None:
         try:
-            ending = asyncio.run(self._run_node())
+            ending = run_node(self._run_node())
         except Exception as error:  # noqa: BLE001 - the last resort of the thread, which reports every error
             ending = _ending(error)
         self._ready.set()
