@@ -80,15 +80,14 @@ class Guard:
 
     @property
     def pid(self) -> int | None:
-        """The guard's process id; None before `start` and after `close`."""
+        """The guard's process id; None without a guard."""
         return None if self._process is None else self._process.pid
 
     def start(self) -> None:
         """Start the guard if none lives. It is up once `await_ready` has returned. Raises `OSError`."""
+        self._forget_if_ended()
         if self._process is not None:
-            if self._process.poll() is None:
-                return
-            self._forget(self._process)
+            return
         self._ready, self._ready_by = False, time.monotonic() + READY_WITHIN_S
         # The guard must carry no mark: it would kill itself, or an outer nodeclient would.
         environ = {name: value for name, value in os.environ.items() if name != MARK_VARIABLE}
@@ -139,16 +138,25 @@ class Guard:
         self.await_ready()
 
     async def watch(self, warn: Callable[[str], None]) -> None:
-        """Replace the guard whenever it ends or is stopped, until cancelled; `warn` gets a text each time."""
+        """Replace the guard whenever it ends or is stopped, until cancelled.
+
+        `warn` gets a text each time, except for the same one again in `REPLACED_EVERY_S`.
+        """
+        said = ""
         while True:
+            began_at = time.monotonic()
             try:
                 self.start()
                 assert self._process is not None  # noqa: S101 - it was just started
-                warn(f"{_GUARD}, {await _end_of(self._process)}: another one takes its place")
+                text = f"{_GUARD}, {await _end_of(self._process)}: another one takes its place"
+                self._forget_if_ended()
             except OSError as error:
-                warn(f"{_GUARD}, cannot be started: {error.strerror}; another try follows")
-            started_at = self._ready_by - READY_WITHIN_S
-            await asyncio.sleep(started_at + REPLACED_EVERY_S - time.monotonic())
+                text = f"{_GUARD}, cannot be started or watched: {error.strerror}; another try follows"
+            pause_s = began_at + REPLACED_EVERY_S - time.monotonic()
+            if text != said or pause_s < 0:
+                warn(text)
+            said = text
+            await asyncio.sleep(pause_s)
 
     def _await_start(self) -> str:
         """Wait until the guard is up; return why it is not, or an empty text if it is."""
@@ -171,6 +179,7 @@ class Guard:
 
     def close(self) -> None:
         """End the guard, if there is one. It kills the processes of workers that still live."""
+        self._forget_if_ended()
         if self._process is None:
             return
         self._cut_lifeline()
@@ -183,6 +192,10 @@ class Guard:
         else:
             self._process.wait()
         self._forget(self._process)
+
+    def _forget_if_ended(self) -> None:
+        if self._process is not None and self._process.poll() is not None:
+            self._forget(self._process)
 
     def _forget(self, process: subprocess.Popen[bytes]) -> None:
         self._cut_lifeline()

@@ -3,6 +3,7 @@
 # ruff: noqa: S607  # the tools are found as a person would find them
 
 import asyncio
+import errno
 import os
 import secrets
 import select
@@ -17,6 +18,7 @@ import pytest
 
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.runtime import own_python
+from nodeclient.workers import guard as guard_module
 from nodeclient.workers.guard import Guard, GuardError
 from nodeclient.workers.process_tree import MARK_VARIABLE, kill_marked, marked
 from tests.support.programs import TIMEOUT_S, Program, wait_until
@@ -168,6 +170,47 @@ def test_a_guard_that_ends_or_is_stopped_is_replaced_at_once_in_one_line(mark: s
         await guard.await_ready_in_loop()
         assert said.empty()
         watching.cancel()
+        guard.close()
+
+    asyncio.run(asyncio.wait_for(test(), TIMEOUT_S))
+
+
+def test_a_node_may_end_while_no_guard_has_replaced_the_last_one(mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard_module, "REPLACED_EVERY_S", TIMEOUT_S)
+
+    async def test() -> None:
+        guard, said = Guard(mark, NOWHERE), asyncio.Queue[str]()
+        watching = asyncio.ensure_future(guard.watch(said.put_nowait))
+        await asyncio.sleep(0)
+        os.kill(guard.pid or 0, signal.SIGKILL)
+        await said.get()
+        assert guard.pid is None
+        guard.close()
+        watching.cancel()
+
+    asyncio.run(asyncio.wait_for(test(), TIMEOUT_S))
+
+
+def test_a_guard_that_cannot_be_watched_is_reported_once(mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    said, refused, again = list[str](), list[int](), asyncio.Event()
+
+    def refuse(pid: int) -> int:
+        refused.append(pid)
+        if len(refused) > 1:
+            again.set()
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    async def test() -> None:
+        guard = Guard(mark, NOWHERE)
+        guard.await_ready()
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "pidfd_open", refuse)
+            watching = asyncio.ensure_future(guard.watch(said.append))
+            await again.wait()
+            watching.cancel()
+        text = "the guard, which ends the workers should this process be killed, cannot be started or watched"
+        assert said == [f"{text}: Too many open files; another try follows"]
+        assert refused == [guard.pid] * 2
         guard.close()
 
     asyncio.run(asyncio.wait_for(test(), TIMEOUT_S))
