@@ -5,7 +5,6 @@ A variable that the user has set takes precedence, except for those that differ 
 
 from __future__ import annotations
 
-import os
 import sys
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -115,10 +114,7 @@ class CommandBuilder:
         environ = {**base, **self._gpus[local_rank]}
         if self._threads is not None:
             environ[OMP] = str(self._threads[local_rank])
-        environ |= {
-            name: _escape_for_locale(value)
-            for name, value in _environment(config, start, local_rank).to_environ().items()
-        }
+        environ |= _environment(config, start, local_rank).to_environ()
         environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = ",".join(signum.name for signum in config.signals)
         environ["TORCHELASTIC_ERROR_FILE"] = str(error_file)
         program, *arguments = config.command
@@ -157,19 +153,6 @@ def _environment(config: JoinConfig, start: Start, local_rank: int) -> WorkerEnv
         worker=local_rank,
         reason=start.reason,
     )
-
-
-def _escape_for_locale(text: str) -> str:
-    """Escape the characters that this host's locale lacks, for an environment variable.
-
-    The text of an exception or of an operator may come from a host with another locale.
-    """
-    try:
-        os.fsencode(text)
-    except UnicodeEncodeError:
-        encoding = sys.getfilesystemencoding()
-        return text.encode(encoding, "backslashreplace").decode(encoding)
-    return text
 
 
 def _own_gpu(inherited: Mapping[str, str], local_rank: int) -> dict[str, str]:

@@ -27,6 +27,7 @@ from nodeclient.core.effects import Start
 from nodeclient.torchrun.membership import EndedError, Membership
 from nodeclient.torchrun.parameters import BACKEND, TorchrunConfig, logger, with_torchrun_names
 from nodeclient.torchrun.stores import AgentStore, AgentStoreError, RoundOverError, connect, serve
+from workerlib.contract.env import escape_for_locale
 
 LEAVE_WITHIN_S = 6.0
 """How long to wait until the coordinator has recorded that the node leaves, for which the node waits 5 s, a lease."""
@@ -142,13 +143,14 @@ class CoordinatordHandler(RendezvousHandler):
 
     def _variables(self, start: Start) -> dict[str, str]:
         """Return the variables of `workerlib.contract.env` that torchrun does not set; its workers inherit them."""
-        return {
+        variables = {
             "COORDINATORD_JOB": self._config.job,
             "COORDINATORD_RUN": start.run,
             "COORDINATORD_ROUND": str(start.round),
             "COORDINATORD_NODE": self._config.node,
             "COORDINATORD_REASON": start.reason,
         }
+        return escape_for_locale(variables)
 
     def _exception_for(self, ended: EndedError) -> BaseException:
         text = f"job {self._config.job}: {with_torchrun_names(str(ended))}"

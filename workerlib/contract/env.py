@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
@@ -215,13 +216,22 @@ class WorkerEnvironment:
         environ["TORCHELASTIC_RUN_ID"] = self.job  # torch takes it as the sign of an elastic launch
         # Rank 0 serves the store, at a port that is new in each round, so no key of an earlier round is found in it.
         environ["TORCHELASTIC_USE_AGENT_STORE"] = str(False)
-        return environ
+        return escape_for_locale(environ)
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> WorkerEnvironment:
         """Read the variables. Raises `NotLaunchedError`, which names a variable that is missing or malformed."""
         values = {field.name: _read(environ, field.name, field.type) for field in fields(cls)}
         return cls(**values)  # type: ignore[arg-type]  # `_read` goes by the fields' own types
+
+
+def escape_for_locale(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables with the characters escaped that this host's locale lacks.
+
+    The text of an exception or of an operator may come from a host with another locale.
+    """
+    encoding = sys.getfilesystemencoding()
+    return {name: value.encode(encoding, "backslashreplace").decode(encoding) for name, value in environ.items()}
 
 
 def _read(environ: Mapping[str, str], name: str, kind: object) -> int | str:

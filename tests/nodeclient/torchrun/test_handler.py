@@ -1,7 +1,10 @@
 """What torchrun's agent gets from the rendezvous handler, with a real coordinator and without torchrun processes."""
 
 import json
+import secrets
 import signal
+import sys
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
@@ -16,8 +19,10 @@ from torch.distributed.elastic.rendezvous import (
 from nodeclient.torchrun.stores import ROLE_INFO, TERMINAL_STATE
 from tests.support.cluster import QUICK, Cluster, Coordinator
 from tests.support.handlers import Job, master, meet, ranks
-from tests.support.programs import TIMEOUT_S
+from tests.support.programs import TIMEOUT_S, Program, clean_environ
 from tests.support.torchruns import NEEDS_BACKENDS, await_node
+
+TREE = Path(__file__).parents[3]
 
 ASSIGNED_RANKS = "torchelastic/assigned_ranks/"
 """The key of torch, before another's group rank, under which group rank 0 writes that agent's ranks."""
@@ -244,3 +249,20 @@ def test_the_keys_of_torchruns_agents_are_what_they_are_taken_for() -> None:
     assert api._TERMINAL_STATE_SYNC_ID == TERMINAL_STATE
     constants = api.SimpleElasticAgent._assign_worker_ranks.__wrapped__.__code__.co_consts
     assert {ROLE_INFO, ASSIGNED_RANKS} <= set(constants)
+
+
+def test_a_name_or_a_reason_may_have_letters_that_the_locale_has_not(coordinator: Coordinator) -> None:
+    job = f"to-\N{INFINITY}-{secrets.token_hex(4)}"
+    meets = f"""
+import os
+from tests.support.handlers import Job, meet
+
+job = Job({coordinator.endpoint!r}, {job!a})
+meet(job.agent("1"))
+print(os.environ["COORDINATORD_JOB"])
+job.close()
+"""
+    ascii_only = clean_environ(LC_ALL="C", PYTHONCOERCECLOCALE="0", PYTHONUTF8="0", PYTHONPATH=str(TREE))
+    with Program(sys.executable, "-c", meets, environ=ascii_only) as program:
+        assert program.wait() == 0
+        assert program.lines[-1] == job.replace("\N{INFINITY}", r"\u221e")
