@@ -21,6 +21,7 @@ from msgspec import json
 from msgspec.structs import replace
 
 from coordinatord.hints.xid import OF_THE_NODE
+from coordinatord.protocol.text import clip
 from coordinatord.runtime.own_python import isolated
 from nodeclient.core.host_health import SHARED_MEMORY, GpuFacts, HostFacts, Interface, Space, Xid
 from nodeclient.host.devices import Host, visible_gpus
@@ -76,7 +77,7 @@ def read_facts(
         "network interfaces": lambda: _interfaces(host.system / "class/net"),
         "InfiniBand ports": lambda: _lost_links(host.system / "class/infiniband"),
     }
-    spaces = {f"the space of {folder} ({what})": (what, folder) for what, folder in folders.items()}
+    spaces = {f"the space of {clip(str(folder))} ({what})": (what, folder) for what, folder in folders.items()}
     answers = SimpleQueue[tuple[str, Any]]()
     """The name of each fact that was read, and the fields of `HostFacts`, a `Space`, or an error as a text."""
     missing, unread = {*readers, *spaces}, list[str]()
@@ -152,12 +153,12 @@ def _space(what: str, folder: Path) -> Space:
         raise OSError(0, "its file system has no size")
     return Space(
         what,
-        str(folder),
+        clip(str(folder)),
         total=state.f_blocks * state.f_frsize,
         free=state.f_bavail * state.f_frsize,
         is_read_only=bool(state.f_flag & os.ST_RDONLY),
         lacks_inodes=state.f_files > 0 and state.f_favail == 0,
-        above="" if there == folder else str(there),
+        above="" if there == folder else clip(str(there)),
         mount=describe_mount(there.resolve(), read_if_there(Path("/proc/self/mountinfo"))),
     )
 

@@ -106,10 +106,12 @@ def test_the_space_of_a_directory_that_is_yet_to_be_made_is_that_around_it(
 def test_the_program_prints_the_facts_in_one_line(host: Host, tmp_path: Path) -> None:
     compile_c(NVML, "-shared", "-fPIC", "-o", host.nvml)
     environ = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
-    ran = subprocess.run(facts_command({"logs": tmp_path}), env=environ, stdout=subprocess.PIPE, text=True, check=True)
+    odd = {"logs": tmp_path / os.fsdecode(b"a \xff"), "none": Path("/proc/self", os.fsdecode(b"\xff"))}
+    ran = subprocess.run(facts_command(odd), env=environ, stdout=subprocess.PIPE, text=True, check=True)
     [line] = ran.stdout.splitlines()
     assert '"GPU-1"' in line
-    assert str(tmp_path) in line
+    assert f'"{tmp_path}/a  "' in line
+    assert "the space of /proc/self/  (none)" in line
 
 
 @pytest.mark.parametrize(
