@@ -72,7 +72,7 @@ async def find_obstacle(assignment: Assignment, patience_s: float) -> str | None
             while True:
                 try:
                     answer = await _ask(assignment.master_address, assignment.master_probe_port)
-                except OSError as error:
+                except (OSError, UnicodeError) as error:
                     why = _in_words(error)
                 else:
                     if answer == _greeting(assignment.master_node):
@@ -95,7 +95,9 @@ async def _ask(address: str, port: int) -> bytes:
         writer.close()
 
 
-def _in_words(error: OSError) -> str:
+def _in_words(error: OSError | UnicodeError) -> str:
+    if isinstance(error, UnicodeError):
+        return "it is no host name"
     if isinstance(error, socket.gaierror) or not error.errno:  # gaierror has numbers of its own
         return str(error.strerror or error).lower()
     return os.strerror(error.errno).lower()

@@ -98,6 +98,13 @@ async def test_a_name_that_cannot_be_resolved_is_an_obstacle() -> None:
     assert "unknown error" not in obstacle
 
 
+@pytest.mark.parametrize("name", ["a..b", "x" * 64])
+async def test_what_is_no_name_at_all_is_an_obstacle(name: str) -> None:
+    obstacle = await find_obstacle(part(1, name), BRIEF_S)
+    assert obstacle is not None
+    assert obstacle.startswith(f"{name}, offered by node a as its address, cannot be reached (it is no host name, ")
+
+
 async def test_a_listener_comes_up_a_moment_later() -> None:
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
