@@ -21,8 +21,8 @@ THREADS = 8
 """How many parts are received or checked at a time."""
 
 PATIENCE_S = 30.0
-"""How long a node retries to get a part from its holder. If the holder is lost, the coordinator knows within a lease, 5
-s by default, and names another one."""
+"""How long after the first failure a node still asks for a part. If its holder is lost, the coordinator knows within a
+lease, 5 s by default, and names another one."""
 
 SAVE_BASE_S = 1.0
 SAVE_RATE = 0.5e9
@@ -37,7 +37,7 @@ class KeepSettings(Struct, frozen=True):
     timeout_s: float
     """The longest time for a save, of any size."""
     patience_s: float = PATIENCE_S
-    """How long to retry to get a part from its holder."""
+    """How long after the first failure a part is still requested from its holder."""
     address: str = ""
     """The address of this host at which other nodes get parts; empty for all addresses."""
     copy_rate: float = 0.0

@@ -8,6 +8,7 @@ resume from the same one. `Restoration` gets the parts, and `ResumeAnswers` has 
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -187,13 +188,15 @@ class Restoration:
             has_small = landed.commit.has_small
 
     async def _land(self, source: KeptSource, name: PartName) -> Landed:
-        """Receive a part from its holder, and retry for `patience_s`. Raises `RestoreError`.
+        """Receive a part from its holder, and retry until `patience_s` after the first failure. Raises `RestoreError`.
 
-        If the holder is lost or has withdrawn the part, the coordinator names another one meanwhile.
+        If the holder is lost or has withdrawn the part, the coordinator names another one meanwhile. An attempt that
+        begins within that time may take longer, as a large part takes minutes.
         """
         loop = asyncio.get_running_loop()
-        until = loop.time() + self._resources.settings.patience_s
+        until = math.inf
         while True:
+            began = loop.time()
             try:
                 with closing(Landing(self._resources.arenas, name.kind)) as landing:
                     arguments = source, name, landing.room, self._given_up
@@ -203,8 +206,9 @@ class Restoration:
             except (FetchError, NoMemoryError, OSError) as error:
                 part = f"the state of rank {name.rank} at step {name.step}"
                 self._problems[name] = problem = f"{part} could not be received from node {source.node}: {error}"
-                if not isinstance(error, FetchError) or loop.time() >= until:
+                if not isinstance(error, FetchError) or began >= until:
                     raise RestoreError(problem) from error
+                until = min(until, loop.time() + self._resources.settings.patience_s)
             await asyncio.sleep(PAUSE_S)
 
 

@@ -201,7 +201,7 @@ async def test_a_bit_that_flips_in_memory_is_found_before_it_is_used_elsewhere(t
         worker = await holder(a)
         await a.damage(worker, 7)
         b.begin(2, a_resume(1, 7, a.source(wanted())))
-        assert "the part that it holds is damaged" in await failed(b)
+        assert "rank 0 at step 7 could not be received from node a" in await failed(b)
         await a.until(lambda: KeptChanged() in a.events)
         holding = a.reported()
         assert not any(part.big for part in holding.parts), "its holder withdraws it"
@@ -403,14 +403,24 @@ async def test_a_holder_that_stops_in_the_middle_is_given_up_with_the_round(tmp_
             await b.until(lambda: b.keeper._resources.arenas.used_bytes == 0)
 
 
-async def test_a_holder_that_dies_in_the_middle_is_given_up_at_once(tmp_path: Path) -> None:
-    def die(_: bytearray, before: int) -> bool:
-        if before > 100_000:
+@pytest.mark.parametrize("breaks", [1, 2])
+async def test_a_transfer_that_takes_longer_than_the_patience_and_breaks_off_is_tried_again(
+    tmp_path: Path, breaks: int
+) -> None:
+    left = breaks
+
+    def break_off(_: bytearray, before: int) -> bool:
+        nonlocal left
+        if before > 100_000 and left:
+            left -= 1
             raise ConnectionError
         return True
 
-    async with keeping_nodes(tmp_path, "a", "b") as [a, b]:
+    async with keeping_nodes(tmp_path, "a", "b", patience_s=0) as [a, b]:
         await holder(a)
-        async with between(a.source(wanted(small=False)), die) as source:
-            b.begin(2, a_resume(1, 7, source))
-            assert "broke off" in await failed(b)
+        async with between(a.source(wanted(small=False)), break_off) as source:
+            path = b.begin(2, a_resume(1, 7, source))
+            if breaks > 1:
+                assert "broke off" in await failed(b)
+            else:
+                assert (await b.worker(path).resume())[1] == {(0, True): BIG}
