@@ -10,7 +10,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import random
 import socket
 import threading
 import time
@@ -30,9 +29,8 @@ CLAIM = "claim.json"
 
 CLAIM_MAX = 4096
 
-RETRY_S = 0.2
-"""The longest pause between two attempts. Pauses are random, so that nodes that enter another run together do not keep
-blocking each other."""
+RETRY_S = 0.1
+"""The pause between two attempts."""
 
 
 class FolderInUseError(OperationalError):
@@ -70,8 +68,7 @@ class FolderClaim:
                         f"{self._path.parent} is in use by another run of this job: {owner}. Give each job a --job-id"
                         " or a --persist directory of its own, or end that run first"
                     )
-                pause_s = random.uniform(0.1, 1.0) * RETRY_S  # noqa: S311 - it keeps no secret
-                time.sleep(pause_s)  # noqa: TID251 - the end of a claim on another host announces nothing
+                time.sleep(RETRY_S)  # noqa: TID251 - the end of a claim on another host announces nothing
             self.run = run
 
     def release(self) -> None:
@@ -85,27 +82,31 @@ class FolderClaim:
             self._file = None
 
     def _attempt(self, run: str) -> str | None:
-        """Try to claim the folder; return None on success, else a text that names its run."""
+        """Try to claim the folder; return None on success, else a text that names its run.
+
+        The name is read before there is a lock, and once more with it: if thousands of nodes that begin a run together
+        read it with a shared lock, none of them would get the exclusive one.
+        """
         file = self._open()
         owner = _read(file)
         try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            if (owner := _read(file)) is None or owner.run != run:
+            if not _names(owner, run):
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # only where no other process has a share
-                text = json.dumps(asdict(RunAndHost(run, socket.gethostname()))).encode()
-                length = os.pwrite(file, text, 0)
-                os.truncate(file, length)
-                # flock(2) releases the exclusive lock before it takes the shared one. In between, a process of another
-                # run may have claimed the folder.
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                owner = _read(file)
+                if not _names(_read(file), run):
+                    text = json.dumps(asdict(RunAndHost(run, socket.gethostname()))).encode()
+                    length = os.pwrite(file, text, 0)
+                    os.truncate(file, length)
+            # flock(2) releases the exclusive lock before it takes the shared one. In between, a process of another run
+            # may have claimed the folder.
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            owner = _read(file)
         except BlockingIOError:
             pass  # a process of another run has a share, or is just claiming the folder
         except BaseException:
             self._close()  # after a failed write, say, other nodes of the run may still claim it
             raise
         else:
-            if owner is not None and owner.run == run:
+            if _names(owner, run):
                 return None
         self._close()
         return "its name cannot be read" if owner is None else f"run {owner.run}, begun on host {owner.host}"
@@ -122,6 +123,10 @@ class FolderClaim:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         self._file = os.open(self._path, flags, 0o666)
         return self._file
+
+
+def _names(owner: RunAndHost | None, run: str) -> bool:
+    return owner is not None and owner.run == run
 
 
 def _read(file: int) -> RunAndHost | None:

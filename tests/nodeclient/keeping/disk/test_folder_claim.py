@@ -74,6 +74,27 @@ def test_nodes_that_go_into_another_run_take_the_folder_with_them(tmp_path: Path
     another.release()
 
 
+def test_no_node_that_is_about_to_claim_the_folder_keeps_another_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All nodes of a new run do this at once, and the file still names the run before."""
+    one, another, flock = FolderClaim(tmp_path / "job"), FolderClaim(tmp_path / "job"), fcntl.flock
+    one.acquire("r-1", 0)
+    one.release()
+
+    def claim_before(file: int, operation: int) -> None:
+        if operation & fcntl.LOCK_EX:
+            monkeypatch.setattr(fcntl, "flock", flock)
+            another.acquire("r-2", 0)
+        flock(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", claim_before)
+    one.acquire("r-2", TIMEOUT_S)
+    assert json.loads((tmp_path / "job" / CLAIM).read_text())["run"] == "r-2"
+    one.release()
+    another.release()
+
+
 def test_a_run_that_was_killed_leaves_its_folder_to_the_next(tmp_path: Path) -> None:
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     claim = FolderClaim(tmp_path / "job")
