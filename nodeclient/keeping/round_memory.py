@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -137,14 +138,17 @@ class MemoryProvider:
 
     async def _reserve(self, local_rank: int, wanted: Reserve) -> None:
         resources, memory = self._resources, self._memory
+        reserve = resources.arenas.reserve
         try:
-            file = await resources.arenas.reserve(local_rank, ArenaSizes.at_least(wanted.generation, wanted.small))
+            file = await reserve(local_rank, ArenaSizes.at_least(wanted.generation, wanted.small))
         except (NoMemoryError, ArenaError) as error:
             text = f"the state of local rank {local_rank} is not kept: {error}"
             resources.notify(Level.WARNING, text, "state_not_kept")
-            small = await resources.arenas.reserve_small(local_rank, wanted.small)
+            small = []
+            with suppress(NoMemoryError, ArenaError):
+                small = [await reserve(local_rank, ArenaSizes.at_least(0, wanted.small))]
             if not self._closed:
-                self._channel.send(local_rank, RefusedMemory(str(error)), [] if small is None else [small])
+                self._channel.send(local_rank, RefusedMemory(str(error)), small)
         else:
             memory.record_reserved(local_rank)
             if not self._closed:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from threading import Lock
@@ -36,7 +37,6 @@ from workerlib.contract.arena import (
     HEADER_BYTES,
     MEMORY_NAME,
     Arena,
-    ArenaError,
     ArenaSizes,
     Commit,
     Place,
@@ -108,6 +108,8 @@ class Arenas:
         self._available = available
         self._owned: dict[int, list[Owned]] = {}
         """The arenas of each local rank; the last one is in use."""
+        self._reserving: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """Held for each local rank that an arena is being reserved for."""
         self._copies: dict[int, list[Owned]] = {}
         """Copies of what other nodes keep, by rank; the last one is in use."""
         self._received: dict[int, list[Owned]] = {}
@@ -129,9 +131,14 @@ class Arenas:
 
         Copies and received parts are dropped if there is no memory otherwise: a worker comes before other nodes.
         """
-        owned = self._owned.get(local_rank, [])
-        if owned and owned[-1].arena.sizes.holds(sizes):
-            return owned[-1].file
+        async with self._reserving[local_rank]:  # a worker of an earlier round may still be getting the same memory
+            fitting = [owned for owned in self._owned.get(local_rank, ()) if owned.arena.sizes.holds(sizes)]
+            chosen = fitting[-1] if fitting else await self._allocate_own(sizes)
+            others = [owned for owned in self._owned.get(local_rank, ()) if owned is not chosen]
+            self._owned[local_rank] = [*others, chosen]
+            return chosen.file
+
+    async def _allocate_own(self, sizes: ArenaSizes) -> Owned:
         demand = f"to keep three generations of a worker's state takes {size_in_words(sizes.total)}"
         try:
             self.claim(sizes.total, demand)
@@ -140,16 +147,7 @@ class Arenas:
                 raise
             self._drop_all_of_others()
             self.claim(sizes.total, demand)
-        new = await self._allocate(sizes, sizes.total, demand)
-        self._owned.setdefault(local_rank, []).append(new)
-        return new.file
-
-    async def reserve_small(self, local_rank: int, small: int) -> int | None:
-        """Return the file of an arena for small states of `small` bytes; None if there is no memory for that either."""
-        try:
-            return await self.reserve(local_rank, ArenaSizes.at_least(0, small))
-        except (NoMemoryError, ArenaError):
-            return None
+        return await self._allocate(sizes, sizes.total, demand)
 
     def file_of(self, local_rank: int) -> int | None:
         """Return the file of the arena of a local rank; None if it has none."""

@@ -74,6 +74,25 @@ async def test_memory_that_is_being_allocated_is_not_promised_twice(monkeypatch:
     kept.drop()
 
 
+async def test_memory_that_is_being_allocated_is_that_of_the_next_round_too() -> None:
+    """A round may break within that time, and the worker in the same place asks for the same memory."""
+    kept = Arenas(int(1.5 * SIZES.total), lambda: 2**40, COPIES)
+    first, second = await asyncio.gather(kept.reserve(0, SIZES), kept.reserve(0, SIZES))
+    assert first == second
+    assert kept.used_bytes == SIZES.total
+    kept.drop()
+
+
+async def test_memory_that_fits_is_found_behind_memory_that_does_not() -> None:
+    kept, more = Arenas(2**40, lambda: 2**40, COPIES), ArenaSizes.at_least(0, 1_000_000)
+    first, second = await kept.reserve(0, SIZES), await kept.reserve(0, more)
+    assert kept.used_bytes == SIZES.total + more.total
+    assert await kept.reserve(0, SIZES) == first == kept.file_of(0)
+    assert await kept.reserve(0, more) == second == kept.file_of(0)
+    assert kept.used_bytes == SIZES.total + more.total
+    kept.drop()
+
+
 def said_by(node: subprocess.Popen[str]) -> str:
     """Return the next line of a program."""
     assert node.stdout is not None
