@@ -18,7 +18,7 @@ from msgspec import Struct
 from coordinatord.protocol.kept_state import KeptCopy
 from nodeclient.core.effects import Level
 from nodeclient.core.events import KeptChanged
-from nodeclient.keeping.parts.arenas import NoMemoryError
+from nodeclient.keeping.parts.arena_memory import NoMemoryError
 from nodeclient.keeping.parts.part_fetch import POLL_S, FetchError, fetch
 from nodeclient.keeping.parts.part_messages import Kind, PartName
 from nodeclient.keeping.resources import KeepResources

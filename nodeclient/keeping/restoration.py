@@ -22,7 +22,8 @@ from nodeclient.core.effects import Level
 from nodeclient.core.events import KeptChanged
 from nodeclient.keeping.disk.disk_thread import DiskHangsError
 from nodeclient.keeping.disk.durable_file import Progress
-from nodeclient.keeping.parts.arenas import Arenas, Held, NoMemoryError, Owned, read_only, size_in_words
+from nodeclient.keeping.parts.arena_memory import NoMemoryError, Owned, size_in_words
+from nodeclient.keeping.parts.arenas import Arenas, Held, read_only
 from nodeclient.keeping.parts.landing import Landed, Landing
 from nodeclient.keeping.parts.part_fetch import FetchError, fetch
 from nodeclient.keeping.parts.part_messages import Kind, PartName, kinds_of
@@ -78,7 +79,7 @@ class ReadyParts:
         """Close the descriptors, and drop the received parts that are not protected."""
         for _, file in self.parts:
             os.close(file)
-        arenas.close(self.read)
+        arenas.memory.free(self.read)
         arenas.drop_received()
         self.parts, self.read = [], []
 
@@ -163,7 +164,7 @@ class Restoration:
             raise RestoreError("this node reads nothing from a disk: it was started without --persist")
         for kind in kinds_of(wanted):  # on the disk, the small state always has a file of its own
             try:
-                with closing(Landing(self._resources.arenas, kind)) as landing:
+                with closing(Landing(self._resources.arenas.memory, kind)) as landing:
                     await disk.steps.read(resume, rank, kind, landing.room, self._progress)
                     landed = landing.take()
                 self.ready.read.append(landed.owned)
@@ -198,7 +199,7 @@ class Restoration:
         while True:
             began = loop.time()
             try:
-                with closing(Landing(self._resources.arenas, name.kind)) as landing:
+                with closing(Landing(self._resources.arenas.memory, name.kind)) as landing:
                     arguments = source, name, landing.room, self._given_up
                     await loop.run_in_executor(self._resources.threads, fetch, *arguments)
                     self._problems.pop(name, None)

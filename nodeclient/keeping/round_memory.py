@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from nodeclient.core.effects import Level
-from nodeclient.keeping.parts.arenas import NoMemoryError
+from nodeclient.keeping.parts.arena_memory import NoMemoryError
 from nodeclient.keeping.resources import KeepResources
 from nodeclient.keeping.round_workers import RoundWorkers
 from nodeclient.keeping.worker_channel import WorkerChannel

@@ -33,6 +33,7 @@ from nodeclient.keeping.disk.complaints import Notify
 from nodeclient.keeping.disk.known_steps import KnownSteps
 from nodeclient.keeping.disk.persist_settings import PersistSettings
 from nodeclient.keeping.disk.persister import Persister
+from nodeclient.keeping.parts.arena_memory import ArenaMemory
 from nodeclient.keeping.parts.arenas import COPIES, COPIES_WITH_DISK, Arenas, named_parts
 from nodeclient.keeping.parts.digests import Digests
 from nodeclient.keeping.parts.part_messages import Kind
@@ -85,7 +86,7 @@ class StateKeeper:
         changed = partial(submit, KeptChanged())
         threads = ThreadPoolExecutor(THREADS, thread_name_prefix="kept-state")
         copies = COPIES_WITH_DISK if uses_disk else COPIES
-        arenas = Arenas(settings.limit_bytes, lambda: memory(Host()).available, copies)
+        arenas = Arenas(ArenaMemory(settings.limit_bytes, lambda: memory(Host()).available), copies)
         self._resources = KeepResources(
             settings,
             node,
@@ -251,7 +252,7 @@ class StateKeeper:
             problem=clip(answers.problem, MESSAGE_MAX) if here else "",
             interval_steps=current.interval_steps,
             save_s=None if self._save_s is None else min(self._save_s, DURATION_S_MAX),
-            used_bytes=resources.arenas.used_bytes,
+            used_bytes=resources.arenas.memory.used_bytes,
             skipped=current.skipped,
             can_halt=here and len(current.halting) == resources.workers,
             halts_after=current.halts_after if here else None,
@@ -308,7 +309,7 @@ class StateKeeper:
         """Add a worker to one of the two sets of workers that can halt after a named step."""
         before = len(current.halting)
         workers.add(local_rank)
-        within_s = self._resources.settings.save_within_s(self._resources.arenas.used_bytes)
+        within_s = self._resources.settings.save_within_s(self._resources.arenas.memory.used_bytes)
         self._resources.submit(Keeping(within_s, writes_checkpoints=bool(current.checkpointing)))
         if before < len(current.halting) == self._resources.workers:
             # Reported at once, so that a round that is stopped within its first second loses no step.

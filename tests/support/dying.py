@@ -25,7 +25,7 @@ PLACES: dict[str, tuple[str, ...]] = {
     ),
     "restore": ("workerlib/keeping/restoring.py", "workerlib/keeping/pieces.py", "workerlib/keeping/kept_objects.py"),
     "worker": ("workerlib/keeping/", "workerlib/contract/"),
-    "arenas": ("nodeclient/keeping/parts/arenas.py", "nodeclient/keeping/parts/digests.py"),
+    "arenas": ("nodeclient/keeping/parts/arena", "nodeclient/keeping/parts/digests.py"),
     "transfer": ("nodeclient/keeping/parts/part_",),
     "restoration": (
         "nodeclient/keeping/restoration.py",

@@ -17,51 +17,24 @@ This node has three kinds of arenas:
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
-from threading import Lock
+from collections.abc import Collection, Iterable, Iterator
 
 from msgspec import Struct
 
-from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.fields import COUNTER_MAX, RANKS_MAX
 from coordinatord.protocol.kept_state import KeptParts
-from nodeclient.host.memory import address_space_left
+from nodeclient.keeping.parts.arena_memory import ArenaMemory, NoMemoryError, Owned, size_in_words
 from nodeclient.keeping.parts.digests import Digests, is_comparable
 from nodeclient.keeping.parts.part_messages import Kind
-from nodeclient.workers import syscalls
-from workerlib.contract.arena import (
-    HEADER_BYTES,
-    MEMORY_NAME,
-    Arena,
-    ArenaSizes,
-    Commit,
-    Place,
-    refusal_text,
-)
-
-_USABLE_SHARE = 0.9
-"""The share of the host's free memory that kept state may take. If a control group runs out of memory, the kernel does
-not refuse an allocation, but kills one of the group's processes."""
-
-_CHUNK_BYTES = 16 << 20
-"""The bytes that are allocated between two checks of the free memory, which other nodes on this host may take too."""
-
-_FOR_THREADS = 256_000_000
-"""The address space that kept state leaves to nodeclient, in which each new thread needs a stack."""
+from workerlib.contract.arena import HEADER_BYTES, Arena, ArenaSizes, Commit, Place, refusal_text
 
 COPIES = 2
 """How many steps of another node's rank are copied: the protected one, and the candidate for its place."""
 
 COPIES_WITH_DISK = 3
 """The same where nodes write to a disk, since a step that is being written is protected too."""
-
-
-class NoMemoryError(OperationalError):
-    """There is too little memory for an arena; the text says why, and what to do."""
 
 
 class Held(Struct, frozen=True):
@@ -79,33 +52,13 @@ class Held(Struct, frozen=True):
         return self.kind is Kind.SMALL or self.commit.has_small
 
 
-@dataclass(slots=True, eq=False)
-class Owned:
-    """An arena of this node. Its owner closes the file, and gives the memory back."""
-
-    file: int
-    arena: Arena
-    size: int
-    """The bytes that count towards the limit."""
-
-
 class Arenas:
-    """The arenas of one node, within a limit of memory.
+    """The arenas of one node. All methods are for the thread of the event loop."""
 
-    Memory is taken in two steps: `claim` compares it with the limit and counts it, and `allocate_claimed` allocates it,
-    which takes a second for each gigabyte. These two and `close` may be called in any thread, all else in that of the
-    event loop.
-    """
-
-    def __init__(self, limit_bytes: int, available: Callable[[], int], copies: int) -> None:
-        """Begin with none.
-
-        `limit_bytes` is the most memory for all arenas. `available` returns how many bytes the host has free. `copies`
-        is how many steps of another node's rank have a place here.
-        """
+    def __init__(self, memory: ArenaMemory, copies: int) -> None:
+        """Begin with none. `copies` is how many steps of another node's rank have a place here."""
+        self.memory = memory
         self._places_of_copies = copies
-        self._limit_bytes = limit_bytes
-        self._available = available
         self._owned: dict[int, list[Owned]] = {}
         """The arenas of each local rank; the last one is in use."""
         self._reserving: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -118,13 +71,6 @@ class Arenas:
         """The run whose parts are held."""
         self._protected: dict[str, Collection[tuple[int, int]]] = {}
         """The protected rounds and steps, of this run and of one that may be entered next."""
-        self._lock = Lock()
-        self._coming_bytes = 0
-        """The bytes that are being allocated, which `available` may still count as free."""
-        self._must_stay_free = 0.0
-        """The bytes that must remain free on the host, as of the last claim."""
-        self.used_bytes = 0
-        """The bytes that count towards the limit, with those that are being allocated or received."""
 
     async def reserve(self, local_rank: int, sizes: ArenaSizes) -> int:
         """Return the file of an arena of at least these sizes for a local rank. Raises `NoMemoryError`.
@@ -141,12 +87,12 @@ class Arenas:
     async def _allocate_own(self, sizes: ArenaSizes) -> Owned:
         demand = f"to keep three generations of a worker's state takes {size_in_words(sizes.total)}"
         try:
-            self.claim(sizes.total, demand)
+            self.memory.claim(sizes.total, demand)
         except NoMemoryError:
             if not (self._copies or self._received):
                 raise
             self._drop_all_of_others()
-            self.claim(sizes.total, demand)
+            self.memory.claim(sizes.total, demand)
         return await self._allocate(sizes, sizes.total, demand)
 
     def file_of(self, local_rank: int) -> int | None:
@@ -159,7 +105,7 @@ class Arenas:
         try:
             # The memory is allocated now, since a worker that writes must not meet a lack of it. To zero the pages
             # takes a second for each gigabyte, so a thread does it.
-            allocating = asyncio.ensure_future(asyncio.to_thread(self.allocate_claimed, sizes, size))
+            allocating = asyncio.ensure_future(asyncio.to_thread(self.memory.allocate, sizes, size))
             owned = await asyncio.shield(allocating)
         except asyncio.CancelledError:  # a copy is not wanted any more, and the thread goes on
             allocating.add_done_callback(self._free)
@@ -172,7 +118,7 @@ class Arenas:
     def _free(self, allocated: asyncio.Future[Owned]) -> None:
         """Free memory that nobody waits for any more; a thread that failed has freed its own."""
         if not allocated.cancelled() and allocated.exception() is None:
-            self.close([allocated.result()])
+            self.memory.free([allocated.result()])
 
     async def reserve_copy(self, commit: Commit) -> Place:
         """Empty a place for a copy of another node's part, and return it. Raises `NoMemoryError`.
@@ -184,7 +130,7 @@ class Arenas:
             size = HEADER_BYTES + self._places_of_copies * sizes.generation
             copied = f"{self._places_of_copies} copies of the state of rank {commit.rank}"
             demand = f"to keep {copied} takes {size_in_words(size)}"
-            self.claim(size, demand)
+            self.memory.claim(size, demand)
             owned = await self._allocate(sizes, size, demand)
             copies = self._copies.setdefault(commit.rank, [])
             copies.append(owned)
@@ -205,14 +151,14 @@ class Arenas:
         """Drop the arenas that have no protected step, except those in `kept`."""
         for rank, of_rank in list(arenas.items()):
             dropped = [owned for owned in of_rank if owned not in kept and not self._has_protected(owned.arena)]
-            self.close(dropped)
+            self.memory.free(dropped)
             arenas[rank] = [owned for owned in of_rank if owned not in dropped]
             if not arenas[rank]:
                 del arenas[rank]
 
     def _drop_all_of_others(self) -> None:
         for of_others in (self._copies, self._received):
-            self.close([owned for of_rank in of_others.values() for owned in of_rank])
+            self.memory.free([owned for of_rank in of_others.values() for owned in of_rank])
             of_others.clear()
 
     def receive(self, rank: int, owned: Owned) -> None:
@@ -222,54 +168,6 @@ class Arenas:
     def drop_received(self) -> None:
         """Drop the received parts, except for those of protected steps."""
         self._drop_unprotected(self._received)
-
-    def claim(self, size: int, demand: str) -> None:
-        """Claim memory for `allocate_claimed`. Raises `NoMemoryError` with `demand`, its purpose, if it is too much."""
-        with self._lock:
-            if size > self._limit_bytes - self.used_bytes:
-                used = f", of which {size_in_words(self.used_bytes)} are used" if self.used_bytes else ""
-                raise NoMemoryError(f"{demand}, and --keep-memory is {size_in_words(self._limit_bytes)}{used}")
-            available = self._available()
-            usable = max(0.0, available * _USABLE_SHARE - self._coming_bytes)
-            if size > usable:
-                raise NoMemoryError(f"{demand}, and this host has {size_in_words(int(usable))} to spare")
-            addresses = address_space_left()
-            if addresses is not None and size > addresses - _FOR_THREADS - self._coming_bytes:
-                left = size_in_words(max(0, addresses - _FOR_THREADS - self._coming_bytes))
-                raise NoMemoryError(f"{demand}, and ulimit -v leaves {left} for it: raise it")
-            self._must_stay_free = available * (1 - _USABLE_SHARE)
-            self.used_bytes += size
-            self._coming_bytes += size
-
-    def allocate_claimed(self, sizes: ArenaSizes, size: int) -> Owned:
-        """Return a new arena with memory for its first `size` bytes, which the caller has claimed. Blocks.
-
-        Raises `OSError`; then the bytes are not claimed any more.
-        """
-        try:
-            file = allocate(sizes, size, lambda more: self._available() - more >= self._must_stay_free)
-            try:
-                return Owned(file, Arena.attach(file, writable=True), size)  # it takes another descriptor
-            except BaseException:
-                os.close(file)
-                raise
-        except BaseException:
-            self.give_back(size)
-            raise
-        finally:
-            with self._lock:
-                self._coming_bytes -= size
-
-    def give_back(self, size: int) -> None:
-        """Stop counting memory that was freed."""
-        with self._lock:
-            self.used_bytes -= size
-
-    def close(self, arenas: Collection[Owned]) -> None:
-        """Give up arenas. The kernel frees their memory when no process has it mapped any more."""
-        for owned in arenas:
-            os.close(owned.file)
-            self.give_back(owned.size)
 
     def held(self) -> Iterator[Held]:
         """Return the whole parts in all places."""
@@ -326,7 +224,7 @@ class Arenas:
             if any(place.read() is not None for place in last.arena.generations):
                 superseded = [entry for entry in older if not self._has_protected(entry.arena)]
                 self._owned[local_rank] = [entry for entry in owned if entry not in superseded]
-                self.close(superseded)
+                self.memory.free(superseded)
 
     def _has_protected(self, arena: Arena) -> bool:
         commits = [place.read() for place in (*arena.generations, *arena.smalls)]
@@ -334,7 +232,7 @@ class Arenas:
 
     def drop(self) -> None:
         """Drop all arenas."""
-        self.close(self._all())
+        self.memory.free(self._all())
         self._owned.clear()
         self._copies.clear()
         self._received.clear()
@@ -344,39 +242,9 @@ class Arenas:
         return [owned for of_rank in of_ranks for owned in of_rank]
 
 
-def allocate(sizes: ArenaSizes, size: int, has_room: Callable[[int], bool]) -> int:
-    """Return the file of a new arena, the first `size` bytes of which have memory. Raises `OSError`.
-
-    `has_room` is called with the size of each chunk before it is allocated; it returns whether the host can spare that.
-    """
-    file = syscalls.memory_file(MEMORY_NAME)
-    try:
-        os.ftruncate(file, sizes.total)
-        _fill(file, size, has_room)
-        syscalls.seal_size(file)
-        Arena.create(file, sizes)
-    except BaseException:
-        os.close(file)
-        raise
-    return file
-
-
-def _fill(file: int, size: int, has_room: Callable[[int], bool]) -> None:
-    for begin in range(0, size, _CHUNK_BYTES):
-        length = min(_CHUNK_BYTES, size - begin)
-        if not has_room(length):
-            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
-        os.posix_fallocate(file, begin, length)
-
-
 def read_only(file: int) -> int:
     """Return a read-only descriptor of the same file. Raises `OSError`."""
     return os.open(f"/proc/self/fd/{file}", os.O_RDONLY | os.O_CLOEXEC)
-
-
-def size_in_words(number: int) -> str:
-    """Return a number of bytes as people write it."""
-    return f"{number / 1e9:.3g} GB" if number >= 1e9 else f"{number / 1e6:.3g} MB"  # noqa: PLR2004 - a gigabyte
 
 
 def named_parts(arenas: Arenas, digests: Digests, *, with_small: bool) -> Iterator[KeptParts]:

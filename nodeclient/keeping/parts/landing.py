@@ -10,7 +10,7 @@ from threading import Lock
 
 from msgspec import Struct
 
-from nodeclient.keeping.parts.arenas import Arenas, NoMemoryError, Owned, size_in_words
+from nodeclient.keeping.parts.arena_memory import ArenaMemory, NoMemoryError, Owned, size_in_words
 from nodeclient.keeping.parts.part_fetch import FetchError
 from nodeclient.keeping.parts.part_messages import Kind
 from workerlib.contract.arena import ArenaError, ArenaSizes, Commit, Place
@@ -30,12 +30,12 @@ class Landed(Struct, frozen=True):
 class Landing:
     """Receives one part into this node's memory."""
 
-    def __init__(self, arenas: Arenas, kind: Kind) -> None:
-        """Wait for a part, without memory. `arenas` counts the memory that the part will take."""
-        self._arenas = arenas
+    def __init__(self, memory: ArenaMemory, kind: Kind) -> None:
+        """Wait for a part, without memory. `memory` is what the part will take some of."""
+        self._memory = memory
         self._kind = kind
         self._lock = Lock()
-        self._memory: Landed | None = None
+        self._landed: Landed | None = None
         self._is_over = False
         """Whether the caller has taken the part, or has given it up."""
 
@@ -53,37 +53,37 @@ class Landing:
         except ArenaError as error:
             raise NoMemoryError(str(error)) from None
         size = sizes.one_of_each
-        self._arenas.claim(size, f"the state of rank {commit.rank} at step {commit.step} takes {size_in_words(size)}")
-        owned = self._arenas.allocate_claimed(sizes, size)
+        self._memory.claim(size, f"the state of rank {commit.rank} at step {commit.step} takes {size_in_words(size)}")
+        owned = self._memory.allocate(sizes, size)
         self._own(Landed(commit, owned, is_generation))
         owned.arena.touch(1)
         return (owned.arena.generations if is_generation else owned.arena.smalls)[0]
 
-    def _own(self, memory: Landed) -> None:
+    def _own(self, landed: Landed) -> None:
         """Own new memory. Raises `FetchError` if the part was given up meanwhile.
 
         The lock is not held while memory is allocated: that takes seconds, and the event loop may give the part up.
         """
         with self._lock:
             if not self._is_over:
-                self._memory = memory
+                self._landed = landed
                 return
-        self._arenas.close([memory.owned])
+        self._memory.free([landed.owned])
         raise FetchError(_UNWANTED)
 
     def take(self) -> Landed:
         """Return the part, which must be whole. From then on the caller owns its memory."""
-        memory = self._end()
-        assert memory is not None  # noqa: S101 - a part that came has memory
-        return memory
+        landed = self._end()
+        assert landed is not None  # noqa: S101 - a part that came has memory
+        return landed
 
     def close(self) -> None:
         """Give the part up, and its memory if that was not taken."""
-        if (memory := self._end()) is not None:
-            self._arenas.close([memory.owned])
+        if (landed := self._end()) is not None:
+            self._memory.free([landed.owned])
 
     def _end(self) -> Landed | None:
         """Own the memory no longer; return it."""
         with self._lock:
-            memory, self._memory, self._is_over = self._memory, None, True
-        return memory
+            landed, self._landed, self._is_over = self._landed, None, True
+        return landed

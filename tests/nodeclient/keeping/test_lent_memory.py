@@ -162,5 +162,5 @@ async def test_a_worker_that_ends_while_it_waits_for_memory_is_not_waited_for_la
         worker.send(Reserve(len(BIG), len(SMALL), 0, 1))
         worker.die()
         arenas, memory = node.keeper._resources.arenas, node.keeper._memory._memory
-        await node.until(lambda: arenas.used_bytes > 0 and not memory.reserving)
+        await node.until(lambda: arenas.memory.used_bytes > 0 and not memory.reserving)
         assert not node.keeper._round.halting

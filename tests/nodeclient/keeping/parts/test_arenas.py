@@ -6,20 +6,19 @@ import resource
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from nodeclient.keeping.parts import arenas
-from nodeclient.keeping.parts.arenas import COPIES, Arenas, NoMemoryError
+from nodeclient.keeping.parts.arena_memory import ArenaMemory, NoMemoryError
+from nodeclient.keeping.parts.arenas import COPIES, Arenas
 from tests.support.programs import TIMEOUT_S
 from workerlib.contract.arena import ArenaSizes, Commit
 
 CLAIMANT = """
 import os, sys
 from pathlib import Path
-from nodeclient.keeping.parts.arenas import Arenas
+from nodeclient.keeping.parts.arena_memory import ArenaMemory
 from workerlib.contract.arena import MEMORY_NAME, ArenaSizes
 
 FREE = 200_000_000  # of a host on which nothing but these nodes takes memory
@@ -35,12 +34,12 @@ def available():
     left.append(FREE - sum(taken(file) for pid in pids for file in Path(f"/proc/{pid}/fd").iterdir()))
     return left[-1]
 
-nodes, sizes = Arenas(2**40, available, 2), ArenaSizes.at_least(50_000_000, 4_096)
-nodes.claim(sizes.total, "")
+memory, sizes = ArenaMemory(2**40, available), ArenaSizes.at_least(50_000_000, 4_096)
+memory.claim(sizes.total, "")
 print("claimed", flush=True)
 pids += map(int, sys.stdin.readline().split())
 try:
-    nodes.allocate_claimed(sizes, sizes.total)
+    memory.allocate(sizes, sizes.total)
 except OSError:
     print("refused", min(left), flush=True)
 else:
@@ -49,21 +48,19 @@ sys.stdin.read()
 """
 """A node on a host that has memory for one of two."""
 
-HasRoom = Callable[[int], bool]
-
 SIZES = ArenaSizes.at_least(1_000_000, 4_096)
 
 
 async def test_memory_that_is_being_allocated_is_not_promised_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """The host shows it as free until its pages are there; who takes it once more is killed by the kernel."""
-    go_on, allocate = threading.Event(), arenas.allocate
+    go_on, allocate = threading.Event(), os.posix_fallocate
 
-    def slowly(sizes: ArenaSizes, size: int, has_room: HasRoom) -> int:
+    def slowly(file: int, begin: int, size: int) -> None:
         go_on.wait(TIMEOUT_S)
-        return allocate(sizes, size, has_room)
+        allocate(file, begin, size)
 
-    monkeypatch.setattr(arenas, "allocate", slowly)
-    kept = Arenas(2**40, lambda: 2 * SIZES.total, COPIES)
+    monkeypatch.setattr(os, "posix_fallocate", slowly)
+    kept = Arenas(ArenaMemory(2**40, lambda: 2 * SIZES.total), COPIES)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(kept.reserve(0, SIZES))
         await asyncio.sleep(0)
@@ -76,20 +73,20 @@ async def test_memory_that_is_being_allocated_is_not_promised_twice(monkeypatch:
 
 async def test_memory_that_is_being_allocated_is_that_of_the_next_round_too() -> None:
     """A round may break within that time, and the worker in the same place asks for the same memory."""
-    kept = Arenas(int(1.5 * SIZES.total), lambda: 2**40, COPIES)
+    kept = Arenas(ArenaMemory(int(1.5 * SIZES.total), lambda: 2**40), COPIES)
     first, second = await asyncio.gather(kept.reserve(0, SIZES), kept.reserve(0, SIZES))
     assert first == second
-    assert kept.used_bytes == SIZES.total
+    assert kept.memory.used_bytes == SIZES.total
     kept.drop()
 
 
 async def test_memory_that_fits_is_found_behind_memory_that_does_not() -> None:
-    kept, more = Arenas(2**40, lambda: 2**40, COPIES), ArenaSizes.at_least(0, 1_000_000)
+    kept, more = Arenas(ArenaMemory(2**40, lambda: 2**40), COPIES), ArenaSizes.at_least(0, 1_000_000)
     first, second = await kept.reserve(0, SIZES), await kept.reserve(0, more)
-    assert kept.used_bytes == SIZES.total + more.total
+    assert kept.memory.used_bytes == SIZES.total + more.total
     assert await kept.reserve(0, SIZES) == first == kept.file_of(0)
     assert await kept.reserve(0, more) == second == kept.file_of(0)
-    assert kept.used_bytes == SIZES.total + more.total
+    assert kept.memory.used_bytes == SIZES.total + more.total
     kept.drop()
 
 
@@ -125,47 +122,47 @@ async def test_two_nodes_of_one_host_that_claim_at_once_take_no_more_than_there_
 
 async def test_memory_of_a_copy_that_is_given_up_meanwhile_is_free_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Zeroing takes a second for each gigabyte, and the coordinator may name other copies within that."""
-    go_on, allocate, files = threading.Event(), arenas.allocate, list[int]()
+    go_on, allocate, files = threading.Event(), os.posix_fallocate, list[int]()
 
-    def slowly(sizes: ArenaSizes, size: int, has_room: HasRoom) -> int:
+    def slowly(file: int, begin: int, size: int) -> None:
         go_on.wait(TIMEOUT_S)
-        files.append(allocate(sizes, size, has_room))
-        return files[-1]
+        allocate(file, begin, size)
+        files.append(file)
 
-    monkeypatch.setattr(arenas, "allocate", slowly)
-    kept = Arenas(2**40, lambda: 2**40, COPIES)
+    monkeypatch.setattr(os, "posix_fallocate", slowly)
+    kept = Arenas(ArenaMemory(2**40, lambda: 2**40), COPIES)
     commit = Commit(step=1, round=1, length=1_000, rank=3, world_size=4, shard=3, shards=4, serial=1)
     copying = asyncio.ensure_future(kept.reserve_copy(commit))
     await asyncio.sleep(0)
-    assert kept.used_bytes > 0
+    assert kept.memory.used_bytes > 0
     copying.cancel()
     with pytest.raises(asyncio.CancelledError):
         await copying
     go_on.set()
     await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()}, timeout=TIMEOUT_S)
     await asyncio.sleep(0)
-    assert kept.used_bytes == 0
+    assert kept.memory.used_bytes == 0
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(files[0])
 
 
 async def test_memory_that_cannot_be_mapped_is_free_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A mapping takes a descriptor, of which there may be none left."""
-    limits, allocate, files = resource.getrlimit(resource.RLIMIT_NOFILE), arenas.allocate, list[int]()
+    limits, allocate, files = resource.getrlimit(resource.RLIMIT_NOFILE), os.posix_fallocate, list[int]()
 
-    def with_the_last_descriptor(sizes: ArenaSizes, size: int, has_room: HasRoom) -> int:
-        files.append(allocate(sizes, size, has_room))
+    def with_the_last_descriptor(file: int, begin: int, size: int) -> None:
+        allocate(file, begin, size)
+        files.append(file)
         resource.setrlimit(resource.RLIMIT_NOFILE, (1, limits[1]))
-        return files[-1]
 
-    monkeypatch.setattr(arenas, "allocate", with_the_last_descriptor)
-    kept = Arenas(2**40, lambda: 2 * SIZES.total, COPIES)
+    monkeypatch.setattr(os, "posix_fallocate", with_the_last_descriptor)
+    kept = Arenas(ArenaMemory(2**40, lambda: 2 * SIZES.total), COPIES)
     try:
         with pytest.raises(NoMemoryError, match="the system refused: Too many open files"):
             await kept.reserve(0, SIZES)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    assert kept.used_bytes == 0
+    assert kept.memory.used_bytes == 0
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(files[0])
 
@@ -173,14 +170,14 @@ async def test_memory_that_cannot_be_mapped_is_free_again(monkeypatch: pytest.Mo
 async def test_a_limit_on_files_is_named_as_one_on_memory() -> None:
     """Python ignores the signal that the kernel sends beside the error."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    kept = Arenas(2**40, lambda: 2 * SIZES.total, COPIES)
+    kept = Arenas(ArenaMemory(2**40, lambda: 2 * SIZES.total), COPIES)
     resource.setrlimit(resource.RLIMIT_FSIZE, (SIZES.total - 1, limits[1]))
     try:
         with pytest.raises(NoMemoryError, match="File too large; ulimit -f limits it"):
             await kept.reserve(0, SIZES)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert kept.used_bytes == 0
+    assert kept.memory.used_bytes == 0
     await kept.reserve(0, SIZES)
     kept.drop()
 
@@ -188,7 +185,7 @@ async def test_a_limit_on_files_is_named_as_one_on_memory() -> None:
 async def test_a_limit_on_address_space_refuses_memory_before_nodeclient_needs_it() -> None:
     """Where no address space is left, the next thread of nodeclient does not start."""
     limits, sizes = resource.getrlimit(resource.RLIMIT_AS), ArenaSizes.at_least(100_000_000, 4_096)
-    kept = Arenas(2**40, lambda: 2**40, COPIES)
+    kept = Arenas(ArenaMemory(2**40, lambda: 2**40), COPIES)
     statm = Path("/proc/self/statm").read_text()  # noqa: ASYNC240 - it blocks nothing
     mapped = int(statm.split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (mapped + 400_000_000, limits[1]))
@@ -197,4 +194,4 @@ async def test_a_limit_on_address_space_refuses_memory_before_nodeclient_needs_i
             await kept.reserve(0, sizes)
     finally:
         resource.setrlimit(resource.RLIMIT_AS, limits)
-    assert kept.used_bytes == 0
+    assert kept.memory.used_bytes == 0

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from nodeclient.keeping.parts.arenas import Arenas, NoMemoryError
+from nodeclient.keeping.parts.arena_memory import ArenaMemory, NoMemoryError
 from nodeclient.keeping.parts.landing import Landing
 from nodeclient.keeping.parts.part_fetch import FetchError
 from nodeclient.keeping.parts.part_messages import Kind
@@ -20,15 +20,15 @@ def a_commit(flags: int = 0, length: int = len(DATA)) -> Commit:
     return Commit(7, 1, length, rank=0, world_size=1, shard=0, shards=1, serial=1, flags=flags)
 
 
-def arenas(limit_bytes: int = 1 << 20, available: int = 1 << 30) -> Arenas:
-    return Arenas(limit_bytes, lambda: available, copies=1)
+def memory(limit_bytes: int = 1 << 20, available: int = 1 << 30) -> ArenaMemory:
+    return ArenaMemory(limit_bytes, lambda: available)
 
 
 @pytest.mark.parametrize(
     ("kind", "flags", "is_generation"), [(Kind.BIG, 0, True), (Kind.SMALL, 0, False), (Kind.SMALL, WITH_SMALL, True)]
 )
 def test_a_part_is_taken_with_its_memory(kind: Kind, flags: int, *, is_generation: bool) -> None:
-    owner, commit = arenas(), a_commit(flags)
+    owner, commit = memory(), a_commit(flags)
     landing = Landing(owner, kind)
     place = landing.room(commit)
     place.data[: len(DATA)] = DATA
@@ -40,12 +40,12 @@ def test_a_part_is_taken_with_its_memory(kind: Kind, flags: int, *, is_generatio
     arena = Arena.attach(landed.owned.file, writable=False)
     [held] = [place for place in (*arena.generations, *arena.smalls) if place.read() == commit]
     assert held.data[: len(DATA)] == DATA
-    owner.close([landed.owned])
+    owner.free([landed.owned])
     assert owner.used_bytes == 0
 
 
 def test_memory_that_was_given_up_is_given_back_and_there_is_none_after_that() -> None:
-    owner = arenas()
+    owner = memory()
     landing = Landing(owner, Kind.BIG)
     landing.room(a_commit())
     landing.close()
@@ -58,7 +58,7 @@ def test_memory_that_was_given_up_is_given_back_and_there_is_none_after_that() -
 
 def test_a_part_that_has_come_does_not_count_as_memory_that_the_host_is_to_give() -> None:
     """Each restart of a long run has parts come in, and the memory of those is gone or given back."""
-    owner = arenas(available=4 * len(DATA))
+    owner = memory(available=4 * len(DATA))
     for _ in range(10):
         landing = Landing(owner, Kind.BIG)
         landing.room(a_commit())
@@ -67,7 +67,7 @@ def test_a_part_that_has_come_does_not_count_as_memory_that_the_host_is_to_give(
 
 @pytest.mark.parametrize("length", [1 << 21, 1 << 50])
 def test_a_part_that_is_too_large_leaves_nothing_behind(length: int) -> None:
-    owner = arenas()
+    owner = memory()
     landing = Landing(owner, Kind.BIG)
     with pytest.raises(NoMemoryError):
         landing.room(a_commit(length=length))
@@ -79,7 +79,7 @@ def test_memory_that_the_system_refuses_is_not_counted(monkeypatch: pytest.Monke
     def refuse(*_: int) -> None:
         raise OSError(12, "Cannot allocate memory")
 
-    owner = arenas(available=4 * len(DATA))
+    owner = memory(available=4 * len(DATA))
     with monkeypatch.context() as broken:
         broken.setattr(os, "posix_fallocate", refuse)
         for _ in range(10):
@@ -101,7 +101,7 @@ def test_nobody_waits_for_memory_that_is_being_allocated_to_give_a_part_up(monke
         allocate(file, begin, size)
 
     monkeypatch.setattr(os, "posix_fallocate", slow)
-    owner = arenas()
+    owner = memory()
     landing = Landing(owner, Kind.BIG)
     with ThreadPoolExecutor(1) as thread:
         place = thread.submit(landing.room, a_commit())

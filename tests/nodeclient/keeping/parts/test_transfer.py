@@ -400,7 +400,7 @@ async def test_a_holder_that_stops_in_the_middle_is_given_up_with_the_round(tmp_
             await b.reports(lambda holding: holding.used_bytes > 0, workers=True)
             worker = b.worker(b.begin(3))
             assert (await worker.resume())[0].step == -1
-            await b.until(lambda: b.keeper._resources.arenas.used_bytes == 0)
+            await b.until(lambda: b.keeper._resources.arenas.memory.used_bytes == 0)
 
 
 @pytest.mark.parametrize("breaks", [1, 2])

@@ -1,0 +1,123 @@
+"""The memory for all arenas of a node: allocated within a limit, and within what the host can spare."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from threading import Lock
+
+from coordinatord.protocol.errors import OperationalError
+from nodeclient.host.memory import address_space_left
+from nodeclient.workers import syscalls
+from workerlib.contract.arena import MEMORY_NAME, Arena, ArenaSizes
+
+_USABLE_SHARE = 0.9
+"""The share of the host's free memory that kept state may take. If a control group runs out of memory, the kernel does
+not refuse an allocation, but kills one of the group's processes."""
+
+_CHUNK_BYTES = 16 << 20
+"""The bytes that are allocated between two checks of the free memory, which other nodes on this host may take too."""
+
+_FOR_THREADS = 256_000_000
+"""The address space that kept state leaves to nodeclient, in which each new thread needs a stack."""
+
+
+class NoMemoryError(OperationalError):
+    """There is too little memory for an arena; the text says why, and what to do."""
+
+
+@dataclass(slots=True, eq=False)
+class Owned:
+    """An arena of this node. Its owner closes the file, and gives the memory back."""
+
+    file: int
+    arena: Arena
+    size: int
+    """The bytes that count towards the limit."""
+
+
+class ArenaMemory:
+    """The memory for arenas. All methods may be called in any thread.
+
+    Memory is taken in two steps: `claim` compares it with the limit and counts it, and `allocate` allocates it, which
+    takes a second for each gigabyte.
+    """
+
+    def __init__(self, limit_bytes: int, available: Callable[[], int]) -> None:
+        """Allow at most `limit_bytes`. `available` returns how many bytes the host has free, or raises `OSError`."""
+        self._limit_bytes = limit_bytes
+        self._available = available
+        self._lock = Lock()
+        self._coming_bytes = 0
+        """The bytes that are being allocated, which `available` may still count as free."""
+        self._must_stay_free = 0.0
+        """The bytes that must remain free on the host, as of the last claim."""
+        self.used_bytes = 0
+        """The bytes that count towards the limit, with those that are being allocated or received."""
+
+    def claim(self, size: int, demand: str) -> None:
+        """Claim memory for `allocate`. Raises `NoMemoryError` with `demand`, its purpose, if it is too much."""
+        with self._lock:
+            if size > self._limit_bytes - self.used_bytes:
+                used = f", of which {size_in_words(self.used_bytes)} are used" if self.used_bytes else ""
+                raise NoMemoryError(f"{demand}, and --keep-memory is {size_in_words(self._limit_bytes)}{used}")
+            available = self._available()
+            usable = max(0.0, available * _USABLE_SHARE - self._coming_bytes)
+            if size > usable:
+                raise NoMemoryError(f"{demand}, and this host has {size_in_words(int(usable))} to spare")
+            addresses = address_space_left()
+            if addresses is not None and size > addresses - _FOR_THREADS - self._coming_bytes:
+                left = size_in_words(max(0, addresses - _FOR_THREADS - self._coming_bytes))
+                raise NoMemoryError(f"{demand}, and ulimit -v leaves {left} for it: raise it")
+            self._must_stay_free = available * (1 - _USABLE_SHARE)
+            self.used_bytes += size
+            self._coming_bytes += size
+
+    def allocate(self, sizes: ArenaSizes, size: int) -> Owned:
+        """Return a new arena with memory for its first `size` bytes, which the caller has claimed. Blocks.
+
+        Raises `OSError`; then the bytes are not claimed any more.
+        """
+        try:
+            return self._new_arena(sizes, size)
+        except BaseException:
+            self._give_back(size)
+            raise
+        finally:
+            with self._lock:
+                self._coming_bytes -= size
+
+    def _new_arena(self, sizes: ArenaSizes, size: int) -> Owned:
+        file = syscalls.memory_file(MEMORY_NAME)
+        try:
+            os.ftruncate(file, sizes.total)
+            self._fill(file, size)
+            syscalls.seal_size(file)
+            return Owned(file, Arena.create(file, sizes), size)
+        except BaseException:
+            os.close(file)
+            raise
+
+    def _fill(self, file: int, size: int) -> None:
+        for begin in range(0, size, _CHUNK_BYTES):
+            length = min(_CHUNK_BYTES, size - begin)
+            if self._available() - length < self._must_stay_free:
+                raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+            os.posix_fallocate(file, begin, length)
+
+    def free(self, arenas: Collection[Owned]) -> None:
+        """Give up arenas. The kernel frees their memory when no process has it mapped any more."""
+        for owned in arenas:
+            os.close(owned.file)
+            self._give_back(owned.size)
+
+    def _give_back(self, size: int) -> None:
+        with self._lock:
+            self.used_bytes -= size
+
+
+def size_in_words(number: int) -> str:
+    """Return a number of bytes as people write it."""
+    return f"{number / 1e9:.3g} GB" if number >= 1e9 else f"{number / 1e6:.3g} MB"  # noqa: PLR2004 - a gigabyte
