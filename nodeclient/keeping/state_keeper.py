@@ -151,7 +151,9 @@ class StateKeeper:
         if self._server is not None:
             self._server.close()
         self._channel.close()
+        self._resources.arenas.memory.close()
         self._resources.arenas.drop()
+        self._resources.digests.close()
         self._resources.threads.shutdown(wait=False, cancel_futures=True)
 
     # Effects of the agent

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -99,25 +98,25 @@ def read_layout(data: memoryview) -> Layout:
     return Layout(pieces, begins, head, end)
 
 
-def digests_of(data: memoryview) -> tuple[int, int]:
+def digests_of(data: memoryview, crc32: Callable[[memoryview | bytes, int], int]) -> tuple[int, int]:
     """Return a crc32 of all data of a place, and one of its tensors and their names, which ignores their order.
 
     The first one shows damage. The second one is compared between ranks that should have the same state. The data are
-    read only once, since a gigabyte takes a second. Raises `ManifestError`.
+    read only once, since a gigabyte takes a second. `crc32` is zlib's or does the same. Raises `ManifestError`.
     """
     layout = read_layout(data)
     whole, end = 0, 0
     crcs: list[tuple[Piece, int]] = []
     for piece, begin in zip(layout.pieces, layout.begins, strict=True):
         gap, end = data[end:begin], begin + piece.length
-        crc = zlib.crc32(data[begin:end])
-        whole = joined_crc32(zlib.crc32(gap, whole), crc, piece.length)
+        crc = crc32(data[begin:end], 0)
+        whole = joined_crc32(crc32(gap, whole), crc, piece.length)
         if not piece.name.endswith(BYTES_MARK):
             crcs.append((piece, crc))
     tensors = 0
     for piece, crc in sorted(crcs, key=lambda each: (each[0].name, each[0].offsets)):
-        tensors = joined_crc32(zlib.crc32(repr(piece).encode(), tensors), crc, piece.length)
-    return zlib.crc32(data[end:], whole), tensors
+        tensors = joined_crc32(crc32(repr(piece).encode(), tensors), crc, piece.length)
+    return crc32(data[end:], whole), tensors
 
 
 def joined_crc32(first: int, second: int, length: int) -> int:

@@ -7,12 +7,11 @@ note beside the file, without which the file does not count.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
 from coordinatord.protocol.errors import OperationalError
-from nodeclient.keeping.disk.durable_file import CHUNK_BYTES, Progress, write_file
+from nodeclient.keeping.disk.durable_file import Progress, write_file
 from nodeclient.keeping.disk.step_folder import (
     BUFFERS_FILE,
     Contents,
@@ -25,6 +24,7 @@ from nodeclient.keeping.disk.step_folder import (
 )
 from nodeclient.keeping.disk.tensor_file import TensorFile, describe
 from nodeclient.keeping.parts.arenas import Held
+from nodeclient.keeping.parts.digests import crc32_in_chunks
 from nodeclient.keeping.parts.part_messages import Kind
 from workerlib.contract.arena import ALIGNMENT
 from workerlib.contract.manifest import read_layout
@@ -94,21 +94,11 @@ def _verified(held: Held, progress: Progress) -> memoryview:
     """Return the data of a part in memory, after a check of their digest if one is known. Raises `PartLostError`."""
     data = held.place.data[: held.commit.length]
     known = held.place.digest(held.commit)
-    if known is not None and _crc(data, progress) != known:
+    if known is not None and crc32_in_chunks(data, progress.add) != known:
         _check_unchanged(held)  # a part that was overwritten is not damaged
         raise DamagedPartError(held)
     _check_unchanged(held)
     return data
-
-
-def _crc(data: memoryview, progress: Progress) -> int:
-    """Return the crc32 of all data, and count progress, because a large shard takes a minute."""
-    crc = 0
-    for begin in range(0, len(data), CHUNK_BYTES):
-        chunk = data[begin : begin + CHUNK_BYTES]
-        crc = zlib.crc32(chunk, crc)
-        progress.add(len(chunk))
-    return crc
 
 
 def _check_unchanged(held: Held) -> None:

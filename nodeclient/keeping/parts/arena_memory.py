@@ -54,6 +54,7 @@ class ArenaMemory:
         """The bytes that are being allocated, which `available` may still count as free."""
         self._must_stay_free = 0.0
         """The bytes that must remain free on the host, as of the last claim."""
+        self._is_closed = False
         self.used_bytes = 0
         """The bytes that count towards the limit, with those that are being allocated or received."""
 
@@ -103,7 +104,7 @@ class ArenaMemory:
     def _fill(self, file: int, size: int) -> None:
         for begin in range(0, size, _CHUNK_BYTES):
             length = min(_CHUNK_BYTES, size - begin)
-            if self._available() - length < self._must_stay_free:
+            if self._is_closed or self._available() - length < self._must_stay_free:
                 raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
             os.posix_fallocate(file, begin, length)
 
@@ -112,6 +113,10 @@ class ArenaMemory:
         for owned in arenas:
             os.close(owned.file)
             self._give_back(owned.size)
+
+    def close(self) -> None:
+        """Make all allocations fail, also those in progress, for which the process would wait before it exits."""
+        self._is_closed = True
 
     def _give_back(self, size: int) -> None:
         with self._lock:

@@ -9,12 +9,15 @@ the checks of the next one may both request it.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
-from concurrent.futures import Executor, Future
+from collections.abc import Callable, Iterable
+from concurrent.futures import CancelledError, Executor, Future
 from weakref import WeakKeyDictionary
 
 from workerlib.contract.arena import CHOSEN, Commit, Place
 from workerlib.contract.manifest import ManifestError, digests_of
+
+CHUNK_BYTES = 4 << 20
+"""The bytes of which a digest is computed at a time."""
 
 
 class Digests:
@@ -27,6 +30,11 @@ class Digests:
         self._of_tensors: WeakKeyDictionary[Place, tuple[Commit, int | None]] = WeakKeyDictionary()
         """The digest of the tensors in each place of a shared state, with the commit that it is of. The threads set
         whole entries, and nothing reads more than one."""
+        self._is_closed = False
+
+    def close(self) -> None:
+        """End all computations with `CancelledError`: the process would wait for their threads before it exits."""
+        self._is_closed = True
 
     def of_tensors(self, place: Place, commit: Commit) -> int | None:
         """Return the digest of the tensors of a shared state; None if it is not known yet."""
@@ -57,7 +65,7 @@ class Digests:
         known = place.digest(commit)
         if known is None:
             return self._begin(place, commit)
-        return self._threads.submit(_is_as_saved, place, commit, known)
+        return self._threads.submit(self._is_as_saved, place, commit, known)
 
     def _begin(self, place: Place, commit: Commit) -> Future[bool]:
         self._computing = {key: each for key, each in self._computing.items() if not each.done()}
@@ -70,14 +78,36 @@ class Digests:
         """Compute the digests of a commit; return False if its place was overwritten meanwhile."""
         data, known, of_tensors = place.data[: commit.length], place.digest(commit), None
         try:
-            crc, of_tensors = digests_of(data) if is_comparable(commit) else (zlib.crc32(data), None)
+            crc, of_tensors = digests_of(data, self._crc32) if is_comparable(commit) else (self._crc32(data), None)
         except ManifestError:  # the node that resumes from it reports that
-            crc = of_tensors = zlib.crc32(data)
+            crc = of_tensors = self._crc32(data)
         whole = place.read() == commit
         if whole:
             place.store_digest(commit, crc if known is None else known)
             self._of_tensors[place] = commit, of_tensors
         return whole
+
+    def _is_as_saved(self, place: Place, commit: Commit, known: int) -> bool:
+        return self._crc32(place.data[: commit.length]) == known and place.read() == commit
+
+    def _crc32(self, data: memoryview | bytes, crc: int = 0) -> int:
+        return crc32_in_chunks(data, self._go_on, crc)
+
+    def _go_on(self, _: int) -> None:
+        if self._is_closed:
+            raise CancelledError
+
+
+def crc32_in_chunks(data: memoryview | bytes, count: Callable[[int], None], crc: int = 0) -> int:
+    """Return the crc32 of data that follow others with the crc32 `crc`.
+
+    `count` is called with the size of each chunk that was read, and may raise to end this: a large part takes a minute.
+    """
+    for begin in range(0, len(data), CHUNK_BYTES):
+        chunk = data[begin : begin + CHUNK_BYTES]
+        crc = zlib.crc32(chunk, crc)
+        count(len(chunk))
+    return crc
 
 
 def is_comparable(commit: Commit) -> bool:
@@ -91,7 +121,3 @@ def withdraw(place: Place, commit: Commit) -> bool:
         return False
     place.invalidate()
     return True
-
-
-def _is_as_saved(place: Place, commit: Commit, known: int) -> bool:
-    return zlib.crc32(place.data[: commit.length]) == known and place.read() == commit

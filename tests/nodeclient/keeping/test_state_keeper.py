@@ -2,6 +2,8 @@
 
 import asyncio
 import gc
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from coordinatord.protocol.kept_state import KeptParts, KeptStep, Restoring
 from nodeclient.core.effects import HaltWorkers, Protect, Restore, SaveKept
 from nodeclient.core.events import Keeping, KeptChanged, KeptSaved
 from tests.nodeclient.keeping.stage import BIG, RUN, SMALL, KeepingNode, a_resume, keeping_nodes, wanted
-from tests.support.programs import open_files, wait_until
+from tests.support.programs import TIMEOUT_S, open_files, wait_until
 from workerlib.contract.arena import PENDING, WITH_SMALL
 from workerlib.contract.channel_messages import (
     BEFORE_NAMED,
@@ -23,6 +25,7 @@ from workerlib.contract.channel_messages import (
     Halted,
     NotSaved,
     RefusedMemory,
+    Reserve,
     Reserved,
     Saved,
     SaveNow,
@@ -376,6 +379,25 @@ async def test_without_memory_nothing_is_offered(tmp_path: Path) -> None:
         assert node.keeper.offer is None
         assert node.keeper.listen(tmp_path, 1) == {}
         assert node.holding() is None
+
+
+async def test_no_memory_is_allocated_after_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process exits when its threads have ended, and to allocate takes a second for each gigabyte."""
+    begun, go_on, sizes = threading.Event(), threading.Event(), list[int]()
+
+    def allocate(_: int, __: int, size: int) -> None:
+        sizes.append(size)
+        begun.set()
+        go_on.wait(TIMEOUT_S)
+
+    monkeypatch.setattr(os, "posix_fallocate", allocate)
+    async with keeping_nodes(tmp_path, "a") as [node]:
+        node.worker(node.begin(1)).send(Reserve(10 * len(BIG), len(SMALL), 0, 1))
+        await node.until(begun.is_set)
+        node.keeper.close()
+        go_on.set()
+        await node.until(lambda: node.keeper._resources.arenas.memory.used_bytes == 0)
+        assert len(sizes) == 1 < 30 * len(BIG) // sizes[0]
 
 
 async def two_rounds(folder: Path) -> None:

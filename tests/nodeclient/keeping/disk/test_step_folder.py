@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from coordinatord.protocol.kept_state import SERIAL_MAX
-from nodeclient.keeping.disk import durable_file, part_writer, step_folder
+from nodeclient.keeping.disk import durable_file, step_folder
 from nodeclient.keeping.disk.durable_file import GivenUpError, Progress, write_file
 from nodeclient.keeping.disk.part_reader import read_part
 from nodeclient.keeping.disk.part_writer import DamagedPartError, PartLostError, write_big, write_small
 from nodeclient.keeping.disk.step_folder import Contents, Manifest, StepName, UnusableError, find_whole, read_manifest
 from nodeclient.keeping.disk.tensor_file import TensorFileError, read_header
+from nodeclient.keeping.parts import digests
 from tests.support.kept_places import empty_place, held, sharded, small_bytes
 from workerlib.contract.arena import Commit, Place
 
@@ -324,7 +325,7 @@ def test_bytes_that_are_checked_count_while_they_are(tmp_path: Path, monkeypatch
     folder, progress = step_folder.begin(tmp_path, of), Progress()
     seen: list[int] = []
     part.place.store_digest(part.commit, zlib.crc32(part.place.data[: part.commit.length]))
-    monkeypatch.setattr(part_writer, "CHUNK_BYTES", 16)
+    monkeypatch.setattr(digests, "CHUNK_BYTES", 16)
     monkeypatch.setattr(progress, "add", seen.append)
     write_big(folder, of, part, progress)
     checked = -(-part.commit.length // 16)
