@@ -64,11 +64,15 @@ class ArenaMemory:
             if size > self._limit_bytes - self.used_bytes:
                 used = f", of which {size_in_words(self.used_bytes)} are used" if self.used_bytes else ""
                 raise NoMemoryError(f"{demand}, and --keep-memory is {size_in_words(self._limit_bytes)}{used}")
-            available = self._available()
+            try:
+                available, addresses = self._available(), address_space_left()
+            except OSError as error:  # a lack of descriptors, say
+                raise NoMemoryError(
+                    f"{demand}, and this host does not tell how much it has: {error.strerror}"
+                ) from error
             usable = max(0.0, available * _USABLE_SHARE - self._coming_bytes)
             if size > usable:
                 raise NoMemoryError(f"{demand}, and this host has {size_in_words(int(usable))} to spare")
-            addresses = address_space_left()
             if addresses is not None and size > addresses - _FOR_THREADS - self._coming_bytes:
                 left = size_in_words(max(0, addresses - _FOR_THREADS - self._coming_bytes))
                 raise NoMemoryError(f"{demand}, and ulimit -v leaves {left} for it: raise it")

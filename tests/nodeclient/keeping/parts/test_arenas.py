@@ -1,6 +1,7 @@
 """The memory of a node is bounded by what the host has, also while several workers ask for some."""
 
 import asyncio
+import errno
 import os
 import resource
 import subprocess
@@ -165,6 +166,18 @@ async def test_memory_that_cannot_be_mapped_is_free_again(monkeypatch: pytest.Mo
     assert kept.memory.used_bytes == 0
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(files[0])
+
+
+async def test_without_descriptors_the_memory_of_the_host_is_unknown_and_none_is_taken() -> None:
+    """What was read from /proc is not there, and an error ends a node with its workers."""
+
+    def no_descriptor() -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    kept = Arenas(ArenaMemory(2**40, no_descriptor), COPIES)
+    with pytest.raises(NoMemoryError, match="and this host does not tell how much it has: Too many open files"):
+        await kept.reserve(0, SIZES)
+    assert kept.memory.used_bytes == 0
 
 
 async def test_a_limit_on_files_is_named_as_one_on_memory() -> None:
