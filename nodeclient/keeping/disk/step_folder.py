@@ -255,26 +255,31 @@ def unfinished(job: Path, name: StepName, progress: Progress) -> set[str]:
     """Return the names of the folders of steps that earlier attempts than `name` have left unfinished.
 
     Later attempts of its run may be in progress; folders of other runs are left over, since the folder of the job is
-    claimed for this run. Raises `OSError` and `GivenUpError`.
+    claimed for this run. Folders that cannot be read are not among them. Raises `OSError` and `GivenUpError`.
     """
     found = set()
     our_run, our_attempt = _run_and_attempt(name.folder)
     for folder in _folders(job):
         run, attempt = _run_and_attempt(folder.name)
         is_later = run == our_run and attempt > our_attempt
-        if not is_later and not (folder / MANIFEST).exists():
+        if not is_later and _lacks_manifest(folder):
             found.add(folder.name)
         progress.add(FILE_PROGRESS)
     return found
 
 
 def delete_steps(job: Path, names: Collection[str]) -> None:
-    """Delete steps by the names of their folders. Raises `OSError`."""
-    for folder in _folders(job):
-        if folder.name in names:
+    """Delete steps by the names of their folders. Raises `OSError` if one remains, after the others are deleted."""
+    failure: OSError | None = None
+    for folder in (folder for folder in _folders(job) if folder.name in names):
+        try:
             (folder / MANIFEST).unlink(missing_ok=True)
             flush_folder(folder)
             shutil.rmtree(folder)
+        except OSError as error:  # it may be that of another user
+            failure = error
+    if failure is not None:
+        raise failure
 
 
 def delete_attempts(job: Path, run: str, attempts: Collection[int], progress: Progress) -> None:
@@ -284,7 +289,7 @@ def delete_attempts(job: Path, run: str, attempts: Collection[int], progress: Pr
     """
     failed = {_run_and_attempt(StepName(run, 0, 0, 1, 1, str(attempt)).folder) for attempt in attempts}
     for folder in _folders(job) if failed else ():
-        if _run_and_attempt(folder.name) in failed and not (folder / MANIFEST).exists():
+        if _run_and_attempt(folder.name) in failed and _lacks_manifest(folder):
             shutil.rmtree(folder, ignore_errors=True)
             progress.add(FILE_PROGRESS)
 
@@ -316,6 +321,17 @@ def _folders(job: Path) -> list[Path]:
     except FileNotFoundError:
         return []
     return [job / name for name in sorted(found, key=_sort_key, reverse=True)]
+
+
+def _lacks_manifest(folder: Path) -> bool:
+    """Whether a folder is known to have no manifest; an error, such as that of a file server, says nothing."""
+    try:
+        (folder / MANIFEST).lstat()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        pass
+    return False
 
 
 def _sort_key(name: str) -> tuple[int, int, str]:

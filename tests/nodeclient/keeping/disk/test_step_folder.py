@@ -1,8 +1,10 @@
 """A step is whole on the disk or not there, and what is broken or hostile is refused in words."""
 
+import errno
 import json
 import os
 import zlib
+from collections.abc import Callable
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -156,6 +158,31 @@ def test_only_what_is_named_is_dropped_whole_or_not(tmp_path: Path) -> None:
     step_folder.delete_steps(tmp_path, [name(4).folder, name(10).folder, "mine"])
     assert [step.of.step for step in find_whole(tmp_path)[0]] == [12, 8]
     assert {path.name for path in tmp_path.iterdir()} == {*(name(step).folder for step in (8, 12, 16)), "mine"}
+
+
+def test_a_folder_that_cannot_be_read_or_deleted_is_in_the_way_of_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be that of another user, and after an error nobody knows whether a step is whole."""
+    for step in (8, 12, 16):
+        write(tmp_path, replace(name(step), attempt="1"))
+
+    def refusing(call: Callable[..., Any]) -> Callable[..., Any]:
+        def refuse(path: Any, *args: Any, **kwargs: Any) -> Any:
+            if str(path).startswith(str(tmp_path / "step-12-")):
+                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+            return call(path, *args, **kwargs)
+
+        return refuse
+
+    for system_call in (os.stat, os.lstat, os.unlink):
+        monkeypatch.setattr(os, system_call.__name__, refusing(system_call))
+    folders = [replace(name(step), attempt="1").folder for step in (8, 12, 16)]
+    assert step_folder.unfinished(tmp_path, name(20, run="r-2"), Progress()) == {folders[0], folders[2]}
+    with pytest.raises(OSError, match="Stale file handle"):
+        step_folder.delete_steps(tmp_path, folders[:2])
+    step_folder.delete_attempts(tmp_path, "r-1", (1,), Progress())
+    assert [path.name for path in tmp_path.iterdir()] == [folders[1]]
 
 
 def test_no_job_has_a_folder_outside_its_directory_or_that_of_another(tmp_path: Path) -> None:
