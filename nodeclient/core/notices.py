@@ -72,7 +72,7 @@ DIFFERENT_STATES = (
 def keeps_nothing(number: int) -> str:
     """Return the notice that `--persist` has no effect, because no worker keeps state."""
     return (
-        f"--persist has had nothing to write: no worker of round {number} has called ctx.keep, so the next round "
+        f"--persist has had nothing to write: no worker of round {number} has called ctx.keep, so a later round "
         "begins from the script's own checkpoint"
     )
 

@@ -96,8 +96,6 @@ class RoundWorkers:
     """The reports of one round's workers, by local rank."""
 
     number: int = 0
-    may_connect: bool = False
-    """Whether the workers could connect to this node; not in a round that fails before they start."""
     keepers: set[int] = field(default_factory=set)
     """The workers that have an arena."""
     checkpointing: set[int] = field(default_factory=set)

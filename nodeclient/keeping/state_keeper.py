@@ -5,7 +5,8 @@ module that deals with it. Other packages call this module.
 
 In a round the calls come in this order: `carry_out` with the `Restore` that begins the round, and `claim_disk`;
 `listen` when the workers are started, whose messages follow; `carry_out` with requests to halt or to save;
-`record_exit` for each worker; `end_round`. Reports (`complete`) and other effects may come at any time.
+`record_exit` for each worker; `end_round` and `warn_of_unused_disk`. Reports (`complete`) and other effects may come at
+any time.
 """
 
 from __future__ import annotations
@@ -110,8 +111,7 @@ class StateKeeper:
         self._save_s: float | None = None
         """How many seconds the last save of a worker took."""
         self._disk_unused = uses_disk
-        """Whether there is a disk for kept state, and no worker has used any. At the end of a round, the user is told
-        once that `--persist` is of no use."""
+        """Whether there is a disk for kept state, no worker has used any, and the user has not been told so."""
         self._unkept: list[str] = []
         """State that the training of this run depends on, but its workers do not keep."""
         self._may_listen = True
@@ -212,7 +212,6 @@ class StateKeeper:
         """Accept the workers of a round; return the variable with the socket's path, or none if nothing is kept."""
         if self._server is None:
             return {}
-        self._round.may_connect = True
         try:
             return {KEEP: self._channel.listen(folder, self._resources.workers, round_number)}
         except OSError as error:
@@ -229,10 +228,17 @@ class StateKeeper:
         """
         self._channel.close()
         computing = self._resources.compute_digests(Kind.BIG, Kind.SMALL)
-        if self._disk_unused and self._round.may_connect:
-            self._resources.notify(Level.WARNING, notices.keeps_nothing(self._round.number), "state_not_kept")
-            self._disk_unused = False
         await asyncio.gather(*map(asyncio.wrap_future, computing))
+
+    def warn_of_unused_disk(self, observed: Observed) -> None:
+        """Tell the user once that `--persist` is of no use, if the round of this report has trained without it.
+
+        Workers that have neither done a step nor succeeded may have ended before they came to it.
+        """
+        trained = observed.ended or any(step is not None for step in observed.steps)
+        if self._disk_unused and trained:
+            self._resources.notify(Level.WARNING, notices.keeps_nothing(observed.round), "state_not_kept")
+            self._disk_unused = False
 
     def complete(self, observed: Observed) -> Observed:
         """Return the node's report with the kept state of its run, and with the steps on the disk.

@@ -365,8 +365,9 @@ class Node:
         await self._exit_reporter.await_reported()
         await self._flush_followed_logs()  # followers read the next round once it is formed
         self._logs.end_round()
-        ended = self._participation.agent.observed(self._now, beat=False).ended
-        output = await early_output(ended, self._output, self._setup.ranks)
+        observed = self._completed(self._participation.agent.observed(self._now, beat=False))
+        self._keeper.warn_of_unused_disk(observed)
+        output = await early_output(observed.ended, self._output, self._setup.ranks)
         self.submit(events.Swept(self._participation.renew_port(), output))
 
     # Texts about the node itself
