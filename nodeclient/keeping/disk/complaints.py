@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum, auto
 
 from nodeclient.core.effects import Level
 
@@ -10,23 +11,34 @@ Notify = Callable[[Level, str, str], None]
 """Shows the user a line: its log level, the text, and the name of the event."""
 
 
+class Work(Enum):
+    """The kinds of work on the disk. One may succeed while another fails."""
+
+    LOCK = auto()
+    SCAN = auto()
+    WRITE = auto()
+    COMMIT = auto()
+    DELETE = auto()
+
+
 class Complaints:
-    """Warns the user of trouble with the disk, and of nothing twice in a row."""
+    """Warns the user of trouble with the disk, and for each kind of work of nothing twice in a row."""
 
     def __init__(self, notify: Notify) -> None:
         self._notify = notify
-        self._last = ""
-        """The last warning; empty if the disk has worked since."""
+        self._last: dict[Work, str] = {}
+        """The reason in the last warning about work that has not succeeded since."""
 
-    def complain(self, text: str) -> None:
+    def complain(self, work: Work, text: str) -> None:
         """Warn the user, unless the last warning gave the same reason: the text after the first `: `.
 
         The text before it may name another step.
         """
-        if text.partition(": ")[2] != self._last.partition(": ")[2] or not self._last:
+        reason = text.partition(": ")[2]
+        if self._last.get(work) != reason:
             self._notify(Level.WARNING, text, "state_not_persisted")
-        self._last = text
+        self._last[work] = reason
 
-    def forget(self) -> None:
-        """Forget the last warning because the disk works, so that the next one is shown even if it is the same."""
-        self._last = ""
+    def forget(self, work: Work) -> None:
+        """Forget the last warning because this work has succeeded, so that the same one is shown again."""
+        self._last.pop(work, None)

@@ -22,7 +22,7 @@ from coordinatord.runtime.tasks import Tasks, in_thread
 from nodeclient.core.effects import Level
 from nodeclient.core.persist_attempt import PersistAttempt, steps_to_delete
 from nodeclient.keeping.disk import step_folder
-from nodeclient.keeping.disk.complaints import Complaints, Notify
+from nodeclient.keeping.disk.complaints import Complaints, Notify, Work
 from nodeclient.keeping.disk.disk_thread import THREAD, DiskThread
 from nodeclient.keeping.disk.durable_file import GivenUpError, Progress
 from nodeclient.keeping.disk.folder_claim import FolderClaim, FolderInUseError
@@ -95,9 +95,10 @@ class Persister:
         except OSError as error:
             why = error.strerror or why
         if self._claim.run == run:
+            self._complaints.forget(Work.LOCK)
             return ""
         text = f"{self.steps.folder} cannot be locked: {why}, so a second run that writes there is not noticed"
-        self._complaints.complain(text)
+        self._complaints.complain(Work.LOCK, text)
         return ""
 
     def carry_out(self, run: str, order: PersistOrder | None) -> None:
@@ -128,9 +129,10 @@ class Persister:
         except GivenUpError:
             return
         except (OperationalError, ManifestError, OSError) as error:
-            self._fail(attempt, error)
+            self._fail(attempt, Work.WRITE, error)
             return
         attempt.record_written()
+        self._complaints.forget(Work.WRITE)
         self._changed()
         if attempt is self._attempt and attempt.begin_commit():
             await self._commit(attempt)
@@ -171,10 +173,10 @@ class Persister:
             work = partial(_commit_and_list, folder, name, small, progress, self.settings.command)
             whole, unfinished = await self._thread.run(work, progress, attempt.record_bytes)
         except (OperationalError, OSError) as error:
-            self._fail(attempt, error)
+            self._fail(attempt, Work.COMMIT, error)
             return
         attempt.record_committed()
-        self._complaints.forget()
+        self._complaints.forget(Work.COMMIT)
         self._changed()
         text = f"step {whole.step} is on the disk, in {folder / whole.folder}"
         self._notify(Level.INFO, text, "state_persisted")
@@ -184,16 +186,18 @@ class Persister:
         try:
             await in_thread(lambda: step_folder.delete_steps(folder, dropped), THREAD)
         except OSError as error:
-            self._complaints.complain(f"older steps cannot be deleted: {error.strerror or error}")
+            self._complaints.complain(Work.DELETE, f"older steps cannot be deleted: {error.strerror or error}")
+        else:
+            self._complaints.forget(Work.DELETE)
 
-    def _fail(self, attempt: PersistAttempt, error: Exception) -> None:
+    def _fail(self, attempt: PersistAttempt, work: Work, error: Exception) -> None:
         if isinstance(error, DamagedPartError):
             withdraw(error.held.place, error.held.commit)
         why = error.strerror or str(error) if isinstance(error, OSError) else str(error)
         attempt.fail(clip(why, MESSAGE_MAX))
         if attempt is self._attempt:
             text = f"step {attempt.order.step} cannot be written to {self.settings.root}: {why}"
-            self._complaints.complain(text)
+            self._complaints.complain(work, text)
             self._changed()
 
 

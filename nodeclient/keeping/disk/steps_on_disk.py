@@ -20,7 +20,7 @@ from coordinatord.protocol.kept_state import DiskStep, Resume
 from coordinatord.runtime.tasks import Tasks, in_thread
 from nodeclient.core.effects import Level
 from nodeclient.keeping.disk import disk_thread, step_folder
-from nodeclient.keeping.disk.complaints import Complaints, Notify
+from nodeclient.keeping.disk.complaints import Complaints, Notify, Work
 from nodeclient.keeping.disk.disk_thread import THREAD, Result, read_in_thread
 from nodeclient.keeping.disk.durable_file import Progress, check_writable
 from nodeclient.keeping.disk.known_steps import KnownSteps
@@ -134,7 +134,8 @@ class StepsOnDisk:
             if error.errno in MISTAKEN:
                 raise UnwritableError(f"{text}; see --persist") from error
             is_full = error.errno in FULL
-            self._complaints.complain(f"{text}; {'the training begins nonetheless' if is_full else RETRIED}")
+            outlook = "the training begins nonetheless" if is_full else RETRIED
+            self._complaints.complain(Work.WRITE, f"{text}; {outlook}")
             return is_full
         return True
 
@@ -153,8 +154,10 @@ class StepsOnDisk:
             try:
                 whole, problems = await self._in_thread(work)
             except OSError as error:
-                self._complaints.complain(f"{self.folder} cannot be read: {error.strerror or error}; {RETRIED}")
+                text = f"{self.folder} cannot be read: {error.strerror or error}; {RETRIED}"
+                self._complaints.complain(Work.SCAN, text)
                 return False
+        self._complaints.forget(Work.SCAN)
         self._record(whole, problems)
         return True
 
@@ -188,7 +191,7 @@ class StepsOnDisk:
         done, _ = await asyncio.wait([working], timeout=disk_thread.STALL_S)
         if not done:
             text = f"{self.folder} does not answer: nothing was seen there for {disk_thread.STALL_S:g} s"
-            self._complaints.complain(text)
+            self._complaints.complain(Work.SCAN, text)
         return await working
 
     def request_scan(self) -> None:

@@ -244,6 +244,46 @@ async def test_a_full_disk_is_said_once_and_written_to_when_there_is_room(tmp_pa
         assert (await write(node, an_order(commit=True))).state is PersistState.COMMITTED
 
 
+async def test_a_disk_that_is_full_once_more_is_said_once_more(tmp_path: Path, small_disk: Path) -> None:
+    """Also by a node that only writes, and never makes a step whole."""
+    async with keeping_nodes(tmp_path, "a", disk=small_disk) as (node,):
+        await train(node, 4)
+        for times in (1, 2):
+            with (small_disk / "others").open("wb", buffering=0) as others, suppress(OSError):
+                while True:
+                    others.write(bytes(4096))
+            assert (await write(node, an_order(4))).state is PersistState.FAILED
+            assert sum("cannot be written to" in text for text in node.texts) == times
+            node.keeper.carry_out(Persist(RUN, None))
+            (small_disk / "others").unlink()
+            assert (await write(node, an_order(4))).state is PersistState.WRITTEN
+            node.keeper.carry_out(Persist(RUN, None))
+
+
+async def test_a_disk_that_cannot_be_read_once_more_is_said_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_broken, scans, list_folder = threading.Event(), list[int](), os.scandir
+
+    def fail_at_times(folder: Path) -> Any:
+        if is_broken.is_set():
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        scans.append(1)
+        return list_folder(folder)
+
+    monkeypatch.setattr(steps_on_disk, "SCAN_EVERY_S", 0.02)
+    monkeypatch.setattr(os, "scandir", fail_at_times)
+    async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
+        await node.keeper.find_steps_on_disk()
+        for _ in range(2):
+            node.texts.clear()
+            is_broken.set()
+            await node.until(lambda: any("cannot be read: Stale file handle" in text for text in node.texts))
+            scans.clear()
+            is_broken.clear()
+            await node.until(lambda: len(scans) > 1)  # the second one begins when the first one is over
+
+
 async def test_a_directory_that_is_not_shared_is_said_and_nothing_is_whole(tmp_path: Path) -> None:
     async with keeping_nodes(tmp_path, "a", disk=tmp_path / "mine") as (node,):
         worker = await train(node)
