@@ -108,8 +108,8 @@ class StateKeeper:
         self._round = RoundWorkers()
         self._memory = MemoryProvider(self._resources, self._channel, self._round, self._on_reserved)
         self._answers = ResumeAnswers(self._resources, self._channel.send)
-        self._save_s: float | None = None
-        """How many seconds the last save of a worker took."""
+        self._save_s: dict[int, float] = {}
+        """How many seconds the last save of each worker took, by local rank."""
         self._disk_unused = uses_disk
         """Whether there is a disk for kept state, no worker has used any, and the user has not been told so."""
         self._unkept: list[str] = []
@@ -206,7 +206,7 @@ class StateKeeper:
         if run != self._resources.arenas.run:
             self._copier.set_wanted(run, ())
             self._resources.arenas.enter(run)
-            self._save_s, self._unkept = None, []
+            self._save_s, self._unkept = {}, []
 
     def listen(self, folder: Path, round_number: int) -> dict[str, str]:
         """Accept the workers of a round; return the variable with the socket's path, or none if nothing is kept."""
@@ -259,7 +259,7 @@ class StateKeeper:
             restoring=answers.restoring if here else Restoring.NOTHING,
             problem=clip(answers.problem, MESSAGE_MAX) if here else "",
             interval_steps=current.interval_steps,
-            save_s=None if self._save_s is None else min(self._save_s, DURATION_S_MAX),
+            save_s=min(max(self._save_s.values()), DURATION_S_MAX) if self._save_s else None,
             used_bytes=resources.arenas.memory.used_bytes,
             skipped=current.skipped,
             can_halt=here and len(current.halting) == resources.workers,
@@ -286,7 +286,8 @@ class StateKeeper:
             case AskRestore():
                 self._answers.ask(local_rank)
             case Saved():
-                self._save_s = message.seconds
+                if message.length:  # else the step was saved before
+                    self._save_s[local_rank] = message.seconds
                 self._resources.arenas.drop_superseded()
                 self._resources.compute_digests(Kind.BIG)
                 self._submit_if_answered(all_answered=current.saves.record_save(local_rank, message.asked))

@@ -23,6 +23,7 @@ from workerlib.contract.channel_messages import (
     Checkpointing,
     HaltAt,
     Halted,
+    Interval,
     NotSaved,
     RefusedMemory,
     Reserve,
@@ -275,6 +276,22 @@ async def test_whoever_keeps_state_is_asked_to_save_it(tmp_path: Path) -> None:
         await node.until(lambda: node.events == [KeptSaved()])
         assert node.texts == [], "one has saved it"
         third.die()
+
+
+async def test_the_reported_time_of_a_save_is_that_of_the_slowest_worker(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a", workers=2) as [node]:
+        path = node.begin(1)
+        first, second = node.worker(path), node.worker(path, local_rank=1)
+        first.send(Saved(7, 3.0, 100, 0))
+        await node.reports(lambda holding: holding.save_s == 3.0)
+        second.send(Saved(7, 2.0, 100, 0))
+        second.send(Interval(128, 1.0, 0))
+        holding = await node.reports(lambda holding: holding.interval_steps == 128)
+        assert holding.save_s == 3.0
+        first.send(Saved(7, 0.0, 0, 1))  # it was asked to save a step that it had saved
+        first.send(Interval(256, 1.0, 0))
+        holding = await node.reports(lambda holding: holding.interval_steps == 256)
+        assert holding.save_s == 3.0
 
 
 async def test_a_script_that_writes_checkpoints_is_waited_for_until_one_is_written(tmp_path: Path) -> None:
