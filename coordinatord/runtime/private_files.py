@@ -49,6 +49,15 @@ def write_private(path: Path, text: str) -> None:
         raise PrivateFileError(f"{path} cannot be written: {error.strerror}") from error
 
 
+def remove_private(path: Path) -> None:
+    """Remove a file, if it is there. Raises `PrivateFileError`."""
+    try:
+        if path.exists():  # a read-only file system refuses to remove even a file that is missing
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        raise PrivateFileError(f"{path} cannot be removed: {error.strerror}") from error
+
+
 def make_private_directory(path: Path) -> None:
     """Make a directory that only this user can use, and its parents, if missing. Raises `PrivateFileError`."""
     try:

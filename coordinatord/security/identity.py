@@ -38,26 +38,17 @@ class Identity(Struct, frozen=True):
     certificate: Path
     key: Path
 
-    @property
-    def text(self) -> str:
-        """The certificate in PEM, without its chain. Raises `OSError` and `ValueError`."""
-        return _first_certificate(self.certificate)
-
     def load_into(self, context: ssl.SSLContext) -> str:
-        """Load this certificate into a context; return the pin of its key. Raises `IdentityError`.
+        """Load this certificate into a new context; return the pin of its key. Raises `IdentityError`.
 
-        If the files cannot be used, the context does not change. A key with a password is rejected, because a daemon
-        cannot ask for one.
+        A key with a password is rejected, because a daemon cannot ask for one.
         """
         try:
-            pin = pin_of(ssl.PEM_cert_to_DER_cert(self.text))
-            # Another context tries the pair first, because an error would leave half of it in the context.
-            for each in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), context):
-                each.load_cert_chain(self.certificate, self.key, password=_no_password)
+            context.load_cert_chain(self.certificate, self.key, password=_no_password)
+            return pin_of(ssl.PEM_cert_to_DER_cert(_first_certificate(self.certificate)))
         except (OSError, ValueError, CertificateError) as error:
             text = f"the certificate {self.certificate} with the key {self.key}: {why_unusable(error)}"
             raise IdentityError(text) from error
-        return pin
 
     def derived_key(self, purpose: str) -> bytes:
         """Derive a key for another purpose, which is always the same. Raises `IdentityError`."""

@@ -11,7 +11,6 @@ import os
 import socket
 import ssl
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct
@@ -22,7 +21,7 @@ from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.runtime.local_time import now
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.pinned_tls import server_context, why_unusable
-from coordinatord.runtime.private_files import PrivateFileError, tokens_directory, write_private
+from coordinatord.runtime.private_files import PrivateFileError, remove_private, tokens_directory, write_private
 from coordinatord.security.browser_sessions import BrowserSessions
 from coordinatord.security.ephemeral_tokens import write_ephemeral
 from coordinatord.security.gatekeeper import Gatekeeper
@@ -67,6 +66,20 @@ class SecuritySettings(Struct, frozen=True):
     client_authorities: Path | None = None
 
 
+class _Loaded(Struct, frozen=True):
+    """What was made of the files of key, certificate and authorities at one moment."""
+
+    context: ssl.SSLContext
+    """The TLS context of new connections."""
+    pin: str
+    """The hash of the key, which tokens have, so that clients know this coordinator by it."""
+    certificate: bytes
+    authorities: bytes
+    """The content of `client_authorities`; empty without the file."""
+    session_key: bytes
+    """The key that signs browsers' sessions."""
+
+
 class Security:
     """The key, the certificate and the tokens of a coordinator."""
 
@@ -77,15 +90,8 @@ class Security:
         """The file of tokens that end with this process, and the descriptor that locks it; None if they are durable."""
         self._ephemeral_identity: Identity | None = None
         """The key and certificate that end with this process; None if they are durable."""
-        self._authorities = b""
-        """The content of `client_authorities`; empty without the file."""
+        self._loaded: _Loaded
         self.gatekeeper: Gatekeeper
-        self.context: ssl.SSLContext
-        """The TLS context of new connections; a reload of other authorities replaces it."""
-        self.pin = ""
-        """The pin of the key in use: its hash, which tokens have, so that clients know this coordinator by it."""
-        self._certificate = ""
-        """The organisation's certificate in use, in PEM; empty for our own."""
 
     @classmethod
     def open(cls, settings: SecuritySettings, environ: Mapping[str, str], clock: Callable[[], float]) -> Security:
@@ -95,9 +101,9 @@ class Security:
         """
         store = TokenStore(settings.directory)
         security = cls(settings, store)
-        security._authorities, security.context = security._read_authorities(), security._context()
-        security.pin = security._load_identity(security.context)
-        security.gatekeeper = Gatekeeper(store, security._browsers(), clock)
+        security._loaded = loaded = security._load()
+        security._store_pin(loaded.pin)
+        security.gatekeeper = Gatekeeper(store, _browsers(loaded), clock)
         store.refresh()
         # There may be other tokens: `coordinatord token new` works before the first start.
         if not {_first(role) for role in FIRST_ROLES} & {token.name for token in store.tokens}:
@@ -109,44 +115,34 @@ class Security:
         """Whether the certificate in use is an organisation's."""
         return self._settings.certificate is not None
 
+    @property
+    def context(self) -> ssl.SSLContext:
+        """The TLS context of new connections; a reload replaces it."""
+        return self._loaded.context
+
+    @property
+    def pin(self) -> str:
+        """The pin of the key in use."""
+        return self._loaded.pin
+
     def reload(self) -> None:
         """Reload certificate, authorities and tokens, for new connections.
 
-        An error is logged, and the old value stays in use. Other authorities need a new TLS context, which becomes
-        valid only with a certificate. So if that cannot be loaded, the old authorities stay as well.
+        An error is logged. Then the old certificate and the old authorities stay in use, or the old tokens.
         """
-        before, authorities, context = self._certificate, self._authorities, self.context
+        before = self._loaded
         try:
-            authorities = self._read_authorities()
-            if authorities != self._authorities:
-                context = self._context()
-        except IdentityError as error:
-            text = "clients have to show a certificate of the authorities that were there before: %s"
-            log.error(text, error, extra=fields("client_authorities_unreadable"))  # noqa: TRY400
-        try:
-            pin = self._load_identity(context)
-            if pin != self.pin:
-                self.gatekeeper.browsers = self._browsers()
+            loaded = self._load()
+            if loaded.pin != before.pin:
+                self._store_pin(loaded.pin)
         except (IdentityError, PrivateFileError) as error:
-            same = context is self.context
-            kept = "certificate stays as it was" if same else "certificate and clients' authorities stay as they were"
-            log.error("the %s: %s", kept, error, extra=fields("certificate_unreadable"))  # noqa: TRY400
+            log.error("not reloaded, nothing about TLS has changed: %s", error, extra=fields("tls_reload_failed"))  # noqa: TRY400
         else:
-            if context is not self.context:
-                self.context, self._authorities = context, authorities
-                text = "clients have to show a certificate of other authorities from now on"
-                log.info(text, extra=fields("client_authorities_changed"))
-            self._log_identity(pin, before)
-            self.pin = pin
+            self._loaded = loaded
+            if loaded.pin != before.pin:
+                self.gatekeeper.browsers = _browsers(loaded)
+            _log_changes(before, loaded)
         self.token_store.try_refresh()
-
-    def _log_identity(self, pin: str, before: str) -> None:
-        """Log that the key with this pin is another one than that in use, or that the certificate is not `before`."""
-        if pin != self.pin:
-            text = "the key of the certificate is another one now: tokens of the old one no longer fit"
-            log.warning(text, extra=fields("key_changed"))
-        elif self._certificate != before:
-            log.info("another certificate is shown from now on", extra=fields("certificate_changed"))
 
     def close(self) -> None:
         """Remove the file of tokens that end with this process."""
@@ -155,37 +151,35 @@ class Security:
             path.unlink(missing_ok=True)
             os.close(lock)
 
-    def _read_authorities(self) -> bytes:
-        """Return the content of `client_authorities`. Raises `IdentityError`."""
-        path = self._settings.client_authorities
-        try:
-            return b"" if path is None else path.read_bytes()
-        except OSError as error:
-            raise IdentityError(f"the authorities {path} cannot be read: {error.strerror}") from error
+    def _load(self) -> _Loaded:
+        """Read the files, and make missing ones of our own. Raises `IdentityError` and `PrivateFileError`.
 
-    def _context(self) -> ssl.SSLContext:
-        """Return a new TLS context with the authorities, and without a certificate. Raises `IdentityError`.
-
-        It has no old TLS sessions, so that a client of a removed authority cannot resume one.
+        The context is always a new one, without TLS sessions, so that a client of a removed authority cannot resume
+        one.
         """
-        path = self._settings.client_authorities
+        authorities, identity = self._settings.client_authorities, self._identity()
         try:
-            return server_context(None if path is None else str(path))
+            context = server_context(None if authorities is None else str(authorities))
         except OSError as error:
-            raise IdentityError(f"the authorities {path} cannot be used: {why_unusable(error)}") from error
-
-    def _load_identity(self, context: ssl.SSLContext) -> str:
-        """Load the certificate; return the pin of its key. Raises `IdentityError` and `PrivateFileError`."""
-        directory, identity = self._settings.directory, self._identity()
+            raise IdentityError(f"the authorities {authorities} cannot be used: {why_unusable(error)}") from error
         pin = identity.load_into(context)
+        return _Loaded(
+            context=context,
+            pin=pin,
+            certificate=_read(identity.certificate),
+            authorities=b"" if authorities is None else _read(authorities),
+            session_key=identity.derived_key(SESSION_KEY),
+        )
+
+    def _store_pin(self, pin: str) -> None:
+        """Leave the pin of an organisation's key to `coordinatord token`. Raises `PrivateFileError`."""
+        if self._settings.directory is None:
+            return
+        path = self._settings.directory / PIN
         if self.has_given_certificate:
-            with suppress(OSError, ValueError):  # it was valid a moment ago
-                self._certificate = identity.text
-            if directory is not None and pin != self.pin:
-                write_private(directory / PIN, f"{pin}\n")
-        elif directory is not None:
-            (directory / PIN).unlink(missing_ok=True)
-        return pin
+            write_private(path, f"{pin}\n")
+        else:
+            remove_private(path)
 
     def _identity(self) -> Identity:
         """Return the key and the certificate to use; make missing ones. Raises `PrivateFileError`."""
@@ -197,10 +191,6 @@ class Security:
         if self._ephemeral_identity is None:
             self._ephemeral_identity = ephemeral_identity()
         return self._ephemeral_identity
-
-    def _browsers(self) -> BrowserSessions:
-        """Return sessions, signed with a key derived from ours. Raises `IdentityError` and `PrivateFileError`."""
-        return BrowserSessions(self._identity().derived_key(SESSION_KEY), lambda: now().timestamp())
 
     def _make_first_tokens(self, environ: Mapping[str, str]) -> None:
         """Make the first tokens, and write them to this user's directory, where nodes and commands find them.
@@ -230,6 +220,29 @@ class Security:
             text = "the first tokens are in %s, where nodes and commands of this user find them"
             text += f"; {NODES_ADVICE}" if self._settings.directory is not None else ""
         log.log(level, text, path.absolute(), extra=fields("tokens_made"))
+
+
+def _browsers(loaded: _Loaded) -> BrowserSessions:
+    return BrowserSessions(loaded.session_key, lambda: now().timestamp())
+
+
+def _log_changes(before: _Loaded, after: _Loaded) -> None:
+    if after.pin != before.pin:
+        text = "the key of the certificate is another one now: tokens of the old one no longer fit"
+        log.warning(text, extra=fields("key_changed"))
+    elif after.certificate != before.certificate:
+        log.info("another certificate is shown from now on", extra=fields("certificate_changed"))
+    if after.authorities != before.authorities:
+        text = "clients have to show a certificate of other authorities from now on"
+        log.info(text, extra=fields("client_authorities_changed"))
+
+
+def _read(path: Path) -> bytes:
+    """Return the content of a file. Raises `IdentityError`."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise IdentityError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def _first(role: Role) -> str:

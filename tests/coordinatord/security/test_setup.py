@@ -22,7 +22,7 @@ from coordinatord.protocol.access_token import Role, parse_token, parse_tokens
 from coordinatord.runtime.pinned_tls import CertificateError, base32_of, pin_of, server_context
 from coordinatord.runtime.private_files import PrivateFileError
 from coordinatord.security.identity import IdentityError, own_identity
-from coordinatord.security.setup import FIRST_TOKENS, FOLDER, NoTokensDirectoryError, Security, SecuritySettings
+from coordinatord.security.setup import FIRST_TOKENS, FOLDER, PIN, NoTokensDirectoryError, Security, SecuritySettings
 from coordinatord.security.token_store import TokenStore
 from tests.support.programs import NO_HOME
 from tests.support.secured import secured
@@ -167,12 +167,41 @@ def test_a_certificate_of_an_organisation_is_shown_and_reloaded(
     before = security.pin
     certificate.write_text("broken")
     security.reload()
-    assert "the certificate stays as it was" in caplog.text
+    assert "not reloaded, nothing about TLS has changed" in caplog.text
     assert security.pin == before
     _organisation(tmp_path)
     security.reload()
     assert security.pin != before
     assert "the key of the certificate is another one now" in caplog.text
+
+
+def test_a_reload_that_cannot_store_the_new_pin_shows_the_old_certificate(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    certificate, key = _organisation(tmp_path)
+    folder = tmp_path / "s"
+    security = opened(folder, certificate=certificate, key=key)
+    context, pin = security.context, security.pin
+    (folder / PIN).unlink()
+    (folder / PIN).mkdir()
+    _organisation(tmp_path)
+    security.reload()
+    assert "nothing about TLS has changed" in caplog.text
+    assert (security.context, security.pin) == (context, pin)
+    (folder / PIN).rmdir()
+    security.reload()
+    assert security.pin != pin
+
+
+def test_a_reload_writes_nothing_that_has_not_changed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The disk may have become read-only."""
+    security = opened(tmp_path)
+    caplog.clear()
+    (tmp_path / PIN).mkdir()  # which can be neither removed nor replaced
+    security.reload()
+    assert not caplog.records
+    with pytest.raises(PrivateFileError, match="pin cannot be removed"):
+        opened(tmp_path)
 
 
 def test_new_tokens_are_for_the_key_that_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -217,12 +246,10 @@ def test_other_authorities_of_clients_leave_the_key_as_it_is(tmp_path: Path) -> 
         trustme.CA().cert_pem.write_to_path(str(authorities))
         home = {"XDG_CONFIG_HOME": str(tmp_path / "config")}
         security = opened(folder, home, client_authorities=authorities)
-        context, pin = security.context, security.pin
-        security.reload()
-        assert security.context is context
+        pin = security.pin
         trustme.CA().cert_pem.write_to_path(str(authorities))
         security.reload()
-        assert security.context is not context
+        assert security.context.cert_store_stats()["x509_ca"] == 1
         assert security.pin == pin
 
 
@@ -239,7 +266,7 @@ def test_authorities_stay_with_a_certificate_that_cannot_be_read(
     key.write_text("")
     security.reload()
     assert security.context is context
-    assert "the certificate and clients' authorities stay as they were" in caplog.text
+    assert "not reloaded, nothing about TLS has changed" in caplog.text
     key.write_text(right)
     security.reload()
     assert security.context is not context
