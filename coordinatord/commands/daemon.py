@@ -85,7 +85,9 @@ async def _serve(
 ) -> None:
     """Lead, or stand by and lead in turn with others, until a signal ends the program."""
     ended = _next_signal()
-    lead = partial(_lead, settings, systemd, security, ended)
+    reloader = Reloader(settings, security)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloader.reload)
+    lead = partial(_lead, reloader, systemd, security, ended)
     try:
         if store is not None:
             await lead(store, listeners)
@@ -99,7 +101,7 @@ async def _serve(
 
 
 async def _lead(
-    settings: ServeConfig,
+    reloader: Reloader,
     systemd: SystemdNotifier,
     security: Security | None,
     ended: asyncio.Future[None],
@@ -112,6 +114,7 @@ async def _lead(
 
     `candidate` and `access` are None unless the store is shared.
     """
+    settings = reloader.settings
     crashes = None if settings.state_dir is None else settings.state_dir / "crashes"
     address = ListenAddress(settings.host, settings.port, listeners, settings.allowed_hosts)
     sharing = NOT_SHARED if candidate is None else Sharing(candidate.may_act, candidate.status)
@@ -122,13 +125,11 @@ async def _lead(
         ) as server:
             if candidate is not None and access is not None:
                 _watch_leadership(server, candidate, access)
-            reload_security = server.revocations.reload if server.revocations is not None else lambda: None
-            reloader = Reloader(settings, lambda policy: server.driver.submit(PolicyChanged(policy)), reload_security)
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloader.reload)
             _collect_garbage()
             _announce(server)
             try:
-                await _serve_until(ended, server, settings, systemd)
+                with reloader.changing(lambda policy: server.driver.submit(PolicyChanged(policy)), settings.policy):
+                    await _serve_until(ended, server, settings, systemd)
             finally:
                 if candidate is not None:
                     # Resign before the sessions are closed, which may take long, so that a standby can lead at once.

@@ -6,8 +6,8 @@ The policy, the log level and the log format change at once. Other settings, suc
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 from msgspec.structs import replace
 
@@ -17,28 +17,43 @@ from coordinatord.core.rounds.policy import Policy
 from coordinatord.runtime import logs
 from coordinatord.runtime.logs import LEVELS, fields
 from coordinatord.runtime.settings import SettingsError
+from coordinatord.security.setup import Security
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
 class Reloader:
-    """Reads the settings again on SIGHUP, and applies what has changed."""
+    """Reads the settings again on SIGHUP, and applies what has changed, whether this coordinator leads or stands by."""
 
-    settings: ServeConfig
-    """The settings in force."""
-    change_policy: Callable[[Policy], None]
-    """Changes the coordinator's policy."""
-    reload_security: Callable[[], None] = lambda: None
-    """Reloads certificate and tokens."""
-    read: Callable[[], object] = parse
-    """Reads the settings again; raises `SettingsError`."""
+    def __init__(self, settings: ServeConfig, security: Security | None, read: Callable[[], object] = parse) -> None:
+        """Begin with the settings of the start; `read` reads them again, or raises `SettingsError`."""
+        self.settings = settings
+        """The settings in force."""
+        self._security = security
+        self._read = read
+        self._change_policy: Callable[[Policy], None] | None = None
+        """Changes the policy of the coordinator; None while it stands by."""
+
+    @contextmanager
+    def changing(self, change_policy: Callable[[Policy], None], policy: Policy) -> Iterator[None]:
+        """Call `change_policy` with each new policy within the context; `policy` is the one in use so far.
+
+        It is called at once if there was a reload since `policy` was taken from the settings.
+        """
+        self._change_policy = change_policy
+        try:
+            if self.settings.policy != policy:
+                change_policy(self.settings.policy)
+            yield
+        finally:
+            self._change_policy = None
 
     def reload(self) -> None:
         """Reload certificate and tokens, then apply the reloadable settings; if a setting is wrong, change none."""
-        self.reload_security()
+        if self._security is not None:
+            self._security.reload()
         try:
-            new = self.read()
+            new = self._read()
         except SettingsError as error:
             names = fields("reload_failed")
             log.error("not reloaded, no setting has changed: %s", error.message, extra=names)  # noqa: TRY400
@@ -53,8 +68,8 @@ class Reloader:
         logs.configure(lower, "coordinatord", now.log_format)
         _log_changes(old, new)
         logs.configure(now.log_level, "coordinatord", now.log_format)
-        if now.policy != old.policy:
-            self.change_policy(now.policy)
+        if self._change_policy is not None and now.policy != old.policy:
+            self._change_policy(now.policy)
 
 
 def _log_changes(old: ServeConfig, new: ServeConfig) -> None:

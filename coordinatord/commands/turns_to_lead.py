@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
@@ -155,8 +154,6 @@ class TurnsToLead:
         candidate.changed = lambda: self._report_leader(candidate)
         security = self._security
         gatekeeper, tls = (None, None) if security is None else (security.gatekeeper, lambda: security.context)
-        reload = (lambda: None) if security is None else security.reload
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
         # Set once this coordinator leads, or the program ends.
         finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 

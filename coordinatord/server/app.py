@@ -84,17 +84,12 @@ class Server:
     address: str
     """The IP address at which it listens."""
     port: int
+    scheme: str
+    """The scheme of its URL: `http` or `https`."""
     driver: Driver
     sessions: NodeSessions
-    revocations: Revocations | None
-    """None without TLS and tokens."""
     _tasks: Tasks
     _change_signal: ChangeSignal
-
-    @property
-    def scheme(self) -> str:
-        """The scheme of its URL: `http` or `https`."""
-        return "http" if self.revocations is None else "https"
 
     @property
     def url(self) -> str:
@@ -173,7 +168,6 @@ async def serve(
     connections = Connections(sessions, gatekeeper, limits, tasks)
     page_access = PageAccess(gatekeeper, cookie_name("" if security is None else security.pin))
     access = AccessGuard(gatekeeper, page_access.cookie)
-    revocations = None if security is None else Revocations(security, sessions, access.end_invalid)
     # The handlers of requests, and what they read
     answer_looks(driver, sessions.reads, tasks)
     change_signal, rounds_reader, sampler = ChangeSignal(), RoundsReader(driver, store), SeriesSampler(driver)
@@ -201,11 +195,12 @@ async def serve(
         driver.start()
         tasks.spawn(sampler.watch(), name="sampler")
         tasks.spawn(ArrivalReads(driver, sessions.reads, tasks).watch(), name="arrivals")
-        if revocations is not None:
-            tasks.spawn(revocations.watch(), name="tokens")
+        if security is not None:
+            tasks.spawn(Revocations(security, sessions, access.end_invalid).watch(), name="tokens")
         tasks.spawn(measure_lag(counters), name="lag")
         bound_host, bound_port = listeners[0].getsockname()[:2]
-        yield Server(bound_host, bound_port, driver, sessions, revocations, tasks, change_signal)
+        scheme = "http" if security is None else "https"
+        yield Server(bound_host, bound_port, scheme, driver, sessions, tasks, change_signal)
     finally:
         await connections.drain()
         # The driver closes before the sessions: their end now says nothing about their nodes.

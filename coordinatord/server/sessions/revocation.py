@@ -39,11 +39,6 @@ class Revocations:
             self._security.token_store.try_refresh()
             self._end_revoked()
 
-    def reload(self) -> None:
-        """Reload certificate and tokens now, as on SIGHUP."""
-        self._security.reload()
-        self._end_revoked()
-
     def _end_revoked(self) -> None:
         if self._security.token_store.tokens == self._tokens:
             return

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from coordinatord.commands.daemon import _lead as lead
+from coordinatord.commands.reload import Reloader
 from coordinatord.config.serve_flags import ServeConfig
 from coordinatord.config.subcommands import parse
 from coordinatord.protocol.messages import Desired
@@ -40,7 +41,7 @@ async def test_a_standby_can_lead_before_a_silent_node_has_said_goodbye(
     ended = asyncio.get_running_loop().create_future()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        leads = lead(settings, SystemdNotifier({}, 0), None, ended, store, [listener.dup()], candidate)
+        leads = lead(Reloader(settings, None), SystemdNotifier({}, 0), None, ended, store, [listener.dup()], candidate)
         async with asyncio.TaskGroup() as group:
             leading = group.create_task(leads)
             async with connect(url, join("silent")) as peer:

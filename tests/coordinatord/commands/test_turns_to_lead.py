@@ -15,12 +15,14 @@ import pytest
 from coordinatord.commands.daemon import _serve as serve
 from coordinatord.config.serve_flags import ServeConfig
 from coordinatord.config.subcommands import parse
+from coordinatord.protocol.messages import Desired
 from coordinatord.runtime.systemd import SystemdNotifier
 from nodeclient.host.ports import PortReservation
 from tests.support.disks import mounted
 from tests.support.etcd import EtcdNamespace, needs_etcd
 from tests.support.programs import BIN, Program, clean_environ, run, wait_until
-from tests.support.standbys import LEADS
+from tests.support.raw_session import connect, join
+from tests.support.standbys import LEADS, STANDS_BY
 
 DISK_BYTES = 4 * 1024 * 1024
 
@@ -83,3 +85,26 @@ def test_one_without_room_for_the_history_says_so_and_leads_once_there_is_room(
         ballast.unlink()
         program.await_line(LEADS)
         assert program.stop() == 0
+
+
+@needs_etcd
+@pytest.mark.slow
+def test_one_that_stands_by_reads_its_settings_again_and_leads_with_them(space: EtcdNamespace, tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text("heartbeat = 1\n")
+    flags = ("--config", file, "--store", str(space.place), "--ephemeral", "--insecure", "--host", "127.0.0.1")
+
+    async def granted() -> float:
+        async with space.led():
+            program = Program(BIN / "coordinatord", *flags, "--port", "0", environ=clean_environ())
+            stack.callback(program.close)
+            await asyncio.to_thread(program.await_line, STANDS_BY)
+            file.write_text("heartbeat = 20\n")
+            program.signal(signal.SIGHUP)
+            await asyncio.to_thread(program.await_line, "settings reloaded: heartbeat 1 to 20$")
+        url = (await asyncio.to_thread(program.await_line, r"listening on (\S+)"))[1]
+        async with connect(url, join("a", nodes=2)) as peer:
+            return (await peer.receive(Desired)).heartbeat_s
+
+    with ExitStack() as stack:
+        assert asyncio.run(granted()) == 20

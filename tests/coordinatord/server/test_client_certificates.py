@@ -86,15 +86,14 @@ async def test_other_authorities_of_clients_count_after_a_reload(
             return False
 
     async with serving(mutual) as server:
-        assert server.revocations is not None
         assert [await comes_in(server, shown) for shown in (old, new)] == [True, False]
-        server.revocations.reload()
+        mutual.security.reload()
         assert "client_authorities_changed" not in [record.__dict__.get("event") for record in caplog.records]
         (tmp_path / "ca.pem").write_text("no certificate")
-        server.revocations.reload()
+        mutual.security.reload()
         assert [await comes_in(server, shown) for shown in (old, new)] == [True, False]
         other.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
-        server.revocations.reload()
+        mutual.security.reload()
         assert [await comes_in(server, shown) for shown in (old, new)] == [False, True]
     said = [record.__dict__.get("event") for record in caplog.records]
     assert [event for event in said if str(event).startswith(("client_", "tls_"))] == [
