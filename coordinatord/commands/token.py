@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import secrets
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from coordinatord.config.token_flags import TokenConfig, TokenVerb
+from coordinatord.protocol.access_token import AccessToken
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.text import clip
 from coordinatord.runtime.local_time import local, moment
@@ -34,11 +36,7 @@ def change_tokens(config: TokenConfig) -> int:
     match config.verb:
         case TokenVerb.NEW:
             name = config.name or f"{config.role}-{secrets.token_hex(3)}"
-            token = store.add(_pin(config), config.role, name, config.jobs)
-            if config.output is None:
-                sys.stdout.write(f"{token.text}\n")
-            else:
-                write_private(config.output, f"{token.text}\n")
+            store.make(_pin(config), {name: config.role}, config.jobs, lambda made: _hand_out(made, config.output))
         case TokenVerb.LIST:
             sys.stdout.write(_table(store.tokens) if store.tokens else "")
         case TokenVerb.REVOKE:
@@ -50,6 +48,16 @@ def change_tokens(config: TokenConfig) -> int:
                     " started with this directory"
                 )
     return ExitCode.OK
+
+
+def _hand_out(made: Sequence[AccessToken], path: Path | None) -> None:
+    """Write new tokens to a file, or print them. Raises `PrivateFileError` and `OSError`."""
+    text = "".join(f"{token.text}\n" for token in made)
+    if path is not None:
+        write_private(path, text)
+        return
+    sys.stdout.write(text)
+    sys.stdout.flush()
 
 
 def _table(tokens: Iterable[KnownToken]) -> str:

@@ -10,12 +10,12 @@ import logging
 import os
 import socket
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
 
-from coordinatord.protocol.access_token import AccessToken, Role
+from coordinatord.protocol.access_token import AccessToken
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.runtime.local_time import now
@@ -26,7 +26,7 @@ from coordinatord.security.browser_sessions import BrowserSessions
 from coordinatord.security.ephemeral_tokens import write_ephemeral
 from coordinatord.security.gatekeeper import Gatekeeper
 from coordinatord.security.identity import Identity, IdentityError, ephemeral_identity, own_identity
-from coordinatord.security.token_store import TokenStore
+from coordinatord.security.token_store import ALL_JOBS, FIRST_NAMES, TokenStore
 
 log = logging.getLogger(__name__)
 
@@ -45,9 +45,6 @@ NODES_ADVICE = "for nodes elsewhere make one that may only join, by coordinatord
 
 SESSION_KEY = "sessions of browsers"
 """The purpose of the derived key that signs sessions."""
-
-FIRST_ROLES = (Role.JOIN, Role.ADMIN)
-"""The roles of the first tokens: one for nodes, and one for operators, which may also read."""
 
 
 class NoTokensDirectoryError(OperationalError):
@@ -106,8 +103,8 @@ class Security:
         security.gatekeeper = Gatekeeper(store, _browsers(loaded), clock)
         store.refresh()
         # There may be other tokens: `coordinatord token new` works before the first start.
-        if not {_first(role) for role in FIRST_ROLES} & {token.name for token in store.tokens}:
-            security._make_first_tokens(environ)
+        if not FIRST_NAMES.keys() & {token.name for token in store.tokens}:
+            store.make(loaded.pin, FIRST_NAMES, ALL_JOBS, lambda first: security._hand_out(first, environ))
         return security
 
     @property
@@ -192,12 +189,11 @@ class Security:
             self._ephemeral_identity = ephemeral_identity()
         return self._ephemeral_identity
 
-    def _make_first_tokens(self, environ: Mapping[str, str]) -> None:
-        """Make the first tokens, and write them to this user's directory, where nodes and commands find them.
+    def _hand_out(self, first: Sequence[AccessToken], environ: Mapping[str, str]) -> None:
+        """Write the first tokens to this user's directory, where nodes and commands find them.
 
         A service's user has no such directory, so the file is in the state directory then.
         """
-        first = [self.token_store.add(self.pin, role, _first(role)) for role in FIRST_ROLES]
         content = _file_of(first)
         try:
             path = tokens_directory(environ) / self.pin
@@ -245,12 +241,7 @@ def _read(path: Path) -> bytes:
         raise IdentityError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def _first(role: Role) -> str:
-    """Return the name of the first token with a role."""
-    return f"first-{role}"
-
-
-def _file_of(tokens: list[AccessToken]) -> str:
+def _file_of(tokens: Sequence[AccessToken]) -> str:
     """Return the content of a file with tokens, one a line."""
     comment = f"# Tokens of the coordinatord on {socket.gethostname()}. Each of them lets its bearer in."
     return "\n".join([comment, *(token.text for token in tokens), ""])

@@ -13,7 +13,7 @@ import hmac
 import json
 import logging
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -44,6 +44,12 @@ TOKENS_MAX = 1_000
 
 TIME_MAX = 2.0**40
 """The limit of a date in seconds since 1970, far beyond what any clock shows."""
+
+FIRST_NAMES = {"first-join": Role.JOIN, "first-admin": Role.ADMIN}
+"""The names of the tokens that the first start makes, one for nodes, and one for operators, which may also read.
+
+They are never forgotten, even when revoked, because later starts know by them that there was a first one.
+"""
 
 VERSION = 1
 """The version of the file's format."""
@@ -181,18 +187,28 @@ class TokenStore:
         else:
             self._problem = ""
 
-    def add(self, pin: str, role: Role, name: str, jobs: str = ALL_JOBS) -> AccessToken:
-        """Make a token and store its hash; return it with its secret, which is not stored.
+    def make(
+        self, pin: str, wanted: Mapping[str, Role], jobs: str, hand_out: Callable[[Sequence[AccessToken]], None]
+    ) -> None:
+        """Make tokens with these names and roles for the jobs of a pattern, hand them out, and store their hashes.
 
-        Raises `TokenStoreError` and `PrivateFileError`.
+        They are valid only once they are handed out, so that no failure leaves a valid token that nobody has. Raises
+        `TokenStoreError`, `PrivateFileError`, and the errors of `hand_out`.
         """
-        token = AccessToken(pin, role, new_secret())
-        known = KnownToken(name, role, jobs, _digest(token.secret), _now())
-        with self._locked():
-            if any(entry.name == name for entry in self.tokens):
-                raise TokenStoreError(f"there is a token of the name {name} already: choose another with --name")
-            self._write(*_without_oldest_revoked(self.tokens, TOKENS_MAX - 1), known)
-        return token
+        self.refresh()
+        self._kept_beside(wanted)
+        tokens = {name: AccessToken(pin, role, new_secret()) for name, role in wanted.items()}
+        hand_out(tuple(tokens.values()))
+        added = [KnownToken(name, token.role, jobs, _digest(token.secret), _now()) for name, token in tokens.items()]
+        with self._locked():  # not while they are handed out, which may wait for a reader
+            self._write(*self._kept_beside(wanted), *added)
+
+    def _kept_beside(self, names: Collection[str]) -> list[KnownToken]:
+        """Return the tokens that are kept when others with these names are added. Raises `TokenStoreError`."""
+        for token in self.tokens:
+            if token.name in names:
+                raise TokenStoreError(f"there is a token of the name {token.name} already: choose another with --name")
+        return _without_oldest_revoked(self.tokens, TOKENS_MAX - len(names))
 
     def revoke(self, name: str) -> None:
         """Revoke a token. Raises `TokenStoreError` and `PrivateFileError`."""
@@ -260,7 +276,7 @@ def _without_oldest_revoked(tokens: Iterable[KnownToken], most: int) -> list[Kno
     """Drop the oldest revoked tokens until at most `most` tokens are left. Raises `TokenStoreError`."""
     kept = list(tokens)
     while len(kept) > most:
-        revoked = [token for token in kept if token.revoked_at is not None]
+        revoked = [token for token in kept if token.revoked_at is not None and token.name not in FIRST_NAMES]
         if not revoked:
             raise TokenStoreError(f"there are {TOKENS_MAX} tokens, the limit: revoke one")
         kept.remove(min(revoked, key=lambda token: token.revoked_at or 0.0))

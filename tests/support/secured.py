@@ -15,7 +15,7 @@ from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.messages import Desired, Goal, Join, Refused
 from coordinatord.runtime.pinned_tls import pinned_context
 from coordinatord.security.setup import FOLDER, Security, SecuritySettings
-from coordinatord.security.token_store import TokenStore
+from coordinatord.security.token_store import ALL_JOBS, TokenStore
 from coordinatord.server.app import ListenAddress, Server, serve
 from coordinatord.store.database_store import Store
 from coordinatord.store.memory_store import MemoryStore
@@ -30,6 +30,13 @@ def first_token(home: Path, role: Role, pin: str = "*") -> AccessToken:
     """
     [left] = (home / "coordinatord" / "tokens").glob(pin)
     return next(token for token in parse_tokens(left.read_text()) if token.role is role)
+
+
+def add_token(store: TokenStore, pin: str, role: Role, name: str, jobs: str = ALL_JOBS) -> AccessToken:
+    """Make one token, and return it."""
+    made: list[AccessToken] = []
+    store.make(pin, {name: role}, jobs, made.extend)
+    return made[0]
 
 
 @dataclass(frozen=True)
@@ -55,9 +62,9 @@ class Secured:
         """Return the first token of this role."""
         return first_token(self.home, role)
 
-    def add(self, name: str, role: Role, jobs: str = "*") -> AccessToken:
+    def add(self, name: str, role: Role, jobs: str = ALL_JOBS) -> AccessToken:
         """Make another token, as `coordinatord token new` does."""
-        return self.store.add(self.security.pin, role, name, jobs)
+        return add_token(self.store, self.security.pin, role, name, jobs)
 
 
 def secured(folder: Path, clock: Callable[[], float] = time.monotonic, **own: Path) -> Secured:

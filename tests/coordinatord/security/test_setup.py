@@ -23,9 +23,9 @@ from coordinatord.runtime.pinned_tls import CertificateError, base32_of, pin_of,
 from coordinatord.runtime.private_files import PrivateFileError
 from coordinatord.security.identity import IdentityError, own_identity
 from coordinatord.security.setup import FIRST_TOKENS, FOLDER, PIN, NoTokensDirectoryError, Security, SecuritySettings
-from coordinatord.security.token_store import TokenStore
+from coordinatord.security.token_store import FIRST_NAMES, TokenStore, find_by_secret, valid_names
 from tests.support.programs import NO_HOME
-from tests.support.secured import secured
+from tests.support.secured import add_token, secured
 
 HOMELESS = {"XDG_CONFIG_HOME": NO_HOME}
 
@@ -51,12 +51,36 @@ def test_the_first_start_makes_all_and_the_next_keeps_it(tmp_path: Path) -> None
 
 
 def test_a_token_that_was_made_before_the_first_start_takes_the_place_of_no_other(tmp_path: Path) -> None:
-    TokenStore(tmp_path).add("a" * 52, Role.JOIN, "nodes")
+    add_token(TokenStore(tmp_path), "a" * 52, Role.JOIN, "nodes")
     config = tmp_path / "config"
     security = opened(tmp_path, {"XDG_CONFIG_HOME": str(config)})
     assert [token.name for token in security.token_store.tokens] == ["nodes", "first-join", "first-admin"]
     assert (config / "coordinatord" / "tokens" / security.pin).exists()
     assert security.token_store.tokens == opened(tmp_path).token_store.tokens, "the next start makes no more"
+
+
+def test_first_tokens_that_were_revoked_do_not_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coordinatord.security.token_store.TOKENS_MAX", 3)
+    store = opened(tmp_path).token_store
+    names = [*FIRST_NAMES, "a", "b", "c"]
+    for name in names:
+        if name not in FIRST_NAMES:
+            add_token(store, "a" * 52, Role.JOIN, name)
+        store.revoke(name)
+    tokens = opened(tmp_path).token_store.tokens
+    assert [token.name for token in tokens] == [*FIRST_NAMES, "c"]
+    assert not valid_names(tokens)
+
+
+def test_a_first_start_that_cannot_leave_the_tokens_makes_them_next_time(tmp_path: Path) -> None:
+    blocked = tmp_path / FIRST_TOKENS
+    blocked.mkdir()
+    with pytest.raises(PrivateFileError, match="cannot be written"):
+        opened(tmp_path)
+    blocked.rmdir()
+    security = opened(tmp_path)
+    known = security.token_store.tokens
+    assert [find_by_secret(known, token.secret) for token in parse_tokens(blocked.read_text())] == [*known]
 
 
 def test_the_pin_is_that_of_the_key(tmp_path: Path) -> None:
@@ -221,6 +245,18 @@ def test_new_tokens_are_for_the_key_that_is_shown(tmp_path: Path, capsys: pytest
     shown.reload()
     assert pin_of_new() == shown.pin
     assert opened(folder).pin == pin_of_new() == ours
+
+
+def test_a_new_token_that_cannot_be_written_is_none(tmp_path: Path) -> None:
+    def make(output: Path) -> None:
+        config = parse(["token", "new", "--state-dir", str(tmp_path), "--name", "ci", "--output", str(output)], {})
+        assert isinstance(config, TokenConfig)
+        change_tokens(config)
+
+    opened(tmp_path / FOLDER)
+    with pytest.raises(PrivateFileError, match="ci cannot be made"):
+        make(Path("/proc/nowhere/ci/token"))
+    make(tmp_path / "token")
 
 
 def test_that_a_renewed_certificate_is_shown_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -28,6 +28,7 @@ from coordinatord.security.token_store import (
     pack_tokens,
     unpack_tokens,
 )
+from tests.support.secured import add_token
 
 PIN = "a" * 52
 
@@ -53,7 +54,7 @@ def gate(store: TokenStore) -> Gatekeeper:
 
 
 def test_a_token_is_text_and_back(store: TokenStore) -> None:
-    token = store.add(PIN, Role.JOIN, "nodes")
+    token = add_token(store, PIN, Role.JOIN, "nodes")
     assert parse_token(token.text) == token
     assert parse_tokens(f"# about\n\n{token.text}\n") == (token,)
     assert token.secret not in repr(token)
@@ -67,7 +68,7 @@ def test_what_is_no_token_is_refused_and_not_repeated(text: str) -> None:
 
 
 def test_the_file_holds_hashes_for_its_user_alone(store: TokenStore) -> None:
-    token = store.add(PIN, Role.ADMIN, "ops")
+    token = add_token(store, PIN, Role.ADMIN, "ops")
     assert token.secret not in store.path.read_text()
     assert stat.S_IMODE(store.path.stat().st_mode) == 0o600
     assert stat.S_IMODE(store.path.parent.stat().st_mode) == 0o700
@@ -75,7 +76,7 @@ def test_the_file_holds_hashes_for_its_user_alone(store: TokenStore) -> None:
 
 
 def test_others_may_not_have_read_or_written_the_file(store: TokenStore) -> None:
-    store.add(PIN, Role.ADMIN, "ops")
+    add_token(store, PIN, Role.ADMIN, "ops")
     store.path.chmod(0o640)
     with pytest.raises(PrivateFileError, match="others may read"):
         TokenStore(store.directory).refresh()
@@ -91,7 +92,7 @@ def test_root_makes_tokens_for_a_service_with_a_user_of_its_own(tmp_path: Path) 
     service = 12345
     os.chown(tmp_path, service, service)
     store = TokenStore(tmp_path / "state" / "security")
-    store.add(PIN, Role.JOIN, "first")
+    add_token(store, PIN, Role.JOIN, "first")
     written = [tmp_path / "state", tmp_path / "state" / "security", store.path]
     assert {(path.stat().st_uid, path.stat().st_gid) for path in written} == {(service, service)}
     again = TokenStore(store.directory)
@@ -103,7 +104,7 @@ def test_root_makes_tokens_for_a_service_with_a_user_of_its_own(tmp_path: Path) 
 
 
 def test_a_link_is_not_followed(store: TokenStore, tmp_path: Path) -> None:
-    store.add(PIN, Role.ADMIN, "ops")
+    add_token(store, PIN, Role.ADMIN, "ops")
     store.path.rename(tmp_path / "elsewhere")
     store.path.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(PrivateFileError, match="cannot be read"):
@@ -114,7 +115,7 @@ def test_a_link_is_not_followed(store: TokenStore, tmp_path: Path) -> None:
 def test_a_refusal_of_the_system_is_an_error_with_the_path(
     store: TokenStore, monkeypatch: pytest.MonkeyPatch, call: str, words: str
 ) -> None:
-    store.add(PIN, Role.ADMIN, "ops")
+    add_token(store, PIN, Role.ADMIN, "ops")
 
     def fail(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
@@ -122,12 +123,12 @@ def test_a_refusal_of_the_system_is_an_error_with_the_path(
     with monkeypatch.context() as system:
         system.setattr(call, fail)
         with pytest.raises(PrivateFileError, match=rf"/\S+ cannot be {words}: No locks available"):
-            TokenStore(store.directory).add(PIN, Role.ADMIN, "more")
+            add_token(TokenStore(store.directory), PIN, Role.ADMIN, "more")
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"version": 2, "tokens": []}', '{"version": 1, "tokens": [1]}'])
 def test_a_damaged_file_is_an_error_with_its_name(store: TokenStore, text: str) -> None:
-    store.add(PIN, Role.ADMIN, "ops")
+    add_token(store, PIN, Role.ADMIN, "ops")
     store.path.write_text(text)
     with pytest.raises(DamagedTokensError, match=r"tokens\.json is not as coordinatord writes it") as damaged:
         TokenStore(store.directory).refresh()
@@ -136,7 +137,7 @@ def test_a_damaged_file_is_an_error_with_its_name(store: TokenStore, text: str) 
 
 def test_another_process_sees_changes(store: TokenStore) -> None:
     other = TokenStore(store.directory)
-    token = store.add(PIN, Role.JOIN, "nodes")
+    token = add_token(store, PIN, Role.JOIN, "nodes")
     other.refresh()
     assert other.tokens == store.tokens
     other.revoke("nodes")
@@ -146,7 +147,7 @@ def test_another_process_sees_changes(store: TokenStore) -> None:
         denied(Gatekeeper(store, BrowserSessions(b"", lambda: 0.0), lambda: 0.0), bearer(token)).code == "revoked_token"
     )
     with pytest.raises(TokenStoreError, match="of the name nodes already"):
-        store.add(PIN, Role.JOIN, "nodes")
+        add_token(store, PIN, Role.JOIN, "nodes")
     with pytest.raises(TokenStoreError, match="there are: none"):
         store.revoke("other")
 
@@ -154,7 +155,7 @@ def test_another_process_sees_changes(store: TokenStore) -> None:
 def test_a_token_that_was_revoked_while_no_file_could_be_opened_is_known_as_revoked_later(
     store: TokenStore, gate: Gatekeeper, caplog: pytest.LogCaptureFixture
 ) -> None:
-    token = store.add(PIN, Role.JOIN, "n1")
+    token = add_token(store, PIN, Role.JOIN, "n1")
     caller = gate.admit(bearer(token), Role.JOIN, "10.0.0.1")
     assert store.directory is not None
     TokenStore(store.directory).revoke("n1")
@@ -175,12 +176,24 @@ def test_a_token_that_was_revoked_while_no_file_could_be_opened_is_known_as_revo
 def test_revoked_tokens_make_room(store: TokenStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coordinatord.security.token_store.TOKENS_MAX", 2)
     for name in ("a", "b"):
-        store.add(PIN, Role.JOIN, name)
+        add_token(store, PIN, Role.JOIN, name)
     with pytest.raises(TokenStoreError, match="the limit: revoke one"):
-        store.add(PIN, Role.JOIN, "c")
+        add_token(store, PIN, Role.JOIN, "c")
     store.revoke("a")
-    store.add(PIN, Role.JOIN, "c")
+    add_token(store, PIN, Role.JOIN, "c")
     assert [token["name"] for token in json.loads(store.path.read_text())["tokens"]] == ["b", "c"]
+
+
+def test_a_token_that_cannot_be_handed_out_is_not_valid_and_its_name_is_free(store: TokenStore) -> None:
+    def fail(_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        store.make(PIN, {"ci": Role.JOIN}, "*", fail)
+    assert not store.tokens
+    add_token(store, PIN, Role.JOIN, "ci")
+    with pytest.raises(TokenStoreError, match="of the name ci already"):
+        store.make(PIN, {"ci": Role.JOIN}, "*", lambda _: pytest.fail("a token that cannot be stored"))
 
 
 def a_token(number: int, revoked_at: float | None = None, name: str = "") -> KnownToken:
@@ -216,9 +229,9 @@ def test_of_two_tokens_with_one_name_the_shared_one_keeps_it() -> None:
 
 
 def test_tokens_of_others_are_known_and_kept_in_the_file(store: TokenStore, gate: Gatekeeper) -> None:
-    store.add(PIN, Role.JOIN, "ours")
+    add_token(store, PIN, Role.JOIN, "ours")
     other = TokenStore(None)
-    theirs = other.add(PIN, Role.JOIN, "theirs")
+    theirs = add_token(other, PIN, Role.JOIN, "theirs")
     store.adopt(other.tokens)
     assert gate.admit(bearer(theirs), Role.JOIN, "10.0.0.1").name == "theirs"
     again = TokenStore(store.directory)
@@ -249,7 +262,7 @@ def test_there_are_no_more_tokens_than_the_limit_when_those_of_others_come(
 def test_a_role_may_do_its_own_and_an_admin_reads(
     store: TokenStore, gate: Gatekeeper, role: Role, allowed: set[Role]
 ) -> None:
-    token = store.add(PIN, role, "one")
+    token = add_token(store, PIN, role, "one")
     for wanted in Role:
         if wanted in allowed:
             assert gate.admit(bearer(token), wanted, "10.0.0.1").name == "one"
@@ -258,25 +271,25 @@ def test_a_role_may_do_its_own_and_an_admin_reads(
 
 
 def test_several_are_valid_at_once_and_strangers_are_not(store: TokenStore, gate: Gatekeeper) -> None:
-    tokens = [store.add(PIN, Role.JOIN, name) for name in ("a", "b", "c")]
+    tokens = [add_token(store, PIN, Role.JOIN, name) for name in ("a", "b", "c")]
     assert [gate.admit(bearer(token), Role.JOIN, "10.0.0.1").name for token in tokens] == ["a", "b", "c"]
-    other = TokenStore(None).add(PIN, Role.JOIN, "a")
+    other = add_token(TokenStore(None), PIN, Role.JOIN, "a")
     assert denied(gate, bearer(other)).code == "unknown_token"
     assert denied(gate, "").code == "no_token"
     assert denied(gate, "Basic eDp5").code == "no_token"
 
 
 def test_a_new_token_works_before_anybody_has_looked(store: TokenStore, gate: Gatekeeper) -> None:
-    token = TokenStore(store.directory).add(PIN, Role.JOIN, "new")
+    token = add_token(TokenStore(store.directory), PIN, Role.JOIN, "new")
     assert gate.admit(bearer(token), Role.JOIN, "10.0.0.1").name == "new"
 
 
 def test_a_token_may_be_for_some_jobs(store: TokenStore, gate: Gatekeeper) -> None:
-    token = store.add(PIN, Role.ADMIN, "ana", "ana-*")
+    token = add_token(store, PIN, Role.ADMIN, "ana", "ana-*")
     assert gate.admit(bearer(token), Role.ADMIN, "10.0.0.1", "ana-1").name == "ana"
     assert denied(gate, bearer(token), Role.ADMIN, "ben-1").code == "foreign_job"
     assert denied(gate, bearer(token), Role.READ).code == "foreign_job"
-    joining = store.add(PIN, Role.JOIN, "ana-nodes", "ana-*")
+    joining = add_token(store, PIN, Role.JOIN, "ana-nodes", "ana-*")
     caller = gate.admit(bearer(joining), Role.JOIN, "10.0.0.1")
     caller.check_job("ana-2")
     with pytest.raises(DeniedError, match="is for jobs ana-\\*, and not for Ana-2"):
@@ -304,7 +317,7 @@ def test_failures_of_an_address_are_bounded_and_valid_tokens_are_not(
 ) -> None:
     now = 0.0
     gate = Gatekeeper(store, BrowserSessions(b"", lambda: now), lambda: now)
-    token = store.add(PIN, Role.JOIN, "nodes")
+    token = add_token(store, PIN, Role.JOIN, "nodes")
     codes = [denied(gate, "").code for _ in range(FAILURES_MAX + 5)]
     assert codes == ["no_token"] * FAILURES_MAX + ["too_many"] * 5
     assert len(caplog.records) == FAILURES_MAX + 1

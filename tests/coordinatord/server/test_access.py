@@ -25,7 +25,7 @@ from coordinatord.store.sqlite_store import SqliteStore
 from tests.support.programs import TIMEOUT_S
 from tests.support.raw_session import join, until
 from tests.support.raw_websocket import request, wire
-from tests.support.secured import TRUSTING, Secured, ask, goal, refusal, secured, serving, session
+from tests.support.secured import TRUSTING, Secured, add_token, ask, goal, refusal, secured, serving, session
 
 DRAIN = ("POST", "/v1/nodes/x/drain", {"by": "ana@login", "reason": "fan", "ahead": True})
 
@@ -221,7 +221,7 @@ async def test_a_revoked_token_ends_what_it_began(
 
 def unknown_token(ours: Secured) -> AccessToken:
     """Return a token that somebody has made up."""
-    return TokenStore(None).add(ours.security.pin, Role.JOIN, "x")
+    return add_token(TokenStore(None), ours.security.pin, Role.JOIN, "x")
 
 
 async def test_tokens_that_cannot_be_read_any_more_stay_as_they_were(
