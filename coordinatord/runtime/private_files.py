@@ -29,7 +29,7 @@ class PrivateFileError(OperationalError):
 def write_private(path: Path, text: str) -> None:
     """Write or replace a file that only this user can read. Raises `PrivateFileError`.
 
-    A missing directory is made. The replacement is atomic, also in a crash.
+    A missing directory is made. The replacement is atomic, also in a crash, and durable on return.
     """
     make_private_directory(path.parent)
     try:
@@ -42,11 +42,21 @@ def write_private(path: Path, text: str) -> None:
                 inherit_owner(handle, path.parent)
                 os.fsync(handle)
             fresh.replace(path)
+            _sync_directory(path.parent)
         except BaseException:
             fresh.unlink(missing_ok=True)
             raise
     except OSError as error:
         raise PrivateFileError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _sync_directory(path: Path) -> None:
+    """Make the names in a directory durable: until then a lost power undoes a rename. Raises `OSError`."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def remove_private(path: Path) -> None:

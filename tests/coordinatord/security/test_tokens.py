@@ -103,6 +103,20 @@ def test_root_makes_tokens_for_a_service_with_a_user_of_its_own(tmp_path: Path) 
         TokenStore(store.directory).refresh()
 
 
+def test_a_revocation_is_durable_on_return(store: TokenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_token(store, PIN, Role.ADMIN, "ops")
+    synced, sync = [], os.fsync
+
+    def record(handle: int) -> None:
+        synced.append((os.fstat(handle).st_ino, store.path.stat().st_ino))
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", record)
+    store.revoke("ops")
+    replaced = store.path.stat().st_ino
+    assert synced[-2:] == [(replaced, synced[0][1]), (store.path.parent.stat().st_ino, replaced)]
+
+
 def test_a_link_is_not_followed(store: TokenStore, tmp_path: Path) -> None:
     add_token(store, PIN, Role.ADMIN, "ops")
     store.path.rename(tmp_path / "elsewhere")
