@@ -49,6 +49,10 @@ class Journal:
         """The group that is being written; None if none is."""
         self._waiting: deque[CommitGroup] = deque()
         """The groups to write after `_writing`, in order."""
+        self.groups = 0
+        """The number of groups so far."""
+        self.durable_groups = 0
+        """The number of groups that are durable."""
 
     def add(self, batch: Batch, now: float) -> tuple[Effect, ...]:
         """Add the batch of one event at `now`; return the effects that wait for nothing.
@@ -57,6 +61,7 @@ class Journal:
         """
         if batch.records and (not self._waiting or len(self._waiting[-1].records) >= GROUP_RECORDS):
             self._waiting.append(CommitGroup())
+            self.groups += 1
         last = self._waiting[-1] if self._waiting else self._writing
         if batch.at_once or last is None:
             return batch.effects
@@ -86,4 +91,5 @@ class Journal:
         """Finish the group from `begin`, which is durable now; return the effects that waited for it."""
         group, self._writing = self._writing, None
         assert group is not None  # noqa: S101 - there is one between `begin` and `finish`
+        self.durable_groups += 1
         return tuple(group.effects.values())

@@ -22,7 +22,7 @@ from msgspec.structs import asdict
 
 from coordinatord.core.journal import Journal
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.rounds.effects import Effect, Look
+from coordinatord.core.rounds.effects import Effect, Look, ReportDegraded
 from coordinatord.core.rounds.events import Event, StoreFailed, StoreRecovered, Tick
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.values.records import RoundFormed
@@ -128,7 +128,7 @@ class Driver:
         self.durable_records.flush()
 
     async def written(self) -> None:
-        """Wait until all records so far are durable, or the store has failed."""
+        """Wait until all decisions so far are durable, or the store has failed: see `RecordWriter.written`."""
         await self._record_writer.written()
 
     async def written_run(self, job: str) -> Run | None:
@@ -198,8 +198,13 @@ class RecordWriter:
             self._tasks.spawn(self._write_all(), name="write")
 
     async def written(self) -> None:
-        """Wait until all records so far are durable, or the store has failed."""
-        while self._is_writing and self._machine.store_error is None:
+        """Wait until all records so far are durable, or the store has failed.
+
+        Then the machine's state may have later decisions that are not durable yet. They are not waited for, since more
+        may come all the time.
+        """
+        groups = self.journal.groups
+        while self.journal.durable_groups < groups and self._machine.store_error is None:
             self._changed.clear()
             await self._changed.wait()
 
@@ -211,11 +216,11 @@ class RecordWriter:
             while not await self._try_to_write(entries):  # noqa: ASYNC110 - no event tells that the store works
                 await asyncio.sleep(RETRY_S)
             self._on_durable(entries, self.journal.finish())
+            self._changed.set()
             if self._machine.store_error is not None:
                 log.warning("records can be written again: decisions go on", extra=fields("recording_resumed"))
                 self._submit(StoreRecovered())
         self._is_writing = False
-        self._changed.set()
 
     async def _try_to_write(self, entries: Sequence[Entry]) -> bool:
         timeout = self._tasks.spawn(self._time_out(), name="wait for the store")
@@ -234,13 +239,14 @@ class RecordWriter:
     async def _time_out(self) -> None:
         for _ in range(WRITE_CHECKS):
             await asyncio.sleep(WRITE_WITHIN_S / WRITE_CHECKS)
-        self._on_store_error(f"the store has not answered for {WRITE_WITHIN_S:g} s")
+        if self._machine.store_error is None:  # else the reason is known
+            self._on_store_error(f"the store has not answered for {WRITE_WITHIN_S:g} s")
 
     def _on_store_error(self, error: str) -> None:
         if self._machine.store_error != error:
             text = "nothing can be recorded: no round is formed, the workers go on: %s"
             log.error(text, error, extra=fields("recording_stopped"))
-            self._changed.set()  # `written` waits no longer: its callers get the last durable state
+            self._changed.set()  # `written` waits no longer: its callers see decisions that a crash would undo
             self._submit(StoreFailed(error))
 
 
@@ -248,7 +254,7 @@ class PacedEffects:
     """Carries out many effects over several turns of the event loop, so that they do not delay heartbeats.
 
     A round of 10,000 nodes has 10,000 messages, which take 0.3 s. A session has at most one effect that waits: a newer
-    one replaces it.
+    one replaces it, unless it only reports that the store fails. What waits is durable then, and says more.
     """
 
     def __init__(self, carry_out: Callable[[Effect], None], may_continue: Callable[[], bool]) -> None:
@@ -263,10 +269,10 @@ class PacedEffects:
         """Carry out effects now; but if an effect of the same session waits, replace that one."""
         waiting = self._waiting
         for effect in effects:
-            if effect.session in waiting:
-                waiting[effect.session] = effect
-            else:
+            if effect.session not in waiting:
                 self._carry_out_one(effect)
+            elif not isinstance(effect, ReportDegraded):
+                waiting[effect.session] = effect
 
     def carry_out_in_pieces(self, effects: Iterable[Effect]) -> None:
         """Carry out effects: a piece now, and one in each further turn of the event loop."""
@@ -324,7 +330,7 @@ def _log_records(entries: Sequence[Entry]) -> None:
 
 
 async def iterate_jobs(driver: Driver, nodes_at_once: int) -> AsyncIterator[Run]:
-    """Yield the live or last run of each job, with all its records durable.
+    """Yield the live or last run of each job, after `written`.
 
     It pauses after about `nodes_at_once` nodes, so that heartbeats are answered. So two jobs may be from different
     moments.

@@ -26,7 +26,7 @@ class RoundsReader:
         """The rounds of ended runs by the run's id, the most recently requested last."""
 
     async def find(self, job: str) -> tuple[Run, RoundHistory] | None:
-        """Return a job's run, all of it durable, and its rounds; None for an unknown job. Raises `StoreError`."""
+        """Return a job's run, after `written`, and its rounds; None for an unknown job. Raises `StoreError`."""
         jobs = self._driver.machine.jobs
         while True:
             await self._driver.written()
@@ -41,7 +41,7 @@ class RoundsReader:
         rounds = self._cached.pop(run.id, None)
         if rounds is None:
             rounds = rounds_of(await self._store.read_rounds(run.job, run.id))
-        if rounds.current is None:  # otherwise the store failed before it had the end of the run
+        if rounds.current is None:  # otherwise the end of the run is not durable yet
             self._cached[run.id] = rounds
         if len(self._cached) > CACHED_MAX:
             del self._cached[next(iter(self._cached))]

@@ -2,11 +2,15 @@
 
 import asyncio
 
-from coordinatord.core.rounds.effects import Close, Effect
+from coordinatord.core.rounds.effects import Close, Effect, ReportDegraded
+from coordinatord.protocol.messages import Degraded
 from coordinatord.server.driver import EFFECTS_AT_ONCE, PacedEffects
 from tests.support.raw_session import until
 
 MANY = tuple(Close(session) for session in range(3 * EFFECTS_AT_ONCE + 1))
+
+
+FULL = Degraded("the disk is full")
 
 
 class Refusing(Close, frozen=True):
@@ -35,6 +39,17 @@ async def test_a_newer_effect_takes_the_place_of_one_that_waits_and_others_pass_
     await until(lambda: len(done) == len(MANY) + 2)
     assert [effect for effect in done if effect.session == last] == [newer]
     assert done[-1] is newer
+
+
+async def test_a_failing_store_takes_the_place_of_no_effect_that_waits() -> None:
+    done: list[Effect] = []
+    paced = PacedEffects(done.append, lambda: True)
+    paced.carry_out_in_pieces(MANY)
+    reports = ReportDegraded(0, FULL), ReportDegraded(len(MANY) - 1, FULL)
+    paced.carry_out(reports)
+    assert done[-1] is reports[0]
+    await until(lambda: len(done) == len(MANY) + 1)
+    assert reports[1] not in done
 
 
 async def test_what_comes_in_a_second_lot_is_carried_out_once_and_is_the_newest() -> None:

@@ -121,6 +121,39 @@ async def test_what_people_are_shown_is_durable_as_well(start: Start, path: str)
         assert answer.get("jobs", [answer])[0]["round"] == 1
 
 
+async def test_readers_do_not_wait_for_later_decisions(start: Start) -> None:
+    """More may be decided during each write, for as long as the store is slow."""
+    store = SlowStore()
+    async with start(store) as server, connect(server.url, join("a", job="one")):
+        await store.asked.get()
+        written = asyncio.ensure_future(server.driver.written())
+        await asyncio.sleep(0)
+        async with connect(server.url, join("b", job="two")):
+            await until(lambda: "two" in server.driver.machine.jobs)
+            assert not written.done()
+            store.allowed.release()
+            await written
+            assert len(await store.asked.get()) > 0, "which is not durable"
+            store.allowed.release()
+
+
+async def test_a_store_that_is_slow_and_fails_has_one_reason(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(driver, "WRITE_WITHIN_S", 0.01)
+    monkeypatch.setattr(driver, "RETRY_S", 0.01)
+    store = SlowStore()
+    store.broken = True
+    async with start(store) as server, connect(server.url, join("a")):
+        for _ in range(3):
+            await store.asked.get()
+            await until(lambda: "wait for the store" not in {task.get_name() for task in asyncio.all_tasks()})
+            store.allowed.release()
+        await store.asked.get()
+    reasons = [record.args for record in caplog.records if record.__dict__.get("event") == "recording_stopped"]
+    assert reasons == [("the store has not answered for 0.01 s",), ("the disk is full",)]
+
+
 async def test_a_server_goes_on_from_what_its_store_holds(start: Start) -> None:
     store = MemoryStore()
     async with start(store) as server, connect(server.url, join("a")) as a:
