@@ -162,9 +162,18 @@ class LogReading:
                 yield note
             async for part in self._parts_of_round(logs):
                 yield part
-            if self._limit_reached or self.is_interrupted or not self._has_next_round:
-                return
-            self.round = await self._next_round()
+            number = None
+            while number is None:
+                if self._limit_reached or self.is_interrupted or not self._has_next_round:
+                    return
+                version = self._change_signal.version
+                number = await self._next_round()
+                if number is None:  # the store fails
+                    if self._is_over:
+                        return
+                    yield None
+                    await self._wait(version)
+            self.round = number
             text, found = await self._find_next()
             yield LogPart(run=self.run_id, round=self.round, note=text)
             logs = [_Log(source, BEGINNING, source.session) for source in _readable(found)]
@@ -195,10 +204,13 @@ class LogReading:
         except NoLogError as error:
             return str(error), NO_LOGS
 
-    async def _next_round(self) -> int:
-        """Return the next round that was formed; several may have passed since the last poll. Raises `StoreError`."""
+    async def _next_round(self) -> int | None:
+        """Return the next stored round; several may have passed since the last poll. Raises `StoreError`.
+
+        None if there is none yet, because the store fails.
+        """
         await self._driver.written()
-        return min((number for number in await self._rounds() if number > self.round), default=self._run.durable.round)
+        return min((number for number in await self._rounds() if number > self.round), default=None)
 
     @property
     def is_interrupted(self) -> bool:

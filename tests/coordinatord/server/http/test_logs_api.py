@@ -9,13 +9,14 @@ import pytest
 from aiohttp import ClientSession
 from msgspec import structs
 
-from coordinatord.core.rounds.values.records import Record
+from coordinatord.core.rounds.values.records import Record, RoundFormed
 from coordinatord.protocol.codec import decode
 from coordinatord.protocol.log_messages import LOG_BYTES_MAX, LogChunk, LogPlace, LogStream, ReadLog
 from coordinatord.protocol.messages import Desired, Goal, Phase
+from coordinatord.server import driver
 from coordinatord.server.app import Server
 from coordinatord.server.http import log_reading, logs_api
-from coordinatord.store.interface import StoreError
+from coordinatord.store.interface import Entry, StoreError
 from coordinatord.store.memory_store import MemoryStore
 from tests.coordinatord.server.conftest import Start
 from tests.coordinatord.server.http.test_events_api import following
@@ -336,6 +337,51 @@ async def test_a_store_that_fails_ends_a_stream_and_is_no_bug(
             await a.report(Phase.STOPPED, run, a_failure())
             assert not any([part["over"] async for part in parts])
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+class FullStore(MemoryStore):
+    """A store that has no room for a second round until somebody makes some."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_full = True
+        self.was_missed = asyncio.Event()
+        """Set once the rounds were read without the second one."""
+
+    async def append(self, entries: Sequence[Entry]) -> None:
+        """Keep records. Raises `StoreError`."""
+        if self.is_full and any(isinstance(entry.record, RoundFormed) and entry.record.round == 2 for entry in entries):
+            raise StoreError("the disk is full")
+        await super().append(entries)
+
+    async def read_rounds(self, job: str, run: str) -> Sequence[Record]:
+        """Return rounds."""
+        if self.is_full:
+            self.was_missed.set()
+        return await super().read_rounds(job, run)
+
+
+async def test_who_follows_misses_no_round_that_the_store_has_late(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver, "RETRY_S", 0.01)
+    monkeypatch.setattr(log_reading, "FOLLOW_EVERY_S", 0.01)
+    store = FullStore()
+    node = join("a", spec=a_spec(nodes_min=1, nodes_max=1, max_restarts=1), offer=KEEPS_LOGS)
+    url = "/v1/jobs/job/logs?rank=0&stream=stdout&follow=true"
+    async with start(store) as server, connect(server.url, node) as a, asyncio.TaskGroup() as tasks:
+        run = await a.receive_goal(Goal.RUN)
+        await a.report(Phase.RUNNING, run)
+        answering = tasks.create_task(keep(a, bytearray(b"one\n")))
+        async with following(f"{server.url}{url}") as parts:
+            assert [(await anext(parts))["text"] for _ in range(2)] == ["", "one\n"]
+            await a.report(Phase.STOPPED, run, a_failure())
+            await store.was_missed.wait()
+            store.is_full = False
+            assert (await anext(parts))["note"] == "round 2 begins"
+            part = await anext(parts)
+            assert (part["round"], part["text"]) == (2, "one\n")
+        answering.cancel()
 
 
 WRONG = {
