@@ -60,8 +60,13 @@ class Caller(Struct, frozen=True):
     """None if no token is needed (`--insecure`)."""
     names: frozenset[str] | None = None
     """The names in the caller's certificate; None if no certificate was demanded."""
-    in_browser: bool = False
-    """Whether it is a browser with a session's cookie, which it also sends if another page makes the request."""
+    session: str | None = None
+    """The cookie of a browser's session; None if it has shown the token itself."""
+
+    @property
+    def in_browser(self) -> bool:
+        """Whether it is a browser, which sends its cookie also if another page makes the request."""
+        return self.session is not None
 
     @property
     def name(self) -> str:
@@ -132,7 +137,7 @@ class Gatekeeper:
         """
         try:
             if session is not None and not authorization:
-                caller = Caller(self._token_of_session(session), in_browser=True)
+                caller = Caller(self._token_of_session(session), session=session)
             else:
                 caller = Caller(self._token_of(authorization))
             return self._check(caller, wanted, job, own_jobs=own_jobs)
@@ -164,7 +169,9 @@ class Gatekeeper:
         return caller
 
     def is_valid(self, caller: Caller) -> bool:
-        """Whether an accepted caller would be accepted again."""
+        """Whether an accepted caller would be accepted again: a browser's session ends also by time and by key."""
+        if caller.session is not None:
+            return self.browsers.token_of(caller.session, self._store.tokens) is not None
         return caller.token is None or caller.token in self._store.tokens
 
     def _token_of(self, authorization: str) -> KnownToken:

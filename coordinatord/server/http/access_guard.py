@@ -82,10 +82,10 @@ class AccessGuard:
         finally:
             del self._requests[id(request)]
 
-    def end_invalid(self) -> None:
+    def end_invalid(self, is_invalid: Callable[[Caller], bool]) -> None:
         """End the requests in progress of callers that are no longer accepted. Some requests last for hours."""
         for request, caller in self._requests.values():
-            if self._gatekeeper is not None and not self._gatekeeper.is_valid(caller) and request.transport is not None:
+            if is_invalid(caller) and request.transport is not None:
                 request.transport.close()
 
     def _caller(self, request: web.Request) -> Caller:

@@ -1,4 +1,4 @@
-"""Reloads tokens when they change, and ends the sessions and requests of callers with a revoked token.
+"""Reloads tokens when they change, and ends the sessions and requests of callers that have lost access.
 
 A session and some requests last for hours, so it is not enough to check the token at their beginning.
 """
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 
 from coordinatord.protocol.text import clip
 from coordinatord.runtime.logs import fields
+from coordinatord.security.gatekeeper import Caller
 from coordinatord.security.setup import Security
 from coordinatord.security.token_store import KnownToken, valid_names
 from coordinatord.server.sessions.node_sessions import NodeSessions
@@ -22,10 +23,15 @@ POLL_EVERY_S = 1.0
 
 
 class Revocations:
-    """Ends sessions and requests when their token is revoked."""
+    """Ends sessions and requests when their caller loses access."""
 
-    def __init__(self, security: Security, sessions: NodeSessions, end_requests: Callable[[], None]) -> None:
-        """Watch the tokens of `security`; `end_requests` ends the HTTP requests of callers that have lost access."""
+    def __init__(
+        self,
+        security: Security,
+        sessions: NodeSessions,
+        end_requests: Callable[[Callable[[Caller], bool]], None],
+    ) -> None:
+        """Watch the tokens of `security`; `end_requests` ends the HTTP requests of callers for whom a test is true."""
         self._security = security
         self._tokens = security.token_store.tokens
         """The tokens at the last poll. The gatekeeper may reload them too."""
@@ -37,16 +43,16 @@ class Revocations:
         while True:
             await asyncio.sleep(POLL_EVERY_S)
             self._security.token_store.try_refresh()
-            self._end_revoked()
+            before, self._tokens = self._tokens, self._security.token_store.tokens
+            if self._tokens != before:
+                _log_change(before, self._tokens)
+                self._sessions.close_invalid(self._is_invalid)
+                self._end_requests(self._is_invalid)
+            else:  # a browser's session also ends by itself
+                self._end_requests(lambda caller: caller.in_browser and self._is_invalid(caller))
 
-    def _end_revoked(self) -> None:
-        if self._security.token_store.tokens == self._tokens:
-            return
-        before, self._tokens = self._tokens, self._security.token_store.tokens
-        _log_change(before, self._tokens)
-        gatekeeper = self._security.gatekeeper
-        self._sessions.close_invalid(lambda caller: not gatekeeper.is_valid(caller))
-        self._end_requests()
+    def _is_invalid(self, caller: Caller) -> bool:
+        return not self._security.gatekeeper.is_valid(caller)
 
 
 def _log_change(before: Iterable[KnownToken], now: Iterable[KnownToken]) -> None:

@@ -1,25 +1,29 @@
 """A browser is let in by a link that works once, and may then do what the link's token may, from our own page alone."""
 
+import asyncio
 import logging
 import re
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import ClientSession, DummyCookieJar, TCPConnector
+from aiohttp import ClientPayloadError, ClientSession, DummyCookieJar, TCPConnector
 
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.protocol.access_token import AccessToken, Role
 from coordinatord.runtime.pinned_tls import pinned_context
+from coordinatord.security.browser_sessions import SESSION_S, BrowserSessions
 from coordinatord.security.gatekeeper import FAILURES_MAX
 from coordinatord.security.identity import CERTIFICATE, KEY
 from coordinatord.security.setup import FOLDER
 from coordinatord.server.app import ListenAddress, serve
 from coordinatord.server.http.browser_guard import is_on_this_host
+from coordinatord.server.sessions import revocation
 from coordinatord.store.memory_store import MemoryStore
 from tests.coordinatord.server.conftest import Start
+from tests.support.programs import TIMEOUT_S
 from tests.support.secured import Secured, secured
 
 DRAIN = "/v1/nodes/x/drain"
@@ -151,6 +155,26 @@ async def test_a_session_outlives_a_restart_but_not_another_key(ours: Secured, t
             (tmp_path / "state" / FOLDER / name).unlink()
         restarted.security.reload()
         assert await visitor.get("/v1/jobs", **session) == 401
+
+
+@pytest.mark.parametrize("end", ["time", "key"])
+async def test_an_open_page_ends_with_its_session(ours: Secured, monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+    monkeypatch.setattr(revocation, "POLL_EVERY_S", 0.01)
+    moment = 1_000.0
+    gatekeeper = ours.security.gatekeeper
+    gatekeeper.browsers = BrowserSessions(b"key", lambda: moment)
+    async with visiting(ours) as visitor:
+        await visitor.enter(ours.token(Role.ADMIN))
+        async with visitor.client.get(f"{visitor.url}/v1/stream", headers=visitor.session) as stream:
+            assert await stream.content.readline()
+            if end == "time":
+                moment += SESSION_S + 1
+            else:
+                gatekeeper.browsers = BrowserSessions(b"another key", lambda: moment)
+            async with asyncio.timeout(TIMEOUT_S):
+                with suppress(ClientPayloadError):
+                    while await stream.content.readany():
+                        pass
 
 
 async def test_a_session_that_is_over_worries_nobody(ours: Secured, caplog: pytest.LogCaptureFixture) -> None:
