@@ -124,8 +124,7 @@ class History:
     async def begin(self) -> None:
         """Begin an empty history. Raises `LeadershipLostError`, and `StoreError`."""
         await self.sweep()  # what is left of one that was not begun
-        self.about = About(secrets.token_hex(4), self._version, 1)
-        await self._write([written_at(self._keys.about, 0)], [put(self._keys.about, self.about.packed())])
+        await self._begin_generation(About(secrets.token_hex(4), self._version, 1), commits=0)
 
     async def sweep(self) -> None:
         """Delete other generations, and parts of a commit that was not finished: the parts are written first.
@@ -150,7 +149,7 @@ class History:
         """
         number, value = self._head.number + 1, pack(rows, dropped)
         ops = await self._stage(self.about.generation, number, value)
-        await self._write_head(Head(number, hashlib.sha256(value).hexdigest()), ops)
+        await self._write_head(Head(number, _digest(value)), ops)
         self.log.add(number, len(value), [row[0] for row in rows], dropped)
 
     async def merge(self, merger: Merger, rows: Sequence[Row]) -> None:
@@ -176,11 +175,14 @@ class History:
         pieces = [rows[begin : begin + ROWS_AT_ONCE] for begin in range(0, len(rows), ROWS_AT_ONCE)]
         for number, piece in enumerate(pieces, 1):
             await self._write_value(about.generation, number, piece)
-        last = Head(len(pieces), "")  # no digest, since no commit is retried
-        new = [put(self._keys.about, about.packed()), put(self._keys.head, last.packed())]
-        answer = await self._write([self._same_head], new)
-        self.about, self._head, self._head_revision = about, last, revision_of(answer)
+        await self._begin_generation(about, commits=len(pieces))
         await self.sweep()
+
+    async def _begin_generation(self, about: About, commits: int) -> None:
+        """Make a generation with so many commits the valid one. Raises `LeadershipLostError`, and `StoreError`."""
+        new = about.packed()  # no other head has its digest
+        await self._write_head(Head(commits, _digest(new)), [put(self._keys.about, new)])
+        self.about = about
 
     async def _write_value(self, generation: int, number: int, rows: Sequence[Row]) -> None:
         value = pack(rows, ())
@@ -217,18 +219,20 @@ class History:
             self._head_revision = self.revision = revision_of(answer)
         else:
             found = next(iter(key_values(responses(answer)[1])), None)
-            _check_not_older(found, self._head)
             if found is None or found.value != ours:
+                _check_not_older(found, self._head)
                 raise LeadershipLostError("an earlier commit of this coordinator came late: it reads everything anew")
             self._head_revision = self.revision = found.mod_revision
         self._head = head
 
-    async def _write(self, demands: list[Body], ops: list[Body]) -> Body:
-        """Run `ops` as the leader. Raises `LeadershipLostError`, also if a demand does not hold, and `StoreError`."""
+    async def _write(self, demands: list[Body], ops: list[Body]) -> None:
+        """Run `ops`, which do not write the head, as the leader.
+
+        Raises `LeadershipLostError`, also if a demand does not hold, and `StoreError`.
+        """
         answer = await self._try(demands, ops, [])
         if not answer.get("succeeded"):
             raise LeadershipLostError("another process has written to this store: this one reads everything anew")
-        return answer
 
     async def _try(self, demands: list[Body], ops: list[Body], otherwise: list[Body]) -> Body:
         """Run `ops` as the leader, or `otherwise` if a demand fails. Raises `LeadershipLostError`, `StoreError`."""
@@ -240,6 +244,10 @@ class History:
             if not leaders or leaders[0].create_revision != self._fence:
                 raise LeadershipLostError("another coordinator leads: nothing of this one is kept any more")
         return answer
+
+
+def _digest(value: bytes) -> str:
+    return hashlib.sha256(value).hexdigest()
 
 
 def _check_not_older(found: KeyValue | None, known: Head) -> None:

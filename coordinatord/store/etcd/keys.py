@@ -98,4 +98,5 @@ class Head(_Value, frozen=True):
 
     number: int
     digest: str
-    """The SHA-256 of its value, by which a retry of the same commit is recognized."""
+    """The SHA-256 of its value, by which a retry of the same commit is recognized. Where a generation has just
+    begun, it is that of `about`."""

@@ -63,6 +63,15 @@ class ForgetfulGateway(RepeatingGateway):
         return answer
 
 
+class DoublingGateway(RepeatingGateway):
+    """Carries out each request twice, as if the first answer had been lost."""
+
+    async def call(self, path: str, body: Mapping[str, Any], try_within_s: float | None = None) -> Any:
+        """Carry out a request; return the second answer."""
+        await super().call(path, body, try_within_s)
+        return await super().call(path, body, try_within_s)
+
+
 def _done(work: Coroutine[Any, Any, Result]) -> Result:
     with pytest.raises(StopIteration) as stop:
         work.send(None)
@@ -128,6 +137,25 @@ def test_a_commit_whose_answer_was_lost_may_be_repeated(value_bytes_max: int, mo
     _done(history.commit([_row(1)], []))
     _done(history.commit([_row(2)], []))
     assert list(_done(History(gateway, KEYS).read()).rows) == [_row(1), _row(2)]
+
+
+@pytest.mark.parametrize("value_bytes_max", [VALUE_BYTES_MAX, 50])
+def test_each_request_may_be_repeated_because_its_answer_was_lost(
+    value_bytes_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coordinatord.store.etcd.history.VALUE_BYTES_MAX", value_bytes_max)
+    gateway = DoublingGateway()
+    candidate = Candidate(gateway, KEYS, Coordinatord("h1", "h1:1", secure=False, since=0.0), 5.0)
+    _done(candidate.win_at_once())
+    history = History(gateway, KEYS, candidate.fence)
+    _done(history.begin())
+    rows = [_row(number) for number in range(1, 4)]
+    for row in rows:
+        _done(history.commit([row], []))
+    _done(history.replace(rows, "one commit instead of three"))
+    _done(history.commit([_row(4)], []))
+    found = _done(History(gateway, KEYS).read())
+    assert (list(found.rows), found.about.generation) == ([*rows, _row(4)], 2)
 
 
 def test_a_leader_finds_by_looking_and_by_writing_that_etcd_was_set_back() -> None:
