@@ -11,6 +11,7 @@ import select
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 UNREAD_BYTES_MAX = 1024 * 1024
 """The most bytes of queued lines; later lines are dropped and counted. It has room for the ten thousand lines of a
@@ -48,8 +49,7 @@ class LineWriter:
             self._lines.append(line)
             self._size += len(line)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="log lines", daemon=True)
-                self._thread.start()
+                self._start()
             self._changed.notify()
 
     def close(self, within_s: float = FLUSH_WITHIN_S) -> None:
@@ -59,6 +59,14 @@ class LineWriter:
             self._changed.notify()
         if self._thread is not None:
             self._thread.join(within_s)
+        else:
+            self._run()
+
+    def _start(self) -> None:
+        thread = threading.Thread(target=self._run, name="log lines", daemon=True)
+        with suppress(RuntimeError):  # the system has none to spare: the next line tries again, or `close` writes all
+            thread.start()
+            self._thread = thread
 
     def _run(self) -> None:
         while lines := self._next():

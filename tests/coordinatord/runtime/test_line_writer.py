@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -47,6 +48,27 @@ def test_who_writes_never_waits_and_the_reader_sees_how_many_were_lost(
     writer.put(b"on\n")
     assert os.read(read, 100) == b"on\n"
     writer.close()
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_lines_wait_where_no_thread_can_be_started(
+    pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch, *, again: bool
+) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    read, write = pipe
+    writer = LineWriter(write, lost)
+    with monkeypatch.context() as system:
+        system.setattr(threading.Thread, "start", refuse)
+        writer.put(b"first\n")
+        writer.put(b"second\n")
+        if not again:
+            writer.close()
+    if again:
+        writer.put(b"third\n")
+        writer.close(TIMEOUT_S)
+    assert os.read(read, 100) == b"first\nsecond\n" + b"third\n" * again
 
 
 def test_all_that_waits_is_written_at_the_end(pipe: tuple[int, int]) -> None:
