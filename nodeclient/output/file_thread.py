@@ -60,8 +60,9 @@ class FileThread:
                     return False
                 self._changed.wait(HANGS_AFTER_S)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="log files", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="log files", daemon=True)
+                thread.start()  # may be refused by the system
+                self._thread = thread
             if not self._calls:
                 self._first_since = time.monotonic()
             size += CALL_BYTES

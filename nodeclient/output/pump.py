@@ -98,8 +98,9 @@ class Pump:
             if self._stopping:
                 return False
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="output", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="output", daemon=True)
+                thread.start()  # may be refused by the system
+                self._thread = thread
             self._calls.post(call)
             return True
 

@@ -6,11 +6,12 @@ import threading
 import pytest
 
 from nodeclient.output.descriptors import pipe
+from nodeclient.output.file_thread import FileThread
 from nodeclient.output.pump import Pump
 from nodeclient.output.streams import Prefixed, WorkerStream
 from nodeclient.output.terminal_writer import QUEUE_BYTES_MAX, TerminalWriter
 from tests.nodeclient.output.stage import Screen
-from tests.support.programs import wait_until
+from tests.support.programs import TIMEOUT_S, wait_until
 
 BATCH = 60 * 1024
 """The size of one stream's bytes; it fits a pipe."""
@@ -74,3 +75,19 @@ def test_when_a_slow_reader_reads_those_come_first_that_had_to_wait() -> None:
     again = lines.index(b"0 again")
     assert len(lines) == 3 * first * 60 + first
     assert set(whose[first * 60 : again]) >= set(range(first, 2 * first))
+
+
+def test_where_the_system_has_no_thread_to_spare_the_next_call_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    pump, files, done = Pump([], lambda _: None), FileThread(lambda _: None), threading.Semaphore(0)
+    with monkeypatch.context() as system:
+        system.setattr(threading.Thread, "start", refuse)
+        for thread in (pump, files):
+            with pytest.raises(RuntimeError):
+                thread.post(done.release)
+    for thread in (pump, files):
+        assert thread.post(done.release)
+        assert done.acquire(timeout=TIMEOUT_S)
+        thread.stop()
