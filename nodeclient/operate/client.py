@@ -11,6 +11,7 @@ Every failure is a `RequestError`, one line with the address and the reason. `pr
 from __future__ import annotations
 
 import http.client
+import math
 import select
 import socket
 import threading
@@ -45,14 +46,14 @@ REACH_WITHIN_S = 2.0
 TAKEOVER_WITHIN_S = 10.0
 """How long all coordinators are retried if the leader does not answer: twice a lease."""
 
+LEAST_S = 0.1
+"""How long a request may take at least, even if the time of the command is over."""
+
 RETRY_AFTER_S = 0.5
 """The pause before all coordinators are retried."""
 
 ASK_NEXT_AFTER_S = 1.0
 """How long a coordinator may take before the next one is asked too: a hundred times the usual time of an answer."""
-
-RESUME_AFTER_S = 1.0
-"""The pause before a lost stream is requested again: a restarted coordinator serves within a second."""
 
 HEALTH_PATH = "/healthz"
 """The path that needs no token, even on a standby."""
@@ -150,12 +151,16 @@ _ADDRESS_ERRORS = (OSError, UnicodeError, http.client.HTTPException, _WrongAnswe
 class Client:
     """The addresses of a coordinator, and the requests to it."""
 
-    def __init__(self, coordinators: Sequence[Endpoint], access: AccessSettings) -> None:
-        """Send requests to the first of these `coordinators` that answers, with a token from `access`."""
+    def __init__(self, coordinators: Sequence[Endpoint], access: AccessSettings, ends_at: float = math.inf) -> None:
+        """Send requests to the first of these `coordinators` that answers, with a token from `access`.
+
+        None waits beyond `ends_at`, in seconds of the monotonic clock.
+        """
         self._coordinators = tuple(coordinators)
         self._contacts = [ContactPoint(coordinator) for coordinator in coordinators]
         """The contact points for the next request, in the order of trying."""
         self._access = access
+        self._ends_at = ends_at
         self.certificate: bytes | None = None
         """The certificate of the last coordinator, in DER; None without TLS."""
 
@@ -163,6 +168,10 @@ class Client:
     def where(self) -> str:
         """The address that answered last."""
         return str(self._contacts[0].coordinator)
+
+    def _within(self, seconds: float) -> float:
+        """Return how long to wait at most, which would be these `seconds` without the end of all waits."""
+        return min(seconds, max(LEAST_S, self._ends_at - time.monotonic()))
 
     def get(self, path: str) -> Any:
         """Return the decoded answer to a read. Raises `RequestError`, as the other methods do."""
@@ -224,18 +233,18 @@ class Client:
         """Yield a connection to a coordinator with a checked key, and the headers to send. Raises `AccessError`."""
         coordinator = contact.coordinator
         attempt = SecuredAttempt(self._access, coordinator, role)
-        connection = http.client.HTTPConnection(coordinator.host, coordinator.port, timeout=ANSWER_WITHIN_S)
+        connection = http.client.HTTPConnection(coordinator.host, coordinator.port)
         with closing(connection):
             is_only = contact.address is None and self._contacts == [contact]
             reach_within_s = ANSWER_WITHIN_S if is_only else REACH_WITHIN_S
             address = (contact.address or coordinator.host, coordinator.port)
-            connection.sock = socket.create_connection(address, reach_within_s)
-            connection.sock.settimeout(ANSWER_WITHIN_S)
+            connection.sock = socket.create_connection(address, self._within(reach_within_s))
+            connection.sock.settimeout(self._within(ANSWER_WITHIN_S))
             try:
                 if attempt.context is not None:
                     secured = attempt.context.wrap_socket(connection.sock, server_hostname=coordinator.host)
                     connection.sock, self.certificate = secured, secured.getpeercert(binary_form=True)
-                connection.sock.settimeout(silent_s_max)
+                connection.sock.settimeout(self._within(silent_s_max))
                 yield connection, attempt.headers
             except (OSError, http.client.HTTPException, _UnknownOutcomeError) as error:
                 if attempt.context is None and attempt.speaks_tls():
@@ -280,7 +289,7 @@ class Client:
 
         If the leader is silent, all are retried until its lease has expired and a standby leads.
         """
-        ends_at = time.monotonic() + TAKEOVER_WITHIN_S
+        ends_at = time.monotonic() + self._within(TAKEOVER_WITHIN_S)
         while True:
             contacts = [contact for several in self._contacts for contact in _expand_addresses(several)]
             silent: list[ContactPoint] = []
@@ -300,7 +309,7 @@ class Client:
         first asks each for its health: if one does not answer soon, it asks the next one too, and the earlier ones may
         still answer. It returns when one is healthy, when all have answered, or after `ANSWER_WITHIN_S`.
         """
-        ends_at, results = time.monotonic() + ANSWER_WITHIN_S, SimpleQueue[tuple[ContactPoint, bool]]()
+        ends_at, results = time.monotonic() + self._within(ANSWER_WITHIN_S), SimpleQueue[tuple[ContactPoint, bool]]()
 
         def ask(contact: ContactPoint) -> None:
             results.put((contact, self._is_healthy(contact)))

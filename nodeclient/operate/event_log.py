@@ -10,6 +10,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from typing import Any
 from urllib.parse import urlencode
 
 from msgspec.structs import asdict
@@ -18,8 +19,9 @@ from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.http.api import ApiEvent, EventsAnswer
 from coordinatord.runtime.local_time import local, moment
 from nodeclient.config.operate import EventsConfig
-from nodeclient.operate.client import RESUME_AFTER_S, Client, RequestError, UnknownNameError, pause, read
-from nodeclient.operate.job_lookup import get_job_data, job_path, unknown_job
+from nodeclient.operate.client import Client, LostError, UnknownNameError, read
+from nodeclient.operate.job_lookup import get_job_data, job_path
+from nodeclient.operate.repeat import repeat
 from nodeclient.operate.terminal_info import Colour, TerminalInfo, terminal, width, write
 
 EVENT_WIDTH = 18
@@ -54,54 +56,49 @@ def run(config: EventsConfig) -> int:
     """Print the events and return the exit code."""
     client = Client(config.coordinators, config.access)
     printer = _EventPrinter(terminal(), as_json=config.json, with_job=config.job is None)
+    kinds = ",".join(config.kinds) or None
+    last = FOLLOWED_FIRST if config.follow and config.last is None else config.last
+    query = _query(last=last, since=config.since_s, kind=kinds)
+    job = config.job
+    data = client.get(f"{ALL_PATH}{query}") if job is None else get_job_data(client, job, f"/events{query}")
+    answer = read(EventsAnswer, data)
+    printer.print(answer.events)
     if config.follow:
-        for event in _follow(client, config.job, _query(config, FOLLOWED_FIRST)):
+        for event in _follow(client, job, kinds, answer.upto):
             printer.print([event])
-    else:
-        query = _query(config, None)
-        job = config.job
-        data = client.get(f"{ALL_PATH}{query}") if job is None else get_job_data(client, job, f"/events{query}")
-        printer.print(read(EventsAnswer, data).events)
     return ExitCode.OK
 
 
-def _query(config: EventsConfig, last: int | None) -> str:
-    """Return the query for the settings; `last` is the default number of events."""
-    query = {
-        "last": last if config.last is None else config.last,
-        "since": config.since_s,
-        "kind": ",".join(config.kinds) or None,
-    }
-    given = {name: value for name, value in query.items() if value is not None}
+def _query(**values: object) -> str:
+    """Return the query with those of the values that are given."""
+    given = {name: value for name, value in values.items() if value is not None}
     return f"?{urlencode(given)}" if given else ""
 
 
-def _follow(client: Client, job: str | None, query: str) -> Iterator[ApiEvent]:
-    """Yield the events so far, and then new ones, until the job is forgotten."""
-    path = f"{ALL_PATH if job is None else f'{job_path(job)}/events'}{query}"
-    last: str | None = None
-    is_over, is_warned = False, False
-    while True:
+def _follow(client: Client, job: str | None, kinds: str | None, last: str) -> Iterator[ApiEvent]:
+    """Yield the events after that with the id `last`, until the job is forgotten.
+
+    However long no coordinator answers, all that has happened meanwhile is new to the reader.
+    """
+    path = f"{ALL_PATH if job is None else f'{job_path(job)}/events'}{_query(kind=kinds)}"
+    is_over = False
+
+    def stream() -> Iterator[Any]:
         try:
-            for data in client.events(path, last):
-                event = read(ApiEvent, data, "event")
-                last, is_warned = event.id, False
-                is_over = event.kind == LAST_KIND and job is not None
-                yield event
-        except UnknownNameError as error:
-            if job is None or last is None:
-                raise error if job is None else unknown_job(client, job) from None
-            sys.stderr.write(f"nodeclient: the coordinator no longer knows job {job}\n")
-            return
-        except RequestError as error:
+            yield from client.events(path, last)
+        except LostError:
             if is_over:
-                return
-            if last is None:
-                raise
-            if not is_warned:
-                sys.stderr.write(f"nodeclient: {error}; trying again\n")
-            is_warned = True
-        pause(RESUME_AFTER_S)
+                raise UnknownNameError(f"job {job} is forgotten") from None
+            raise
+
+    try:
+        for data in repeat(stream):
+            event = read(ApiEvent, data, "event")
+            last, is_over = event.id, event.kind == LAST_KIND and job is not None
+            yield event
+    except UnknownNameError:
+        if not is_over:
+            sys.stderr.write(f"nodeclient: the coordinator no longer knows job {job}\n")
 
 
 class _EventPrinter:

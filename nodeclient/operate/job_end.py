@@ -1,6 +1,6 @@
 """`nodeclient wait`: waits for the end of a job's present run, and exits with the code of its nodes.
 
-It polls every second, so it survives a restart of the coordinator.
+It repeats its request, so it survives a restart of the coordinator.
 """
 
 from __future__ import annotations
@@ -12,38 +12,41 @@ import time
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.http.api import EarlierRunStatus, JobStatus
 from nodeclient.config.operate import WaitConfig
-from nodeclient.operate.client import Client, RequestError, pause, read
+from nodeclient.operate.client import Client, RequestError, read
 from nodeclient.operate.formatting import duration
 from nodeclient.operate.job_lookup import get_job_data, only_job
+from nodeclient.operate.repeat import repeat
 from nodeclient.operate.terminal_info import terminal, write
-from nodeclient.operate.watch import POLL_EVERY_S
+
+GRACE_S = 2.0
+"""How long an answer may take beyond the timeout of the command."""
 
 
 def run(config: WaitConfig) -> int:
     """Print how the job ended, and return the exit code of its nodes. Raises `RequestError` after the timeout."""
-    client = Client(config.coordinators, config.access)
     timeout_s = math.inf if config.timeout_s is None else config.timeout_s
     ends_at = time.monotonic() + timeout_s
+    client = Client(config.coordinators, config.access, ends_at + GRACE_S)
     name = only_job(client, config.job, live=True)
     job: JobStatus | EarlierRunStatus = read(JobStatus, get_job_data(client, name, ""))
+    asked_at = answered_at = time.monotonic()
+
+    def ask() -> list[JobStatus]:
+        nonlocal asked_at
+        asked_at = time.monotonic()
+        return [read(JobStatus, get_job_data(client, name, ""))]
+
     if job.exit_code is None:
         sys.stderr.write(f"nodeclient: job {name} is {job.state}, and is waited for\n")
-    is_warned = False
-    while job.exit_code is None:
-        left_s = ends_at - time.monotonic()
-        if left_s <= 0:
-            text = f"job {name} has not ended within {duration(timeout_s)}: it is {job.state}"
-            raise RequestError(text, ExitCode.TIMED_OUT)
-        pause(min(left_s, POLL_EVERY_S))
-        try:
-            job = _same_run(read(JobStatus, get_job_data(client, name, "")), job.run)
-            is_warned = False
-        except RequestError as error:
-            if not error.is_temporary:
-                raise
-            if not is_warned:
-                sys.stderr.write(f"nodeclient: {error}; trying again\n")
-            is_warned = True
+        for later in repeat(ask, ends_at=ends_at):
+            job, answered_at = _same_run(later, job.run), time.monotonic()
+            if job.exit_code is not None:
+                break
+    if job.exit_code is None:
+        text = f"job {name} has not ended within {duration(timeout_s)}: it is {job.state}"
+        if answered_at < asked_at:
+            text += f", as of {duration(time.monotonic() - answered_at)} ago"
+        raise RequestError(text, ExitCode.TIMED_OUT)
     write(terminal().wrapped(f"job {name} {job.state}: {job.reason}"))
     return job.exit_code
 

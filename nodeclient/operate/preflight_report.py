@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from coordinatord.protocol.exit_codes import ExitCode
@@ -15,11 +16,11 @@ from coordinatord.protocol.http.api import AdminAnswer, AdminBody, PreflightStat
 from coordinatord.protocol.text import clip, counted
 from nodeclient.config.operate import PreflightConfig
 from nodeclient.operate.admin_commands import person
-from nodeclient.operate.client import Client, RequestError, UnknownNameError, pause, read
+from nodeclient.operate.client import Client, RequestError, UnknownNameError, read
 from nodeclient.operate.formatting import Column, table
 from nodeclient.operate.job_lookup import get_job_data, job_path, only_job, unknown_job
+from nodeclient.operate.repeat import repeat
 from nodeclient.operate.terminal_info import Colour, terminal, write
-from nodeclient.operate.watch import POLL_EVERY_S
 
 SUSPECT = 1
 """The exit code if a node or a link is suspect."""
@@ -58,14 +59,13 @@ def run(config: PreflightConfig) -> int:
 
 def _await_end(client: Client, job: str) -> dict[str, Any]:
     """Return the preflight once it is over. Raises `RequestError` if the coordinator no longer knows it."""
-    while True:
-        data: dict[str, Any] | None = get_job_data(client, job, "").get("preflight")
-        if data is None:
-            text = f"the preflight of job {job} is gone: the coordinator, or the job, was started again"
-            raise RequestError(text, ExitCode.TEMPFAIL)
-        if data.get("is_over"):
-            return data
-        pause(POLL_EVERY_S)
+    jobs = repeat(lambda: [get_job_data(client, job, "")])
+    preflights: Iterator[dict[str, Any] | None] = (data.get("preflight") for data in jobs)
+    found = next(each for each in preflights if each is None or each.get("is_over"))
+    if found is None:
+        text = f"the preflight of job {job} is gone: the coordinator, or the job, was started again"
+        raise RequestError(text, ExitCode.TEMPFAIL)
+    return found
 
 
 def _lines(found: PreflightStatus) -> list[str]:

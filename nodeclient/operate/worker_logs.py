@@ -10,6 +10,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator
+from typing import Any
 from urllib.parse import urlencode
 
 from msgspec.structs import asdict
@@ -17,8 +18,9 @@ from msgspec.structs import asdict
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.http.log_answers import LogPart
 from nodeclient.config.operate import LogEnd, LogsConfig
-from nodeclient.operate.client import RESUME_AFTER_S, Client, RequestError, UnknownNameError, pause, read
+from nodeclient.operate.client import Client, UnknownNameError, read
 from nodeclient.operate.job_lookup import job_path, only_job, unknown_job
+from nodeclient.operate.repeat import repeat
 from nodeclient.operate.terminal_info import TerminalInfo, terminal, write_text
 from nodeclient.output.lines import LineCutter, WorkerLabel, as_lines, as_overwritten, make_prefix, prefixed
 
@@ -65,23 +67,16 @@ class _LogParts:
 
         Without it, raises `LostError` if the coordinator becomes unreachable.
         """
-        is_begun = is_warned = False
-        while True:
-            try:
-                for data in self._client.events(f"{job_path(self._job)}/logs?{self._query()}", None):
-                    part = read(LogPart, data, "part")
-                    is_begun, is_warned = True, False
-                    if part.over:
-                        return
-                    if self._is_new(part):
-                        yield part
-            except RequestError as error:
-                if not (self._config.follow and is_begun and error.is_temporary):
-                    raise
-                if not is_warned:
-                    sys.stderr.write(f"nodeclient: {error}; trying again\n")
-                is_warned = True
-            pause(RESUME_AFTER_S)
+        streams = repeat(self._stream, answered=False) if self._config.follow else self._stream()
+        for data in streams:
+            part = read(LogPart, data, "part")
+            if part.over:
+                return
+            if self._is_new(part):
+                yield part
+
+    def _stream(self) -> Iterator[Any]:
+        return self._client.events(f"{job_path(self._job)}/logs?{self._query()}", None)
 
     def _is_new(self, part: LogPart) -> bool:
         """Record a part; return whether it has anything new."""

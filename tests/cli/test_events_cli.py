@@ -30,6 +30,12 @@ EVENT = {
     "reason": "x",
 }
 
+
+def listed(*printed: Any, upto: str = "0a-1") -> Answer:
+    """Answer with these events."""
+    return packed({"job": "m", "events": printed, "upto": upto})
+
+
 UNKNOWN = packed({"error": "unknown_job", "message": "no such job"}, 404)
 """It also ends the following of a job."""
 
@@ -94,7 +100,7 @@ def test_events_are_narrowed_to_the_newest_to_kinds_and_to_an_age(cluster: Clust
 
 def test_a_long_name_of_a_job_widens_the_column_for_nobody_else(capsys: pytest.CaptureFixture[str]) -> None:
     printed = [{**EVENT, "job": name} for name in ("mnist", "x" * 128)]
-    with canned(packed({"job": None, "events": printed})) as (endpoint, _):
+    with canned(listed(*printed)) as (endpoint, _):
         assert command_at(endpoint, "events") == 0
     short, long = capsys.readouterr().out.splitlines()
     assert "  mnist  w  " in short
@@ -157,13 +163,35 @@ def test_whoever_follows_gives_back_the_last_id_as_it_came(capsys: pytest.Captur
 
     def note(handler: BaseHTTPRequestHandler) -> None:
         given.append(handler.headers["Last-Event-ID"])
-        streams[len(given) - 1](handler)
+        answers[len(given) - 1](handler)
 
-    streams = [stream(sent({**EVENT, "id": event_id})) for event_id in ("b--9", "a-7")]
-    with canned(in_turn(*[note] * len(streams), UNKNOWN)) as (endpoint, _):
+    answers = [listed(EVENT, upto="c!7"), *(stream(sent({**EVENT, "id": event_id})) for event_id in ("b--9", "a-7"))]
+    with canned(in_turn(*[note] * len(answers), UNKNOWN)) as (endpoint, _):
         assert command_at(endpoint, "events", "--follow", "m") == 0
-    assert given == [None, "b--9"]
-    assert capsys.readouterr().out.count("\n") == len(streams), "a smaller number is no older event"
+    assert given == [None, "c!7", "b--9"]
+    assert capsys.readouterr().out.count("\n") == len(answers), "a smaller number is no older event"
+
+
+def test_whoever_follows_hears_of_what_happened_while_nobody_answered(capsys: pytest.CaptureFixture[str]) -> None:
+    """The age and the number narrow how it begins: what comes later is new, however late it is told."""
+    with canned(in_turn(listed(), hang_up, stream(sent(EVENT)), UNKNOWN)) as (endpoint, asked):
+        flags = ("--since", "5", "--last", "1", "--kind", "node-lost")
+        assert command_at(endpoint, "events", "--follow", *flags, "m") == 0
+    begun, *followed = asked
+    assert begun == "GET /v1/jobs/m/events?last=1&since=5.0&kind=node-lost"
+    assert followed == ["GET /v1/jobs/m/events?kind=node-lost"] * 3
+    said = capsys.readouterr()
+    assert said.out.count("\n") == 1
+    *outages, forgotten = said.err.splitlines()
+    assert [outage.endswith("; trying again") for outage in outages] == [True, True]
+    assert forgotten == "nodeclient: the coordinator no longer knows job m"
+
+
+def test_an_error_that_lasts_ends_the_following(capsys: pytest.CaptureFixture[str]) -> None:
+    refused = packed({"error": "denied", "message": "the token was revoked"}, 401)
+    with canned(in_turn(listed(), hang_up, stream(sent(EVENT)), refused)) as (endpoint, _):
+        assert command_at(endpoint, "events", "--follow") == 77
+    assert capsys.readouterr().err.splitlines()[-1] == "nodeclient: the token was revoked"
 
 
 def test_whoever_follows_a_job_that_is_forgotten_ends_well(cluster: Cluster) -> None:
@@ -179,11 +207,19 @@ def test_whoever_follows_a_job_that_is_forgotten_ends_well(cluster: Cluster) -> 
 
 @pytest.mark.parametrize(
     "said",
+    [b"", b"data: {\n\n", b"data: " + b"[" * 100_000 + b"\n\n", b"data: " + b"x" * 300_000 + b"\n\n"],
+    ids=lambda said: repr(said[:40]),
+)
+def test_a_stream_that_breaks_off_is_said_in_one_line(said: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+    with canned(in_turn(listed(), stream(said), UNKNOWN)) as (endpoint, _):
+        assert command_at(endpoint, "events", "--follow", "m") == 0
+    out, errors = capsys.readouterr()
+    assert (out, errors.count("\n"), errors.count("; trying again\n")) == ("", 2, 1)
+
+
+@pytest.mark.parametrize(
+    "said",
     [
-        b"",
-        b"data: {\n\n",
-        b"data: " + b"[" * 100_000 + b"\n\n",
-        b"data: " + b"x" * 300_000 + b"\n\n",
         sent(3),
         sent({**EVENT, "number": -1}),
         sent({name: EVENT[name] for name in EVENT if name != "id"}),
@@ -197,7 +233,7 @@ def test_whoever_follows_a_job_that_is_forgotten_ends_well(cluster: Cluster) -> 
     ids=lambda said: repr(said[:40]),
 )
 def test_a_stream_that_is_none_is_said_in_one_line(said: bytes, capsys: pytest.CaptureFixture[str]) -> None:
-    with canned(in_turn(stream(said), UNKNOWN)) as (endpoint, _):
+    with canned(in_turn(listed(), stream(said), UNKNOWN)) as (endpoint, _):
         assert command_at(endpoint, "events", "--follow", "m") == 69
     out, errors = capsys.readouterr()
     assert (out, errors.count("\n")) == ("", 1)
@@ -225,7 +261,7 @@ def test_an_answer_that_is_no_stream_is_said_in_one_line(answer: Any, capsys: py
 def test_an_event_may_be_of_another_age_and_cannot_move_the_cursor(
     strange: dict[str, object], code: int, out: str, errors: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with canned(packed({"job": None, "events": [{**EVENT, **strange}]})) as (endpoint, _):
+    with canned(listed({**EVENT, **strange})) as (endpoint, _):
         assert command_at(endpoint, "events") == code
     said = capsys.readouterr()
     assert (said.out[: len(out)], said.err[: len(errors)]) == (out, errors)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.canned_http import a_job, canned, packed
+from tests.support.canned_http import Answer, a_job, canned, hang_up, packed
 from tests.support.cluster import WORKER, Cluster, Coordinator
 from tests.support.pair_faults import Fault, interpreter
 from tests.support.programs import BIN, run, wait_until
@@ -32,14 +32,16 @@ def a_preflight(*nodes: dict[str, Any], **facts: Any) -> dict[str, Any]:
     return {"reason": "asked for by alice", "is_over": True, "stopped": "", "nodes": nodes, "bad_links": [], **facts}
 
 
-def shown(*preflights: dict[str, Any] | None, flags: tuple[str, ...] = ()) -> tuple[int, list[str], str]:
+def shown(*answers: dict[str, Any] | Answer | None, flags: tuple[str, ...] = ()) -> tuple[int, list[str], str]:
     """Ask for a preflight that is shown so, one request after the other; return exit code, lines and last error."""
-    left = iter(preflights)
+    left = iter(answers)
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
-        asked = handler.command == "POST"
-        reply = {"done": True, "message": "2 nodes of job mnist are tested in pairs"}
-        packed(reply if asked else a_job(preflight=next(left)))(handler)
+        if handler.command == "POST":
+            packed({"done": True, "message": "2 nodes of job mnist are tested in pairs"})(handler)
+            return
+        reply = next(left)
+        (reply if callable(reply) else packed(a_job(preflight=reply)))(handler)
 
     with canned(answer) as (endpoint, asked):
         ended = run(*PREFLIGHT, endpoint, "mnist", *flags)
@@ -56,6 +58,12 @@ def test_it_waits_for_the_end_and_prints_a_table() -> None:
         "n2    n2    50       1,234  good",
         "2 nodes: all are good",
     ]
+
+
+def test_lost_answers_do_not_end_the_wait() -> None:
+    code, lines, said = shown(hang_up, a_preflight(is_over=False), hang_up, a_preflight(a_node("n1")))
+    assert (code, lines[-1]) == (0, "1 node: all are good")
+    assert said.endswith("; trying again")
 
 
 def test_suspect_nodes_and_links_are_named_in_a_sentence() -> None:

@@ -1,17 +1,23 @@
 """`nodeclient wait`: it ends when the job does, with the exit code of the job's nodes."""
 
-from collections.abc import Callable
+import re
+import socket
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.canned_http import a_job, canned, in_turn, packed
+from nodeclient.operate import client, job_end
+from tests.support.canned_http import a_job, canned, hang_up, in_turn, packed
 from tests.support.cluster import Cluster, Coordinator
-from tests.support.programs import BIN, Program, run
+from tests.support.commands import command_at
+from tests.support.programs import BIN, TIMEOUT_S, Program, run
 
 pytestmark = pytest.mark.slow
+
+NEVER_S = 3_600.0
 
 WAIT = (BIN / "nodeclient", "wait", "--coord")
 
@@ -62,8 +68,34 @@ def test_it_ends_with_the_run_that_it_has_begun_with(earlier: list[dict[str, Any
     assert (ended.stderr + ended.stdout).splitlines()[-1] == told
 
 
-def test_a_timeout_ends_it_with_the_code_of_timeout() -> None:
+def test_a_timeout_ends_it_with_the_code_of_timeout(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(job_end, "GRACE_S", TIMEOUT_S)
     with canned(packed(a_job(state="running"))) as (endpoint, _):
-        ended = run(*WAIT, endpoint, "mnist", "--timeout", "0")
-    assert (ended.returncode, ended.stdout) == (124, "")
-    assert ended.stderr.splitlines()[-1] == "nodeclient: job mnist has not ended within 0s: it is running"
+        assert command_at(endpoint, "wait", "mnist", "--timeout", "0") == 124
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.splitlines()[-1] == "nodeclient: job mnist has not ended within 0s: it is running"
+
+
+def test_after_lost_answers_the_timeout_says_how_old_the_state_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(job_end, "GRACE_S", TIMEOUT_S)
+    with canned(in_turn(packed(a_job(state="running")), hang_up)) as (endpoint, _):
+        assert command_at(endpoint, "wait", "mnist", "--timeout", "0") == 124
+    assert re.search(r": it is running, as of \d+s ago$", capsys.readouterr().err)
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """Yield an address where connections are taken and nothing is said, as by a process that is paused."""
+    with socket.create_server(("127.0.0.1", 0)) as paused:
+        yield f"127.0.0.1:{paused.getsockname()[1]}"
+
+
+def test_a_silent_coordinator_does_not_delay_the_timeout(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "ANSWER_WITHIN_S", NEVER_S)
+    monkeypatch.setattr(job_end, "GRACE_S", 0.0)
+    assert command_at(silent, "wait", "mnist", "--timeout", "0") == 69

@@ -355,10 +355,14 @@ class AdminAnswer(Struct, frozen=True, kw_only=True):
     """One line; for a drain, one for each of the first few jobs."""
 
 
+EventId = Annotated[str, Meta(pattern=r"^[!-~]+\Z", max_length=128)]
+"""The id of an event, which fits into a header."""
+
+
 class ApiEvent(Struct, frozen=True, kw_only=True):
     """An event of a job or of none."""
 
-    id: Annotated[str, Meta(pattern=r"^[!-~]+\Z", max_length=128)]
+    id: EventId
     """An opaque id: a client sends it back as `Last-Event-ID` or `after`, and gets the events since."""
     number: Whole
     """Grows with each event of one coordinator; another coordinator may begin anew."""
@@ -382,7 +386,7 @@ class EventsAnswer(Struct, frozen=True, kw_only=True):
     job: AnyText | None
     """None for all jobs."""
     events: Items[ApiEvent]
-    upto: AnyText = ""
+    upto: EventId
     """The id of the last event that was read: a reader that continues after it misses nothing."""
 
 
