@@ -1,6 +1,7 @@
 """`nodeclient wait`: waits for the end of a job's present run, and exits with the code of its nodes.
 
-It repeats its request, so it survives a restart of the coordinator.
+The coordinator answers as soon as the run has ended. So the answer also comes from a coordinator that serves only this
+run, and ends with it. The request is repeated, over a restart of the coordinator too.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from nodeclient.operate.job_lookup import get_job_data, only_job
 from nodeclient.operate.repeat import repeat
 from nodeclient.operate.terminal_info import terminal, write
 
+ANSWERED_EVERY_S = 5.0
+"""After what time the coordinator is to answer although the run goes on: a connection may be lost without a trace."""
+
 GRACE_S = 2.0
 """How long an answer may take beyond the timeout of the command."""
 
@@ -34,7 +38,8 @@ def run(config: WaitConfig) -> int:
     def ask() -> list[JobStatus]:
         nonlocal asked_at
         asked_at = time.monotonic()
-        return [read(JobStatus, get_job_data(client, name, ""))]
+        wait_s = max(0.0, min(ANSWERED_EVERY_S, ends_at - asked_at))
+        return [read(JobStatus, get_job_data(client, name, f"?wait={wait_s:.3f}"))]
 
     if job.exit_code is None:
         sys.stderr.write(f"nodeclient: job {name} is {job.state}, and is waited for\n")

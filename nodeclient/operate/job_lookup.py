@@ -33,7 +33,7 @@ def get_status(client: Client, job: str | None) -> Status:
 
 
 def get_job_data(client: Client, job: str, subpath: str) -> Any:
-    """Return data about one job; `subpath` follows the path of the job."""
+    """Return data about one job; `subpath` follows the path of the job, and may be a query."""
     try:
         return client.get(f"{job_path(job)}{subpath}")
     except UnknownNameError:

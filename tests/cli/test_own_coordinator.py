@@ -2,6 +2,7 @@
 
 import asyncio
 import ipaddress
+import json
 import os
 import signal
 import socket
@@ -179,6 +180,21 @@ async def test_the_coordinator_stays_until_the_others_have_heard_how_the_job_end
                 assert (await peer.receive(Desired)).goal is Goal.EXIT
             assert not ending.done()
         await ending
+
+
+async def test_who_waits_for_the_end_of_the_job_hears_of_it_before_the_coordinator_ends(port: int) -> None:
+    async with AsyncExitStack() as own:
+        url = await own.enter_async_context(brought_along(port))
+        async with connect(url, join()) as peer:
+            run = await peer.receive_goal(Goal.RUN)
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET /v1/jobs/job?wait=30 HTTP/1.1\r\nHost: x\r\nAccept: application/json\r\n\r\n")
+            await peer.report(Phase.SUCCEEDED, run)
+            await peer.receive_goal(Goal.EXIT)
+        await own.aclose()
+        answer = await reader.read()
+        writer.close()
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["exit_code"] == 0
 
 
 async def test_a_node_that_fails_leaves_the_coordinator_to_the_others(port: int) -> None:

@@ -88,6 +88,13 @@ def test_after_lost_answers_the_timeout_says_how_old_the_state_is(
     assert re.search(r": it is running, as of \d+s ago$", capsys.readouterr().err)
 
 
+def test_the_coordinator_is_asked_to_answer_once_the_run_has_ended() -> None:
+    """So the answer comes from one that ends with the run, too."""
+    with canned(in_turn(packed(a_job()), packed(a_job(exit_code=3, state="failed")))) as (endpoint, asked):
+        assert command_at(endpoint, "wait", "mnist") == 3
+    assert asked == ["GET /v1/jobs/mnist", "GET /v1/jobs/mnist?wait=5.000"]
+
+
 @pytest.fixture
 def silent() -> Iterator[str]:
     """Yield an address where connections are taken and nothing is said, as by a process that is paused."""

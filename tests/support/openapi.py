@@ -40,6 +40,7 @@ from coordinatord.protocol.log_messages import LOG_BYTES_MAX, LOG_LINES_MAX, Log
 from coordinatord.protocol.schema import PRINTABLE
 from coordinatord.runtime import __version__
 from coordinatord.server.http.events_api import AT_ONCE_MAX
+from coordinatord.server.http.jobs_api import WAIT_S_MAX
 from coordinatord.server.http.log_query import ALL, BOTH, LAST_LINES, PLACES_MAX
 from coordinatord.server.http.openapi import FILE
 from coordinatord.server.http.page_access import cookie_name
@@ -199,6 +200,14 @@ class Operation(Struct, frozen=True):
     """It is for everybody."""
 
 
+OF_A_JOB = (
+    Parameter(
+        "wait",
+        f"Answer once the present run has ended, and after so many seconds at the latest; {WAIT_S_MAX:g} at most.",
+        {"type": "number", "minimum": 0, "default": 0},
+    ),
+)
+
 _LAST_EVENTS: Schema = {"type": "integer", "minimum": 1, "maximum": AT_ONCE_MAX, "default": AT_ONCE_MAX}
 
 OF_EVENTS = (
@@ -259,7 +268,11 @@ OPERATIONS = (
         open=True,
     ),
     Operation("get", "/v1/jobs", "All jobs, each without its rounds.", JobsAnswer, errors=MALFORMED),
-    Operation("get", "/v1/jobs/{job}", "One job, with its last rounds.", JobStatus, errors=MALFORMED | UNKNOWN_JOB),
+    Operation(
+        *("get", "/v1/jobs/{job}", "One job, with its last rounds.", JobStatus),
+        parameters=OF_A_JOB,
+        errors=MALFORMED | UNKNOWN_JOB,
+    ),
     Operation(
         *("get", "/v1/events", "What happened to all jobs and to none, oldest first; as a stream also what comes."),
         answer=EventsAnswer,

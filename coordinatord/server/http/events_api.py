@@ -29,6 +29,7 @@ from coordinatord.server.http.responses import (
     check_query,
     error_response,
     respond,
+    seconds_in,
 )
 from coordinatord.server.reads.change_signal import ChangeSignal
 from coordinatord.store.database_store import Store
@@ -174,13 +175,9 @@ def _kinds(request: web.Request) -> frozenset[str]:
 
 
 def _since(request: web.Request) -> float:
-    """Parse the seconds of `since`, and return that time. Raises `MalformedQueryError`."""
-    text = request.query.get("since")
-    if text is None:
-        return 0.0
-    if not re.fullmatch(r"\d{1,12}(\.\d{1,9})?", text, re.ASCII):
-        raise MalformedQueryError(f"since is how many seconds ago, not {text[:40]!r}")
-    return now().timestamp() - float(text)
+    """Return the time that `since` means. Raises `MalformedQueryError`."""
+    age_s = seconds_in(request, "since", "how many seconds ago")
+    return 0.0 if age_s is None else now().timestamp() - age_s
 
 
 def _last(request: web.Request) -> int:

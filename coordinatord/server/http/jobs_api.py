@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 
 from aiohttp import web
@@ -17,7 +18,14 @@ from coordinatord.runtime import __version__
 from coordinatord.security.gatekeeper import Caller
 from coordinatord.security.token_store import ALL_JOBS
 from coordinatord.server.driver import Driver, iterate_jobs
-from coordinatord.server.http.responses import UnknownJobError, accepted_encoding, check_query, encoded, respond
+from coordinatord.server.http.responses import (
+    UnknownJobError,
+    accepted_encoding,
+    check_query,
+    encoded,
+    respond,
+    seconds_in,
+)
 from coordinatord.server.reads.change_signal import ChangeSignal
 from coordinatord.server.reads.rounds_reader import RoundsReader
 from coordinatord.server.sessions.connections import CALLER
@@ -31,6 +39,9 @@ most every 0.2 s. `MAX_AGE_S` has priority."""
 
 MAX_AGE_S = 1.0
 """The greatest age of a cached answer: heartbeats and steps come once a second."""
+
+WAIT_S_MAX = 30.0
+"""The longest wait for the end of a run: proxies close idle connections after a minute or less."""
 
 NODES_AT_ONCE = 1_000
 """Nodes of jobs that are formatted without a pause: about four milliseconds."""
@@ -109,6 +120,7 @@ class JobsApi:
     ) -> None:
         """Show the state of the driver's machine; `shared` returns the coordinators that share its store, if any."""
         self._driver = driver
+        self._change_signal = change_signal
         self._rounds_reader = rounds_reader
         self._shared = shared
         self._insecure = insecure
@@ -141,12 +153,25 @@ class JobsApi:
         return web.Response(body=body, content_type=kind)
 
     async def _job(self, request: web.Request) -> web.Response:
-        check_query(request)
+        check_query(request, "wait")
         kind, job = accepted_encoding(request), request.match_info["job"]
+        await self._await_end(job, seconds_in(request, "wait", "how many seconds to wait for the end of the run"))
         body = await self._cache.get((job, job, kind), partial(self._encode_job, job, kind))
         if body is None:
             raise UnknownJobError(job)
         return web.Response(body=body, content_type=kind)
+
+    async def _await_end(self, job: str, within_s: float | None) -> None:
+        """Wait until the present run of a job has ended, another one has begun, the time is over, or the daemon ends.
+
+        A program that asks in turns may come too late: a coordinator that serves one run ends soon after it.
+        """
+        jobs, signal = self._driver.machine.jobs, self._change_signal
+        run = jobs.get(job)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(within_s or 0.0, WAIT_S_MAX)):
+                while run is not None and jobs.get(job) is run and not run.durable.state.ended and not signal.closed:
+                    await signal.wait_after(signal.version)
 
     async def _encode_all(self, kind: str, caller: Caller) -> bytes:
         driver = self._driver

@@ -6,6 +6,7 @@ All errors have the same form: a code for programs, and a sentence for people.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -82,6 +83,14 @@ def check_query(request: web.Request, *known: str) -> None:
     if unknown is not None:
         choice = f"those known here are {', '.join(sorted(known))}" if known else "none is known here"
         raise MalformedQueryError(f"{unknown[:40]!r} is an unknown parameter: {choice}")
+
+
+def seconds_in(request: web.Request, name: str, meaning: str) -> float | None:
+    """Return a parameter in seconds; None without it. Raises `MalformedQueryError`, which tells its `meaning`."""
+    text = request.query.get(name)
+    if text is not None and not re.fullmatch(r"\d{1,12}(\.\d{1,9})?", text, re.ASCII):
+        raise MalformedQueryError(f"{name} is {meaning}, not {text[:40]!r}")
+    return None if text is None else float(text)
 
 
 class UnknownJobError(RequestRejectedError):

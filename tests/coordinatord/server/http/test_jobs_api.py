@@ -107,6 +107,20 @@ async def test_what_is_cheap_says_how_it_is_right_then(start: Start, monkeypatch
             assert node["state"] == {Phase.STARTING: "assigned", Phase.RUNNING: "running"}[phase]
 
 
+async def test_an_answer_may_wait_for_the_end_of_the_run(start: Start) -> None:
+    async with start() as server, connect(server.url, join("a")) as a:
+        run = await a.receive_goal(Goal.RUN)
+        for within_s, exit_code in (("0.01", None), ("30", 0), ("30", 0)):
+            asked = asyncio.ensure_future(get(f"{server.url}/v1/jobs/job?wait={within_s}", JSON))
+            for _ in range(10):  # others are served meanwhile
+                assert (await get(f"{server.url}/healthz"))[0] == 200
+            if exit_code == 0:
+                await a.report(Phase.SUCCEEDED, run)
+            assert (await asked)[2]["exit_code"] == exit_code
+        status, _, body = await get(f"{server.url}/v1/jobs/job?wait=-1", JSON)
+        assert (status, body["message"]) == (400, "wait is how many seconds to wait for the end of the run, not '-1'")
+
+
 async def test_an_unknown_job_is_looked_for_again_each_time(start: Start, dear: Callable[[float], None]) -> None:
     dear(NEVER_S)
     async with start() as server:
