@@ -14,6 +14,7 @@ import http.client
 import math
 import select
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -187,6 +188,7 @@ class Client:
         """Send a command, at most once; return the decoded answer."""
 
         def ask(contact: ContactPoint) -> Any:
+            self._check_certificate(contact, Role.ADMIN)
             with self._connected(contact, Role.ADMIN) as (connection, token):
                 try:
                     headers = {"Accept": MSGPACK, "Content-Type": MSGPACK, **token}
@@ -253,6 +255,16 @@ class Client:
                 if explained is None:
                     raise
                 raise explained from error
+
+    def _check_certificate(self, contact: ContactPoint, role: Role) -> None:
+        """See that a coordinator accepts the certificate of this client, or wants none. Raises `AccessError`.
+
+        In TLS 1.3 it rejects a certificate after the client's part of the handshake, when a command may be on its way.
+        """
+        with self._connected(contact, role) as (connection, _):
+            if isinstance(connection.sock, ssl.SSLSocket):
+                connection.request(HTTPMethod.GET, HEALTH_PATH)
+                connection.getresponse()
 
     def clock_ahead_s(self) -> float:
         """Return how far this host's clock is ahead of a coordinator's at least, in seconds; negative if it is behind.
