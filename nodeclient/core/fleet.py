@@ -81,13 +81,19 @@ class Fleet:
         return 128 + self._signals[0] if code == LOST and self._signals else code
 
 
-def why_not_ready(host: str, exit_code: int, *, is_here: bool) -> str:
-    """Explain the end of a host's program that gave no answer; what it or ssh said of it was shown before."""
+def why_not_ready(host: str, exit_code: int, *, is_here: bool, serves: bool) -> str:
+    """Explain the end of a host's program that gave no answer; what it or ssh said of it was shown before.
+
+    `serves` tells whether it was to bring up the coordinator.
+    """
     if exit_code == LOST and is_here:
         return f"its nodeclient was killed before it answered, or has ended with exit code {LOST}, see above"
     if exit_code == LOST:
         return f"it cannot be reached, for the reason above. See: ssh -o BatchMode=yes {host} true"
-    return (
-        f"there is no nodeclient of this release (exit code {exit_code}, see above): install the same release there at"
-        " the same path, or name the Python that has it by --remote-python"
-    )
+    ended = f"(exit code {exit_code}, see above)"
+    if serves and is_here:
+        return f"its coordinator did not start {ended}"
+    remedy = "install the same release there at the same path, or name the Python that has it by --remote-python"
+    if serves:
+        return f"its coordinator did not start {ended}, or it has no nodeclient of this release: {remedy}"
+    return f"there is no nodeclient of this release {ended}: {remedy}"

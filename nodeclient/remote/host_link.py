@@ -19,8 +19,8 @@ from nodeclient.core.fleet import LOST, why_not_ready
 from nodeclient.output.descriptors import READ_BYTES
 from nodeclient.output.lines import LineCutter, as_lines
 from nodeclient.remote import UP_HOST
-from nodeclient.remote.link_messages import Arrival, Message, decode_line, encode_line
-from nodeclient.shell.embedded_coordinator import is_here
+from nodeclient.remote.link_messages import Arrival, Errand, Message, decode_line, encode_line
+from nodeclient.shell.embedded_coordinator import START_WITHIN_S, is_here
 
 SSH = shlex.split(
     "ssh -T -o BatchMode=yes -o ControlMaster=no -o ClearAllForwardings=yes -o ConnectTimeout=10"
@@ -31,7 +31,8 @@ shares already is used, but this one is shared with nobody, since the ssh that s
 user forwards in other sessions are not forwarded again. Silence of 20 s ends it."""
 
 ANSWER_WITHIN_S = 60.0
-"""How long a host may take for an answer: a login may take 20 s, and the imports some on a slow file system."""
+"""How long a host may take for an answer: a login may take 20 s, and the imports some on a slow file system. The start
+of a coordinator has its own time besides."""
 
 ERRORS_WITHIN_S = 1.0
 """How long the rest of standard error may take after the end of the output."""
@@ -108,11 +109,13 @@ class HostLink:
             raise HostError(f"{host}: {argv[0]} cannot be run on this host: {error.strerror}") from error
         return cls(host, *started, write, tasks, is_here=own)
 
-    async def ask(self, errand: Message) -> None:
+    async def ask(self, errand: Errand) -> None:
         """Send the errand, and wait for `arrival`. Raises `HostError`, whose cause the program may have said above."""
         self.send(encode_line(errand))
+        serves = errand.workdir is None
+        within_s = ANSWER_WITHIN_S + (START_WITHIN_S if serves else 0.0)
         try:
-            async with asyncio.timeout(ANSWER_WITHIN_S):
+            async with asyncio.timeout(within_s):
                 while line := await self._stdout.readline():
                     if (arrival := decode_line(line, Arrival)) is not None:
                         self.arrival = arrival
@@ -122,10 +125,10 @@ class HostLink:
                 code = await self._end()
         except (TimeoutError, ValueError):  # ValueError: a line without an end
             raise HostError(
-                f"{self.host}: no answer of nodeclient within {ANSWER_WITHIN_S:g} s, or behind 64 KiB of other output:"
+                f"{self.host}: no answer of nodeclient within {within_s:g} s, or behind 64 KiB of other output:"
                 " do files of its login shell read the input, or print without an end?"
             ) from None
-        raise HostError(f"{self.host}: {why_not_ready(self.host, code, is_here=self.is_here)}")
+        raise HostError(f"{self.host}: {why_not_ready(self.host, code, is_here=self.is_here, serves=serves)}")
 
     async def run(self, task: Message) -> int:
         """Give the program its task, and relay its output until it ends; return its exit code, or `LOST`."""

@@ -107,6 +107,20 @@ def test_a_host_that_is_not_ready_is_named_before_anything_starts(up: Callable[.
         each.await_no_leftovers()
 
 
+def test_a_coordinator_that_does_not_start_is_not_taken_for_a_missing_nodeclient(
+    up: Callable[..., Program], tmp_path: Path
+) -> None:
+    (tmp_path / "coordinatord").write_text("a file where the directory of tokens should be")
+    program = up("gpu1", "--", "true")
+    assert program.wait() == 69
+    assert "localhost: coordinatord: there is no place to leave the tokens in" in program.output
+    assert re.search(
+        r"localhost: its coordinator did not start \(exit code \d+, see above\)$", program.output, re.MULTILINE
+    )
+    assert "release" not in program.output
+    program.await_no_leftovers()
+
+
 def test_the_program_of_a_host_says_that_it_is_not_for_people() -> None:
     called = run(BIN / "nodeclient", "up-host")
     assert called.returncode == 69

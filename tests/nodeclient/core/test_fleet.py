@@ -84,8 +84,10 @@ def test_an_end_is_told_with_how_many_are_left() -> None:
 
 
 def test_a_host_that_is_not_ready_is_told_with_the_remedy() -> None:
-    assert "ssh -o BatchMode=yes gpu9 true" in why_not_ready("gpu9", LOST, is_here=False)
-    assert "ssh" not in why_not_ready("gpu9", LOST, is_here=True), "this host is reached without it"
-    lacking = why_not_ready("gpu9", 127, is_here=False)
+    assert "ssh -o BatchMode=yes gpu9 true" in why_not_ready("gpu9", LOST, is_here=False, serves=False)
+    assert "ssh" not in why_not_ready("gpu9", LOST, is_here=True, serves=True), "this host is reached without it"
+    lacking = why_not_ready("gpu9", 127, is_here=False, serves=False)
     assert "exit code 127" in lacking
     assert "--remote-python" in lacking
+    told = why_not_ready("gpu9", 1, is_here=False, serves=True)
+    assert "its coordinator did not start (exit code 1, see above), or it has no nodeclient" in told
