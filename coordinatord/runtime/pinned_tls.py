@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 from coordinatord.protocol.errors import OperationalError
@@ -65,6 +66,18 @@ def why_unusable(error: Exception) -> str:
     if not isinstance(error, ssl.SSLError):
         return getattr(error, "strerror", None) or str(error)
     return "the key is of another certificate" if error.reason == "KEY_VALUES_MISMATCH" else "damaged, or not in PEM"
+
+
+def load_certificate(context: ssl.SSLContext, certificate: Path, key: Path | None) -> None:
+    """Load a certificate with its key into a context. Raises `OSError`, also for a key with a password.
+
+    Without that, OpenSSL would ask the terminal for the password.
+    """
+    context.load_cert_chain(certificate, key, password=_no_password)
+
+
+def _no_password() -> str:
+    raise OSError("the key wants a password: give one that wants none, in a file that only this user may read")
 
 
 def pinned_context(check: Callable[[str], None]) -> ssl.SSLContext:

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
-from coordinatord.runtime.pinned_tls import CertificateError, pin_of, why_unusable
+from coordinatord.runtime.pinned_tls import CertificateError, load_certificate, pin_of, why_unusable
 from coordinatord.runtime.private_files import PrivateFileError, locked_directory, read_private, write_private
 
 KEY, CERTIFICATE = "key.pem", "certificate.pem"
@@ -44,7 +44,7 @@ class Identity(Struct, frozen=True):
         A key with a password is rejected, because a daemon cannot ask for one.
         """
         try:
-            context.load_cert_chain(self.certificate, self.key, password=_no_password)
+            load_certificate(context, self.certificate, self.key)
             return pin_of(ssl.PEM_cert_to_DER_cert(_first_certificate(self.certificate)))
         except (OSError, ValueError, CertificateError) as error:
             text = f"the certificate {self.certificate} with the key {self.key}: {why_unusable(error)}"
@@ -148,7 +148,3 @@ def _first_certificate(path: Path) -> str:
     if start < 0 or end < start:
         raise ValueError("there is no certificate in PEM in it")
     return text[start : end + len(ssl.PEM_FOOTER)] + os.linesep
-
-
-def _no_password() -> str:
-    raise ValueError("the key wants a password: give one that wants none, in a file that only this user may read")

@@ -11,7 +11,7 @@ import ssl
 
 from coordinatord.protocol.access_token import BEARER, AccessToken, Role
 from coordinatord.protocol.errors import OperationalError
-from coordinatord.runtime.pinned_tls import PinError, authority_context, pinned_context, why_unusable
+from coordinatord.runtime.pinned_tls import PinError, authority_context, load_certificate, pinned_context, why_unusable
 from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import AccessSettings, KeyringError, find_keyring, keyring_of
 
@@ -155,15 +155,16 @@ class SecuredAttempt:
 
     def _make_context(self) -> ssl.SSLContext:
         settings = self._settings
+        named = f"{settings.authorities}"
         try:
             if settings.authorities is None:
                 context = pinned_context(self._check_pin)
             else:
                 context = authority_context(self._check_pin, str(settings.authorities))
             if settings.certificate is not None:
-                context.load_cert_chain(settings.certificate, settings.key)
+                named = f"{settings.certificate} with the key {settings.key}"
+                load_certificate(context, settings.certificate, settings.key)
         except OSError as error:
-            named = settings.authorities or settings.certificate
             text = f"{named} cannot be used: {why_unusable(error)}: see --tls-ca and --tls-cert"
             raise AccessError(text) from error
         return context

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import trustme
+from cryptography.hazmat.primitives import serialization
 
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.runtime.pinned_tls import pinned_context
@@ -190,6 +191,14 @@ def test_another_authority_and_another_name_are_not_trusted(place: Place, tmp_pa
     ):
         done = place.ask("status", "--tls-ca", str(tmp_path / file))
         assert re.search(words, done.stderr), done.stderr
+        assert (done.returncode, len(done.stderr.splitlines())) == (77, 1)
+    locked = serialization.BestAvailableEncryption(b"secret")
+    key = serialization.load_pem_private_key(ours.key.read_bytes(), None)
+    form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    (tmp_path / "locked.pem").write_bytes(key.private_bytes(*form, locked))
+    for file, words in (("locked.pem", "the key wants a password"), ("empty.pem", "damaged, or not in PEM")):
+        done = place.ask("status", "--tls-cert", str(ours.certificate), "--tls-key", str(tmp_path / file))
+        assert f"cert.pem with the key {tmp_path / file} cannot be used: {words}" in done.stderr
         assert (done.returncode, len(done.stderr.splitlines())) == (77, 1)
     ours.renew("elsewhere.example")
     daemon.signal(signal.SIGHUP)

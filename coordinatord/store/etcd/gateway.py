@@ -18,7 +18,7 @@ import aiohttp
 
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.text import clip
-from coordinatord.runtime.pinned_tls import why_unusable
+from coordinatord.runtime.pinned_tls import load_certificate, why_unusable
 from coordinatord.store.etcd.location import EtcdLocation
 from coordinatord.store.etcd.refusals import EtcdAwayError, TokenRefusedError, refused, why_no_answer
 from coordinatord.store.etcd.requests import KeyValue, after, key_values, number, revision_of, text_of
@@ -243,11 +243,12 @@ def _context_of(location: EtcdLocation) -> ssl.SSLContext | bool:
     access = location.access
     if not location.tls:
         return True
+    named = f"{access.authorities}"
     try:
         context = ssl.create_default_context(cafile=None if access.authorities is None else str(access.authorities))
         if access.certificate is not None:
-            context.load_cert_chain(access.certificate, access.key)
+            named = f"{access.certificate} with the key {access.key}"
+            load_certificate(context, access.certificate, access.key)
     except OSError as error:
-        named = access.authorities or access.certificate
         raise StoreError(f"etcd {location}: {named} cannot be used: {why_unusable(error)}") from error
     return context
