@@ -141,7 +141,7 @@ NETWORK = (
         "no name server answers",
         "torch asked for the name of rank 0's address, and no name server answered {host} in the time to connect: have "
         "one that answers, if only that it knows no such name, or put the addresses of the nodes into /etc/hosts",
-        r"(?s)(?=.*client socket has timed out after)(?=.*hostname of the client socket cannot be retrieved)",
+        r"(?s)\A(?=.*client socket has timed out after)(?=.*hostname of the client socket cannot be retrieved)",
         anywhere=True,
     ),
     _network(

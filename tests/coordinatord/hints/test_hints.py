@@ -1,5 +1,6 @@
 """Each known cause is recognised in what is really written when it strikes, and nothing else is."""
 
+import re
 from typing import Any
 
 import pytest
@@ -56,6 +57,11 @@ def test_an_exception_that_an_abort_follows_is_an_ordinary_error(after: str) -> 
 def test_every_cause_has_a_true_message() -> None:
     assert {sample.cause for sample in SAMPLES} == {cause.name for cause in RULES}
     assert len({cause.name for cause in RULES}) == len(RULES)
+
+
+def test_a_pattern_that_looks_ahead_over_all_of_the_text_does_so_from_its_start_only() -> None:
+    """From each of its characters it would take quadratic time."""
+    assert [rule.name for rule in RULES if rule.pattern and re.match(r"(\(\?s\))?\(\?=", rule.pattern)] == []
 
 
 def test_no_advice_is_longer_than_four_rows() -> None:
