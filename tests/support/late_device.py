@@ -74,11 +74,21 @@ class Training(Enum):
     TWO_OPTIMIZERS = (2, "with a backward for each, so that a collective lies between them")
     WITHOUT_HOOKS = (2, "by no optimizer of torch's")
     AVERAGED = (4, "and then ranks average their weights, between the optimizer and ctx.step")
+    SUMMED_UP = (2, "only after every second batch, and the round resumes before its first one, which is number 1")
 
     @property
     def collectives(self) -> int:
         """The number of collectives of a step."""
         return self.value[0]
+
+    @property
+    def first(self) -> int:
+        """The number of the first step in `ctx.step`."""
+        return int(self is Training.SUMMED_UP)
+
+    def last_whole(self, step: int) -> int:
+        """Return the last step up to this one that weights belong to; -1 if there is none."""
+        return step - step % 2 if self is Training.SUMMED_UP else step
 
 
 Work = Callable[[], object]
@@ -202,7 +212,7 @@ class Play:
 
     def train(self) -> Iterator[int]:
         """Yield after each step that the device was given."""
-        for step in range(STEPS):
+        for step in range(self.training.first, self.training.first + STEPS):
             if self.training is Training.TWO_OPTIMIZERS:
                 for weight in self.weights:
                     self._step(step, [weight])
@@ -218,11 +228,12 @@ class Play:
 
     def _step(self, step: int, weights: list[nn.Parameter]) -> None:
         for weight in weights:
-            self.device.give(partial(_compute, weight, step))
+            is_summed_up = self.training.last_whole(step) == step > 0 and self.training is Training.SUMMED_UP
+            self.device.give(partial(_compute, weight, step, is_summed_up=is_summed_up))
             self._sum(partial(_gradient, weight))
             self._turn()
         for weight, optimizer in zip(self.weights, self.optimizers, strict=True):
-            if any(weight is each for each in weights):
+            if any(weight is each for each in weights) and self.training.last_whole(step) == step:
                 change(weight, self.device) if self.training is Training.WITHOUT_HOOKS else optimizer.step()
                 self._turn()
 
@@ -253,9 +264,11 @@ class Play:
             return
         self._is_played = True
         if not self.device.is_aborted:
-            self._whole = sum(end <= self.device.done for end in self._ends) - 1
+            done = sum(end <= self.device.done for end in self._ends)
+            self._whole = self.training.last_whole(self.training.first + done - 1)
         # Where all collectives are before the optimizer, the weights are those of a step while the device is in one.
-        is_whole = self.training is Training.ONE_OPTIMIZER and (self.device.is_stuck or not self.kept._lock.is_in_step)
+        is_apart = self.training in (Training.ONE_OPTIMIZER, Training.SUMMED_UP)
+        is_whole = is_apart and (self.device.is_stuck or not self.kept._lock.is_in_step)
         match self.events.pop(self.turns, None):
             case Event.SAVE:
                 self.owed = self._whole if is_whole and not (self.device.problem or self.device.is_spoilt) else -1
@@ -276,8 +289,8 @@ class Play:
         self._is_played = False
 
 
-def _compute(weight: nn.Parameter, step: int) -> None:
-    weight.grad = weight.detach() / 2 + step
+def _compute(weight: nn.Parameter, step: int, *, is_summed_up: bool) -> None:
+    weight.grad = weight.detach() / 2 + step + (_gradient(weight) if is_summed_up else 0)
 
 
 def _gradient(weight: nn.Parameter) -> torch.Tensor:
@@ -286,12 +299,13 @@ def _gradient(weight: nn.Parameter) -> torch.Tensor:
 
 
 def undisturbed(training: Training) -> Steps:
-    """Return the weights after each step of a training that nothing disturbs."""
+    """Return the weights after each step of a training that nothing disturbs, also those that it resumes from."""
     play = Play(training)
-    found = {}
+    found = {training.first - 1: _values(play.weights)}
     for step in play.train():
         play._turn()
-        found[step] = _values(play.weights)
+        if training.last_whole(step) == step:
+            found[step] = _values(play.weights)
     return found
 
 
@@ -302,6 +316,7 @@ def kept_steps(play: Play, kind: type[Gate], path: Path) -> Steps:
     generations, small = GenerationWriter(objects, 2, play.device, gate), SmallStateWriter(objects)
     worker = environment(0, 2, 1, 1)
     kept = StepKeeper(worker, objects, generations, small, KeepChannel(str(path), worker))
+    kept._saver.numbers.resume(play.training.first - 1)
     kept._saver.on_whole()
     kept._saver.record_comparison(alike=True)
     kept._hooks.before_optimizers(kept._before_optimizer)
@@ -329,7 +344,7 @@ def _train(play: Play, kept: StepKeeper) -> None:
     try:
         for step in play.train():
             kept.step(step)
-            if not step:
+            if play.kept is None:
                 play.kept, play.events = kept, events
     except RuntimeError:  # of a collective, or of the device
         kept.close(failed=True)

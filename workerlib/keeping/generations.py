@@ -19,6 +19,7 @@ from workerlib.keeping.gate import DeviceQueue, Gate, queue_of, queue_of_collect
 from workerlib.keeping.kept_errors import KeptStateError
 from workerlib.keeping.pieces import local_part, piece_of, views_of
 from workerlib.keeping.small_state import copy_tensors
+from workerlib.keeping.tensor_digest import digest_of
 
 TOUCH_AFTER_S = 1.0
 """The delay until the pages of new memory are mapped, so that this does not slow down the beginning of a round."""
@@ -29,6 +30,9 @@ WITHIN_S = 0.5
 SAMPLE = 4
 """The approximate number of tensors that are checked for changes outside `optimizer.step`. A few suffice, since
 whatever trains changes nearly all of them, and each one costs time at each step."""
+
+HEAD = 4096
+"""How many elements of each of these tensors are compared where no change of a tensor is counted."""
 
 
 class NotNowError(Exception):
@@ -54,7 +58,11 @@ class GenerationWriter:
         self._size_changes = 0
         """The sum of `Adapter.size_changes` at the last call of `has_changed_size`."""
         self._sample: list[torch.Tensor] = []
-        """Some of the tensors, whose changes show those of the state."""
+        """Some of the tensors, whose changes show those of the state; those that have gradients, if any has."""
+        self._has_gradients = False
+        """Whether the tensors of the sample may have gradients."""
+        self._head_digest = 0
+        """A digest of the heads of the sample at the end of the last step, as long as no change was counted."""
         self._versions: list[int] = []
         """How often each tensor of the sample had been changed at the end of the last step."""
         self._first_versions: list[int] = []
@@ -107,8 +115,12 @@ class GenerationWriter:
         if self.gate is not None and not self.gate.record_end():
             return False
         if not self._sample:
-            tensors = self.tensors()
-            self._sample = [local_part(tensor) for _, tensor in tensors[:: max(1, len(tensors) // SAMPLE)]]
+            tensors = [tensor for _, tensor in self.tensors()]
+            learning = [tensor for tensor in tensors if tensor.requires_grad]
+            self._has_gradients = bool(learning)
+            among = learning or tensors
+            self._sample = [local_part(tensor) for tensor in among[:: max(1, len(among) // SAMPLE)]]
+            self._head_digest = self._digest_of_heads()
         # torch counts changes of a tensor in place, which also shows those of a compiled optimizer, which has no hooks.
         self._versions = [tensor._version for tensor in self._sample]  # noqa: SLF001 - as torch's own checkpointing
         self._first_versions = self._first_versions or self._versions
@@ -125,6 +137,22 @@ class GenerationWriter:
     def has_changed(self) -> bool:
         """Whether the state has changed since `record_step`, by a sample of its tensors."""
         return self._versions != [tensor._version for tensor in self._sample]  # noqa: SLF001 - as above
+
+    def has_trained(self) -> bool:
+        """Whether training has changed the state since `record_step`, by the same sample.
+
+        Without tensors that have gradients, nothing is accumulated in them, so this is always true. Until a change was
+        counted, bits are compared too, which waits for a GPU: torch counts no writes to `.data`.
+        """
+        if not self._has_gradients or self.has_changed():
+            return True
+        if self.is_trained:
+            return False
+        before, self._head_digest = self._head_digest, self._digest_of_heads()
+        return self._head_digest != before
+
+    def _digest_of_heads(self) -> int:
+        return digest_of(("", tensor.flatten()[:HEAD]) for tensor in self._sample)
 
     def has_changed_size(self) -> bool:
         """Whether there is more or less state than at the last call, as after an optimizer's first step."""

@@ -137,11 +137,12 @@ class StepKeeper:
         """
         if self._has_ended:
             return
+        trained = self._saver.has_trained()  # may wait for a GPU, during which the other thread can save the last step
         if not self._lock.is_in_step:  # no optimizer's hook has acquired it in this step
             self._acquire_for_training()
         step_counts = True
         try:
-            is_new = self._saver.numbers.on_step(number)
+            is_new = self._saver.numbers.on_step(number, trained=trained)
             if is_new:
                 step_counts = self._saver.keep_step()
             # After a step that is not new, such as one of accumulation, random numbers have gone on since the last new

@@ -15,6 +15,9 @@ LOG = logging.getLogger("workerlib.keeping")
 UNREPORTED = 100
 """How many optimizer steps without a `ctx.step` lead to a warning; no script has so many optimizers."""
 
+UNCHANGED = 100
+"""How many calls of `ctx.step` lead to a warning if nothing has changed the state in this round yet."""
+
 
 class StateStage(Enum):
     """The stages of the training state; the value says why a save is not possible, and is empty if it is."""
@@ -68,8 +71,9 @@ _NEXT: dict[tuple[StateStage, StateEvent], StateStage] = {
 class StepNumbers:
     """Finds out to which step the present state belongs.
 
-    `ctx.step` makes a new state only if an optimizer has changed it. Otherwise gradients are being accumulated, which
-    are not kept. A state whose number is not higher than that of an earlier one is not kept either.
+    `ctx.step` makes a new state only if training has changed it. Otherwise gradients are being accumulated, which are
+    not kept: the batches since the last new state are done again after a restart. A state whose number is not higher
+    than that of an earlier one is not kept either.
     """
 
     def __init__(self) -> None:
@@ -78,7 +82,7 @@ class StepNumbers:
         self.count = 0
         """How many steps had a new state in this round."""
         self.has_optimizer = False
-        """Whether an optimizer has called its hook; a script may use optimizers without hooks."""
+        """Whether an optimizer has called its hook in this round; a script may use optimizers without hooks."""
         self.stage = StateStage.UNTRAINED
         self._reported = -1
         """The number in the last `ctx.step`, whether the state was new or not."""
@@ -86,6 +90,8 @@ class StepNumbers:
         """The difference between successive reported numbers."""
         self._changed = 0
         """The optimizer steps since the last `ctx.step`."""
+        self._unchanged = 0
+        """The calls of `ctx.step` before the first new state."""
         self._refusal = ""
         """Why state cannot be kept any more; empty while it can."""
         self._warned = False
@@ -99,6 +105,11 @@ class StepNumbers:
     def is_changing(self) -> bool:
         """Whether an optimizer has begun a step since the last `ctx.step`."""
         return self._changed > 0
+
+    @property
+    def is_accumulating(self) -> bool:
+        """Whether a `ctx.step` without a new state has followed on the last step."""
+        return self._reported != self.last_step
 
     @property
     def problem(self) -> str:
@@ -127,16 +138,23 @@ class StepNumbers:
         if self._changed == UNREPORTED:
             self._warn(f"{UNREPORTED} steps of an optimizer without ctx.step: call it after each, or none is kept")
 
-    def on_step(self, number: int) -> bool:
+    def on_step(self, number: int, *, trained: bool = False) -> bool:
         """Record a `ctx.step`; return whether the state is new, and this number is higher than those before.
 
-        The state may be one that cannot be kept all the same: `problem` tells.
+        `trained` says that training without hooks has changed the state. The state may be one that cannot be kept all
+        the same: `problem` tells.
         """
-        changed, self._changed = self.is_changing or not self.has_optimizer, 0
+        changed, self._changed = self.is_changing or trained, 0
         if number > self._reported >= 0:
             self._stride = number - self._reported
         self._reported = number
         if not changed:
+            self._unchanged += not self.count
+            if self._unchanged == UNCHANGED:
+                self._warn(
+                    f"{UNCHANGED} calls of ctx.step, and no parameter that was given to ctx.keep has changed: no step "
+                    "is kept before one has, so a script that trains none should not give them to ctx.keep"
+                )
             return False
         if number <= self.last_step:
             self.apply(StateEvent.REPEATED)

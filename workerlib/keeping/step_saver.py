@@ -123,6 +123,8 @@ COMPARED_AFTER = 32
 """The steps after which states are compared even if no change was seen: writes to `.data`, and those of a collective,
 are not seen. A gradient scaler skips fewer steps at first, since it begins at 2**16 and halves that at each."""
 
+_SMALL_IS_LATER = "batches were done since that step, so random numbers and buffers are later ones"
+
 
 @dataclass(slots=True)
 class SaveRole:
@@ -288,6 +290,10 @@ class StepSaver:
 
     # Events of training
 
+    def has_trained(self) -> bool:
+        """Whether training without hooks has changed the state since the last step; False once hooks are called."""
+        return not self.numbers.has_optimizer and self._generations.has_trained()
+
     def on_whole(self) -> None:
         """Record that the state is that of a whole step before training begins."""
         self._generations.record_step()
@@ -398,7 +404,7 @@ class StepSaver:
         # A torn state is not read, and the answer only says whether the step was saved before.
         if self.role.saves_small or self.numbers.stage is StateStage.TORN:
             return self._save_big(asked, last=last)
-        if why := self._obstacle():
+        if why := self._obstacle() or (_SMALL_IS_LATER if self.numbers.is_accumulating else ""):
             return NotSaved(why, asked)
         try:
             snapshot = self._small.snapshot()

@@ -18,7 +18,7 @@ def test_a_state_is_compared_once_an_optimizer_has_changed_it(script: Script) ->
     optimizer = torch.optim.SGD([weight])
     with script.runs({"weight": weight, "optimizer": optimizer}) as (_, kept):
         kept.step(0)
-        assert "not known yet" in kept._saver._obstacle()
+        assert kept._saver.commits.problem
         weight.grad = torch.ones(2)
         optimizer.step()
         kept.step(1)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from workerlib.keeping.step_numbers import UNREPORTED, StateEvent, StateStage, StepNumbers
+from workerlib.keeping.step_numbers import UNCHANGED, UNREPORTED, StateEvent, StateStage, StepNumbers
 
 pytestmark = pytest.mark.slow
 
@@ -47,7 +47,27 @@ def test_a_step_that_a_gradient_scaler_leaves_out_shifts_no_number() -> None:
 
 def test_without_an_optimizer_of_torch_every_number_counts() -> None:
     numbers = StepNumbers()
-    assert [numbers.on_step(number) for number in (1, 2)] == [True, True]
+    assert [numbers.on_step(number, trained=True) for number in (1, 2)] == [True, True]
+
+
+def test_gradients_that_are_summed_up_at_the_beginning_of_a_round_are_part_of_no_step() -> None:
+    numbers = StepNumbers()
+    numbers.resume(7)
+    assert [numbers.on_step(number) for number in (8, 9, 10)] == [False] * 3
+    assert (numbers.last_step, numbers.next_step, numbers.problem) == (7, 11, "")
+    assert numbers.is_accumulating
+    assert stepped(numbers, 11)
+    assert not numbers.is_accumulating
+
+
+def test_a_script_whose_kept_parameters_never_change_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    numbers = StepNumbers()
+    assert not any(numbers.on_step(number) for number in range(2 * UNCHANGED))
+    [record] = caplog.records
+    assert record.getMessage() == (
+        "100 calls of ctx.step, and no parameter that was given to ctx.keep has changed: no step is kept before one "
+        "has, so a script that trains none should not give them to ctx.keep"
+    )
 
 
 @pytest.mark.parametrize("number", [0, 7])
