@@ -73,7 +73,8 @@ class Persister:
     def close(self) -> None:
         """Give up the write in progress and the claim on the folder, without waiting for a thread."""
         self._progress.give_up()
-        in_thread(self._claim.release, THREAD)
+        with suppress(OSError):  # without a thread for it, the kernel releases the claim when this process ends
+            in_thread(self._claim.release, THREAD)
 
     async def claim(self, run: str) -> str:
         """Claim the folder for a run before a round; return why the round must not begin, empty if it may.

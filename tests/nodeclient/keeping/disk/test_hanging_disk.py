@@ -112,6 +112,10 @@ async def test_a_host_that_has_no_thread_to_give_is_said(tmp_path: Path, monkeyp
         assert (found.state, found.problem) == (PersistState.FAILED, "the system has no thread to give")
         node.keeper.carry_out(Persist(RUN, None))
         assert (await write(node, an_order())).state is PersistState.WRITTEN
+        with monkeypatch.context() as exhausted:
+            exhausted.setattr(threading.Thread, "start", refuse)
+            node.keeper.close()
+        assert node.keeper._resources.arenas.memory.used_bytes == 0, "all is cleaned up nonetheless"
 
 
 async def test_a_step_is_made_whole_once_though_the_order_changes_meanwhile(
