@@ -37,8 +37,10 @@ class TorchrunStage(Enum):
 
     | from       | by              | to         | since                                                |
     |------------|-----------------|------------|------------------------------------------------------|
-    | WAITING    | `begin_round`   | IN_ROUND   | the coordinator has formed a round with this node    |
-    | IN_ROUND   | `end_round`     | ROUND_OVER | the coordinator ends the round                       |
+    | WAITING    | `begin_round`   | OFFERED    | the coordinator has formed a round with this node    |
+    | OFFERED    | `await_round`   | IN_ROUND   | torchrun gets the round                              |
+    | OFFERED    | `end_round`     | ROUND_OVER | the coordinator ends the round                       |
+    | IN_ROUND   | `end_round`     | ROUND_OVER | the same                                             |
     | IN_ROUND   | `await_round`   | WAITING    | a worker of this torchrun has failed                 |
     | ROUND_OVER | `await_round`   | WAITING    | torchrun has ended its workers, as it should         |
     | IN_ROUND   | `on_succeeded`  | SUCCEEDED  | torchrun enters its exit barrier                     |
@@ -51,6 +53,8 @@ class TorchrunStage(Enum):
 
     WAITING = auto()
     """It waits for a round, or soon will."""
+    OFFERED = auto()
+    """There is a round for it, which it does not know yet."""
     IN_ROUND = auto()
     """It has a round: its workers run, or are about to."""
     ROUND_OVER = auto()
@@ -121,6 +125,8 @@ class Membership:
                     raise EndedError(self._ending)
                 if not self._changed.wait(REMIND_S):
                     logger.warning("job %s: no round yet: %s", self._config.job, self._waiting_for)
+            if self._stage is TorchrunStage.OFFERED:
+                self._stage = TorchrunStage.IN_ROUND
             return self._round
 
     def on_started(self) -> None:
@@ -162,17 +168,18 @@ class Membership:
     def wait_until_ended(self, within_s: float) -> None:
         """Wait until the membership is over, at most `within_s`."""
         with self._changed:
-            self._changed.wait_for(lambda: self.ended or not self.begun, within_s)
+            self._changed.wait_for(lambda: self.ended, within_s)
 
     def end(self, within_s: float) -> None:
         """End the thread in any case, and wait for its end, at most `within_s`."""
-        if self.begun:
-            self._post(lambda node: node.end())
-            self._thread.join(within_s)
+        self._post(lambda node: node.end())
+        self._thread.join(within_s)
 
     def _report_dead_workers(self, why_failed: str) -> None:
         """Report that the workers of torchrun's round are dead, if it has a round."""
         with self._changed:
+            if self._stage is TorchrunStage.OFFERED:
+                return
             round_, self._round, self._stage = self._round, None, TorchrunStage.WAITING
         if round_ is not None:
             self._post(lambda node: node.on_ended(why_failed))
@@ -189,7 +196,7 @@ class Membership:
         with self._changed:
             self._round = start
             if self._stage is not TorchrunStage.GONE:  # torchrun may have left a moment ago, which the node hears next
-                self._stage = TorchrunStage.IN_ROUND
+                self._stage = TorchrunStage.OFFERED
             self._changed.notify_all()
 
     def end_round(self) -> bool:
@@ -221,7 +228,7 @@ class Membership:
     def _release(self) -> None:
         """End torchrun's wait for its workers, or for those of other nodes."""
         match self._stage:
-            case TorchrunStage.IN_ROUND:
+            case TorchrunStage.OFFERED | TorchrunStage.IN_ROUND:
                 self._stage = TorchrunStage.ROUND_OVER
             case TorchrunStage.SUCCEEDED:
                 self._stage = TorchrunStage.RELEASED
