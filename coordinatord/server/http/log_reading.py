@@ -257,7 +257,7 @@ class LogReading:
             try:
                 chunk = await self._read_chunk(log)
             except NoAnswerError as error:
-                if self.is_interrupted or (not is_last and log.source.served_by in self._run.members):
+                if (not is_last and log.source.served_by in self._run.members) or self.is_interrupted:
                     return  # the node may come back
                 log.has_failed = True
                 if not (log.at_end and self._run.durable.state.ended):  # else the node has left after its last output
