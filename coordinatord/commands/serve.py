@@ -35,6 +35,7 @@ def run(settings: ServeConfig) -> int:
     store = _open_store(settings) if settings.shared is None else None
     with without_system_authorities():
         from coordinatord.commands import daemon  # noqa: PLC0415 - see above
+    gc.freeze()  # what was imported lasts until the end: no collection has to look through it
     return daemon.run(settings, store)
 
 

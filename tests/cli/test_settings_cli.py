@@ -291,6 +291,13 @@ def test_nothing_is_imported_that_is_not_needed(arguments: list[str], foreign: s
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("arguments", [["join", "--standalone", "--", "true"], ["status", "--coord", "127.0.0.1:1"]])
+def test_garbage_is_collected_once_all_is_imported(arguments: list[str]) -> None:
+    main = "import gc; from nodeclient.cli import main; import atexit; atexit.register(lambda: print(gc.isenabled()))"
+    assert run(sys.executable, "-c", f"{main}; main()", *arguments).stdout == "True\n"
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [("coordinatord",), ("nodeclient", "join"), ("nodeclient", "status")])
 def test_the_help_names_every_flag_once_and_its_variable(arguments: tuple[str, ...]) -> None:
     shown = run(BIN / arguments[0], *arguments[1:], "--help").stdout
