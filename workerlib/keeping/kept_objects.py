@@ -13,6 +13,7 @@ import operator
 import random
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from functools import partial
+from itertools import chain, repeat
 from typing import Any
 
 import torch
@@ -86,11 +87,15 @@ class KeptModule(Adapter):
             (f"{name}.{_canonical(module, path)}", parameter) for path, parameter in module.named_parameters()
         ]
         self._learning = [(parameter, parameter.requires_grad) for _, parameter in self.parameters]
-        self._keys = _keys(module)
+        self._contents = _contents(module)
 
     def big_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield its parameters. Raises `KeptStateError` if the module has other tensors than at `keep`."""
-        if _keys(self.module) != self._keys:
+        """Yield its parameters. Raises `KeptStateError` if the module has other ones, or other buffers, than at `keep`.
+
+        `fully_shard` itself replaces its parameters during a forward.
+        """
+        present = _contents(self.module)
+        if len(present) != len(self._contents) or any(map(_is_other, present, self._contents)):
             text = "has other parameters or buffers than when keep() was called, so no step is kept"
             raise KeptStateError(f"{self._name} {text}: call keep() when it has all of them")
         yield from self.parameters
@@ -117,7 +122,7 @@ class KeptModule(Adapter):
     @property
     def is_empty(self) -> bool:
         """Whether it has no parameter, no buffer of the state dict and no extra state."""
-        return not (self._with_extra or any(self._keys))
+        return not (self._with_extra or self._contents)
 
     def load_values(self, values: Any) -> None:
         """Load the extra state."""
@@ -133,13 +138,18 @@ class KeptModule(Adapter):
             module.training = training
 
 
-def _keys(module: torch.nn.Module) -> list[str]:
-    """Return the keys of a module's parameters and of the buffers of its state dict, submodule by submodule."""
-    keys: list[str] = []
+def _contents(module: torch.nn.Module) -> list[tuple[str, Any]]:
+    """Return the keys and parameters of a module, submodule by submodule; None for the buffers of its state dict."""
+    contents: list[tuple[str, Any]] = []
     for each in module.modules():
-        keys += each._parameters  # noqa: SLF001 - no public method lists one module's own, with None
-        keys += _buffer_keys(each)
-    return keys
+        contents += each._parameters.items()  # noqa: SLF001 - no public method lists one module's own, with None
+        contents += dict.fromkeys(_buffer_keys(each)).items()
+    return contents
+
+
+def _is_other(present: tuple[str, Any], before: tuple[str, Any]) -> bool:
+    """Whether a key has changed, or its parameter; a sharded one stands for itself, see `KeptModule.big_tensors`."""
+    return present[0] != before[0] or (present[1] is not before[1] and not is_sharded(before[1]))
 
 
 def _buffer_keys(module: torch.nn.Module) -> list[str]:
@@ -161,8 +171,8 @@ class KeptOptimizer(Adapter):
         self.optimizer = optimizer
         self._name = name
         self._prefix = f"{name}.state/"
-        self._entry_count = 0
-        """How many entries its state had when it was last read."""
+        self._entries: tuple[list[Any], ...] = ([], [], [])
+        """What `_update_entries` compares, as of the last time."""
         self._value_entries: list[tuple[str, str]] = []
         """The parameter and key of each value entry."""
         self._nested_tensors: dict[str, torch.Tensor] = {}
@@ -275,7 +285,7 @@ class KeptOptimizer(Adapter):
 
     def _state_values(self) -> dict[str, Any]:
         """Return the state as JSON, except the big tensors, by the parameter's name and the key."""
-        has_changed_size = self._update_entries()
+        has_other_entries = self._update_entries()
         present = [(name, key, self._state_of(self._parameters[name])[key]) for name, key in self._value_entries]
         # A list or dict may have tensors within, and one of them may be a tensor of the state that has a name already.
         is_deep = not all(_is_immutable(value) for _, _, value in present)
@@ -287,24 +297,27 @@ class KeptOptimizer(Adapter):
         global_state = {key: value for key, value in state.items() if not isinstance(key, torch.Tensor)}
         if global_state:
             found[_NO_PARAMETER] = to_plain(global_state, f"{self._name}.within", nested)
-        has_changed_size |= len(nested.tensors) != len(self._nested_tensors)
+        has_other_tensors = len(nested.tensors) != len(self._nested_tensors)
         self._nested_tensors = nested.tensors
-        if has_changed_size:
+        if has_other_entries or has_other_tensors:
             self.size_changes += 1
             refuse_shared(self.big_tensors())
         return found
 
     def _update_entries(self) -> bool:
-        """Find the value entries again if the state has more or fewer entries; return whether it has.
+        """Name the parameters, and find the value entries, if any of them are others; return whether some are.
 
-        A search at each step would take too long, so only numbers are compared.
+        A search at each step would take too long. So the parameters and the keys are compared, and which are tensors'.
         """
-        if sum(len(group["params"]) for group in self.optimizer.param_groups) != len(self._parameters):
-            self._name_parameters()
-        count = sum(len(entries) for entries in self.optimizer.state.values() if isinstance(entries, dict))
-        if count == self._entry_count:
+        state: Mapping[Any, Any] = self.optimizer.state
+        owners = [*chain.from_iterable(group["params"] for group in self.optimizer.param_groups), *state]
+        dicts = [entries for entries in state.values() if isinstance(entries, dict)]
+        keys = [*map(len, dicts), *chain.from_iterable(dicts)]
+        are_tensors = [*map(isinstance, chain.from_iterable(map(dict.values, dicts)), repeat(torch.Tensor))]
+        before, self._entries = self._entries, (owners, keys, are_tensors)
+        if _are_same(owners, before[0]) and before[1:] == (keys, are_tensors):
             return False
-        self._entry_count = count
+        self._name_parameters()
         self._value_entries = self._name_tensors()[1]
         return True
 
@@ -341,10 +354,10 @@ class _GroupOptions:
 
     def values(self, state: Mapping[str, Any]) -> Any:
         """Return the options together with `state`, the optimizer's other values."""
-        groups, last = self._optimizer.param_groups, self._last_read
+        groups = self._optimizer.param_groups
         present = [each for group in groups for pair in group.items() for each in pair]
-        is_same = self._are_immutable and len(present) == len(last) and all(map(operator.is_, present, last))
-        if state or not is_same:
+        is_same = self._are_immutable and _are_same(present, self._last_read)
+        if state or not is_same or self._values["state"]:
             options = [{key: value for key, value in group.items() if key != "params"} for group in groups]
             self._last_read = present
             self._are_immutable = all(_is_immutable(value) for group in options for value in group.values())
@@ -454,6 +467,11 @@ def _canonical(root: torch.nn.Module, path: str) -> str:
             words.append(word)
         module = getattr(module, word)
     return ".".join(words)
+
+
+def _are_same(some: list[Any], others: list[Any]) -> bool:
+    """Whether two lists have the same objects."""
+    return len(some) == len(others) and all(map(operator.is_, some, others))
 
 
 def _is_immutable(value: Any) -> bool:

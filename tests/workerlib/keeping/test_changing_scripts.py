@@ -10,6 +10,7 @@ from torch.nn.utils.prune import l1_unstructured
 
 from tests.support.kept_script import Objects, Script, network, state_of, train
 from tests.support.programs import wait_until
+from workerlib.keeping.adapter import Adapter
 from workerlib.keeping.kept_errors import UnfitStateError
 from workerlib.keeping.kept_objects import adapt
 from workerlib.keeping.pieces import SavedTensors
@@ -163,7 +164,11 @@ def be_pruned(module: nn.Module) -> None:
     l1_unstructured(module[0], "weight", 0.5)  # type: ignore[index, no-untyped-call]  # torch has no types here
 
 
-@pytest.mark.parametrize("change", [get_buffer, get_parameter, get_module, be_pruned])
+def get_another_head(module: nn.Module) -> None:
+    module[2].weight = nn.Parameter(torch.ones(2, 6))  # type: ignore[index]  # the last layer
+
+
+@pytest.mark.parametrize("change", [get_buffer, get_parameter, get_module, be_pruned, get_another_head])
 def test_no_step_is_kept_of_a_module_that_was_another_one_when_keep_was_called(
     script: Script, change: Callable[[nn.Module], None]
 ) -> None:
@@ -175,6 +180,53 @@ def test_no_step_is_kept_of_a_module_that_was_another_one_when_keep_was_called(
         train(model, optimizer)
         kept.step(1)
         assert "model has other parameters or buffers than when keep() was called" in script.not_saved(kept)
+
+
+def state_read(kept: Adapter) -> dict[str, Any]:
+    """Return the entries of the state that an optimizer's adapter reads, by parameter and key."""
+    values = {f"{name}/{key}": value for name, each in kept.values()["state"].items() for key, value in each.items()}
+    return {name.removeprefix("optimizer.state/"): tensor for name, tensor in kept.big_tensors()} | values
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ({"warm": 1}, {"main": 2}),
+        ({"number": torch.ones(())}, {"number": 5.0}),
+        ({"number": 5.0}, {"number": torch.ones(())}),
+        ({"number": 5}, {}),
+    ],
+)
+def test_an_optimizer_may_exchange_the_entries_of_its_state(first: dict[str, Any], then: dict[str, Any]) -> None:
+    weight = nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([weight])
+    kept = adapt({"optimizer": optimizer})["optimizer"]
+    for entries in (first, then):
+        optimizer.state.clear()
+        optimizer.state.update({weight: {**entries}} if entries else {})
+        assert state_read(kept) == {f"#0/{key}": value for key, value in entries.items()}
+
+
+def test_an_optimizer_may_make_its_state_in_another_order() -> None:
+    weights = [nn.Parameter(torch.ones(2)) for _ in range(2)]
+    optimizer = torch.optim.SGD(weights)
+    kept = adapt({"optimizer": optimizer})["optimizer"]
+    for order in (weights, weights[::-1]):
+        optimizer.state.clear()
+        optimizer.state.update({weight: {f"number {at}": at} for at, weight in enumerate(order)})
+        first, second = (at for weight in weights for at, each in enumerate(order) if each is weight)
+        assert state_read(kept) == {f"#0/number {first}": first, f"#1/number {second}": second}
+
+
+def test_an_optimizer_may_get_other_parameters_in_place_of_its_own() -> None:
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(2))], momentum=0.9)
+    kept = adapt({"optimizer": optimizer})["optimizer"]
+    for number in range(2):
+        weight = nn.Parameter(torch.ones(2))
+        weight.grad = torch.full((2,), float(number))
+        optimizer.param_groups[0]["params"] = [weight]
+        optimizer.step()
+        assert state_read(kept)["#0/momentum_buffer"] is optimizer.state[weight]["momentum_buffer"]
 
 
 def test_a_buffer_that_is_not_in_the_state_dict_may_come_later(script: Script) -> None:
