@@ -20,7 +20,7 @@ from nodeclient.operate.repeat import repeat
 from nodeclient.operate.terminal_info import terminal, write
 
 ANSWERED_EVERY_S = 5.0
-"""After what time the coordinator is to answer although the run goes on: a connection may be lost without a trace."""
+"""How long the coordinator may wait for the end of the run: a connection may be lost without a trace."""
 
 GRACE_S = 2.0
 """How long an answer may take beyond the timeout of the command."""

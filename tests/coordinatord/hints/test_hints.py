@@ -60,7 +60,7 @@ def test_every_cause_has_a_true_message() -> None:
 
 
 def test_a_pattern_that_looks_ahead_over_all_of_the_text_does_so_from_its_start_only() -> None:
-    """From each of its characters it would take quadratic time."""
+    """It would take quadratic time from each of its characters."""
     assert [rule.name for rule in RULES if rule.pattern and re.match(r"(\(\?s\))?\(\?=", rule.pattern)] == []
 
 
