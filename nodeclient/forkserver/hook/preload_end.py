@@ -37,7 +37,7 @@ WORD_BYTES = 8
 
 _F_GET_SEALS = 1034
 _F_SEAL_SHRINK = 2
-"""As in `workerlib/progress.py`."""
+"""The numbers in linux/fcntl.h, which `fcntl` lacks in some Pythons: see `workerlib/progress.py`."""
 
 _NEVER_S = 1e6
 """A switch interval so long that another thread gets Python's lock only while this one waits."""
