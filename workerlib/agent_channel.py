@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any, Generic
 
 from workerlib.contract.channel_messages import DESCRIPTORS_MAX
-from workerlib.contract.packets import PACKET_BYTES, ChannelError, Message, PacketCodec
+from workerlib.contract.packets import PACKET_BYTES, ChannelError, ClosedError, Message, PacketCodec
 from workerlib.responder import connected_socket
 
 CLOSED = "it has closed the connection, and takes only one from each worker of its round"
@@ -51,7 +51,8 @@ class AgentChannel(Generic[Message]):
     def receive(self) -> tuple[Message, list[int]]:
         """Wait for a message; return it with its file descriptors, which the caller has to close.
 
-        Raises `OSError`, and `ChannelError` once nodeclient has closed the connection, or for a malformed packet.
+        Raises `OSError`, `ClosedError` once nodeclient has closed the connection, and `ChannelError` for a malformed
+        packet, or for descriptors that this process cannot take.
         """
         received = socket.recv_fds(self._socket, PACKET_BYTES, DESCRIPTORS_MAX, socket.MSG_CMSG_CLOEXEC)
         packet, files, flags, _ = received
@@ -68,7 +69,7 @@ class AgentChannel(Generic[Message]):
         if flags & socket.MSG_TRUNC:
             raise ChannelError(f"a packet is longer than {PACKET_BYTES} bytes")
         if not packet:
-            raise ChannelError(CLOSED)
+            raise ClosedError(CLOSED)
         return self._codec.decode(packet)
 
     def listen(
@@ -77,7 +78,8 @@ class AgentChannel(Generic[Message]):
         """Read messages in a thread of this name from now on, and return the thread.
 
         `on_message` owns the descriptors that come with a message. `on_end` is called when the channel has ended. If
-        `on_message` fails, this ends the channel, so that nodeclient waits for no answer, and `on_end` gets the error.
+        a message cannot be received, or `on_message` fails, this ends the channel, so that nodeclient waits for no
+        answer, and `on_end` gets the error.
         """
 
         def read() -> None:
@@ -85,7 +87,7 @@ class AgentChannel(Generic[Message]):
             try:
                 while True:
                     on_message(*self.receive())
-            except (OSError, ChannelError):
+            except (ClosedError, ConnectionError):
                 pass  # nodeclient is gone, and its workers end as well
             except Exception as error:  # noqa: BLE001 - training goes on without this thread
                 failure = error

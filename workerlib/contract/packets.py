@@ -31,6 +31,10 @@ class ChannelError(ValueError):
     """A packet is malformed; the text says how."""
 
 
+class ClosedError(ChannelError):
+    """The other side has closed the connection."""
+
+
 class PacketCodec(Generic[Message]):
     """Encodes and decodes the messages of one kind of connection."""
 
@@ -43,8 +47,10 @@ class PacketCodec(Generic[Message]):
         self._nested, self._nested_max = nested, nested_max
 
     def encode(self, message: Message) -> bytes:
-        """Return a packet."""
-        return json.dumps({type(message).__name__: asdict(message)}, separators=(",", ":")).encode()  # type: ignore[call-overload]  # a dataclass
+        """Return a packet, with long texts cut as `decode` does: with the whole of one it might be too long."""
+        values = asdict(message)  # type: ignore[call-overload]  # a dataclass
+        cut = {name: value[:WORDS_MAX] if isinstance(value, str) else value for name, value in values.items()}
+        return json.dumps({type(message).__name__: cut}, separators=(",", ":")).encode()
 
     def decode(self, packet: bytes) -> Message:
         """Return the message in a packet. Raises `ChannelError`."""

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from workerlib import progress, responder
 from workerlib.contract.env import ROUNDS, WorkerEnvironment
-from workerlib.contract.packets import WORDS_MAX, last_that_fit
+from workerlib.contract.packets import last_that_fit
 from workerlib.contract.round_messages import Aborted, Aborting, AskToLeave, Failed, Left, Refusing
 from workerlib.keeping import checkpoints
 from workerlib.keeping.kept_errors import LeftRoundError
@@ -153,7 +153,7 @@ class ReusedWorker:
         end = round_cleanup.round_ending_error(error, asked=is_asked)
         if end is None:
             text = f"{type(error).__name__} ended the script in a worker"
-            self._channel.report(Refusing(here.number, text[:WORDS_MAX]))
+            self._channel.report(Refusing(here.number, text))
             return False
         if not is_asked:  # a collective has failed before nodeclient knows of it
             if why := self._obstacle(planned=False):
@@ -183,7 +183,8 @@ class ReusedWorker:
         """Wait for the next round, and set the environment and the streams that a new process would have in it."""
         received = self._channel.next_round()
         if received is None:
-            sys.exit("workerlib: the connection to nodeclient has ended, so there is no next round for this worker")
+            why = self._channel.failure or "the connection to nodeclient has ended"
+            sys.exit(f"workerlib: there is no next round for this worker: {why}")
         message, (stdout, stderr, *slots) = received
         _replace_streams([stdout, stderr])
         if message.environ.keys() & {"RANK", "WORLD_SIZE"}:
@@ -202,7 +203,7 @@ class ReusedWorker:
             self._round.keeper.close(failed=True)
         text = "".join(traceback.format_exception_only(end)).strip()
         lines = "".join(traceback.format_exception(error)).splitlines()
-        self._channel.report(Failed(self._round.number, text[:WORDS_MAX], last_that_fit(lines)))
+        self._channel.report(Failed(self._round.number, text, last_that_fit(lines)))
 
     def _obstacle(self, *, planned: bool) -> str:
         """Return why this process cannot enter another round; empty if it can. Both threads call this."""

@@ -27,6 +27,8 @@ class RoundChannel(AgentChannel[RoundMessage]):
         super().__init__(path, ROUND_CODEC, CanStay(environment.worker, environment.round))
         self._rounds: SimpleQueue[tuple[NextRound, list[int]] | None] = SimpleQueue()
         """Received rounds with their descriptors; None when no more will come."""
+        self.failure = ""
+        """Why no more will come although nodeclient is there; empty if it is not, or if more may come."""
 
     def await_requests(self, leave: Callable[[AskToLeave], None]) -> None:
         """Read messages in a thread from now on, which calls `leave` when nodeclient asks to leave the round."""
@@ -40,6 +42,7 @@ class RoundChannel(AgentChannel[RoundMessage]):
         def on_end(failure: Exception | None) -> None:
             if failure is not None:
                 LOG.warning("this process cannot go into another round: %r", failure)
+                self.failure = repr(failure)
             self._rounds.put(None)
 
         self.listen("workerlib-rounds", on_message, on_end)

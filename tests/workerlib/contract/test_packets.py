@@ -124,6 +124,13 @@ def test_a_text_and_a_traceback_have_a_limit() -> None:
     assert (len(failed.error), len(failed.lines), len(failed.lines[0])) == (WORDS_MAX, LINES_MAX, WORDS_MAX)
 
 
+def test_a_reason_of_any_length_fits_into_a_packet() -> None:
+    """An exception of the script may be the reason, with a whole tensor or configuration in its text."""
+    packet = CODEC.encode(NotSaved("w" * 2 * PACKET_BYTES, asked=3))
+    assert CODEC.decode(packet) == NotSaved("w" * WORDS_MAX, asked=3)
+    assert len(packet) < PACKET_BYTES
+
+
 @pytest.mark.parametrize("letter", ["x", '"', "\N{CJK UNIFIED IDEOGRAPH-4E2D}", "\N{GRINNING FACE}", "\udc80"])
 def test_the_end_of_a_traceback_fits_into_a_packet(letter: str) -> None:
     """A packet that does not fit is cut, and that ends the connection of a worker that could have stayed."""

@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.environments import environment
 from tests.support.programs import TIMEOUT_S
+from workerlib.contract.channel_messages import DESCRIPTORS_MAX
 from workerlib.contract.packets import PACKET_BYTES
 from workerlib.contract.round_messages import ROUND_CODEC, AskToLeave, CanStay, NextRound, RoundMessage
 from workerlib.reuse.round_channel import RoundChannel
@@ -53,6 +54,7 @@ def test_there_is_no_next_round_when_nodeclient_has_gone(tmp_path: Path) -> None
     with connected(tmp_path, lambda _: None) as (line, node):
         node.close()
         assert line.next_round() is None
+        assert not line.failure
 
 
 def test_a_worker_that_fails_to_leave_waits_for_no_round_and_seems_not_to(
@@ -68,3 +70,13 @@ def test_a_worker_that_fails_to_leave_waits_for_no_round_and_seems_not_to(
         assert node.recv(PACKET_BYTES) == b"", "its node knows that it cannot stay"
         assert line.next_round() is None
     assert "this process cannot go into another round: AttributeError('no such thing')" in caplog.text
+
+
+def test_a_worker_that_cannot_take_its_next_round_knows_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As where it has too many files open. More descriptors than it takes are cut in the same way."""
+    with connected(tmp_path, lambda _: None) as (line, node), (tmp_path / "out").open("w") as out:
+        send(node, NextRound(2, {}), *[out.fileno()] * (DESCRIPTORS_MAX + 1))
+        assert node.recv(PACKET_BYTES) == b""
+        assert line.next_round() is None
+        assert "cannot open more files: raise ulimit -n" in line.failure
+    assert "this process cannot go into another round: ChannelError" in caplog.text
