@@ -88,7 +88,8 @@ class _StorageConnection:
         """Connect, and wait until the state that the round resumes from is on this host. Raises `KeptStateError`."""
         responder.begin()
         self.environment = WorkerEnvironment.from_environ(os.environ)
-        self.point = restoring.RestorePoint(0, -1, ())
+        self.point: restoring.RestorePoint | None = restoring.RestorePoint(0, -1, ())
+        """The state that the round resumes from. None from the first save on, so that its memory becomes free."""
         self.arena: Arena | None = None
         self.skipped = 0
         """How many saves were left out since no place was free."""
@@ -115,7 +116,7 @@ class _StorageConnection:
             self._channel.close()
             raise
         planned_end = PlannedEnd(self._channel)
-        planned_end.listen(self._on_message)
+        planned_end.listen(self._on_message, self._end_requests)
         checkpoints.connect(planned_end, _USED_BY)
 
     def is_new_step(self, step: int, length: int) -> bool:
@@ -163,6 +164,10 @@ class _StorageConnection:
         """Report a save to nodeclient, if there is a connection."""
         if self._channel is not None:
             self._channel.report(message)
+
+    def _end_requests(self) -> None:
+        self._refusal = self._refusal or "the connection to nodeclient has ended"
+        self._answered.set()
 
     def _on_message(self, message: Message, files: list[int]) -> None:
         match message:
@@ -237,6 +242,7 @@ class KeptWriter(_WithoutNames, StorageWriter):
         self, connection: _StorageConnection, plan: SavePlan, contents: list[tuple[Piece, torch.Tensor]]
     ) -> None:
         """Write the contents into a generation of the arena, or leave this save out with a warning."""
+        connection.point = None
         layout = lay_out(piece for piece, _ in contents)
         tail = lay_out(()).manifest + _NO_SMALL_STATE
         begin = small_offset(layout)
@@ -305,8 +311,10 @@ class KeptReader(_WithoutNames, StorageReader):
     """Loads a state dict from kept state."""
 
     def __init__(self) -> None:
-        """Wait until all parts are on this host. Raises `KeptStateError`."""
+        """Wait until all parts are on this host. Raises `KeptStateError`, also if a writer has saved in this round."""
         point = _open_connection().point
+        if point is None:
+            raise KeptStateError("KeptReader came after a save of this round: make it before, and only one")
         self.step = point.step
         """The step that is kept; -1 if there is none."""
         self._saved = SavedTensors()

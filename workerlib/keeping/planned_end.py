@@ -113,9 +113,17 @@ class PlannedEnd:
         self._halt: HaltAt | None = None
         """The order that the script answers with the checkpoint that it writes now; None if there is none."""
 
-    def listen(self, on_message: Callable[[Message, list[int]], None] | None = None) -> None:
-        """Read messages from now on; `on_message` handles all but orders to stand still after a step."""
+    def listen(
+        self,
+        on_message: Callable[[Message, list[int]], None] | None = None,
+        on_end: Callable[[], None] | None = None,
+    ) -> None:
+        """Read messages from now on; `on_message` handles all but orders to stand still after a step.
+
+        `on_end` is called when no more messages will come.
+        """
         self._on_message = on_message or self._reject
+        self._on_end = on_end
         self._thread = self._channel.listen("workerlib-keep", self._receive, self._end_reading)
 
     def halt_between_steps(self, step: int, save: Callable[[], None], save_after_end: Callable[[HaltAt], None]) -> None:
@@ -183,6 +191,8 @@ class PlannedEnd:
         if failure is not None:
             LOG.warning("the state of this worker is not kept any more: %r", failure)
         self._standstill.release()
+        if self._on_end is not None:
+            self._on_end()
 
     def _halt_at(self, halt: HaltAt) -> None:
         """Obey an order to stand still, and answer it, unless the training thread will when it has done the step."""

@@ -2,6 +2,7 @@
 
 import logging
 import socket
+import threading
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -16,6 +17,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from tests.support.environments import environment
 from tests.support.keeping import Keep
+from tests.support.programs import wait_until
 from workerlib import Context, KeptReader, KeptWriter
 from workerlib.contract.env import KEEP
 from workerlib.keeping import checkpoints, kept_storage, restoring
@@ -99,6 +101,33 @@ def test_nothing_is_loaded_where_nothing_is_kept() -> None:
 def test_a_writer_takes_a_step_alone(step: Any) -> None:
     with pytest.raises(ValueError, match=r"a step must be a whole number from 0 to 2\*\*53 - 1, not"):
         KeptWriter(step)
+
+
+@pytest.mark.usefixtures("node")
+def test_a_reader_comes_before_the_first_save() -> None:
+    """From then on, the memory of the state that was loaded is free."""
+    save(STATE, storage_writer=KeptWriter(1))
+    with pytest.raises(KeptStateError, match="KeptReader came after a save of this round: make it before"):
+        KeptReader()
+
+
+def test_a_save_waits_for_no_memory_once_its_connection_has_ended(node: Keep, caplog: pytest.LogCaptureFixture) -> None:
+    node.gives.clear()
+    KeptReader()
+    connection = kept_storage._open_connection()
+
+    def end() -> None:
+        wait_until("the request", lambda: not connection._answered.is_set())
+        end_of_node = node.nodes[0].connection
+        assert end_of_node is not None
+        end_of_node.shutdown(socket.SHUT_RDWR)
+
+    ending = threading.Thread(target=end)
+    ending.start()
+    save(STATE, storage_writer=KeptWriter(1))
+    ending.join()
+    node.gives.set()
+    assert "and training goes on: the connection to nodeclient has ended" in caplog.text
 
 
 def test_a_step_that_was_saved_is_not_saved_again(node: Keep, caplog: pytest.LogCaptureFixture) -> None:
