@@ -6,6 +6,7 @@ Standard library only.
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import threading
@@ -58,6 +59,22 @@ class StopRequest:
         for signum in _stop_signals(os.environ):
             if signum is signal.SIGTERM or signal.getsignal(signum) in (signal.SIG_DFL, signal.default_int_handler):
                 self._previous[signum] = signal.signal(signum, self._record)
+
+    def listen_beside(self) -> None:
+        """Record the signals of the node that the script handles or ignores, and call its handlers as before.
+
+        Only the main thread can do so; in another one this does nothing. So it does for a signal that ends the process.
+        """
+        if threading.current_thread() is threading.main_thread():
+            for signum in _stop_signals(os.environ):
+                handler = signal.getsignal(signum)
+                if callable(handler) or handler is signal.SIG_IGN:
+                    signal.signal(signum, functools.partial(self._record_and_call, handler))
+
+    def _record_and_call(self, handler: Handler, signum: int, frame: FrameType | None) -> None:
+        self.received = True
+        if callable(handler):
+            handler(signum, frame)
 
     @property
     def listening(self) -> bool:

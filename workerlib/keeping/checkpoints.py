@@ -75,6 +75,8 @@ def checkpointed(step: int) -> None:
         _connect_if_offered()
     is_end = STOP_REQUEST.agreed
     if _planned_end is not None and not _by_collective:
+        if _planned_end.is_writing_last:
+            STOP_REQUEST.listen_beside()  # before the report, upon which the signal comes
         is_end = _planned_end.record_checkpoint(whole)
         while is_end and not STOP_REQUEST.received:
             time.sleep(CHECK_S)  # noqa: TID251 - a signal handler may set no event

@@ -1,5 +1,7 @@
 """A worker stands still where its script is ready for it, and its node hears of the checkpoint that follows."""
 
+import os
+import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -24,9 +26,11 @@ from workerlib.contract.channel_messages import (
     encode,
 )
 from workerlib.contract.packets import PACKET_BYTES, ChannelError
+from workerlib.keeping import checkpoints
 from workerlib.keeping.checkpoints import checkpointed
 from workerlib.keeping.keep_channel import KeepChannel
 from workerlib.keeping.planned_end import PlannedEnd
+from workerlib.stop import STOP_REQUEST
 
 
 class NodeEnd:
@@ -170,6 +174,35 @@ def test_a_script_that_is_over_writes_no_checkpoint(node: NodeEnd, end: PlannedE
 def test_a_checkpoint_of_what_is_no_step_is_refused_in_the_script(step: Any) -> None:
     with pytest.raises(ValueError, match="a step must be a whole number from 0"):
         checkpointed(step)
+
+
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, lambda *_: None])
+def test_a_worker_that_outlives_its_signal_ends_after_its_last_checkpoint(
+    node: NodeEnd, end: PlannedEnd, monkeypatch: pytest.MonkeyPatch, handler: Any
+) -> None:
+    """Its node ends it when it has the report, and it may have a handler of its own."""
+    monkeypatch.setattr(checkpoints, "_planned_end", end)
+    monkeypatch.setattr(checkpoints, "_by_collective", False)
+    monkeypatch.setattr(STOP_REQUEST, "received", False)
+
+    def kill_after_report() -> bool:
+        report = node.receive()
+        os.kill(os.getpid(), signal.SIGTERM)
+        return report == Checkpointed(4, 2)
+
+    end.expect_checkpoints()
+    node.receive()
+    node.ask(HaltAt(1, BEFORE_NAMED))
+    node.send(HaltAt(2, 4))
+    before = signal.signal(signal.SIGTERM, handler)
+    try:
+        assert end.wants_checkpoint(4)
+        ends = in_a_thread(kill_after_report)
+        with pytest.raises(SystemExit):
+            checkpointed(4)
+        assert ends()
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_who_stands_still_goes_on_if_the_thread_that_listens_fails(
