@@ -301,6 +301,12 @@ def test_a_digest_is_in_the_slot_beside_a_section(memory: int, monkeypatch: pyte
         unpack_digest([words[0] + 1, *words[1:]])
 
 
+@pytest.mark.usefixtures("memory")
+def test_a_section_may_have_no_limit() -> None:
+    with workerlib.section("eval", limit=float("inf")):
+        pass
+
+
 def test_a_section_ends_with_an_error_too(memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PROGRESS, place_of(memory))
     with pytest.raises(KeyError), workerlib.section("eval", limit=9):

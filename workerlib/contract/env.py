@@ -120,7 +120,7 @@ def pack_section(name: str, limit_s: float, began_ns: int) -> tuple[int, int, in
     `began_ns` is in nanoseconds of CLOCK_MONOTONIC. A name that is too long is cut. The check word combines the others
     by exclusive or: it shows a reader whether they belong together.
     """
-    limit = min(max(1, math.ceil(limit_s)), SECTION_S_MAX)
+    limit = max(1, math.ceil(min(limit_s, SECTION_S_MAX)))
     first = (began_ns // 1_000_000) << _LIMIT_BITS | limit
     named = name.encode()[:SECTION_NAME_BYTES].decode(errors="ignore").encode().ljust(SECTION_NAME_BYTES, b"\0")
     second, third = int.from_bytes(named[:8], "big"), int.from_bytes(named[8:], "big")
