@@ -361,6 +361,7 @@ class Coordinator:
         member.lease.record_heard(unanswered_s, self.policy, heartbeat_s, now)
         self._leases.renew(run, member, heartbeat_s, now)
         before, member.observed = member.observed, observed
+        run.keeping.record_progress(member)
         has_progress = bool(observed.steps) or observed.section is not None or before.section is not None
         if has_progress:
             observations.record_steps(run, member, before)

@@ -29,6 +29,12 @@ def _useful(kept: KeptState, steps: Sequence[PersistedStep]) -> tuple[PersistedS
     )
 
 
+def finds_step(member: Member, step: PersistedStep) -> bool:
+    """Whether a node finds a useful step that another one has found."""
+    holding = member.observed.kept
+    return holding is not None and any(each.run == step.run and each.at == step.at for each in holding.persisted)
+
+
 def unusable_to(member: Member) -> str:
     """Return why a node cannot use a step that is there, such as an unreadable file; empty if it can use all."""
     return "" if member.observed.kept is None else member.observed.kept.unusable
@@ -55,10 +61,9 @@ def newest_on_disk(kept: KeptState, nodes: Sequence[Member], before: KeptStep | 
     With `before`, a step of this run, it is an older one. All steps of earlier runs are older.
     """
     first, *others = nodes
-    elsewhere = [{(step.run, step.at) for step in found_by(kept, member)} for member in others]
     for step in found_by(kept, first):
         is_older = before is None or step.run != kept.run.id or step.at < before
-        if is_older and all((step.run, step.at) in found for found in elsewhere):
+        if is_older and all(finds_step(member, step) for member in others):
             return _point(kept, step)
     return None
 
@@ -76,11 +81,12 @@ def any_finder(kept: KeptState) -> tuple[str, PersistedStep] | None:
 
     It may be a node that has left: nodes that find less than it did still lack something.
     """
-    found = [(member.node, found_by(kept, member)) for member in kept.run.members.values()]
-    if kept.disk.found.departed is not None:
-        node, steps = kept.disk.found.departed
-        found.append((node, _useful(kept, steps)))
-    return next(((node, steps[0]) for node, steps in found if steps), None)
+    for member in kept.run.members.values():
+        if steps := found_by(kept, member):
+            return member.node, steps[0]
+    node, found = kept.disk.found.departed or ("", ())
+    steps = _useful(kept, found)
+    return (node, steps[0]) if steps else None
 
 
 def agreed_step(kept: KeptState, members: Iterable[Member], before: KeptStep | None = None) -> PersistedStep | None:

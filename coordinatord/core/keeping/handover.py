@@ -18,13 +18,13 @@ stays.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from coordinatord.core.keeping.known import KeptState
 from coordinatord.core.keeping.persistence import ends_by, holds_parts, overwriter, unwritten, writes
 from coordinatord.core.keeping.resumption import has_restored, is_reachable, may_be_chosen
 from coordinatord.core.keeping.sentences import lost_step
-from coordinatord.core.keeping.shards import are_whole
+from coordinatord.core.keeping.shards import Coverage, are_whole
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.state.wings import Wait
@@ -42,8 +42,10 @@ def may_be_needed(kept: KeptState, member: Member) -> bool:
     That is not certain yet. If a step has several shards, the other nodes may still save those that are missing, or
     fail to save one that this node has saved. `hold_back` decides when all have ended.
     """
-    has_shards = any(part.shards > 1 for part in _big_parts(kept, member))
-    return has_shards or _is_needed_by_others(kept, member) or holds_parts(kept, member)
+    parts = list(_big_parts(kept, member))
+    if any(part.shards > 1 for part in parts) or holds_parts(kept, member):
+        return True
+    return bool(parts) and _is_lacking_without(member, _steps_for_others(kept))
 
 
 def hold_back(kept: KeptState, members: Sequence[Member], now: float) -> Collection[str]:
@@ -79,45 +81,62 @@ def waits(kept: KeptState) -> dict[str, Wait]:
 # For other nodes
 
 
+class _StepToLeave:
+    """A step that others may resume from, as the parts of it that can be reached when some nodes have left."""
+
+    def __init__(self, kept: KeptState, at: KeptStep) -> None:
+        """Begin with all holders.
+
+        In a round that resumes from the step, only the holders of its plan count. Nodes may still be fetching from a
+        holder that leaves, even if another node has the same parts by now.
+        """
+        plan, members = kept.plan if kept.run.durable.state.at_work else None, kept.run.members
+        held = (plan.held if plan is not None and plan.at == at else kept.index.holders(at)).items()
+        self._big = {node: [part for part in parts if part.big] for node, parts in held if is_reachable(members[node])}
+        self._coverage = Coverage()
+        self._coverage.replace((), [part for parts in self._big.values() for part in parts])
+
+    def is_whole_without(self, node: str) -> bool:
+        """Whether the step is whole when this node leaves as well."""
+        return self._coverage.is_whole_without(self._big.get(node, ()))
+
+    def leave(self, node: str) -> None:
+        """Let a node leave."""
+        self._coverage.replace(self._big.pop(node, ()), ())
+
+
 def _with_needs(kept: KeptState, leaving: Sequence[Member]) -> Iterator[tuple[Member, bool]]:
-    """Yield departing nodes, each with whether it has to stay for others."""
-    gone = set[str]()
-    for member in leaving:
-        is_needed = _has_to_stay(kept, member, gone)
-        yield member, is_needed
-        if not is_needed:
-            gone.add(member.node)
+    """Yield departing nodes, each with whether it has to stay for others.
 
-
-def _has_to_stay(kept: KeptState, member: Member, gone: Collection[str]) -> bool:
-    """Whether a node has to stay for others: a step is not whole without it, or that is not known yet.
-
-    A restarted coordinator does not know it until it has heard every member. The disk may lack a step then, too. So
-    nodes stay even if all leave, unless none writes to a disk.
+    It has to if a step is not whole without it, or if that is not known yet: a restarted coordinator does not know it
+    until it has heard every member. The disk may lack a step then, too. So nodes stay even if all leave, unless none
+    writes to a disk.
     """
-    if not any(_big_parts(kept, member)) or _is_handed_over(kept):
-        return False
-    if not kept.index.all_heard:
-        return kept.disk.every_s is not None or not all_leave(kept)
-    return _is_needed_by_others(kept, member, gone)
+    is_over, steps = _is_handed_over(kept), _steps_for_others(kept)
+    is_unknown = not kept.index.all_heard and (kept.disk.every_s is not None or not kept.run.roll.all_leave)
+    may_be_needed = not is_over and (is_unknown or bool(steps))
+    for member in leaving:
+        has_parts = may_be_needed and any(_big_parts(kept, member))
+        is_needed = has_parts and (is_unknown or _is_lacking_without(member, steps))
+        yield member, is_needed
+        for step in steps if not is_needed else ():
+            step.leave(member.node)
 
 
-def _is_needed_by_others(kept: KeptState, member: Member, gone: Collection[str] = ()) -> bool:
-    """Whether a step that others may resume from is whole only with this node, when those in `gone` have left."""
-    if not any(_big_parts(kept, member)) or all_leave(kept):
-        return False
-    return any(not _is_whole_without(kept, {member.node, *gone}, at) for at in _needed_steps(kept))
-
-
-def all_leave(kept: KeptState) -> bool:
-    """Whether no node stays: then no other node needs the state of those that leave."""
-    return all(peer.leaves for peer in kept.run.members.values())
+def _is_lacking_without(member: Member, steps: Iterable[_StepToLeave]) -> bool:
+    """Whether one of these steps is not whole without a node."""
+    return any(not step.is_whole_without(member.node) for step in steps)
 
 
 def _big_parts(kept: KeptState, member: Member) -> Iterator[KeptParts]:
     holding = member.observed.kept
     if holding is not None and member.observed.run == kept.run.id and member.keeper is not None:
         yield from (part for part in holding.parts if part.big)
+
+
+def _steps_for_others(kept: KeptState) -> list[_StepToLeave]:
+    """Return the steps that departing nodes have to stay for: none if no node stays."""
+    return [] if kept.run.roll.all_leave else [_StepToLeave(kept, at) for at in _needed_steps(kept)]
 
 
 def _needed_steps(kept: KeptState) -> Iterator[KeptStep]:
@@ -133,17 +152,6 @@ def _needed_steps(kept: KeptState) -> Iterator[KeptStep]:
 
 def _newest_to_choose(kept: KeptState) -> KeptStep | None:
     return next((at for at in kept.index.steps() if kept.index.is_whole(at) and may_be_chosen(kept, at)), None)
-
-
-def _is_whole_without(kept: KeptState, nodes: Collection[str], at: KeptStep) -> bool:
-    """Whether a step is whole without these nodes.
-
-    In a round that resumes from the step, only the holders of its plan count. Nodes may still be fetching from a
-    holder that leaves, even if another node has the same parts by now.
-    """
-    plan = kept.plan if kept.run.durable.state.at_work else None
-    held = (plan.held if plan is not None and plan.at == at else kept.index.holders(at)).items()
-    return are_whole(parts for node, parts in held if node not in nodes and is_reachable(kept.run.members[node]))
 
 
 def _is_handed_over(kept: KeptState) -> bool:

@@ -18,7 +18,7 @@ from coordinatord.core.rounds.state.member import Member
 from coordinatord.protocol.kept_state import Holding, Restoring
 
 
-def record_report(kept: KeptState, member: Member, now: float) -> None:
+def record_report(kept: KeptState, member: Member) -> None:
     """Record a member's report about kept state; what it says of another run is ignored, but for steps on the disk."""
     run, observed = kept.run, member.observed
     holding = observed.kept if observed.run == run.id else None
@@ -33,9 +33,16 @@ def record_report(kept: KeptState, member: Member, now: float) -> None:
         kept.changes += 1
     if observed.run == run.id and observed.round == run.durable.round and member.durable.in_round:
         _record_round(kept, member, holding)
-    _record_disk(kept, member, now)
+    _record_disk(kept, member)
     if member.durable.in_round:
         _record_lost_step(kept, member)
+
+
+def record_progress(kept: KeptState, member: Member) -> None:
+    """Record a member's progress in writing a step to the disk."""
+    attempt, observed = kept.disk.attempt, member.observed
+    if attempt is not None and observed.kept is not None and observed.kept.persisting and observed.run == kept.run.id:
+        attempt.record(member.node, observed.kept.persisting, member.lease.heard_at)
 
 
 def _record_round(kept: KeptState, member: Member, holding: Holding | None) -> None:
@@ -79,9 +86,9 @@ def _record_checkpoint(kept: KeptState, member: Member, holding: Holding | None)
     checkpoints.record_heard(member.node)
 
 
-def _record_disk(kept: KeptState, member: Member, now: float) -> None:
-    """Record a node's settings for the disk, the steps that it finds there, and its progress in writing one."""
-    disk, report = kept.disk, None if member.observed.kept is None else member.observed.kept.persisting
+def _record_disk(kept: KeptState, member: Member) -> None:
+    """Record a node's settings for the disk, and the steps that it finds there."""
+    disk = kept.disk
     if member.keeper is not None and member.keeper.persist is not None:
         disk.every_s = min(member.keeper.persist.every_s, disk.every_s or math.inf)
     found = found_by(kept, member)
@@ -93,8 +100,6 @@ def _record_disk(kept: KeptState, member: Member, now: float) -> None:
     if disk.pinned is not None and disk.step is not None and disk.pinned < disk.step:
         disk.drop()  # a restarted coordinator did not know the newer step, see `LOOK_S`
         kept.changes += 1
-    elif disk.attempt is not None and report is not None and member.observed.run == kept.run.id:
-        disk.attempt.record(member.node, report, now)
 
 
 def _record_lost_step(kept: KeptState, member: Member) -> None:

@@ -7,6 +7,7 @@ recorded: after a restart of the coordinator, nodes report which steps are on th
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -100,6 +101,8 @@ class WriteAttempt:
     """The nodes that failed in the attempts just before this one, so that they write nothing now."""
     reports: dict[str, PersistReport] = field(default_factory=dict)
     """The last report of each writer about this attempt."""
+    counts: Counter[PersistState] = field(default_factory=Counter)
+    """How many of these reports have each state."""
     state: WriteState = WriteState.WRITING
     """Never `NONE`: an attempt that is over is forgotten."""
 
@@ -111,8 +114,7 @@ class WriteAttempt:
     @property
     def written(self) -> bool:
         """Whether all nodes have written their parts."""
-        done = {PersistState.WRITTEN, PersistState.COMMITTED}
-        return all(node in self.reports and self.reports[node].state in done for node in self.writers)
+        return self.counts[PersistState.WRITTEN] + self.counts[PersistState.COMMITTED] == len(self.writers)
 
     @property
     def committed(self) -> bool:
@@ -122,14 +124,20 @@ class WriteAttempt:
 
     def record(self, node: str, report: PersistReport, now: float) -> None:
         """Record a node's report; ignore one about an earlier attempt."""
-        if node in self.writers and report.attempt == self.number and report != self.reports.get(node):
+        last = self.reports.get(node)
+        if node in self.writers and report.attempt == self.number and report != last:
+            if last is not None:
+                self.counts[last.state] -= 1
+            self.counts[report.state] += 1
             self.reports[node] = report
             self.progressed_at = now
 
     @property
     def failed(self) -> str:
         """The first node that has failed to write its part; empty if none has."""
-        return next((node for node, each in self.reports.items() if each.state is PersistState.FAILED), "")
+        if not self.counts[PersistState.FAILED]:
+            return ""
+        return next(node for node, report in self.reports.items() if report.state is PersistState.FAILED)
 
 
 class FoundSteps:

@@ -15,6 +15,7 @@ from coordinatord.core.keeping.halting import can_halt
 from coordinatord.core.keeping.known import KeptState
 from coordinatord.core.keeping.persisting import LOOK_S
 from coordinatord.core.rounds.policy import END_S
+from coordinatord.core.rounds.queries.next_round import next_size
 from coordinatord.core.rounds.queries.past_round import is_ending
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member, MemberState
@@ -29,11 +30,13 @@ class RunKeeping(KeptState, KeepingWing):
 
     # Inputs
 
-    def report(self, member: Member, now: float) -> bool:
+    def report(self, member: Member) -> bool:
         """Record a node's report; return whether it settles that ranks are alike, for which workers wait."""
         alike = self.first_states.alike
-        holdings.record_report(self, member, now)
+        holdings.record_report(self, member)
         return self.first_states.alike is not alike
+
+    record_progress = holdings.record_progress
 
     @property
     def awaits_report(self) -> bool:
@@ -104,7 +107,6 @@ class RunKeeping(KeptState, KeepingWing):
     resume_point = resumption.resume_point
     differing_step = resumption.differing_step
     resume_text = sentences.resume_text
-    obstacle = sentences.obstacle
     doubt = sentences.doubt
     restore_problem = property(sentences.restore_problem)
 
@@ -129,7 +131,7 @@ class RunKeeping(KeptState, KeepingWing):
 
     def leaves_once(self, member: Member) -> str:
         """Say what a node that is held back waits for: the disk or other nodes."""
-        for_disk = persistence.writes(self, member) or (self.has_disk and handover.all_leave(self))
+        for_disk = persistence.writes(self, member) or (self.has_disk and self.run.roll.all_leave)
         return "what it keeps is on the disk" if for_disk else "others have what it keeps for them"
 
     def wait_at_timeout(self, member: Member) -> Wait:
@@ -153,9 +155,15 @@ class RunKeeping(KeptState, KeepingWing):
 
     # Its own actions
 
-    def record_ending(self, now: float) -> None:
-        """Record whether nodes are about to leave, and so wait for the disk."""
+    def before_table(self, now: float) -> None:
+        """Record whether nodes are about to leave, and so wait for the disk; find out what hinders a round.
+
+        The table asks for the obstacle, and so does each message to a node that waits. To look at all nodes each time
+        would take too long.
+        """
         self.disk.record_end(now, END_S, ends=is_ending(self.run))
+        may_form = self.run.durable.state is State.FORMING and next_size(self.run) >= self.run.spec.nodes_min
+        self.obstacle = sentences.find_obstacle(self) if may_form else ""
 
     def next_at(self) -> float | None:
         """Return when the first row of the wing's table is due; None if none is."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from coordinatord.core.keeping.disk_steps import agreed_step, any_finder, found_by, unusable_to
+from coordinatord.core.keeping.disk_steps import agreed_step, any_finder, finds_step, unusable_to
 from coordinatord.core.keeping.known import KeptState
 from coordinatord.core.keeping.persistence import END_IDLE_S, is_unsure, longest_until, overwriter, unwritten
 from coordinatord.core.keeping.persisting import WriteState
@@ -83,7 +83,7 @@ def _difference(kept: KeptState, at: KeptStep) -> str:
     return "ranks should have had the same state of it, and did not"
 
 
-def obstacle(kept: KeptState) -> str:
+def find_obstacle(kept: KeptState) -> str:
     """Explain why a round that is formed now might lose all training, and what to do; empty if it may be formed.
 
     If a directory is not mounted on one host, or a file cannot be read, a round that began anew would soon replace the
@@ -112,10 +112,7 @@ def _nothing_found(kept: KeptState, nodes: Sequence[Member]) -> str:
 
 def _not_found_by_all(kept: KeptState, nodes: Sequence[Member], finder: str, step: PersistedStep) -> str:
     """Say which of the nodes does not find a step on the disk; empty if all do."""
-    lacking = (
-        member for member in nodes if all((each.run, each.at) != (step.run, step.at) for each in found_by(kept, member))
-    )
-    member = next(lacking, None)
+    member = next((member for member in nodes if not finds_step(member, step)), None)
     if member is None:
         return ""
     step_text = f"step {step.at.step:,} on the disk"

@@ -96,6 +96,14 @@ class Coverage:
         if any(changes):
             self.is_whole = self._cover_all()
 
+    def is_whole_without(self, parts: Iterable[KeptParts]) -> bool:
+        """Whether the step is whole without some of the parts of big state that count."""
+        removed = [(part, self._count(part, -1)) for part in parts]
+        is_whole = self._cover_all() if any(changed for _, changed in removed) else self.is_whole
+        for part, _ in removed:
+            self._count(part, 1)
+        return is_whole
+
     def _count(self, part: KeptParts, by: int) -> bool:
         """Add `by` to the count of a part's ranges; return whether a range is new, or no part has it any more."""
         changed = False

@@ -59,7 +59,7 @@ def settled(run: Run) -> float | None:
     after a start of the coordinator, a node that is not heard yet.
     """
     size = next_size(run)
-    if size < run.spec.nodes_min or run.durable.stop_asked or run.keeping.obstacle():
+    if size < run.spec.nodes_min or run.durable.stop_asked or run.keeping.obstacle:
         return None
     if size == run.spec.nodes_max:
         return _pause_end(run)

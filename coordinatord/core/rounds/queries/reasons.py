@@ -191,7 +191,7 @@ class Reasons:
             if pause_s(run) and not tests:
                 return pause_text(pause_s(run), run.durable.round + 1, run.durable.repeats)
             settling = f"{joined} joined, at least {least} needed: waiting a moment for more{still}"
-            return run.keeping.obstacle() or tests or settling
+            return run.keeping.obstacle or tests or settling
         if joined >= least:
             return f"{joined} joined, at least {least} needed{still}"
         text = f"waiting for nodes: {joined} of {least} joined"

@@ -40,6 +40,8 @@ class Roll:
         the coordinator is good."""
         self._by_state: dict[MemberState, dict[str, Member]] = {state: {} for state in STATES}
         self._connected: set[str] = set()
+        self._staying: set[str] = set()
+        """The nodes that are not to leave."""
         self._on_quarantined_hosts: dict[MemberState, set[str]] = {
             MemberState.READY: set(),
             MemberState.PREPARING: set(),
@@ -65,6 +67,7 @@ class Roll:
         if member.is_connected is not (node in self._connected):
             self.changes += 1  # others are told from which connected nodes they can get kept state
             self._connected ^= {node}
+        (self._staying.discard if member.leaves else self._staying.add)(node)
         for each, nodes in self._on_quarantined_hosts.items():
             if state is each and member.readiness.quarantined:
                 nodes.add(node)
@@ -86,6 +89,7 @@ class Roll:
             self.missing[node] = None
         del self._by_state[member.state][node]
         self._connected.discard(node)
+        self._staying.discard(node)
         for nodes in self._on_quarantined_hosts.values():
             nodes.discard(node)
 
@@ -114,6 +118,11 @@ class Roll:
     def connected(self) -> bool:
         """Whether any member has a session, and its lease is not over."""
         return bool(self._connected)
+
+    @property
+    def all_leave(self) -> bool:
+        """Whether no node stays: each is to leave, because its own user or an operator wants that."""
+        return not self._staying
 
     @property
     def deserted(self) -> bool:

@@ -61,15 +61,20 @@ class KeepingWing:
 
     changes: int = 0
     """Counts the changes that may change the message to a running node; see `Run.revision`."""
+    obstacle: str = ""
+    """Why no round may be formed now, as it might lose all training; empty if one may. See `before_table`."""
 
     def __init__(self, run: Any) -> None:
         """Begin with a run; nothing is known to be kept yet."""
 
     # Inputs
 
-    def report(self, member: Member, now: float) -> bool:
+    def report(self, member: Member) -> bool:
         """Record what a member has just reported; return whether all nodes have to be notified."""
         return False
+
+    def record_progress(self, member: Member) -> None:
+        """Record how far a member is with its write to a disk; called for each of its reports, before `report`."""
 
     @property
     def awaits_report(self) -> bool:
@@ -100,10 +105,6 @@ class KeepingWing:
 
     def resume_text(self, nodes: Sequence[Member]) -> str:
         """Say what a round of these nodes resumes from, as the end of a sentence; empty if nothing has been kept."""
-        return ""
-
-    def obstacle(self) -> str:
-        """Say why no round may be formed now, as it might lose all training; empty if one may."""
         return ""
 
     def doubt(self, since: KeptStep) -> str:
@@ -160,8 +161,8 @@ class KeepingWing:
 
     # Its own actions
 
-    def record_ending(self, now: float) -> None:
-        """Record whether nodes are about to leave, since their wait begins then; called before the table is asked."""
+    def before_table(self, now: float) -> None:
+        """Bring up to date what follows from the members, such as `obstacle`; called before the table is asked."""
 
     def next_at(self) -> float | None:
         """Return when to call `act`; None if nothing is due."""

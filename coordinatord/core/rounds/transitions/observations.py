@@ -110,17 +110,28 @@ def _remarks(run: Run, member: Member, last_run: str) -> Iterator[str]:
 
 
 def has_no_news(run: Run, member: Member, observed: Observed) -> bool:
-    """Whether a report can change only the member's lease and the progress of its workers, by steps and sections.
+    """Whether a report can change only the member's lease and progress: by steps, sections, and bytes on the disk.
 
     Most heartbeats are such reports. They need no check of the table, since ticks come for its deadlines.
     """
     return (
-        _news_in(observed) == _news_in(member.observed)
-        and not (observed.leaving or observed.failure)
+        _is_same_news(observed, member.observed)
+        and not observed.failure
         and not (member.lease.expired or run.roll.count(MemberState.SILENT))
         and not run.keeping.awaits_report
         and not _must_be_recorded(run, member, observed)
     )
+
+
+def _is_same_news(observed: Observed, before: Observed) -> bool:
+    """Whether a report differs from the one before it only in quiet fields, and in the bytes on the disk."""
+    if _news_in(observed) == _news_in(before):
+        return True
+    now, last = observed.kept, before.kept
+    if now is None or last is None or now.persisting is None or last.persisting is None:
+        return False
+    writing = replace(now.persisting, bytes=last.persisting.bytes)
+    return _news_in(replace(observed, kept=replace(now, persisting=writing))) == _news_in(before)
 
 
 _news_in = attrgetter(*(name for name in Observed.__struct_fields__ if name not in QUIET))
@@ -160,7 +171,7 @@ def record_report(run: Run, member: Member) -> bool:
     before, observed, now = member.state, member.observed, member.lease.heard_at
     member.lease.expired = False
     run.roll.place(member)
-    concerns_all = run.keeping.report(member, now)
+    concerns_all = run.keeping.report(member)
     has_check = run.judging.report(member)
     if member.state is MemberState.PREPARING:
         run.gathering.record_preparing(member, now)
@@ -193,9 +204,10 @@ def _must_be_recorded(run: Run, member: Member, observed: Observed) -> bool:
         and _is_about_this_round(run, member, observed)
     )
     knows_more = observed.run == run.id and run.durable.round < observed.round <= ROUNDS_REMEMBERED_MAX
-    return (
-        observed.leaving or bool(member.drained) or succeeds or knows_more or _reports_first_step(run, member, observed)
-    )
+    # The table lets go a node that was held back, and a released one is gone as soon as it knows that.
+    wants_to_leave = observed.leaving or bool(member.drained)
+    leaves = wants_to_leave and member.state not in {MemberState.HANDING_OVER, MemberState.RELEASED}
+    return leaves or succeeds or knows_more or _reports_first_step(run, member, observed)
 
 
 def _reports_first_step(run: Run, member: Member, observed: Observed) -> bool:

@@ -135,7 +135,7 @@ def take_due_rows(run: Run, decision: Decision) -> float | None:
     taken: list[str] = []
     while len(taken) < TRANSITIONS_MAX:
         run.gathering.record_counts(decision.now)
-        run.keeping.record_ending(decision.now)
+        run.keeping.before_table(decision.now)
         row, due = next_row(run, decision.now)
         if row is None:
             return due

@@ -62,7 +62,13 @@ class DeadlineHeap(Generic[Key]):
 
     @property
     def first(self) -> float | None:
-        """The first deadline; None if there is none. Entries that no longer count are corrected on the way."""
+        """The first deadline; None if there is none."""
+        key = self.first_key
+        return None if key is None else self.get(key)
+
+    @property
+    def first_key(self) -> Key | None:
+        """The key with the first deadline; None if there is none. Entries that no longer count are corrected here."""
         while self._heap:
             entered, _, key = self._heap[0]
             at = self._at.get(key)
@@ -71,7 +77,7 @@ class DeadlineHeap(Generic[Key]):
             elif at > entered:
                 heapq.heapreplace(self._heap, self._entry(key, at))
             else:
-                return at + self._shift
+                return key
         return None
 
     def pop_due(self, now: float) -> list[Key]:

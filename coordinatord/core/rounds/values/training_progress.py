@@ -16,6 +16,7 @@ from collections.abc import Collection
 
 from msgspec import Struct
 
+from coordinatord.core.rounds.values.deadline_heap import DeadlineHeap
 from coordinatord.core.rounds.values.pace import Pace
 from coordinatord.protocol.messages import Observed, Section
 
@@ -67,20 +68,25 @@ class Sections:
     def __init__(self) -> None:
         self._open: dict[int, OpenSection] = {}
         """The sections by group rank."""
+        self._ends = DeadlineHeap[int]()
+        """Minus the end of each of them, so that the first one is the section that ends last."""
+        self.longest: OpenSection | None = None
+        """The open section that ends last; None if there is none."""
         self.ended_at = -math.inf
         """When a section last ended."""
 
     def record(self, group_rank: int, section: Section | None, heard_at: float) -> None:
         """Record the section that a node reports; None if its workers are in none."""
         if section is not None:
-            self._open[group_rank] = OpenSection(section, heard_at - section.age_s)
-        elif self._open and self._open.pop(group_rank, None) is not None:
+            opened = self._open[group_rank] = OpenSection(section, heard_at - section.age_s)
+            self._ends.set(group_rank, -opened.ends_at)
+        elif self._open.pop(group_rank, None) is not None:
+            self._ends.discard(group_rank)
             self.ended_at = heard_at
-
-    @property
-    def longest(self) -> OpenSection | None:
-        """The open section that ends last; None if there is none."""
-        return max(self._open.values(), key=lambda section: section.ends_at) if self._open else None
+        else:
+            return
+        last = self._ends.first_key
+        self.longest = None if last is None else self._open[last]
 
 
 class TrainingProgress:

@@ -64,3 +64,7 @@ def test_parts_that_come_and_go_are_whole_when_all_of_them_are(changes: list[tup
         coverage.replace(held.get(node, []), big)
         held[node] = big
         assert coverage.is_whole is are_whole(held.values())
+        for one in held:
+            others = [parts for each, parts in held.items() if each != one]
+            assert coverage.is_whole_without(held[one]) is are_whole(others)
+        assert coverage.is_whole is are_whole(held.values())
