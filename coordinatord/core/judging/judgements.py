@@ -120,7 +120,7 @@ class HostJudgements:
     def _may_lose_one(self, host: str) -> bool:
         """Whether another host of the run may be quarantined: at most `--quarantine-share` of all, or one."""
         hosts = self._hosts | {host}
-        quarantined = sum(bool(self._cluster.why_quarantined(name)) for name in hosts)
+        quarantined = len(hosts & {name for name, known in self._cluster.hosts.items() if known.quarantined})
         return quarantined < max(1, int(len(hosts) * self._run.policy.quarantine_share))
 
     def _hosts_with(self, charge: Charge) -> set[str]:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from coordinatord.core.keeping.known import kept_of
 from coordinatord.core.rounds.events import Reported
-from coordinatord.protocol.messages import Section
+from coordinatord.protocol.messages import CheckResult, HealthCheck, Section
 from tests.support.running_job import running_job
 from tests.support.script import Stage, play
 
@@ -119,6 +119,21 @@ def test_news_of_a_node_that_is_held_back_looks_at_each_node_a_few_times(stays: 
         assert kept is not None
         costs.append(cost_of_heartbeat(stage, kept=replace(kept, used_bytes=1)) / size)
     assert costs[-1] <= 1.5 * costs[0], costs
+
+
+def test_a_health_check_that_fails_costs_the_same_on_many_hosts() -> None:
+    first, last = [], []
+    for size in SIZES:
+        nodes, bad = names(size), HealthCheck(1, CheckResult.BAD, "no driver")
+        stage = running_job(nodes, f"min={size} max={size}")
+        first.append(cost_of_heartbeat(stage, check=bad))
+        assert stage.coordinator.cluster.durable.why_quarantined("host-n1")
+        for node in nodes[1:]:
+            stage.report(node, check=bad)
+        last.append(cost_of_heartbeat(stage, check=replace(bad, result=CheckResult.GOOD)))
+        assert not stage.coordinator.cluster.durable.why_quarantined("host-n1")
+    assert max(first) <= min(first) + SLACK, first
+    assert max(last) <= min(last) + SLACK, last
 
 
 def cost_of_heartbeat(stage: Stage, **changes: Any) -> int:

@@ -55,15 +55,21 @@ def is_cut_off(cluster: Cluster) -> bool:
     return silent
 
 
-def apply_quarantines(cluster: Cluster, now: float) -> None:
+def apply_quarantines(cluster: Cluster, now: float, host: str | None = None) -> None:
     """Mark the members on quarantined hosts, and unmark the others; one that becomes ready by this arrives `now`.
 
-    While a run is forming, that is no arrival: the next round need not wait for more nodes because of a pardon.
+    With `host`, only the members on that host are marked or unmarked. While a run is forming, to become ready is no
+    arrival: the next round need not wait for more nodes because of a pardon.
     """
-    marked = [(run, member) for run in cluster.live for member in run.roll.in_state(MemberState.QUARANTINED)]
-    for run in cluster.live:
-        for member in run.members.values():
-            apply_quarantine(cluster, run, member)
+    there = [
+        (run, member)
+        for run in cluster.live
+        for member in run.members.values()
+        if host is None or member.offer.host == host
+    ]
+    marked = [(run, member) for run, member in there if member.state is MemberState.QUARANTINED]
+    for run, member in there:
+        apply_quarantine(cluster, run, member)
     for run, member in marked:
         if member.state is MemberState.READY and run.durable.state is not State.FORMING:
             run.gathering.record_ready(member, now)

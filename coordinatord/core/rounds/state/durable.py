@@ -301,6 +301,8 @@ class DurableCluster:
     """The drained nodes and hosts, by name."""
     hosts: dict[str, JudgedHost] = field(default_factory=dict)
     """The hosts that are charged with failed rounds or quarantined, by name, the last one judged at the end."""
+    hosts_stay_until: float = math.inf
+    """No time on record of these hosts is over before this, so that most judgements need not look at all of them."""
     forgotten: dict[str, str] = field(default_factory=dict)
     """The last forgotten runs, by id, each with the reason: a node that comes back to one must not open another."""
 

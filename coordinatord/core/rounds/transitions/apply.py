@@ -6,6 +6,7 @@ that nothing here may read the clock, the policy or the live state. `follow` upd
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -48,9 +49,7 @@ def apply(cluster: DurableCluster, record: records.Record, at: float) -> None:
             cluster.drained.pop(record.node, None)
             return
         case records.HostJudged():
-            cluster.hosts.pop(record.node, None)
-            cluster.hosts[record.node] = JudgedHost(record.charges, record.quarantined, record.by, at)
-            cluster.hosts = {host: known for host, known in cluster.hosts.items() if known.stays_on_record(at)}
+            _judge_host(cluster, record, at)
             return
         case records.RunOpened():
             earlier = _earlier(cluster.jobs.pop(record.job, None))  # the newest job is the last one
@@ -69,6 +68,18 @@ def apply(cluster: DurableCluster, record: records.Record, at: float) -> None:
         text = f"run {record.run} of job {record.job} is not its current run"
         raise HistoryError(text, table="changes", state=None if run is None else run.id, stimulus=record)
     _CHANGES[type(record)](run, record, at)
+
+
+def _judge_host(cluster: DurableCluster, record: records.HostJudged, at: float) -> None:
+    """Replace what is on record of a host, and forget hosts whose time on record is over."""
+    cluster.hosts.pop(record.node, None)
+    known = JudgedHost(record.charges, record.quarantined, record.by, at)
+    if known.stays_until >= at:
+        cluster.hosts[record.node] = known
+        cluster.hosts_stay_until = min(cluster.hosts_stay_until, known.stays_until)
+    if cluster.hosts_stay_until < at:
+        cluster.hosts = {host: known for host, known in cluster.hosts.items() if known.stays_until >= at}
+        cluster.hosts_stay_until = min((known.stays_until for known in cluster.hosts.values()), default=math.inf)
 
 
 def _member(run: DurableRun, record: records.Record, node: str) -> DurableMember:

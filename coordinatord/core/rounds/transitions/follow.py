@@ -23,7 +23,7 @@ def follow(cluster: Cluster, record: Record, now: float) -> None:
             if record.job not in cluster.durable.jobs:
                 cluster.jobs.pop(record.job, None)
         case records.HostJudged():
-            apply_quarantines(cluster, now)
+            apply_quarantines(cluster, now, record.node)
         case _:
             run = cluster.jobs.get(record.job)
             if run is not None:

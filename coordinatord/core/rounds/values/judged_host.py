@@ -7,6 +7,7 @@ both, and operators may.
 
 from __future__ import annotations
 
+import math
 from enum import StrEnum
 
 from msgspec import Struct
@@ -76,9 +77,12 @@ class JudgedHost(Struct, frozen=True):
     at: float = 0.0
     """When it was recorded, by the coordinator's clock."""
 
-    def stays_on_record(self, now: float) -> bool:
-        """Whether the host is quarantined, or has a charge that is not to be forgotten at `now`."""
-        return bool(self.quarantined) or any(each.age_s <= KEPT_S for each in self.as_of(now))
+    @property
+    def stays_until(self) -> float:
+        """Until when it stays on record: while it is quarantined, and until its last charge is to be forgotten."""
+        if self.quarantined:
+            return math.inf
+        return max((self.at + KEPT_S - each.age_s for each in self.charges), default=-math.inf)
 
     def as_of(self, now: float) -> tuple[Charge, ...]:
         """Return the charges with their ages as of `now`."""
