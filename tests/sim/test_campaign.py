@@ -35,7 +35,7 @@ class Kind(NamedTuple):
 
     play: Callable[[int], World]
     histories: int
-    """How many are played at each push; `make long` plays twice as many."""
+    """How many are played at each push; `make long` plays four times as many."""
     shows: tuple[tuple[Callable[[World], float], float], ...] = ()
     """What one history shows as a number, with the least average of all."""
     strikes: Collection[str] = ()
@@ -56,7 +56,7 @@ KINDS = (
             (lambda world: world.invariants.kept.kept_named, 1 / 50),
         ),
     ),
-    Kind(history.copying_world, 10, ((lambda world: world.invariants.kept.promised, 1 / 5),)),
+    Kind(history.copying_world, 5, ((lambda world: world.invariants.kept.promised, 1 / 5),)),
     Kind(
         history.persisting_world,
         15,
@@ -90,27 +90,27 @@ KINDS = (
     Kind(history.torn_world, 25, ((lambda world: world.invariants.departures.proved, 1 / 20),), TORN),
     Kind(history.coincident_keeping_world, 15, strikes=KEEPING),
     Kind(history.coincident_persisting_world, 15, strikes=PERSISTING),
-    Kind(history.waiting_world, 20, ((lambda world: world.invariants.agents.held, 1),)),
-    Kind(history.checkpoint_waiting_world, 20, ((lambda world: world.invariants.kept.waits.ended, 1 / 2),)),
+    Kind(history.waiting_world, 10, ((lambda world: world.invariants.agents.held, 1),)),
+    Kind(history.checkpoint_waiting_world, 10, ((lambda world: world.invariants.kept.waits.ended, 1 / 2),)),
     Kind(cut_leader_world, 10),
     Kind(
         history.differing_world,
-        20,
+        10,
         (
             (lambda world: len(world.invariants.kept.useless.differing), 1 / 20),
             (lambda world: world.invariants.kept.resumed, 1 / 4),
         ),
     ),
-    Kind(history.blackout_world, 10, ((lambda world: world.invariants.redone.unknown, 1 / 2),)),
+    Kind(history.blackout_world, 5, ((lambda world: world.invariants.redone.unknown, 1 / 2),)),
     Kind(finishing_world, 20, ((lambda world: world.invariants.rounds.done_without, 1 / 8),), FINISHES),
     Kind(early_leaving_world, 10, ((lambda world: world.invariants.root_cause.early_named, 1 / 4),)),
-    Kind(history.often_heard_world, 10, ((lambda world: world.invariants.hangs.named, 1 / 4),)),
-    Kind(late_giving_world, 10, ((drained, 1),)),
+    Kind(history.often_heard_world, 5, ((lambda world: world.invariants.hangs.named, 1 / 4),)),
+    Kind(late_giving_world, 5, ((drained, 1),)),
     Kind(undrained_world, 10, ((lambda world: world.invariants.facts.records["NodeUndrained"], 1 / 2),)),
-    Kind(late_newcomer_world, 10, ((lambda world: world.invariants.kept.resumed, 1 / 2),)),
+    Kind(late_newcomer_world, 5, ((lambda world: world.invariants.kept.resumed, 1 / 2),)),
     Kind(leaving_world, 10, ((lambda world: world.invariants.kept.persisted.written, 1),)),
-    Kind(lone_node_world, 20, ((lambda world: world.invariants.kept.resumed, 1 / 2),)),
-    Kind(planned_world, 20, ((lambda world: world.invariants.planned.untrained, 1 / 2),), PLANNED),
+    Kind(lone_node_world, 10, ((lambda world: world.invariants.kept.resumed, 1 / 2),)),
+    Kind(planned_world, 10, ((lambda world: world.invariants.planned.untrained, 1 / 2),), PLANNED),
     Kind(history.mixed_world, 8, ((lambda world: world.faults.total(), 2),)),
     Kind(history.slow_store_world, 20, ((lambda world: world.invariants.facts.records["RoundFormed"], 2),)),
 )
@@ -140,6 +140,6 @@ def test_the_histories_of_a_kind_keep_the_invariants_and_show_what_it_is_for(kin
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.play.__name__)
-def test_twice_as_many_histories_of_a_kind_do_so_as_well_and_have_all_its_faults(kind: Kind) -> None:
-    worlds = play(kind, 2 * kind.histories)
+def test_four_times_as_many_histories_of_a_kind_do_so_as_well_and_have_all_its_faults(kind: Kind) -> None:
+    worlds = play(kind, 4 * kind.histories)
     assert {name for world in worlds for name in world.faults} >= set(kind.strikes)
