@@ -47,14 +47,14 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield tmp_path / "node"
 
 
-def faults(training: Training, kind: type[Gate], node: Path) -> Iterator[str]:
-    """Play all orders, and yield what is wrong in each of them."""
+def faults(training: Training, kind: type[Gate], node: Path, gap: int = 4) -> Iterator[str]:
+    """Play all orders of two events that are `gap` turns apart, and yield what is wrong in each of them."""
     expected = undisturbed(training)
     deaths = range(training.collectives, training.collectives * STEPS)
     for dies_at, is_lazy in product(deaths, (False, True)):
         calm = Play(training, dies_at, is_lazy)
         kept_steps(calm, kind, node)
-        for first, gap, order in product(range(calm.turns + 1), (1, 4), ORDERS):  # then it waits for good, or is over
+        for first, order in product(range(calm.turns + 1), ORDERS):  # then it waits for good, or is over
             events = {first: order[0], first + gap: order[1]}
             play = Play(training, dies_at, is_lazy, dict(events))
             kept = kept_steps(play, kind, node)
@@ -66,9 +66,10 @@ def faults(training: Training, kind: type[Gate], node: Path) -> Iterator[str]:
                 yield f"{what}: step {play.owed} is lost"
 
 
+@pytest.mark.parametrize("gap", [pytest.param(1, marks=pytest.mark.long), 4])
 @pytest.mark.parametrize("training", Training, ids=lambda training: training.name.lower())
-def test_a_step_that_is_kept_is_one_that_was_trained_and_none_is_lost(training: Training, node: Path) -> None:
-    assert not list(faults(training, Gate, node))
+def test_a_step_that_is_kept_is_one_that_was_trained_and_none_is_lost(training: Training, gap: int, node: Path) -> None:
+    assert not list(faults(training, Gate, node, gap))
 
 
 class Open(Gate):
