@@ -40,7 +40,11 @@ class AnsweredLook(Struct, frozen=True):
 
 @dataclass(slots=True)
 class HangWatch:
-    """The looks at one stall. Two looks make a pair; after a pair there is a pause."""
+    """The looks at one stall. Two looks make a pair; after a pair there is a pause.
+
+    `begin` begins either look. When its answers arrive, `record_first` is called for the first one. `judge` is called
+    for the second one, or `repeat_second` if it came too early, and `pause` if there is nothing to judge.
+    """
 
     number: int = 0
     """The number of the last look, also of an earlier stall: answers to older ones are ignored."""
@@ -51,31 +55,27 @@ class HangWatch:
     first: AnsweredLook | None = None
     """The first look of a pair whose second look is to come; None if the next look begins a pair."""
     verdict: HangVerdict | None = None
-    """The workers that all others wait for, by the last pair; None if it shows none."""
+    """The workers that all others wait for, hung or busy, by the last pair; None if it shows none."""
     judged: AnsweredLook | None = None
     """The second look of that pair."""
     outside_since: AnsweredLook | None = None
     """The first look at the present wait for something outside the job; None if there is no such wait."""
     is_tolerated: bool = False
-    """Whether there is such a wait, and it is shorter than `OUTSIDE_PATIENCE_S`: then it is no hang yet."""
-    at_rest: bool = False
-    """Whether workers that report no steps enter no collectives any more, so that the round may hang."""
+    """Whether there is such a wait, and it is shorter than `OUTSIDE_PATIENCE_S`: then `verdict` is no hang yet."""
     _pause_s: float = PAUSE_S
 
     def begin(self, now: float) -> int:
-        """Begin a look and return its number. An earlier look that is still pending is dropped."""
-        if self.is_pending:
-            self.pause(now)
+        """Begin a look and return its number. It replaces a look without answers; the first of the pair stays valid."""
         self.number += 1
         self.is_pending, self.due_at = True, now + ANSWERED_WITHIN_S
         return self.number
 
-    def begin_pair(self, first: AnsweredLook, apart_s: float) -> None:
+    def record_first(self, first: AnsweredLook, apart_s: float) -> None:
         """Record the first look of a pair; the second one is due `apart_s` seconds later."""
         self.is_pending, self.first, self.due_at = False, first, first.at + apart_s
 
     def repeat_second(self, now: float) -> None:
-        """Drop the second look of a pair, which came too early, and have another one."""
+        """Drop the second look of a pair, which came before the next heartbeats, and have another one soon."""
         self.is_pending, self.due_at = False, now + APART_S
 
     def judge(self, first: AnsweredLook, second: AnsweredLook) -> None:

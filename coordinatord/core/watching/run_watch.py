@@ -73,6 +73,8 @@ class RunWatch(WatchingWing):
         """The recorded notice that only torch's own timeout can still end the wait; empty without one."""
         self._is_recorded = False
         """Whether a `BusyWorkerAwaited` is recorded since workers last made progress, so that it is not repeated."""
+        self._is_at_rest = False
+        """Whether workers that report no steps enter no collectives any more, so that the round may hang."""
 
     def follow(self, record: Record) -> None:
         """Forget the looks when workers make progress, or a new round begins."""
@@ -88,7 +90,7 @@ class RunWatch(WatchingWing):
     def _clear(self) -> None:
         """Forget all looks, but not the number of the last one: its answer may still come."""
         self._hang = HangWatch(self._hang.number)
-        self.notice, self._is_recorded, self._left_to_torch = "", False, ""
+        self.notice, self._is_recorded, self._left_to_torch, self._is_at_rest = "", False, "", False
 
     @property
     def remark(self) -> str:
@@ -104,7 +106,7 @@ class RunWatch(WatchingWing):
         """
         run = self._run
         has_stalled = run.durable.ledger.activity is Activity.STALLED
-        at_rest = self._hang.at_rest and _is_judged_by_rest(run)
+        at_rest = self._is_at_rest and _is_judged_by_rest(run)
         if run.durable.state is not State.RUNNING or not (has_stalled or at_rest or _is_timed_without_steps(run)):
             return None
         if run.spec.hang_timeout_s == 0 or run.spec.launcher is Launcher.TORCHRUN:
@@ -142,7 +144,7 @@ class RunWatch(WatchingWing):
                 )
 
     def _record_look(self, event: Looked, now: float) -> bool:
-        """Begin a pair with a look, or judge the pair that it completes; pause if no worker may hang.
+        """Record the first look of a pair, or judge the pair that the look completes; pause if no worker may hang.
 
         A section that ended since the first look of a pair makes that look worthless: its workers were not stuck.
         """
@@ -155,7 +157,7 @@ class RunWatch(WatchingWing):
             self.notice = why_unseen(look.workers) or why_inconclusive(look.workers)
             watch.pause(now)
         elif watch.first is None or self._run.progress.sections.ended_at > watch.first.at:
-            watch.begin_pair(look, _looks_apart_s(self._run))
+            watch.record_first(look, _looks_apart_s(self._run))
         elif not _are_heard_since(self._run, watch.first.at):
             watch.repeat_second(now)
         else:
@@ -191,10 +193,10 @@ class RunWatch(WatchingWing):
             return False
         if not pause.is_rest and pause.lasts_s > pause.longest_s:
             self.rests_at = now + max(APART_S, pause.patience_s - pause.lasts_s)
-        if pause.is_rest is self._hang.at_rest:
+        if pause.is_rest is self._is_at_rest:
             return False
         self._clear()
-        self._hang.at_rest = pause.is_rest
+        self._is_at_rest = pause.is_rest
         return True
 
     def _record_arrivals(self, event: Compared, now: float) -> bool:

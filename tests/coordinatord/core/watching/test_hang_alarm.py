@@ -195,6 +195,22 @@ def test_a_look_that_never_comes_back_is_given_up() -> None:
     assert job.looks("advance 0.2s") == 1
 
 
+def test_a_pair_whose_second_look_is_lost_needs_only_another_second_one() -> None:
+    job = Job()
+    job.play("advance 10s", "seen waits stands", "advance 1s")
+    assert job.looks("advance 10s") == 1
+    job.play("seen waits stands")
+    assert job.stops == ["hung"]
+
+
+def test_a_lost_look_does_not_prolong_the_pause_after_a_pair() -> None:
+    job = Job()
+    job.play("advance 10s")
+    assert job.looks("advance 10s") == 1
+    job.play("seen computes waits", "advance 1s", "seen computes waits")
+    assert job.looks("advance 10s") == 1
+
+
 def test_an_answer_to_an_old_look_is_dropped() -> None:
     job = Job()
     job.play("advance 10s")
