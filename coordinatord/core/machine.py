@@ -160,7 +160,7 @@ class Coordinator:
         heartbeat_s = self._heartbeat_s
         if self._record_heard(run, member, observed, heartbeat_s, now) and observations.steps_have_consequences(run):
             decision = Decision(self.cluster, now)
-            decision.answer(run, member)
+            decision.send(run, member)
             self._advance(run, decision)
             return self._conclude(decision)
         if self._due is None or now >= self._due:  # otherwise it stands, since the heartbeat only extends a lease
@@ -180,7 +180,7 @@ class Coordinator:
         self.registry.record_losses(decision.records, decision.now)
         self._due = self._first_due()
         if self.store_error is not None:
-            reports = (ReportDegraded(session, Degraded(clip(self.store_error))) for session in decision.answers)
+            reports = (ReportDegraded(session, Degraded(clip(self.store_error))) for session in decision.recipients)
             return Batch((), (*decision.endings, *reports), at_once=True)
         messages = decision.messages(self._heartbeat_s)
         return Batch(tuple(decision.records), (*decision.endings, *messages), looks=tuple(decision.looks))
@@ -208,14 +208,14 @@ class Coordinator:
             return
         self._sessions[event.session] = (run, member)
         self._observe(run, member, join.observed, decision)
-        decision.answer(run, member)
+        decision.send(run, member)
         self._advance(run, decision)
 
     def _report(self, event: events.Reported, decision: Decision) -> None:
         run, member = self._sessions.get(event.session, (None, None))
         if run is None or member is None:
             return  # its session was just refused or replaced
-        (decision.answer if event.observed.beat else decision.notify)(run, member)
+        (decision.send if event.observed.beat else decision.notify)(run, member)
         self._observe(run, member, event.observed, decision)
         self._advance(run, decision)
 
@@ -263,7 +263,7 @@ class Coordinator:
             self._leases.extend_after_outage(run, self._heartbeat_s, degraded_s, decision.now)
         for run, member in self._sessions.values():
             if not member.lease.expired:  # a silent node is sent nothing until it is heard
-                decision.answer(run, member)
+                decision.send(run, member)
         for run in list(self.registry.runs.values()):
             self._advance(run, decision)
 
@@ -276,7 +276,7 @@ class Coordinator:
         for run, member in self._sessions.values():
             if not member.lease.expired:
                 member.lease.awaited_from, member.lease.unanswered_s = decision.now, 0.0
-                decision.answer(run, member)
+                decision.send(run, member)
         for run in list(self.registry.runs.values()):
             self._advance(run, decision)
 

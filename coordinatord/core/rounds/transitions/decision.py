@@ -1,4 +1,4 @@
-"""Collects the consequences of one event: records, sessions to end, and the nodes to send a message.
+"""Collects the consequences of one event: records, sessions and requests to end, nodes to send a message.
 
 Messages are made only at the end of the event. So a node is sent one at most, with the state to which all records led,
 however many rows of the table were taken.
@@ -24,14 +24,15 @@ from coordinatord.protocol.text import clip
 class Decision:
     """The consequences of one event, at `now`; the machine makes a `Batch` of it at the end."""
 
-    __slots__ = ("answers", "cluster", "endings", "looks", "notified", "now", "records")
+    __slots__ = ("cluster", "endings", "looks", "notified", "now", "recipients", "records")
 
     def __init__(self, cluster: Cluster, now: float) -> None:
         self.cluster, self.now = cluster, now
         self.records: list[Record] = []
         self.endings: list[Refuse | Close | Answer] = []
+        """The effects that end sessions of nodes, and requests of operators, which end with their answer."""
         self.looks: list[Look] = []
-        self.answers: dict[int, tuple[Run, Member]] = {}
+        self.recipients: dict[int, tuple[Run, Member]] = {}
         """The nodes that are sent their desired state even if it is unchanged, keyed by session."""
         self.notified: dict[int, tuple[Run, Member]] = {}
         """The nodes that are sent their desired state only if it has urgent news (`knows_goal`), keyed by session."""
@@ -57,10 +58,10 @@ class Decision:
         if member.session.id is not None:
             self.endings.append(Close(member.session.id))
 
-    def answer(self, run: Run, member: Member) -> None:
+    def send(self, run: Run, member: Member) -> None:
         """Send this node its desired state, even if that is unchanged."""
         if member.session.id is not None:
-            self.answers[member.session.id] = (run, member)
+            self.recipients[member.session.id] = (run, member)
 
     def notify(self, run: Run, member: Member) -> None:
         """Send this node its desired state, if something urgent in it differs from the last message (`knows_goal`)."""
@@ -74,16 +75,21 @@ class Decision:
 
     def messages(self, heartbeat_s: float) -> Iterator[Send]:
         """Yield the messages to nodes, with this heartbeat interval."""
-        for session, (run, member) in (self.notified | self.answers).items():
-            # A silent node is sent its goal when it is heard.
+        for session, (run, member) in (self.notified | self.recipients).items():
+            # While a run is live, a silent node has no goal (`GOALS`): it is sent one when it is heard.
             has_goal = run.durable.state.ended or member.state is not MemberState.SILENT
-            if member.session.id == session and has_goal and (session in self.answers or not knows_goal(run, member)):
+            if member.session.id != session or not has_goal:
+                continue
+            if session in self.recipients or not knows_goal(run, member):
                 yield send_desired(session, run, member, heartbeat_s, self.now)
 
 
 def send_desired(session: int, run: Run, member: Member, heartbeat_s: float, now: float) -> Send:
-    """Return the effect that sends a node its desired state, with this heartbeat; record it as the last message."""
-    run.keeping.choose_sources()  # the message names them
+    """Return the effect that sends a node its desired state, with this heartbeat; record it as the last message.
+
+    The message names the nodes to fetch kept state from, so they are chosen first if no choice stands.
+    """
+    run.keeping.choose_sources()
     message = message_to(run, member, heartbeat_s, now)
     if message is not member.session.sent:  # a repeated message has the present revision
         member.session.sent, member.session.sent_revision = message, run.revision
