@@ -1,7 +1,8 @@
 """The memory for a part of kept state while this node receives it from another node, or reads it from a disk.
 
 One thread allocates the memory and fills it, while the event loop may give the part up at any moment. So that memory is
-freed once and not used after that, it has one owner at a time: the landing from `room` on, then the caller of `take`.
+given back once, it has one owner at a time: the landing from `room` on, then the caller of `take`. The thread may still
+fill a place that was given up: it holds the mapping, and until that is gone the kernel frees no memory.
 """
 
 from __future__ import annotations
@@ -44,8 +45,9 @@ class Landing:
 
         Raises `NoMemoryError`, `OSError`, and `FetchError` if the part was given up.
         """
-        if self._is_over:
+        if self._is_over:  # read without the lock to save the allocation; `_own` decides
             raise FetchError(_UNWANTED)
+        # Instead of a small state, a holder may send a generation that has it too.
         is_generation = self._kind is Kind.BIG or commit.has_small
         generation, small = (commit.length, 0) if is_generation else (0, commit.length)
         try:
