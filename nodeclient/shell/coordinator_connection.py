@@ -121,11 +121,14 @@ class _AttemptResult:
     let_in: bool = False
     """Whether the coordinator has let the node in. If not, pauses grow."""
     turned_away: bool = False
-    """Whether the coordinator has no place for this node until a person or another node makes one."""
+    """Whether the coordinator has no place for this node until a person or another node makes one. Not set if it
+    denies access: it learns of a new token within a second."""
     leader: Endpoint | None = None
     """The leader that the coordinator, a standby, has named."""
     timed_out: bool = False
     """Whether there was no answer in time."""
+    token_may_be_wrong: bool = False
+    """Whether the token was denied as wrong, or a standby answered, which lets no node in."""
     why_closed: str = ""
     """Why this node has closed the session; empty if it has not."""
 
@@ -157,7 +160,7 @@ class CoordinatorConnection:
         self._result = _AttemptResult()
         """That of the present or last attempt."""
         self._wrong_since: float | None = None
-        """When the attempts began to fail because of a wrong token; None if the last one did not."""
+        """When attempts began to fail because of a wrong token; None if they do not."""
 
     def send(self, observed: Observed) -> None:
         """Send the state of the node if there is a connection. Otherwise the next `Join` carries it."""
@@ -178,6 +181,8 @@ class CoordinatorConnection:
             contact = self._contacts.current
             reason = await self._attempt(contact, close_timeouts)
             result = self._result
+            if not result.token_may_be_wrong:
+                self._wrong_since = None
             self._submit(SessionClosed(reason))
             silent = result.timed_out or bool(result.why_closed)
             # The address that answered may not be the coordinator's. Then all addresses of the name are tried in turn.
@@ -194,7 +199,6 @@ class CoordinatorConnection:
     async def _attempt(self, contact: ContactPoint, close_timeouts: Timeouts[WebSocket]) -> str:
         """Attempt a session in the newest version that both sides know; return why it ended or did not begin."""
         self._result = _AttemptResult()
-        wrong_since, self._wrong_since = self._wrong_since, None
         coordinator = contact.coordinator
         refused: Refused | None = None
         try:
@@ -204,30 +208,29 @@ class CoordinatorConnection:
                     return ended
                 refused = refused or ended  # the first refusal names the versions of both sides
         except AccessError as error:
-            return self._deny(str(error), wrong_since, wrong=isinstance(error, WrongTokenError))
+            return self._deny(str(error), wrong=isinstance(error, WrongTokenError))
         except (HandshakeError, OSError, TimeoutError, UnicodeError) as error:
             reason, status = _explain(coordinator, error), error.status if isinstance(error, HandshakeError) else None
             if status in DENIALS:
-                return self._deny(reason, wrong_since, wrong=status != HTTPStatus.TOO_MANY_REQUESTS)
+                return self._deny(reason, wrong=status != HTTPStatus.TOO_MANY_REQUESTS)
             if isinstance(error, HandshakeError) and status == STANDBY_STATUS:
-                self._result.leader, self._wrong_since = leader_in(error.location), wrong_since
+                self._result.leader, self._result.token_may_be_wrong = leader_in(error.location), True
             self._result.timed_out = isinstance(error, TimeoutError)
             return reason
         assert refused is not None  # noqa: S101 - a session ends with a reason, or with a refusal of its version
         self._submit(TurnedAway(refused))
         return refused.message
 
-    def _deny(self, reason: str, since: float | None, *, wrong: bool) -> str:
-        """Report that a coordinator denies access, and return the reason.
-
-        `since` is when attempts began to fail because of a `wrong` token; None if the attempt before did not.
-        """
-        now = asyncio.get_running_loop().time()
-        since = now if since is None else since
-        self._wrong_since = since if wrong else None
-        refused = Refused(RefusalCode.FORBIDDEN, reason, retry=not wrong or now < since + WRONG_FOR_S)
-        left_s = since + WRONG_FOR_S + PAUSE_MOST_S - now  # the attempt that finds it wrong follows a pause
-        self._submit(TurnedAway(refused, left_s if wrong else math.inf))
+    def _deny(self, reason: str, *, wrong: bool) -> str:
+        """Report that a coordinator denies access, for a `wrong` token or not, and return the reason."""
+        retry, left_s = True, math.inf
+        if wrong:
+            now = asyncio.get_running_loop().time()
+            self._result.token_may_be_wrong = True
+            self._wrong_since = now if self._wrong_since is None else self._wrong_since
+            wrong_until = self._wrong_since + WRONG_FOR_S
+            retry, left_s = now < wrong_until, wrong_until + PAUSE_MOST_S - now  # a pause precedes the final attempt
+        self._submit(TurnedAway(Refused(RefusalCode.FORBIDDEN, reason, retry=retry), left_s))
         return reason
 
     async def _attempt_in(
@@ -250,7 +253,7 @@ class CoordinatorConnection:
             if attempt.context is None and isinstance(error, CUT_SHORT) and await in_thread(attempt.speaks_tls, "tls"):
                 raise attempt.tls_required() from error
             explained = attempt.explain(error)
-            # It may serve in the clear only where a node may have started it, and nobody gave this node a token.
+            # It may serve in the clear only if a node may have started it, and the token is from the user's directory.
             may_be_in_the_clear = attempts.settings.plaintext_allowed and not attempts.settings.is_given
             if not may_be_in_the_clear or not isinstance(explained, PlaintextError):
                 if explained is None:
@@ -258,14 +261,14 @@ class CoordinatorConnection:
                 raise explained from error
         in_the_clear = SecuredAttempt(INSECURE_ACCESS, coordinator, Role.JOIN)
         session = _CoordinatorSession(self, coordinator, version, close_timeouts, in_the_clear)
-        return await self._hold(session, contact, has_token=True)
+        return await self._hold(session, contact, token_unused=True)
 
     async def _hold(
-        self, session: _CoordinatorSession, contact: ContactPoint, *, has_token: bool = False
+        self, session: _CoordinatorSession, contact: ContactPoint, *, token_unused: bool = False
     ) -> str | Refused:
         """Hold one session; return why it ended, or the refusal of the version.
 
-        With `has_token`, warn the user that the session is in the clear although the node has a token.
+        With `token_unused`, warn the user that the session is in the clear although a token was found here.
         """
         loop, tls = asyncio.get_running_loop(), session.attempt.context
         host = session.coordinator.host
@@ -288,7 +291,7 @@ class CoordinatorConnection:
                     happy_eyeballs_delay=NEXT_ADDRESS_S,
                 )
                 await session.agreed
-            if has_token:
+            if token_unused:
                 log.warning(UNPROVEN, session.coordinator, extra=fields("unproven_coordinator"))
             await session.lost.wait()
         finally:
