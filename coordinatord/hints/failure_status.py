@@ -23,6 +23,7 @@ from coordinatord.protocol.messages import Failure, Report, SecondaryFailure
 def failure_status(report: Report) -> FailureStatus:
     """Return the status of a failure. It is cached, because each answer about the job has it until the next failure."""
     failure, left = report.failure, left_early(report.node, report.failure, report.early)
+    shared = "" if left else shared_by(failure, report.same_error_count, report.workers)
     return FailureStatus(
         round=report.round,
         nodes=report.nodes,
@@ -62,10 +63,10 @@ def failure_status(report: Report) -> FailureStatus:
         log=failure.log or None,
         hint=hint(report) or "",
         left_early=left,
-        shared_by="" if left else shared_by(failure, report.same_error_count, report.workers),
+        shared_by=shared,
         before=_early(report),
         behind=_stragglers(report),
-        then=_consequences(report),
+        then="" if shared and report.same_error_count + 1 == report.workers else _consequences(report),
     )
 
 
@@ -82,7 +83,7 @@ def _how_other(other: SecondaryFailure) -> str:
 def _consequences(report: Report) -> str:
     """Return which workers failed too, with the same error or in consequence; empty if none did."""
     number, same = report.consequences_count, report.same_error_count
-    if not number or same + 1 == report.workers:  # then the root cause names all of them
+    if not number:
         return ""
     others = "another worker" if number == 1 else f"{number} other workers"
     others = f"{others} {_did(report.consequences, number)}"

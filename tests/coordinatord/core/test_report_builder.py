@@ -19,7 +19,7 @@ from coordinatord.protocol.messages import (
     SecondaryFailure,
     Straggler,
 )
-from tests.support.builders import LOST_PEER, a_failure
+from tests.support.builders import LOST_PEER, a_failure, a_report
 from tests.support.script import Stage
 
 ERROR = a_failure(
@@ -150,6 +150,14 @@ def test_a_bug_of_all_workers_is_told_as_one_though_all_but_the_first_were_stopp
     [ended] = job.records(RoundEnded)
     assert ended.reason == f"all 2 ranks failed with the same error: {bug}"
     assert job.run.durable.restarts_used == 1
+
+
+def test_workers_that_all_lost_a_connection_are_named_although_none_is_the_cause() -> None:
+    others = (SecondaryFailure("b", 1, 1, same_error=True),)
+    lost = a_failure(rank=0, error=LOST_PEER, last_lines=(LOST_PEER,))
+    report = a_report(failure=lost, consequences=others, consequences_count=1, same_error_count=1, workers=2)
+    shown = failure_status(report)
+    assert (shown.shared_by, shown.then) == ("", "another worker failed with the same error: rank 1 on b")
 
 
 def test_another_exception_of_a_worker_that_was_stopped_is_no_failure() -> None:
