@@ -39,8 +39,8 @@ GROUP_NAME_MAX = 8
 """The most characters of a group's name, which is a number, or the digits of a hash."""
 
 ENTRIES_MAX = 64
-"""How many of the last entries of a recorder are read at least. Earlier ones follow while the earliest one of any group
-is pending: the worker waits in the first pending one, which may be earlier still."""
+"""How many of the last entries of a recorder are read at least, from the last one back. Reading goes on while the
+earliest entry of any group so far is pending. The worker waits in the first pending one, which may be earlier still."""
 
 PENDING_MAX = 512
 """The most entries that are read in all: to parse them takes a hundredth of a second."""
@@ -62,7 +62,7 @@ docs/compatibility.md: from 2.15 on `nccl` is another engine by default, `nccl2`
 
 HANDLER = "fr_trace_json"
 """The name of gloo's recorder in torch's server for workers (torch/csrc/distributed/c10d/control_plane). The handler of
-NCCL's reads parameters, and so does this one from torch 2.15 on: Python has no way to give any."""
+NCCL's reads parameters, and so does this one from torch 2.15 on. torch cannot take any from Python, so that fails."""
 
 C10D = "torch._C._distributed_c10d"
 """torch's module with the recorders. It is only looked up: a script that has not imported it has recorded nothing."""
@@ -116,7 +116,7 @@ def arrivals(most: int) -> list[dict[str, Any]]:
 def begin_round() -> None:
     """Leave the present process groups out of later answers."""
     _earlier_groups.update(
-        (recorder, number) for recorder in RECORDERS for number in _counters(sys.modules.get(C10D), recorder)
+        (recorder, group) for recorder in RECORDERS for group in _counters(sys.modules.get(C10D), recorder)
     )
 
 
@@ -150,7 +150,8 @@ def in_order(
 ) -> list[dict[str, Any]]:
     """Sort collectives: first those in which the worker waits, the oldest first; then the last ones that are done.
 
-    Last come the groups of the worker for which `entries` has no collective.
+    Last come the groups of the worker for which `entries` has no collective: others may wait for it there. If none is
+    found at all, the recorder may be off, which says nothing about any group.
     """
     waiting = [each for each in found if each["state"] == "waits"]
     others = [each for each in found if each["state"] != "waits"]
@@ -164,11 +165,11 @@ def in_order(
 
 
 def _counters(c10d: Any, recorder: str) -> dict[str, Any]:
-    """Return a recorder's counters by process group; none if torch has no such recorder."""
+    """Return a recorder's counters by the number of their process group; none if torch has no such recorder."""
     name, backend = RECORDERS[recorder]
     try:
         status = json.loads(getattr(c10d, name)(False, **backend))["pg_status"]
-        return {number: counters for number, counters in status.items() if (recorder, number) not in _earlier_groups}
+        return {group: counters for group, counters in status.items() if (recorder, group) not in _earlier_groups}
     except Exception:  # noqa: BLE001 - its interface is not public, so it may have changed in any way
         return {}
 
@@ -192,7 +193,7 @@ def _dump_without_lock(c10d: Any) -> str:
     It calls a handler of torch's server for workers, which runs without the interpreter's lock for a tenth of a second.
     """
     contents: list[str] = []
-    request = type("Request", (c10d._Request,), {"body": lambda _: b"", "params": lambda _: {}})  # noqa: SLF001
+    request = type("Request", (c10d._Request,), {"body": lambda _: b""})  # noqa: SLF001
     setters = {"set_content": lambda _, content, __: contents.append(content), "set_status": lambda _, __: None}
     response = type("Response", (c10d._Response,), setters)  # noqa: SLF001 - none of it is public
     c10d._get_handler(HANDLER)(request(), response())  # noqa: SLF001 - as above
@@ -200,10 +201,13 @@ def _dump_without_lock(c10d: Any) -> str:
 
 
 def _begun_counts(status: dict[str, dict[str, str]]) -> list[dict[str, Any]]:
-    """Return how many collectives a worker that gets on has begun in each group."""
+    """Return how many collectives a worker that gets on has begun in each group.
+
+    Counters have only torch's number of a group, and not its name: nothing compares the groups of such a worker.
+    """
     return [
-        {"group": name, "number": counters["last_enqueued_collective"], "state": "moves"}
-        for name, counters in list(status.items())[:GROUPS_MAX]
+        {"group": group, "number": counters["last_enqueued_collective"], "state": "moves"}
+        for group, counters in list(status.items())[:GROUPS_MAX]
     ]
 
 
@@ -233,12 +237,12 @@ def _newest_first(text: str, recorder: str) -> Iterator[dict[str, Any]]:
 def by_group(
     entries: Sequence[dict[str, Any]], ranks_of: Callable[[str], Sequence[int]], now_ns: int
 ) -> list[dict[str, Any]]:
-    """Return the first pending entry of each operation in each group, and the last collective of all other groups.
+    """Return the first pending entry of each operation in each group, and the last collective where none is pending.
 
     A worker may have begun exchanges with several peers, and waits for each: their operations name the peer. Sends and
-    receives that are done are left out. Of a batch, torch marks only the last entry as done, which is called
-    `coalesced`. `ranks_of` returns the ranks of a group in its own order, none if they are not known. `now_ns` is the
-    time in nanoseconds since 1970.
+    receives that are done are left out. The last entry of a batch is called `coalesced`. When the batch is done, torch
+    marks only that entry. `ranks_of` returns the ranks of a group in its own order, none if they are not known.
+    `now_ns` is the time in nanoseconds since 1970.
     """
     done = {_batch(entry) for entry in entries if entry["profiling_name"].endswith(":coalesced") and _is_done(entry)}
     waiting: dict[tuple[str, str], dict[str, Any]] = {}
