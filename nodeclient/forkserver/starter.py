@@ -1,7 +1,8 @@
 """Starts workers: warm if there is a parent interpreter to fork them, cold otherwise.
 
 A cold worker is a process of its own, and imports everything itself. The first parent (`server_process`) starts with
-the node. If it ends, the next round starts cold, and another parent is prepared for later rounds.
+the node. If it ends, the next round starts cold, and only then is another parent prepared, for later rounds: so the
+`FAILURES_MAX` attempts are spread over rounds, and a problem that passes may be over by then.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class WorkerStarter:
     """Starts one node's workers. If `modules` is empty, all of them start cold."""
 
     def __init__(self, modules: Sequence[str], command: WorkerCommand, notify: Notify, *, workers: int) -> None:
-        """Prepare to start this many workers by `command`, which has `LOCAL_RANK_MACRO` in place."""
+        """Prepare to start this many workers by `command`, whose arguments may contain `LOCAL_RANK_MACRO`."""
         self._modules = tuple(modules)
         self._workers = workers
         self._command = command
@@ -62,7 +63,8 @@ class WorkerStarter:
         """How many workers were forked so far."""
         ended = WhyCold(ColdCause.PARENT, "the interpreter of --preload has ended")
         self._obstacle = ended if self._modules else None
-        """Why a worker that starts without a parent is cold; None if no parent is wanted."""
+        """Why a worker that starts without a parent is cold; None if no parent is wanted. The node joins no round
+        before the first parent is ready or has failed. So the initial text means that it has just ended."""
         self.why_cold: WhyCold | None = None
         """Why the last started worker is cold; None if it is warm, or need not be."""
         self._settled = asyncio.Event()
@@ -80,7 +82,7 @@ class WorkerStarter:
         await self._settled.wait()
 
     async def delay_start(self, *, needed: bool) -> None:
-        """Give the node of rank 0 a head start, if `needed` and if the workers of this node are warm.
+        """Give the node of rank 0 a head start, if the round makes that `needed` and the workers of this node are warm.
 
         Cold workers need none: their start times differ by more than that anyway.
         """
@@ -91,7 +93,7 @@ class WorkerStarter:
         """Run one parent after the other, until cancelled or no further parent is possible."""
         try:
             if self._modules:
-                await self._find_hook()
+                await self._check_hook()
             while self._modules and self._failures < FAILURES_MAX:
                 self._parent_missed.clear()
                 try:
@@ -109,8 +111,8 @@ class WorkerStarter:
         finally:
             self._settled.set()
 
-    async def _find_hook(self) -> None:
-        """Check that the command begins with a Python that runs the hook, and not the program. Raises `ColdError`."""
+    async def _check_hook(self) -> None:
+        """Check that the command's Python runs our `sitecustomize`: try it without the program. Raises `ColdError`."""
         interpreter = check(self._command.argv, self._command.environ)
         trial = ForkServer(replace(self._command, argv=(*interpreter, "-c", "pass")), modules=None)
         self._parent = trial  # so that `pids` has it
