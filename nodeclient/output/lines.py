@@ -3,6 +3,9 @@
 A *piece* is a line, or a text that a carriage return ends, such as one state of a progress bar, which the next one
 overwrites. A stream first passes a `LineCutter`. Then `as_overwritten` keeps only the last state for a terminal, while
 `as_lines` keeps all of them for a file. `prefixed` comes last. Where workers share a terminal, a `RowJoiner` precedes.
+
+An incomplete last line, such as a prompt, is shown too if it `is_worth_showing`. Once the rest of it has come,
+`first_piece` splits that off, because it gets no prefix.
 """
 
 from __future__ import annotations
@@ -17,8 +20,8 @@ LINE_BYTES_MAX = 2 * 1024 * 1024
 """The limit of a line, and so of a stream's memory: people print lines half as long on purpose."""
 
 INVISIBLE_BYTES_MAX = 256
-"""The limit of a text that counts as invisible, in bytes. It may be the end of a colour or of a hidden cursor. It is
-examined each time that it grows, so a longer one is shown unexamined."""
+"""The limit of an incomplete line that counts as invisible, in bytes: it may only end a colour, or show the cursor. It
+is examined each time that it grows, so a longer one is shown unexamined."""
 
 _MODE = re.compile(rb"\x1b\[\??[\d;]*[hlm]")
 """Colours and terminal modes (ECMA-48, SGR, SM and RM), which move nothing."""
@@ -87,7 +90,7 @@ class LineCutter:
 
 
 class RowJoiner:
-    """Joins the rows of each redrawing into one, as `TerminalWriter` erases no more: the rows above may be of others.
+    """Joins the rows of each redrawing into one: `TerminalWriter` erases one row only, as others may own those above.
 
     The first drawing keeps its rows, because nothing shows yet that they will be redrawn.
     """
@@ -122,7 +125,7 @@ def prefixed(prefix: bytes, lines: bytes) -> bytes:
 
 
 def first_piece(pieces: bytes) -> tuple[bytes, bytes]:
-    """Split complete pieces into the first one, without its end, and the others: the first may complete a line."""
+    """Split complete pieces into the first one, without its end, and the others: it may be the rest of a shown line."""
     end = _END.search(pieces)
     return (pieces[: end.start()], pieces[end.end() :]) if end else (pieces, b"")
 
@@ -155,7 +158,7 @@ def is_worth_showing(text: bytes) -> bool:
 
 
 def mode_switches(text: bytes) -> bytes:
-    """Return the sequences of a text that switch colours and modes, the part of an invisible text to keep."""
+    """Return the sequences of a text that switch colours and modes: they have an effect although they are invisible."""
     return b"".join(_MODE.findall(text))
 
 
