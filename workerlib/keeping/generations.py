@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -33,6 +34,10 @@ whatever trains changes nearly all of them, and each one costs time at each step
 
 HEAD = 4096
 """How many elements of each of these tensors are compared where no change of a tensor is counted."""
+
+
+_Version = tuple[weakref.ref[torch.Tensor], int]
+"""A tensor, and how often it had been changed in place."""
 
 
 class NotNowError(Exception):
@@ -61,6 +66,8 @@ class GenerationWriter:
         """Some of the tensors, whose changes show those of the state; those that have gradients, if any has."""
         self._has_gradients = False
         """Whether the tensors of the sample may have gradients."""
+        self._learning: list[_Version] = []
+        """All tensors that have gradients, with how often each had been changed at the last call of `has_trained`."""
         self._head_digest = 0
         """A digest of the heads of the sample at the end of the last step, as long as no change was counted."""
         self._versions: list[int] = []
@@ -121,6 +128,7 @@ class GenerationWriter:
             among = learning or tensors
             self._sample = [local_part(tensor) for tensor in among[:: max(1, len(among) // SAMPLE)]]
             self._head_digest = self._digest_of_heads()
+            self._learning = _versions_of(learning)
         # torch counts changes of a tensor in place, which also shows those of a compiled optimizer, which has no hooks.
         self._versions = [tensor._version for tensor in self._sample]  # noqa: SLF001 - as torch's own checkpointing
         self._first_versions = self._first_versions or self._versions
@@ -139,17 +147,24 @@ class GenerationWriter:
         return self._versions != [tensor._version for tensor in self._sample]  # noqa: SLF001 - as above
 
     def has_trained(self) -> bool:
-        """Whether training has changed the state since `record_step`, by the same sample.
+        """Whether training has changed the state since the last call: a tensor that has gradients, or which one it is.
 
-        Without tensors that have gradients, nothing is accumulated in them, so this is always true. Until a change was
-        counted, bits are compared too, which waits for a GPU: torch counts no writes to `.data`.
+        Without such tensors, nothing is accumulated in gradients, so this is always true. Until a change of the sample
+        was counted, bits are compared too, which waits for a GPU: torch counts no writes to `.data`.
         """
-        if not self._has_gradients or self.has_changed():
+        if not self._has_gradients:
+            return True
+        try:
+            learning = [tensor for _, tensor in self.tensors() if tensor.requires_grad]
+        except KeptStateError:  # the next save says why
+            return True
+        before, self._learning = self._learning, _versions_of(learning)
+        if len(learning) != len(before) or any(map(_is_changed, learning, before)):
             return True
         if self.is_trained:
             return False
-        before, self._head_digest = self._head_digest, self._digest_of_heads()
-        return self._head_digest != before
+        digest, self._head_digest = self._head_digest, self._digest_of_heads()
+        return self._head_digest != digest
 
     def _digest_of_heads(self) -> int:
         return digest_of(("", tensor.flatten()[:HEAD]) for tensor in self._sample)
@@ -228,3 +243,11 @@ def read_generation(place: Place, commit: Commit) -> tuple[Layout, memoryview, m
 def small_offset(layout: Layout) -> int:
     """Return where the small state begins in the data of a generation."""
     return -(-layout.end // ALIGNMENT) * ALIGNMENT
+
+
+def _versions_of(tensors: Sequence[torch.Tensor]) -> list[_Version]:
+    return [(weakref.ref(tensor), local_part(tensor)._version) for tensor in tensors]  # noqa: SLF001 - as above
+
+
+def _is_changed(tensor: torch.Tensor, before: _Version) -> bool:
+    return before[0]() is not tensor or before[1] != local_part(tensor)._version  # noqa: SLF001 - as above

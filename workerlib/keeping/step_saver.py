@@ -412,7 +412,10 @@ class StepSaver:
             return NotSaved(str(error), asked)
         self._write_small(snapshot)
         answer = self._save_big(asked, last=last)
-        self._check_sizes(snapshot, now=not isinstance(answer, Saved))
+        try:
+            self._check_sizes(snapshot, now=not isinstance(answer, Saved))
+        except KeptStateError as error:
+            return answer if isinstance(answer, Saved) else NotSaved(str(error), asked)
         return answer
 
     def _write_small(self, snapshot: SmallSnapshot) -> bool:

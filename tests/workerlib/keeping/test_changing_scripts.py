@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.utils.prune import l1_unstructured
 
-from tests.support.kept_script import Objects, Script, network, state_of, train
+from tests.support.kept_script import Objects, Script, do_steps, network, state_of, train
 from tests.support.programs import wait_until
 from workerlib.keeping.adapter import Adapter
 from workerlib.keeping.kept_errors import UnfitStateError
@@ -180,6 +180,17 @@ def test_no_step_is_kept_of_a_module_that_was_another_one_when_keep_was_called(
         train(model, optimizer)
         kept.step(1)
         assert "model has other parameters or buffers than when keep() was called" in script.not_saved(kept)
+
+
+def test_a_parameter_that_is_replaced_after_the_last_save_fails_no_training(script: Script) -> None:
+    with script.trains() as (model, optimizer, kept):
+        do_steps(kept, model, optimizer)
+        script.await_memory(kept)
+        kept._saver.role.saves_small = False
+        [(name, parameter), *_] = model.named_parameters()
+        place, _, key = name.rpartition(".")
+        setattr(model.get_submodule(place), key, nn.Parameter(parameter.detach().clone()))
+        kept.close(failed=False)
 
 
 def state_read(kept: Adapter) -> dict[str, Any]:

@@ -103,3 +103,19 @@ def test_a_rank_whose_small_state_is_saved_with_the_big_one_saves_no_later_rando
         answer = kept._saver.save(0, last=False)
         assert isinstance(answer, NotSaved)
         assert "batches were done since that step" in answer.why
+
+
+@pytest.mark.parametrize("replaces", [True, False])
+def test_a_step_counts_whichever_tensor_is_trained_or_replaced(script: Script, *, replaces: bool) -> None:
+    weights = {f"w{number}": torch.ones(3, requires_grad=True) for number in range(8)}
+    with script.runs({"weights": weights}, world_size=1) as (_, kept):
+        for number in range(5):
+            if replaces:
+                weights["w1"] = (weights["w1"].detach() * 2).requires_grad_()
+            else:
+                with torch.no_grad():
+                    weights["w1"].mul_(2)
+            kept.step(2 * number)
+            assert kept._saver.last_step == 2 * number
+            kept.step(2 * number + 1)
+            assert kept._saver.last_step == 2 * number, "nothing was trained"
