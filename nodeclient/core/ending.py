@@ -193,7 +193,7 @@ class GroupEnding:
         kill_at, self.until, self.stage = self.until, None, EndStage.KILLED
         if ranks and self._may_save and kill_at is not None:
             self.killed = Killed(tuple(ranks[:CONSEQUENCES_MAX]), len(ranks), min(grace_s, DURATION_S_MAX))
-            text = notices.killed(self.killed, self.signum, kill_at - self.signalled_at)
+            text = notices.killed(self.killed, self.signum, max(0.0, kill_at - self.signalled_at))
             return [Kill(), Notice(Level.WARNING, text, "workers_killed")]
         return [Kill()]
 

@@ -120,9 +120,10 @@ class Leaving:
         """Return each deadline with its action, which is `abandon`: it makes the node leave without a decision."""
         dues: list[tuple[float, Callable[[float], None]]] = []
         if self.decide_by is not None and phase is not Phase.STOPPING:
-            dues.append((min(self.decide_by, self._wait_until(phase)), abandon))
-        if self.leaves and self.exit is None and not connection.connected:
-            dues.append((self._search_until(connection, phase), abandon))
+            dues.append((self.decide_by, abandon))
+        if self.leaves and self.exit is None:
+            until = math.inf if connection.connected else self._search_until(connection, phase)
+            dues.append((min(until, self._wait_until(phase)), abandon))
         return dues
 
     # Its exit

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -182,6 +182,7 @@ STIMULI: list[Callable[[Bench], object]] = [
     stimuli=st.lists(st.tuples(st.floats(0.0, STOP_TIMEOUT_S / 4), st.sampled_from(STIMULI))),
     keeps=st.booleans(),
 )
+@example(begin=Bench.leave, stimuli=[(0.0, Bench.close), (0.0, Bench.open)], keeps=True)
 def test_whatever_happens_workers_that_do_not_end_are_killed_in_time(
     begin: Callable[[Bench], object], stimuli: list[tuple[float, Callable[[Bench], object]]], *, keeps: bool
 ) -> None:
