@@ -129,6 +129,9 @@ class LogReading:
         if self._is_earlier and not self._names_round:
             self.round = await self._last_round()
         records = await self._store.read_round(run.job, self.run_id, self.round)
+        if not records and not self._is_earlier:
+            await self._driver.written()  # the round may have been formed only lately
+            records = await self._store.read_round(run.job, self.run_id, self.round)
         awaits_first_round = query.follow and query.round is None and not run.durable.has_had_rounds
         if awaits_first_round and not records and not self._is_earlier:
             return NO_LOGS

@@ -33,7 +33,10 @@ class RoundsReader:
             run = jobs.get(job)
             if run is None:
                 return None
-            rounds = await self._read(run) if run.durable.state.ended else run.durable.rounds
+            rounds = run.durable.rounds
+            if run.durable.state.ended:
+                await self._driver.written()  # it may have ended during the first wait
+                rounds = await self._read(run)
             if jobs.get(job) is run:  # otherwise another run has begun meanwhile
                 return run, rounds
 
