@@ -113,7 +113,8 @@ class Persister:
         elif current is not None and current.is_for(run, order):
             current.record_order(order)
             if current.begin_commit():
-                self._tasks.spawn(self._commit(current), name="persist")
+                self._progress = Progress()
+                self._tasks.spawn(self._commit(current, self._progress), name="persist")
         else:
             self._progress.give_up()
             self._attempt, self._progress = PersistAttempt(run, order), Progress()
@@ -136,7 +137,8 @@ class Persister:
         self._complaints.forget(Work.WRITE)
         self._changed()
         if attempt is self._attempt and attempt.begin_commit():
-            await self._commit(attempt)
+            self._progress = Progress()
+            await self._commit(attempt, self._progress)
 
     def _find(self, order: PersistOrder, rank: int, kind: Kind) -> Held:
         held = self._arenas.find(rank, order.round, order.step, kind)
@@ -166,9 +168,8 @@ class Persister:
                 step_folder.remove_files(folder, [*names, *([BUFFERS_FILE] if with_buffers else [])])
             raise
 
-    async def _commit(self, attempt: PersistAttempt) -> None:
-        """Make the step of an attempt whole, and delete older ones."""
-        self._progress = progress = Progress()  # giving up the attempt gives up the commit too
+    async def _commit(self, attempt: PersistAttempt, progress: Progress) -> None:
+        """Make the step of an attempt whole, and delete older ones; `progress` gives it up with the attempt."""
         folder, name, small = self.steps.folder, _name_of(attempt), attempt.order.small
         try:
             work = partial(_commit_and_list, folder, name, small, progress, self.settings.command)
