@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
@@ -20,6 +21,10 @@ from coordinatord.store.interface import StoreError
 
 DATABASE, LOCK = "state.db", "lock"
 """The names of the files in the directory."""
+
+SHARED_WITHIN_S = 1.0
+"""How long a start waits while another program shares the lock: one that only asks whether there is a daemon needs less
+than a millisecond."""
 
 LOCK_BYTES_MAX = 200
 """The limit of the lock file's two lines: the id of its process, and the boot id with the boot's time."""
@@ -111,9 +116,14 @@ def _boot_began_at() -> float:
 
 def _lock(path: Path, lock: int) -> None:
     """Lock the directory, and write this process's id into the lock file. Raises `StoreError`."""
+    until = time.monotonic() + SHARED_WITHIN_S
     while not _try_lock(lock, fcntl.LOCK_EX):
         # A process in `is_claimed` has a share for a moment. Only a daemon keeps others from a share.
-        if not _try_lock(lock, fcntl.LOCK_SH):
+        if _try_lock(lock, fcntl.LOCK_SH):
+            if time.monotonic() > until:
+                raise StoreError(f"state directory {path}: another program has locked {LOCK}: end that one")
+            time.sleep(0.001)  # noqa: TID251 - the end of a share announces nothing
+        else:
             raise StoreError(
                 f"state directory {path}: another coordinatord has it (process {_read(lock)[0] or 'unknown'}):"
                 " end that one, or choose another directory with --state-dir"
