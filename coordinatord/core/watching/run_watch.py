@@ -278,7 +278,7 @@ class RunWatch(WatchingWing):
         laggard, (_, late) = laggard_to_drain(self._run, self.lateness_watch), self.late()
         if laggard is None or lateness_of(self._run) is None:
             return None
-        why = f"{laggard.node} drained for its lateness (--drain-laggards): {late}"
+        why = f"{laggard.node} drained from job {self._run.job} for its lateness (--drain-laggards): {late}"
         return NodeDrained("", "", clip(why, MESSAGE_MAX), laggard.node, self._run.job)
 
 
