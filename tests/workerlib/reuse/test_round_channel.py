@@ -73,7 +73,7 @@ def test_a_worker_that_fails_to_leave_waits_for_no_round_and_seems_not_to(
 
 
 def test_a_worker_that_cannot_take_its_next_round_knows_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """As where it has too many files open. More descriptors than it takes are cut in the same way."""
+    """More descriptors than it takes are cut in the same way as where it has too many files open."""
     with connected(tmp_path, lambda _: None) as (line, node), (tmp_path / "out").open("w") as out:
         send(node, NextRound(2, {}), *[out.fileno()] * (DESCRIPTORS_MAX + 1))
         assert node.recv(PACKET_BYTES) == b""

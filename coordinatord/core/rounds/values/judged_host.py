@@ -79,7 +79,7 @@ class JudgedHost(Struct, frozen=True):
 
     @property
     def stays_until(self) -> float:
-        """Until when it stays on record: while it is quarantined, and until its last charge is to be forgotten."""
+        """When its record lapses: not while it is quarantined, else once its last charge is to be forgotten."""
         if self.quarantined:
             return math.inf
         return max((self.at + KEPT_S - each.age_s for each in self.charges), default=-math.inf)
