@@ -64,8 +64,6 @@ class GenerationWriter:
         """The sum of `Adapter.size_changes` at the last call of `has_changed_size`."""
         self._sample: list[torch.Tensor] = []
         """Some of the tensors, whose changes show those of the state; those that have gradients, if any has."""
-        self._has_gradients = False
-        """Whether the tensors of the sample may have gradients."""
         self._learning: list[_Version] = []
         """All tensors that have gradients, with how often each had been changed at the last call of `has_trained`."""
         self._head_digest = 0
@@ -124,7 +122,6 @@ class GenerationWriter:
         if not self._sample:
             tensors = [tensor for _, tensor in self.tensors()]
             learning = [tensor for tensor in tensors if tensor.requires_grad]
-            self._has_gradients = bool(learning)
             among = learning or tensors
             self._sample = [local_part(tensor) for tensor in among[:: max(1, len(among) // SAMPLE)]]
             self._head_digest = self._digest_of_heads()
@@ -152,7 +149,7 @@ class GenerationWriter:
         Without such tensors, nothing is accumulated in gradients, so this is always true. Until a change of the sample
         was counted, bits are compared too, which waits for a GPU: torch counts no writes to `.data`.
         """
-        if not self._has_gradients:
+        if not self._learning:
             return True
         try:
             learning = [tensor for _, tensor in self.tensors() if tensor.requires_grad]
