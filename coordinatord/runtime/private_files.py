@@ -42,7 +42,7 @@ def write_private(path: Path, text: str) -> None:
                 inherit_owner(handle, path.parent)
                 os.fsync(handle)
             fresh.replace(path)
-            _sync_directory(path.parent)
+            flush_directory(path.parent)
         except BaseException:
             fresh.unlink(missing_ok=True)
             raise
@@ -50,7 +50,7 @@ def write_private(path: Path, text: str) -> None:
         raise PrivateFileError(f"{path} cannot be written: {error.strerror}") from error
 
 
-def _sync_directory(path: Path) -> None:
+def flush_directory(path: Path) -> None:
     """Make the names in a directory durable: until then a lost power undoes a rename. Raises `OSError`."""
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -19,6 +19,7 @@ from threading import Event
 from msgspec import Struct
 
 from coordinatord.protocol.errors import OperationalError
+from coordinatord.runtime.private_files import flush_directory
 
 CHUNK_BYTES = 4 << 20
 """How many bytes are written or read at a time. A fast disk takes a few milliseconds for them."""
@@ -91,22 +92,13 @@ def write_file(path: Path, blocks: Iterable[memoryview | bytes], progress: Progr
         with suppress(OSError):
             temporary.unlink()
         raise
-    flush_folder(path.parent)
+    flush_directory(path.parent)
     return Written(size, crc)
 
 
 def _write_all(file: int, chunk: memoryview) -> None:
     while chunk:
         chunk = chunk[os.write(file, chunk) :]
-
-
-def flush_folder(folder: Path) -> None:
-    """Make the names in a folder durable. Raises `OSError`."""
-    file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
 
 
 def make_folder(folder: Path) -> None:
@@ -116,7 +108,7 @@ def make_folder(folder: Path) -> None:
     make_folder(folder.parent)
     with suppress(FileExistsError):
         folder.mkdir()
-    flush_folder(folder.parent)
+    flush_directory(folder.parent)
 
 
 def open_regular(path: Path) -> tuple[int, int]:

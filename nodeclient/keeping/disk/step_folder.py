@@ -27,7 +27,8 @@ from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.fields import RANKS_MAX, Count, Counter, Name, Step
 from coordinatord.protocol.kept_state import KEEP_STEPS_MAX, SERIAL_MAX, Digest, KeptParts, KeptStep, Serial, Size
 from coordinatord.protocol.schema import SchemaError, Strict, check, printable
-from nodeclient.keeping.disk.durable_file import Progress, flush_folder, make_folder, read_small_file, write_file
+from coordinatord.runtime.private_files import flush_directory
+from nodeclient.keeping.disk.durable_file import Progress, make_folder, read_small_file, write_file
 
 MANIFEST = "manifest.json"
 
@@ -274,7 +275,7 @@ def delete_steps(job: Path, names: Collection[str]) -> None:
     for folder in (folder for folder in _folders(job) if folder.name in names):
         try:
             (folder / MANIFEST).unlink(missing_ok=True)
-            flush_folder(folder)
+            flush_directory(folder)
             shutil.rmtree(folder)
         except OSError as error:  # it may be that of another user
             failure = error
