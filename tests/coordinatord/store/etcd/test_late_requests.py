@@ -83,6 +83,15 @@ def _row(number: int) -> Row:
     return (number, 0.0, "job", "run", "JobStopAsked", None, None, "{}")
 
 
+def _begun(gateway: Gateway) -> History:
+    """Lead, and begin a history."""
+    candidate = Candidate(gateway, KEYS, Coordinatord("h1", "h1:1", secure=False, since=0.0), 5.0)
+    _done(candidate.win_at_once())
+    history = History(gateway, KEYS, candidate.fence)
+    _done(history.begin())
+    return history
+
+
 @pytest.fixture(autouse=True)
 def _merge_early(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coordinatord.store.etcd.commit_log.WASTE_ROWS", 0)
@@ -95,10 +104,7 @@ def test_what_is_done_again_later_changes_nothing(value_bytes_max: int, monkeypa
     monkeypatch.setattr("coordinatord.store.etcd.history.VALUE_BYTES_MAX", value_bytes_max)
     monkeypatch.setattr("coordinatord.store.etcd.history.ROWS_AT_ONCE", 1)
     gateway = RepeatingGateway()
-    candidate = Candidate(gateway, KEYS, Coordinatord("h1", "h1:1", secure=False, since=0.0), 5.0)
-    _done(candidate.win_at_once())
-    history = History(gateway, KEYS, candidate.fence)
-    _done(history.begin())
+    history = _begun(gateway)
     _done(history.read())
     _done(history.sweep())
     lives: dict[int, Row] = {}
@@ -127,10 +133,7 @@ def test_what_is_done_again_later_changes_nothing(value_bytes_max: int, monkeypa
 def test_a_commit_whose_answer_was_lost_may_be_repeated(value_bytes_max: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coordinatord.store.etcd.history.VALUE_BYTES_MAX", value_bytes_max)
     gateway = ForgetfulGateway()
-    candidate = Candidate(gateway, KEYS, Coordinatord("h1", "h1:1", secure=False, since=0.0), 5.0)
-    _done(candidate.win_at_once())
-    history = History(gateway, KEYS, candidate.fence)
-    _done(history.begin())
+    history = _begun(gateway)
     gateway.forgets = True
     with pytest.raises(EtcdAwayError):
         history.commit([_row(1)], []).send(None)
@@ -145,10 +148,7 @@ def test_each_request_may_be_repeated_because_its_answer_was_lost(
 ) -> None:
     monkeypatch.setattr("coordinatord.store.etcd.history.VALUE_BYTES_MAX", value_bytes_max)
     gateway = DoublingGateway()
-    candidate = Candidate(gateway, KEYS, Coordinatord("h1", "h1:1", secure=False, since=0.0), 5.0)
-    _done(candidate.win_at_once())
-    history = History(gateway, KEYS, candidate.fence)
-    _done(history.begin())
+    history = _begun(gateway)
     rows = [_row(number) for number in range(1, 4)]
     for row in rows:
         _done(history.commit([row], []))
@@ -160,10 +160,7 @@ def test_each_request_may_be_repeated_because_its_answer_was_lost(
 
 def test_a_leader_finds_by_looking_and_by_writing_that_etcd_was_set_back() -> None:
     gateway = RepeatingGateway()
-    candidate = Candidate(gateway, KEYS, Coordinatord("h1", "h1:1", secure=False, since=0.0), 5.0)
-    _done(candidate.win_at_once())
-    history = History(gateway, KEYS, candidate.fence)
-    _done(history.begin())
+    history = _begun(gateway)
     _done(history.read())
     _done(history.commit([_row(1)], []))
     _done(history.check_commits())

@@ -1,7 +1,6 @@
 """What an attempt to write a step leaves on the disk when it fails: nothing that takes the room of the next one."""
 
 import os
-import threading
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from msgspec.structs import replace
 from coordinatord.protocol.kept_state import PersistState
 from nodeclient.core.effects import Persist
 from nodeclient.keeping.disk.step_folder import find_whole
-from tests.nodeclient.keeping.disk.writing import BIG, SMALL, an_order, train, write
+from tests.nodeclient.keeping.disk.writing import BIG, SMALL, HangingFlush, an_order, train, write
 from tests.nodeclient.keeping.stage import RUN, keeping_nodes
 from tests.support.kept_places import small_bytes
 
@@ -77,13 +76,7 @@ async def test_a_whole_step_and_what_another_run_has_written_stay(tmp_path: Path
 
 
 async def test_an_attempt_that_is_given_up_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    flush, begins, heal = os.fsync, threading.Event(), threading.Event()
-
-    def hang(file: int) -> None:
-        begins.set()
-        heal.wait()
-        flush(file)
-
+    hang = HangingFlush()
     async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
         worker = await train(node, 4)
         worker.save(5, BIG, SMALL)
@@ -91,9 +84,9 @@ async def test_an_attempt_that_is_given_up_leaves_no_file(tmp_path: Path, monkey
         with monkeypatch.context() as hanging:
             hanging.setattr(os, "fsync", hang)
             node.keeper.carry_out(Persist(RUN, an_order(4)))
-            await node.until(begins.is_set)
+            await node.until(hang.begins.is_set)
             node.keeper.carry_out(Persist(RUN, None))
-            heal.set()
+            hang.heal.set()
         assert (await write(node, an_order(5))).state is PersistState.WRITTEN  # in the same thread, after the first
         assert not [folder for folder in folders_with_files(tmp_path / "disk") if folder.startswith("step-4-")]
 
@@ -112,20 +105,14 @@ async def test_what_a_later_attempt_is_writing_stays_when_an_earlier_one_becomes
 
 
 async def test_a_commit_that_is_given_up_makes_no_step_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    flush, begins, heal = os.fsync, threading.Event(), threading.Event()
-
-    def hang(file: int) -> None:
-        begins.set()
-        heal.wait()
-        flush(file)
-
+    hang = HangingFlush()
     async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
         await train(node, 4, 5)
         await write(node, an_order(4))
         monkeypatch.setattr(os, "fsync", hang)
         node.keeper.carry_out(Persist(RUN, an_order(4, commit=True)))
-        await node.until(begins.is_set)
+        await node.until(hang.begins.is_set)
         node.keeper.carry_out(Persist(RUN, None))
-        heal.set()
+        hang.heal.set()
         await write(node, an_order(5))  # in the same thread, after the first
         assert find_whole(tmp_path / "disk" / "job")[0] == []

@@ -17,7 +17,7 @@ from coordinatord.protocol.kept_state import DiskStep, PersistState, Restoring
 from nodeclient.core.effects import Persist
 from nodeclient.keeping.disk import disk_thread, steps_on_disk
 from nodeclient.keeping.disk.step_folder import find_whole
-from tests.nodeclient.keeping.disk.writing import BIG, SMALL, an_order, report, train, write
+from tests.nodeclient.keeping.disk.writing import BIG, SMALL, HangingFlush, an_order, report, train, write
 from tests.nodeclient.keeping.stage import RUN, a_resume, keeping_nodes, wanted
 from tests.support.programs import TIMEOUT_S
 
@@ -26,18 +26,13 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Return the event that ends the hanging of the system's call to flush a file: no real disk hangs on demand."""
-    heal, flush = threading.Event(), os.fsync
-
-    def hang(file: int) -> None:
-        heal.wait()
-        flush(file)
-
+    """Return the event that ends the hanging of each flush of a file."""
+    hang = HangingFlush()
     monkeypatch.setattr(os, "fsync", hang)
     monkeypatch.setattr(disk_thread, "STALL_S", 0.1)
     monkeypatch.setattr(disk_thread, "POLL_S", 0.02)
-    yield heal
-    heal.set()
+    yield hang.heal
+    hang.heal.set()
 
 
 def test_a_node_says_that_its_disk_hangs_before_the_coordinator_gives_the_last_step_up() -> None:

@@ -1,5 +1,8 @@
 """What tests have a node write to a disk, and what it reports of that."""
 
+import os
+import threading
+
 import torch
 
 from coordinatord.protocol.kept_state import PersistOrder, PersistReport, PersistState, WantedParts
@@ -12,6 +15,20 @@ BIG = big_bytes(whole({"model.weight": torch.arange(100_000.0)}))
 SMALL = small_bytes({"model.mean": torch.ones(2)}, {"tokens": 7})
 
 PART = WantedParts(0, 1, big=True, small=True)
+
+
+class HangingFlush:
+    """The system's call to flush a file, which hangs until it is healed: no real disk hangs on demand."""
+
+    def __init__(self) -> None:
+        self.begins, self.heal = threading.Event(), threading.Event()
+        self._flush = os.fsync
+
+    def __call__(self, file: int) -> None:
+        """Hang, and then flush."""
+        self.begins.set()
+        self.heal.wait()
+        self._flush(file)
 
 
 def an_order(step: int = 4, *, commit: bool = False, parts: WantedParts = PART) -> PersistOrder:
