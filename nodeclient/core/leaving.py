@@ -122,8 +122,8 @@ class Leaving:
         if self.decide_by is not None and phase is not Phase.STOPPING:
             dues.append((self.decide_by, abandon))
         if self.leaves and self.exit is None:
-            until = math.inf if connection.connected else self._search_until(connection, phase)
-            dues.append((min(until, self._wait_until(phase)), abandon))
+            until = self._wait_until(phase) if connection.connected else self._search_until(connection, phase)
+            dues.append((until, abandon))
         return dues
 
     # Its exit

@@ -171,7 +171,7 @@ class Copier:
             self._resources.submit(KeptChanged())
 
     def _is_wanted(self, copy: KeptCopy, rank: int) -> bool:
-        return (copy, rank) in set(self._all())
+        return (copy, rank) in self._all()
 
     def _all(self) -> Iterator[_Wanted]:
         for copy in self._wanted:
