@@ -121,7 +121,9 @@ def _lock(path: Path, lock: int) -> None:
         # A process in `is_claimed` has a share for a moment. Only a daemon keeps others from a share.
         if _try_lock(lock, fcntl.LOCK_SH):
             if time.monotonic() > until:
-                raise StoreError(f"state directory {path}: another program has locked {LOCK}: end that one")
+                raise StoreError(
+                    f"state directory {path}: another program holds a lock on the file {LOCK!r} in it: end that one"
+                )
             time.sleep(0.001)  # noqa: TID251 - the end of a share announces nothing
         else:
             raise StoreError(

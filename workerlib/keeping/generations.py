@@ -144,7 +144,7 @@ class GenerationWriter:
         return self._versions != [tensor._version for tensor in self._sample]  # noqa: SLF001 - as above
 
     def has_trained(self) -> bool:
-        """Whether training has changed the state since the last call: a tensor that has gradients, or which one it is.
+        """Whether training has changed a tensor that has gradients since the last call, or put another in its place.
 
         Without such tensors, nothing is accumulated in gradients, so this is always true. Until a change of the sample
         was counted, bits are compared too, which waits for a GPU: torch counts no writes to `.data`.

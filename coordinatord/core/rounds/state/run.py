@@ -205,7 +205,7 @@ class Run:
 
     @property
     def unseen_untold(self) -> str:
-        """Why a hang would not be noticed so far; empty if one would, if it is not known, or if a record says so."""
+        """Why hangs go unnoticed, until a record of the run says so; empty if they do not, or it is not known."""
         return "" if self.durable.unseen_told else self.watching.unseen
 
     @property
