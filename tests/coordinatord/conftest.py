@@ -1,6 +1,7 @@
-"""A real etcd for the tests of stores."""
+"""A real etcd for the tests of stores, and logging that is as before after a test that configures it."""
 
 import asyncio
+import logging
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -23,6 +24,16 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
 def space(etcd: EtcdCluster) -> EtcdNamespace:
     """Return an empty namespace in it."""
     return EtcdNamespace(etcd)
+
+
+@pytest.fixture
+def root() -> Iterator[logging.Logger]:
+    """Restore the logging of this process after a test that configures it."""
+    logger = logging.getLogger()
+    handlers, level = logger.handlers[:], logger.level
+    yield logger
+    logging.captureWarnings(False)
+    logger.handlers[:], logger.level = handlers, level
 
 
 @pytest.fixture(autouse=True)

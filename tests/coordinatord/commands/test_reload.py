@@ -1,11 +1,14 @@
 """A reload reaches the coordinator that this process is at that moment, and the next one that it becomes."""
 
+import pytest
 from msgspec.structs import replace
 
 from coordinatord.commands.reload import Reloader
 from coordinatord.config.serve_flags import ServeConfig
 from coordinatord.config.subcommands import parse
 from coordinatord.core.rounds.policy import Policy
+
+pytestmark = pytest.mark.usefixtures("root")  # a reload configures the logging of this process
 
 
 class File:

@@ -6,7 +6,6 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
@@ -34,16 +33,6 @@ def as_json(message: str, event: str = "", **values: object) -> dict[str, Any]:
     assert text.isprintable()
     found: dict[str, Any] = json.loads(text, parse_constant=pytest.fail)
     return found
-
-
-@pytest.fixture
-def root() -> Iterator[logging.Logger]:
-    """Restore the logging of this process after a test that configures it."""
-    logger = logging.getLogger()
-    handlers, level = logger.handlers[:], logger.level
-    yield logger
-    logging.captureWarnings(False)
-    logger.handlers[:], logger.level = handlers, level
 
 
 def test_a_line_has_time_level_program_message_and_fields() -> None:
