@@ -77,11 +77,11 @@ class KeptModule(Adapter):
                 reshard()
         self.module = module
         self._name = name
-        self._with_extra = [
-            (path, submodule)
+        self._with_extra = {
+            _canonical(module, path): submodule
             for path, submodule in module.named_modules()
             if type(submodule).get_extra_state is not torch.nn.Module.get_extra_state
-        ]
+        }
         self._training = [(submodule, submodule.training) for submodule in module.modules()]
         self.parameters = [
             (f"{name}.{_canonical(module, path)}", parameter) for path, parameter in module.named_parameters()
@@ -115,7 +115,8 @@ class KeptModule(Adapter):
     def values(self) -> Any:
         """Return its extra state as JSON; None if it has none."""
         extra = {
-            path: to_plain(submodule.get_extra_state(), f"{self._name}.{path}") for path, submodule in self._with_extra
+            path: to_plain(submodule.get_extra_state(), f"{self._name}.{path}")
+            for path, submodule in self._with_extra.items()
         }
         return extra or None
 
@@ -125,9 +126,12 @@ class KeptModule(Adapter):
         return not (self._with_extra or self._contents)
 
     def load_values(self, values: Any) -> None:
-        """Load the extra state."""
-        for prefix, extra in (values or {}).items():
-            self.module.get_submodule(prefix).set_extra_state(from_plain(extra))
+        """Load the extra state. Raises `UnfitStateError` unless the same submodules had one."""
+        kept = values or {}
+        if other := kept.keys() ^ self._with_extra.keys():
+            raise UnfitStateError(f"the extra state of {self._name}.{min(other)} was not kept, or no module has it")
+        for path, submodule in self._with_extra.items():
+            submodule.set_extra_state(from_plain(kept[path]))
 
     def discard_step(self) -> None:
         """Drop the gradients; reset `training` and `requires_grad` to their values at `keep`."""
@@ -460,9 +464,12 @@ def _access_to(kept: Any) -> _Access | None:
 
 
 def _canonical(root: torch.nn.Module, path: str) -> str:
-    """Return the path of a parameter without the names of wrappers, so that it is the same with DDP and without."""
+    """Return the path of a parameter or submodule without the names of wrappers: it is the same with and without DDP.
+
+    The path of `root` itself is empty.
+    """
     words, module = [], root
-    for word in path.split("."):
+    for word in path.split(".") if path else ():
         if word not in _WRAPPED and not (word == "module" and type(module).__name__ in _WRAPPERS):
             words.append(word)
         module = getattr(module, word)

@@ -16,7 +16,7 @@ from torch import nn
 from workerlib.contract.manifest import ManifestError, lay_out, read_layout
 from workerlib.keeping import random_state
 from workerlib.keeping.adapter import Adapter
-from workerlib.keeping.kept_errors import KeptStateError
+from workerlib.keeping.kept_errors import KeptStateError, UnfitStateError
 from workerlib.keeping.kept_objects import adapt
 from workerlib.keeping.pieces import SavedTensors, piece_of, views_of
 from workerlib.keeping.plain_values import from_plain, to_plain
@@ -214,6 +214,40 @@ def test_a_module_forgets_what_the_step_that_broke_off_had_switched() -> None:
     assert [parameter.requires_grad for parameter in module.parameters()] == [True, False]
     assert module.training
     assert module[1].training
+
+
+class Scaled(nn.Module):
+    """A module whose scale is extra state, as those of float8 have it."""
+
+    scale = 1.0
+
+    def get_extra_state(self) -> float:
+        """Return the scale."""
+        return self.scale
+
+    def set_extra_state(self, state: float) -> None:
+        """Take another scale."""
+        self.scale = state
+
+
+@pytest.mark.parametrize("is_root", [True, False])
+def test_extra_state_fits_a_model_that_is_wrapped_in_another_round(is_root: bool) -> None:
+    """A script may wrap its model only where there are several ranks."""
+
+    def make() -> tuple[nn.Module, Scaled]:
+        scaled = Scaled()
+        return scaled if is_root else nn.Sequential(nn.Linear(2, 2), scaled), scaled
+
+    (kept, kept_scaled), (fresh, fresh_scaled) = make(), make()
+    kept_scaled.scale = 14.5
+    moved(adapt({"model": nn.DataParallel(kept)}), adapt({"model": fresh}))
+    assert fresh_scaled.scale == 14.5
+
+
+def test_extra_state_that_was_not_kept_is_not_passed_over() -> None:
+    [kept] = adapt({"model": nn.Sequential(nn.Linear(2, 2), Scaled())}).values()
+    with pytest.raises(UnfitStateError, match=r"the extra state of model\.1 was not kept"):
+        kept.load_values(None)
 
 
 class Mean(nn.Module):
