@@ -116,13 +116,13 @@ class ContactPoints:
     def _advance(self, addresses: Sequence[str]) -> None:
         """Go on to the next contact point after a failure of the current one, whose name has these addresses.
 
-        After a failed leader it is the standby that named it, if the leader may be dead. Otherwise it is the next
-        address of the standby's name, if one is left, or else the next coordinator.
+        After a named leader has failed that has served this node, or fell silent, it is the standby that named it.
+        Otherwise it is the next address of the name that is being tried, if one is left, or else the next coordinator.
         """
         failed, self._leader = self._leader, None
         if failed is not None and (self._served or failed.coordinator in self._silent_at):
             return  # the standby that named the failed leader is the most likely to lead now
-        if failed is None and self._addresses:
+        if self._addresses:
             del self._addresses[0]
         elif failed is None and len(addresses) > 1:
             name = self._coordinators[self._index].coordinator

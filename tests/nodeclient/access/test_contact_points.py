@@ -119,6 +119,16 @@ def test_of_a_name_each_address_is_tried_and_then_the_name_again() -> None:
     assert list(map(str, seen[:2])) == ["h1:29400", "h1:29400 (10.0.0.1)"]
 
 
+def test_a_standby_at_one_address_keeps_no_node_from_the_other_addresses() -> None:
+    """It may name a leader that answers and does not serve."""
+    contacts = ContactPoints([H1])
+    contacts.record_attempt(0.0, served=False, addresses=("10.0.0.1", "10.0.0.2"))
+    assert contacts.record_attempt(0.0, served=False, leader=H2)
+    assert contacts.current == ContactPoint(H2)
+    contacts.record_attempt(0.0, served=False)
+    assert contacts.current == ContactPoint(H1, "10.0.0.2")
+
+
 def test_no_more_than_a_few_addresses_are_tried() -> None:
     contacts = ContactPoints([H1, H2])
     contacts.record_attempt(0.0, served=False, addresses=[f"10.0.0.{number}" for number in range(100)])
