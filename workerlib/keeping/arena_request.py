@@ -4,6 +4,9 @@ How much a state needs is not known when training begins: most optimizers make t
 grow. So the worker requests an arena when training begins, after the first step, and when its state outgrows the arena.
 Training waits for the answer before its first step, and when the state has outgrown the arena, but not for long.
 Otherwise it goes on. The small state of the last step waits with the request, and is written when the arena is there.
+
+The training thread calls `want`. The thread that reads from nodeclient calls `receive` or `refuse`, and then `finish`.
+The lock of the state keeps a new request from coming between `receive` and `finish`.
 """
 
 from __future__ import annotations

@@ -336,7 +336,6 @@ class StepKeeper:
                 if disk_every_s:
                     self._saver.expect_disk(disk_every_s)
                 self._attach(files, lent=lent)
-                self._saver.memory.finish()
             case Comparison(alike):
                 self._saver.record_comparison(alike=alike)
             case RefusedMemory(why):
@@ -362,6 +361,7 @@ class StepKeeper:
                 arena = Arena.attach(file, writable=True)
             except (ArenaError, OSError) as error:
                 self._saver.memory.refuse(refusal_text(error) if isinstance(error, OSError) else str(error))
+                self._saver.memory.finish()
             else:
                 if self._lock.acquire(StateHolder.SAVER, WAIT_S if lent else None):
                     try:

@@ -233,6 +233,7 @@ class StepSaver:
                 commit = self.commits.commit_of(waiting.step)
                 if self._small.find(commit) is None:
                     self._small.write(waiting.state, commit)
+        self.memory.finish()
 
     def compare(self) -> None:
         """Have the state after the first step compared with those of the other ranks, and wait for the answer.
