@@ -1,7 +1,8 @@
 """Reads and writes files with secrets, which only one user can read, and which are replaced atomically.
 
-Symbolic links are followed only in paths that a person has given. If root writes into the directory of another user,
-such as that of a service, the file belongs to the directory's owner, so that the service can read it.
+A directory may be a symbolic link; a file may only if a person has named it (`read_given`). If root writes into the
+directory of another user, such as that of a service, the file belongs to the directory's owner, so that the service can
+read it.
 """
 
 from __future__ import annotations
@@ -101,9 +102,8 @@ def locked_directory(path: Path) -> Iterator[None]:
 def read_private(path: Path) -> str | None:
     """Return the text of a file that only this user may read; None if it is missing. Raises `PrivateFileError`."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with open(handle, "rb") as file:  # noqa: PTH123 - it is a descriptor
-            found = os.fstat(handle)
+        with open(path, "rb", opener=_open_no_link) as file:  # noqa: PTH123 - `Path.open` takes no opener
+            found = os.fstat(file.fileno())
             if not stat.S_ISREG(found.st_mode):
                 raise PrivateFileError(f"{path} is not a regular file")
             if found.st_uid not in _trusted(path.parent):
@@ -116,6 +116,10 @@ def read_private(path: Path) -> str | None:
         return None
     except OSError as error:
         raise PrivateFileError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _open_no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def read_given(path: Path) -> str:
