@@ -181,7 +181,7 @@ def _systemd_sockets(systemd: SystemdNotifier) -> list[socket.socket]:
 
 
 def _collect_garbage() -> None:
-    """Turn on garbage collection, which `serve` has turned off for the start."""
+    """Turn on garbage collection, which `commands.serve` has turned off for the start."""
     gc.set_threshold(GARBAGE_THRESHOLD)
     gc.enable()
 

@@ -51,7 +51,10 @@ class InternalError(CoordinatordError):
     """A bug of this project. The state of the machine that raised it may be wrong."""
 
     def __init__(self, text: str, *, table: str, state: object, stimulus: object) -> None:
-        """Make the error that `table` has no row for `stimulus` in `state`."""
+        """Describe a bug in `table`, or in the program of that name, while it handled `stimulus`.
+
+        `state` is the key of the missing row; None if another error was raised.
+        """
         super().__init__(text)
         self.table = table
         self.state = state

@@ -126,7 +126,7 @@ class ReuseReported(Event, frozen=True):
 
     local_rank: int
     able: bool = True
-    """False also when the worker's connection is gone."""
+    """False when the worker's connection is gone."""
 
 
 class CollectiveFailed(Event, frozen=True):

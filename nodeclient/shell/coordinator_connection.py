@@ -121,8 +121,8 @@ class _AttemptResult:
     let_in: bool = False
     """Whether the coordinator has let the node in. If not, pauses grow."""
     turned_away: bool = False
-    """Whether the coordinator has no place for this node until a person or another node makes one. Not set if it
-    denies access: it learns of a new token within a second."""
+    """Whether the coordinator has refused this node in its session: for that to change, a person or another node has to
+    act. Not set if the handshake was denied, since a coordinator learns of a new token within a second."""
     leader: Endpoint | None = None
     """The leader that the coordinator, a standby, has named."""
     timed_out: bool = False

@@ -125,8 +125,10 @@ class Guard:
             raise GuardError(f"{_GUARD}, {failure}")
 
     async def await_ready_in_loop(self) -> None:
-        """Do the same as `await_ready`, without blocking the event loop."""
-        if self._process is not None and not self._ready:
+        """Do the same as `await_ready`, without blocking the event loop, unless the first guard dies before it is up."""
+        self.start()
+        if not self._ready:
+            assert self._process is not None  # noqa: S101 - it was just started
             ready_fd = _pipe(self._process.stdout).fileno()
             loop, ready = asyncio.get_running_loop(), asyncio.Event()
             loop.add_reader(ready_fd, ready.set)

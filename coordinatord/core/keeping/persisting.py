@@ -239,8 +239,9 @@ class Persisting:
     def _move(self, event: WriteEvent, attempt: WriteAttempt | None = None) -> None:
         """Go to the next state, in which `attempt` is in progress. Raises `InternalError`.
 
-        An attempt that ends in `WRITING` is aborted: its step never becomes whole. One that ends later is not, because
-        the committer may still write the manifest.
+        An attempt that ends in `WRITING` is recorded as aborted, because its step is not whole. If the disk has it as
+        whole nevertheless, `succeed` forgets that. An attempt that ends later is never aborted: the committer may still
+        write the manifest.
         """
         state = WRITES[self.state, event]
         if self.attempt is not None and self.state is WriteState.WRITING and state is WriteState.NONE:

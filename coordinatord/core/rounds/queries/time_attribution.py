@@ -24,7 +24,7 @@ def spent(run: Run, now: float) -> Spent:
         enough_at = now if gathering.enough_since is None else gathering.enough_since
         ready_at = max(enough_at, run.durable.ledger.settled_at)
         until_ready = _split(run, gathering.joined_since, Activity.STARTING, ready_at)
-        return Ledger(ready_at, until_ready).split(ready_at, Activity.STARTING, Activity.RENDEZVOUS, now)
+        return until_ready.plus(Activity.RENDEZVOUS, max(0.0, now - ready_at))
     if run.health is Health.SILENT:
         return spent_in_silence(run, now)
     return _spent_on(run, run.activity, now)
@@ -60,7 +60,8 @@ def spent_in_silence(run: Run, now: float) -> Spent:
 def spent_with_steps(run: Run, first_step_at: float, step: int, now: float) -> Spent:
     """Return the time spent by a run whose round has done its first step: until then its workers were starting.
 
-    The step may become known together with the end of the round, as after a restart of the coordinator.
+    The step may become known together with the end of the round, as after a restart of the coordinator. When the nodes
+    of a silent run are heard again, the time since their last message stays silent, whatever they have done.
     """
     if run.activity is Activity.SILENT:
         return _spent_on(run, Activity.SILENT, now)
@@ -80,7 +81,11 @@ def spent_with_new_steps(run: Run, now: float) -> Spent:
 
 
 def spent_at_the_end(run: Run, now: float) -> Spent:
-    """Return the time spent by a run that ended well: workers that announced steps and did none were running then."""
+    """Return the time spent by a run that ended well, by its recorded activity.
+
+    `run.activity` counts workers as starting as long as they have announced steps and done none. These have succeeded
+    without a step, so they were running.
+    """
     return _spent_on(run, run.durable.ledger.activity, now)
 
 

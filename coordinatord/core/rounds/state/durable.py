@@ -144,7 +144,7 @@ class DurableRun:
     opener: str
     """The node whose spec all others must agree with."""
     entered_at: float
-    """When the run entered its present state."""
+    """When the run entered its present state, or began to train in it."""
     ledger: Ledger
     earlier: tuple[EarlierRun, ...] = ()
     """The runs of the job before this one, the last one first."""
@@ -288,7 +288,7 @@ class Drain(Struct, frozen=True):
 
     reason: str
     only_job: str
-    """The only job that lets it in no more; empty if none does."""
+    """The only job that refuses it; empty if all jobs do."""
 
 
 @dataclass(slots=True)
