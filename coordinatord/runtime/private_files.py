@@ -102,7 +102,7 @@ def locked_directory(path: Path) -> Iterator[None]:
 def read_private(path: Path) -> str | None:
     """Return the text of a file that only this user may read; None if it is missing. Raises `PrivateFileError`."""
     try:
-        with open(path, "rb", opener=_open_no_link) as file:  # noqa: PTH123 - `Path.open` takes no opener
+        with open(path, "rb", opener=_open_no_link) as file:
             found = os.fstat(file.fileno())
             if not stat.S_ISREG(found.st_mode):
                 raise PrivateFileError(f"{path} is not a regular file")

@@ -36,8 +36,10 @@ class Exits:
         self._first_rank = first_rank
         self._ending = ending
         self._failure: Failure | None = None
+        """The first failure so far; see `judge`."""
         self._failed_at = 0.0
         self._failed_too: Failure | None = None
+        """The first worker that has ended with an exception only after this node had signalled it."""
         self._failed_too_at = 0.0
         self._ended: list[tuple[int, float]] = []
         """The ranks of the first workers that exited with 0 before the round began to end, and when they did: the
@@ -53,16 +55,19 @@ class Exits:
         """Judge whether a worker that ended, failed to start, or left its round at `at` is the first failure.
 
         It failed *by itself* if this node had sent no signal, and its error is not that of a lost connection to another
-        worker. There are three cases:
+        worker. There are four cases:
 
         * No worker has failed so far: it is the first if it failed by itself, or before the round began to end.
+        * None has failed, and this one did neither, but has written an exception: see below.
         * The first one had lost a connection, and this one failed by itself: it takes the place of the first, which may
           be its consequence, as the other end of the connection.
         * Otherwise it is recorded as a consequence (`Follower`) of the first one, unless this node may have ended it.
 
         A bug of the script ends all workers at once. Most of them have written their exception when this node signals
-        them, and have not exited yet. So a worker with the same error counts as one that failed, however it ended.
-        Where no worker failed by itself, the coordinator compares the errors, since the first failure is elsewhere.
+        them, and have not exited yet. So a worker with the same error counts as one that failed, however it ended: as
+        a follower of the first failure, or as `failed_too` until there is one. Exits may be judged in another order
+        than they came in, as diagnoses take different times. If the round failed elsewhere, there is no first failure
+        here, and the coordinator compares `failed_too` with the failures of other nodes.
         """
         first, new = self._failure, self._failure_of(local_rank, exit_code, diagnosis)
         before_end = exit_code != 0 and at < self._ending.began_at
@@ -70,7 +75,7 @@ class Exits:
         if first is None:
             if before_end or by_itself:
                 self._failure, self._failed_at = new, at
-                if self._failed_too is not None and have_same_error(self._failed_too, new):  # it ended later
+                if self._failed_too is not None and have_same_error(self._failed_too, new):
                     self._failure = _ahead_of(self._failed_too, new, same_error=True)
             elif self._failed_too is not None:
                 self._failed_too = self._followed(self._failed_too, new, at)

@@ -59,7 +59,7 @@ class WorkerStream:
         self.flush_at = 0.0
         """When to flush the sinks, by `time.monotonic`; valid while one needs it."""
         self.followers: list[WorkerStream] = []
-        """The streams of earlier rounds whose bytes go to the sinks of this one."""
+        """The streams of earlier rounds whose bytes go to the sinks of this one; the pump updates the list."""
         self._sinks = sinks
         self._followed: WorkerStream | None = None
         """The stream whose sinks this one uses, after `follow`."""
@@ -158,15 +158,17 @@ class Prefixed(Sink):
             self._terminal_writer.draw_live(self._prefix, self._cutter.unfinished())
 
     def flush(self) -> None:
-        """Show the beginning of an incomplete line, such as a prompt, or a state of a progress bar if it is time.
+        """Show the incomplete piece in the buffer, because its end has not come for a while.
 
-        An incomplete state stays in the buffer until it is written as a line: the rest of its own line may follow.
+        The beginning of a line, such as a prompt, is written now, and its rest will continue it. A state of a progress
+        bar is drawn in the live line of a terminal, where the next state replaces it. A file gets it as a line of its
+        own, if it is time for one.
         """
         text = self._cutter.unfinished()
         if self._is_drawn or not is_worth_showing(text):
             self._show_state()
             return
-        self._overwrites |= text.endswith(b"\r")
+        self._overwrites |= text.endswith(b"\r")  # a state may begin or end with the carriage return
         if self._overwrites and self._terminal_writer.is_terminal:
             self._terminal_writer.draw_live(self._prefix, text)
         elif not self._overwrites:

@@ -125,7 +125,7 @@ class Guard:
             raise GuardError(f"{_GUARD}, {failure}")
 
     async def await_ready_in_loop(self) -> None:
-        """Do the same as `await_ready`, without blocking the event loop, unless the first guard dies before it is up."""
+        """Do the same as `await_ready`; the event loop is blocked only if the first guard dies before it is up."""
         self.start()
         if not self._ready:
             assert self._process is not None  # noqa: S101 - it was just started

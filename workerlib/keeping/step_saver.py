@@ -58,7 +58,7 @@ class StepCommits:
         """Whether no other rank has this rank's state."""
         self.is_compared = self.has_unique_state or self.has_sharded
         """Whether it is known if other ranks have the same state. Before that, no big state is saved."""
-        self.is_requested = False
+        self.is_comparison_requested = False
         """Whether the coordinator was asked to compare the states of all ranks."""
         self.answered = threading.Event()
         """Set when the answer is there, or not needed any more."""
@@ -70,7 +70,7 @@ class StepCommits:
         """The round that did this step, if its world size and its number of shards are those of this round."""
 
     @property
-    def requested(self) -> tuple[int, int]:
+    def shard_of_memory(self) -> tuple[int, int]:
         """The shard to request memory for, and the number of shards: before a comparison, as if all ranks were alike.
 
         Where they are, nodeclient lends the memory of ended workers to those with the same shard. Where they prove
@@ -134,8 +134,8 @@ class SaveRole:
     """Whether it saves big states."""
     saves_small: bool = False
     """Whether it saves the small state of each step. If not, it saves the small state only together with the big one.
-    That suffices for a rank with a state of its own, which resumes only from steps whose big state it has saved. Such a
-    rank does so if it has buffers on a GPU, since a copy of these waits for the GPU."""
+    That suffices for a rank with a state of its own, which resumes only from steps whose big state it has saved. With
+    buffers on a GPU it saves time too, since a copy of these waits for the GPU."""
     saves_at_intervals: bool = False
     """Whether it saves big states at an interval too, because a save when the round breaks may fail or be late."""
 
@@ -174,7 +174,7 @@ class StepSaver:
         """The step whose big state was saved last in this round; None if none was."""
 
     def _update_role(self) -> None:
-        self.memory.shard = self.commits.requested
+        self.memory.shard = self.commits.shard_of_memory
         self.role.saves_small = not (self.has_unique_state and self._small.on_device)
         self.role.saves_big |= self.has_unique_state
         self.role.saves_at_intervals |= self.has_unique_state or self._generations.on_device
@@ -242,9 +242,9 @@ class StepSaver:
         alike: a gradient scaler often leaves out the first steps.
         """
         commits, is_kept = self.commits, self.numbers.stage is not StateStage.UNKEPT
-        if not is_kept or commits.is_compared or commits.is_requested or not self._is_trained:
+        if not is_kept or commits.is_compared or commits.is_comparison_requested or not self._is_trained:
             return
-        commits.is_requested = True
+        commits.is_comparison_requested = True
         if (digest := self._digest(self._generations.tensors)) is not None:
             self._report(FirstState(digest))
             commits.answered.wait(COMPARED_WITHIN_S)
@@ -308,8 +308,8 @@ class StepSaver:
         that of no step.
         """
         # If parameters have changed in this step already, in a closure or by another optimizer, the state is that of no
-        # step. If a rank dies now, the others wait for it in this forward's collectives, and cannot save a whole step.
-        # So they save at intervals too.
+        # step. If a rank dies now, the others wait for it in this forward's collectives with a state that is not whole,
+        # so their save when the round breaks fails. Saves at intervals are what remains.
         self.role.saves_at_intervals |= in_step or self._generations.has_changed()
         renews_pending = self._small.is_pending and not in_step
         if self._may_write_small and (with_gradients or renews_pending):
@@ -344,7 +344,9 @@ class StepSaver:
             if not self._generations.record_step():
                 self.numbers.apply(StateEvent.TORN)
                 return False
-            if not self.role.saves_at_intervals:  # collectives while parameters change are as bad as in `on_forward`
+            # A rank that dies while others wait for it in a collective of the optimizer leaves them with a state that
+            # is not whole, as in `on_forward`.
+            if not self.role.saves_at_intervals:
                 self.role.saves_at_intervals = self._is_trained and self._collectives_began()
             if not self.numbers.has_optimizer:
                 self._collectives = TorchGroups().begun_count()

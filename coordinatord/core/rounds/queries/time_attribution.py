@@ -11,7 +11,7 @@ from __future__ import annotations
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import MemberState
 from coordinatord.core.rounds.state.run import Health, Run
-from coordinatord.core.rounds.values.time_ledger import Activity, Ledger, Spent
+from coordinatord.core.rounds.values.time_ledger import Activity, Spent
 
 
 def spent(run: Run, now: float) -> Spent:
