@@ -103,30 +103,26 @@ class DirectoryPlace:
         return copies
 
 
-ETCD = pytest.param("etcd", marks=[needs_etcd, pytest.mark.slow])
+ETCD = pytest.param("etcd", marks=needs_etcd)
 
 
 @pytest.fixture(params=["memory", "sqlite", ETCD])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> StorePlace:
-    """Return an empty place of each kind."""
     return MemoryPlace() if request.param == "memory" else a_lasting_place(request, tmp_path)
 
 
 @pytest.fixture(params=["sqlite", ETCD])
 def lasting(request: pytest.FixtureRequest, tmp_path: Path) -> LastingPlace:
-    """Return an empty place of each kind that outlives the process."""
     return a_lasting_place(request, tmp_path)
 
 
 def a_lasting_place(request: pytest.FixtureRequest, folder: Path) -> LastingPlace:
-    """Return an empty place of the kind that a fixture is asked for."""
     if request.param == "sqlite":
         return DirectoryPlace(folder / "state")
     return EtcdNamespace(request.getfixturevalue("etcd"))
 
 
 async def numbers_in(store: Store, job: str | None = None, after: int | None = 0) -> list[int]:
-    """Return the numbers of what is told."""
     return [event.number for event in (await store.read_events(job, after, 10_000)).events]
 
 

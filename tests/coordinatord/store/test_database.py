@@ -1,6 +1,7 @@
 """What is appended is there, in order and all or none, also when the disk is full in between."""
 
 import sqlite3
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -30,12 +31,16 @@ from tests.support.histories import (
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Return a path for a database."""
     return tmp_path / "state.db"
 
 
-def test_records_that_do_not_fit_are_not_kept_in_part_and_can_be_appended_again(path: Path) -> None:
-    database = Database.open(path)
+@pytest.fixture
+def database(path: Path) -> Iterator[Database]:
+    with closing(Database.open(path)) as opened:
+        yield opened
+
+
+def test_records_that_do_not_fit_are_not_kept_in_part_and_can_be_appended_again(path: Path, database: Database) -> None:
     database.append(made_at(0.0, an_opening(), a_join_of("n1")))
     many = [a_join_of(f"node-{number}") for number in range(500)]
     (pages,) = database._connection.execute("PRAGMA page_count").fetchone()
@@ -50,7 +55,6 @@ def test_records_that_do_not_fit_are_not_kept_in_part_and_can_be_appended_again(
     database._connection.execute("PRAGMA max_page_count = 1000000")
     database.append(made_at(3.0, *many))
     assert [entry.at for entry in database.load()] == [0.0, 0.0, 2.0, *[3.0] * 500]
-    database.close()
 
 
 def test_records_that_make_nothing_superfluous_are_added_in_one_statement() -> None:
@@ -65,8 +69,7 @@ def test_records_that_make_nothing_superfluous_are_added_in_one_statement() -> N
     assert len(added) == 2, "up to the loss, which may make something superfluous, and after it"
 
 
-def test_a_database_that_another_process_writes_is_in_use_until_it_has_ended(path: Path) -> None:
-    database = Database.open(path)
+def test_a_database_that_another_process_writes_is_in_use_until_it_has_ended(path: Path, database: Database) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(StoreError, match="another process holds its database"):
@@ -74,35 +77,28 @@ def test_a_database_that_another_process_writes_is_in_use_until_it_has_ended(pat
         other.execute("ROLLBACK")
     database.append(made_at(1.0, an_opening()))
     assert database.count() == 1
-    database.close()
 
 
-def test_a_row_that_was_edited_is_named(path: Path) -> None:
-    database = Database.open(path)
+def test_a_row_that_was_edited_is_named(path: Path, database: Database) -> None:
     database.append(made_at(0.0, an_opening(), a_join_of("n1"), a_loss_of("n1")))
     with closing(sqlite3.connect(path, isolation_level=None)) as person:
         person.execute("UPDATE records SET body = '{}' WHERE kind = 'NodeJoined'")
     with pytest.raises(UnreadableStoreError, match=r"record 2 is damaged .* missing .*: restore it from a copy"):
         database.load()
-    database.close()
 
 
-def test_every_commit_reaches_the_disk(path: Path) -> None:
-    database = Database.open(path)
+def test_every_commit_reaches_the_disk(database: Database) -> None:
     assert database._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     assert database._connection.execute("PRAGMA synchronous").fetchone() == (2,), "FULL"
-    database.close()
 
 
-def test_a_copy_shows_what_is_there_and_does_not_follow(path: Path) -> None:
-    database = Database.open(path)
+def test_a_copy_shows_what_is_there_and_does_not_follow(path: Path, database: Database) -> None:
     database.append(made_at(0.0, an_opening()))
     copy = Database.copy_of(path)
     database.append(made_at(1.0, a_join_of("n1")))
     assert (copy.count(), database.count()) == (1, 2)
     copy.append(made_at(2.0, a_join_of("n2")))
     assert database.count() == 2
-    database.close()
 
 
 def _reports(record: Record) -> bool:

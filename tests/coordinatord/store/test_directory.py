@@ -29,14 +29,6 @@ def test_a_missing_directory_is_made_for_this_user_alone(tmp_path: Path) -> None
     directory.release()
 
 
-def test_a_second_process_is_refused_with_the_one_that_has_the_directory(tmp_path: Path) -> None:
-    directory = StateDirectory.claim(tmp_path)
-    with pytest.raises(StoreError, match=rf"{tmp_path}: another coordinatord has it \(process {os.getpid()}\)"):
-        StateDirectory.claim(tmp_path)
-    directory.release()
-    StateDirectory.claim(tmp_path).release()
-
-
 def test_a_question_whether_the_directory_is_claimed_does_not_keep_a_daemon_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,9 +106,8 @@ def foreign() -> Iterator[Path]:
         Path(place).chmod(0o755)
         directory = Path(place, "foreign")
         directory.mkdir()
-        database = Database.open(directory / DATABASE)
-        database.append(made_at(0.0, an_opening()))
-        database.close()
+        with closing(Database.open(directory / DATABASE)) as database:
+            database.append(made_at(0.0, an_opening()))
         yield directory
 
 
@@ -156,28 +147,20 @@ def open_and_check(path: Path) -> None:
         database.check()
 
 
-@pytest.mark.parametrize("page", [1, 2, 3])
-def test_a_damaged_page_is_found_at_once(tmp_path: Path, page: int) -> None:
+@pytest.mark.parametrize("page", [1, 2, 3, None])
+def test_a_database_with_a_damaged_page_or_cut_short_is_found_at_once(tmp_path: Path, page: int | None) -> None:
     path = tmp_path / DATABASE
-    database = Database.open(path)
-    database.append(made_at(0.0, *(an_opening(f"job-{number}") for number in range(100))))
-    database.close()
+    with closing(Database.open(path)) as database:
+        database.append(made_at(0.0, *(an_opening(f"job-{number}") for number in range(100))))
     content = bytearray(path.read_bytes())
-    content[page * 4096 : page * 4096 + 200] = b"\xa5" * 200
+    if page is None:
+        del content[len(content) // 2 :]
+    else:
+        content[page * 4096 : page * 4096 + 200] = b"\xa5" * 200
     path.write_bytes(content)
     for attempt in (open_and_check, Database.copy_of):
         with pytest.raises(UnreadableStoreError, match="its database is damaged"):
             attempt(path)
-
-
-def test_a_database_that_was_cut_short_is_damaged(tmp_path: Path) -> None:
-    path = tmp_path / DATABASE
-    database = Database.open(path)
-    database.append(made_at(0.0, *(an_opening(f"job-{number}") for number in range(100))))
-    database.close()
-    os.truncate(path, path.stat().st_size // 2)
-    with pytest.raises(UnreadableStoreError, match="its database is damaged"):
-        open_and_check(path)
 
 
 def test_to_read_needs_something_to_be_there_and_makes_nothing(tmp_path: Path) -> None:
