@@ -171,6 +171,14 @@ def user_file(folder: Path, text: str) -> Path:
     return path
 
 
+async def want_password(place: EtcdLocation, password: str, *more: tuple[str, Mapping[str, Any]]) -> None:
+    """Let a cluster want this password of its user root, after `more` requests about users and roles."""
+    root = {"name": "root", "password": password}
+    async with gateway_to(place) as gateway:
+        for path, body in (("user/add", root), ("user/grant", {"user": "root", "role": "root"}), *more, ("enable", {})):
+            await gateway.call(f"/v3/auth/{path}", body)
+
+
 @asynccontextmanager
 async def gateway_to(place: EtcdLocation) -> AsyncIterator[Gateway]:
     """Open a gateway, and close it."""

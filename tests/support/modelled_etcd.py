@@ -1,37 +1,16 @@
-"""An etcd in memory, and coordinators that take turns at each of its requests: any request may be lost, or come late.
-
-Nothing here waits: whoever sends a request stands still until `World.step` lets it go on.
-"""
+"""An etcd in memory, which carries out each request at once."""
 
 from __future__ import annotations
 
-import random
 from base64 import b64decode
-from collections.abc import Callable, Coroutine, Generator, Mapping
-from contextlib import suppress
-from enum import StrEnum
+from collections.abc import Mapping
 from typing import Any
 
-from coordinatord.store.etcd.gateway import Gateway
-from coordinatord.store.etcd.history import History
 from coordinatord.store.etcd.keys import Keys
-from coordinatord.store.etcd.leadership import Candidate
-from coordinatord.store.etcd.refusals import EtcdAwayError, EtcdRefusedError
+from coordinatord.store.etcd.refusals import EtcdRefusedError
 from coordinatord.store.etcd.requests import KeyValue, key_values, text_of
-from coordinatord.store.etcd.roster import Coordinatord
-from coordinatord.store.interface import LeadershipLostError, NothingStoredError, StoreError
-from coordinatord.store.row_codec import Row
 
 KEYS = Keys("model")
-
-
-class Fate(StrEnum):
-    """What becomes of a request."""
-
-    DONE = "it is done and answered"
-    UNSENT = "it never arrives"
-    UNANSWERED = "it is done, and the answer is lost"
-    LATE = "it is done later, when nobody waits for it any more"
 
 
 class ModelledEtcd:
@@ -123,133 +102,3 @@ def changes_history(body: Mapping[str, Any]) -> bool:
     """Whether a transaction, if its demands hold, makes a commit or begins a generation."""
     keys = {op["request_put"]["key"] for op in body["success"] if "request_put" in op}
     return bool(keys & {text_of(KEYS.head), text_of(KEYS.about)})
-
-
-class _Turn:
-    """What a coroutine awaits to stand still; it is given the fate of its request."""
-
-    def __await__(self) -> Generator[None, Fate, Fate]:
-        return (yield)
-
-
-class ModelledGateway(Gateway):
-    """The requests of one coordinator."""
-
-    def __init__(self, world: World, name: str) -> None:
-        self._world = world
-        self._name = name
-
-    async def call(self, path: str, body: Mapping[str, Any], try_within_s: float | None = None) -> Any:
-        """Wait for a turn, and do the request as its fate is."""
-        del try_within_s
-        fate = await _Turn()
-        if fate is Fate.LATE:
-            self._world.late.append(lambda: self._do_late(path, body))
-        if fate in {Fate.UNSENT, Fate.LATE}:
-            raise EtcdAwayError("no answer")
-        answer = self._do(path, body)
-        if fate is Fate.UNANSWERED:
-            raise EtcdAwayError("no answer")
-        return answer
-
-    def _do_late(self, path: str, body: Mapping[str, Any]) -> None:
-        with suppress(EtcdRefusedError):
-            self._do(path, body)
-
-    def _do(self, path: str, body: Mapping[str, Any]) -> Any:
-        answer = self._world.etcd.do(path, body)
-        if path == "/v3/kv/txn" and answer["succeeded"] and changes_history(body):
-            leader = self._world.etcd.leader
-            leads = leader is not None and Coordinatord.unpack(leader).name == self._name
-            assert leads, f"{self._name} changes the history, and does not lead"
-        return answer
-
-
-class World:
-    """Two coordinators at one namespace, and the invariants of the history that they show."""
-
-    def __init__(self, seed: int) -> None:
-        self.etcd = ModelledEtcd()
-        self.late: list[Callable[[], object]] = []
-        self.shown: dict[int, Row] = {}
-        """The rows that a client may have seen, by number."""
-        self.forgotten: set[int] = set()
-        """The numbers of the rows that a durable commit has dropped."""
-        self._tried: dict[Row, list[int]] = {}
-        """The rows that each commit that was ever tried drops, by the row that it adds."""
-        self.takeovers = 0
-        self._chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
-        self._lives = [self._begin(name) for name in ("h1", "h2")]
-
-    def run(self, steps: int) -> None:
-        """Let so many requests be sent. Raises `AssertionError` if an invariant is broken."""
-        for _ in range(steps):
-            self._step()
-        for life in self._lives:
-            life.close()
-
-    def _step(self) -> None:
-        chance = self._chance.random()
-        if chance < 0.03:
-            self.etcd.expire_leader()
-        elif chance < 0.1 and self.late:
-            self.late.pop(self._chance.randrange(len(self.late)))()
-        weights = {Fate.DONE: 85, Fate.UNSENT: 5, Fate.UNANSWERED: 6, Fate.LATE: 4}
-        [fate] = self._chance.choices([*weights], [*weights.values()])
-        self._chance.choice(self._lives).send(fate)
-
-    def _begin(self, name: str) -> Coroutine[None, Fate, None]:
-        life = self._live(name)
-        life.send(None)  # up to its first request
-        return life
-
-    async def _live(self, name: str) -> None:
-        """Lead whenever that is possible, as `commands/turns_to_lead` does it."""
-        while True:
-            gateway = ModelledGateway(self, name)
-            candidate = Candidate(gateway, KEYS, Coordinatord(name, f"{name}:1", secure=False, since=0.0), 5.0)
-            try:
-                await candidate.win_at_once()
-                await self._lead(name, History(gateway, KEYS, candidate.fence))
-            except (LeadershipLostError, StoreError):
-                continue
-
-    async def _lead(self, name: str, history: History) -> None:
-        try:
-            found = await history.read()
-        except NothingStoredError:
-            await history.begin()
-            found = await history.read()
-        await history.sweep()
-        self.takeovers += 1
-        rows = {row[0]: row for row in found.rows}
-        self._judge(rows)
-        last = max([*rows, *self.forgotten], default=0)
-        while True:
-            last += 1
-            row: Row = (last, 0.0, "job", name, "JobStopAsked", None, None, str(self._chance.random()))
-            dropped = self._tried[row] = [min(rows)] if len(rows) > 4 else []
-            await self._commit(history, row, dropped)
-            rows = {**{seq: kept for seq, kept in rows.items() if seq not in dropped}, last: row}
-            assert self.shown.setdefault(last, row) == row, "two coordinators have shown different records"
-            self.forgotten.update(dropped)
-            merger = history.log.next_merger()
-            if merger is not None:
-                await history.merge(merger, [rows[seq] for seq in merger.rows])
-
-    async def _commit(self, history: History, row: Row, dropped: list[int]) -> None:
-        """Try the same commit until it is durable, as the driver does."""
-        while True:
-            try:
-                await history.commit([row], dropped)
-            except EtcdAwayError:
-                continue
-            return
-
-    def _judge(self, rows: Mapping[int, Row]) -> None:
-        """Check that a new leader has every row that was shown, and that was not forgotten."""
-        for row in rows.values():  # also of commits whose answer was lost
-            self.forgotten.update(self._tried[row])
-        for seq, row in self.shown.items():
-            if seq not in self.forgotten:
-                assert rows.get(seq) == row, f"record {seq} was shown, and is {rows.get(seq)} now"

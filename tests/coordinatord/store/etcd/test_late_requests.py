@@ -1,6 +1,7 @@
 """A request that was sent twice, and is done once more at any later time, changes nothing."""
 
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from copy import deepcopy
 from typing import Any, TypeVar
 
@@ -9,7 +10,7 @@ import pytest
 from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.history import VALUE_BYTES_MAX, History
 from coordinatord.store.etcd.leadership import Candidate
-from coordinatord.store.etcd.refusals import EtcdAwayError
+from coordinatord.store.etcd.refusals import EtcdAwayError, EtcdRefusedError
 from coordinatord.store.etcd.roster import Coordinatord
 from coordinatord.store.interface import LeadershipLostError
 from coordinatord.store.row_codec import Row
@@ -42,11 +43,16 @@ class RepeatingGateway(Gateway):
 
         return back
 
+    def expire_leader(self) -> None:
+        """End the lease of whoever leads."""
+        self._etcd.expire_leader()
+
     def repeat(self) -> None:
         """Carry out all transactions again, the newest first: an older one may undo what a newer one has done."""
         for path, body in reversed(self._asked):
             if path == "/v3/kv/txn":
-                self._etcd.do(path, body)
+                with suppress(EtcdRefusedError):  # its lease is over
+                    self._etcd.do(path, body)
 
 
 class ForgetfulGateway(RepeatingGateway):
@@ -83,11 +89,15 @@ def _row(number: int) -> Row:
     return (number, 0.0, "job", "run", "JobStopAsked", None, None, "{}")
 
 
-def _begun(gateway: Gateway) -> History:
-    """Lead, and begin a history."""
+def _led(gateway: Gateway) -> History:
+    """Lead, and write nothing so far."""
     candidate = Candidate(gateway, KEYS, Coordinatord("h1", "h1:1", secure=False, since=0.0), 5.0)
     _done(candidate.win_at_once())
-    history = History(gateway, KEYS, candidate.fence)
+    return History(gateway, KEYS, candidate.fence)
+
+
+def _begun(gateway: Gateway) -> History:
+    history = _led(gateway)
     _done(history.begin())
     return history
 
@@ -156,6 +166,25 @@ def test_each_request_may_be_repeated_because_its_answer_was_lost(
     _done(history.commit([_row(4)], []))
     found = _done(History(gateway, KEYS).read())
     assert (list(found.rows), found.about.generation) == ([*rows, _row(4)], 2)
+
+
+def test_a_former_leader_changes_nothing_though_nobody_has_written_since() -> None:
+    gateway = RepeatingGateway()
+    former = _begun(gateway)
+    for number in range(1, 30):
+        _done(former.commit([_row(number)], [number - 3] if number > 3 else []))
+    rows = [_row(number) for number in range(27, 30)]
+    merger = former.log.next_merger()
+    assert merger is not None
+    gateway.expire_leader()
+    _led(gateway)
+    merged = [row for row in rows if row[0] in merger.rows]
+    writes = former.commit([_row(30)], []), former.merge(merger, merged), former.sweep(), former.replace(rows, "again")
+    for write in writes:
+        with pytest.raises(LeadershipLostError, match="another coordinator leads"):
+            write.send(None)
+    gateway.repeat()
+    assert list(_done(History(gateway, KEYS).read()).rows) == rows
 
 
 def test_a_leader_finds_by_looking_and_by_writing_that_etcd_was_set_back() -> None:

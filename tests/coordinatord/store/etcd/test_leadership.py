@@ -203,17 +203,6 @@ async def test_one_whose_own_disk_is_full_stands_by_where_another_one_may_lead(s
         assert await later.load() == []
 
 
-async def test_a_try_whose_answer_was_lost_is_recognized(space: EtcdNamespace) -> None:
-    async with space.led() as (store, _):
-        before = store._history._head, store._history._head_revision
-        await store._history.commit([], [])
-        head = store._history._head
-        store._history._head, store._history._head_revision = before  # as if no answer had come
-        await store._history.commit([], [])
-        assert store._history._head == head
-        await store.append(made_at(1.0, an_opening()))
-
-
 async def test_a_commit_larger_than_a_value_is_whole_or_not_there(
     space: EtcdNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,10 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from coordinatord.store import etcd_store
-from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.location import EtcdAccess
 from coordinatord.store.etcd.refusals import EtcdRefusedError
-from coordinatord.store.etcd.requests import after, number, text_of
+from coordinatord.store.etcd.requests import after, text_of
 from tests.support.etcd import (
     EtcdCluster,
     EtcdNamespace,
@@ -21,13 +20,12 @@ from tests.support.etcd import (
     needs_etcd,
     tidied,
     user_file,
+    want_password,
 )
 from tests.support.histories import a_join_of, a_loss_of, an_opening, made_at
 from tests.support.raw_session import until
 
 pytestmark = [pytest.mark.slow, needs_etcd]
-
-COMMITS = 3_000
 
 
 @pytest.fixture(autouse=True)
@@ -90,30 +88,14 @@ async def test_a_user_with_rights_below_the_prefix_alone_leads_and_has_etcd_forg
         await await_cluster(space.place)
         below = f"{space.keys.prefix}/".encode()
         rights = {"permType": "READWRITE", "key": text_of(below), "range_end": text_of(after(below))}
-        gateway = Gateway(space.place)
-        for path, body in (
-            ("user/add", {"name": "root", "password": "r"}),
-            ("user/grant", {"user": "root", "role": "root"}),
+        await want_password(
+            space.place,
+            "r",
             ("user/add", {"name": "coordinatord", "password": "c"}),
             ("role/add", {"name": "below"}),
             ("role/grant", {"name": "below", "perm": rights}),
             ("user/grant", {"user": "coordinatord", "role": "below"}),
-            ("enable", {}),
-        ):
-            await gateway.call(f"/v3/auth/{path}", body)
-        await gateway.close()
+        )
         space.place = replace(space.place, access=EtcdAccess(user_file=user_file(tmp_path, "coordinatord:c")))
         with pytest.raises(EtcdRefusedError, match="has been compacted"):
             await commit_until_compacted(space)
-
-
-@pytest.mark.long
-async def test_the_size_of_etcd_stays_within_bounds(space: EtcdNamespace) -> None:
-    sizes = []
-    async with gateway_to(space.place) as gateway, space.led(gateway) as (store, _):
-        for run in range(COMMITS):
-            await store.append(made_at(1.0, an_opening(run=f"e-{run}"), a_join_of("n1", run=f"e-{run}")))
-            if run % (COMMITS // 4) == COMMITS // 4 - 1:
-                await tidied(store)
-                sizes.append(number(await gateway.call("/v3/maintenance/status", {}), "dbSize"))
-    assert sizes[-1] < 1.5 * sizes[0], sizes
