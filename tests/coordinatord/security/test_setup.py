@@ -106,14 +106,6 @@ def test_without_a_home_the_tokens_stay_in_the_state_directory(
         assert token.secret not in caplog.text
 
 
-def test_what_ends_with_the_process_leaves_nothing(tmp_path: Path) -> None:
-    security = opened(None, {"XDG_CONFIG_HOME": str(tmp_path)})
-    [left] = (tmp_path / "coordinatord" / "tokens").iterdir()
-    assert left.name == security.pin
-    security.close()
-    assert not left.exists()
-
-
 def test_there_has_to_be_a_place_for_the_tokens() -> None:
     with pytest.raises(NoTokensDirectoryError, match="give --state-dir"):
         opened(None)
@@ -178,43 +170,38 @@ def test_a_key_that_does_not_fit_is_refused_in_plain_words(tmp_path: Path, why: 
         key.write_text("junk")
     else:
         trustme.CA().issue_cert("coord.example").private_key_pem.write_to_path(key)
-    with pytest.raises(IdentityError, match=rf"own\.key: {why}$"):
+    with pytest.raises(IdentityError, match=rf"own\.pem with the key .*own\.key: {why}$"):
         opened(tmp_path / "s", certificate=certificate, key=key)
+    with pytest.raises(IdentityError, match="No such file"):
+        opened(tmp_path / "s", certificate=tmp_path / "none", key=key)
 
 
-def test_a_certificate_of_an_organisation_is_shown_and_reloaded(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("name", ["own.pem", "own.key", f"s/{PIN}"])
+def test_a_reload_that_fails_changes_nothing_and_a_later_one_all(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
-    certificate, key = _organisation(tmp_path)
-    security = opened(tmp_path / "s", certificate=certificate, key=key)
-    assert security.pin == pin_of(ssl.PEM_cert_to_DER_cert(certificate.read_text()))
-    before = security.pin
-    certificate.write_text("broken")
+    authorities = tmp_path / "ca.pem"
+
+    def renew() -> tuple[Path, Path]:
+        trustme.CA().cert_pem.write_to_path(str(authorities))
+        return _organisation(tmp_path)
+
+    certificate, key = renew()
+    security = opened(tmp_path / "s", certificate=certificate, key=key, client_authorities=authorities)
+    before = security.context, security.pin
+    renew()
+    blocked, content = tmp_path / name, (tmp_path / name).read_text()
+    blocked.unlink()
+    blocked.mkdir()  # which can be neither read nor replaced
     security.reload()
     assert "not reloaded, nothing about TLS has changed" in caplog.text
-    assert security.pin == before
-    _organisation(tmp_path)
+    assert (security.context, security.pin) == before
+    blocked.rmdir()
+    blocked.write_text(content)
     security.reload()
-    assert security.pin != before
+    assert security.context is not before[0]
+    assert before[1] != security.pin == pin_of(ssl.PEM_cert_to_DER_cert(certificate.read_text()))
     assert "the key of the certificate is another one now" in caplog.text
-
-
-def test_a_reload_that_cannot_store_the_new_pin_shows_the_old_certificate(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    certificate, key = _organisation(tmp_path)
-    folder = tmp_path / "s"
-    security = opened(folder, certificate=certificate, key=key)
-    context, pin = security.context, security.pin
-    (folder / PIN).unlink()
-    (folder / PIN).mkdir()
-    _organisation(tmp_path)
-    security.reload()
-    assert "nothing about TLS has changed" in caplog.text
-    assert (security.context, security.pin) == (context, pin)
-    (folder / PIN).rmdir()
-    security.reload()
-    assert security.pin != pin
 
 
 def test_a_reload_writes_nothing_that_has_not_changed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -287,32 +274,3 @@ def test_other_authorities_of_clients_leave_the_key_as_it_is(tmp_path: Path) -> 
         security.reload()
         assert security.context.cert_store_stats()["x509_ca"] == 1
         assert security.pin == pin
-
-
-def test_authorities_stay_with_a_certificate_that_cannot_be_read(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    certificate, key = _organisation(tmp_path)
-    authorities = tmp_path / "ca.pem"
-    trustme.CA().cert_pem.write_to_path(str(authorities))
-    security = opened(tmp_path / "s", certificate=certificate, key=key, client_authorities=authorities)
-    context = security.context
-    trustme.CA().cert_pem.write_to_path(str(authorities))
-    right = key.read_text()
-    key.write_text("")
-    security.reload()
-    assert security.context is context
-    assert "not reloaded, nothing about TLS has changed" in caplog.text
-    key.write_text(right)
-    security.reload()
-    assert security.context is not context
-
-
-def test_a_certificate_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
-    certificate, _ = _organisation(tmp_path)
-    (tmp_path / "other").mkdir()
-    _, key = _organisation(tmp_path / "other")
-    with pytest.raises(IdentityError, match=r"own\.pem with the key"):
-        opened(tmp_path / "s", certificate=certificate, key=key)
-    with pytest.raises(IdentityError, match="No such file"):
-        opened(tmp_path / "s", certificate=tmp_path / "none", key=key)
