@@ -81,6 +81,12 @@ class Peer:
             pass
         return desired
 
+    async def start_workers(self) -> Desired:
+        """Take part in the next round, up to the report that the workers run; return what was wanted."""
+        desired = await self.receive_goal(Goal.RUN)
+        await self.report(Phase.RUNNING, desired)
+        return desired
+
     async def receive_end(self) -> None:
         """Check that the next thing received is the end of the session."""
         frame = await self.socket.receive(timeout=TIMEOUT_S)

@@ -10,6 +10,11 @@ from coordinatord.protocol.messages import FRAME_BYTES_MAX, SESSION_PATH
 from coordinatord.runtime.websocket.frames import BINARY, FrameReader, framed
 from tests.support.programs import TIMEOUT_S
 
+HALF = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
+"""A request over HTTP, without its end."""
+
+WHOLE = HALF + b"\r\n"
+
 MASK = b"\x5a\xc3\x17\xe8"
 
 KEY = "7pdLRBZXvJPTVbovd9G57Q=="

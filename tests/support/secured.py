@@ -1,10 +1,12 @@
 """Coordinators for those with a token: what they need, in a directory of a test's own, and what a test asks them."""
 
+import ssl
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from socket import socket
 from typing import Any
 
 import aiohttp
@@ -17,10 +19,11 @@ from coordinatord.runtime.pinned_tls import pinned_context
 from coordinatord.security.setup import FOLDER, Security, SecuritySettings
 from coordinatord.security.token_store import ALL_JOBS, TokenStore
 from coordinatord.server.app import ListenAddress, Server, serve
+from coordinatord.server.sessions.connection_limits import ConnectionLimits
 from coordinatord.store.database_store import Store
 from coordinatord.store.memory_store import MemoryStore
 from tests.support.programs import as_by_default, clean_environ
-from tests.support.raw_websocket import Wire, message, request
+from tests.support.raw_websocket import Wire, message, request, wire
 
 
 def first_token(home: Path, role: Role, pin: str = "*") -> AccessToken:
@@ -79,9 +82,12 @@ TRUSTING = pinned_context(lambda _: None)
 
 
 @asynccontextmanager
-async def serving(ours: Secured, store: Store | None = None) -> AsyncIterator[Server]:
-    """Run a coordinator with these tokens."""
-    async with serve(ListenAddress("127.0.0.1", 0), Policy(), store or MemoryStore(), security=ours.security) as server:
+async def serving(
+    ours: Secured, store: Store | None = None, limits: ConnectionLimits | None = None, listener: socket | None = None
+) -> AsyncIterator[Server]:
+    """Run a coordinator with these tokens, at a port of its own or at a socket that listens."""
+    where = ListenAddress("127.0.0.1", 0, [listener] if listener else [])
+    async with serve(where, Policy(), store or MemoryStore(), security=ours.security, limits=limits) as server:
         yield server
 
 
@@ -109,6 +115,18 @@ async def goal(peer: Wire) -> Goal:
     found = await peer.frame()
     assert found is not None
     return decode(found[1], Desired).goal
+
+
+async def goal_of(server: Server, token: AccessToken, first: Join, tls: ssl.SSLContext = TRUSTING) -> Goal:
+    """Return the goal that a node is given which leaves then."""
+    async with wire(server.url, session(token, first), tls=tls) as peer:
+        return await goal(peer)
+
+
+async def refusal_of(server: Server, token: AccessToken, first: Join, tls: ssl.SSLContext = TRUSTING) -> Refused:
+    """Return how a node is refused."""
+    async with wire(server.url, session(token, first), tls=tls) as peer:
+        return await refusal(peer)
 
 
 async def refusal(peer: Wire) -> Refused:

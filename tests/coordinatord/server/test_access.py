@@ -3,9 +3,7 @@
 import asyncio
 import json
 import logging
-import re
 import ssl
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,6 @@ import pytest
 
 from coordinatord.protocol.access_token import AccessToken, Role
 from coordinatord.protocol.messages import Goal, RefusalCode
-from coordinatord.runtime.pinned_tls import PinError, pinned_context
 from coordinatord.security import gatekeeper
 from coordinatord.security.gatekeeper import DeniedError
 from coordinatord.security.token_store import TokenStore
@@ -25,7 +22,18 @@ from coordinatord.store.sqlite_store import SqliteStore
 from tests.support.programs import TIMEOUT_S
 from tests.support.raw_session import join, until
 from tests.support.raw_websocket import request, wire
-from tests.support.secured import TRUSTING, Secured, add_token, ask, goal, refusal, secured, serving, session
+from tests.support.secured import (
+    TRUSTING,
+    Secured,
+    add_token,
+    ask,
+    goal,
+    goal_of,
+    refusal_of,
+    secured,
+    serving,
+    session,
+)
 
 DRAIN = ("POST", "/v1/nodes/x/drain", {"by": "ana@login", "reason": "fan", "ahead": True})
 
@@ -100,17 +108,14 @@ async def test_a_node_comes_in_by_its_token_alone(ours: Secured) -> None:
             async with wire(server.url, request(*headers), tls=TRUSTING) as peer:
                 answer = await peer.answer()
                 assert answer.split(b" ", 2)[1] in {b"401", b"403"}
-        async with wire(server.url, session(ours.token(), join("a")), tls=TRUSTING) as peer:
-            assert await goal(peer) is Goal.RUN
+        assert await goal_of(server, ours.token(), join("a")) is Goal.RUN
 
 
 async def test_a_token_for_some_jobs_is_for_no_other(ours: Secured) -> None:
     token = ours.add("ana", Role.JOIN, "ana-*")
     async with serving(ours) as server:
-        async with wire(server.url, session(token, join("a", job="ana-1")), tls=TRUSTING) as peer:
-            assert await goal(peer) is Goal.RUN
-        async with wire(server.url, session(token, join("a", job="ben-1")), tls=TRUSTING) as peer:
-            refused = await refusal(peer)
+        assert await goal_of(server, token, join("a", job="ana-1")) is Goal.RUN
+        refused = await refusal_of(server, token, join("a", job="ben-1"))
         assert (refused.code, refused.retry) == (RefusalCode.FORBIDDEN, False)
         assert refused.message == "the token ana is for jobs ana-*, and not for ben-1"
         assert list(server.driver.machine.jobs) == ["ana-1"]
@@ -141,8 +146,7 @@ async def test_a_token_for_some_jobs_sees_these_alone(ours: Secured) -> None:
     admin = ours.token(Role.ADMIN)
     async with serving(ours) as server:
         for job in ("ana-1", "ana-2", "ben-1"):
-            async with wire(server.url, session(ours.token(), join("a", job=job)), tls=TRUSTING) as peer:
-                assert await goal(peer) is Goal.RUN
+            assert await goal_of(server, ours.token(), join("a", job=job)) is Goal.RUN
         await ask(server, DRAIN[1], admin, DRAIN[0], DRAIN[2])
         for token, jobs, drained in (
             (ana, ["ana-1", "ana-2"], 0),
@@ -166,13 +170,11 @@ async def test_a_live_node_keeps_its_identity(ours: Secured, caplog: pytest.LogC
             assert await goal(honest) is Goal.WAIT
             for incarnation in (1, 2):  # its own, and that of a successor
                 stolen = join("a", nodes=2, incarnation=incarnation)
-                async with wire(server.url, session(thief, stolen), tls=TRUSTING) as peer:
-                    refused = await refusal(peer)
+                refused = await refusal_of(server, thief, stolen)
                 assert (refused.code, refused.retry) == (RefusalCode.FORBIDDEN, True)
                 assert "node a of job job is here already" in refused.message
             assert server.driver.machine.sessions == 1
-            async with wire(server.url, session(ours.token(), join("a", nodes=2)), tls=TRUSTING) as again:
-                assert await goal(again) is Goal.WAIT
+            assert await goal_of(server, ours.token(), join("a", nodes=2)) is Goal.WAIT
         assert "with the token first-join; this one has the token thief" in caplog.text
 
 
@@ -180,17 +182,13 @@ async def test_a_node_keeps_its_identity_when_the_coordinator_starts_again(ours:
     thief, store = ours.add("thief", Role.JOIN), SqliteStore.open(tmp_path / "state")
     async with serving(ours, store) as server:
         for name, token in (("a", ours.token()), ("b", ours.add("gone", Role.JOIN))):
-            async with wire(server.url, session(token, join(name, nodes=3)), tls=TRUSTING) as peer:
-                assert await goal(peer) is Goal.WAIT
+            assert await goal_of(server, token, join(name, nodes=3)) is Goal.WAIT
     ours.store.revoke("gone")
     again = secured(tmp_path)
     async with serving(again, store) as server:
-        async with wire(server.url, session(thief, join("a", nodes=3, incarnation=2)), tls=TRUSTING) as peer:
-            assert (await refusal(peer)).code is RefusalCode.FORBIDDEN
-        async with wire(server.url, session(ours.token(), join("a", nodes=3)), tls=TRUSTING) as peer:
-            assert await goal(peer) is Goal.WAIT
-        async with wire(server.url, session(thief, join("b", nodes=3)), tls=TRUSTING) as peer:
-            assert await goal(peer) is Goal.WAIT  # the token of this one was revoked meanwhile
+        assert (await refusal_of(server, thief, join("a", nodes=3, incarnation=2))).code is RefusalCode.FORBIDDEN
+        assert await goal_of(server, ours.token(), join("a", nodes=3)) is Goal.WAIT
+        assert await goal_of(server, thief, join("b", nodes=3)) is Goal.WAIT, "its token was revoked meanwhile"
         _, events, _ = await ask(server, "/v1/events?kind=node-joined", ours.token(Role.ADMIN))
         said = [event["reason"].partition(", by ")[2] for event in events["events"]]
         assert said == ["token first-join", "token gone"]
@@ -214,34 +212,8 @@ async def test_a_revoked_token_ends_what_it_began(
         await until(lambda: server.driver.machine.sessions == 1)
         status, said, _ = await ask(server, "/v1/session", ours.token())
         assert (status, said["error"]) == (401, "revoked_token")
-        async with wire(server.url, session(other, join("a", nodes=3)), tls=TRUSTING) as again:
-            assert await goal(again) is Goal.WAIT
+        assert await goal_of(server, other, join("a", nodes=3)) is Goal.WAIT
     assert "access tokens that are no longer valid: first-join" in caplog.text
-
-
-def unknown_token(ours: Secured) -> AccessToken:
-    """Return a token that somebody has made up."""
-    return add_token(TokenStore(None), ours.security.pin, Role.JOIN, "x")
-
-
-async def test_tokens_that_cannot_be_read_any_more_stay_as_they_were(
-    ours: Secured, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(revocation, "POLL_EVERY_S", TIMEOUT_S)
-    unknown, path = unknown_token(ours), ours.store.path
-    async with serving(ours) as server:
-        path.write_text("{")
-        async with wire(server.url, session(unknown, join("a")), tls=TRUSTING) as peer:
-            assert b" 401 " in await peer.answer()
-        assert re.search(r"the tokens stay as they were: .*tokens\.json is not as coordinatord writes it", caplog.text)
-        path.chmod(0o644)
-        async with wire(server.url, session(ours.token(), join("a")), tls=TRUSTING) as peer:
-            assert await goal(peer) is Goal.RUN
-        assert "the tokens stay as they were: others may read" in caplog.text
-        path.unlink()
-        async with wire(server.url, session(ours.token(), join("a")), tls=TRUSTING) as peer:
-            assert await goal(peer) is Goal.RUN
-        assert re.search(r"the tokens stay as they were: .*tokens\.json is missing", caplog.text)
 
 
 async def test_a_revoked_token_ends_its_session_whoever_has_asked_meanwhile(
@@ -254,8 +226,9 @@ async def test_a_revoked_token_ends_its_session_whoever_has_asked_meanwhile(
     ):
         assert await goal(peer) is Goal.WAIT
         ours.store.revoke("first-join")
+        unknown = add_token(TokenStore(None), ours.security.pin, Role.JOIN, "x")
         with pytest.raises(DeniedError):  # to find this token, the gatekeeper reads the file again
-            ours.security.gatekeeper.admit_uncounted(f"Bearer {unknown_token(ours).text}", Role.JOIN)
+            ours.security.gatekeeper.admit_uncounted(f"Bearer {unknown.text}", Role.JOIN)
         await until(lambda: server.driver.machine.sessions == 0)
     assert "its token first-join is no longer valid, so its session ends" in caplog.text
 
@@ -266,46 +239,6 @@ async def test_a_revoked_token_is_refused_at_once(ours: Secured, monkeypatch: py
         ours.store.revoke("first-admin")
         status, said, _ = await ask(server, "/v1/jobs", ours.token(Role.ADMIN))
         assert (status, said["error"]) == (401, "revoked_token")
-
-
-async def test_a_stream_ends_with_its_token(ours: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(revocation, "POLL_EVERY_S", 0.01)
-    reader = ours.add("r", Role.READ)
-    headers = {"Authorization": f"Bearer {reader.text}"}
-    async with (
-        serving(ours) as server,
-        aiohttp.ClientSession() as client,
-        client.get(f"{server.url}/v1/stream", ssl=TRUSTING, headers=headers) as answer,
-    ):
-        assert await answer.content.readline()
-        ours.store.revoke("r")
-        async with asyncio.timeout(TIMEOUT_S):
-            with suppress(aiohttp.ClientPayloadError):
-                while await answer.content.readany():
-                    pass
-
-
-async def test_nothing_is_sent_to_another_key(ours: Secured) -> None:
-    def refuse(_: str) -> None:
-        raise PinError("another key")
-
-    async with serving(ours) as server:
-        host, _, port = server.url.removeprefix("https://").rpartition(":")
-        with pytest.raises(PinError):
-            await asyncio.open_connection(host, int(port), ssl=pinned_context(refuse))
-
-
-async def test_a_new_certificate_disturbs_no_session(ours: Secured, tmp_path: Path) -> None:
-    async with (
-        serving(ours) as server,
-        wire(server.url, session(ours.token(), join("a", nodes=2)), tls=TRUSTING) as peer,
-    ):
-        assert await goal(peer) is Goal.WAIT
-        ours.security.reload()
-        async with wire(server.url, session(ours.token(), join("b", nodes=2)), tls=TRUSTING) as other:
-            assert await goal(other) is Goal.RUN
-        assert server.driver.machine.sessions >= 1
-    assert (tmp_path / "state" / "security" / "key.pem").exists()
 
 
 async def test_tls_before_1_3_is_not_spoken(ours: Secured) -> None:

@@ -56,12 +56,3 @@ async def test_an_exception_while_a_request_is_answered_is_reported_as_any_error
         assert (found, answer["error"]) == (status, word)
     bugs = [record for record in caplog.records if "this is a bug of coordinatord" in record.message]
     assert [record.exc_info is not None for record in bugs] == ([True] if word == "bug" else [])
-
-
-async def test_an_exception_in_any_callback_ends_the_server(start: Start) -> None:
-    loop = asyncio.get_running_loop()
-    async with start() as server:
-        serving = loop.create_task(server.until(loop.create_future()))
-        loop.call_soon(divmod, 1, 0)
-        with pytest.raises(ZeroDivisionError):
-            await asyncio.wait_for(serving, TIMEOUT_S)

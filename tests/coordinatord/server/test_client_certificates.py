@@ -13,7 +13,7 @@ from coordinatord.runtime.pinned_tls import pinned_context
 from coordinatord.server.app import Server
 from tests.support.raw_session import join, until
 from tests.support.raw_websocket import wire
-from tests.support.secured import TRUSTING, Secured, goal, refusal, secured, serving, session
+from tests.support.secured import TRUSTING, Secured, goal_of, refusal_of, secured, serving, session
 
 
 @pytest.fixture
@@ -43,10 +43,8 @@ async def test_the_name_in_a_client_s_certificate_bounds_its_node_ids(mutual: Se
     shown = showing(authority, "gpu7", "10.0.0.7")
     async with serving(mutual) as server:
         for node in ("gpu7", "gpu7-2", "10.0.0.7"):
-            async with wire(server.url, session(mutual.token(), join(node, job=node)), tls=shown) as peer:
-                assert await goal(peer) is Goal.RUN
-        async with wire(server.url, session(mutual.token(), join("gpu8")), tls=shown) as peer:
-            refused = await refusal(peer)
+            assert await goal_of(server, mutual.token(), join(node, job=node), shown) is Goal.RUN
+        refused = await refusal_of(server, mutual.token(), join("gpu8"), shown)
         assert (refused.code, refused.retry) == (RefusalCode.FORBIDDEN, False)
         assert "the client's certificate is for 10.0.0.7, gpu7, so it cannot be the node gpu8" in refused.message
 
@@ -63,8 +61,7 @@ async def test_a_client_without_a_certificate_that_counts_is_logged_and_counted(
                 async with wire(server.url, session(mutual.token(), join("gpu7")), tls=shown) as peer:
                     await peer.upgraded()
         shown = showing(authority, "gpu7")
-        async with wire(server.url, session(mutual.token(), join("gpu7")), tls=shown) as peer:
-            assert await goal(peer) is Goal.RUN
+        assert await goal_of(server, mutual.token(), join("gpu7"), shown) is Goal.RUN
         await until(lambda: len(denied()) == 2)
         assert mutual.security.gatekeeper.denied == 2
     assert denied()[0] == "not let in: the client has shown no certificate, and --tls-client-ca wants one"
@@ -80,8 +77,7 @@ async def test_other_authorities_of_clients_count_after_a_reload(
 
     async def comes_in(server: Server, shown: ssl.SSLContext) -> bool:
         try:
-            async with wire(server.url, session(mutual.token(), join("gpu7")), tls=shown) as peer:
-                return await goal(peer) is Goal.RUN
+            return await goal_of(server, mutual.token(), join("gpu7"), shown) is Goal.RUN
         except (ssl.SSLError, ConnectionError):
             return False
 

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import aiohttp
@@ -21,27 +21,32 @@ from coordinatord.server.standby import serve_standby
 from coordinatord.store.etcd.roster import Coordinatord
 from coordinatord.store.interface import LeadershipLostError
 from coordinatord.store.memory_store import MemoryStore
-from tests.support.raw_session import connect, join
-from tests.support.raw_websocket import wire
+from tests.support.raw_session import connect, get, join
+from tests.support.raw_websocket import HALF, WHOLE, wire
 from tests.support.scrapes import Scrape
-from tests.support.secured import secured
+from tests.support.secured import TRUSTING, Secured, secured
 
 FEW = ConnectionLimits(pending=4, joining=4, requests=8, nodes=3)
-
-ASKING = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
 
 LEADER = Coordinatord("h1", "h1.example:29400", secure=True, since=0.0)
 
 
 @asynccontextmanager
 async def standby(
-    leader: Coordinatord | None, limits: ConnectionLimits | None = None, why: str = ""
+    leader: Coordinatord | None,
+    *,
+    why: str = "",
+    limits: ConnectionLimits | None = None,
+    ours: Secured | None = None,
+    tls: bool = False,
 ) -> AsyncIterator[str]:
-    """Stand by in the clear; yield the address."""
+    """Stand by for everybody, or for those with a token of `ours`; yield the address."""
     listener = socket.create_server(("127.0.0.1", 0))
-    port = listener.getsockname()[1]
-    async with serve_standby([listener], lambda: leader, None, None, limits, why=lambda: why):
-        yield f"http://127.0.0.1:{port}"
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    gatekeeper = ours.security.gatekeeper if ours else None
+    context = (lambda: ours.security.context) if ours and tls else None
+    async with serve_standby([listener], lambda: leader, gatekeeper, context, limits, why=lambda: why):
+        yield url
 
 
 @pytest.mark.parametrize("path", ["/v1/jobs?all=1", SESSION_PATH, "/", "/v1/jobs/mnist/stop"])
@@ -62,8 +67,7 @@ async def test_where_nobody_leads_it_says_when_to_ask_again() -> None:
                 "error": "standby",
                 "message": "this coordinator stands by, and nobody leads: try again",
             }
-        async with http.get(f"{url}/healthz") as answer:
-            assert (answer.status, await answer.json()) == (503, {"status": "nobody leads", "reason": ""})
+        assert (await get(f"{url}/healthz"))[::2] == (503, {"status": "nobody leads", "reason": ""})
 
 
 async def test_where_nobody_leads_it_says_why() -> None:
@@ -73,50 +77,36 @@ async def test_where_nobody_leads_it_says_why() -> None:
             assert said.startswith("this coordinator stands by, and nobody leads: etcd is änderswo")
             assert answer.headers[REASON].startswith("stands by, and nobody leads: etcd is ?nderswo")
             assert len(said) < 400
-        async with http.get(f"{url}/healthz") as answer:
-            assert (await answer.json())["reason"].startswith("etcd is änderswo")
+        assert (await get(f"{url}/healthz"))[2]["reason"].startswith("etcd is änderswo")
 
 
-async def test_a_stranger_does_not_learn_why_nobody_leads(tmp_path: Path) -> None:
-    ours = secured(tmp_path)
-    listener = socket.create_server(("127.0.0.1", 0))
-    url = f"http://127.0.0.1:{listener.getsockname()[1]}/healthz"
-    async with (
-        serve_standby([listener], lambda: None, ours.security.gatekeeper, None, why=lambda: "etcd is away"),
-        aiohttp.ClientSession() as http,
-    ):
-        async with http.get(url) as answer:
-            assert await answer.json() == {"status": "nobody leads"}
-        token = {"Authorization": f"{BEARER}{ours.add('reader', Role.READ).text}"}
-        async with http.get(url, headers=token) as answer:
-            assert await answer.json() == {"status": "nobody leads", "reason": "etcd is away"}
-
-
-@pytest.mark.parametrize("said", [b"", b"GE", ASKING], ids=["nothing", "a word", "half a request"])
+@pytest.mark.parametrize("said", [b"", b"GE", HALF], ids=["nothing", "a word", "half a request"])
 async def test_whoever_has_not_asked_yet_hears_the_end_when_it_stands_by_no_more(said: bytes) -> None:
-    async with standby(LEADER) as url:
-        host, _, port = url.removeprefix("http://").partition(":")
-        first = await asyncio.open_connection(host, int(port))
-        first[1].write(said)
-        await first[1].drain()
-        async with aiohttp.ClientSession() as http, http.get(f"{url}/healthz"):
-            pass  # so it has taken in what came before
-    try:
-        assert await asyncio.wait_for(first[0].read(), 60) == b""
-    except ConnectionResetError:
-        pass
-    finally:
-        first[1].close()
+    async with AsyncExitStack() as stack:
+        url = await stack.enter_async_context(standby(LEADER))
+        async with wire(url, said) as first:
+            await get(f"{url}/healthz")  # so it has taken in what came before
+            await stack.aclose()
+            with suppress(ConnectionResetError):
+                await first.end()
 
 
 async def test_it_says_of_itself_how_it_is() -> None:
     async with standby(LEADER) as url, aiohttp.ClientSession() as http:
-        async with http.get(f"{url}/healthz", allow_redirects=False) as answer:
-            assert (answer.status, await answer.json()) == (200, {"status": "standby", "reason": ""})
+        assert (await get(f"{url}/healthz"))[::2] == (200, {"status": "standby", "reason": ""})
         async with http.get(f"{url}/metrics", allow_redirects=False) as answer:
             assert answer.status == 200
             figures = [line for line in (await answer.text()).splitlines() if not line.startswith("#")]
             assert figures == ["coordinatord_leading 0.0"]
+
+
+async def test_a_stranger_does_not_learn_why_nobody_leads(tmp_path: Path) -> None:
+    ours = secured(tmp_path)
+    token = {"Authorization": f"{BEARER}{ours.add('reader', Role.READ).text}"}
+    async with standby(None, why="etcd is away", ours=ours) as url, aiohttp.ClientSession() as http:
+        for headers, more in (({}, {}), (token, {"reason": "etcd is away"})):
+            async with http.get(f"{url}/healthz", headers=headers) as answer:
+                assert await answer.json() == {"status": "nobody leads"} | more
 
 
 @pytest.mark.parametrize(
@@ -125,52 +115,35 @@ async def test_it_says_of_itself_how_it_is() -> None:
 )
 async def test_a_stranger_does_not_learn_who_leads(tmp_path: Path, method: str, path: str) -> None:
     ours = secured(tmp_path)
-    listener = socket.create_server(("127.0.0.1", 0))
-    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    async with (
-        serve_standby([listener], lambda: LEADER, ours.security.gatekeeper, None),
-        aiohttp.ClientSession() as http,
-    ):
+    token = {"Authorization": f"{BEARER}{ours.add('reader', Role.READ).text}"}
+    async with standby(LEADER, ours=ours) as url, aiohttp.ClientSession() as http:
         async with http.request(method, url + path, allow_redirects=False) as answer:
             assert answer.status == 401
             assert "Location" not in answer.headers
-        async with http.get(f"{url}/healthz") as answer:
-            assert (answer.status, await answer.json()) == (200, {"status": "standby"})
-        token = {"Authorization": f"{BEARER}{ours.add('reader', Role.READ).text}"}
+        assert (await get(f"{url}/healthz"))[::2] == (200, {"status": "standby"})
         async with http.get(f"{url}/v1/jobs", headers=token, allow_redirects=False) as answer:
             assert answer.status == 307
 
 
-async def test_who_connects_and_asks_nothing_takes_the_place_of_nobody_else() -> None:
+@pytest.mark.parametrize("tls", [False, True])
+async def test_who_connects_and_asks_nothing_takes_the_place_of_nobody_else(tmp_path: Path, *, tls: bool) -> None:
     of_address = int(FEW.pending_max(0) * ADDRESS_SHARE)
-    async with standby(LEADER, FEW) as url, AsyncExitStack() as stack:
-        flood = [await stack.enter_async_context(wire(url, ASKING)) for _ in range(of_address + 2)]
+    ours = secured(tmp_path) if tls else None
+    async with standby(LEADER, limits=FEW, ours=ours, tls=tls) as url, AsyncExitStack() as stack:
+        said = b"" if tls else HALF
+        flood = [await stack.enter_async_context(wire(url, said)) for _ in range(of_address + 2)]
         for gone in flood[:2]:
             await gone.end()
-        flood[-1].send(b"\r\n")
-        assert b" 200 OK" in await flood[-1].answer()
-
-
-async def test_over_tls_too_those_count_that_have_not_agreed_on_anything(tmp_path: Path) -> None:
-    ours = secured(tmp_path)
-    listener = socket.create_server(("127.0.0.1", 0))
-    of_address = int(FEW.pending_max(0) * ADDRESS_SHARE)
-    where = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    async with (
-        serve_standby([listener], lambda: LEADER, ours.security.gatekeeper, lambda: ours.security.context, FEW),
-        AsyncExitStack() as stack,
-    ):
-        flood = [await stack.enter_async_context(wire(where)) for _ in range(of_address + 2)]
-        for gone in flood[:2]:
-            await gone.end()
+        async with wire(url, WHOLE, tls=TRUSTING if tls else None) as other:
+            assert b" 200 OK" in await other.answer()
 
 
 async def test_an_address_has_so_many_connections_and_no_more() -> None:
-    async with standby(LEADER, FEW) as url, AsyncExitStack() as stack:
+    async with standby(LEADER, limits=FEW) as url, AsyncExitStack() as stack:
         for _ in range(FEW.requests_per_address):
-            kept = await stack.enter_async_context(wire(url, ASKING + b"\r\n"))
+            kept = await stack.enter_async_context(wire(url, WHOLE))
             assert b" 200 OK" in await kept.answer()
-        other = await stack.enter_async_context(wire(url, ASKING + b"\r\n"))
+        other = await stack.enter_async_context(wire(url, WHOLE))
         assert b"connections over HTTP from 127.0.0.1 already, the limit: close some" in await other.answer()
         await other.end()
 
@@ -183,18 +156,13 @@ async def test_bytes_that_are_no_http_leave_no_traceback(caplog: pytest.LogCaptu
 
 async def test_one_that_may_not_speak_shows_nothing_that_may_be_old() -> None:
     speaks = True
-    async with (
-        serve(
-            ListenAddress("127.0.0.1", 0), Policy(), MemoryStore(), sharing=Sharing(may_act=lambda: speaks)
-        ) as server,
-        aiohttp.ClientSession() as http,
-    ):
-        async with http.get(f"{server.url}/v1/jobs") as answer:
-            assert answer.status == 200
+    sharing = Sharing(may_act=lambda: speaks)
+    async with serve(ListenAddress("127.0.0.1", 0), Policy(), MemoryStore(), sharing=sharing) as server:
+        assert (await get(f"{server.url}/v1/jobs"))[0] == 200
         speaks = False
         for path in ("/v1/jobs", "/healthz", "/metrics", "/v1/stream"):
-            async with http.get(server.url + path) as answer:
-                assert (answer.status, (await answer.json())["error"]) == (503, "standby")
+            status, _, answer = await get(server.url + path)
+            assert (status, answer["error"]) == (503, "standby")
 
 
 async def test_who_leads_and_who_stands_by_is_shown() -> None:
@@ -207,8 +175,7 @@ async def test_who_leads_and_who_stands_by_is_shown() -> None:
         serve(ListenAddress("127.0.0.1", 0), Policy(), MemoryStore(), sharing=Sharing(status=lambda: shared)) as server,
         aiohttp.ClientSession() as http,
     ):
-        async with http.get(f"{server.url}/v1/jobs") as answer:
-            assert check(await answer.json(), JobsAnswer, "answer").shared == shared
+        assert check((await get(f"{server.url}/v1/jobs"))[2], JobsAnswer, "answer").shared == shared
         async with http.get(f"{server.url}/metrics") as answer:
             scrape = Scrape(await answer.text())
         assert (scrape("leading"), scrape("standbys"), scrape("lease_seconds")) == (1, 1, 4.5)
@@ -216,10 +183,9 @@ async def test_who_leads_and_who_stands_by_is_shown() -> None:
 
 async def test_one_that_may_not_speak_answers_no_node_and_ends() -> None:
     speaks = True
+    sharing = Sharing(may_act=lambda: speaks)
     async with (
-        serve(
-            ListenAddress("127.0.0.1", 0), Policy(), MemoryStore(), sharing=Sharing(may_act=lambda: speaks)
-        ) as server,
+        serve(ListenAddress("127.0.0.1", 0), Policy(), MemoryStore(), sharing=sharing) as server,
         connect(server.url, join("a")) as peer,
     ):
         await peer.receive(Desired)

@@ -68,12 +68,12 @@ async def connected(
         await client.finish()
 
 
-async def test_messages_go_both_ways_and_a_ping_is_answered() -> None:
+async def test_messages_go_both_ways_and_pings_are_answered() -> None:
     async with connected(right) as (client, server, reader):
         await client.agreed
-        server.write(framed(PING, b"?"))
-        await until(lambda: len(client.heard) == 2)
-        assert client.heard == [b"2 hello", b"10 ?"]
+        server.write(framed(PONG, b"unasked") + framed(PING, b"?") + framed(PING, b""))
+        await until(lambda: len(client.heard) == 3)
+        assert client.heard == [b"2 hello", b"10 ?", b"10 "]
         assert reader.error is None, "all was masked"
         await client.finish()
         assert client.reason == ""

@@ -11,20 +11,16 @@ from typing import Any
 import pytest
 from aiohttp import ClientPayloadError, ClientSession, DummyCookieJar, TCPConnector
 
-from coordinatord.core.rounds.policy import Policy
 from coordinatord.protocol.access_token import AccessToken, Role
-from coordinatord.runtime.pinned_tls import pinned_context
 from coordinatord.security.browser_sessions import SESSION_S, BrowserSessions
 from coordinatord.security.gatekeeper import FAILURES_MAX
 from coordinatord.security.identity import CERTIFICATE, KEY
 from coordinatord.security.setup import FOLDER
-from coordinatord.server.app import ListenAddress, serve
 from coordinatord.server.http.browser_guard import is_on_this_host
 from coordinatord.server.sessions import revocation
-from coordinatord.store.memory_store import MemoryStore
 from tests.coordinatord.server.conftest import Start
 from tests.support.programs import TIMEOUT_S
-from tests.support.secured import Secured, secured
+from tests.support.secured import TRUSTING, Secured, secured, serving
 
 DRAIN = "/v1/nodes/x/drain"
 
@@ -80,10 +76,9 @@ def ours(tmp_path: Path) -> Secured:
 
 @asynccontextmanager
 async def visiting(ours: Secured) -> AsyncIterator[Visitor]:
-    connector = TCPConnector(ssl=pinned_context(lambda _: None))
     headers = {"Accept": "application/json"}
-    client = ClientSession(connector=connector, headers=headers, cookie_jar=DummyCookieJar())
-    async with serve(ListenAddress("127.0.0.1", 0), Policy(), MemoryStore(), security=ours.security) as server, client:
+    client = ClientSession(connector=TCPConnector(ssl=TRUSTING), headers=headers, cookie_jar=DummyCookieJar())
+    async with serving(ours) as server, client:
         yield Visitor(server.url, client)
 
 
@@ -157,7 +152,7 @@ async def test_a_session_outlives_a_restart_but_not_another_key(ours: Secured, t
         assert await visitor.get("/v1/jobs", **session) == 401
 
 
-@pytest.mark.parametrize("end", ["time", "key"])
+@pytest.mark.parametrize("end", ["time", "key", "token"])
 async def test_an_open_page_ends_with_its_session(ours: Secured, monkeypatch: pytest.MonkeyPatch, end: str) -> None:
     monkeypatch.setattr(revocation, "POLL_EVERY_S", 0.01)
     moment = 1_000.0
@@ -169,8 +164,10 @@ async def test_an_open_page_ends_with_its_session(ours: Secured, monkeypatch: py
             assert await stream.content.readline()
             if end == "time":
                 moment += SESSION_S + 1
-            else:
+            elif end == "key":
                 gatekeeper.browsers = BrowserSessions(b"another key", lambda: moment)
+            else:
+                ours.store.revoke("first-admin")
             async with asyncio.timeout(TIMEOUT_S):
                 with suppress(ClientPayloadError):
                     while await stream.content.readany():

@@ -12,18 +12,15 @@ from coordinatord.core.rounds.policy import Policy
 from coordinatord.protocol.access_token import Role
 from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.messages import Desired, Goal, RefusalCode, Refused
-from coordinatord.runtime.pinned_tls import pinned_context
 from coordinatord.runtime.websocket.frames import BINARY, CONTINUATION, PING, framed
 from coordinatord.server import app
-from coordinatord.server.app import ListenAddress, Server, serve
 from coordinatord.server.sessions import connections, tls_listener
 from coordinatord.server.sessions.connection_limits import PENDING_MAX, ConnectionLimits, PendingConnections
 from coordinatord.server.sessions.node_sessions import FRAMES_AT_ONCE
-from coordinatord.store.memory_store import MemoryStore
 from tests.coordinatord.server.conftest import Start
 from tests.support.raw_session import IDLE, connect, get, join, until
-from tests.support.raw_websocket import MASK, Wire, message, request, wire
-from tests.support.secured import Secured, secured
+from tests.support.raw_websocket import HALF, MASK, WHOLE, Wire, message, request, wire
+from tests.support.secured import TRUSTING, goal, secured, serving, session
 
 FEW = ConnectionLimits(pending=4, joining=4, requests=8, nodes=3)
 
@@ -33,15 +30,9 @@ FEW_OF_ADDRESS = 8
 FEW_JOINING = 5
 """How many sessions of one address may be without a `Join` then: three quarters of seven."""
 
-ASKING = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
-WHOLE = ASKING + b"\r\n"
-
-TRUSTING = pinned_context(lambda _: None)
-
 
 @asynccontextmanager
 async def wires(url: str, number: int, data: bytes = b"") -> AsyncIterator[list[Wire]]:
-    """Open so many connections, one after the other, each of which sends this."""
     async with AsyncExitStack() as stack:
         yield [await stack.enter_async_context(wire(url, data)) for _ in range(number)]
 
@@ -58,7 +49,7 @@ async def refusal(peer: Wire) -> Refused:
 async def test_of_too_many_who_ask_nothing_those_go_whose_address_has_the_most(start: Start) -> None:
     async with (
         start(limits=FEW) as server,
-        wires(server.url, FEW_OF_ADDRESS + 2, ASKING) as flood,
+        wires(server.url, FEW_OF_ADDRESS + 2, HALF) as flood,
         connect(server.url, join("a")) as node,
     ):
         await node.receive_goal(Goal.RUN)
@@ -87,9 +78,7 @@ async def test_a_session_without_a_join_makes_room_for_a_newer_one(start: Start)
         said = await refusal(waiting[0])
         assert (said.code, said.retry) == (RefusalCode.MALFORMED, True)
         waiting[-1].send(message(encode(join("a"))))
-        await waiting[-1].upgraded()
-        assert (found := await waiting[-1].frame()) is not None
-        assert decode(found[1], Desired).goal is Goal.RUN
+        assert await goal(waiting[-1]) is Goal.RUN
 
 
 async def test_an_address_has_so_many_connections_over_http_and_sessions_are_none_of_them(start: Start) -> None:
@@ -128,26 +117,16 @@ async def test_a_node_beyond_the_descriptors_is_refused_for_now(start: Start) ->
         await node.receive(Desired)
 
 
-async def test_a_job_too_many_is_refused_and_the_others_go_on(start: Start) -> None:
-    async with start(jobs_max=1) as server, connect(server.url, join("a")) as node:
-        await node.receive_goal(Goal.RUN)
-        async with connect(server.url, join("b", job="other")) as other:
-            said = await other.receive(Refused)
-            assert (said.code, said.retry) == (RefusalCode.LIMIT, True)
-            assert "1 live jobs, its limit" in said.message
-        await node.beat()
-        await node.receive(Desired)
-
-
 @pytest.mark.parametrize(
     ("frame", "words"),
     [
         (encode(join("n" * 129)), "Join.node: expected text of length <= 128"),
+        (encode(join("a\x1b[2Jb")), "Join.node: expected text of printable characters"),
         (b"\x81\xa4type" + b"\x91" * 1_023 + b"\x00", "Join.type: expected text, not a list"),
         (b"\x81\xa1q" + b"\x91" * 5_000 + b"\x00", "the frame is not msgpack"),
         (encode(join("a", observed=structs.replace(IDLE, steps=(1,) * 4_097))), "expected a list of length <= 4096"),
     ],
-    ids=["name", "nested", "nested too deeply", "list"],
+    ids=["name", "escape", "nested", "nested too deeply", "list"],
 )
 async def test_what_a_message_may_not_hold_is_refused_by_the_name_of_its_field(
     start: Start, frame: bytes, words: str
@@ -188,16 +167,6 @@ async def test_a_node_that_sends_without_end_is_refused_and_others_are_answered(
         await until(lambda: server.driver.machine.sessions == 1)
 
 
-async def test_who_is_over_the_length_of_a_header_hears_so(start: Start) -> None:
-    most = connections.LINE_BYTES_MAX
-    async with start() as server:
-        for size, said in ((most, b" 200 "), (most + 1, b" 400 ")):
-            asked = b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Long: " + b"x" * size + b"\r\n\r\n"
-            async with wire(server.url, asked) as peer:
-                assert said in await peer.answer()
-        assert (await get(f"{server.url}/healthz"))[0] == 200
-
-
 async def test_a_connection_over_http_that_rests_for_too_long_is_closed(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,51 +179,38 @@ async def test_a_connection_over_http_that_rests_for_too_long_is_closed(
 # TLS
 
 
-@asynccontextmanager
-async def serving(ours: Secured, limits: ConnectionLimits = FEW) -> AsyncIterator[Server]:
-    async with serve(
-        ListenAddress("127.0.0.1", 0), Policy(), MemoryStore(), security=ours.security, limits=limits
-    ) as server:
-        yield server
-
-
 async def test_of_too_many_half_agreements_on_tls_the_oldest_goes_and_a_node_comes_in(tmp_path: Path) -> None:
     ours = secured(tmp_path)
-    async with serving(ours) as server, wires(server.url, FEW_OF_ADDRESS + 4, b"\x16\x03\x01") as half:
+    async with serving(ours, limits=FEW) as server, wires(server.url, FEW_OF_ADDRESS + 4, b"\x16\x03\x01") as half:
         for gone in half[:4]:
             await gone.end()
-        opening = request(f"Authorization: Bearer {ours.token().text}") + message(encode(join("a")))
-        async with wire(server.url, opening, tls=TRUSTING) as node:
-            await node.upgraded()
-            assert (found := await node.frame()) is not None
-            assert decode(found[1], Desired).goal is Goal.RUN
+        async with wire(server.url, session(ours.token(), join("a")), tls=TRUSTING) as node:
+            assert await goal(node) is Goal.RUN
 
 
 async def test_tls_that_is_not_agreed_on_in_time_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tls_listener, "REQUEST_WITHIN_S", 0.05)
-    async with serving(secured(tmp_path)) as server, wires(server.url, 2, b"\x16") as half, wire(server.url) as silent:
-        for gone in (*half, silent):
+    async with serving(secured(tmp_path)) as server, wire(server.url, b"\x16") as half, wire(server.url) as silent:
+        for gone in (half, silent):
             await gone.end()
 
 
 async def test_who_speaks_no_tls_is_sent_away_at_once(tmp_path: Path) -> None:
-    async with serving(secured(tmp_path)) as server, wires(server.url, 3, WHOLE) as clear:
-        for gone in clear:
-            await gone.end()
+    async with serving(secured(tmp_path)) as server, wire(server.url, WHOLE) as clear:
+        await clear.end()
 
 
 async def test_who_shows_no_token_keeps_no_connection(tmp_path: Path) -> None:
-    async with serving(secured(tmp_path)) as server:
-        data = b"GET /v1/jobs HTTP/1.1\r\nHost: x\r\n\r\n"
-        async with wire(server.url, data, tls=TRUSTING) as peer:
-            assert b" 401 " in await peer.answer()
-            await peer.end()
+    asked = WHOLE.replace(b"/healthz", b"/v1/jobs")
+    async with serving(secured(tmp_path)) as server, wire(server.url, asked, tls=TRUSTING) as peer:
+        assert b" 401 " in await peer.answer()
+        await peer.end()
 
 
 async def test_strangers_make_room_for_others_over_http_and_for_whoever_has_a_token(tmp_path: Path) -> None:
     ours = secured(tmp_path)
-    asked = f"GET /v1/jobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {ours.token(Role.ADMIN).text}\r\n\r\n".encode()
-    async with serving(ours) as server, AsyncExitStack() as stack:
+    asked = HALF + f"Authorization: Bearer {ours.token(Role.ADMIN).text}\r\n\r\n".encode()
+    async with serving(ours, limits=FEW) as server, AsyncExitStack() as stack:
 
         async def kept(number: int, data: bytes) -> Wire:
             where = wire(server.url, data, tls=TRUSTING, source=f"127.0.0.{number}")
@@ -277,8 +233,8 @@ async def test_strangers_make_room_for_others_over_http_and_for_whoever_has_a_to
 
 async def test_who_has_a_token_makes_room_for_nobody(tmp_path: Path) -> None:
     ours = secured(tmp_path)
-    asked = f"GET /v1/jobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {ours.token(Role.ADMIN).text}\r\n\r\n".encode()
-    async with serving(ours) as server, AsyncExitStack() as stack:
+    asked = HALF + f"Authorization: Bearer {ours.token(Role.ADMIN).text}\r\n\r\n".encode()
+    async with serving(ours, limits=FEW) as server, AsyncExitStack() as stack:
         for _ in range(FEW.requests_per_address):
             kept = await stack.enter_async_context(wire(server.url, asked, tls=TRUSTING))
             assert b" 200 OK" in await kept.answer()
@@ -312,15 +268,10 @@ async def test_ten_thousand_nodes_of_one_address_come_in_at_once_and_leave_room_
     assert min(given_up) >= 0, "those of the one address with the most have gone"
 
 
-def test_ten_thousand_nodes_of_one_address_come_in_at_once_with_twenty_thousand_descriptors() -> None:
-    limits = ConnectionLimits.of(20_000)
-    assert min(limits.pending_max(0), limits.joining_max(0)) * 3 // 4 >= 10_000
-    assert limits.pending_max(0) + limits.requests <= 20_000
-
-
 @pytest.mark.parametrize("nodes", [0, 1, 5_000, 11_000])
 def test_who_comes_has_the_places_that_nodes_leave_and_no_others(nodes: int) -> None:
     limits = ConnectionLimits.of(20_000)
+    assert min(limits.pending_max(0), limits.joining_max(0)) * 3 // 4 >= 10_000, "so many may come of one address"
     joining = limits.joining_max(nodes)
     silent = limits.pending_max(nodes + joining)
     assert joining >= limits.joining

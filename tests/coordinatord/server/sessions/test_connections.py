@@ -1,8 +1,8 @@
 """Connections that ask for nothing, or for half of something, are given up; there are never too many of them."""
 
-import asyncio
 import logging
 import socket
+from collections.abc import Callable
 
 import pytest
 
@@ -11,36 +11,22 @@ from coordinatord.protocol.messages import Goal
 from coordinatord.server.app import ListenAddress, serve
 from coordinatord.server.http import request_body
 from coordinatord.server.sessions import connections
-from coordinatord.server.sessions.connections import HEADERS_MAX
+from coordinatord.server.sessions.connections import HEADERS_MAX, LINE_BYTES_MAX
 from coordinatord.store.memory_store import MemoryStore
 from tests.coordinatord.server.conftest import Start
-from tests.support.programs import TIMEOUT_S
 from tests.support.raw_session import connect, join
-from tests.support.raw_websocket import wire
-
-WHOLE = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
-HALF = b"GET /healthz HTTP/1.1\r\nHost: x"
+from tests.support.raw_websocket import HALF, WHOLE, request, wire
 
 
-async def opened(url: str, data: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Connect, and send these bytes."""
-    host, _, port = url.removeprefix("http://").partition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    writer.write(data)
-    return reader, writer
-
-
-@pytest.mark.parametrize("data", [b"", HALF])
+@pytest.mark.parametrize("data", [b"", HALF, request()[:-2]], ids=["nothing", "over HTTP", "for a session"])
 async def test_who_does_not_ask_in_time_is_sent_away(
     start: Start, monkeypatch: pytest.MonkeyPatch, data: bytes
 ) -> None:
     monkeypatch.setattr(connections, "REQUEST_WITHIN_S", 1.0)  # the node asks in time, on a busy machine too
     async with start() as server, connect(server.url, join("a", nodes=2)) as node:
         await node.receive_goal(Goal.WAIT)
-        silent = [await opened(server.url, data) for _ in range(3)]
-        for reader, writer in silent:
-            assert await asyncio.wait_for(reader.read(), TIMEOUT_S) == b""
-            writer.close()
+        async with wire(server.url, data) as silent:
+            await silent.end()
         await node.beat()
         await node.receive_goal(Goal.WAIT)
 
@@ -49,22 +35,24 @@ async def test_a_request_whose_end_does_not_come_is_given_up_in_words(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(request_body, "BODY_WITHIN_S", 0.05)
-    head = (
-        b"POST /v1/nodes/a/drain HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"
-    )
-    async with start() as server:
-        reader, writer = await opened(server.url, head)
-        said = await asyncio.wait_for(reader.readuntil(b"}"), TIMEOUT_S)
+    head = b"POST /v1/nodes/a/drain HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n"
+    async with start() as server, wire(server.url, head) as peer:
+        said = await peer.answer()
         assert b" 408 " in said
         assert b"has not come within" in said
-        writer.close()
 
 
-async def test_a_request_with_too_many_headers_is_refused_in_words(start: Start) -> None:
+@pytest.mark.parametrize(
+    ("headers", "most"),
+    [
+        pytest.param(lambda size: b"X-Long: " + b"x" * size + b"\r\n", LINE_BYTES_MAX, id="long"),
+        pytest.param(lambda number: b"X: 1\r\n" * (number - 1), HEADERS_MAX, id="many, with that of the host"),
+    ],
+)
+async def test_headers_over_a_limit_are_refused(start: Start, headers: Callable[[int], bytes], most: int) -> None:
     async with start() as server:
-        for count, said in ((HEADERS_MAX, b" 200 OK"), (HEADERS_MAX + 1, b" 400 ")):
-            headers = b"".join(b"X-%d: 1\r\n" % number for number in range(count - 1))
-            async with wire(server.url, WHOLE[:-2] + headers + b"\r\n") as peer:
+        for number, said in ((most, b" 200 OK"), (most + 1, b" 400 ")):
+            async with wire(server.url, HALF + headers(number) + b"\r\n") as peer:
                 assert said in await peer.answer()
 
 

@@ -8,33 +8,14 @@ import socket
 import pytest
 
 from coordinatord.protocol.codec import encode
-from coordinatord.protocol.messages import PROTOCOL_VERSION, Desired, Goal, Phase, RefusalCode, Refused, Result
+from coordinatord.protocol.messages import PROTOCOL_VERSION, Desired, Goal, Phase, RefusalCode, Refused
 from coordinatord.runtime import __version__
-from coordinatord.runtime.logs import LineFormatter
 from coordinatord.runtime.websocket.web_socket import UNSENT_BYTES_MAX
 from coordinatord.server.app import Server
 from coordinatord.server.sessions import node_sessions
 from tests.coordinatord.server.conftest import Start
 from tests.support.programs import TIMEOUT_S
 from tests.support.raw_session import Peer, connect, join, until
-
-
-async def test_a_node_joins_gets_its_round_and_ends_well(start: Start) -> None:
-    async with start() as server, connect(server.url, join("a", nodes=2)) as a:
-        alone = await a.receive_goal(Goal.WAIT)
-        assert alone.reason == "waiting for nodes: 1 of 2 joined (node a)"
-        async with connect(server.url, join("b", nodes=2)) as b:
-            run = await b.receive_goal(Goal.RUN)
-            assert run.assignment is not None
-            assert (run.assignment.group_rank, run.assignment.world_size) == (1, 2)
-            assert run == await a.receive_goal(Goal.RUN) or run.round == 1
-            for peer in (a, b):
-                await peer.report(Phase.RUNNING, run)
-                await peer.report(Phase.SUCCEEDED, run)
-            for peer in (a, b):
-                received = await peer.receive_goal(Goal.EXIT)
-                assert received.outcome is not None
-                assert received.outcome.result is Result.SUCCEEDED
 
 
 async def test_what_the_messages_of_nodes_take_in_the_flight_recorder_is_known(start: Start) -> None:
@@ -56,21 +37,6 @@ async def test_a_heartbeat_is_answered_and_a_plain_report_is_not(start: Start) -
         await a.socket.ping(b"after")
         frame = await a.socket.receive(timeout=TIMEOUT_S)
         assert frame.data == b"after", "only one answer"
-
-
-async def test_a_join_that_would_steer_a_terminal_is_refused_in_one_clean_line(
-    start: Start, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with start() as server, connect(server.url) as peer:
-        await peer.socket.send_bytes(encode(join("a\x1b[2Jb")))
-        refused = await peer.receive(Refused)
-        assert refused.code is RefusalCode.MALFORMED
-        assert refused.message.startswith("Join.node: expected text of printable characters")
-        await peer.receive_end()
-        assert not server.driver.machine.jobs
-    [line] = [LineFormatter("coordinatord").format(record) for record in caplog.records if "refused" in record.msg]
-    assert line.isprintable()
-    assert "Join.node" in line
 
 
 async def test_a_text_frame_is_refused(start: Start) -> None:
@@ -192,14 +158,6 @@ async def test_a_peer_that_sends_its_end_and_reads_nothing_is_given_up(
         await until(lambda: session._closing)
         assert len(server.sessions._close_timeouts) == 1, "it has a limited time"
         await until(lambda: not server.sessions._joined)
-
-
-async def test_the_end_of_the_server_ends_the_sessions(start: Start) -> None:
-    async with start() as server, connect(server.url, join("a", nodes=2)) as peer:
-        await peer.receive(Desired)
-        sessions_of_server = server.sessions
-        sessions_of_server.close()
-        await peer.receive_end()
 
 
 @pytest.mark.parametrize("release", [__version__, "0.0.1"])

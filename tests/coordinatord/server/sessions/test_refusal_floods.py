@@ -1,27 +1,22 @@
 """A bearer of a token who is refused without end neither fills the log nor takes all descriptors."""
 
-import asyncio
 import errno
 import os
 import socket
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
-from coordinatord.core.rounds.policy import Policy
 from coordinatord.protocol.codec import encode
 from coordinatord.protocol.messages import Desired
-from coordinatord.runtime.pinned_tls import pinned_context
-from coordinatord.server.app import ListenAddress, serve
 from coordinatord.server.sessions import node_sessions, refusal_log, tls_listener
 from coordinatord.server.sessions.connection_limits import ConnectionLimits
-from coordinatord.store.memory_store import MemoryStore
 from tests.coordinatord.server.conftest import Start
 from tests.support.raw_session import connect, join, until
-from tests.support.raw_websocket import message, request, wire
-from tests.support.secured import secured
+from tests.support.raw_websocket import WHOLE, message, request, wire
+from tests.support.secured import TRUSTING, secured, serving
 
 FEW = ConnectionLimits(pending=8, joining=8, requests=8, nodes=3)
 
@@ -81,6 +76,15 @@ async def test_who_was_refused_and_does_not_close_takes_the_place_of_nobody(
             await node.receive(Desired)
 
 
+Listener = TypeVar("Listener", bound=socket.socket)
+
+
+def listening(made: Listener) -> Listener:
+    made.bind(("127.0.0.1", 0))
+    made.listen()
+    return made
+
+
 class Exhausted(socket.socket):
     """A listening socket of a process that has no descriptor left."""
 
@@ -96,11 +100,8 @@ async def test_that_no_descriptor_is_left_is_said_once_a_minute(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tls_listener, "PAUSE_S", 0.001)
-    listener = Exhausted()
-    listener.bind(("127.0.0.1", 0))
-    listener.listen()
-    security = secured(tmp_path).security
-    async with serve(ListenAddress("127.0.0.1", 0, [listener]), Policy(), MemoryStore(), security=security) as server:
+    listener = listening(Exhausted())
+    async with serving(secured(tmp_path), listener=listener) as server:
         with socket.create_connection(("127.0.0.1", server.port)):
             await until(lambda: listener.tried >= 5)
     assert len(lines_of("accept_paused", caplog)) == 1
@@ -121,12 +122,8 @@ class Broken(socket.socket):
 async def test_a_connection_that_breaks_before_it_is_accepted_is_no_bug(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    listener = Broken()
-    listener.bind(("127.0.0.1", 0))
-    listener.listen()
-    security = secured(tmp_path).security
-    async with serve(ListenAddress("127.0.0.1", 0, [listener]), Policy(), MemoryStore(), security=security) as server:
-        _, writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=pinned_context(lambda _: None))
-        writer.close()
+    listener = listening(Broken())
+    async with serving(secured(tmp_path), listener=listener) as server, wire(server.url, WHOLE, tls=TRUSTING) as peer:
+        assert b" 200 OK" in await peer.answer()
     assert not list(listener.errors), "all of them came"
     assert not [record for record in caplog.records if record.exc_info], "an error that nobody takes ends the program"

@@ -5,9 +5,9 @@ import math
 
 import pytest
 
-from coordinatord.protocol.codec import decode, encode
-from coordinatord.protocol.messages import FRAME_BYTES_MAX, Desired, Goal, RefusalCode
-from coordinatord.runtime.websocket.frames import BINARY, CLOSE, CONTINUATION, PING, PONG, CloseCode, framed
+from coordinatord.protocol.codec import encode
+from coordinatord.protocol.messages import FRAME_BYTES_MAX, Goal, RefusalCode
+from coordinatord.runtime.websocket.frames import BINARY, CLOSE, PING, PONG, CloseCode, framed
 from coordinatord.runtime.websocket.web_socket import UNSENT_BYTES_MAX
 from coordinatord.server.sessions import node_sessions
 from tests.coordinatord.server.conftest import Start
@@ -16,29 +16,9 @@ from tests.support.raw_websocket import MASK, message, request, wire
 
 JOIN = encode(join("a", nodes=2))
 
-
-def in_pieces(payload: bytes, size: int) -> bytes:
-    """Return a message in frames of so many bytes of payload."""
-    pieces = [payload[at : at + size] for at in range(0, len(payload), size)]
-    frames = [framed(CONTINUATION if at else BINARY, piece, MASK) for at, piece in enumerate(pieces)]
-    return b"".join(bytes((frame[0] & 0x7F,)) + frame[1:] for frame in frames[:-1]) + frames[-1]
-
-
-async def test_a_message_in_pieces_is_a_message(start: Start) -> None:
-    async with start() as server, wire(server.url, request() + in_pieces(JOIN, 7)) as peer:
-        await peer.upgraded()
-        assert (found := await peer.frame()) is not None
-        assert decode(found[1], Desired).goal is Goal.WAIT
-
-
 ENDS = {
     "not masked": (framed(BINARY, JOIN), CloseCode.PROTOCOL_ERROR),
-    "compressed": (framed(0x40 | BINARY, JOIN, MASK), CloseCode.PROTOCOL_ERROR),
-    "of an unknown kind": (framed(0x3, b"", MASK), CloseCode.PROTOCOL_ERROR),
-    "a piece of nothing": (framed(CONTINUATION, JOIN, MASK), CloseCode.PROTOCOL_ERROR),
-    "a long ping": (framed(PING, bytes(126), MASK), CloseCode.PROTOCOL_ERROR),
     "too long": (message(bytes(FRAME_BYTES_MAX + 1)), CloseCode.TOO_BIG),
-    "too long in pieces": (in_pieces(bytes(FRAME_BYTES_MAX + 1), 1_000), CloseCode.TOO_BIG),
     "a close": (framed(CLOSE, b"\x03\xe8bye", MASK), CloseCode.NORMAL),
     "a close without a code": (framed(CLOSE, b"", MASK), CloseCode.NORMAL),
     "a close with half a code": (framed(CLOSE, b"\x03", MASK), CloseCode.NORMAL),
@@ -110,17 +90,6 @@ async def test_a_peer_that_sends_nothing_more_is_gone(start: Start) -> None:
         peer.half_close()
         await peer.end()
         await until(lambda: not server.driver.machine.sessions)
-
-
-async def test_pings_are_answered(start: Start) -> None:
-    async with start() as server, wire(server.url, request()) as peer:
-        await peer.upgraded()
-        for payload in (b"", b"once", bytes(125)):
-            peer.send(framed(PING, payload, MASK))
-            assert await peer.frame() == (PONG, payload)
-        peer.send(framed(PONG, b"unasked", MASK) + message(JOIN))
-        assert (found := await peer.frame()) is not None
-        assert found[0] == BINARY
 
 
 async def test_a_flood_of_pings_that_nobody_reads_costs_one_pong(start: Start) -> None:
