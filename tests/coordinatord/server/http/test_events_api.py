@@ -35,26 +35,6 @@ async def _events(answer: ClientResponse) -> AsyncIterator[dict[str, Any]]:
                 yield json.loads(line.removeprefix(b"data: "))
 
 
-async def test_a_list_has_what_happened_in_words(start: Start) -> None:
-    async with start() as server, connect(server.url, join("a", job="mnist")) as a:
-        run = await a.receive_goal(Goal.RUN)
-        status, _, body = await get(f"{server.url}/v1/jobs/mnist/events", "application/json")
-        assert (status, body["job"]) == (200, "mnist")
-        events = body["events"]
-        assert [event["what"] for event in events] == ["run opened", "node joined", "round formed"]
-        assert [event["number"] for event in events] == [1, 2, 3]
-        assert events[2] == events[2] | {
-            "kind": "RoundFormed",
-            "job": "mnist",
-            "run": run.run,
-            "node": None,
-            "round": 1,
-            "reason": "formed of node a, all that --nnodes allows",
-        }
-        _, _, rest = await get(f"{server.url}/v1/jobs/mnist/events?after=2", "application/json")
-        assert rest["events"] == events[2:]
-
-
 async def test_a_list_is_narrowed_to_the_newest_to_kinds_and_to_an_age(start: Start) -> None:
     async with start() as server, connect(server.url, join("a", job="mnist")) as a:
         await a.receive_goal(Goal.RUN)

@@ -12,7 +12,7 @@ from msgspec import structs
 from coordinatord.core.rounds.values.records import Record, RoundFormed
 from coordinatord.protocol.codec import decode
 from coordinatord.protocol.log_messages import LOG_BYTES_MAX, LogChunk, LogPlace, LogStream, ReadLog
-from coordinatord.protocol.messages import Desired, Goal, Phase
+from coordinatord.protocol.messages import Desired, Phase
 from coordinatord.server import driver
 from coordinatord.server.app import Server
 from coordinatord.server.http import log_reading, logs_api
@@ -27,15 +27,16 @@ from tests.support.raw_session import OFFER, Peer, connect, get, join
 MORE_THAN_BUFFERS_HOLD = 4_000
 """Pieces of 16 kB: 64 MB, of which the kernel holds a tenth for a reader that reads nothing."""
 
+FOLLOWED = "/v1/jobs/job/logs?rank=0&stream=stdout&follow=true"
+
 KEEPS_LOGS = structs.replace(OFFER, workers=2, log_dir="/logs/job")
 
 
 @asynccontextmanager
-async def in_round(server: Server) -> AsyncIterator[tuple[Peer, Desired]]:
+async def in_round(server: Server, max_restarts: int = 0) -> AsyncIterator[tuple[Peer, Desired]]:
     """Join as the only node of a job with two workers."""
-    async with connect(server.url, join("a", offer=KEEPS_LOGS)) as a:
-        run = await a.receive_goal(Goal.RUN)
-        await a.report(Phase.RUNNING, run)
+    async with connect(server.url, join("a", spec=a_spec(1, 1, max_restarts), offer=KEEPS_LOGS)) as a:
+        run = await a.start_workers()
         yield a, run
 
 
@@ -43,11 +44,15 @@ def logs(server: Server, query: str = "") -> asyncio.Task[tuple[int, str, Any]]:
     return asyncio.ensure_future(get(f"{server.url}/v1/jobs/job/logs?{query}"))
 
 
+def piece(wanted: ReadLog, data: bytes, at: int = 0) -> LogChunk:
+    """Return the answer to a request: data that begins at this place of its file, and is the last of it."""
+    return LogChunk(wanted.request, data, LogPlace(5, at + len(data)), more=False, gap=False, problem="")
+
+
 async def send(a: Peer, data: bytes, *, more: bool = False, **changes: Any) -> ReadLog:
     """Answer the next request with a piece; return the request."""
     wanted = await a.receive(ReadLog)
-    chunk = LogChunk(wanted.request, data, LogPlace(5, len(data)), more=more, gap=False, problem="")
-    await a.send(structs.replace(chunk, **changes))
+    await a.send(structs.replace(piece(wanted, data), more=more, **changes))
     return wanted
 
 
@@ -98,23 +103,15 @@ async def test_a_whole_answer_has_a_limit(start: Start, monkeypatch: pytest.Monk
         assert body["note"] == "the rest is left out, beyond 5 characters: ask for a stream of it"
 
 
-async def test_a_problem_of_the_node_is_said_with_the_place_of_the_file(start: Start) -> None:
-    async with start() as server, in_round(server) as (a, run):
-        answer = logs(server, "rank=0&stream=stderr")
-        await send(a, b"", problem="the log cannot be read: Input/output error", place=None)
-        [log] = (await answer)[2]["logs"]
-        where = f"look on host host at /logs/job/{run.run}/round_1/0/stderr.log"
-        assert log["note"] == f"the log cannot be read: Input/output error: {where}"
-
-
 async def test_a_log_is_read_on_after_a_problem_if_its_node_has_more(start: Start) -> None:
-    async with start() as server, in_round(server) as (a, _):
+    async with start() as server, in_round(server) as (a, run):
         answer = logs(server, "rank=0&stream=stderr")
         await send(a, b"12", more=True, problem="a part cannot be read: Input/output error")
         assert (await send(a, b"34")).after == LogPlace(5, 2)
         [log] = (await answer)[2]["logs"]
         assert log["text"] == "1234"
-        assert log["note"].startswith("a part cannot be read: Input/output error: look on host host at ")
+        where = f"look on host host at /logs/job/{run.run}/round_1/0/stderr.log"
+        assert log["note"] == f"a part cannot be read: Input/output error: {where}"
 
 
 @pytest.mark.parametrize("problem", ["", "it cannot be read: Input/output error"])
@@ -130,7 +127,7 @@ async def test_a_node_that_does_not_go_on_though_it_has_more_is_asked_no_further
 
 async def test_why_a_node_has_no_logs_is_said_at_each_log_only(start: Start) -> None:
     async with start() as server, connect(server.url, join("a")) as a:
-        await a.report(Phase.RUNNING, await a.receive_goal(Goal.RUN))
+        await a.start_workers()
         _, _, body = await logs(server, "rank=0&stream=stdout")
         assert [log["note"].startswith("node a keeps no log files") for log in body["logs"]] == [True]
         assert body["note"] == ""
@@ -146,7 +143,7 @@ async def test_a_node_that_does_not_answer_is_waited_for_within_bounds(
         [log] = (await answer)[2]["logs"]
         assert log["note"].startswith("the node has not answered within 0.05 s: does its disk hang?: look on host host")
         monkeypatch.setattr(log_reading, "ANSWER_WITHIN_S", TIMEOUT_S)
-        await a.send(LogChunk(late.request, b"late", LogPlace(5, 4), more=False, gap=False, problem=""))
+        await a.send(piece(late, b"late"))
         answer = logs(server, "rank=0&stream=stderr")
         await send(a, b"next")
         assert (await answer)[2]["logs"][0]["text"] == "next"
@@ -193,11 +190,8 @@ async def test_a_node_is_asked_for_one_piece_at_a_time_and_heartbeats_go_on(star
         first = await a.receive(ReadLog)
         await a.beat()
         await a.receive(Desired)  # and no second request
-        for wanted in (first, None):
-            if wanted is None:
-                await send(a, b"x")
-            else:
-                await a.send(LogChunk(wanted.request, b"x", LogPlace(5, 1), more=False, gap=False, problem=""))
+        await a.send(piece(first, b"x"))
+        await send(a, b"x")
         assert [(await answer)[2]["logs"][0]["text"] for answer in answers] == ["x", "x"]
 
 
@@ -234,8 +228,7 @@ async def keep(a: Peer, log: bytearray) -> None:
         wanted = decode(frame.data, ReadLog, Desired)
         if isinstance(wanted, ReadLog):
             at = 0 if wanted.after is None else wanted.after.offset
-            place = LogPlace(5, len(log))
-            await a.send(LogChunk(wanted.request, bytes(log[at:]), place, more=False, gap=False, problem=""))
+            await a.send(piece(wanted, bytes(log[at:]), at))
 
 
 async def test_who_follows_hears_all_that_is_written_until_the_run_ends(
@@ -245,7 +238,7 @@ async def test_who_follows_hears_all_that_is_written_until_the_run_ends(
     log = bytearray(b"one\n")
     async with start() as server, in_round(server) as (a, run), asyncio.TaskGroup() as tasks:
         node = tasks.create_task(keep(a, log))
-        async with following(f"{server.url}/v1/jobs/job/logs?rank=0&stream=stdout&follow=true") as parts:
+        async with following(f"{server.url}{FOLLOWED}") as parts:
             assert (await anext(parts))["run"] == run.run
             part = await anext(parts)
             assert (part["rank"], part["text"], part["over"]) == (0, "one\n", False)
@@ -268,8 +261,7 @@ async def test_a_log_that_grows_as_fast_as_it_is_read_lets_the_others_be_read_to
             wanted = decode(frame.data, ReadLog, Desired)
             if isinstance(wanted, ReadLog):
                 at = 0 if wanted.after is None else wanted.after.offset
-                place, more = LogPlace(5, at + 5_000), wanted.rank == 0
-                await a.send(LogChunk(wanted.request, b"x" * 5_000, place, more=more, gap=False, problem=""))
+                await a.send(structs.replace(piece(wanted, b"x" * 5_000, at), more=wanted.rank == 0))
 
     async with start() as server, in_round(server) as (a, _), asyncio.TaskGroup() as tasks:
         node = tasks.create_task(write_without_end(a))
@@ -284,7 +276,7 @@ async def test_a_stream_that_broke_off_is_taken_up_after_the_places_of_its_last_
 ) -> None:
     monkeypatch.setattr(log_reading, "FOLLOW_EVERY_S", 0.01)
     log = bytearray(b"one\n")
-    url = "/v1/jobs/job/logs?rank=0&stream=stdout&follow=true&last=1"
+    url = f"{FOLLOWED}&last=1"
     async with start() as server, in_round(server) as (a, run), asyncio.TaskGroup() as tasks:
         node = tasks.create_task(keep(a, log))
         async with following(f"{server.url}{url}") as parts:
@@ -302,51 +294,21 @@ async def test_who_follows_is_not_told_that_all_is_over_when_the_coordinator_end
     async with AsyncExitStack() as stack:
         async with start() as server:
             a, _ = await stack.enter_async_context(in_round(server))
-            url = f"{server.url}/v1/jobs/job/logs?rank=0&stream=stdout&follow=true"
-            parts = await stack.enter_async_context(following(url))
+            parts = await stack.enter_async_context(following(f"{server.url}{FOLLOWED}"))
             assert not (await anext(parts))["place"]
             await send(a, b"")
             assert (await anext(parts))["place"] == "1:0:stdout:5:0", "also of a log that is empty so far"
         assert [part async for part in parts] == []
 
 
-class BreakingStore(MemoryStore):
-    """A store whose rounds cannot be read once it is broken."""
-
-    is_broken = False
-
-    async def read_rounds(self, job: str, run: str) -> Sequence[Record]:
-        """Return rounds. Raises `StoreError`."""
-        if self.is_broken:
-            raise StoreError("etcd does not answer")
-        return await super().read_rounds(job, run)
-
-
-async def test_a_store_that_fails_ends_a_stream_and_is_no_bug(
-    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(log_reading, "ANSWER_WITHIN_S", 0.05)
-    store = BreakingStore()
-    node = join("a", spec=a_spec(nodes_min=1, nodes_max=1, max_restarts=1), offer=KEEPS_LOGS)
-    async with start(store) as server, connect(server.url, node) as a:
-        run = await a.receive_goal(Goal.RUN)
-        await a.report(Phase.RUNNING, run)
-        async with following(f"{server.url}/v1/jobs/job/logs?rank=0&stream=stdout&follow=true") as parts:
-            await anext(parts)
-            store.is_broken = True
-            await a.report(Phase.STOPPED, run, a_failure())
-            assert not any([part["over"] async for part in parts])
-    assert not [record for record in caplog.records if record.levelname == "ERROR"]
-
-
-class FullStore(MemoryStore):
-    """A store that has no room for a second round until somebody makes some."""
+class TroubledStore(MemoryStore):
+    """A store that cannot read rounds while it is broken, and has no room for a second round while it is full."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.is_full = True
+        self.is_broken = self.is_full = False
         self.was_missed = asyncio.Event()
-        """Set once the rounds were read without the second one."""
+        """Set once the rounds were read while it was full."""
 
     async def append(self, entries: Sequence[Entry]) -> None:
         """Keep records. Raises `StoreError`."""
@@ -355,10 +317,29 @@ class FullStore(MemoryStore):
         await super().append(entries)
 
     async def read_rounds(self, job: str, run: str) -> Sequence[Record]:
-        """Return rounds."""
+        """Return rounds. Raises `StoreError`."""
+        if self.is_broken:
+            raise StoreError("etcd does not answer")
         if self.is_full:
             self.was_missed.set()
         return await super().read_rounds(job, run)
+
+
+async def test_a_store_that_fails_ends_a_stream_and_is_no_bug(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(log_reading, "ANSWER_WITHIN_S", 0.05)
+    store = TroubledStore()
+    async with (
+        start(store) as server,
+        in_round(server, max_restarts=1) as (a, run),
+        following(f"{server.url}{FOLLOWED}") as parts,
+    ):
+        await anext(parts)
+        store.is_broken = True
+        await a.report(Phase.STOPPED, run, a_failure())
+        assert not any([part["over"] async for part in parts])
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 async def test_who_follows_misses_no_round_that_the_store_has_late(
@@ -366,14 +347,11 @@ async def test_who_follows_misses_no_round_that_the_store_has_late(
 ) -> None:
     monkeypatch.setattr(driver, "RETRY_S", 0.01)
     monkeypatch.setattr(log_reading, "FOLLOW_EVERY_S", 0.01)
-    store = FullStore()
-    node = join("a", spec=a_spec(nodes_min=1, nodes_max=1, max_restarts=1), offer=KEEPS_LOGS)
-    url = "/v1/jobs/job/logs?rank=0&stream=stdout&follow=true"
-    async with start(store) as server, connect(server.url, node) as a, asyncio.TaskGroup() as tasks:
-        run = await a.receive_goal(Goal.RUN)
-        await a.report(Phase.RUNNING, run)
+    store = TroubledStore()
+    store.is_full = True
+    async with start(store) as server, in_round(server, max_restarts=1) as (a, run), asyncio.TaskGroup() as tasks:
         answering = tasks.create_task(keep(a, bytearray(b"one\n")))
-        async with following(f"{server.url}{url}") as parts:
+        async with following(f"{server.url}{FOLLOWED}") as parts:
             assert [(await anext(parts))["text"] for _ in range(2)] == ["", "one\n"]
             await a.report(Phase.STOPPED, run, a_failure())
             await store.was_missed.wait()
@@ -421,5 +399,5 @@ async def test_no_more_read_at_once_than_people_do(start: Start, monkeypatch: py
         wanted = await a.receive(ReadLog)
         status, _, body = await logs(server)
         assert (status, body["error"]) == (503, "busy")
-        await a.send(LogChunk(wanted.request, b"x", LogPlace(5, 1), more=False, gap=False, problem=""))
+        await a.send(piece(wanted, b"x"))
         assert (await answer)[0] == 200

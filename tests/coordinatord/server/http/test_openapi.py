@@ -181,8 +181,7 @@ async def test_real_answers_are_as_they_are_described(start: Start) -> None:
     async with start(heartbeat_s=600.0) as server, ClientSession(timeout=ClientTimeout(60)) as session:
         client = Client(server.url, session)
         async with connect(server.url, join("a", offer=KEEPS_LOGS)) as a:
-            run = await a.receive_goal(Goal.RUN)
-            await a.report(Phase.RUNNING, run)
+            run = await a.start_workers()
             await _reads(client, a)
             async with following(f"{server.url}/v1/jobs/job/events") as events:
                 check(await anext(events), {"$ref": "#/components/schemas/ApiEvent"})

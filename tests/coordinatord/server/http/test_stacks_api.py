@@ -8,7 +8,7 @@ from msgspec import structs
 
 from coordinatord.core.watching import stack_sources
 from coordinatord.hints.seen_worker import BUSY_BYTES
-from coordinatord.protocol.messages import Goal, Phase
+from coordinatord.protocol.messages import Goal
 from coordinatord.protocol.stack_messages import (
     AskStacks,
     Collective,
@@ -40,7 +40,6 @@ def asked(server: Server, query: str = "") -> asyncio.Task[tuple[int, str, Any]]
 
 
 async def answer(peer: Peer, *workers: WorkerStacks, problem: str = "") -> AskStacks:
-    """Answer the next question; return it."""
     wanted = await peer.receive(AskStacks)
     await peer.send(Stacks(wanted.request, workers, problem))
     return wanted
@@ -105,8 +104,7 @@ async def test_a_node_that_cannot_be_asked_is_a_note(start: Start, monkeypatch: 
 
 async def test_what_cannot_be_asked_is_refused(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     async with start() as server, connect(server.url, join("a", offer=TWO_WORKERS)) as a:
-        run = await a.receive_goal(Goal.RUN)
-        await a.report(Phase.RUNNING, run)
+        await a.start_workers()
         for query, status, text in (
             ("?rank=2", 404, "round 1 has no such rank: it has ranks 0 to 1"),
             ("?rank=x", 400, "rank is a number or a range, such as 3 or 0-7, not 'x'"),
