@@ -22,9 +22,9 @@ from coordinatord.server.app import Server
 from coordinatord.server.counters import Counters, measure_lag
 from coordinatord.server.metrics.jobs import figures_of
 from coordinatord.server.metrics.rounds import REASONS, JobTally
-from coordinatord.store.interface import StoreError
 from coordinatord.store.memory_store import MemoryStore
 from tests.coordinatord.server.conftest import Start
+from tests.coordinatord.server.test_durability import SlowStore
 from tests.support.builders import a_failure, a_run
 from tests.support.histories import records_in
 from tests.support.raw_session import IDLE, Peer, connect, join, until
@@ -32,14 +32,12 @@ from tests.support.scrapes import Scrape
 
 
 async def scraped(server: Server) -> Scrape:
-    """Scrape a server."""
     async with ClientSession() as client, client.get(f"{server.url}/metrics") as answer:
         assert answer.status == 200
         return Scrape(await answer.text())
 
 
 async def run_round(*peers: Peer, after: int = 0) -> Desired:
-    """Have the nodes of a job start the workers of its next round."""
     for peer in peers:
         while (desired := await peer.receive_goal(Goal.RUN)).round <= after:
             pass
@@ -85,13 +83,6 @@ async def test_two_servers_in_one_process_do_not_mix(start: Start) -> None:
         await a.receive_goal(Goal.WAIT)
         assert (await scraped(first))("sessions") == 1
         assert (await scraped(second))("sessions") == 0
-
-
-async def test_any_name_of_a_job_is_a_label(start: Start) -> None:
-    job = 'ä "quoted" \\ back'
-    async with start() as server, connect(server.url, join("a", job=job, nodes=2)) as a:
-        await a.receive_goal(Goal.WAIT)
-        assert (await scraped(server))("job_state", job_id=job, state="forming") == 1
 
 
 # Jobs
@@ -140,25 +131,6 @@ async def test_rounds_that_begin_cold_in_spite_of_preload_are_counted_by_cause(s
         assert {cause: shown("cold_rounds_total", job_id="job", cause=cause) for cause in ColdCause} == {
             cause: float(cause is ColdCause.GPU) for cause in ColdCause
         }
-
-
-async def test_what_an_operator_does_has_reasons_of_its_own(start: Start) -> None:
-    async with start() as server, connect(server.url, join("a")) as a, ClientSession() as client:
-        first = await run_round(a)
-        await client.post(f"{server.url}/v1/jobs/job/restart", json={"by": "ann", "reason": "lost nodes a arrived"})
-        await a.receive_goal(Goal.STOP)
-        await a.report(Phase.STOPPED, first)
-        second = await run_round(a, after=first.round)
-        await until(lambda: server.driver.machine.jobs["job"].durable.state is State.RUNNING)
-        await client.post(f"{server.url}/v1/jobs/job/stop", json={"by": "ann", "reason": ""})
-        await a.receive_goal(Goal.STOP)
-        await a.report(Phase.STOPPED, second)
-        await a.receive_goal(Goal.EXIT)
-        shown = await scraped(server)
-        assert shown("rounds_total", job_id="job", reason="restart_asked") == 1
-        assert shown("rounds_total", job_id="job", reason="stop_asked") == 1
-        assert shown("recovery_seconds_count", planned="true") == 1
-        assert shown("job_state", job_id="job", state="stopped") == 1
 
 
 async def test_a_job_has_as_many_series_whatever_its_nodes(start: Start) -> None:
@@ -303,17 +275,12 @@ async def test_what_is_refused_is_counted_by_its_code(start: Start) -> None:
         assert shown("refused_total", code="version") == 0
 
 
-class BrokenStore(MemoryStore):
-    """Cannot keep anything."""
-
-    async def append(self, *_: object) -> None:
-        """Fail."""
-        raise StoreError("the disk is full")
-
-
 async def test_a_store_that_fails_is_shown_while_it_does(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "RETRY_S", 0.01)
-    async with start(BrokenStore()) as server, connect(server.url, join("a")):
+    store = SlowStore()
+    store.broken = True
+    store.allowed.release()
+    async with start(store) as server, connect(server.url, join("a")):
         await until(lambda: server.driver.machine.store_error is not None)
         shown = await scraped(server)
         assert shown("store_ok") == 0

@@ -11,6 +11,7 @@ from coordinatord.core.rounds.values.ranks import Ranks
 from coordinatord.core.rounds.values.records import (
     JobForgotten,
     NodeDrained,
+    Record,
     RoundEnded,
     RoundFormed,
     RoundStarted,
@@ -40,18 +41,21 @@ def formed(number: int, **spent: float) -> RoundFormed:
 
 
 def started(number: int, *, steps_awaited: bool, **spent: float) -> RoundStarted:
-    """Return the record of a start."""
     return RoundStarted("job", "e-1", "r", number, steps_awaited, Spent(**spent))
 
 
 def stopped(number: int, *, planned: bool, **spent: float) -> RoundStopped:
-    """Return the record of a stop."""
     return RoundStopped("job", "e-1", "lost node b", number, planned, None, Spent(**spent), "node_lost")
 
 
 def ended(number: int, **spent: float) -> RoundEnded:
-    """Return the record of an end."""
     return RoundEnded("job", "e-1", "r", number, False, 0, None, Spent(**spent), 0)
+
+
+def metered(*records: Record) -> RoundMeter:
+    meter = RoundMeter([])
+    meter.on_records(made_at(0.0, *records))
+    return meter
 
 
 def samples_of(histogram: Histogram) -> dict[str, float]:
@@ -62,16 +66,18 @@ def samples_of(histogram: Histogram) -> dict[str, float]:
 
 
 def test_what_took_how_long_is_what_the_ledger_says() -> None:
-    meter = RoundMeter([])
     before = {"waiting": 40.0, "rendezvous": 2.0}
-    meter.on_records(made_at(0.0, opened(), formed(1, **before)))
-    meter.on_records(made_at(0.0, started(1, steps_awaited=False, **before, starting=3.0)))
     first = {"waiting": 40.0, "starting": 3.0, "training": 100.0, "detecting": 5.0}
-    meter.on_records(made_at(0.0, stopped(1, planned=False, **first, rendezvous=2.0)))
-    meter.on_records(made_at(0.0, ended(1, **first, rendezvous=2.0, stopping=0.5)))
-    meter.on_records(made_at(0.0, formed(2, **first, rendezvous=3.0, stopping=0.5)))
     again = {"waiting": 40.0, "training": 100.0, "detecting": 5.0, "rendezvous": 3.0, "stopping": 0.5}
-    meter.on_records(made_at(0.0, started(2, steps_awaited=True, **again, starting=4.0)))
+    meter = metered(
+        opened(),
+        formed(1, **before),
+        started(1, steps_awaited=False, **before, starting=3.0),
+        stopped(1, planned=False, **first, rendezvous=2.0),
+        ended(1, **first, rendezvous=2.0, stopping=0.5),
+        formed(2, **first, rendezvous=3.0, stopping=0.5),
+        started(2, steps_awaited=True, **again, starting=4.0),
+    )
     assert samples_of(meter.recovery)["countfalse"] == 0, (
         "its workers are there, but train only from their first step on"
     )
@@ -82,30 +88,30 @@ def test_what_took_how_long_is_what_the_ledger_says() -> None:
 
 
 def test_what_breaks_again_before_it_has_recovered_is_one_recovery() -> None:
-    meter = RoundMeter([])
-    meter.on_records(
-        made_at(0.0, opened(), formed(1), started(1, steps_awaited=False), stopped(1, planned=True, training=9.0))
+    meter = metered(
+        opened(),
+        formed(1),
+        started(1, steps_awaited=False),
+        stopped(1, planned=True, training=9.0),
+        ended(1, training=9.0, stopping=30.0),
+        formed(2, training=9.0, stopping=30.0),
+        stopped(2, planned=False, training=9.0, stopping=30.0, starting=1.0),
+        ended(2, training=9.0, stopping=31.0, starting=1.0),
+        formed(3, training=9.0, stopping=31.0, starting=1.0),
+        started(3, steps_awaited=False, training=9.0, stopping=31.0, starting=2.0),
     )
-    meter.on_records(made_at(0.0, ended(1, training=9.0, stopping=30.0), formed(2, training=9.0, stopping=30.0)))
-    meter.on_records(made_at(0.0, stopped(2, planned=False, training=9.0, stopping=30.0, starting=1.0)))
-    meter.on_records(made_at(0.0, ended(2, training=9.0, stopping=31.0, starting=1.0)))
-    meter.on_records(made_at(0.0, formed(3, training=9.0, stopping=31.0, starting=1.0)))
-    meter.on_records(made_at(0.0, started(3, steps_awaited=False, training=9.0, stopping=31.0, starting=2.0)))
     assert samples_of(meter.recovery) == {"countfalse": 0, "sumfalse": 0, "counttrue": 1, "sumtrue": 33.0}
     assert meter.tallies["job"].rounds == {"node_lost": 2}
 
 
 def test_steps_that_show_only_later_are_no_second_start() -> None:
-    meter = RoundMeter([])
-    meter.on_records(made_at(0.0, opened(), formed(1), started(1, steps_awaited=False, starting=1.0)))
-    meter.on_records(made_at(0.0, TrainingBegan("job", "e-1", "r", 1, Spent(starting=4.0))))
+    start = started(1, steps_awaited=False, starting=1.0)
+    meter = metered(opened(), formed(1), start, TrainingBegan("job", "e-1", "r", 1, Spent(starting=4.0)))
     assert samples_of(meter.start)["count"] == 1
 
 
 def test_nothing_is_kept_of_a_job_that_is_forgotten() -> None:
-    meter = RoundMeter([])
-    meter.on_records(made_at(0.0, opened(), JobForgotten("job", "e-1", "r")))
-    meter.on_records(made_at(0.0, NodeDrained("", "", "n drained by ann", "n")))
+    meter = metered(opened(), JobForgotten("job", "e-1", "r"), NodeDrained("", "", "n drained by ann", "n"))
     assert meter.tallies == {}
 
 
@@ -122,22 +128,12 @@ def test_each_row_that_ends_a_round_has_its_condition_as_the_reason_and_no_other
     assert all(known_reason(name) == name for name in names)
 
 
-def test_a_round_that_is_stopped_counts_by_the_condition_of_its_record() -> None:
-    meter = RoundMeter([])
-    meter.on_records(
-        made_at(0.0, opened(), formed(1), started(1, steps_awaited=False), stopped(1, planned=True), ended(1))
-    )
-    assert meter.tallies["job"].rounds == {"node_lost": 1}
-
-
 def test_what_another_version_has_recorded_has_a_reason_as_well() -> None:
     assert known_reason("") == known_reason("the moon was full") == OTHER
 
 
 @pytest.mark.parametrize(("reason", "found"), [("hung", {"hang": HangKind.STUCK}), ("diverged", {"diverged": True})])
 def test_a_round_that_hung_or_diverged_counts_as_such(reason: str, found: dict[str, Any]) -> None:
-    meter = RoundMeter([])
-    failure = a_failure(**found)
-    over = RoundEnded("job", "e-1", "r", 1, True, 1, a_report(failure=failure), Spent(), 0)
-    meter.on_records(made_at(1.0, opened(), formed(1), stopped(1, planned=False), over))
+    over = RoundEnded("job", "e-1", "r", 1, True, 1, a_report(failure=a_failure(**found)), Spent(), 0)
+    meter = metered(opened(), formed(1), stopped(1, planned=False), over)
     assert meter.tallies["job"].rounds == {reason: 1}

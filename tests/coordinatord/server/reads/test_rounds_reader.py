@@ -1,7 +1,6 @@
 """The rounds of a job that is over come from the store, for the API and for the page, and few of them are kept."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +18,6 @@ from coordinatord.server.reads.rounds_reader import RoundsReader
 from coordinatord.store.database_store import Store
 from coordinatord.store.interface import StoreError
 from coordinatord.store.memory_store import MemoryStore
-from coordinatord.store.sqlite_store import SqliteStore
 from tests.coordinatord.server.conftest import Start
 from tests.coordinatord.server.page.test_stream import view
 from tests.support.builders import a_coordinator, a_failure, a_spec
@@ -30,37 +28,30 @@ ENDED = (an_opening(), a_join_of("n1"), a_join_of("n2"), a_round_of("n1", "n2"),
 
 
 async def fail_once_and_succeed(server: Server) -> None:
-    """Let a job of one node have two rounds."""
     async with connect(server.url, join("a", spec=a_spec(nodes_min=1, nodes_max=1, max_restarts=3))) as a:
-        run = await a.receive_goal(Goal.RUN)
-        await a.report(Phase.RUNNING, run)
+        run = await a.start_workers()
         await a.report(Phase.STOPPED, run, a_failure())
         await a.report(Phase.SUCCEEDED, await a.receive_goal(Goal.RUN))
         await a.receive_goal(Goal.EXIT)
 
 
 async def ask(server: Server) -> tuple[int, Any]:
-    """Ask for the job."""
     async with ClientSession() as client, client.get(f"{server.url}/v1/jobs/job") as answer:
         return answer.status, await answer.json()
 
 
 async def page_of(server: Server) -> Any:
-    """Return what the page is sent of the job."""
     async with view(server, "?job=job") as viewer:
         return await viewer.next("job")
 
 
-@pytest.mark.parametrize("kind", ["memory", "sqlite"])
-async def test_the_rounds_of_a_job_that_is_over_are_shown(start: Start, tmp_path: Path, kind: str) -> None:
-    store = MemoryStore() if kind == "memory" else SqliteStore.open(tmp_path)
-    async with start(store) as server:
+async def test_the_rounds_of_a_job_that_is_over_are_shown(start: Start) -> None:
+    async with start() as server:
         await fail_once_and_succeed(server)
         [run] = server.driver.machine.jobs.values()
         assert not list(run.durable.rounds)
         _, shown = await ask(server)
         paged = await page_of(server)
-    await store.close()
     assert shown["state"] == "succeeded"
     assert [(round_["round"], round_["nodes"], round_["charged"]) for round_ in shown["rounds"]] == [
         (1, 1, True),

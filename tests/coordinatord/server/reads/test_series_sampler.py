@@ -18,8 +18,7 @@ from tests.support.raw_session import connect, join
 async def fail_once(server: Server) -> None:
     """Let a job of one node train and fail, which costs a restart."""
     async with connect(server.url, join("a", spec=a_spec(nodes_min=1, nodes_max=1, max_restarts=3))) as a:
-        run = await a.receive_goal(Goal.RUN)
-        await a.report(Phase.RUNNING, run)
+        run = await a.start_workers()
         await a.report(Phase.STOPPED, run, a_failure())
         await a.receive_goal(Goal.RUN)
 
