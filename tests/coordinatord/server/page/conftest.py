@@ -7,14 +7,19 @@ from pathlib import Path
 
 import pytest
 
+from coordinatord.protocol.http.api import ApiEvent
+from coordinatord.protocol.http.page_events import PageJob
 from tests.coordinatord.server.conftest import pytest_asyncio_loop_factories, start
 from tests.support.browser import CHROMIUM, Browser, Page
 from tests.support.canned_http import body, canned
+from tests.support.cluster import Coordinator
 from tests.support.fixtures import cluster, coordinator, own_coordinator
+from tests.support.job_views import show
 
 __all__ = ["cluster", "coordinator", "own_coordinator", "pytest_asyncio_loop_factories", "start"]
 
 Open = Callable[..., Page]
+Shown = Callable[..., Page]
 
 UNREACHABLE = re.compile(
     r"network: Failed to load resource: net::ERR_(CONNECTION_REFUSED|CONNECTION_RESET|INCOMPLETE_CHUNKED_ENCODING) "
@@ -50,6 +55,18 @@ def open_page(browser: Browser) -> Iterator[Open]:
 
 
 @pytest.fixture
+def shown(coordinator: Coordinator, open_page: Open) -> Shown:
+    """Return what opens a page and lets it show a job and its events."""
+
+    def opened(job: PageJob, *events: ApiEvent, **options: int | str) -> Page:
+        page = open_page(coordinator.url, **options)
+        show(page, job, *events)
+        return page
+
+    return opened
+
+
+@pytest.fixture
 def stranger(browser: Browser) -> Iterator[Page]:
     """Open a page that is not ours."""
     with canned(body(b"<title>cats</title>", content_type="text/html")) as (endpoint, _):
@@ -60,5 +77,4 @@ def stranger(browser: Browser) -> Iterator[Page]:
 
 @pytest.fixture
 def picture(tmp_path: Path) -> Path:
-    """Return where a picture may be put."""
     return tmp_path / "page.png"

@@ -4,10 +4,9 @@ import json
 
 import pytest
 
-from tests.coordinatord.server.page.conftest import Open
+from tests.coordinatord.server.page.conftest import Shown
 from tests.support.browser import Page
-from tests.support.cluster import Coordinator
-from tests.support.job_views import a_job, show
+from tests.support.job_views import a_job
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
@@ -52,11 +51,8 @@ def let_answer(page: Page, status: int, kind: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(("status", "kind", "text", "said"), CASES)
-def test_what_came_in_place_of_an_answer_is_said(
-    coordinator: Coordinator, open_page: Open, status: int, kind: str, text: str, said: str
-) -> None:
-    page = open_page(coordinator.url)
-    show(page, a_job(nodes=3))
+def test_what_came_in_place_of_an_answer_is_said(shown: Shown, status: int, kind: str, text: str, said: str) -> None:
+    page = shown(a_job(nodes=3))
     let_answer(page, status, kind, text)
     sentence = f"hat came is no answer of a coordinator, but HTTP {said}"
     page.evaluate("document.querySelector('details:has(.stacks)').open = true")
@@ -71,9 +67,8 @@ def test_what_came_in_place_of_an_answer_is_said(
     assert page.evaluate(ENTER) == f"w{sentence}"
 
 
-def test_a_coordinator_that_gives_no_answer_cannot_be_reached(coordinator: Coordinator, open_page: Open) -> None:
-    page = open_page(coordinator.url)
-    show(page, a_job(nodes=3))
+def test_a_coordinator_that_gives_no_answer_cannot_be_reached(shown: Shown) -> None:
+    page = shown(a_job(nodes=3))
     page.evaluate("void (globalThis.fetch = async () => { throw new TypeError('Failed to fetch'); })")
     page.evaluate("document.querySelector('details:has(.stacks)').open = true")
     page.evaluate("document.querySelector('button.ask').click()")

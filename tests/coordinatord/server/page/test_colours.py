@@ -1,4 +1,4 @@
-"""The colours of causes can be told apart in light and dark, also by people who see no difference of two cones.
+"""Words can be read in light and dark, and causes be told apart, also by people who see no difference of two cones.
 
 The matrices are those of Machado, Oliveira and Fernandes (2009) for a full deficiency. The distance is that of CIE 1976
 in L*a*b*, in which 2.3 can just be seen.
@@ -16,6 +16,9 @@ from tests.coordinatord.server.page.test_files import FOLDER
 STYLE = (FOLDER / "style.css").read_text()
 
 DISTANCE_MIN = 15.0
+
+CONTRAST_MIN = 4.5
+"""The least contrast of text to its ground (WCAG 2.2, 1.4.3)."""
 
 Matrix = tuple[tuple[float, float, float], ...]
 
@@ -35,30 +38,47 @@ def times(matrix: Matrix, vector: list[float]) -> list[float]:
     return [sum(factor * part for factor, part in zip(row, vector, strict=True)) for row in matrix]
 
 
-def lab(colour: str, eyes: Matrix) -> list[float]:
-    """Return how a colour such as `#0d9e78` looks, in L*a*b*."""
+def linear(colour: str) -> list[float]:
+    """Return how much light of red, green and blue a colour such as `#0d9e78` has."""
     parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-    seen = [min(1.0, max(0.0, part)) for part in times(eyes, linear)]
+    return [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+
+
+def lab(colour: str, eyes: Matrix) -> list[float]:
+    """Return how a colour looks, in L*a*b*."""
+    seen = [min(1.0, max(0.0, part)) for part in times(eyes, linear(colour))]
     scaled = [part / white for part, white in zip(times(XYZ, seen), WHITE, strict=True)]
     x, y, z = (part ** (1 / 3) if part > 0.008856 else 7.787 * part + 16 / 116 for part in scaled)
     return [116 * y - 16, 500 * (x - y), 200 * (y - z)]
 
 
+def palette(scheme: str) -> dict[str, str]:
+    """Return the colours that have a name, in a scheme."""
+    light, dark = STYLE.split("@media (prefers-color-scheme: dark)", 1)
+    named = re.findall(r"--([\w-]+): (#[0-9a-f]+);", light + (dark if scheme == "dark" else ""))
+    return {name: colour.replace("#fff", "#ffffff") if len(colour) == 4 else colour for name, colour in named}
+
+
 def colours(scheme: str) -> tuple[dict[str, str], dict[str, str]]:
     """Return the plain colours of causes, and the colours of those with stripes."""
-    light, dark = STYLE.split("@media (prefers-color-scheme: dark)", 1)
-    palette = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", light))
-    if scheme == "dark":
-        palette |= dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", dark))
     causes = dict(re.findall(r'^\[data-cause="(\w+)"\] { background: (.*); }$', STYLE, re.MULTILINE))
     assert set(Activity) <= causes.keys(), "each cause has its colour"
     plain: dict[str, str] = {}
     striped: dict[str, str] = {}
     for cause, background in causes.items():
         [name, *_] = re.findall(r"var\(--(\w+)\)", background)
-        (striped if "gradient" in background else plain)[cause] = palette[name]
+        (striped if "gradient" in background else plain)[cause] = palette(scheme)[name]
     return plain, striped
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_all_words_can_be_read(scheme: str) -> None:
+    light = {name: times(XYZ, linear(colour))[1] for name, colour in palette(scheme).items()}
+    for text in ("text", "muted", "accent", "good", "wait", "busy", "bad", "off"):
+        for ground in ("ground", "panel", "raised", "bad-ground"):
+            darker, lighter = sorted((light[text], light[ground]))
+            assert (lighter + 0.05) / (darker + 0.05) >= CONTRAST_MIN, f"{text} on {ground}"
+    assert (light["ground"] > 0.5) == (scheme == "light")
 
 
 @pytest.mark.parametrize("eyes", EYES)

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ import pytest
 from nodeclient.host.ports import PortReservation
 from tests.coordinatord.server.page.conftest import UNREACHABLE, Open
 from tests.support.browser import Browser, Page
-from tests.support.programs import BIN, Program, clean_environ, run, wait_until
+from tests.support.places import Place
+from tests.support.programs import BIN, Program, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("trusting")]
 
@@ -34,52 +36,42 @@ PLACE_OF_THE_WAY_IN = """(() => {
 FRAME = """void document.body.append(Object.assign(document.createElement("iframe"), {{ src: "{url}/" }}))"""
 
 
-class Guarded:
-    """A coordinator for those with a token, and what its user does there."""
+class Guarded(Place):
+    """A coordinator for those with a token, at a port that is kept for another one, and what its user does there."""
 
-    def __init__(self, folder: Path) -> None:
-        self.environ = clean_environ(COORDINATORD_INSECURE="", XDG_CONFIG_HOME=str(folder / "config"))
-        self.state = folder / "state"
-        self.port = PortReservation()
-        self.start()
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        super().__init__(folder, stack)
+        self.endpoint = f"127.0.0.1:{stack.enter_context(closing(PortReservation())).port}"
+        self.url = f"https://{self.endpoint}"
+        self.program = self.begin()
 
-    def start(self) -> None:
-        """Start the coordinator, or start it again at the same port."""
-        where = ("--host", "127.0.0.1", "--port", str(self.port.port), "--state-dir", self.state)
-        self.program = Program(BIN / "coordinatord", *where, environ=self.environ)
-        self.url = self.program.await_line(r"coordinatord listening on (https://\S+)")[1]
-        self.endpoint = self.url.removeprefix("https://")
+    def begin(self) -> Program:
+        """Start the coordinator, or start it again."""
+        host, _, port = self.endpoint.partition(":")
+        program = self.start(BIN / "coordinatord", "--host", host, "--port", port, "--state-dir", self.state)
+        program.await_line("coordinatord listening on https://")
+        return program
 
-    def node(self, name: str) -> Program:
-        """Start a node of the job `j` whose worker waits."""
-        where = ("--coord", self.endpoint, "--job-id", "j", "--node-id", name, "--max-restarts", "3")
-        node = Program(BIN / "nodeclient", "join", *where, "--", "sleep", "600", environ=self.environ)
+    def begin_node(self) -> None:
+        """Start the node `gpu7` of the job `j`, whose worker waits."""
+        node = self.node("--node-id", "gpu7", "--max-restarts", "3", script="import time; time.sleep(600)")
         node.await_line("starting round 1")
-        return node
-
-    def coordinatord(self, *words: str) -> None:
-        """Run a command on its state directory."""
-        assert run(BIN / "coordinatord", *words, "--state-dir", self.state, environ=self.environ).returncode == 0
 
     def await_event(self, reason: str) -> None:
         """Wait for an event with this reason."""
-        ask = (BIN / "nodeclient", "events", "--coord", self.endpoint)
-        wait_until(f"{reason!r} in the events", lambda: reason in run(*ask, environ=self.environ).stdout)
+        wait_until(f"{reason!r} in the events", lambda: reason in self.ask("events").stdout)
 
-    def link(self, *flags: str | Path) -> str:
+    def link(self, *flags: str) -> str:
         """Return what `nodeclient page` prints."""
-        done = run(BIN / "nodeclient", "page", "--coord", self.endpoint, *flags, environ=self.environ)
-        assert done.returncode == 0, done.stderr
+        done = self.ask("page", *flags)
         assert "works once, within 5 minutes" in done.stderr
         return done.stdout.strip()
 
 
 @pytest.fixture
 def guarded(tmp_path: Path) -> Iterator[Guarded]:
-    made = Guarded(tmp_path)
-    yield made
-    made.program.close()
-    made.port.close()
+    with ExitStack() as stack:
+        yield Guarded(tmp_path, stack)
 
 
 @pytest.fixture
@@ -91,7 +83,6 @@ def trusting(browser: Browser) -> Iterator[Browser]:
 
 
 def locked(page: Page) -> None:
-    """Wait until the page says that it is not let in."""
     page.wait_for_text("This page wants a token")
     forgive(page)
 
@@ -159,11 +150,11 @@ def test_a_page_that_was_let_in_goes_on_when_the_coordinator_is_back(guarded: Gu
     guarded.program.process.kill()
     guarded.program.close()
     page.wait_for_text("no connection", "#link")
-    guarded.start()
+    again = guarded.begin()
     page.wait_for_text("live", "#link")
     page.wait_for_text("No jobs yet")
     assert page.evaluate("window.mark") == "the same"
-    assert "not let in" not in guarded.program.output
+    assert "not let in" not in again.output
     page.complaints[:] = [complaint for complaint in page.complaints if not UNREACHABLE.match(complaint)]
 
 
@@ -171,12 +162,12 @@ def test_a_page_that_was_let_in_goes_on_when_the_coordinator_is_back(guarded: Gu
 def test_what_a_session_shows_ends_with_its_token(guarded: Guarded, open_page: Open) -> None:
     page = open_page(guarded.link())
     page.wait_for_text("No jobs yet")
-    guarded.coordinatord("token", "revoke", "first-admin")
+    guarded.token("revoke", "first-admin")
     locked(page)
 
 
 def test_the_page_acts_after_a_confirmation_with_a_reason(guarded: Guarded, open_page: Open) -> None:
-    node = guarded.node("gpu7")
+    guarded.begin_node()
     page = open_page(guarded.link())
     page.wait_for_text("Act on this job")
     press(page, "Restart j?")
@@ -191,20 +182,18 @@ def test_the_page_acts_after_a_confirmation_with_a_reason(guarded: Guarded, open
     press(page, "Let gpu7 in again?")
     confirm(page, "a new fan")
     page.wait("!document.body.innerText.includes('Drained nodes')")
-    node.close()
 
 
 @pytest.mark.long
 def test_who_may_only_read_has_nothing_to_press(guarded: Guarded, open_page: Open, tmp_path: Path) -> None:
-    node = guarded.node("gpu7")
-    guarded.coordinatord("token", "new", "--role", "read", "--output", str(tmp_path / "read"))
-    page = open_page(guarded.link("--token-file", tmp_path / "read"))
+    guarded.begin_node()
+    guarded.token("new", "--role", "read", "--output", str(tmp_path / "read"))
+    page = open_page(guarded.link("--token-file", str(tmp_path / "read")))
     page.wait_for_text("Act on this job")
     assert "nodeclient stacks --coord " in page.evaluate("document.querySelector('.commands').textContent")
     assert page.evaluate("[...document.querySelectorAll('.act')].every((each) => each.offsetParent === null)")
     assert page.evaluate(POST_STOP) == [403, "role"]
     forgive(page)
-    node.close()
 
 
 @pytest.mark.long
@@ -222,5 +211,4 @@ def test_other_pages_can_neither_ask_nor_frame(guarded: Guarded, open_page: Open
     guarded.program.await_line("refused: a web page sent .*origin=http://evil.example:.* path=/v1/nodes/a/drain")
     stranger.evaluate(FRAME.format(url=guarded.url))
     wait_until("what the browser says of the frame", lambda: "frame-ancestors" in " ".join(stranger.complaints))
-    status = run(BIN / "nodeclient", "status", "--coord", guarded.endpoint, "--json", environ=guarded.environ)
-    assert json.loads(status.stdout)["drained"] == []
+    assert json.loads(guarded.ask("status", "--json").stdout)["drained"] == []

@@ -5,8 +5,7 @@ import json
 import pytest
 
 from coordinatord.protocol.http.api import LaggardStatus
-from tests.coordinatord.server.page.conftest import Open
-from tests.support.cluster import Coordinator
+from tests.coordinatord.server.page.conftest import Shown
 from tests.support.job_views import a_failure_status, a_job, show
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
@@ -56,11 +55,10 @@ def answers(status: int, body: object) -> str:
     return ANSWER.replace("BODY", json.dumps(body)).replace("STATUS", str(status))
 
 
-def test_a_hang_is_the_root_cause_and_a_laggard_is_named(coordinator: Coordinator, open_page: Open) -> None:
-    page = open_page(coordinator.url)
+def test_a_hang_is_the_root_cause_and_a_laggard_is_named(shown: Shown) -> None:
     laggard = LaggardStatus(rank=5, node="gpu2", last=0.92, late_s=0.041, step_s=0.41, sentence=LATE)
     failure = a_failure_status(hang="stuck", how="hung: stuck", message=STANDS, error="")
-    show(page, a_job(nodes=3, laggard=laggard, failure=failure))
+    page = shown(a_job(nodes=3, laggard=laggard, failure=failure))
     page.wait_for_text(LATE, ".headline .laggard")
     page.wait_for_text("Round 1 hung: rank 1 on gpu2", ".failure header")
     page.wait_for_text(STANDS, ".failure .facts")
@@ -76,9 +74,8 @@ def test_a_hang_is_the_root_cause_and_a_laggard_is_named(coordinator: Coordinato
     page.wait_for_text("a hang would not be noticed", ".headline")
 
 
-def test_the_page_asks_where_the_workers_stand(coordinator: Coordinator, open_page: Open) -> None:
-    page = open_page(coordinator.url)
-    show(page, a_job(nodes=3))
+def test_the_page_asks_where_the_workers_stand(shown: Shown) -> None:
+    page = shown(a_job(nodes=3))
     assert page.evaluate("document.querySelector('.stacks').innerText") == ""
     page.evaluate(answers(200, STACKS))
     page.evaluate("document.querySelector('details:has(.stacks)').open = true")
@@ -91,9 +88,8 @@ def test_the_page_asks_where_the_workers_stand(coordinator: Coordinator, open_pa
     assert "last collective: gloo:all_reduce 1,204" in page.text(".stacks > div:last-child")
 
 
-def test_why_nobody_can_be_asked_is_said(coordinator: Coordinator, open_page: Open) -> None:
-    page = open_page(coordinator.url)
-    show(page, a_job(nodes=3))
+def test_why_nobody_can_be_asked_is_said(shown: Shown) -> None:
+    page = shown(a_job(nodes=3))
     page.evaluate(answers(404, {"code": "no_stacks", "message": "round 3 is being stopped"}))
     page.evaluate("document.querySelector('details:has(.stacks)').open = true")
     page.evaluate("document.querySelector('button.ask').click()")

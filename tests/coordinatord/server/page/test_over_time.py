@@ -5,7 +5,7 @@ import re
 import pytest
 
 from coordinatord.protocol.http.api import EarlierRunStatus, KeptStatus, LostStatus
-from tests.coordinatord.server.page.conftest import Open
+from tests.coordinatord.server.page.conftest import Open, Shown
 from tests.support.browser import Page
 from tests.support.cluster import Coordinator
 from tests.support.job_views import a_failure_status, a_job, an_event, show, show_list
@@ -43,7 +43,6 @@ TOP_OF_FAILURE = "document.querySelector('.failure').getBoundingClientRect().top
 
 
 def entries(page: Page) -> list[str]:
-    """Return the kinds of the events that are listed."""
     found: list[str] = page.evaluate("[...document.querySelectorAll('.events li b')].map((each) => each.innerText)")
     return found
 
@@ -54,9 +53,8 @@ def lines(page: Page, selector: str) -> list[str]:
 
 
 @pytest.mark.parametrize("width", [390, 800, 1_280, 1_920])
-def test_nothing_is_cut_or_wider_than_the_window(coordinator: Coordinator, open_page: Open, width: int) -> None:
-    page = open_page(coordinator.url, width=width, height=900)
-    show(page, a_job(failure=a_failure_status()), *EVENTS)
+def test_nothing_is_cut_or_wider_than_the_window(shown: Shown, width: int) -> None:
+    page = shown(a_job(failure=a_failure_status()), *EVENTS, width=width, height=900)
     page.wait("document.querySelectorAll('.events li').length === 4")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert page.evaluate(CLIPPED) == []
@@ -81,10 +79,9 @@ def test_the_chosen_job_is_in_sight_among_many(coordinator: Coordinator, open_pa
     page.wait(f"{box}.left >= 0 && {box}.right <= innerWidth && {box}.bottom <= innerHeight")
 
 
-def test_charts_show_the_run_over_time_and_what_the_reader_points_at(coordinator: Coordinator, open_page: Open) -> None:
-    page = open_page(coordinator.url)
-    show(page, a_job())
-    assert page.text(".charts").split("\n")[0].startswith("Steps a second")
+def test_charts_show_the_run_over_time_and_what_the_reader_points_at(shown: Shown) -> None:
+    page = shown(a_job())
+    assert re.match(r"Steps a second\s+3.0 a second\s+0 to 3\n", page.text(".charts")), "its scale is no second reading"
     drawn = "[...document.querySelectorAll('.chart .line')].map((line) => line.getAttribute('d'))"
     pace, goodput, restarts = page.evaluate(drawn)
     assert pace.startswith("M17.3 "), "nothing is drawn where nothing is known"
@@ -104,25 +101,15 @@ def test_charts_show_the_run_over_time_and_what_the_reader_points_at(coordinator
     assert page.text(".chart .reading") == "3.0 a second"
 
 
-def test_the_scale_of_a_chart_is_no_second_reading(coordinator: Coordinator, open_page: Open) -> None:
-    page = open_page(coordinator.url)
-    show(page, a_job())
-    assert re.fullmatch(r"Steps a second\s+3.0 a second\s+0 to 3", page.text(".chart figcaption"))
-
-
 @pytest.mark.parametrize("kept", [None, KeptStatus(step=314, disk_step=288)])
 @pytest.mark.parametrize("width", [1_280, 390])
-def test_the_figures_of_a_job_leave_no_place_empty(
-    coordinator: Coordinator, open_page: Open, width: int, kept: KeptStatus | None
-) -> None:
-    page = open_page(coordinator.url, width=width)
-    show(page, a_job(kept=kept))
+def test_the_figures_of_a_job_leave_no_place_empty(shown: Shown, width: int, kept: KeptStatus | None) -> None:
+    page = shown(a_job(kept=kept), width=width)
     assert page.evaluate(UNFILLED) == pytest.approx(0, abs=2), "pixels that no figure fills, as rows of one pixel each"
 
 
-def test_events_are_found_by_kind_and_by_words(coordinator: Coordinator, open_page: Open) -> None:
-    page = open_page(coordinator.url)
-    show(page, a_job(), *EVENTS)
+def test_events_are_found_by_kind_and_by_words(shown: Shown) -> None:
+    page = shown(a_job(), *EVENTS)
     page.wait("document.querySelectorAll('.events li').length === 4")
     assert entries(page) == ["round ended (1)", "node lost", "round formed (1)", "node joined"], "newest first"
     page.evaluate("[...document.querySelectorAll('.chip')].find((each) => each.innerText === 'Interruptions').click()")
@@ -159,28 +146,27 @@ def test_each_event_names_its_node_once(coordinator: Coordinator, open_page: Ope
 
 @pytest.mark.parametrize("width", [390, 1_280])
 def test_a_recent_failure_is_above_the_fold_with_its_hint_and_log(
-    coordinator: Coordinator, open_page: Open, width: int
+    coordinator: Coordinator, shown: Shown, width: int
 ) -> None:
-    page = open_page(coordinator.url, width=width, height=900)
-    show(page, a_job(failure=a_failure_status()))
+    page = shown(a_job(failure=a_failure_status()), width=width, height=900)
     assert page.evaluate(TOP_OF_FAILURE) < 700
+    assert page.text(".failure header").startswith("Round 1 failed: rank 1 on gpu2")
+    assert "RuntimeError: CUDA out of memory" in page.text(".failure dl")
     assert "the GPU is full: use a smaller batch" in page.text(".failure")
     assert "/var/log/training/mnist/r-1/round_1/1/stderr.log (on gpu2)" in page.text(".failure")
     command = f"nodeclient logs --coord {coordinator.endpoint} --rank 1 --round 1 mnist"
     assert page.text(".failure .command code") == command
 
 
-def test_a_command_in_a_hint_is_shown_as_one(coordinator: Coordinator, open_page: Open) -> None:
-    page = open_page(coordinator.url)
-    show(page, a_job(failure=a_failure_status(hint="it is full (`df -h`): `ls` <b>shows</b> what fills it; 5` more")))
+def test_a_command_in_a_hint_is_shown_as_one(shown: Shown) -> None:
+    page = shown(a_job(failure=a_failure_status(hint="it is full (`df -h`): `ls` <b>shows</b> what fills it; 5` more")))
     page.wait_for_text("it is full (df -h): ls <b>shows</b> what fills it; 5` more", ".failure")
     codes = page.evaluate("[...document.querySelectorAll('.failure .facts code')].map((each) => each.textContent)")
     assert codes == ["df -h", "ls"]
 
 
-def test_an_old_failure_comes_after_what_goes_on(coordinator: Coordinator, open_page: Open) -> None:
-    page = open_page(coordinator.url)
-    show(page, a_job(failure=a_failure_status(age_s=3_600.0)))
+def test_an_old_failure_comes_after_what_goes_on(shown: Shown) -> None:
+    page = shown(a_job(failure=a_failure_status(age_s=3_600.0)))
     assert page.evaluate(f"{TOP_OF_FAILURE} > document.querySelector('.nodes').getBoundingClientRect().top + scrollY")
 
 

@@ -6,7 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from coordinatord.protocol.http.api import KeptStatus, ProgressStatus
-from tests.coordinatord.server.page.conftest import Open
+from coordinatord.protocol.http.page_events import PageJob
+from tests.coordinatord.server.page.conftest import Shown
 from tests.support.cluster import Coordinator
 from tests.support.job_views import BEHIND, LATE_STEP, a_job, a_node, show
 
@@ -30,12 +31,16 @@ def click_chip(words: str) -> str:
     return f"[...document.querySelectorAll('.nodes .chip')].find((chip) => /{words}/.test(chip.innerText)).click()"
 
 
+def with_column(job: PageJob, name: str, *values: object) -> PageJob:
+    """Give each node of a job its value of a field."""
+    place = job.nodes.columns.index(name)
+    rows = [(*row[:place], value, *row[place + 1 :]) for row, value in zip(job.nodes.rows, values, strict=True)]
+    return replace(job, nodes=replace(job.nodes, rows=tuple(rows)))
+
+
 @pytest.mark.parametrize("width", [390, 800, 1_280])
-def test_a_straggler_among_many_is_found_by_one_click_and_shown_whole(
-    coordinator: Coordinator, open_page: Open, width: int
-) -> None:
-    page = open_page(coordinator.url, width=width, height=844)
-    show(page, a_job())
+def test_a_straggler_among_many_is_found_by_one_click_and_shown_whole(shown: Shown, width: int) -> None:
+    page = shown(a_job(), width=width, height=844)
     page.wait_for_text("1 behind", ".nodes .chips")
     assert page.text(f"{ROW} button.node") == a_node(BEHIND).node, "it comes first of itself"
     assert page.evaluate(CUT) == []
@@ -47,52 +52,38 @@ def test_a_straggler_among_many_is_found_by_one_click_and_shown_whole(
     assert all("↕" in arrow for arrow in page.evaluate(arrows)), "what can be sorted by looks like it"
 
 
-def test_what_is_kept_where_is_shown_and_a_disk_that_fails(coordinator: Coordinator, open_page: Open) -> None:
-    page = open_page(coordinator.url)
+def test_what_is_kept_where_is_shown_and_a_disk_that_fails(shown: Shown) -> None:
     job = a_job(nodes=3)
     assert job.status is not None
     kept = KeptStatus(step=12_300, copied=12_288, disk_step=12_000, disk_problem="node b: No space left on device")
-    show(page, replace(job, status=replace(job.status, kept=kept)))
+    page = shown(replace(job, status=replace(job.status, kept=kept)))
     words = "12,300 in memory, 12,288 outlives any host, 12,000 on the disk, the disk fails: node b: No space left"
     page.wait_for_text(words, ".figures")
 
 
-def test_releases_are_shown_and_where_they_differ_they_filter(coordinator: Coordinator, open_page: Open) -> None:
-    page = open_page(coordinator.url)
+def test_releases_are_shown_and_where_they_differ_they_filter(shown: Shown) -> None:
     job = a_job(nodes=3)
-    show(page, job)
+    page = shown(job)
     page.wait_for_text("3, all on 0.1.0", ".nodes header")
-    place = job.nodes.columns.index("release")
-    rows = [
-        (*row[:place], "0.0.9" if number == 2 else "0.1.0", *row[place + 1 :])
-        for number, row in enumerate(job.nodes.rows)
-    ]
-    show(page, replace(job, nodes=replace(job.nodes, rows=tuple(rows))))
+    show(page, with_column(job, "release", "0.1.0", "0.1.0", "0.0.9"))
     page.wait_for_text("2 on 0.1.0", ".nodes .chips")
     page.evaluate(click_chip("1 on 0.0.9"))
     assert page.evaluate(f"document.querySelectorAll('{ROW}').length") == 1
     assert page.text(f"{ROW} button.node") == a_node(2).node
 
 
-def test_a_chosen_node_says_where_its_logs_are(coordinator: Coordinator, open_page: Open) -> None:
-    page = open_page(coordinator.url)
-    job = a_job(nodes=1)
-    place = job.nodes.columns.index("log_dir")
-    [row] = job.nodes.rows
-    show(page, replace(job, nodes=replace(job.nodes, rows=((*row[:place], "/var/log/mnist", *row[place + 1 :]),))))
+def test_a_chosen_node_says_where_its_logs_are(coordinator: Coordinator, shown: Shown) -> None:
+    page = shown(with_column(a_job(nodes=1), "log_dir", "/var/log/mnist"))
     page.evaluate("document.querySelector('button.node').click()")
     name = a_node(0).node
     assert f"/var/log/mnist (on {name})" in page.text(".detail .facts")
     assert page.text(".detail .command code") == f"nodeclient logs --coord {coordinator.endpoint} --node={name} mnist"
 
 
-def test_nodes_that_all_speak_seldom_are_not_late(coordinator: Coordinator, open_page: Open) -> None:
-    page = open_page(coordinator.url)
-    job = a_job(nodes=5)
-    place = job.nodes.columns.index("last_seen_s")
+def test_nodes_that_all_speak_seldom_are_not_late(shown: Shown) -> None:
+    page = shown(a_job(nodes=5))
     for ages, late in (((1.0, 3.0, 5.0, 7.0, 9.0), []), ((0.1, 0.2, 0.4, 0.8, 9.0), ["9.0 s"])):
-        rows = [(*row[:place], age, *row[place + 1 :]) for row, age in zip(job.nodes.rows, ages, strict=True)]
-        show(page, replace(job, nodes=replace(job.nodes, rows=tuple(rows))))
+        show(page, with_column(a_job(nodes=5), "last_seen_s", *ages))
         found = page.evaluate("[...document.querySelectorAll('td[data-late]')].map((cell) => cell.innerText)")
         assert [text.replace("\xa0", " ") for text in found] == late
 
@@ -100,10 +91,9 @@ def test_nodes_that_all_speak_seldom_are_not_late(coordinator: Coordinator, open
 @pytest.mark.parametrize(
     ("health", "reason"), [("stalled", "no step for 1 min 15 s"), ("silent", "every node is silent")]
 )
-def test_a_job_that_stands_is_not_green(coordinator: Coordinator, open_page: Open, health: str, reason: str) -> None:
-    page = open_page(coordinator.url)
+def test_a_job_that_stands_is_not_green(shown: Shown, health: str, reason: str) -> None:
     progress = ProgressStatus(step=LATE_STEP, steps_per_s=None, idle_s=75.0, usual_s=0.06)
-    show(page, a_job(health=health, reason=reason, progress=progress))
+    page = shown(a_job(health=health, reason=reason, progress=progress))
     page.wait_for_text(health, ".heading .badge")
     assert page.evaluate("document.querySelector('.heading .badge').dataset.tone") == "busy"
     assert page.text(".reason") == reason
@@ -117,10 +107,9 @@ def test_a_job_that_stands_is_not_green(coordinator: Coordinator, open_page: Ope
     ("reached", "value", "note"), [(None, "\u2013", "none reported"), (5_000, "5,000", "none yet in this round")]
 )
 def test_a_round_without_a_step_shows_how_far_the_run_had_come(
-    coordinator: Coordinator, open_page: Open, reached: int | None, value: str, note: str
+    shown: Shown, reached: int | None, value: str, note: str
 ) -> None:
-    page = open_page(coordinator.url)
-    show(page, a_job(nodes=1, state="starting", progress=ProgressStatus(step=None, reached=reached)))
+    page = shown(a_job(nodes=1, state="starting", progress=ProgressStatus(step=None, reached=reached)))
     assert re.search(f"Step\\s+{value}\\s+{note}", page.text(".figures"))
 
 
@@ -133,10 +122,9 @@ def test_a_round_without_a_step_shows_how_far_the_run_had_come(
     ],
 )
 def test_a_state_has_its_colour_and_says_whether_there_is_a_round(
-    coordinator: Coordinator, open_page: Open, state: str, world_size: int, tone: str, words: str
+    shown: Shown, state: str, world_size: int, tone: str, words: str
 ) -> None:
-    page = open_page(coordinator.url)
-    show(page, a_job(nodes=1, state=state, world_size=world_size, round=4))
+    page = shown(a_job(nodes=1, state=state, world_size=world_size, round=4))
     page.wait_for_text(state, ".heading .badge")
     assert page.evaluate("document.querySelector('.heading .badge').dataset.tone") == tone
     assert f"· {words} ·" in page.text(".meta")

@@ -42,10 +42,3 @@ def test_a_page_whose_name_has_come_to_mean_our_address_reads_nothing(
         for headers in ("{}", '{ "User-Agent": "curl/8", "Accept-Language": "", "Accept": "application/json" }'):
             status, text = page.evaluate(READ.format(headers=headers))
             assert (status, "foreign_name" in text) == (403, True)
-
-
-def test_the_page_opens_by_names_that_nobody_else_can_have(coordinator: Coordinator, browser: Browser) -> None:
-    page = browser.open(f"http://localhost:{coordinator.port}/")
-    page.wait("document.readyState === 'complete'")
-    page.wait_for_text("coordinatord")
-    page.close()
