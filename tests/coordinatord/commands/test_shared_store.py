@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import subprocess
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -33,24 +34,33 @@ pytestmark = pytest.mark.slow
 def a_directory(folder: Path) -> Path:
     """Make a state directory with two records."""
     folder.mkdir()
-    database = Database.open(folder / DATABASE)
-    database.append(made_at(1.0, an_opening(), a_join_of("n1")))
-    database.close()
+    with closing(Database.open(folder / DATABASE)) as database:
+        database.append(made_at(1.0, an_opening(), a_join_of("n1")))
     return folder
 
 
-def test_a_command_that_has_printed_leaves_no_signal_changed(tmp_path: Path) -> None:
+@pytest.fixture
+def origin(tmp_path: Path) -> Path:
+    return a_directory(tmp_path / "origin")
+
+
+@pytest.fixture
+def filled(space: EtcdNamespace, origin: Path) -> EtcdNamespace:
+    assert run_command(CopyConfig(origin, space.place)) == 0
+    return space
+
+
+def test_a_command_that_has_printed_leaves_no_signal_changed(origin: Path, tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGPIPE)
-    assert run_command(CopyConfig(a_directory(tmp_path / "origin"), tmp_path / "goal")) == 0
+    assert run_command(CopyConfig(origin, tmp_path / "goal")) == 0
     assert signal.getsignal(signal.SIGPIPE) is before
 
 
-@pytest.mark.slow
 @needs_etcd
 def test_a_history_goes_to_etcd_and_back(
-    space: EtcdNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    space: EtcdNamespace, origin: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    origin, goal = a_directory(tmp_path / "origin"), tmp_path / "goal"
+    goal = tmp_path / "goal"
     assert run_command(CopyConfig(origin, space.place)) == 0
     assert capsys.readouterr().out == f"2 records copied from {origin} to {space.place}\n"
     with pytest.raises(StoreError, match="holds 2 records already"):
@@ -66,32 +76,27 @@ def test_a_history_goes_to_etcd_and_back(
     assert "job job  forming" in shown
 
 
-@pytest.mark.slow
 @needs_etcd
 def test_a_copy_in_a_directory_without_the_key_says_what_is_missing(
-    space: EtcdNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    filled: EtcdNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run_command(CopyConfig(a_directory(tmp_path / "origin"), space.place)) == 0
-    assert run_command(CopyConfig(space.place, tmp_path / "bare")) == 0
+    assert run_command(CopyConfig(filled.place, tmp_path / "bare")) == 0
     assert "bare has no key: copy the folder security of a coordinator's state directory" in capsys.readouterr().err
     own_identity(tmp_path / "whole" / FOLDER)
-    assert run_command(CopyConfig(space.place, tmp_path / "whole")) == 0
+    assert run_command(CopyConfig(filled.place, tmp_path / "whole")) == 0
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.slow
 @needs_etcd
 @pytest.mark.skipif(os.geteuid() != 0, reason="is about root")
-def test_root_copies_for_a_service_with_a_user_of_its_own(etcd: EtcdCluster, tmp_path: Path) -> None:
-    space, service, goal = EtcdNamespace(etcd), 12345, tmp_path / "goal"
-    assert run_command(CopyConfig(a_directory(tmp_path / "origin"), space.place)) == 0
+def test_root_copies_for_a_service_with_a_user_of_its_own(filled: EtcdNamespace, tmp_path: Path) -> None:
+    service, goal = 12345, tmp_path / "goal"
     goal.mkdir()
     os.chown(goal, service, service)
-    assert run_command(CopyConfig(space.place, goal)) == 0
+    assert run_command(CopyConfig(filled.place, goal)) == 0
     assert {(file.name, file.stat().st_uid) for file in goal.iterdir()} == {(DATABASE, service), (LOCK, service)}
 
 
-@pytest.mark.slow
 @needs_etcd
 def test_who_leads_is_shown_and_told_to_step_down(space: EtcdNamespace, tmp_path: Path) -> None:
     async def ask(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -116,26 +121,21 @@ def test_who_leads_is_shown_and_told_to_step_down(space: EtcdNamespace, tmp_path
         run_command(StepDownConfig(space.place))
 
 
-@pytest.mark.slow
 @needs_etcd
-def test_nobody_leads_at_the_source_until_all_is_copied(etcd: EtcdCluster, tmp_path: Path) -> None:
-    space, other = EtcdNamespace(etcd), EtcdNamespace(etcd)
-    origin = a_directory(tmp_path / "origin")
-    assert run_command(CopyConfig(origin, space.place)) == 0
+def test_nobody_leads_at_the_source_until_all_is_copied(
+    filled: EtcdNamespace, etcd: EtcdCluster, origin: Path, tmp_path: Path
+) -> None:
     (tmp_path / "alias").symlink_to(origin)
     with pytest.raises(StoreError, match="alias: another coordinatord has it"):
         run_command(CopyConfig(origin, tmp_path / "alias"))
     with pytest.raises(StoreError, match=r"another coordinatord has it \(store copy\)"):
-        run_command(CopyConfig(space.place, replace(space.place, members=space.place.members * 2)))
-    assert run_command(CopyConfig(origin, other.place)) == 0
-    assert run_command(CopyConfig(space.place, tmp_path / "goal")) == 0
+        run_command(CopyConfig(filled.place, replace(filled.place, members=filled.place.members * 2)))
+    assert run_command(CopyConfig(origin, EtcdNamespace(etcd).place)) == 0
+    assert run_command(CopyConfig(filled.place, tmp_path / "goal")) == 0
 
 
-@pytest.mark.slow
 @needs_etcd
-def test_a_copy_wants_the_end_of_standbys_too(space: EtcdNamespace, tmp_path: Path) -> None:
-    origin = a_directory(tmp_path / "origin")
-
+def test_a_copy_wants_the_end_of_standbys_too(space: EtcdNamespace, origin: Path) -> None:
     async def copy_beside_a_standby() -> None:
         async with gateway_to(space.place) as gateway:
             standby = Candidate(gateway, space.keys, NOBODY, LONG_LEASE_S)  # which nobody renews
@@ -149,19 +149,17 @@ def test_a_copy_wants_the_end_of_standbys_too(space: EtcdNamespace, tmp_path: Pa
     assert run_command(CopyConfig(origin, space.place)) == 0
 
 
-@pytest.mark.slow
 @needs_etcd
-def test_a_daemon_that_uses_a_directory_is_named_whichever_way_is_copied(etcd: EtcdCluster, tmp_path: Path) -> None:
-    space, empty = EtcdNamespace(etcd), EtcdNamespace(etcd)
-    assert run_command(CopyConfig(a_directory(tmp_path / "origin"), space.place)) == 0
+def test_a_daemon_that_uses_a_directory_is_named_whichever_way_is_copied(
+    filled: EtcdNamespace, etcd: EtcdCluster, tmp_path: Path
+) -> None:
     daemon = StateDirectory.claim(a_directory(tmp_path / "used"))
-    for source, destination in ((daemon.path, empty.place), (space.place, daemon.path)):
+    for source, destination in ((daemon.path, EtcdNamespace(etcd).place), (filled.place, daemon.path)):
         with pytest.raises(StoreError, match=rf"used: another coordinatord has it \(process {os.getpid()}\)"):
             run_command(CopyConfig(source, destination))
     daemon.release()
 
 
-@pytest.mark.slow
 @needs_etcd
 def test_an_empty_namespace_is_named(space: EtcdNamespace) -> None:
     with pytest.raises(NothingStoredError, match="no coordinatord has kept state below"):

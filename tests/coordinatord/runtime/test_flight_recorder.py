@@ -56,6 +56,14 @@ def crash(tmp_path: Path) -> Crash:
     return fail_after
 
 
+def recorded(stimuli: int) -> FlightRecorder:
+    """Return a recorder that has met so many stimuli."""
+    recorder = FlightRecorder(RECORDED, a_coordinator())
+    for now in range(stimuli):
+        recorder.record(Tick(), float(now))
+    return recorder
+
+
 def stumbling(monkeypatch: pytest.MonkeyPatch, at: float) -> None:
     """Give the coordinator a bug that it meets at a time."""
     handle = Coordinator.handle
@@ -92,9 +100,7 @@ def test_the_error_says_what_it_was_about_and_how_to_run_it_again(crash: Crash) 
 
 @pytest.mark.parametrize("error", [SchemaError("no goal"), OSError(5, "broken")])
 def test_what_leaves_a_machine_is_a_bug_whatever_it_is(error: Exception) -> None:
-    recorder = FlightRecorder(RECORDED, a_coordinator())
-    recorder.record(Tick(), 0.0)
-    bug = recorder.explain(error, None)
+    bug = recorded(1).explain(error, None)
     assert isinstance(bug, InternalError)
     assert (bug.stimulus, bug.__cause__) == (Tick(), error)
     assert operational(bug) is None
@@ -162,10 +168,7 @@ def test_a_copy_that_was_given_up_is_tried_again_as_rarely_as_others_are_made(mo
 def test_the_stimuli_after_a_copy_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flight_recorder, "STIMULI_MIN", 2)
     monkeypatch.setattr(flight_recorder, "STIMULI_MAX_WITH_STATE", 7)
-    recorder = FlightRecorder(RECORDED, a_coordinator())
-    for now in range(8):
-        recorder.record(Tick(), float(now))
-    assert len(recorder._stimuli) == 1
+    assert len(recorded(8)._stimuli) == 1
 
 
 @pytest.mark.parametrize("nodes", [0, OBJECTS_MAX])
@@ -179,9 +182,7 @@ def test_what_large_messages_hold_is_bounded_in_bytes(nodes: int) -> None:
 
 def test_a_bug_is_reported_though_its_file_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    recorder = FlightRecorder(RECORDED, a_coordinator())
-    recorder.record(Tick(), 0.0)
-    recorder.explain(BUG, tmp_path / "file" / "below")
+    recorded(1).explain(BUG, tmp_path / "file" / "below")
     assert "could not be written" in BUG.__notes__[-1]
 
 

@@ -23,6 +23,15 @@ def a_record(message: str, event: str = "", **values: object) -> logging.LogReco
     return record
 
 
+def a_failing_record(message: str) -> logging.LogRecord:
+    record = a_record(message)
+    try:
+        raise ValueError("first\nsecond")  # noqa: TRY301 - to be caught here
+    except ValueError:
+        record.exc_info = sys.exc_info()
+    return record
+
+
 def line(message: str, **values: object) -> str:
     return LineFormatter("program").format(a_record(message, "", **values))
 
@@ -82,12 +91,7 @@ def test_numbers_are_such_as_every_reader_takes_them_for() -> None:
 
 
 def test_an_exception_is_a_field_of_its_line() -> None:
-    record = a_record("m")
-    try:
-        raise ValueError("first\nsecond")  # noqa: TRY301 - to be caught here
-    except ValueError:
-        record.exc_info = sys.exc_info()
-    text = JsonFormatter("program").format(record)
+    text = JsonFormatter("program").format(a_failing_record("m"))
     assert "\n" not in text
     assert json.loads(text)["exception"].endswith("ValueError: first\nsecond")
 
@@ -162,10 +166,7 @@ def test_the_journal_gets_the_urgency_of_each_line_and_not_the_time() -> None:
     record = a_record("no room", "e", job="mnist")
     assert LineFormatter("program", for_journal=True).format(record) == "<4>WARNING program: no room job=mnist"
     assert JsonFormatter("program", for_journal=True).format(record).startswith('<4>{"ts": "')
-    try:
-        raise ValueError("unheard of")  # noqa: TRY301 - to be caught here
-    except ValueError:
-        record.exc_info = sys.exc_info()
+    record = a_failing_record("no room")
     record.levelno = logging.ERROR
     lines = LineFormatter("program", for_journal=True).format(record).splitlines()
     assert len(lines) > 2

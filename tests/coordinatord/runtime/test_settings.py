@@ -28,7 +28,6 @@ def parser(environ: dict[str, str]) -> SettingsParser:
 
 
 def settings(folder: Path, text: str | bytes) -> str:
-    """Write a file of settings; return its name."""
     file = folder / "settings.toml"
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
     return str(file)
@@ -37,13 +36,6 @@ def settings(folder: Path, text: str | bytes) -> str:
 def test_a_flag_may_be_written_with_dashes_or_underscores() -> None:
     assert parser({}).parse_args(["--max-restarts", "3"]).max_restarts == 3
     assert parser({}).parse_args(["--max_restarts=3"]).max_restarts == 3
-
-
-def test_the_environment_gives_the_default_and_a_flag_wins_over_it() -> None:
-    environ = {"PROGRAM_MAX_RESTARTS": "5", "PROGRAM_JSON": "1"}
-    assert parser(environ).parse_args([]).max_restarts == 5
-    assert parser(environ).parse_args([]).json is True
-    assert parser(environ).parse_args(["--max-restarts", "2"]).max_restarts == 2
 
 
 @pytest.mark.parametrize(

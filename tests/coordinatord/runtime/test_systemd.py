@@ -30,7 +30,6 @@ def notified(tmp_path: Path) -> Iterator[socket.socket]:
 
 
 def received(notified: socket.socket) -> str:
-    """Wait for the next message."""
     return notified.recv(4096).decode()
 
 

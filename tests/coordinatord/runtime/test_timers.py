@@ -11,7 +11,6 @@ from tests.support.programs import TIMEOUT_S
 
 
 async def given_up(timeouts: Timeouts[str], found: list[str], count: int) -> None:
-    """Wait until so many have been given up."""
     async with asyncio.timeout(TIMEOUT_S):
         while len(found) < count:  # noqa: ASYNC110 - what is looked at announces nothing
             await asyncio.sleep(0.001)
