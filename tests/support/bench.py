@@ -9,7 +9,17 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from coordinatord.protocol.codec import decode, encode
-from coordinatord.protocol.messages import Degraded, Desired, Goal, LastOutput, Observed, RefusalCode, Refused, WhyCold
+from coordinatord.protocol.messages import (
+    Degraded,
+    Desired,
+    Failure,
+    Goal,
+    LastOutput,
+    Observed,
+    RefusalCode,
+    Refused,
+    WhyCold,
+)
 from nodeclient.core.agent import Agent
 from nodeclient.core.agent_settings import Settings
 from nodeclient.core.effects import Dismiss, Effect, Exit, LeaveRound, Park, Probe, SaveKept, SendObserved, Start, Sweep
@@ -228,6 +238,13 @@ class Bench:
     def observed(self) -> Observed:
         """The agent's present report."""
         return self.agent.observed(self.now, beat=False)
+
+    @property
+    def failure(self) -> Failure:
+        """The failure in the agent's present report, of which there must be one."""
+        failure = self.observed.failure
+        assert failure is not None
+        return failure
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:

@@ -1,7 +1,6 @@
 """The stages of a planned end share one `--stop-timeout`, whatever happens in them."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -39,10 +38,10 @@ class TimedBench(Bench):
         return self.stages
 
 
-def a_bench(stop_timeout_s: float = STOP_TIMEOUT_S, **keeping: Any) -> TimedBench:
+def a_bench(stop_timeout_s: float = STOP_TIMEOUT_S) -> TimedBench:
     """Return a node whose workers run, and keep state that takes long to save."""
     bench = TimedBench(stop_timeout_s)
-    bench.keep(SAVE_WITHIN_S, **keeping)
+    bench.keep(SAVE_WITHIN_S)
     return bench
 
 
@@ -56,26 +55,6 @@ def test_each_stage_may_take_half_of_what_is_left() -> None:
     stop(bench)
     assert bench.to_the_end() == [(HaltWorkers, 0.0), (SaveKept, 16.0), (Terminate, 24.0), (Kill, 32.0)]
     assert "did not end within 32 s and were killed, 8 s after SIGTERM" in bench.last(Notice).text
-
-
-def test_what_a_stage_leaves_is_for_the_later_ones() -> None:
-    bench = a_bench()
-    stop(bench)
-    bench.advance(1.0)
-    bench.saved()
-    assert bench.to_the_end() == [(HaltWorkers, 0.0), (Terminate, 1.0), (Kill, 32.0)]
-
-
-def test_a_script_that_writes_its_own_checkpoint_has_nine_tenths_for_it() -> None:
-    bench = a_bench(40.0, writes_checkpoints=True)
-    stop(bench)
-    assert bench.to_the_end() == [(HaltWorkers, 0.0), (SaveKept, 36.0), (Terminate, 38.0), (Kill, 40.0)]
-
-
-def test_workers_that_keep_nothing_have_all_of_it_after_the_signal() -> None:
-    bench = TimedBench()
-    stop(bench)
-    assert bench.to_the_end() == [(Terminate, 0.0), (Kill, 32.0)]
 
 
 def test_workers_that_leave_the_round_for_another_one_have_no_more() -> None:

@@ -63,15 +63,10 @@ def test_after_the_third_signal_nobody_is_waited_for() -> None:
     assert [fleet.record_signal(15) for _ in range(3)] == [True, True, False]
 
 
-def test_after_a_success_nobody_is_ended() -> None:
-    fleet = Fleet(["a", "b"], 2, STOP_TIMEOUT_S)
-    assert fleet.record_end("a", 0, 0.0) is None
-    assert fleet.stop_at is None
-
-
-def test_where_other_hosts_are_needed_too_the_end_of_one_ends_nobody() -> None:
-    fleet = Fleet(["a", "b"], 4, STOP_TIMEOUT_S)
-    fleet.record_end("a", 1, 0.0)
+@pytest.mark.parametrize(("needed", "code"), [(2, 0), (4, 1)], ids=["a success", "other hosts are needed too"])
+def test_an_end_that_ends_nobody_else(needed: int, code: int) -> None:
+    fleet = Fleet(["a", "b"], needed, STOP_TIMEOUT_S)
+    assert (fleet.record_end("a", code, 0.0) is None) == (code == 0)
     assert fleet.stop_at is None
 
 

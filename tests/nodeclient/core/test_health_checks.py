@@ -29,7 +29,6 @@ def joined() -> Bench:
 
 
 def run(bench: Bench, number: int = 1) -> Bench:
-    """Bring the node to where its workers run a round."""
     bench.receive(Goal.RUN, round=number, lease_s=LONG_S)
     bench.started()
     return bench
@@ -46,41 +45,27 @@ def fail(bench: Bench, **stop: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("exit_code", "text", "found", "said"),
+    ("exit_code", "text", "result", "said", "level", "outcome"),
     [
-        (0, "", HealthCheck(1, CheckResult.GOOD), None),
-        (0, "8 GPUs", HealthCheck(1, CheckResult.GOOD, "8 GPUs"), (Level.INFO, "passes: 8 GPUs")),
-        (1, "hot", HealthCheck(1, CheckResult.WARNING, "hot"), (Level.WARNING, "warns: hot")),
-        (2, "GPU 3\a", HealthCheck(1, CheckResult.BAD, "GPU 3 "), (Level.ERROR, "failed: GPU 3 ")),
-        (
-            3,
-            "no nvidia-smi",
-            HealthCheck(1, CheckResult.UNKNOWN, "exit code 3: no nvidia-smi"),
-            (Level.WARNING, "gave no answer: exit code 3: no nvidia-smi"),
-        ),
-        (
-            -11,
-            "",
-            HealthCheck(1, CheckResult.UNKNOWN, "killed by SIGSEGV"),
-            (Level.WARNING, "gave no answer: killed by SIGSEGV"),
-        ),
-        (
-            None,
-            "not found",
-            HealthCheck(1, CheckResult.UNKNOWN, "not found"),
-            (Level.WARNING, "gave no answer: not found"),
-        ),
+        (0, "", CheckResult.GOOD, "", None, ""),
+        (0, "8 GPUs", CheckResult.GOOD, "8 GPUs", Level.INFO, "passes"),
+        (1, "hot", CheckResult.WARNING, "hot", Level.WARNING, "warns"),
+        (2, "GPU 3\a", CheckResult.BAD, "GPU 3 ", Level.ERROR, "failed"),
+        (3, "no GPU", CheckResult.UNKNOWN, "exit code 3: no GPU", Level.WARNING, "gave no answer"),
+        (-11, "", CheckResult.UNKNOWN, "killed by SIGSEGV", Level.WARNING, "gave no answer"),
+        (None, "not found", CheckResult.UNKNOWN, "not found", Level.WARNING, "gave no answer"),
     ],
     ids=["good", "good with a text", "warning", "bad", "another code", "a signal", "none"],
 )
 def test_a_check_is_reported_at_once_and_said_if_it_says_anything(
-    exit_code: int | None, text: str, found: HealthCheck, said: tuple[Level, str] | None
+    exit_code: int | None, text: str, result: CheckResult, said: str, level: Level | None, outcome: str
 ) -> None:
     bench = joined()
     effects = bench.submit(HealthChecked(exit_code, text))
-    assert [effect.observed.check for effect in effects if isinstance(effect, SendObserved)] == [found]
+    checks = [effect.observed.check for effect in effects if isinstance(effect, SendObserved)]
+    assert checks == [HealthCheck(1, result, said)]
     notices = [(each.level, each.text) for each in effects if isinstance(each, Notice)]
-    assert notices == ([] if said is None else [(said[0], f"the health check of this host {said[1]}")])
+    assert notices == ([] if level is None else [(level, f"the health check of this host {outcome}: {said}")])
 
 
 def test_a_check_runs_again_when_a_failure_has_ended_the_workers_of_a_round() -> None:

@@ -46,12 +46,10 @@ WELL = HostFacts(
 
 
 def well(**others: Any) -> HostFacts:
-    """Return the facts of a healthy host, with other ones."""
     return replace(WELL, **others)
 
 
 def with_recovery(action: int | None) -> tuple[GpuFacts, ...]:
-    """Return the GPUs, one of which needs this action."""
     return (*GPUS[:-1], replace(GPUS[-1], recovery=action))
 
 

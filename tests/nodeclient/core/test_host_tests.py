@@ -26,7 +26,6 @@ def reported(bench: Bench, result: PairResult) -> list[Observed]:
 
 
 def waiting() -> Bench:
-    """Begin with a node that waits."""
     bench = Bench()
     bench.open()
     bench.receive(Goal.WAIT, round=0)

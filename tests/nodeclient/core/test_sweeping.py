@@ -91,6 +91,7 @@ def test_no_coordinator_gives_up_a_node_that_waits_and_then_computes_digests(
 
 
 def test_what_was_in_use_before_the_first_round_is_said_and_never_waited_for() -> None:
+    assert Bench().submit(GpusInUse(())) == []
     bench = Bench()
     said = f"{HELD} by process 7 of ann and process 8 of bob"
     assert bench.submit(GpusInUse((ALIVE,))) == [Notice(Level.WARNING, said, "gpu_memory_in_use")]
@@ -100,10 +101,6 @@ def test_what_was_in_use_before_the_first_round_is_said_and_never_waited_for() -
     again(bench)
     [notice] = bench.gpus_in_use(GpuUse("nvidia0", UNSEEN.used_bytes + FREE_BYTES + 1))
     assert isinstance(notice, Notice), "there is more than before"
-
-
-def test_gpus_that_are_free_before_the_first_round_are_nothing_to_speak_of() -> None:
-    assert Bench().submit(GpusInUse(())) == []
 
 
 def test_a_process_that_lives_may_never_give_its_memory_back_so_it_is_named_and_not_waited_for() -> None:
