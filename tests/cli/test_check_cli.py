@@ -16,7 +16,7 @@ from tests.support.sick_gpus import NVML
 
 pytestmark = pytest.mark.slow
 
-RESET = "GPU GPU-1 at 0000:3b:00.0 needs a reset: nvidia-smi --gpu-reset"
+RESET = "GPU GPU-1 at 0001:3b:03.0 needs a reset: nvidia-smi --gpu-reset"
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A library with NVML's functions, whose GPUs fall ill when variables of the environment say so."""
+"""A library with NVML's functions, whose GPUs are what variables of the environment say."""
 
 NVML = """
 #include <stdio.h>
@@ -10,9 +10,12 @@ typedef struct {
     unsigned field, scope; long long time, latency; int type, error; union { unsigned number; double other; } value;
 } nvmlFieldValue_t;
 typedef struct { char legacy[16]; unsigned domain, bus, device, id, subsystem; char name[32]; } nvmlPciInfo_t;
+static int is(const char *variable, void *device) {
+    return getenv(variable) && atoi(getenv(variable)) == (long)device;
+}
 int nvmlInit_v2(void) {
     while (getenv("TEST_NVML_HANGS")) pause();
-    return 0;
+    return getenv("TEST_NVML_FAILS") ? 9 : 0;
 }
 int nvmlShutdown(void) { return 0; }
 int nvmlDeviceGetCount_v2(unsigned *count) {
@@ -21,17 +24,23 @@ int nvmlDeviceGetCount_v2(unsigned *count) {
 }
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) { *device = (void *)(long)(index + 1); return 0; }
 int nvmlDeviceGetUUID(void *device, char *uuid, unsigned length) {
-    snprintf(uuid, length, "GPU-%ld", (long)device);
+    if (is("TEST_NO_UUID", device)) return 999;
+    snprintf(uuid, length, getenv("TEST_UUID") ? getenv("TEST_UUID") : "GPU-%ld", (long)device);
     return 0;
+}
+int nvmlDeviceGetMinorNumber(void *device, unsigned *minor) {
+    *minor = 2 - (long)device;
+    return getenv("TEST_NO_MINOR") ? 3 : 0;
 }
 int nvmlDeviceGetPciInfo_v3(void *device, nvmlPciInfo_t *info) {
     memset(info, 0, sizeof *info);
-    info->bus = 0x3a + (long)device;
-    return 0;
+    info->domain = 1; info->bus = 0x3a + (long)device; info->device = 3;
+    return is("TEST_NO_ADDRESS", device) ? 999 : 0;
 }
 int nvmlDeviceGetMemoryInfo_v2(void *device, nvmlMemory_v2_t *memory) {
-    memory->used = getenv("TEST_RECOVERY") ? 1ul << 30 : 0;
-    return 0;
+    if (memory->version != (sizeof(nvmlMemory_v2_t) | 2 << 24)) return 25;
+    memory->used = getenv("TEST_RECOVERY") ? 1ul << 30 : getenv("TEST_IN_USE") ? (unsigned long)device << 30 : 0;
+    return getenv("TEST_NO_MEMORY_INFO") ? 3 : 0;
 }
 int nvmlDeviceGetFieldValues(void *device, int count, nvmlFieldValue_t *values) {
     const char *action = getenv("TEST_RECOVERY");
@@ -42,4 +51,8 @@ int nvmlDeviceGetFieldValues(void *device, int count, nvmlFieldValue_t *values) 
     return 0;
 }
 """
-"""GPU-1 at 0000:3b:00.0 and GPU-2 at 0000:3c:00.0: so many of them as `TEST_GPUS` says, which need `TEST_RECOVERY`."""
+"""GPU-1 at 0001:3b:03.0, which is /dev/nvidia1, and GPU-2 at 0001:3c:03.0, which is /dev/nvidia0.
+
+`TEST_GPUS` says how many there are, and `TEST_RECOVERY` what they need. With `TEST_IN_USE` as many GiB are in use as a
+GPU has for a number.
+"""

@@ -53,17 +53,17 @@ def test_an_interface_has_the_address_that_others_can_use() -> None:
     assert _in_namespace(PAIR, "interfaces()") == "['first', 'lo', 'second']"
 
 
-def test_the_routable_address_is_the_one_towards_the_default_route() -> None:
-    assert _in_namespace(f"{PAIR}ip route add default via 10.20.0.2", "routable_address()") == "10.20.0.1"
-    assert _in_namespace(f"{PAIR}ip route add default via 10.30.0.2", "routable_address()") == "10.30.0.1"
-
-
-def test_ipv6_is_taken_where_only_that_leads_out() -> None:
-    assert _in_namespace(f"{PAIR}ip -6 route add default via fd00::2", "routable_address()") == "fd00::1"
-
-
-def test_without_a_default_route_there_is_no_routable_address() -> None:
-    assert _in_namespace(PAIR, "routable_address()") == "None"
+@pytest.mark.parametrize(
+    ("route", "address"),
+    [
+        ("ip route add default via 10.20.0.2", "10.20.0.1"),
+        ("ip route add default via 10.30.0.2", "10.30.0.1"),
+        ("ip -6 route add default via fd00::2", "fd00::1"),
+        ("", "None"),
+    ],
+)
+def test_the_routable_address_is_the_one_towards_the_default_route(route: str, address: str) -> None:
+    assert _in_namespace(f"{PAIR}{route}", "routable_address()") == address
 
 
 def test_an_address_is_traced_to_its_interface() -> None:

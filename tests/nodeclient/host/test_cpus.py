@@ -35,7 +35,6 @@ def test_the_threads_of_a_core_are_one_core(tmp_path: Path) -> None:
 
 @pytest.fixture
 def host(tmp_path: Path) -> Host:
-    """Return a host without anything."""
     return Host(system=tmp_path / "sys", processes=tmp_path / "proc")
 
 

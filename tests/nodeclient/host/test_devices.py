@@ -7,21 +7,7 @@ import pytest
 
 from nodeclient.host.devices import Host, WorkersPerNodeError, gpu_count, visible_gpus, workers_per_node
 from tests.support.machines import compile_c
-
-NVML = """
-#include <stdio.h>
-#include <stdlib.h>
-int nvmlInit_v2(void) { return getenv("TEST_NVML_FAILS") ? 9 : 0; }
-int nvmlShutdown(void) { return 0; }
-int nvmlDeviceGetCount_v2(unsigned *count) { *count = 4; return 0; }
-int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) { *device = (void *)(long)(index + 1); return 0; }
-int nvmlDeviceGetUUID(void *device, char *uuid, unsigned length) {
-    if ((long)device == 4) return 999;
-    snprintf(uuid, length, "GPU-%ldabc", (long)device > 1 ? 20 + (long)device : 1);
-    return 0;
-}
-"""
-"""Four GPUs: GPU-1abc, GPU-22abc, GPU-23abc, and one without a UUID."""
+from tests.support.sick_gpus import NVML
 
 
 @pytest.fixture
@@ -40,7 +26,10 @@ def nvidia(bare: Host) -> Host:
 
 
 @pytest.fixture
-def nvml(nvidia: Host) -> Host:
+def nvml(nvidia: Host, monkeypatch: pytest.MonkeyPatch) -> Host:
+    """Make a host with twelve GPUs, the last of which has no UUID."""
+    for name, value in {"GPUS": "12", "UUID": "GPU-%ldabc", "NO_UUID": "12"}.items():
+        monkeypatch.setenv(f"TEST_{name}", value)
     compile_c(NVML, "-shared", "-fPIC", "-o", nvidia.nvml)
     return nvidia
 
@@ -82,13 +71,13 @@ def test_cuda_visible_devices_is_read_as_cuda_does(nvidia: Host, listed: str, co
 
 
 UUID_LISTS = [
-    ("GPU-1abc", 1),
-    ("GPU-1", 1),
-    ("GPU-22,GPU-1", 2),
-    ("GPU-2", 0),
-    ("GPU-1,GPU-9,GPU-22", 1),
-    ("GPU-1,GPU-1abc", 0),
-    ("0,3", 2),
+    ("GPU-2abc", 1),
+    ("GPU-2", 1),
+    ("GPU-11,GPU-2", 2),
+    ("GPU-1", 0),
+    ("GPU-2,GPU-12,GPU-3", 1),
+    ("GPU-2,GPU-2abc", 0),
+    ("0,11", 2),
 ]
 
 
@@ -100,16 +89,13 @@ def test_uuids_may_be_shortened_while_they_are_unique(nvml: Host, listed: str, c
 
 @pytest.mark.slow
 def test_nvml_is_asked_first(nvml: Host) -> None:
-    (nvml.devices / "nvidia3").touch()
-    (nvml.devices / "nvidia4").touch()
-    assert gpu_count({}, nvml) == 4
+    assert gpu_count({}, nvml) == 12
 
 
 @pytest.mark.slow
 def test_where_nvml_fails_the_device_files_count(nvml: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    (nvml.devices / "nvidia4").touch()
     monkeypatch.setenv("TEST_NVML_FAILS", "1")
-    assert gpu_count({}, nvml) == 5
+    assert gpu_count({}, nvml) == 4
 
 
 def test_without_nvml_uuids_are_believed_if_there_are_gpus(bare: Host) -> None:

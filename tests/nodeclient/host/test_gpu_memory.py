@@ -16,36 +16,9 @@ from nodeclient.host.gpu_memory import gpus_in_use, sample_gpus
 from nodeclient.host.process_state import stat_fields
 from tests.support.machines import compile_c
 from tests.support.programs import wait_until
+from tests.support.sick_gpus import NVML
 
 pytestmark = pytest.mark.slow
-
-NVML = """
-#include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
-typedef struct { unsigned version; unsigned long long total, reserved, free, used; } nvmlMemory_v2_t;
-int nvmlInit_v2(void) {
-    while (getenv("TEST_NVML_HANGS")) pause();
-    return 0;
-}
-int nvmlShutdown(void) { return 0; }
-int nvmlDeviceGetCount_v2(unsigned *count) { *count = 2; return 0; }
-int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) { *device = (void *)(long)(index + 1); return 0; }
-int nvmlDeviceGetUUID(void *device, char *uuid, unsigned length) {
-    snprintf(uuid, length, "GPU-%ld", (long)device);
-    return 0;
-}
-int nvmlDeviceGetMinorNumber(void *device, unsigned *minor) {
-    *minor = 2 - (long)device;
-    return getenv("TEST_NO_MINOR") ? 3 : 0;
-}
-int nvmlDeviceGetMemoryInfo_v2(void *device, nvmlMemory_v2_t *memory) {
-    if (memory->version != (sizeof(nvmlMemory_v2_t) | 2 << 24)) return 25;
-    memory->used = (unsigned long long)(long)device << 30;
-    return getenv("TEST_NO_MEMORY_INFO") ? 3 : 0;
-}
-"""
-"""GPU-1 is /dev/nvidia1, with 1 GiB in use; GPU-2 is /dev/nvidia0, with 2 GiB."""
 
 HOLDER = "import sys, time; files = [open(path) for path in sys.argv[1:]]; print('ready', flush=True); time.sleep(1e6)"
 
@@ -78,8 +51,9 @@ ME = getpass.getuser()
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Host:
-    """Make a host with two GPUs, whose processes are real."""
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
+    """Make a host with two GPUs, of which memory is in use, and whose processes are real."""
+    monkeypatch.setenv("TEST_IN_USE", "1")
     library = tmp_path / "libnvidia-ml.so.1"
     compile_c(NVML, "-shared", "-fPIC", "-o", library)
     for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):

@@ -38,7 +38,6 @@ def host(tmp_path: Path) -> Host:
 
 
 def facts_of(host: Host, folders: dict[str, Path] | None = None, within_s: float = LONG_S) -> HostFacts:
-    """Return the facts of a host."""
     return read_facts(folders or {}, {}, host, host.devices / "kmsg", within_s)
 
 
@@ -56,18 +55,18 @@ def test_interfaces_counters_and_errors_of_the_node_s_own_are_read(host: Host) -
 def test_gpus_are_read_with_what_they_need(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     (host.devices / "nvidiactl").touch()
     compile_c(NVML, "-shared", "-fPIC", "-o", host.nvml)
-    well = (GpuFacts("GPU-1", "0000:3b:00.0", 0), GpuFacts("GPU-2", "0000:3c:00.0", 0))
+    well = (GpuFacts("GPU-1", "0001:3b:03.0", 0), GpuFacts("GPU-2", "0001:3c:03.0", 0))
     assert facts_of(host).gpus == well
     monkeypatch.setenv("TEST_RECOVERY", "2")
     monkeypatch.setenv("TEST_GPUS", "1")
     facts = facts_of(host)
     assert (facts.has_driver, facts.gpus, facts.in_use) == (
         True,
-        (GpuFacts("GPU-1", "0000:3b:00.0", 2),),
-        (GpuUse("GPU-1", 1 << 30),),
+        (GpuFacts("GPU-1", "0001:3b:03.0", 2),),
+        (GpuUse("nvidia1", 1 << 30),),
     )
     monkeypatch.setenv("TEST_RECOVERY", "none")
-    assert facts_of(host).gpus == (GpuFacts("GPU-1", "0000:3b:00.0", None),)
+    assert facts_of(host).gpus == (GpuFacts("GPU-1", "0001:3b:03.0", None),)
 
 
 @pytest.mark.slow
@@ -114,36 +113,26 @@ def test_the_program_prints_the_facts_in_one_line(host: Host, tmp_path: Path) ->
     assert "the space of /proc/self/  (none)" in line
 
 
-@pytest.mark.parametrize(
-    ("folder", "mount"),
-    [
-        ("/scratch", "on the root file system / (ext4, /dev/vda1)"),
-        ("/data/sets", "on /data (nfs4, nas:/data)"),
-        ("/data sets/a", "on /data sets (xfs, /dev/sdb)"),
-    ],
-)
-def test_where_a_directory_is_mounted_is_described(folder: str, mount: str) -> None:
-    mounts = (
-        "22 1 0:5 / / rw - rootfs rootfs rw\n27 1 254:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw\n"
-        "40 27 0:41 / /data rw - nfs4 nas:/data rw\n41 27 8:16 / /data\\040sets rw - xfs /dev/sdb rw\n"
-    )
-    assert describe_mount(Path(folder), mounts) == mount
-    assert describe_mount(Path(folder), "") == ""
-
-
 ROOT = "27 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n"
 
 
 @pytest.mark.parametrize(
     ("mounts", "mount"),
     [
-        (f"{ROOT}34 27 0:61 / /a/b rw - tmpfs tmpfs rw\n35 27 0:62 / /a rw - nfs4 nas:/x rw\n", "/a (nfs4, nas:/x)"),
+        (f"22 1 0:5 / / rw - rootfs rootfs rw\n{ROOT}", "the root file system / (ext4, /dev/sda1)"),
+        (f"{ROOT}40 27 0:41 / /a/b\\040c rw - nfs4 nas:/a rw\n", "/a/b c (nfs4, nas:/a)"),
+        (f"{ROOT}40 27 0:41 / /a/b rw - nfs4 nas:/a rw\n", "the root file system / (ext4, /dev/sda1)"),
+        (
+            f"{ROOT}34 27 0:61 / /a/b\\040c rw - tmpfs tmpfs rw\n35 27 0:62 / /a rw - nfs4 nas:/x rw\n",
+            "/a (nfs4, nas:/x)",
+        ),
         (f"24 27 0:61 / /a rw - tmpfs tmpfs rw\n{ROOT}", "/a (tmpfs, tmpfs)"),
         (f"{ROOT}34 27 0:61 / /a rw - tmpfs tmpfs rw\n35 34 0:62 / /a rw - xfs /dev/sdb rw\n", "/a (xfs, /dev/sdb)"),
         (f"{ROOT}33 27 0:60 / /a rw - fuse.gcsfuse my\\040bucket rw\n", "/a (fuse.gcsfuse, my bucket)"),
         (f"garbage\n{ROOT}28 27 0:9 / /a rw - tmpfs\n", "the root file system / (ext4, /dev/sda1)"),
     ],
-    ids=["hidden below", "before the root", "over another", "a blank", "cannot be read"],
+    ids=["root", "one", "beside", "hidden below", "before the root", "over another", "a blank", "cannot be read"],
 )
-def test_the_mount_is_the_one_that_can_be_seen(mounts: str, mount: str) -> None:
-    assert describe_mount(Path("/a/b/c"), mounts) == f"on {mount}"
+def test_where_a_directory_is_mounted_is_described_by_the_mount_that_can_be_seen(mounts: str, mount: str) -> None:
+    assert describe_mount(Path("/a/b c/d"), mounts) == f"on {mount}"
+    assert describe_mount(Path("/a/b c/d"), "") == ""

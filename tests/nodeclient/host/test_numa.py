@@ -8,12 +8,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from nodeclient.host.devices import Gpu, Host, visible_gpus
 from nodeclient.host.numa import CHOICES, BindingError, bindings
 from tests.support.machines import Machine, compile_c, gpu_address, write
+from tests.support.sick_gpus import NVML
 
 DUAL = Machine(sockets=2, nodes_per_socket=2, complexes_per_node=2, cores_per_complex=4, threads_per_core=2)
 """Two sockets of two NUMA nodes of 8 cores each: 64 CPUs."""
@@ -24,25 +25,6 @@ EIGHT_GPUS = Machine(sockets=2, cores_per_complex=16, gpu_nodes=(0, 0, 0, 0, 1, 
 def bind(choice: str, machine: Machine, workers: int, root: Path, **environ: str) -> tuple[frozenset[int], ...]:
     """Bind workers on a machine of which all CPUs may be used."""
     return bindings(choice, workers, environ, machine.build(root), machine.cpus)
-
-
-THREADED = Machine(cores_per_complex=8, threads_per_core=2, gpu_nodes=(0, 0, 0))
-TWO_COMPLEXES = Machine(complexes_per_node=2, cores_per_complex=3, gpu_nodes=(0, 0, 0))
-
-
-@pytest.mark.parametrize(
-    ("choice", "machine", "expected"),
-    [
-        ("node", EIGHT_GPUS, (EIGHT_GPUS.of_node(0),) * 4 + (EIGHT_GPUS.of_node(1),) * 4),
-        ("socket", DUAL, (DUAL.of_node(0) | DUAL.of_node(1),) * 2 + (DUAL.of_node(2) | DUAL.of_node(3),) * 2),
-        ("exclusive", THREADED, (frozenset({0, 1, 2, 8, 9, 10}), THREADED.of_cores(3, 3), THREADED.of_cores(6, 2))),
-        ("core-complex", TWO_COMPLEXES, (*(TWO_COMPLEXES.of_cores(at, 3) for at in (0, 3, 0)),)),
-    ],
-)
-def test_each_choice_binds_near_the_gpus(
-    choice: str, machine: Machine, expected: tuple[frozenset[int], ...], tmp_path: Path
-) -> None:
-    assert bind(choice, machine, len(expected), tmp_path) == expected
 
 
 def test_the_gpu_is_that_of_the_local_rank_among_the_visible_ones(tmp_path: Path) -> None:
@@ -128,34 +110,13 @@ def test_this_host_can_bind(tmp_path: Path) -> None:
         assert cpus <= os.sched_getaffinity(0)
 
 
-NVML = """
-#include <string.h>
-typedef struct {
-    char busIdLegacy[16];
-    unsigned domain, bus, device, pciDeviceId, pciSubSystemId;
-    char busId[32];
-} nvmlPciInfo_t;
-int nvmlInit_v2(void) { return 0; }
-int nvmlShutdown(void) { return 0; }
-int nvmlDeviceGetCount_v2(unsigned *count) { *count = 2; return 0; }
-int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) { *device = (void *)(long)(index + 1); return 0; }
-int nvmlDeviceGetUUID(void *device, char *uuid, unsigned length) {
-    strcpy(uuid, (long)device == 1 ? "GPU-a" : "GPU-b");
-    return 0;
-}
-int nvmlDeviceGetPciInfo_v3(void *device, nvmlPciInfo_t *info) {
-    info->domain = 1; info->bus = 0xdc; info->device = 3;
-    return (long)device == 1 ? 0 : 999;
-}
-"""
-"""Two GPUs; the second has no address."""
-
-
 @pytest.mark.slow
-def test_nvml_has_the_pci_address(tmp_path: Path) -> None:
+def test_nvml_has_the_pci_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEST_NO_ADDRESS", "2")
     library = tmp_path / "libnvidia-ml.so.1"
     compile_c(NVML, "-shared", "-fPIC", "-o", library)
-    assert visible_gpus({}, Host(nvml=str(library))) == [Gpu("GPU-a", "0001:dc:03.0"), Gpu("GPU-b", None)]
+    found = [(gpu.name, gpu.pci_address) for gpu in visible_gpus({}, Host(nvml=str(library)))]
+    assert found == [("GPU-1", "0001:3b:03.0"), ("GPU-2", None)]
 
 
 def test_without_nvml_the_driver_has_the_pci_address(tmp_path: Path) -> None:
@@ -196,6 +157,10 @@ def as_torch(host: Host, gpu_nodes: Sequence[int], allowed: frozenset[int]) -> C
     return decide
 
 
+UNEVEN = Machine(cores_per_complex=8, threads_per_core=2, gpu_nodes=(0, 0, 0))
+"""Its GPUs cannot have the same number of cores each."""
+
+
 @st.composite
 def machines_with_gpus(draw: st.DrawFn) -> tuple[Machine, frozenset[int]]:
     """Draw a machine with GPUs, and which of its CPUs may be used: some of each NUMA node."""
@@ -210,6 +175,7 @@ def machines_with_gpus(draw: st.DrawFn) -> tuple[Machine, frozenset[int]]:
 @pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(machines_with_gpus(), st.sampled_from(CHOICES))
+@example((UNEVEN, UNEVEN.cpus), "exclusive")
 def test_where_each_worker_has_a_gpu_torch_decides_the_same(drawn: tuple[Machine, frozenset[int]], choice: str) -> None:
     machine, allowed = drawn
     workers = len(machine.gpu_nodes)

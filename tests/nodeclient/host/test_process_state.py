@@ -21,9 +21,15 @@ def fake(proc: Path, state: str, wchan: str | None) -> Path:
     return proc
 
 
-def test_a_stopped_process_is_halted_and_has_used_its_time(tmp_path: Path) -> None:
-    found = sample_process(77, fake(tmp_path, "T", "do_signal_stop"))
+def sampled(proc: Path) -> ProcessState:
+    """Return what the kernel tells of process 77."""
+    found = sample_process(77, proc)
     assert found is not None
+    return found
+
+
+def test_a_stopped_process_is_halted_and_has_used_its_time(tmp_path: Path) -> None:
+    found = sampled(fake(tmp_path, "T", "do_signal_stop"))
     assert (found.state, found.waits_in, found.cpu_s) == ("stopped", "do_signal_stop", 3.0)
     assert found.state in HALTED
 
@@ -44,19 +50,15 @@ def test_what_children_of_any_thread_use_counts_as_its_own(tmp_path: Path, threa
     (proc / "78").mkdir()
     (proc / "78" / "stat").write_text((proc / "77" / "stat").read_text())
     (proc / "78" / "io").write_text("rchar: 3\nwchar: 0\n")
-    found = sample_process(77, proc)
-    assert found is not None
+    found = sampled(proc)
     assert (found.cpu_s, found.io_bytes) == (6.0, 12_123)
 
 
 def test_where_it_waits_may_not_be_known(tmp_path: Path) -> None:
-    found = sample_process(77, fake(tmp_path, "R", "0"))
-    assert found is not None
+    found = sampled(fake(tmp_path, "R", "0"))
     assert (found.state, found.waits_in) == ("running", "")
     (tmp_path / "77" / "wchan").unlink()
-    again = sample_process(77, tmp_path)
-    assert again is not None
-    assert again.waits_in == ""
+    assert sampled(tmp_path).waits_in == ""
 
 
 def test_a_process_that_is_gone_is_none() -> None:
@@ -90,15 +92,13 @@ def test_a_thread_that_would_run_if_a_cpu_were_free_or_waits_for_a_disk_is_seen(
         (proc / process / "task" / thread / "stat").write_text(STAT.format(state=state, user=1, system=1))
     (proc / "77" / "task" / "77" / "children").write_text("78 ")
     (proc / "78" / "stat").write_text(STAT.format(state=child, user=1, system=1))
-    found = sample_process(77, proc)
-    assert found is not None
+    found = sampled(proc)
     assert (found.wants_cpu, found.waits_for_disk) == (wants, waits)
 
 
 @pytest.mark.parametrize("wchan", ["request_wait_answer", "__fuse_simple_request", "fuse_fsync_common"])
 def test_who_sleeps_in_a_file_system_of_another_program_waits_for_it(tmp_path: Path, wchan: str) -> None:
-    found = sample_process(77, fake(tmp_path, "S", wchan))
-    assert found is not None
+    found = sampled(fake(tmp_path, "S", wchan))
     assert (found.state, found.waits_in) == ("waiting for IO", wchan)
 
 

@@ -36,7 +36,6 @@ POD = {"JOB_COMPLETION_INDEX": "3", "HOSTNAME": "train-resnet-50-3"}
 
 
 def values(environ: dict[str, str]) -> dict[str, str]:
-    """Return the values that were found, without their sources."""
     return {name: setting.value for name, setting in scheduler_values(environ).items()}
 
 
