@@ -112,11 +112,11 @@ class KeepingNode:
         assert holding is not None
         return holding
 
-    def source(self, *parts: WantedParts, key: str | None = None) -> KeptSource:
+    def source(self, *parts: WantedParts) -> KeptSource:
         """Return it as a source of parts."""
         offer = self.keeper.offer
         assert offer is not None
-        return KeptSource(self.name, "127.0.0.1", offer.port, key or offer.key, parts)
+        return KeptSource(self.name, "127.0.0.1", offer.port, offer.key, parts)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until something holds."""
@@ -241,12 +241,10 @@ def _read(resume: ResumeFrom, part: Part, file: int) -> dict[tuple[int, bool], b
 
 
 def a_resume(round_number: int, step: int, *sources: KeptSource, complete: bool = True) -> Resume:
-    """Return what a round resumes from."""
     return Resume(round_number, step, 1, 1, sources, complete, redone=0)
 
 
 def wanted(rank: int = 0, *, big: bool = True, small: bool = True) -> WantedParts:
-    """Return the parts of one rank."""
     return WantedParts(rank, 1, big, small)
 
 

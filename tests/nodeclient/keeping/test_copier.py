@@ -44,7 +44,6 @@ async def holder(node: KeepingNode, *steps: int) -> KeepingWorker:
 
 
 def copy_of(node: KeepingNode, step: int) -> KeptCopy:
-    """Return the copy of what a node has of a step."""
     return KeptCopy(1, step, node.source(wanted(small=False)))
 
 

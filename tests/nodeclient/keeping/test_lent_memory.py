@@ -7,7 +7,7 @@ from nodeclient.core.effects import Protect, Restore, SaveKept
 from nodeclient.core.events import KeptSaved
 from tests.nodeclient.keeping.stage import BIG, RUN, SMALL, KeepingNode, KeepingWorker, keeping_nodes
 from workerlib.contract.arena import Arena
-from workerlib.contract.channel_messages import NotSaved, RefusedMemory, Reserve, Reserved, Saved, SaveNow
+from workerlib.contract.channel_messages import NotSaved, Reserve, Reserved, Saved, SaveNow
 
 FOR_ONE = 4 * len(BIG)
 """Memory for the big state of one worker."""
@@ -23,7 +23,6 @@ async def workers_of(node: KeepingNode, round_number: int = 1) -> list[KeepingWo
 
 
 def end(node: KeepingNode, worker: KeepingWorker) -> None:
-    """End a worker, and let its node notice it."""
     worker.die()
     node.keeper.record_exit(worker.local_rank)
 
@@ -87,16 +86,6 @@ async def test_lent_memory_is_that_of_its_owner_in_the_next_round(tmp_path: Path
         assert second.arena.sizes.generation == 0
 
 
-async def test_nothing_is_lent_to_a_worker_that_has_another_shard(tmp_path: Path) -> None:
-    async with keeping_nodes(tmp_path, "a", workers=2, memory=FOR_ONE) as [node]:
-        path = node.begin(1)
-        first, second = (node.worker(path, rank, rank, 2) for rank in range(2))
-        assert isinstance(await first.reserve(shard=0, shards=2), Reserved)
-        assert isinstance(await second.reserve(shard=1, shards=2), RefusedMemory)
-        end(node, first)
-        assert isinstance(await second.reserve(shard=1, shards=2), RefusedMemory), "this is the next message"
-
-
 async def asked(worker: KeepingWorker) -> int:
     """Return the number of the request to save that a worker gets next."""
     message, _ = await worker.receive()
@@ -105,7 +94,6 @@ async def asked(worker: KeepingWorker) -> int:
 
 
 def has_answered(node: KeepingNode) -> bool:
-    """Whether the node has ended its request to save."""
     return any(isinstance(event, KeptSaved) for event in node.events)
 
 

@@ -1,5 +1,7 @@
 """Who gets the memory of a worker that has ended, where several end at nearly the same moment."""
 
+from dataclasses import replace
+
 from nodeclient.keeping.round_memory import Loan, RoundMemory
 from workerlib.contract.channel_messages import Reserve
 
@@ -46,6 +48,16 @@ def test_nothing_is_lent_twice() -> None:
     assert memory.lend({1, 2}) == Loan(0, 2)
     memory.end(2)
     assert memory.lend({1, 2}) is None
+
+
+def test_nothing_is_lent_to_a_worker_that_has_another_shard() -> None:
+    memory = RoundMemory()
+    for shard in range(2):
+        assert memory.request(shard, replace(WANTED, shard=shard, shards=2))
+    memory.record_reserved(0)
+    memory.reserving.clear()
+    memory.end(0)
+    assert memory.lend({1}) is None
 
 
 def test_two_that_end_lend_to_one_that_is_left_once() -> None:

@@ -14,7 +14,7 @@ from nodeclient.core.effects import HaltWorkers, Protect, Restore, SaveKept
 from nodeclient.core.events import Keeping, KeptChanged, KeptSaved
 from tests.nodeclient.keeping.stage import BIG, RUN, SMALL, KeepingNode, a_resume, keeping_nodes, wanted
 from tests.support.programs import TIMEOUT_S, open_files, wait_until
-from workerlib.contract.arena import PENDING, WITH_SMALL
+from workerlib.contract.arena import PENDING
 from workerlib.contract.channel_messages import (
     BEFORE_NAMED,
     NOTHING,
@@ -104,12 +104,6 @@ async def test_what_workers_do_not_keep_is_said_once_and_with_each_resume_of_the
         assert any(text.startswith(words) for text in node.texts)
 
 
-async def test_a_round_that_resumes_from_nothing_says_so(tmp_path: Path) -> None:
-    async with keeping_nodes(tmp_path, "a") as [node]:
-        resume, data = await node.worker(node.begin(1)).resume()
-        assert (resume.step, data) == (-1, {})
-
-
 async def test_workers_wait_until_all_holders_are_known(tmp_path: Path) -> None:
     async with keeping_nodes(tmp_path, "a") as [node]:
         await saved(node)
@@ -149,15 +143,6 @@ async def test_while_workers_live_only_big_states_are_named(tmp_path: Path) -> N
         }
 
 
-async def test_a_generation_may_have_the_small_state_too(tmp_path: Path) -> None:
-    async with keeping_nodes(tmp_path, "a") as [node]:
-        worker = node.worker(node.begin(1))
-        await worker.reserve()
-        worker.save(7, small=None, flags=WITH_SMALL)
-        holding = node.reported(workers=True)
-        assert holding.parts == (KEPT,)
-
-
 async def test_the_next_worker_gets_the_same_memory(tmp_path: Path) -> None:
     async with keeping_nodes(tmp_path, "a") as [node]:
         await saved(node)
@@ -186,7 +171,6 @@ async def test_a_larger_arena_takes_the_place_of_one_when_it_has_something_whole
 
 
 def steps_of(node: KeepingNode) -> set[int]:
-    """Return the steps of which a node holds anything."""
     holding = node.holding()
     return {part.step for part in holding.parts} if holding is not None else set()
 
@@ -228,15 +212,11 @@ async def test_memory_that_is_refused_is_refused_in_words(tmp_path: Path) -> Non
 
 async def test_no_more_is_taken_than_the_host_has(tmp_path: Path) -> None:
     async with keeping_nodes(tmp_path, "a", memory=2**60) as [node]:
-        refused = await node.worker(node.begin(1)).reserve(2**45)
+        worker = node.worker(node.begin(1))
+        refused = await worker.reserve(2**45)
         assert isinstance(refused, RefusedMemory)
         assert "and this host has" in refused.why
-
-
-async def test_sizes_that_cannot_be_are_refused(tmp_path: Path) -> None:
-    async with keeping_nodes(tmp_path, "a") as [node]:
-        refused = await node.worker(node.begin(1)).reserve(2**62)
-        assert isinstance(refused, RefusedMemory)
+        assert isinstance(await worker.reserve(2**62), RefusedMemory), "no memory has such a size"
 
 
 async def test_steps_are_protected_in_all_arenas_also_in_later_ones(tmp_path: Path) -> None:

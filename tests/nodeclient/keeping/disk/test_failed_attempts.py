@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from coordinatord.protocol.kept_state import PersistState
 from nodeclient.core.effects import Persist
 from nodeclient.keeping.disk.step_folder import find_whole
-from tests.nodeclient.keeping.disk.writing import BIG, SMALL, HangingFlush, an_order, train, write
+from tests.nodeclient.keeping.disk.writing import BIG, SMALL, Hanging, an_order, train, write
 from tests.nodeclient.keeping.stage import RUN, keeping_nodes
 from tests.support.kept_places import small_bytes
 
@@ -21,17 +21,14 @@ OTHERS = 300_000
 
 
 def files(disk: Path) -> list[str]:
-    """Return the names of all files of steps."""
     return sorted(path.name for path in disk.glob("job/*/*"))
 
 
 def folders_with_files(disk: Path) -> set[str]:
-    """Return the names of the folders of steps that are not empty."""
     return {path.parent.name for path in disk.glob("job/*/*")}
 
 
 def attempts(disk: Path) -> list[str]:
-    """Return the attempts that have a folder."""
     return sorted(path.name.rpartition("-")[2] for path in disk.glob("job/step-*"))
 
 
@@ -76,7 +73,7 @@ async def test_a_whole_step_and_what_another_run_has_written_stay(tmp_path: Path
 
 
 async def test_an_attempt_that_is_given_up_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hang = HangingFlush()
+    hang = Hanging("fsync")
     async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
         worker = await train(node, 4)
         worker.save(5, BIG, SMALL)
@@ -105,7 +102,7 @@ async def test_what_a_later_attempt_is_writing_stays_when_an_earlier_one_becomes
 
 
 async def test_a_commit_that_is_given_up_makes_no_step_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hang = HangingFlush()
+    hang = Hanging("fsync")
     async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
         await train(node, 4, 5)
         await write(node, an_order(4))

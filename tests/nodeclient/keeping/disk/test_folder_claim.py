@@ -42,7 +42,6 @@ sys.stdin.read()
 
 
 def a_probe(run: str) -> Probe:
-    """Return the beginning of a round of a run."""
     return Probe(run, 1, Assignment(0, 1, 0, 1, 0, 1, "a", "127.0.0.1", 1, 1, 0, 0), patience_s=0, delays_start=False)
 
 

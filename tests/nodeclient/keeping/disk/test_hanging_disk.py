@@ -5,7 +5,6 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -13,12 +12,12 @@ from msgspec.structs import replace
 from coordinatord.core.keeping.persistence import END_IDLE_S
 from coordinatord.core.keeping.persisting import STUCK_S
 from coordinatord.core.rounds.policy import END_S, Policy
-from coordinatord.protocol.kept_state import DiskStep, PersistState, Restoring
+from coordinatord.protocol.kept_state import PersistState, Restoring
 from nodeclient.core.effects import Persist
 from nodeclient.keeping.disk import disk_thread, steps_on_disk
 from nodeclient.keeping.disk.step_folder import find_whole
-from tests.nodeclient.keeping.disk.writing import BIG, SMALL, HangingFlush, an_order, report, train, write
-from tests.nodeclient.keeping.stage import RUN, a_resume, keeping_nodes, wanted
+from tests.nodeclient.keeping.disk.writing import BIG, SMALL, Hanging, an_order, from_disk, report, train, write
+from tests.nodeclient.keeping.stage import RUN, keeping_nodes
 from tests.support.programs import TIMEOUT_S
 
 pytestmark = pytest.mark.slow
@@ -27,7 +26,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Return the event that ends the hanging of each flush of a file."""
-    hang = HangingFlush()
+    hang = Hanging("fsync")
     monkeypatch.setattr(os, "fsync", hang)
     monkeypatch.setattr(disk_thread, "STALL_S", 0.1)
     monkeypatch.setattr(disk_thread, "POLL_S", 0.02)
@@ -56,26 +55,10 @@ async def test_a_disk_that_hangs_is_said_and_holds_nobody_up(tmp_path: Path, han
                 node.keeper.carry_out(Persist(RUN, None))
 
 
-async def test_a_write_that_nobody_wants_any_more_is_no_failure(
-    tmp_path: Path, hanging: threading.Event, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(disk_thread, "STALL_S", 60.0)
-    (tmp_path / "disk" / "job").mkdir(parents=True)
-    async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
-        await train(node, 4)
-        node.keeper.carry_out(Persist(RUN, an_order()))
-        await node.until(lambda: any((tmp_path / "disk").glob("job/*")))
-        node.keeper.carry_out(Persist(RUN, None))
-        hanging.set()
-        await node.until(lambda: not any(thread.name == "persist" for thread in threading.enumerate()))
-        assert (await write(node, an_order())).state is PersistState.WRITTEN
-        assert not any("it is not wanted" in text for text in node.texts)
-
-
 async def test_a_write_waits_for_the_end_of_one_that_nobody_wants_any_more(
     tmp_path: Path, hanging: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last step of a job is wanted in the middle of an older one. No disk hangs for that."""
+    """The last step of a job is wanted in the middle of an older one: no disk hangs for that, and none has failed."""
     monkeypatch.setattr(disk_thread, "STALL_S", 60.0)
     (tmp_path / "disk" / "job").mkdir(parents=True)
     async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
@@ -113,27 +96,7 @@ async def test_a_host_that_has_no_thread_to_give_is_said(tmp_path: Path, monkeyp
         assert node.keeper._resources.arenas.memory.used_bytes == 0, "all is cleaned up nonetheless"
 
 
-async def test_a_step_is_made_whole_once_though_the_order_changes_meanwhile(
-    tmp_path: Path, hanging: threading.Event, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(disk_thread, "STALL_S", 60.0)
-    hanging.set()
-    async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
-        await train(node, 4)
-        await write(node, an_order())
-        hanging.clear()
-        node.keeper.carry_out(Persist(RUN, an_order(commit=True)))
-        await node.until(lambda: any((tmp_path / "disk").glob("job/*/.manifest*")))
-        node.keeper.carry_out(Persist(RUN, replace(an_order(commit=True), stays=(1,))))
-        hanging.set()
-        states = {PersistState.COMMITTED, PersistState.FAILED}
-        await node.until(lambda: (found := report(node)) is not None and found.state in states)
-        found = report(node)
-        assert found is not None
-        assert found.problem == ""
-
-
-async def test_a_step_that_comes_into_use_while_another_is_made_whole_stays(
+async def test_a_step_is_made_whole_once_though_the_order_changes_meanwhile_and_one_that_comes_into_use_stays(
     tmp_path: Path, hanging: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(disk_thread, "STALL_S", 60.0)
@@ -154,17 +117,13 @@ async def test_a_step_that_comes_into_use_while_another_is_made_whole_stays(
         hanging.set()
         await node.until(lambda: not begun.exists())
         assert [step.of.step for step in find_whole(tmp_path / "disk" / "job")[0]] == [12, 8, 4]
+        await node.until(lambda: (found := report(node)) is not None and found.state is PersistState.COMMITTED)
 
 
 async def test_a_disk_that_hangs_while_a_round_begins_is_said_and_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    heal, read = threading.Event(), os.preadv
-
-    def hang(*given: Any) -> int:
-        heal.wait()
-        return read(*given)
-
+    hang = Hanging("preadv")
     async with keeping_nodes(tmp_path, "a", "b", disk=tmp_path / "disk") as (writer, other):
         await train(writer, 4)
         await write(writer, an_order(commit=True))
@@ -173,23 +132,17 @@ async def test_a_disk_that_hangs_while_a_round_begins_is_said_and_tried_again(
         monkeypatch.setattr(disk_thread, "STALL_S", 0.1)
         monkeypatch.setattr(disk_thread, "POLL_S", 0.02)
         try:
-            resume = replace(a_resume(0, 4, other.source(wanted())), disk=DiskStep(RUN, 1))
-            other.begin(1, resume, run="r-2")
+            other.begin(1, from_disk(other), run="r-2")
             await other.until(lambda: any("nothing was read for 0.1 s" in text for text in other.texts))
             holding = other.reported(run="r-2")
             assert holding.restoring is Restoring.FAILED
             assert "the disk hangs" in holding.unusable
         finally:
-            heal.set()
+            hang.heal.set()
 
 
 async def test_a_disk_that_hangs_at_a_later_look_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    heal, list_folder = threading.Event(), os.scandir
-
-    def hang(*given: Any) -> Any:
-        heal.wait()
-        return list_folder(*given)
-
+    hang = Hanging("scandir")
     (tmp_path / "disk" / "job").mkdir(parents=True)
     async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
         await node.keeper.find_steps_on_disk()
@@ -199,4 +152,4 @@ async def test_a_disk_that_hangs_at_a_later_look_is_said(tmp_path: Path, monkeyp
         try:
             await node.until(lambda: any("does not answer: nothing was seen" in text for text in node.texts))
         finally:
-            heal.set()
+            hang.heal.set()

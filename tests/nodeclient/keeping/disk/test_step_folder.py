@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from coordinatord.protocol.kept_state import SERIAL_MAX
 from nodeclient.keeping.disk import durable_file, step_folder
-from nodeclient.keeping.disk.durable_file import GivenUpError, Progress, write_file
+from nodeclient.keeping.disk.durable_file import Progress, write_file
 from nodeclient.keeping.disk.part_reader import read_part
 from nodeclient.keeping.disk.part_writer import DamagedPartError, PartLostError, write_big, write_small
 from nodeclient.keeping.disk.step_folder import Contents, Manifest, StepName, UnusableError, find_whole, read_manifest
@@ -358,21 +358,6 @@ def test_bytes_that_are_checked_count_while_they_are(tmp_path: Path, monkeypatch
     checked = -(-part.commit.length // 16)
     assert sum(seen[:checked]) == part.commit.length
     assert max(seen[:checked]) == 16
-
-
-def test_work_that_is_given_up_leaves_nothing_behind(tmp_path: Path) -> None:
-    progress = Progress()
-    progress.give_up()
-    with pytest.raises(GivenUpError):
-        write_file(tmp_path / "file", [b"some bytes"], progress)
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_full_disk_is_an_error_that_leaves_nothing_behind(small_disk: Path) -> None:
-    with pytest.raises(OSError, match="No space left on device"):
-        write_file(small_disk / "file", [bytes(2_000_000)], Progress())
-    assert not list(small_disk.iterdir())
-    write_file(small_disk / "file", [bytes(100_000)], Progress())
 
 
 def test_bytes_count_as_written_when_they_are_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,7 +61,6 @@ def one_rank_of(world_size: int, rank: int) -> Iterator[None]:
 
 
 def load(state: dict[str, Any], folder: Path) -> None:
-    """Load a state dict in this process alone."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
         dcp_load(state, storage_reader=HuggingFaceStorageReader(str(folder)), no_dist=True)

@@ -2,12 +2,14 @@
 
 import os
 import threading
+from typing import Any
 
 import torch
+from msgspec.structs import replace
 
-from coordinatord.protocol.kept_state import PersistOrder, PersistReport, PersistState, WantedParts
+from coordinatord.protocol.kept_state import DiskStep, PersistOrder, PersistReport, PersistState, Resume, WantedParts
 from nodeclient.core.effects import Persist
-from tests.nodeclient.keeping.stage import RUN, KeepingNode, KeepingWorker
+from tests.nodeclient.keeping.stage import RUN, KeepingNode, KeepingWorker, a_resume, wanted
 from tests.support.kept_places import big_bytes, small_bytes, whole
 
 BIG = big_bytes(whole({"model.weight": torch.arange(100_000.0)}))
@@ -17,23 +19,28 @@ SMALL = small_bytes({"model.mean": torch.ones(2)}, {"tokens": 7})
 PART = WantedParts(0, 1, big=True, small=True)
 
 
-class HangingFlush:
-    """The system's call to flush a file, which hangs until it is healed: no real disk hangs on demand."""
+class Hanging:
+    """A call of the system that hangs until it is healed: no real disk hangs on demand."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
         self.begins, self.heal = threading.Event(), threading.Event()
-        self._flush = os.fsync
+        self._call = getattr(os, name)
 
-    def __call__(self, file: int) -> None:
-        """Hang, and then flush."""
+    def __call__(self, *arguments: Any) -> Any:
+        """Hang, and then call the system."""
         self.begins.set()
         self.heal.wait()
-        self._flush(file)
+        return self._call(*arguments)
 
 
 def an_order(step: int = 4, *, commit: bool = False, parts: WantedParts = PART) -> PersistOrder:
     """Return what the coordinator tells the only node that writes a step."""
     return PersistOrder(1, step, 1, 1, (parts,), commit)
+
+
+def from_disk(node: KeepingNode) -> Resume:
+    """Return what the first round of another run resumes from: step 4, which a node finds on the disk."""
+    return replace(a_resume(0, 4, node.source(wanted())), disk=DiskStep(RUN, 1))
 
 
 async def train(node: KeepingNode, *steps: int, run: str = RUN) -> KeepingWorker:
@@ -46,7 +53,6 @@ async def train(node: KeepingNode, *steps: int, run: str = RUN) -> KeepingWorker
 
 
 def report(node: KeepingNode, run: str = RUN) -> PersistReport | None:
-    """Return what a node reports of the write."""
     holding = node.holding(workers=True, run=run)
     return None if holding is None else holding.persisting
 

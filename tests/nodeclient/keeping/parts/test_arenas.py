@@ -92,7 +92,6 @@ async def test_memory_that_fits_is_found_behind_memory_that_does_not() -> None:
 
 
 def said_by(node: subprocess.Popen[str]) -> str:
-    """Return the next line of a program."""
     assert node.stdout is not None
     return node.stdout.readline()
 

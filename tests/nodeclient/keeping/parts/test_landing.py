@@ -20,8 +20,8 @@ def a_commit(flags: int = 0, length: int = len(DATA)) -> Commit:
     return Commit(7, 1, length, rank=0, world_size=1, shard=0, shards=1, serial=1, flags=flags)
 
 
-def memory(limit_bytes: int = 1 << 20, available: int = 1 << 30) -> ArenaMemory:
-    return ArenaMemory(limit_bytes, lambda: available)
+def memory() -> ArenaMemory:
+    return ArenaMemory(1 << 20, lambda: 1 << 30)
 
 
 @pytest.mark.parametrize(
@@ -56,15 +56,6 @@ def test_memory_that_was_given_up_is_given_back_and_there_is_none_after_that() -
     assert owner.used_bytes == 0
 
 
-def test_a_part_that_has_come_does_not_count_as_memory_that_the_host_is_to_give() -> None:
-    """Each restart of a long run has parts come in, and the memory of those is gone or given back."""
-    owner = memory(available=4 * len(DATA))
-    for _ in range(10):
-        landing = Landing(owner, Kind.BIG)
-        landing.room(a_commit())
-        landing.close()
-
-
 @pytest.mark.parametrize("length", [1 << 21, 1 << 50])
 def test_a_part_that_is_too_large_leaves_nothing_behind(length: int) -> None:
     owner = memory()
@@ -73,22 +64,6 @@ def test_a_part_that_is_too_large_leaves_nothing_behind(length: int) -> None:
         landing.room(a_commit(length=length))
     landing.close()
     assert owner.used_bytes == 0
-
-
-def test_memory_that_the_system_refuses_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: int) -> None:
-        raise OSError(12, "Cannot allocate memory")
-
-    owner = memory(available=4 * len(DATA))
-    with monkeypatch.context() as broken:
-        broken.setattr(os, "posix_fallocate", refuse)
-        for _ in range(10):
-            landing = Landing(owner, Kind.BIG)
-            with pytest.raises(OSError, match="Cannot allocate memory"):
-                landing.room(a_commit())
-            landing.close()
-    assert owner.used_bytes == 0
-    Landing(owner, Kind.BIG).room(a_commit())
 
 
 def test_nobody_waits_for_memory_that_is_being_allocated_to_give_a_part_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -42,10 +43,11 @@ async def failed(node: KeepingNode) -> str:
 
 
 async def test_a_node_without_any_memory_of_it_gets_all_from_another(tmp_path: Path) -> None:
-    async with keeping_nodes(tmp_path, "a", "b") as [a, b]:
+    async with keeping_nodes(tmp_path, "a", "b", workers=2) as [a, b]:
         await holder(a)
-        worker = b.worker(b.begin(2, a_resume(1, 7, a.source(wanted()))))
-        resume, data = await worker.resume()
+        path = b.begin(2, a_resume(1, 7, a.source(wanted())))
+        resume, data = await b.worker(path).resume()
+        assert await b.worker(path, 1).resume() == (resume, data), "all workers of a node get the same"
         assert data == {(0, True): BIG, (0, False): SMALL}
         assert {(part.rank, part.big, part.small) for part in resume.parts} == {(0, True, False), (0, False, True)}
         assert "2 of 2 parts, 3.08 MB, came from other nodes" in b.texts[-1]
@@ -77,14 +79,6 @@ async def test_a_generation_with_the_small_state_is_sent_once(tmp_path: Path) ->
         assert [(part.big, part.small) for part in answer.parts] == [(True, True)]
         answer, data = await b.worker(b.begin(3, a_resume(1, 7, a.source(wanted(big=False))))).resume()
         assert data == {(0, True): BIG}
-
-
-async def test_all_workers_of_a_node_get_the_same(tmp_path: Path) -> None:
-    async with keeping_nodes(tmp_path, "a", "b", workers=2) as [a, b]:
-        await holder(a)
-        path = b.begin(2, a_resume(1, 7, a.source(wanted())))
-        answers = [await b.worker(path, local_rank).resume() for local_rank in range(2)]
-        assert answers[0] == answers[1]
 
 
 async def test_more_parts_than_a_packet_takes_come_in_several(tmp_path: Path) -> None:
@@ -208,13 +202,24 @@ async def test_a_bit_that_flips_in_memory_is_found_before_it_is_used_elsewhere(t
         assert "the memory of this host may be bad" in a.texts[-1]
 
 
-async def test_what_a_holder_does_not_have_is_not_waited_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("step", "changes", "why"),
+    [
+        (8, {}, "127.0.0.1 does not hold it any more"),
+        (7, {"key": "0" * 32}, "was too slow, or broke off"),
+        (7, {"port": UNUSED_PORT}, "onnection refused"),
+    ],
+    ids=["it is not there", "another key", "nobody listens"],
+)
+async def test_why_a_part_cannot_be_had_is_said_at_once(
+    tmp_path: Path, step: int, changes: dict[str, Any], why: str
+) -> None:
     async with keeping_nodes(tmp_path, "a", "b") as [a, b]:
         await holder(a)
-        b.begin(2, a_resume(1, 8, a.source(wanted())))
-        assert await failed(b) == (
-            "the state of rank 0 at step 8 could not be received from node a: 127.0.0.1 does not hold it any more"
-        )
+        b.begin(2, a_resume(1, step, replace(a.source(wanted()), **changes)))
+        problem = await failed(b)
+        assert problem.startswith(f"the state of rank 0 at step {step} could not be received from node a: ")
+        assert why in problem
 
 
 async def test_nothing_of_another_run_is_given(tmp_path: Path) -> None:
@@ -223,13 +228,6 @@ async def test_nothing_of_another_run_is_given(tmp_path: Path) -> None:
         b.begin(1, a_resume(1, 7, a.source(wanted())), run="r-2")
         await b.until(lambda: KeptChanged() in b.events)
         assert "does not hold it any more" in b.texts[-1]
-
-
-async def test_who_does_not_know_the_key_gets_nothing(tmp_path: Path) -> None:
-    async with keeping_nodes(tmp_path, "a", "b") as [a, b]:
-        await holder(a)
-        b.begin(2, a_resume(1, 7, a.source(wanted(), key="0" * 32)))
-        assert "was too slow, or broke off" in await failed(b)
 
 
 async def test_memory_for_what_others_hold_is_bounded_too(tmp_path: Path) -> None:
@@ -384,12 +382,6 @@ async def test_a_strange_holder_costs_a_bounded_time(
     async with keeping_nodes(tmp_path, "b") as [b], answering(peer) as port:
         b.begin(2, a_resume(1, 7, replace(b.source(wanted()), node="a", port=port)))
         assert "could not be received from node a" in await failed(b)
-
-
-async def test_where_nobody_listens_nothing_is_had(tmp_path: Path) -> None:
-    async with keeping_nodes(tmp_path, "b") as [b]:
-        b.begin(2, a_resume(1, 7, replace(b.source(wanted()), node="a", port=UNUSED_PORT)))
-        assert "connection refused" in (await failed(b)).lower()
 
 
 async def test_a_holder_that_stops_in_the_middle_is_given_up_with_the_round(tmp_path: Path) -> None:
