@@ -67,15 +67,6 @@ async def test_exits_keep_their_order_while_one_is_diagnosed() -> None:
     assert facts(events) == [(0, 3, "error 3"), (1, 0, "")]
 
 
-async def test_what_ends_because_it_is_asked_to_gives_no_account_but_what_had_ended_before_does() -> None:
-    async with reporting(giving("error")) as (kept, events):
-        kept.record_exit(0, 3, pid=7)
-        kept.expect_exits(planned=False)
-        kept.record_exit(1, -9, pid=8)
-        await kept.await_reported()
-    assert facts(events) == [(0, 3, "error 3"), (1, -9, "")]
-
-
 async def test_where_something_went_wrong_elsewhere_what_sigterm_ends_is_diagnosed_since_it_may_have_failed_too() -> (
     None
 ):

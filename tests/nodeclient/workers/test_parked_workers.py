@@ -47,7 +47,6 @@ class TwoWorkers:
 
 @pytest.fixture
 async def two(tmp_path: Path) -> AsyncIterator[TwoWorkers]:
-    """Yield two workers, and leave nothing of them."""
     workers = TwoWorkers(tmp_path)
     yield workers
     workers.workers.release_parked()
@@ -55,20 +54,13 @@ async def two(tmp_path: Path) -> AsyncIterator[TwoWorkers]:
     assert marked(workers.mark) == []
 
 
-async def test_daemons_live_on_if_all_workers_are_held(two: TwoWorkers) -> None:
+async def test_one_that_is_dismissed_ends_and_the_other_one_lives_on(two: TwoWorkers) -> None:
     daemons = await two.start()
-    pids = two.workers.pids
+    pids, stays = two.workers.pids, two.workers.pid_of(1)
     two.workers.park(0)
     two.workers.park(1)
     await two.workers.sweep()
-    assert {*daemons, *pids} <= set(marked(two.mark))
-
-
-async def test_one_that_is_dismissed_ends_and_the_other_one_lives_on(two: TwoWorkers) -> None:
-    daemons = await two.start()
-    stays = two.workers.pid_of(1)
-    two.workers.park(0)
-    two.workers.park(1)
+    assert {*daemons, *pids} <= set(marked(two.mark)), "all are held, so their daemons live on"
     await two.workers.dismiss({0}, TIMEOUT_S)
     assert two.exits.get_nowait() == (0, -15)
     assert two.workers.pids == {stays}

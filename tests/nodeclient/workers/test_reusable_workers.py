@@ -168,13 +168,6 @@ async def test_a_failed_collective_waits_for_the_exits_before_it(tmp_path: Path)
         assert await on.event() == ReuseReported(0, able=False)
 
 
-async def test_how_long_a_worker_aborts_nccl_is_told(tmp_path: Path) -> None:
-    async with stage(tmp_path) as on:
-        on.connect(HELLO, Aborting(1), Aborted(1, 0.5), Aborting(7), Left(1))
-        events = [await on.event() for _ in range(4)]
-        assert events == [ReuseReported(0), WorkerAborts(0), WorkerAborts(0, 0.5), WorkerLeft(0)]
-
-
 async def test_a_worker_that_repeats_itself_is_heard_once_in_a_round(tmp_path: Path) -> None:
     async with stage(tmp_path) as on:
         said: list[RoundMessage] = [Failed(1, "RuntimeError: closed", ()), Left(1)]
@@ -210,10 +203,20 @@ async def test_a_stranger_is_not_believed(tmp_path: Path, said: list[RoundMessag
         assert on.events.empty()
 
 
-async def test_what_a_worker_says_of_another_round_counts_for_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("said", "events"),
+    [
+        ([Aborting(1), Aborted(1, 0.5)], [WorkerAborts(0), WorkerAborts(0, 0.5)]),
+        ([Aborting(7), Left(0), Failed(2, "x", ()), Refusing(2, "x")], []),
+    ],
+    ids=["how long it aborts NCCL", "of another round"],
+)
+async def test_what_a_worker_says_of_its_round_is_told_and_of_another_one_counts_for_nothing(
+    tmp_path: Path, said: list[RoundMessage], events: list[Event]
+) -> None:
     async with stage(tmp_path) as on:
-        on.connect(HELLO, Left(0), Failed(2, "x", ()), Refusing(2, "x"), Left(1))
-        assert [await on.event(), await on.event()] == [ReuseReported(0), WorkerLeft(0)]
+        on.connect(HELLO, *said, Left(1))
+        assert [await on.event() for _ in range(len(events) + 2)] == [ReuseReported(0), *events, WorkerLeft(0)]
         assert on.events.empty()
         assert not on.in_order
 
