@@ -164,5 +164,4 @@ def by_rank(data: bytes, ranks: Sequence[int], prefix: str = "[rank {}] ") -> di
 
 
 def log_file(log_dir: Path, rank: int, name: str, number: int = 1) -> bytes:
-    """Return what a rank has in a log file."""
     return (log_dir / "job" / "run" / f"round_{number}" / str(rank) / f"{name}.log").read_bytes()

@@ -42,14 +42,19 @@ class Screen(Sink):
         self.ended = True
 
 
+def a_filter(*, expected: bool = True) -> tuple[Screen, InterruptFilter]:
+    """Return a filter before a screen, where a SIGINT is expected to end the worker."""
+    screen, interrupts = Screen(), Event()
+    if expected:
+        interrupts.set()
+    return screen, InterruptFilter(screen, interrupts)
+
+
 def shown(text: bytes, exit_code: int = BY_SIGINT, *, expected: bool = True) -> bytes:
     """Return what is shown of a text once the worker has ended, whether the end of the text or the exit comes first."""
     found = set()
     for text_first in (False, True):
-        screen, interrupts = Screen(), Event()
-        if expected:
-            interrupts.set()
-        sink = InterruptFilter(screen, interrupts)
+        screen, sink = a_filter(expected=expected)
         sink.write(text)
         if text_first:
             sink.end()
@@ -99,9 +104,7 @@ def test_a_script_that_goes_on_and_ends_otherwise_has_printed_it_itself(exit_cod
 def test_what_a_child_writes_after_the_exit_of_the_worker_is_hidden_or_shown_likewise(
     exit_code: int, text: bytes
 ) -> None:
-    screen, interrupts = Screen(), Event()
-    interrupts.set()
-    sink = InterruptFilter(screen, interrupts)
+    screen, sink = a_filter()
     sink.on_exit(exit_code)
     sink.write(b"one\n" + INTERRUPT + b"two\n" + INTERRUPT)
     assert screen.text == text
@@ -124,9 +127,7 @@ def test_before_a_sigint_everything_is_shown_at_once() -> None:
 
 def test_lines_may_come_in_pieces_once_a_traceback_has_begun() -> None:
     begin = INTERRUPT.index(b"\n") + 1
-    screen, interrupts = Screen(), Event()
-    interrupts.set()
-    sink = InterruptFilter(screen, interrupts)
+    screen, sink = a_filter()
     for chunk in (INTERRUPT[:begin], *(bytes([byte]) for byte in INTERRUPT[begin:] + b"end\n")):
         sink.write(chunk)
     assert screen.text == b"end\n"
@@ -135,9 +136,7 @@ def test_lines_may_come_in_pieces_once_a_traceback_has_begun() -> None:
 
 
 def test_the_traceback_of_another_error_is_shown_soon_though_the_worker_goes_on() -> None:
-    screen, interrupts = Screen(), Event()
-    interrupts.set()
-    sink = InterruptFilter(screen, interrupts)
+    screen, sink = a_filter()
     sink.write(INTERRUPT)
     sink.flush()
     assert INTERRUPT not in screen.text
@@ -148,9 +147,7 @@ def test_the_traceback_of_another_error_is_shown_soon_though_the_worker_goes_on(
 
 
 def test_not_too_much_is_held_back() -> None:
-    screen, interrupts = Screen(), Event()
-    interrupts.set()
-    sink = InterruptFilter(screen, interrupts)
+    screen, sink = a_filter()
     for _ in range(BUFFERED_BYTES_MAX // len(INTERRUPT) + 2):
         sink.write(INTERRUPT + b".\n")
     assert screen.text.count(INTERRUPT) > BUFFERED_BYTES_MAX // len(INTERRUPT)
@@ -158,9 +155,7 @@ def test_not_too_much_is_held_back() -> None:
 
 @pytest.mark.parametrize("more", [b"  of a frame\n", b"no end of a line "])
 def test_a_traceback_that_does_not_end_is_shown_before_it_is_too_long(more: bytes) -> None:
-    screen, interrupts = Screen(), Event()
-    interrupts.set()
-    sink = InterruptFilter(screen, interrupts)
+    screen, sink = a_filter()
     text = INTERRUPT[: INTERRUPT.index(b"\n") + 1] + more * (BUFFERED_BYTES_MAX // len(more) + 1)
     sink.write(text)
     assert screen.text == text

@@ -55,21 +55,6 @@ def test_a_line_without_end_is_cut_before_it_fills_the_memory() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pieces", "lines"),
-    [
-        (b"a\nb\n", b"a\nb\n"),
-        (b"a\r\nb\r\n", b"a\nb\n"),
-        (b"\r 10%\r 20%\r 30%\n", b" 10%\n 20%\n 30%\n"),
-        (b"\n\n", b"\n\n"),
-        (b"\r", b""),
-        (b"a\r\r\n", b"a\n"),
-    ],
-)
-def test_off_a_terminal_each_piece_is_a_line(pieces: bytes, lines: bytes) -> None:
-    assert as_lines(pieces) == lines
-
-
-@pytest.mark.parametrize(
     ("pieces", "lines", "progress"),
     [
         (b"a\nb\n", b"a\nb\n", b""),

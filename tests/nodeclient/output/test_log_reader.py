@@ -38,7 +38,6 @@ def read(log: Path, request: ReadLog) -> LogChunk:
 
 
 def whole(log: Path, request: ReadLog) -> bytes:
-    """Read to the end."""
     chunk = read(log, request)
     data = chunk.data
     while chunk.more:

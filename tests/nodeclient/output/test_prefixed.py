@@ -1,5 +1,7 @@
 """What a worker's text becomes that overwrites itself and pauses, where several workers share an output."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from nodeclient.output import streams
@@ -30,10 +32,11 @@ def shown(*chunks: bytes, is_terminal: bool) -> bytes:
         ((b"\rEvaluating", b".", b".", b"\n"), b"Evaluating.."),
         ((b"\r2%", b"\rbye\n"), b"bye"),
         ((b"2%\r", b"\n"), b"2%"),
+        ([b"%d%%\r" % number for number in range(2, 50)], b"49%"),
     ],
 )
-def test_a_line_after_a_state_is_whole_though_its_writer_pauses(
-    chunks: tuple[bytes, ...], last: bytes, monkeypatch: pytest.MonkeyPatch
+def test_of_states_one_is_shown_now_and_then_and_a_line_after_them_is_whole_though_its_writer_pauses(
+    chunks: Sequence[bytes], last: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streams, "STATES_EVERY_S", 1_000.0)
     assert shown(b"1%\r", *chunks, is_terminal=False) == b"- 1%\n- " + last + b"\n"
@@ -41,6 +44,16 @@ def test_a_line_after_a_state_is_whole_though_its_writer_pauses(
 
 def test_the_end_of_a_state_that_is_a_line_already_makes_no_empty_line() -> None:
     assert shown(b"\r1%", b"\n", b"bye\n", is_terminal=False) == b"- 1%\n- bye\n"
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+@pytest.mark.parametrize("end", [b"\n", b"\r"])
+def test_what_nobody_sees_makes_no_line_and_replaces_none(is_terminal: bool, end: bytes) -> None:
+    text = shown(b"100%" + end + b"\x1b[?25h\x1b[1A", is_terminal=is_terminal)
+    assert b" 100%" in text
+    assert text.count(b"\n") == (end == b"\n" or not is_terminal)
+    assert (b"\x1b[?25h" in text) == is_terminal
+    assert b"\x1b[1A" not in text
 
 
 def test_the_last_state_stays_on_a_terminal_though_its_end_comes_late() -> None:

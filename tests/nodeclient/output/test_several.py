@@ -137,19 +137,6 @@ async def test_on_a_terminal_prefixes_have_colours_and_progress_is_one_live_line
         assert part.startswith(b"49%|###\n") or b"\r\x1b[K" in part
 
 
-@pytest.mark.parametrize(("bar", "end"), [('f"\\r{n}%"', 'err("\\n")'), ('f"{n}%\\r"', "")])
-async def test_off_a_terminal_a_progress_bar_is_a_line_now_and_then_and_its_last_state(
-    bar: str, end: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(streams, "STATES_EVERY_S", 1_000.0)
-    async with on_stage() as stage:
-        stage.stderr.start_reading()
-        await stage.run(f"for n in range(50): err({bar}); time.sleep(0.001)\n{end}", "")
-    *first, last = by_rank(stage.stderr.finish(), range(2))[0]
-    assert last == b"49%"
-    assert len(first) <= 1
-
-
 async def test_a_state_that_stays_is_shown_in_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(streams, "STATES_EVERY_S", 0.05)
     monkeypatch.setattr(pump, "QUIET_S", 0.02)
@@ -179,19 +166,6 @@ async def test_a_state_stays_where_only_what_nobody_sees_comes_after_it(
             await asyncio.to_thread(fifo.write_text, "go")
         await stage.ended()
     assert by_rank(stage.stderr.finish(), range(2))[0] == [b"1%", b"asks", b"2%"]
-
-
-@pytest.mark.parametrize("is_terminal", [False, True])
-@pytest.mark.parametrize("end", ["\\n", "\\r"])
-async def test_what_nobody_sees_makes_no_line_and_replaces_none(is_terminal: bool, end: str) -> None:
-    async with on_stage(is_terminal=is_terminal) as stage:
-        stage.stderr.start_reading()
-        await stage.run(f'err("100%{end}\\x1b[?25h\\x1b[1A")', "")
-    shown = stage.stderr.finish()
-    assert b" 100%" in shown
-    assert shown.count(b"\n") == (end == "\\n" or not is_terminal)
-    assert (b"\x1b[?25h" in shown) == is_terminal
-    assert b"\x1b[1A" not in shown
 
 
 SCREEN = 'out(" ".join(os.environ.get(name, "-") for name in ("COLUMNS", "LINES", "FORCE_COLOR")) + "\\n")'
