@@ -127,11 +127,13 @@ async def test_the_last_figures_of_a_test_with_another_node_count(script: str, r
 
 
 async def test_a_test_that_takes_too_long_is_killed_and_keeps_the_figures_that_it_came_to() -> None:
-    stage = Stage(pair_test=lambda _: f"{PRODUCT}; sleep 1000 & wait")
-    await stage.tests.test_pair(order(3, within_s=0.5))
-    [end] = stage.ends
-    assert isinstance(end, PairTested)
-    assert end.result.text == "it did not end within 0.5 s"
+    stage, within_s, told = Stage(pair_test=lambda _: f"{PRODUCT}; sleep 1000 & wait"), 0.1, False
+    while not told:  # a busy host may not come to them in so short a time
+        within_s *= 2
+        await stage.tests.test_pair(order(3, within_s))
+        end = stage.ends[-1]
+        told = end == PairTested(PairResult(3, 5.0, None, text=f"it did not end within {within_s:g} s"))
+        assert told or within_s < LONG_S
     await stage.await_no_process()
 
 

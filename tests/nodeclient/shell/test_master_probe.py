@@ -12,8 +12,8 @@ from nodeclient.shell.master_probe import ProbeListener, find_obstacle
 from tests.support.builders import an_assignment
 
 LONG_S = 100.0
-BRIEF_S = 0.2
-"""Where nobody answers, the test waits for all of it."""
+BRIEF_S = 2.0
+"""Where nobody answers, the test waits for all of it. On a busy machine a first try is over by then."""
 
 SENDS = {"another node": b"nodeclient b\n", "something else": b"SSH-2.0-OpenSSH_9.2\r\n", "too much": b"x" * 100_000}
 
@@ -68,16 +68,16 @@ async def test_where_nobody_listens_the_reason_is_the_systems() -> None:
         held.bind(("127.0.0.1", 0))
         obstacle = await find_obstacle(part(held.getsockname()[1]), BRIEF_S)
     assert obstacle == (
-        "127.0.0.1, offered by node a as its address, cannot be reached (connection refused, tried for 0.2 s):"
+        "127.0.0.1, offered by node a as its address, cannot be reached (connection refused, tried for 2 s):"
         " see --advertise-addr of node a"
     )
 
 
 async def test_one_that_accepts_and_is_silent_is_no_node() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        obstacle = await find_obstacle(part(server.getsockname()[1]), BRIEF_S)
+        obstacle = await find_obstacle(part(server.getsockname()[1]), 0.1)
     assert obstacle is not None
-    assert "(no answer, tried for 0.2 s)" in obstacle
+    assert "(no answer, tried for 0.1 s)" in obstacle
 
 
 async def test_a_proxy_whose_other_side_is_not_up_yet_is_asked_again() -> None:
@@ -91,18 +91,13 @@ async def test_a_proxy_whose_other_side_is_not_up_yet_is_asked_again() -> None:
         assert await find_obstacle(part(server.sockets[0].getsockname()[1]), LONG_S) is None
 
 
-async def test_a_name_that_cannot_be_resolved_is_an_obstacle() -> None:
-    obstacle = await find_obstacle(part(1, "no-such-host.invalid"), BRIEF_S)
-    assert obstacle is not None
-    assert obstacle.startswith("no-such-host.invalid, offered by node a as its address, cannot be reached (")
-    assert "unknown error" not in obstacle
-
-
-@pytest.mark.parametrize("name", ["a..b", "x" * 64])
-async def test_what_is_no_name_at_all_is_an_obstacle(name: str) -> None:
-    obstacle = await find_obstacle(part(1, name), BRIEF_S)
-    assert obstacle is not None
-    assert obstacle.startswith(f"{name}, offered by node a as its address, cannot be reached (it is no host name, ")
+async def test_a_name_that_leads_nowhere_is_an_obstacle() -> None:
+    names = {"no-such-host.invalid": "", "a..b": "it is no host name, ", "x" * 64: "it is no host name, "}
+    obstacles = await asyncio.gather(*(find_obstacle(part(1, name), BRIEF_S) for name in names))
+    for (name, why), obstacle in zip(names.items(), obstacles, strict=True):
+        assert obstacle is not None
+        assert obstacle.startswith(f"{name}, offered by node a as its address, cannot be reached ({why}")
+        assert "unknown error" not in obstacle
 
 
 async def test_a_listener_comes_up_a_moment_later() -> None:

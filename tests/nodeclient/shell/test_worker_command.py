@@ -76,12 +76,10 @@ def test_what_a_worker_gets_about_its_screen_gives_way_to_the_user_s_own_setting
 
 
 def environs(inherited: Mapping[str, str] | None = None, **settings: Any) -> list[Mapping[str, str]]:
-    """Return only the environments."""
     return [command.environ for command in commands(inherited, **settings)]
 
 
 def values(variable: str, inherited: Mapping[str, str] | None = None, **settings: Any) -> list[str | None]:
-    """Return what each worker gets of one variable."""
     return [environ.get(variable) for environ in environs(inherited, **settings)]
 
 
