@@ -157,7 +157,6 @@ def started(*prefix: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.fixture(scope="module")
 def parent() -> Iterator[subprocess.Popen[str]]:
-    """Yield such a process."""
     with started() as process:
         yield process
 

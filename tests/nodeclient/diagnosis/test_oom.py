@@ -60,23 +60,22 @@ def unified(host: Host) -> Host:
     return host
 
 
-def test_the_limit_of_a_cgroup_above(unified: Host) -> None:
+@pytest.mark.parametrize(
+    ("above", "own", "kill"),
+    [
+        ((4, 1), (1, 0), OomKill("memory limit of its cgroup: 1 TiB", certain=True)),
+        ((4, 1), (0, 0), None),
+        ((3, 0), (1, 0), OomKill("out of memory on the host, which has 64 GiB", certain=True)),
+    ],
+    ids=["the limit of a cgroup above", "a neighbour", "a full host"],
+)
+def test_whose_limit_it_was_is_known(
+    unified: Host, above: tuple[int, int], own: tuple[int, int], kill: OomKill | None
+) -> None:
     before = count_kills(unified.root)
-    unified.kills("sys/fs/cgroup/slurm", 4, 1, str(2**40))
-    unified.kills("sys/fs/cgroup/slurm/job 7", 1, 0, str(64 * 2**30))
-    assert kill_since(before, unified.root) == OomKill("memory limit of its cgroup: 1 TiB", certain=True)
-
-
-def test_a_neighbour_was_killed(unified: Host) -> None:
-    before = count_kills(unified.root)
-    unified.kills("sys/fs/cgroup/slurm", 4, 1, str(2**40))
-    assert kill_since(before, unified.root) is None
-
-
-def test_the_host_was_full(unified: Host) -> None:
-    before = count_kills(unified.root)
-    unified.kills("sys/fs/cgroup/slurm/job 7", 1, 0, str(64 * 2**30))
-    assert kill_since(before, unified.root) == OomKill("out of memory on the host, which has 64 GiB", certain=True)
+    unified.kills("sys/fs/cgroup/slurm", *above, str(2**40))
+    unified.kills("sys/fs/cgroup/slurm/job 7", *own, str(64 * 2**30))
+    assert kill_since(before, unified.root) == kill
 
 
 def test_a_kernel_that_counts_no_limits(unified: Host) -> None:

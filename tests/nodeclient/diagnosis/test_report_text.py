@@ -126,35 +126,34 @@ def test_that_a_worker_which_left_early_wrote_nothing_is_said_only_if_it_is_know
     assert (lines[lines.index(whose) + 1] if whose in lines else None) == said
 
 
-def test_a_shell_s_way_to_say_a_signal_is_explained() -> None:
-    report = a_report(failure=a_failure(exit_code=139))
-    assert "how          exit code 139, a shell's code for SIGSEGV, pid 4711" in report_text.lines(
-        failure_status(report), SEEN_AT
-    )
+LONG_PATH = f"/var/log/{'a' * 150}/stderr.log"
+
+SHELL = "how          exit code 139, a shell's code for SIGSEGV, pid 4711"
 
 
-def test_it_is_said_that_the_last_lines_of_a_killed_worker_tell_nothing_of_its_end() -> None:
-    note = "    (the last that it wrote to stderr before it was killed)"
-    for code, error, noted in ((-9, "", True), (137, "", True), (1, "", False), (-9, "OSError: no", False)):
-        report = a_report(failure=a_failure(exit_code=code, error=error, last_lines=("step 1",)))
-        assert (note in report_text.lines(failure_status(report), SEEN_AT)) == noted
-
-
-def test_lines_without_an_error_have_a_caption() -> None:
-    report = a_report(failure=a_failure(exit_code=3, last_lines=("UserWarning: the scheduler comes first",)))
-    lines = report_text.lines(failure_status(report), SEEN_AT)
-    assert lines[1:3] == ["    (the last that it wrote to stderr)", "    UserWarning: the scheduler comes first"]
-
-
-def test_a_path_is_on_one_line_however_long_it_is() -> None:
-    log = f"/var/log/{'a' * 150}/stderr.log"
-    report = a_report(host="gpu-07", failure=a_failure(log=log))
-    assert f"log          {log} (on gpu-07)" in report_text.lines(failure_status(report), SEEN_AT)
-
-
-def test_an_error_that_does_not_stand_right_above_is_said() -> None:
-    report = a_report(failure=a_failure(error="ValueError: no", last_lines=("ValueError: no", "closing")))
-    assert "error        ValueError: no" in report_text.lines(failure_status(report), SEEN_AT)
+@pytest.mark.parametrize(
+    ("facts", "caption", "line"),
+    [
+        (
+            {"log": LONG_PATH},
+            "it wrote no error to stderr; its stdout may say more",
+            f"log          {LONG_PATH} (on n)",
+        ),
+        ({"exit_code": 139}, "it wrote no error to stderr", SHELL),
+        ({"exit_code": -11}, "it wrote no error to stderr", ""),
+        ({"error": "NameError: x"}, "it wrote no error to stderr", "error        NameError: x"),
+        ({"message": "its cause"}, "it wrote no error to stderr", ""),
+        ({"exit_code": -9, "last_lines": ("step 1",)}, "the last that it wrote to stderr before it was killed", ""),
+        ({"exit_code": 137, "last_lines": ("step 1",)}, "the last that it wrote to stderr before it was killed", ""),
+        ({"exit_code": 1, "last_lines": ("step 1",)}, "the last that it wrote to stderr", "    step 1"),
+        ({"exit_code": -9, "error": "OSError: no", "last_lines": ("step 1",)}, "", "error        OSError: no"),
+        ({"error": "OSError: no", "last_lines": ("OSError: no", "closing")}, "", "error        OSError: no"),
+    ],
+)
+def test_what_is_known_of_a_failure_is_said_on_one_line(facts: dict[str, Any], caption: str, line: str) -> None:
+    lines = report_text.lines(failure_status(a_report(host="n", failure=a_failure(**facts))), SEEN_AT)
+    assert [each for each in lines if each.startswith("    (")] == ([f"    ({caption})"] if caption else [])
+    assert line in (*lines, "")
 
 
 @pytest.mark.parametrize(
@@ -179,15 +178,6 @@ def test_only_other_nodes_can_differ(nodes: int, where: tuple[str, ...], *, alon
     )
     said = "\n".join(report_text.lines(failure_status(report), SEEN_AT))
     assert ("other nodes had not failed by then" in said) == alone
-
-
-@pytest.mark.parametrize(
-    ("facts", "more"),
-    [({}, True), ({"exit_code": -11}, False), ({"error": "NameError: x"}, False), ({"message": "its cause"}, False)],
-)
-def test_where_nothing_says_why_a_worker_exited_its_stdout_is_named(facts: dict[str, Any], *, more: bool) -> None:
-    said = report_text.lines(failure_status(a_report(failure=a_failure(**facts))), SEEN_AT)
-    assert said[1] == f"    (it wrote no error to stderr{'; its stdout may say more' if more else ''})"
 
 
 def test_the_largest_report_fits_a_screen() -> None:

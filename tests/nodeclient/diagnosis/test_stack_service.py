@@ -90,7 +90,9 @@ async def test_a_stopped_process_is_not_asked_and_its_state_is_told(tmp_path: Pa
         assert (await stage.look(lambda found: found.origin is StackOrigin.WORKER)).problem == ""
 
 
-async def test_of_a_worker_that_knows_nothing_of_it_the_kernel_tells(tmp_path: Path) -> None:
+async def test_of_a_worker_that_knows_nothing_of_it_the_kernel_tells_also_while_another_round_begins(
+    tmp_path: Path,
+) -> None:
     async with staged(tmp_path) as stage:
         stage.start("lock", imports="")
         found = await stage.look(lambda found: found.state == "sleeping")
@@ -99,6 +101,13 @@ async def test_of_a_worker_that_knows_nothing_of_it_the_kernel_tells(tmp_path: P
             "it does not answer: its script has called nothing of workerlib and runs without --preload, or has become "
             "another program"
         )
+        async with asyncio.TaskGroup() as group:
+            stage.looked.clear()
+            asked = group.create_task(stage.ask())
+            await stage.looked.wait()
+            stage.service.listen(tmp_path, "run", 2, range(9, 10))
+        [found] = asked.result().workers
+        assert found.rank == 5
 
 
 async def test_a_worker_that_has_taken_the_signal_for_itself_is_never_sent_it(tmp_path: Path) -> None:
@@ -112,23 +121,6 @@ async def test_a_worker_that_has_ended_is_said_to_have_ended(tmp_path: Path) -> 
     async with staged(tmp_path) as stage:
         stage.start("ready")
         await stage.look(lambda found: found.state in {"ended", ""} and not found.stacks)
-
-
-async def test_a_round_that_begins_meanwhile_does_not_change_whose_stacks_are_told(tmp_path: Path) -> None:
-    async with staged(tmp_path) as stage:
-        stage.start("lock", imports="")
-        async with asyncio.TaskGroup() as group:
-            asked = group.create_task(stage.ask())
-            await stage.looked.wait()
-            stage.service.listen(tmp_path, "run", 2, range(9, 10))
-        [found] = asked.result().workers
-        assert found.rank == 5
-
-
-async def test_workers_of_another_round_are_not_asked(tmp_path: Path) -> None:
-    async with staged(tmp_path) as stage:
-        stage.start("lock")
-        assert await stage.ask(2) == Stacks(3, (), "this node has no workers of that round")
 
 
 async def test_whatever_else_connects_leaves_the_worker_its_place(tmp_path: Path) -> None:
@@ -173,13 +165,15 @@ async def test_a_worker_that_ends_while_it_is_asked_when_it_came_ends_well(tmp_p
         assert stage.poll() == 0
 
 
-async def test_without_a_recorder_or_in_another_round_there_are_no_arrivals(tmp_path: Path) -> None:
+async def test_without_a_recorder_there_are_no_arrivals_and_of_another_round_nothing_is_told(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
         stage.start("lock")
         await stage.look(lambda found: found.origin is StackOrigin.WORKER)
         found = await stage.arrivals()
         assert (found.workers, found.problem) == ((WorkerArrivals(5, ()),), "")
-        assert (await stage.arrivals(2)).problem == "this node has no workers of that round"
+        problem = "this node has no workers of that round"
+        assert (await stage.arrivals(2)).problem == problem
+        assert await stage.ask(2) == Stacks(3, (), problem)
 
 
 async def test_a_worker_that_goes_as_it_is_asked_for_arrivals_has_none(tmp_path: Path) -> None:

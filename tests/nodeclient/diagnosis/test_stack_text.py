@@ -5,8 +5,6 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from coordinatord.protocol.arrival_messages import AGE_US_MAX, ARRIVALS_MAX, GROUPS_MAX, unpack_ages
@@ -191,19 +189,14 @@ def test_what_is_no_answer_is_refused(packet: bytes) -> None:
         read_answer(packet, "/")
 
 
-@given(st.binary(max_size=200))
+@pytest.mark.parametrize(
+    "packet",
+    [b"", b"\xff", b"[]", b"{}", b'{"local_rank":1e999,"signal":1}', b'{"local_rank":0,"signal":NaN}', b"[" * 60_000],
+)
 def test_a_hello_is_two_numbers_or_refused(packet: bytes) -> None:
     with pytest.raises(MalformedAnswerError):
         read_hello(packet)
     assert read_hello(b'{"local_rank": 1, "signal": 61}') == (1, 61)
-
-
-@pytest.mark.parametrize(
-    "packet", [b"", b"[]", b'{"local_rank":1e999,"signal":1}', b'{"local_rank":0,"signal":NaN}', b"[" * 60_000]
-)
-def test_what_is_no_first_packet_is_refused(packet: bytes) -> None:
-    with pytest.raises(MalformedAnswerError):
-        read_hello(packet)
 
 
 NOW_S = 1.7e9
