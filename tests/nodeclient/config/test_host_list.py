@@ -28,7 +28,6 @@ gpu2:4
 
 @pytest.fixture
 def file(tmp_path: Path) -> Callable[[str], str]:
-    """Return the path of a host file with a text."""
 
     def write(text: str) -> str:
         (path := tmp_path / "hosts").write_text(text, newline="")

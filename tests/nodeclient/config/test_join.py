@@ -146,26 +146,21 @@ def test_what_is_to_be_done_with_the_output() -> None:
 
 
 @pytest.mark.parametrize(
-    "flags", [("-r", "3"), ("--tee", "0:1"), ("--duplicate-stderr-filters", "Error"), ("-r", "0:0,1:2")]
+    ("flags", "are_wanted"),
+    [
+        *((flags, True) for flags in ("-r 3", "--tee 0:1", "--duplicate-stderr-filters Error", "-r 0:0,1:2")),
+        *((flags, False) for flags in ("", "-r 0", "--tee 0:0,1:0", "--local-ranks-filter 1")),
+    ],
 )
 def test_where_files_are_wanted_and_no_place_is_named_there_is_one_and_it_is_said(
-    flags: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    flags: str, are_wanted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    config = join("--coord", "h", "--job-id", "j", *flags)
-    assert config.output.log_dir is not None
-    assert config.output.log_dir.parent == tmp_path
+    config = join("--coord", "h", "--job-id", "j", *flags.split())
+    place = config.output.log_dir
+    assert (place is not None) == are_wanted
+    assert place is None or (place.parent == tmp_path and str(place) in config.remarks[0])
     assert list(tmp_path.iterdir()) == [], "it is made with the first file"
-    assert str(config.output.log_dir) in config.remarks[0]
-
-
-@pytest.mark.parametrize("flags", [(), ("-r", "0"), ("--tee", "0:0,1:0"), ("--local-ranks-filter", "1")])
-def test_no_place_is_made_where_no_files_are_wanted(
-    flags: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    assert join("--coord", "h", "--job-id", "j", *flags).output.log_dir is None
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_dev_null_takes_no_files_and_so_nothing_is_kept_from_the_terminal() -> None:
