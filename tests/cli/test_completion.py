@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,19 +16,18 @@ from tests.support.programs import BIN, run
 pytestmark = pytest.mark.slow
 
 
-def completions(program: str, shell: str, folder: Path) -> Path:
-    """Write the script into a file."""
+@cache
+def completions(program: str, shell: str) -> str:
+    """Return the script."""
     ended = run(BIN / program, "--print-completion", shell)
     assert (ended.returncode, ended.stderr) == (0, "")
-    path = folder / f"{program}.{shell}"
-    path.write_text(ended.stdout)
-    return path
+    return ended.stdout
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
 @pytest.mark.parametrize("program", ["nodeclient", "coordinatord"])
 def test_the_shell_takes_the_script(program: str, shell: str, tmp_path: Path) -> None:
-    path = completions(program, shell, tmp_path)
+    (path := tmp_path / "script").write_text(completions(program, shell))
     if shutil.which(shell) is None:
         pytest.skip(f"there is no {shell} here")
     checked = subprocess.run([shell, "-n", path], capture_output=True, text=True, check=False)
@@ -47,7 +47,7 @@ def test_the_shell_takes_the_script(program: str, shell: str, tmp_path: Path) ->
     ],
 )
 def test_bash_completes_commands_flags_and_values(program: str, words: str, expected: str, tmp_path: Path) -> None:
-    path = completions(program, "bash", tmp_path)
+    (path := tmp_path / "script").write_text(completions(program, "bash"))
     line = [program, *words.split()]
     ask = f'source "$0"; COMP_WORDS=("$@"); COMP_CWORD={len(line) - 1}; _shtab_{program} {program} "${{@: -1}}"'
     script = f'{ask}; printf "%s\\n" "${{COMPREPLY[@]}}" | grep -v _ | sort | xargs'

@@ -56,10 +56,6 @@ def stream(said: bytes) -> Answer:
     return body(said, content_type="text/event-stream")
 
 
-def operate(verb: str, coordinator: Coordinator, *names: str) -> None:
-    assert run(BIN / "nodeclient", verb, "--coord", coordinator.endpoint, *names).returncode == 0
-
-
 def test_events_say_what_happened_when_and_why(cluster: Cluster) -> None:
     cluster.join("a", "--nnodes", "1", "--max-restarts", "1")
     first = cluster.await_round(1)
@@ -81,23 +77,6 @@ def test_events_say_what_happened_when_and_why(cluster: Cluster) -> None:
     assert any(re.match(rf"{TIME}  {cluster.job} +run opened  ", line) for line in every)
 
 
-def test_events_are_narrowed_to_the_newest_to_kinds_and_to_an_age(cluster: Cluster) -> None:
-    cluster.join("a", "--nnodes", "1")
-    cluster.await_round(1)
-    cluster.await_state(state="running")
-    every = events(cluster.coordinator, cluster.job).splitlines()
-    assert events(cluster.coordinator, "--last", "2", cluster.job).splitlines() == every[-2:]
-    narrow = ("--kind", "node-joined,run-opened", "--since", "1h")
-    assert events(cluster.coordinator, *narrow, cluster.job).splitlines() == every[:2]
-    for flag, value, words in (
-        ("--kind", "node-joined,node-lust", r"kind is one or several of run-opened, node-joined, .*, not 'node-lust'"),
-        ("--last", "0", "last is 1 to 1000, not '0'"),
-    ):
-        wrong = run(BIN / "nodeclient", "events", "--coord", cluster.coordinator.endpoint, flag, value)
-        assert (wrong.returncode, wrong.stdout, wrong.stderr.count("\n")) == (64, "", 1)
-        assert re.search(words, wrong.stderr)
-
-
 def test_a_long_name_of_a_job_widens_the_column_for_nobody_else(capsys: pytest.CaptureFixture[str]) -> None:
     printed = [{**EVENT, "job": name} for name in ("mnist", "x" * 128)]
     with canned(listed(*printed)) as (endpoint, _):
@@ -111,51 +90,26 @@ def test_whoever_follows_misses_nothing_over_a_restart_of_the_coordinator(
     own_coordinator: Callable[..., Coordinator], tmp_path: Path
 ) -> None:
     coordinator = own_coordinator(state_dir=tmp_path)
-    cluster = Cluster(coordinator, "mnist")
-    cluster.join("a", "--nnodes", "1", "--max-restarts", "3")
-    first = cluster.await_round(1)
-    where = ("--coord", coordinator.endpoint, "mnist")
-    followers = {
-        flags: Program(BIN / "nodeclient", "events", "--follow", *flags, *where) for flags in ((), ("--json",))
-    }
-    try:
-        for follower in followers.values():
+    follow = (BIN / "nodeclient", "events", "--follow", "--json", "--coord", coordinator.endpoint, "mnist")
+    with Cluster(coordinator, "mnist") as cluster:
+        cluster.join("a", "--nnodes", "1", "--max-restarts", "3")
+        first = cluster.await_round(1)
+        with Program(*follow) as follower:
             follower.await_line("all workers are started")
-        coordinator.stop()
-        for follower in followers.values():
+            coordinator.stop()
             follower.await_line("trying again")
-        again = own_coordinator(state_dir=tmp_path, port=coordinator.port)
-        again.await_job("mnist", state="running")
-        kill_quietly(first.workers[0].pid, signal.SIGUSR2)
-        cluster.await_round(1, first)
-        again.await_job("mnist", state="running", round=2)
-        for flags, follower in followers.items():
+            again = own_coordinator(state_dir=tmp_path, port=coordinator.port)
+            again.await_job("mnist", state="running")
+            kill_quietly(first.workers[0].pid, signal.SIGUSR2)
+            cluster.await_round(1, first)
+            again.await_job("mnist", state="running", round=2)
             follower.await_line("all workers are started .*failed in round 1")
             follower.signal(signal.SIGINT)
             assert follower.wait() == 130
-            (complaint,) = (line for line in follower.lines if line.startswith("nodeclient: "))
+            [complaint] = [line for line in follower.lines if line.startswith("nodeclient: ")]
             assert complaint.endswith("; trying again")
-            said = [line for line in follower.lines if not line.startswith("nodeclient: ")]
-            assert said == events(again, *flags, "mnist").splitlines()
-    finally:
-        for follower in followers.values():
-            follower.close()
-        cluster.close()
-
-
-def test_whoever_follows_hears_of_a_coordinator_whose_numbers_begin_anew(
-    own_coordinator: Callable[..., Coordinator],
-) -> None:
-    coordinator = own_coordinator()
-    operate("drain", coordinator, "--ahead", "a", "b", "c")
-    with Program(BIN / "nodeclient", "events", "--follow", "--coord", coordinator.endpoint) as follower:
-        follower.await_line("c drained by")
-        coordinator.stop()
-        follower.await_line("trying again")
-        again = own_coordinator(port=coordinator.port)
-        operate("drain", again, "--ahead", "d")
-        follower.await_line("d drained by")
-        assert len(follower.lines) == 5, "none comes twice, and trouble is shown once"
+            said = [line for line in follower.lines if line != complaint]
+            assert said == events(again, "--json", "mnist").splitlines()
 
 
 def test_whoever_follows_gives_back_the_last_id_as_it_came(capsys: pytest.CaptureFixture[str]) -> None:
@@ -194,22 +148,11 @@ def test_an_error_that_lasts_ends_the_following(capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().err.splitlines()[-1] == "nodeclient: the token was revoked"
 
 
-def test_whoever_follows_a_job_that_is_forgotten_ends_well(cluster: Cluster) -> None:
-    node = cluster.join("a", "--nnodes", "1", command=("true",))
-    assert node.wait() == 0
-    where = ("--coord", cluster.coordinator.endpoint, cluster.job)
-    with Program(BIN / "nodeclient", "events", "--follow", *where) as follower:
-        follower.await_line("run ended")
-        operate("forget", cluster.coordinator, cluster.job)
-        assert follower.wait() == 0
-        assert "forgotten by " in follower.lines[-1]
+NOTHING, BROKEN_JSON = b"", b"data: {\n\n"
+TOO_DEEP, TOO_LONG = b"data: " + b"[" * 100_000 + b"\n\n", b"data: " + b"x" * 300_000 + b"\n\n"
 
 
-@pytest.mark.parametrize(
-    "said",
-    [b"", b"data: {\n\n", b"data: " + b"[" * 100_000 + b"\n\n", b"data: " + b"x" * 300_000 + b"\n\n"],
-    ids=lambda said: repr(said[:40]),
-)
+@pytest.mark.parametrize("said", [NOTHING, BROKEN_JSON, TOO_DEEP, TOO_LONG], ids=lambda said: repr(said[:40]))
 def test_a_stream_that_breaks_off_is_said_in_one_line(said: bytes, capsys: pytest.CaptureFixture[str]) -> None:
     with canned(in_turn(listed(), stream(said), UNKNOWN)) as (endpoint, _):
         assert command_at(endpoint, "events", "--follow", "m") == 0
@@ -217,36 +160,31 @@ def test_a_stream_that_breaks_off_is_said_in_one_line(said: bytes, capsys: pytes
     assert (out, errors.count("\n"), errors.count("; trying again\n")) == ("", 2, 1)
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        sent(3),
-        sent({**EVENT, "number": -1}),
-        sent({name: EVENT[name] for name in EVENT if name != "id"}),
-        sent({**EVENT, "id": ""}),
-        sent({**EVENT, "id": "1\r\nX-Evil: 1"}),
-        sent({**EVENT, "id": "\u00e9"}),
-        sent({**EVENT, "id": "x" * 1_000}),
-        sent({**EVENT, "at": "now"}),
-        sent({**EVENT, "reason": None}),
-    ],
-    ids=lambda said: repr(said[:40]),
+NO_EVENTS = (
+    3,
+    {**EVENT, "number": -1},
+    {name: EVENT[name] for name in EVENT if name != "id"},
+    {**EVENT, "id": ""},
+    {**EVENT, "id": "1\r\nX-Evil: 1"},
+    {**EVENT, "id": "\u00e9"},
+    {**EVENT, "id": "x" * 1_000},
+    {**EVENT, "at": "now"},
+    {**EVENT, "reason": None},
 )
-def test_a_stream_that_is_none_is_said_in_one_line(said: bytes, capsys: pytest.CaptureFixture[str]) -> None:
-    with canned(in_turn(listed(), stream(said), UNKNOWN)) as (endpoint, _):
+
+ANSWERS: list[tuple[Answer, ...]] = [(hang_up,), (body(b"hello"),), (body(b"hello", 500),)]
+ANSWERS += [(listed(), stream(sent(value)), UNKNOWN) for value in NO_EVENTS]
+
+
+@pytest.mark.parametrize("answers", ANSWERS)
+def test_what_is_no_stream_of_events_is_said_in_one_line(
+    answers: tuple[Answer, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with canned(in_turn(*answers)) as (endpoint, _):
         assert command_at(endpoint, "events", "--follow", "m") == 69
     out, errors = capsys.readouterr()
     assert (out, errors.count("\n")) == ("", 1)
     assert errors.startswith("nodeclient: ")
-
-
-@pytest.mark.parametrize("answer", [hang_up, body(b"hello"), body(b"hello", 500)], ids=["nothing", "text", "error"])
-def test_an_answer_that_is_no_stream_is_said_in_one_line(answer: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    with canned(answer) as (endpoint, _):
-        assert command_at(endpoint, "events", "--follow", "m") == 69
-    out, errors = capsys.readouterr()
-    assert (out, errors.count("\n")) == ("", 1)
-    assert errors.startswith("nodeclient: 127.0.0.1:")
 
 
 @pytest.mark.parametrize(

@@ -82,25 +82,6 @@ def test_who_follows_reads_on_over_a_restart_to_the_last_line(cluster: Cluster, 
     wait_until("the end of its connection", lambda: re.fullmatch(gone, "".join(logs_of_ended(cluster))))
 
 
-def test_the_logs_of_an_earlier_run_are_read_through_a_node_of_the_next(cluster: Cluster, tmp_path: Path) -> None:
-    for name, end in (("a", "exit 0"), ("b", "exec sleep 1000")):
-        command = ("sh", "-c", f"echo {name} of $COORDINATORD_RUN; {end}")
-        node = cluster.join(name, "--nnodes", "1", "--log-dir", str(tmp_path), command=command)
-        if name == "a":
-            assert node.wait() == 0
-    cluster.await_state(state="running")
-    written(tmp_path, cluster, 2)
-    status = cluster.coordinator.job(cluster.job)
-    assert status is not None
-    [earlier] = [entry["run"] for entry in status["earlier"]]
-    for flags in ((), ("--round", "1"), ("--follow",)):
-        assert logs(cluster, "--run", earlier, "--rank", "0", "--stream", "stdout", *flags) == (f"a of {earlier}\n", "")
-    wrong = run(BIN / "nodeclient", "logs", "--coord", cluster.coordinator.endpoint, cluster.job, "--run", "x")
-    assert wrong.returncode == 69
-    runs = f"{status['run']}, {earlier}"
-    assert wrong.stderr == f"nodeclient: job {cluster.job} has no rounds of a run x: its runs are {runs}\n"
-
-
 def logs_of_ended(cluster: Cluster, *flags: str) -> tuple[str, str]:
     ended = run(BIN / "nodeclient", "logs", "--coord", cluster.coordinator.endpoint, cluster.job, *flags)
     assert ended.returncode == 69
@@ -150,10 +131,3 @@ def test_a_stream_that_breaks_off_is_an_error() -> None:
         ended = run(BIN / "nodeclient", "logs", "--coord", coord, "m")
     assert (ended.returncode, ended.stdout) == (69, "[gpu1 rank 0] one\n")
     assert ended.stderr == f"nodeclient: {coord}: it has closed the connection\n"
-
-
-def test_a_directory_that_cannot_be_written_ends_the_node_before_a_worker_starts() -> None:
-    ended = run(BIN / "nodeclient", "join", "--standalone", "--log-dir", "/dev/null/logs", "--", "echo", "trains")
-    assert (ended.returncode, ended.stdout) == (74, "")
-    text = "log files cannot be written to /dev/null/logs/default: Not a directory; see --log-dir"
-    assert ended.stderr.splitlines()[-1].endswith(text)

@@ -22,16 +22,8 @@ def test_a_node_says_of_an_impossible_host_name_that_it_cannot_be_resolved(host:
     assert f"the host name {host.partition(':')[0]} cannot be resolved" in ended.stderr.splitlines()[-1]
 
 
-@pytest.mark.parametrize(
-    "address",
-    [
-        "nowhere",
-        *(pytest.param(name, marks=pytest.mark.long) for name in ("@nobody-listens-here", "x" * 200, "folder")),
-    ],
-)
-def test_coordinatord_serves_though_systemd_cannot_be_notified(tmp_path: Path, address: str) -> None:
-    socket = str(tmp_path) if address == "folder" else str(tmp_path / address) if address == "nowhere" else address
-    environ = clean_environ(NOTIFY_SOCKET=socket)
+def test_coordinatord_serves_though_systemd_cannot_be_notified(tmp_path: Path) -> None:
+    environ = clean_environ(NOTIFY_SOCKET=str(tmp_path / "nowhere"))
     with Program(BIN / "coordinatord", "--host", "127.0.0.1", "--port", "0", "--ephemeral", environ=environ) as program:
         endpoint = program.await_line(r"coordinatord listening on http://(\S+)")[1]
         assert run(BIN / "nodeclient", "status", "--coord", endpoint).stdout.startswith("no jobs\n")

@@ -50,17 +50,18 @@ def start() -> Iterator[Callable[..., Program]]:
     nodes: list[Program] = []
 
     def start_one(endpoint: str, nnodes: int, script: str, *flags: str, **environ: str) -> Program:
-        rendezvous = (
-            "--rdzv-backend",
-            "c10d",
-            "--rdzv-endpoint",
-            endpoint,
-            "--rdzv-id",
-            "mnist",
-            "--nnodes",
-            str(nnodes),
+        rendezvous = ("--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}", "--rdzv-id=mnist")
+        command = (
+            BIN / "nodeclient",
+            "run",
+            *rendezvous,
+            f"--nnodes={nnodes}",
+            *flags,
+            "--no-python",
+            "sh",
+            "-c",
+            script,
         )
-        command = (BIN / "nodeclient", "run", *rendezvous, *flags, "--no-python", "sh", "-c", script)
         nodes.append(Program(*map(str, command), environ=clean_environ(**environ)))
         return nodes[-1]
 

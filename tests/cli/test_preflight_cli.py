@@ -99,17 +99,6 @@ def test_without_findings_it_may_be_asked_for_again(preflight: dict[str, Any] | 
     assert shown(preflight) == (75, [], said)
 
 
-def test_a_job_without_two_idle_nodes_is_refused(own_coordinator: Callable[..., Coordinator]) -> None:
-    with closing(Cluster(own_coordinator(), "mnist")) as cluster:
-        cluster.join("a", "--nnodes", "1", "--nproc-per-node", "1")
-        cluster.await_round(1)
-        ended = run(*PREFLIGHT, cluster.coordinator.endpoint, "mnist")
-    assert (ended.returncode, ended.stderr) == (
-        77,
-        "nodeclient: job mnist cannot have a preflight now: it needs two nodes without workers, such as spares\n",
-    )
-
-
 def test_a_slow_node_of_four_is_named(own_coordinator: Callable[..., Coordinator], tmp_path: Path) -> None:
     coordinator = own_coordinator("--pair-timeout", "120")
     with closing(Cluster(coordinator, "mnist")) as cluster:

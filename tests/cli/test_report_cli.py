@@ -2,14 +2,13 @@
 
 import json
 import re
-from collections.abc import Callable
 from datetime import datetime, timedelta
 
 import pytest
 from msgspec import to_builtins
 
 from tests.support.canned_http import a_job, a_node, canned, packed
-from tests.support.cluster import Cluster, Coordinator
+from tests.support.cluster import Cluster
 from tests.support.job_views import a_round_status
 from tests.support.programs import BIN, run
 
@@ -44,23 +43,6 @@ def test_a_report_is_what_the_nodes_have_shown(cluster: Cluster) -> None:
         134,
         "ValueError: no data in /data",
     )
-
-
-def test_where_nothing_has_failed_that_is_said(own_coordinator: Callable[..., Coordinator]) -> None:
-    coordinator = own_coordinator()
-    report = (BIN / "nodeclient", "report", "--coord", coordinator.endpoint)
-    ended = run(*report)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (
-        69,
-        "",
-        "nodeclient: the coordinator knows no job: nodeclient join starts one\n",
-    )
-    with Cluster(coordinator, "mnist") as cluster:
-        cluster.join("a", "--nnodes", "1")
-        cluster.await_round(1)
-        ended = run(*report)
-        assert (ended.returncode, ended.stderr) == (0, "")
-        assert ended.stdout.startswith("no worker of job mnist has failed in run ")
 
 
 def test_where_a_node_was_lost_and_no_worker_has_failed_that_is_said() -> None:

@@ -1,7 +1,6 @@
 """The program behind torchrun's command lines: what workers are given, what is logged, and how it ends."""
 
 import json
-import re
 import signal
 import subprocess
 import sys
@@ -80,12 +79,6 @@ def test_what_is_run_may_be_a_path_a_module_or_a_program(flags: tuple[str, ...],
     assert Path(worker["file"]).name == "report.py"
 
 
-def test_torchruns_variables_are_as_good_as_its_flags(script: Path) -> None:
-    environ = clean_environ(PET_NPROC_PER_NODE="3", PET_STANDALONE="1", PYTHON_EXEC=sys.executable)
-    ended = run(BIN / "nodeclient", "run", script, environ=environ)
-    assert [worker["RANK"] for worker in reported(ended.stdout)] == ["0", "1", "2"]
-
-
 def test_nodes_that_run_meet_at_the_endpoint_and_have_the_ranks_that_they_wish_for(
     coordinator: Coordinator, script: Path
 ) -> None:
@@ -98,23 +91,6 @@ def test_nodes_that_run_meet_at_the_endpoint_and_have_the_ranks_that_they_wish_f
         assert [worker["GROUP_RANK"] for worker in reported(first.output)] == ["1"]
         assert [worker["GROUP_RANK"] for worker in reported(second.output)] == ["0"]
         assert f"no etcd is used, but coordinatord, which is expected at {coordinator.endpoint}" in first.output
-
-
-def test_the_end_is_the_workers_own_end(tmp_path: Path) -> None:
-    script = tmp_path / "fail.py"
-    script.write_text("raise SystemExit(17)\n")
-    assert run(BIN / "nodeclient", "run", script).returncode == 17
-    script.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
-    assert run(BIN / "nodeclient", "run", script).returncode == 128 + signal.SIGKILL
-
-
-def test_where_files_are_without_a_place_being_named_is_said(script: Path, tmp_path: Path) -> None:
-    ended = run(BIN / "nodeclient", "run", "-r", "3", script, environ=clean_environ(TMPDIR=str(tmp_path)))
-    said = re.search(r"the workers' output goes into files in (\S+): --log-dir", ended.stderr)
-    assert said is not None, ended.stderr
-    assert reported(ended.stdout) == []
-    [log] = Path(said[1]).rglob("stdout.log")
-    assert len(reported(log.read_text())) == 1
 
 
 def interrupted(tmp_path: Path, module: str, *prefix: str) -> Program:

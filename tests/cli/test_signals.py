@@ -1,4 +1,4 @@
-"""Which signal workers get when their node gets one, with every command line: the same as under torchrun."""
+"""Which signal workers get when their node gets one, with each way to start them: the same as under torchrun."""
 
 import signal
 import sys
@@ -21,7 +21,7 @@ def say(text): os.write(1, f"{text}\\n".encode())
 def note(signum, _):
     say(f"saving for {signal.Signals(signum).name}")
     sys.exit(0)
-for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1) if "handle" in sys.argv else ():
+for signum in (signal.SIGTERM, signal.SIGUSR1) if "handle" in sys.argv else ():
     signal.signal(signum, note)
 try:
     say("training")
@@ -50,20 +50,13 @@ def training(*command: str) -> Iterator[Program]:
 
 
 COMMANDS = {
-    "join": ("join", "--standalone", *HANDED_ON, "--", sys.executable),
     "join, warm": ("join", "--standalone", "--preload", "json", *HANDED_ON, "--", sys.executable),
     "join, in a shell": ("join", "--standalone", *HANDED_ON, "--", "sh", "-c", '"$@"; exit 3', "sh", sys.executable),
     "run": ("run", *HANDED_ON),
-    "launch": ("launch", "--use-env", *HANDED_ON),
 }
 
-AS_OTHERS = ("join", "launch")
-"""Those that `make long` tries: they start workers as others here do."""
 
-EACH = [pytest.param(name, marks=pytest.mark.long if name in AS_OTHERS else ()) for name in COMMANDS]
-
-
-@pytest.mark.parametrize("command", EACH)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_ctrl_c_is_ctrl_c_to_the_workers(command: str, script: str) -> None:
     with training(*COMMANDS[command], script) as node:
         node.signal(signal.SIGINT)
@@ -89,7 +82,7 @@ except KeyboardInterrupt:
 @pytest.mark.parametrize(
     "flags", [pytest.param((), id="one", marks=pytest.mark.long), pytest.param(("--nproc-per-node", "2"), id="two")]
 )
-@pytest.mark.parametrize("command", EACH)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_ctrl_c_prints_no_traceback_of_a_worker_that_it_ends(
     command: str, flags: tuple[str, ...], tmp_path: Path
 ) -> None:
@@ -114,14 +107,7 @@ def test_a_traceback_that_a_script_prints_itself_is_shown(tmp_path: Path) -> Non
         assert "KeyboardInterrupt" in node.output
 
 
-@pytest.mark.parametrize(
-    "signum",
-    [
-        signal.SIGTERM,
-        signal.SIGUSR1,
-        *(pytest.param(signum, marks=pytest.mark.long) for signum in (signal.SIGHUP, signal.SIGQUIT)),
-    ],
-)
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGUSR1])
 def test_workers_get_the_very_signal(signum: signal.Signals, script: str) -> None:
     with training("run", script, "handle") as node:
         node.signal(signum)
@@ -134,18 +120,6 @@ def test_who_does_not_handle_it_dies_of_it(script: str) -> None:
         node.signal(signal.SIGUSR2)
         assert node.wait() == 128 + signal.SIGUSR2
         assert "saving" not in node.output
-
-
-def test_a_second_signal_kills_who_does_not_end(tmp_path: Path) -> None:
-    deaf = tmp_path / "deaf.py"
-    # In one piece: print writes several, and a line of nodeclient's log may come in between.
-    hear = "signal.signal(signal.SIGINT, lambda *_: os.write(1, b'heard\\n'))"
-    deaf.write_text(f"import os, signal\n{hear}\nprint('training')\nwhile True: signal.sigtimedwait([], 0.1)\n")
-    with training("run", "--stop-timeout", "1000", str(deaf)) as node:
-        node.signal(signal.SIGINT)
-        node.await_line("heard")
-        node.signal(signal.SIGTERM)
-        assert node.wait() == 128 + signal.SIGTERM
 
 
 def test_the_workers_of_other_nodes_get_sigterm(cluster: Cluster, script: str) -> None:

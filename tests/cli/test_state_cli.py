@@ -19,7 +19,7 @@ from coordinatord.store.directory import DATABASE
 from coordinatord.store.migrations import STEPS
 from tests.support.disks import read_only_disk, small_disk
 from tests.support.histories import a_join_of, a_loss_of, a_round_of, an_opening, made_at
-from tests.support.programs import BIN, Program, clean_environ, run
+from tests.support.programs import BIN, clean_environ, run
 
 SERVE = (BIN / "coordinatord", "--host", "127.0.0.1", "--port", "0")
 
@@ -96,15 +96,6 @@ def stored(tmp_path: Path) -> Path:
     database.append(made_at(106.0, NodeUndrained("", "", "gpu2 undrained by alice", "gpu2")))
     database.close()
     return place
-
-
-@pytest.mark.slow
-def test_a_second_daemon_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
-    with Program(*SERVE, "--state-dir", tmp_path) as first:
-        first.await_line("coordinatord listening on")
-        words = f"another coordinatord has it (process {first.pid})"
-        check_refusal(*SERVE, "--state-dir", tmp_path, code=74, words=words)
-        assert first.stop() == 0
 
 
 @pytest.mark.slow

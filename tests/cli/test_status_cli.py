@@ -18,21 +18,7 @@ from tests.support.screens import Screen, on_terminal
 
 pytestmark = pytest.mark.slow
 
-TITLES = [
-    "JOB",
-    "NODE",
-    "HOST",
-    "ADDRESS",
-    "STATE",
-    "RANKS",
-    "STEP",
-    "STEPPED",
-    "LATE",
-    "SEEN",
-    "VERSION",
-    "PIDS",
-    "REASON",
-]
+TITLES = ["JOB", "NODE", "HOST", "ADDRESS", "STATE", "RANKS", "STEP", "STEPPED", "LATE", "SEEN", "VERSION", "PIDS"]
 
 
 def status(coordinator: Coordinator, *arguments: str) -> str:
@@ -41,14 +27,30 @@ def status(coordinator: Coordinator, *arguments: str) -> str:
     return ended.stdout
 
 
+Here = Callable[..., tuple[int, str, str]]
+
+
 @pytest.fixture
-def here(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+def here(capsys: pytest.CaptureFixture[str]) -> Here:
     """Run `nodeclient status` within this process; return its exit code, output and errors."""
 
     def ask(endpoint: str, *arguments: str) -> tuple[int, str, str]:
         return (command_at(endpoint, "status", *arguments), *capsys.readouterr())
 
     return ask
+
+
+@pytest.fixture
+def printed(here: Here) -> Callable[..., str]:
+    """Return what `nodeclient status` prints of jobs, into a pipe."""
+
+    def show(*jobs: dict[str, Any]) -> str:
+        with canned({"GET /v1/jobs": packed({"jobs": jobs, "drained": []})}) as (endpoint, _):
+            code, text, errors = here(endpoint)
+        assert (code, errors) == (0, "")
+        return text
+
+    return show
 
 
 def test_status_for_programs_has_the_promised_shape(cluster: Cluster) -> None:
@@ -85,16 +87,11 @@ def test_status_for_programs_has_the_promised_shape(cluster: Cluster) -> None:
         ({"state": "forming", "round": 0}, "run r-1, no round yet, restarts 0 of 3, 0 nodes\n  no nodes\n"),
     ],
 )
-def test_where_there_is_no_round_none_is_shown(
-    facts: dict[str, Any], said: str, here: Callable[..., tuple[int, str, str]]
-) -> None:
-    with canned({"GET /v1/jobs": packed({"jobs": [a_job(world_size=0, **facts)], "drained": []})}) as (endpoint, _):
-        code, text, _ = here(endpoint)
-    assert code == 0
-    assert text.endswith(said)
+def test_where_there_is_no_round_none_is_shown(facts: dict[str, Any], said: str, printed: Callable[..., str]) -> None:
+    assert printed(a_job(world_size=0, **facts)).endswith(said)
 
 
-def test_charges_are_shown_with_what_they_weigh_by_now(here: Callable[..., tuple[int, str, str]]) -> None:
+def test_charges_are_shown_with_what_they_weigh_by_now(here: Here) -> None:
     charge = {"fault": "hang", "error": "stuck", "age_s": 500_000}
     host = {"host": "gpu7", "quarantined": "", "weight": 0.019, "charges": [charge]}
     with canned({"GET /v1/jobs": packed({"jobs": [], "drained": [], "charged": [host]})}) as (endpoint, _):
@@ -111,7 +108,7 @@ def test_status_in_a_pipe_is_a_table_with_a_line_for_each_node(cluster: Cluster)
     assert re.match(rf"job {cluster.job}  running for \d+s in round 1: all workers are started", title)
     assert re.fullmatch(r"  run \S+, round 1, world size 2, restarts 0 of 0, 1 node", facts)
     assert all(line.startswith("  ") for line in others)
-    assert header.split() == TITLES
+    assert header.split() == [*TITLES, "REASON"]
     assert row.split(maxsplit=12)[:2] == [cluster.job, "node-with-a-long-name"]
     *shown, seen, version, pids, reason = row.split(maxsplit=12)[4:]
     assert pids == ",".join(str(worker.pid) for worker in round_.workers)
@@ -120,39 +117,15 @@ def test_status_in_a_pipe_is_a_table_with_a_line_for_each_node(cluster: Cluster)
     assert header.index("ADDRESS") == row.index("127.0.0.1")
 
 
-def test_status_without_jobs_says_so(own_coordinator: Callable[..., Coordinator]) -> None:
-    coordinator = own_coordinator()
-    assert status(coordinator).startswith("no jobs\n")
-    assert json.loads(status(coordinator, "--json")) == {
-        "jobs": [],
-        "drained": [],
-        "charged": [],
-        "insecure": True,
-        "shared": None,
-    }
-    ended = run(BIN / "nodeclient", "status", "--coord", coordinator.endpoint, "mnist")
-    assert (ended.returncode, ended.stderr) == (69, "nodeclient: the coordinator knows no job 'mnist'; it knows none\n")
-
-
 @pytest.mark.parametrize("job", ["team/mnist", "..", "%2F", "ä", "my job"])
-def test_status_finds_a_job_of_any_name(job: str, here: Callable[..., tuple[int, str, str]]) -> None:
+def test_status_finds_a_job_of_any_name(job: str, here: Here) -> None:
     path = {"team/mnist": "team%2Fmnist", "..": "%2E%2E", "%2F": "%252F", "ä": "%C3%A4", "my job": "my%20job"}[job]
     with canned({f"GET /v1/jobs/{path}": packed(a_job(job=job))}) as (endpoint, _):
         _, shown, _ = here(endpoint, job, "--json")
     assert [listed["job"] for listed in json.loads(shown)["jobs"]] == [job]
 
 
-def test_status_without_a_coordinator_says_so() -> None:
-    ended = run(BIN / "nodeclient", "status", "--coord", "127.0.0.1:1,no-such-host.invalid:2")
-    assert (ended.returncode, ended.stdout) == (69, "")
-    assert ended.stderr.count("\n") == 1
-    assert "127.0.0.1:1: " in ended.stderr
-    assert "no-such-host.invalid:2: " in ended.stderr
-
-
-def test_the_next_address_is_asked_where_one_is_no_coordinator(
-    coordinator: Coordinator, here: Callable[..., tuple[int, str, str]]
-) -> None:
+def test_the_next_address_is_asked_where_one_is_no_coordinator(coordinator: Coordinator, here: Here) -> None:
     with canned(body(b"<html>", 404)) as (strange, asked):
         code, shown, errors = here(f"127.0.0.1:1,{strange},{coordinator.endpoint}", "--json")
     assert (code, errors, asked) == (0, "", ["GET /healthz"])
@@ -179,7 +152,7 @@ def test_the_next_address_is_asked_where_one_is_no_coordinator(
     ids=lambda answer: repr(answer)[:30],
 )
 def test_an_answer_that_is_no_list_of_jobs_is_said_in_one_line(
-    answer: bytes, arguments: tuple[str, ...], here: Callable[..., tuple[int, str, str]]
+    answer: bytes, arguments: tuple[str, ...], here: Here
 ) -> None:
     with canned(body(answer)) as (endpoint, _):
         code, shown, errors = here(endpoint, *arguments)
@@ -188,7 +161,7 @@ def test_an_answer_that_is_no_list_of_jobs_is_said_in_one_line(
     assert "coordinatord" in errors
 
 
-def test_what_a_coordinator_says_cannot_move_the_cursor(here: Callable[..., tuple[int, str, str]]) -> None:
+def test_what_a_coordinator_says_cannot_move_the_cursor(here: Here) -> None:
     evil = "a\x1b[2J\x1b]0;owned\x07\r\nroot\u202e"
     job = a_job(a_node(evil, reason=evil, host=evil), reason=evil, missing={"count": 1, "nodes": [evil]})
     said = {"jobs": [job], "drained": [{"node": evil, "reason": evil}]}
@@ -225,16 +198,8 @@ def a_large_job(**facts: Any) -> dict[str, Any]:
     return a_job(*nodes, **facts)
 
 
-def test_of_a_thousand_nodes_those_come_first_on_a_terminal_that_want_a_look() -> None:
-    with canned({"GET /v1/jobs": packed({"jobs": [a_large_job()], "drained": []})}) as (endpoint, _):
-        argv = (BIN / "nodeclient", "status", "--coord", endpoint)
-        with on_terminal(*argv, columns=100, rows=40) as terminal:
-            lines = terminal.await_text("more nodes").splitlines()
-            assert terminal.wait() == 0
-        with on_terminal(*argv, "--all", columns=100, rows=40) as terminal:
-            assert "gpu999" in terminal.await_text("gpu999")
-            assert terminal.wait() == 0
-        whole = run(*argv).stdout
+def test_of_a_thousand_nodes_those_come_first_on_a_terminal_that_want_a_look(printed: Callable[..., str]) -> None:
+    lines = on_screen(a_large_job(), columns=100, rows=40).text.splitlines()
     assert len(lines) < 40
     assert lines[2].split() == ["NODE", "ADDRESS", "STATE", "RANKS", "STEP", "STEPPED", "SEEN", "REASON"]
     assert [line.split()[0] for line in lines[3:7]] == ["gpu500", "gpu600", "gpu700", "gpu0"]
@@ -242,7 +207,13 @@ def test_of_a_thousand_nodes_those_come_first_on_a_terminal_that_want_a_look() -
     assert lines[4].split()[2] == "silent"
     assert lines[5].split()[2] == "running,drained"
     assert lines[-1] == "  and 976 more nodes: 976 running (--all shows them)"
-    assert len(whole.splitlines()) == 1_003
+    with (
+        canned({"GET /v1/jobs": packed({"jobs": [a_large_job()], "drained": []})}) as (endpoint, _),
+        on_terminal(BIN / "nodeclient", "status", "--coord", endpoint, "--all", columns=100, rows=40) as terminal,
+    ):
+        assert "gpu999" in terminal.await_text("gpu999")
+        assert terminal.wait() == 0
+    assert len(printed(a_large_job()).splitlines()) == 1_003
 
 
 def on_screen(*jobs: dict[str, Any], flags: tuple[str, ...] = (), **terminal_facts: Any) -> Screen:
@@ -325,14 +296,12 @@ FACTS: dict[str, tuple[dict[str, Any], list[str]]] = {
 
 
 @pytest.mark.parametrize(("facts", "told"), FACTS.values(), ids=FACTS)
-def test_a_fact_is_told_once(facts: dict[str, Any], told: list[str], here: Callable[..., tuple[int, str, str]]) -> None:
-    job = a_job(a_node("a"), a_node("b"), **facts)
-    with canned({"GET /v1/jobs": packed({"jobs": [job], "drained": []})}) as (endpoint, _):
-        _, shown, _ = here(endpoint)
+def test_a_fact_is_told_once(facts: dict[str, Any], told: list[str], printed: Callable[..., str]) -> None:
+    shown = printed(a_job(a_node("a"), a_node("b"), **facts))
     assert {text: shown.count(text) for text in told} == dict.fromkeys(told, 1)
 
 
-def test_lost_nodes_stay_in_the_table_and_earlier_runs_in_a_line() -> None:
+def test_lost_nodes_stay_in_the_table_and_earlier_runs_in_a_line(printed: Callable[..., str]) -> None:
     loss = {"host": "gpu", "reason": "silent for its whole lease", "round": 4, "lost_s": 125.0}
     early = {"run": "e-1", "state": "failed", "reason": "r", "step": 500, "opened_s": 70.0, "ended_s": 3_800.0}
     lost = [{"node": f"gpu{number}", **loss} for number in range(2, 12)]
@@ -344,19 +313,14 @@ def test_lost_nodes_stay_in_the_table_and_earlier_runs_in_a_line() -> None:
         lost=lost,
         earlier=[early | {"goodput": 0.5, "exit_code": 1}],
     )
-    with canned({"GET /v1/jobs": packed({"jobs": [job], "drained": []})}) as (endpoint, _):
-        argv = (BIN / "nodeclient", "status", "--coord", endpoint)
-        with on_terminal(*argv, columns=140, rows=40) as terminal:
-            assert terminal.wait() == 0
-        whole = run(*argv).stdout
-    lines = terminal.screen.text.splitlines()
+    lines = on_screen(job, columns=140, rows=40).text.splitlines()
     assert any("no round now, the last was 4" in line for line in lines)
     assert "  before: run e-1 failed 1h03m ago at step 500, after 1m10s" in lines
     row = next(line.split() for line in lines if line.split()[:1] == ["gpu2"])
     assert " ".join(row[-12:]) == "2m05s lost 2m05s ago, in round 4: silent for its whole lease"
     assert "lost" in row
     assert "  and 2 more nodes: 2 lost (--all shows them)" in lines
-    assert sum(" lost " in line for line in whole.splitlines()) == 10
+    assert sum(" lost " in line for line in printed(job).splitlines()) == 10
 
 
 def test_a_job_that_stands_says_so_in_its_state_s_place() -> None:
@@ -386,25 +350,20 @@ def test_no_colour_where_it_is_not_wanted(environ: dict[str, str]) -> None:
     assert not screen.colours
 
 
-def jobs_of_a_week() -> dict[str, Any]:
+def jobs_of_a_week() -> list[dict[str, Any]]:
     """Return jobs as a coordinator has them: the oldest first, and only the last but one lives."""
     ended = [a_job(job=f"old{number}", state="succeeded", state_s=900.0 - number) for number in range(4)]
     live = a_job(*(a_node(f"gpu{number}") for number in range(4)), job="live", state_s=1_000.0)
-    return {"jobs": [*ended, live, a_job(job="new", state="stopped", state_s=800.0)], "drained": []}
+    return [*ended, live, a_job(job="new", state="stopped", state_s=800.0)]
 
 
-def test_jobs_that_live_come_first_and_then_on_a_terminal_the_last_few_that_have_ended() -> None:
-    with canned({"GET /v1/jobs": packed(jobs_of_a_week())}) as (endpoint, _):
-        argv = (BIN / "nodeclient", "status", "--coord", endpoint)
-        with on_terminal(*argv) as terminal:
-            assert terminal.wait() == 0
-        few = terminal.screen.text.rstrip()
-        with on_terminal(*argv, "--all") as terminal:
-            assert terminal.wait() == 0
-        whole = run(*argv).stdout
+def test_jobs_that_live_come_first_and_then_on_a_terminal_the_last_few_that_have_ended(
+    printed: Callable[..., str],
+) -> None:
+    few = on_screen(*jobs_of_a_week()).text.rstrip()
     assert re.findall(r"(?m)^job (\S+)", few) == ["live", "new", "old3", "old2"]
     assert few.endswith("\n\nand 2 more jobs that have ended (--all shows them)")
     every = ["live", "new", "old3", "old2", "old1", "old0"]
-    assert re.findall(r"(?m)^job (\S+)", terminal.screen.text) == every
-    assert re.findall(r"(?m)^job (\S+)", whole) == every
-    assert "more job" not in terminal.screen.text + whole
+    for whole in (on_screen(*jobs_of_a_week(), flags=("--all",)).text, printed(*jobs_of_a_week())):
+        assert re.findall(r"(?m)^job (\S+)", whole) == every
+        assert "more job" not in whole

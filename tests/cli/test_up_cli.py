@@ -173,13 +173,6 @@ def test_the_third_signal_ends_up_although_nobody_reads_the_output(up: Callable[
         os.close(fd)
 
 
-def test_when_up_is_killed_all_hosts_save_and_nothing_stays_there(up: Callable[..., Program], tmp_path: Path) -> None:
-    program = train(up, tmp_path)
-    program.signal(signal.SIGKILL)
-    program.wait()
-    check_saved(program, tmp_path)
-
-
 def test_no_list_of_processes_and_no_environment_has_the_token(up: Callable[..., Program], tmp_path: Path) -> None:
     program = train(up, tmp_path)
     [file] = (tmp_path / "coordinatord" / "tokens").iterdir()

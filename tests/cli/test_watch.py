@@ -4,8 +4,10 @@ import json
 import re
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +19,18 @@ from tests.support.screens import OnTerminal, on_terminal
 pytestmark = pytest.mark.slow
 
 TITLE = r"127\.0\.0\.1:\d+  \d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ  \(q to end\)"
+
+
+@contextmanager
+def watching(jobs: dict[str, Any], *words: str, columns: int = 80, rows: int = 24) -> Iterator[OnTerminal]:
+    """Watch what a coordinator always answers, on a terminal."""
+    with (
+        canned(packed(jobs)) as (endpoint, _),
+        on_terminal(
+            BIN / "nodeclient", "status", "--coord", endpoint, "--watch", *words, columns=columns, rows=rows
+        ) as terminal,
+    ):
+        yield terminal
 
 
 def check_clean(terminal: OnTerminal) -> None:
@@ -46,44 +60,38 @@ def test_a_watch_shows_what_changes_and_leaves_the_terminal_as_it_was(cluster: C
 
 def test_a_watch_fills_the_terminal_and_follows_its_size() -> None:
     job = a_job(*(a_node(f"gpu{number}") for number in range(100)))
-    with canned(packed(job)) as (endpoint, _):
-        watch = (BIN / "nodeclient", "status", "--coord", endpoint, "--watch", "mnist")
-        with on_terminal(*watch, columns=80, rows=12) as terminal:
-            lines = terminal.await_text("more nodes").splitlines()
-            assert len(lines) == 12
-            assert lines[-1] == "  and 94 more nodes: 94 running"
-            terminal.resize(60, 30)
-            lines = terminal.await_text("and 76 more nodes").splitlines()
-            assert len(lines) == 30
-            assert max(map(len, lines)) <= 60
-            terminal.resize(40, 4)
-            assert len(terminal.await_text("and . more lines").splitlines()) == 4
-            terminal.type("q")
-            assert terminal.wait() == 0
-            check_clean(terminal)
+    with watching(job, "mnist", rows=12) as terminal:
+        lines = terminal.await_text("more nodes").splitlines()
+        assert len(lines) == 12
+        assert lines[-1] == "  and 94 more nodes: 94 running"
+        terminal.resize(60, 30)
+        lines = terminal.await_text("and 76 more nodes").splitlines()
+        assert len(lines) == 30
+        assert max(map(len, lines)) <= 60
+        terminal.resize(40, 4)
+        assert len(terminal.await_text("and . more lines").splitlines()) == 4
+        terminal.type("q")
+        assert terminal.wait() == 0
+        check_clean(terminal)
 
 
 @pytest.mark.parametrize("columns", [80, 81])  # words of one letter: one of the two is filled
 def test_a_line_as_wide_as_the_terminal_is_seen_to_its_end(columns: int) -> None:
     reason = " ".join("abcdefghijklmnopqrstuvwxyz" * 5)
-    with canned(packed(a_job(reason=reason))) as (endpoint, _):
-        watch = (BIN / "nodeclient", "status", "--coord", endpoint, "--watch", "mnist")
-        with on_terminal(*watch, columns=columns) as terminal:
-            text = terminal.await_text("no nodes")
-            assert reason in re.sub(r"\s+", " ", text)
-            terminal.type("q")
-            assert terminal.wait() == 0
+    with watching(a_job(reason=reason), "mnist", columns=columns) as terminal:
+        text = terminal.await_text("no nodes")
+        assert reason in re.sub(r"\s+", " ", text)
+        terminal.type("q")
+        assert terminal.wait() == 0
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP])
 def test_a_watch_that_is_ended_by_a_signal_leaves_the_terminal_as_it_was(signum: signal.Signals) -> None:
-    with canned(packed(a_job())) as (endpoint, _):
-        watch = (BIN / "nodeclient", "status", "--coord", endpoint, "--watch", "mnist")
-        with on_terminal(*watch) as terminal:
-            terminal.await_text("no nodes")
-            terminal.program.signal(signum)
-            assert terminal.wait() == 128 + signum
-            check_clean(terminal)
+    with watching(a_job(), "mnist") as terminal:
+        terminal.await_text("no nodes")
+        terminal.program.signal(signum)
+        assert terminal.wait() == 128 + signum
+        check_clean(terminal)
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash, whose job control this is about")
@@ -148,15 +156,13 @@ def test_a_watch_in_a_pipe_writes_a_block_at_each_change(flags: tuple[str, ...])
 def test_jobs_that_have_ended_leave_the_screen_to_those_that_live() -> None:
     ended = [a_job(a_node("gone"), job=f"old{number}", state="failed", state_s=9.0 - number) for number in range(5)]
     live = a_job(*(a_node(f"gpu{number}") for number in range(6)))
-    with canned(packed({"jobs": [*ended, live], "drained": []})) as (endpoint, _):
-        watch = (BIN / "nodeclient", "status", "--coord", endpoint, "--watch")
-        with on_terminal(*watch, columns=100, rows=24) as terminal:
-            text = terminal.await_text("and 3 more jobs that have ended")
-            assert re.findall(r"(?m)^job (\S+)", text) == ["mnist", "old4", "old3"]
-            assert text.count("\n  gpu") == 6
-            terminal.resize(100, 12)
-            text = terminal.await_text("and 5 more jobs that have ended")
-            assert re.findall(r"(?m)^job (\S+)", text) == ["mnist"]
-            assert (text.count("\n  gpu"), len(text.splitlines())) == (4, 12)
-            terminal.type("q")
-            assert terminal.wait() == 0
+    with watching({"jobs": [*ended, live], "drained": []}, columns=100) as terminal:
+        text = terminal.await_text("and 3 more jobs that have ended")
+        assert re.findall(r"(?m)^job (\S+)", text) == ["mnist", "old4", "old3"]
+        assert text.count("\n  gpu") == 6
+        terminal.resize(100, 12)
+        text = terminal.await_text("and 5 more jobs that have ended")
+        assert re.findall(r"(?m)^job (\S+)", text) == ["mnist"]
+        assert (text.count("\n  gpu"), len(text.splitlines())) == (4, 12)
+        terminal.type("q")
+        assert terminal.wait() == 0

@@ -104,6 +104,7 @@ sys.stderr.write("}}}")
     cold, facts = on_a_terminal(stage, *python(script))
     warm, others = on_a_terminal(stage, *python(script), preload="beacon,json")
     assert warm == cold
+    assert warm.startswith(" True os.terminal_size(columns=99, lines=24) ")
     assert "TEA" in warm
     forgive_more_modules(facts, others)
     assert differences(facts, others) == []
