@@ -14,15 +14,6 @@ from typing import Any
 PLACES: dict[str, tuple[str, ...]] = {
     "small": ("workerlib/keeping/small_state.py", "workerlib/contract/arena.py"),
     "save": ("workerlib/keeping/generations.py", "workerlib/contract/arena.py"),
-    "last save": (
-        "workerlib/keeping/keeper.py",
-        "workerlib/keeping/step_numbers.py",
-        "workerlib/keeping/step_saver.py",
-        "workerlib/keeping/generations.py",
-        "workerlib/contract/arena.py",
-        "workerlib/agent_channel.py",
-        "workerlib/contract/channel_messages.py",
-    ),
     "restore": ("workerlib/keeping/restoring.py", "workerlib/keeping/pieces.py", "workerlib/keeping/kept_objects.py"),
     "worker": ("workerlib/keeping/", "workerlib/contract/"),
     "arenas": ("nodeclient/keeping/parts/arena", "nodeclient/keeping/parts/digests.py"),

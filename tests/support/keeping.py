@@ -214,14 +214,6 @@ class Keep:
         """Return the whole commits that a node keeps."""
         return [commit for commit, _ in _commits(self.nodes[number])]
 
-    def can_save(self, number: int) -> bool:
-        """Whether a worker has taken memory for its big state: it has written a small state there.
-
-        The memory of the beginning, which is for small states alone, does not count.
-        """
-        arena = self.nodes[number].arena
-        return arena is not None and arena.sizes.generation > 0 and arena.newest_serial() > 0
-
     def lend(self, number: int, sizes: ArenaSizes) -> Arena:
         """Give a worker the memory of one that has ended, as a node more; return what is in it."""
         lender = Node(self._folder / "lender")

@@ -22,6 +22,21 @@ from workerlib.keeping.keeper import StepKeeper
 Objects = dict[str, Any]
 
 
+class Stateful:
+    """An object of the script's own."""
+
+    def __init__(self, state: Objects) -> None:
+        self.state = state
+
+    def state_dict(self) -> Objects:
+        """Return the state as it is."""
+        return self.state
+
+    def load_state_dict(self, state: Objects) -> None:
+        """Take another one."""
+        self.state = state
+
+
 class Script:
     """A script in this process, as the first of two ranks under DDP, and its node."""
 

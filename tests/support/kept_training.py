@@ -11,7 +11,7 @@ import os
 import random
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -186,25 +186,6 @@ def train_ddp(folder: Path, steps: int, kill: tuple[int, int, str] = (-1, -1, ""
 def _kill_at(kill: tuple[int, int, str], rank: int, step: int, point: str) -> None:
     if kill == (rank, step, point):
         os.kill(os.getpid(), signal.SIGKILL)
-
-
-def end_by_an_error(folder: Path) -> None:
-    """Train until there is a file `enough`, end by an error, and live on; rank 1 does not finish its last step."""
-    with suppress(ZeroDivisionError), workerlib.init() as ctx:
-        model = nn.Linear(3, 2)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        ctx.keep(model=model, optimizer=optimizer)
-        for step in count():
-            model(torch.ones(1, 3)).sum().backward()
-            optimizer.step()
-            enough = (folder / "enough").exists()
-            if enough and ctx.rank == 1:
-                raise ZeroDivisionError
-            ctx.step(step)
-            if enough:
-                raise ZeroDivisionError
-    (folder / f"{ctx.rank}.ended").touch()
-    Event().wait()
 
 
 def digest_of_own(model: nn.Module) -> str:

@@ -1,8 +1,7 @@
-"""The losses of a training are those of a world that never changes, whatever its size is from step to step."""
+"""The loops of the page learn the same on several workers as on one."""
 
 import os
 import re
-from collections.abc import Sequence
 from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
@@ -16,66 +15,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import workerlib
 from tests.support.keeping import Keep, play
-from workerlib import ElasticDistributedSampler
 
 pytestmark = pytest.mark.slow
-
-SAMPLES, BATCH, MICRO = 107, 32, 3
-"""An epoch ends with a batch of 11 samples, which is too small for the largest world."""
-
-WORLDS = (4, 3, 7, 5, 8, 1, 12, 11, 4, 3, 12, 6, 11, 2, 8, 2, 9, 1, 7, 10, 4)
-"""It changes twenty times."""
-
-STEPS_OF_EACH = 5
-
-
-def train(worlds: Sequence[int], dtype: torch.dtype) -> list[float]:
-    """Train in rounds of so many ranks; return the loss of each step.
-
-    This process plays all ranks in turn, and averages their gradients as DDP and FSDP2 do.
-    """
-    torch.manual_seed(1)
-    data = torch.randn(SAMPLES, 9).to(dtype)
-    labels = data[:, :5].argmax(1)
-    model = nn.Sequential(nn.Linear(9, 32), nn.Tanh(), nn.LayerNorm(32), nn.Linear(32, 5)).to(dtype)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    losses: list[float] = []
-    state = None
-    for world_size in worlds:
-        ranks = [
-            ElasticDistributedSampler(range(SAMPLES), BATCH, micro=MICRO, rank=rank, world_size=world_size)
-            for rank in range(world_size)
-        ]
-        for sampler in ranks:
-            if state is not None:
-                sampler.load_state_dict(state)
-        for _ in range(STEPS_OF_EACH):
-            if not len(ranks[0]):
-                for sampler in ranks:
-                    sampler.set_epoch(sampler.epoch + 1)
-            optimizer.zero_grad()
-            losses.append(0.0)
-            for sampler in ranks:
-                for micro, samples in zip(sampler.micro_batches(), sampler, strict=True):
-                    loss = cross_entropy(model(data[samples]), labels[samples]) * micro.weight / world_size
-                    loss.backward()  # type: ignore[no-untyped-call]
-                    losses[-1] += loss.item()
-                    if micro.last:
-                        break
-                sampler.advance()
-            optimizer.step()
-        state = ranks[0].state_dict()
-    return losses
-
-
-@pytest.mark.parametrize(
-    ("dtype", "relative"), [(torch.float64, 1e-6), pytest.param(torch.float32, 2e-3, marks=pytest.mark.long)]
-)
-def test_twenty_changes_of_size_change_no_loss(dtype: torch.dtype, relative: float) -> None:
-    changed, fixed = train(WORLDS, dtype), train([4] * len(WORLDS), dtype)
-    assert changed == pytest.approx(fixed, rel=relative)
-    assert fixed[-1] < fixed[0] / 3, "it learns, so a wrong batch would show"
-
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "training-script.md"
 

@@ -15,59 +15,30 @@ def plans(batch: int, micro: int, world_size: int) -> list[tuple[MicroBatch, ...
     return [global_batch(batch, micro=micro, rank=rank, world_size=world_size) for rank in range(world_size)]
 
 
-@st.composite
-def _plans(draw: st.DrawFn) -> tuple[int, int, list[tuple[MicroBatch, ...]]]:
-    world_size = draw(st.integers(1, 40))
-    batch, micro = draw(st.integers(world_size, 3000)), draw(st.integers(1, 70))
-    return batch, micro, plans(batch, micro, world_size)
+@given(st.data())
+def test_all_ranks_together_do_the_step_of_the_batch(data: st.DataObject) -> None:
+    world_size = data.draw(st.integers(1, 40))
+    batch, micro = data.draw(st.integers(world_size, 3000)), data.draw(st.integers(1, 70))
+    ranks = plans(batch, micro, world_size)
 
-
-@given(_plans())
-def test_each_sample_of_the_batch_counts_once(drawn: tuple[int, int, list[tuple[MicroBatch, ...]]]) -> None:
-    batch, _, ranks = drawn
-    samples = chain.from_iterable(micro.samples for plan in ranks for micro in plan if micro.weight)
-    assert sorted(samples) == list(range(batch))
-
-
-@given(_plans())
-def test_the_average_over_ranks_is_that_over_the_batch(drawn: tuple[int, int, list[tuple[MicroBatch, ...]]]) -> None:
-    batch, _, ranks = drawn
+    samples = chain.from_iterable(part.samples for plan in ranks for part in plan if part.weight)
+    assert sorted(samples) == list(range(batch)), "each sample counts once"
     losses = [number**2 % 17 for number in range(batch)]
     sums = [
-        sum(micro.weight * sum(losses[place] for place in micro.samples) / len(micro.samples) for micro in plan)
+        sum(part.weight * sum(losses[place] for place in part.samples) / len(part.samples) for part in plan)
         for plan in ranks
     ]
-    assert sum(sums) / len(ranks) == pytest.approx(sum(losses) / batch, rel=1e-12)
+    assert sum(sums) / world_size == pytest.approx(sum(losses) / batch, rel=1e-12), "the average is that of the batch"
 
-
-@given(_plans())
-def test_all_ranks_have_as_many_micro_batches_as_it_takes(
-    drawn: tuple[int, int, list[tuple[MicroBatch, ...]]],
-) -> None:
-    """FSDP2 and DDP wait for ever if one rank has more of them than another, or ends its step sooner."""
-    batch, micro, ranks = drawn
-    count = -(-batch // (len(ranks) * micro))
+    # FSDP2 and DDP wait for ever if one rank has more micro-batches than another, or ends its step sooner.
+    count = -(-batch // (world_size * micro))
     assert {tuple(part.last for part in plan) for plan in ranks} == {(False,) * (count - 1) + (True,)}
-
-
-@given(_plans())
-def test_micro_batches_are_as_large_as_each_other_and_never_empty(
-    drawn: tuple[int, int, list[tuple[MicroBatch, ...]]],
-) -> None:
-    _, micro, ranks = drawn
     sizes = {len(part.samples) for plan in ranks for part in plan}
     assert 1 <= min(sizes) <= max(sizes) <= micro
     assert max(sizes) - min(sizes) <= 1
-
-
-@given(_plans())
-def test_only_the_last_of_a_rank_may_stand_in_and_only_for_a_micro_batch_of_one(
-    drawn: tuple[int, int, list[tuple[MicroBatch, ...]]],
-) -> None:
-    batch, micro, ranks = drawn
-    for rank, plan in enumerate(ranks):
+    for rank, plan in enumerate(ranks):  # only the last may stand in, and only for a micro-batch of one
         stand_ins = [part for part in plan if not part.weight]
-        missing = micro == 1 and len(range(rank, batch, len(ranks))) < len(plan)
+        missing = micro == 1 and len(range(rank, batch, world_size)) < len(plan)
         assert stand_ins == [MicroBatch(range(1), 0, last=True)] * missing
         assert all(part.weight for part in plan[:-1])
 

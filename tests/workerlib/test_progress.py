@@ -52,6 +52,13 @@ def memory() -> Iterator[int]:
     os.close(file)
 
 
+@pytest.fixture
+def slot(memory: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Give this process the first slot; return the file."""
+    monkeypatch.setenv(PROGRESS, place_of(memory))
+    return memory
+
+
 def place_of(file: int, slot: int = 0) -> str:
     """Return what names a slot of this process's file."""
     return f"/proc/{os.getpid()}/fd/{file}:{slot * SLOT_BYTES}"
@@ -76,17 +83,14 @@ def test_a_step_is_left_in_the_slot_with_its_time(memory: int, monkeypatch: pyte
     assert not any(words_of(memory, 0) + words_of(memory, 2)), "the slots of others are left alone"
 
 
-def test_that_steps_are_to_come_is_left_in_the_slot_before_the_first(
-    memory: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(PROGRESS, place_of(memory))
+def test_that_steps_are_to_come_is_left_in_the_slot_before_the_first(slot: int) -> None:
     progress.announce()
-    step, at, check, *_ = words_of(memory)
+    step, at, check, *_ = words_of(slot)
     assert (step, check) == (STEPS_TO_COME, STEPS_TO_COME ^ at)
     workerlib.step(3)
-    assert words_of(memory)[0] == 3
+    assert words_of(slot)[0] == 3
     progress.announce()
-    assert words_of(memory)[0] == 3, "what is known already says more"
+    assert words_of(slot)[0] == 3, "what is known already says more"
 
 
 @pytest.mark.slow
@@ -124,12 +128,11 @@ class Broken:
     __repr__ = __str__ = __int__  # type: ignore[assignment]
 
 
-def test_the_last_whole_number_of_whatever_type_counts(memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(PROGRESS, place_of(memory))
+def test_the_last_whole_number_of_whatever_type_counts(slot: int) -> None:
     numbers: list[Any] = [1, STEP_MAX, 0, Whole(), 3.0, True, 5]
     for number, step in zip(numbers, (1, STEP_MAX, 0, 7, 3, 1, 5), strict=True):
         workerlib.step(number)
-        assert words_of(memory)[0] == step
+        assert words_of(slot)[0] == step
 
 
 @pytest.mark.parametrize(
@@ -145,15 +148,14 @@ def test_the_last_whole_number_of_whatever_type_counts(memory: int, monkeypatch:
     ],
 )
 def test_what_is_no_step_leaves_no_word_and_is_said_once(
-    number: int, text: str, memory: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    number: int, text: str, slot: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(progress, "_has_warned", False)
-    monkeypatch.setenv(PROGRESS, place_of(memory))
     workerlib.step(4)
-    before = words_of(memory)
+    before = words_of(slot)
     workerlib.step(number)
     workerlib.step(number)
-    assert words_of(memory) == before
+    assert words_of(slot) == before
     said = f"a step must be a whole number from 0 to 2**53 - 1, not one of type {text}; this one is not reported"
     assert caplog.messages == [said]
 
@@ -200,11 +202,8 @@ def test_a_worker_goes_on_without_a_slot_that_it_cannot_use_and_says_so_once(
     assert not any(words_of(memory))
 
 
-def test_a_slot_that_may_only_be_read_is_none(
-    memory: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    fcntl.fcntl(memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
-    monkeypatch.setenv(PROGRESS, place_of(memory))
+def test_a_slot_that_may_only_be_read_is_none(slot: int, caplog: pytest.LogCaptureFixture) -> None:
+    fcntl.fcntl(slot, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
     workerlib.step(1)
     assert "not permitted" in caplog.text
 
@@ -272,30 +271,28 @@ def section_in(file: int) -> tuple[str, int, int] | None:
     return unpack_section(words_of(file)[SECTION_AT:DIGEST_AT])
 
 
-def test_a_section_is_in_the_slot_while_it_lasts(memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(PROGRESS, place_of(memory))
+def test_a_section_is_in_the_slot_while_it_lasts(slot: int) -> None:
     before = time.monotonic_ns()
     with workerlib.section("eval", limit=600):
-        found = section_in(memory)
+        found = section_in(slot)
         assert found is not None
         assert found[:2] == ("eval", 600)
         assert before // 1_000_000 * 1_000_000 <= found[2] <= time.monotonic_ns()
         with workerlib.section("save to the other disk", limit=0.2):
-            inner = section_in(memory)
+            inner = section_in(slot)
             assert inner is not None
             assert inner[:2] == ("save to the othe", 1)
-        assert section_in(memory) == found
+        assert section_in(slot) == found
         workerlib.step(8)
-    assert words_of(memory)[0] == 8
-    assert words_of(memory)[SECTION_AT:DIGEST_AT] == list(NO_SECTION)
+    assert words_of(slot)[0] == 8
+    assert words_of(slot)[SECTION_AT:DIGEST_AT] == list(NO_SECTION)
 
 
-def test_a_digest_is_in_the_slot_beside_a_section(memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(PROGRESS, place_of(memory))
+def test_a_digest_is_in_the_slot_beside_a_section(slot: int) -> None:
     with workerlib.section("eval", limit=600):
         progress.report_digest(0, 3, 2**32 - 1)
-        assert section_in(memory) is not None
-    words = words_of(memory)[DIGEST_AT : DIGEST_AT + DIGEST_WORDS]
+        assert section_in(slot) is not None
+    words = words_of(slot)[DIGEST_AT : DIGEST_AT + DIGEST_WORDS]
     assert unpack_digest(words) == (0, 3, 2**32 - 1)
     with pytest.raises(ValueError, match="being written"):
         unpack_digest([words[0] + 1, *words[1:]])
@@ -307,11 +304,10 @@ def test_a_section_may_have_no_limit() -> None:
         pass
 
 
-def test_a_section_ends_with_an_error_too(memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(PROGRESS, place_of(memory))
+def test_a_section_ends_with_an_error_too(slot: int) -> None:
     with pytest.raises(KeyError), workerlib.section("eval", limit=9):
         raise KeyError
-    assert section_in(memory) is None
+    assert section_in(slot) is None
 
 
 @pytest.mark.parametrize(("name", "limit"), [("", 9), ("a\nb", 9), ("eval", 0), ("eval", -1), ("eval", float("nan"))])
@@ -334,11 +330,10 @@ def test_words_that_do_not_belong_together_are_no_section() -> None:
     assert unpack_section((0, second, third, check)) is None
 
 
-def test_a_section_before_the_first_step_is_no_step(memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_section_before_the_first_step_is_no_step(slot: int) -> None:
     """It opens the slot, whose words for the step are still zeros."""
-    monkeypatch.setenv(PROGRESS, place_of(memory))
     with workerlib.section("tokenizing", 60):
         assert progress.last_step() == -1
     progress.announce()
-    assert words_of(memory)[0] == STEPS_TO_COME
+    assert words_of(slot)[0] == STEPS_TO_COME
     assert progress.last_step() == -1

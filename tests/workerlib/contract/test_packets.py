@@ -69,14 +69,11 @@ ROUNDS: list[RoundMessage] = [
 ]
 
 
-@pytest.mark.parametrize("message", KEPT_STATE, ids=lambda message: type(message).__name__)
-def test_a_message_about_kept_state_is_read_as_it_was_written(message: Message) -> None:
-    assert CODEC.decode(CODEC.encode(message)) == message
-
-
-@pytest.mark.parametrize("message", ROUNDS, ids=lambda message: type(message).__name__)
-def test_a_message_about_rounds_is_read_as_it_was_written(message: RoundMessage) -> None:
-    assert ROUND_CODEC.decode(ROUND_CODEC.encode(message)) == message
+@pytest.mark.parametrize(
+    ("codec", "message"), [(CODEC, message) for message in KEPT_STATE] + [(ROUND_CODEC, message) for message in ROUNDS]
+)
+def test_a_message_is_read_as_it_was_written(codec: PacketCodec[Any], message: Message | RoundMessage) -> None:
+    assert codec.decode(codec.encode(message)) == message
 
 
 @pytest.mark.parametrize(

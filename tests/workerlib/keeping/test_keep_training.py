@@ -3,19 +3,16 @@
 import os
 import signal
 from collections.abc import Iterator
-from itertools import count
 from pathlib import Path
 
 import pytest
 
 from tests.support.dying import die_within
 from tests.support.keeping import Keep, play, workers
-from tests.support.kept_training import POINTS, end_by_an_error, notes_of, train_ddp, train_sharded
-from tests.support.programs import TIMEOUT_S, wait_until
+from tests.support.kept_training import POINTS, notes_of, train_ddp, train_sharded
+from tests.support.programs import TIMEOUT_S
 from tests.support.undisturbed import train_undisturbed
-from workerlib.contract.channel_messages import NotSaved, Reserve, Saved, SaveNow
-from workerlib.keeping import intervals
-from workerlib.keeping.keeper import StepKeeper
+from workerlib.contract.channel_messages import Reserve
 
 pytestmark = pytest.mark.slow
 
@@ -28,16 +25,8 @@ KILLED_AT = STEPS_A_ROUND
 
 WORLD_SIZE = 3
 
-NOBODY = (-1, -1, "")
-
-ALONE_STEPS = 1_000
-"""More than a worker does until it is killed; the data end after 1,250."""
-
 TENSORS = 16
 """Four parameters of two layers, and three of AdamW's for each of them."""
-
-LAST_SAVE = (60, 200, 300)
-"""Lines of a save after which a worker dies; how many it has depends on which of its threads saves."""
 
 
 @pytest.fixture
@@ -100,82 +89,6 @@ def test_a_worker_killed_while_it_restores_has_its_own_state_once_more(
         assert begun[rank][KILLED_AT - 1][-1] == (3, undisturbed[rank][KILLED_AT - 1])
     for rank, steps in notes_of(tmp_path).items():
         assert steps[STEPS - 1] == [(3, undisturbed[rank][STEPS - 1])]
-
-
-def test_a_worker_that_is_alone_saves_its_last_step_when_its_round_is_ended(keep: Keep, tmp_path: Path) -> None:
-    with workers(keep, train_ddp, 1, 1, tmp_path, 1_000_000):
-        keep.await_message(0, Saved)  # one of those at an interval: it trains
-        [answer] = keep.save(0)
-        assert isinstance(answer, Saved), answer
-        assert keep.choose().step == answer.step
-
-
-def train_alone(folder: Path, steps: int, kill: tuple[int, int, str]) -> None:
-    """Train; each step is saved from the first one of a round that four divides."""
-    intervals.SHARE_MAX = 1e6
-    train_ddp(folder, steps, kill)
-
-
-def train_alone_and_die_in_the_last_save(folder: Path, steps: int, lines: int) -> None:
-    """Train without saves, until the node asks for one; die in that, after so many lines of it."""
-    intervals.STEPS_FIRST = 1 << 20  # no step is saved at an interval, however many are done until then
-    save = StepKeeper._save_for
-
-    def die(keeper: StepKeeper, question: SaveNow) -> None:
-        die_within("last save", lines)
-        save(keeper, question)
-
-    StepKeeper._save_for = die  # type: ignore[method-assign, assignment]  # only here is this save known as the last one
-    train_ddp(folder, steps)
-
-
-@pytest.mark.long
-def test_a_worker_that_is_alone_leaves_a_whole_step_wherever_it_is_killed(keep: Keep, tmp_path: Path) -> None:
-    """First where its state is that of no step, and then at the end of a round, while it saves its last step."""
-    rounds = count(1)
-    with workers(keep, train_alone, 1, next(rounds), tmp_path, ALONE_STEPS, NOBODY):
-        keep.await_message(0, Saved)
-        keep.save(0)
-    done = keep.choose().step
-    for point in ("optimizer", "scheduler", "between"):
-        kill = (0, done + 8, point)
-        with workers(keep, train_alone, 1, next(rounds), tmp_path, ALONE_STEPS, kill) as [process]:
-            process.join(TIMEOUT_S)
-            assert process.exitcode == -signal.SIGKILL
-        done = keep.choose().step
-        assert done == kill[1] - 1, "the newest whole step, and no part of the one that was on"
-    committed = 0
-    dying = train_alone_and_die_in_the_last_save
-    for lines in LAST_SAVE:
-        keep.nodes[0].messages.clear()
-        with workers(keep, dying, 1, next(rounds), tmp_path, ALONE_STEPS, lines) as [process]:
-            keep.await_message(0, Reserve)
-            keep.save(0)
-            process.join(TIMEOUT_S)
-            assert process.exitcode == -signal.SIGKILL
-        before, done = done, keep.choose().step
-        assert done >= before
-        committed += done > before
-    assert committed < len(LAST_SAVE), "some died before the save was whole"
-    play(keep, train_alone, 1, next(rounds), tmp_path, done + 5, NOBODY)
-    notes = [*notes_of(tmp_path)[0].items(), *notes_of(tmp_path, "begins")[0].items()]
-    (alone := tmp_path / "undisturbed").mkdir()
-    # A worker that died in its last save may have trained for many steps after the one that was kept.
-    undisturbed = train_undisturbed(alone, 1, max(step for step, _ in notes) + 1)[0]
-    for step, said in notes:
-        assert step < 0 or {digest for _, digest in said} == {undisturbed[step]}, (step, said)
-
-
-def test_a_worker_whose_training_has_ended_by_an_error_answers_its_node_at_once(keep: Keep, tmp_path: Path) -> None:
-    with workers(keep, end_by_an_error, 2, 1, tmp_path):
-        wait_until("memory", lambda: all(keep.can_save(number) for number in (0, 1)))
-        (tmp_path / "enough").touch()
-        wait_until("the error", lambda: len([*tmp_path.glob("*.ended")]) == 2)
-        whole, torn = keep.save(0, 1)
-    assert isinstance(whole, Saved), whole
-    assert isinstance(torn, NotSaved), torn
-    assert torn.why == "training has ended within a step"
-    assert keep.choose().step == whole.step
 
 
 def test_shards_are_brought_back_at_any_world_size(keep: Keep, tmp_path: Path) -> None:

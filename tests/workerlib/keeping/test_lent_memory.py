@@ -47,9 +47,8 @@ def test_what_is_saved_into_lent_memory_comes_back(
 
 def test_nothing_waits_for_memory_that_was_refused(script: Script) -> None:
     script.node.refuse = True
-    model = network()
-    with script.runs({"model": model}) as (_, kept):
-        do_steps(kept, model, torch.optim.AdamW(model.parameters()))
+    with script.trains() as (model, optimizer, kept):
+        do_steps(kept, model, optimizer)
         assert kept._saver.memory.answered.wait(TIMEOUT_S)
         assert not kept._saver.memory.awaited
 
@@ -57,9 +56,8 @@ def test_nothing_waits_for_memory_that_was_refused(script: Script) -> None:
 def test_memory_that_a_worker_may_not_map_is_refused_in_words(script: Script, caplog: pytest.LogCaptureFixture) -> None:
     limits, mapped = resource.getrlimit(resource.RLIMIT_AS), int(Path("/proc/self/statm").read_text().split()[0])
     script.node.refuse = True
-    model = network()
-    with script.runs({"model": model}) as (_, kept):
-        do_steps(kept, model, torch.optim.AdamW(model.parameters()))
+    with script.trains() as (model, optimizer, kept):
+        do_steps(kept, model, optimizer)
         assert kept._saver.memory.answered.wait(TIMEOUT_S)
         kept._saver.memory.refused = False
         most = mapped * resource.getpagesize() + 600_000_000

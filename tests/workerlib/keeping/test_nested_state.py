@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from tests.support.kept_script import Objects, Script, network
+from tests.support.kept_script import Objects, Script, Stateful, network
 from tests.support.programs import wait_until
 from workerlib.keeping.kept_errors import KeptStateError
 from workerlib.keeping.plain_values import BYTES_MAX
@@ -163,24 +163,13 @@ def test_elements_that_lie_far_apart_or_share_memory_come_back_without_that(
             assert found.equal(odd)
 
 
-class Holder:
-    """An object of the script's own that has tensors."""
-
-    def __init__(self, *tensors: torch.Tensor) -> None:
-        self.state: State = {"tensors": [*tensors], "same": tensors[0], "number": 1}
-
-    def state_dict(self) -> State:
-        """Return them as they are."""
-        return self.state
-
-    def load_state_dict(self, state: State) -> None:
-        """Take others."""
-        self.state = state
+def holder(*tensors: torch.Tensor) -> Stateful:
+    return Stateful({"tensors": [*tensors], "same": tensors[0], "number": 1})
 
 
 def test_large_tensors_of_an_object_are_big_state(script: Script) -> None:
     """There may be none before the middle of a training, so they must not be refused then."""
-    held = Holder(torch.randn(3, WIDE).t(), torch.randn(2))
+    held = holder(torch.randn(3, WIDE).t(), torch.randn(2))
     with script.runs({"held": held}) as (_, kept):
         for step in range(3):
             held.state["tensors"][0].add_(1)
@@ -188,7 +177,7 @@ def test_large_tensors_of_an_object_are_big_state(script: Script) -> None:
             kept.step(step)
         script.saved(kept)
         before = [each.clone() for each in held.state["tensors"]]
-    back = Holder(torch.zeros(1))
+    back = holder(torch.zeros(1))
     with script.runs({"held": back}) as (done, _):
         assert done == 2
         tensors = back.state["tensors"]
@@ -222,6 +211,6 @@ def test_what_would_come_back_as_something_else_is_refused_in_words(script: Scri
 
 
 def test_a_sparse_tensor_of_an_object_is_refused_before_the_first_step(script: Script) -> None:
-    held = Holder(torch.eye(3).to_sparse())
+    held = holder(torch.eye(3).to_sparse())
     with pytest.raises(KeptStateError, match="is a tensor of the layout"), script.runs({"held": held}):
         pass

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.environments import environment
 from tests.support.programs import TIMEOUT_S
+from tests.support.worker_channels import connected
 from workerlib.contract.channel_messages import (
     BEFORE_NAMED,
     Checkpointed,
@@ -36,13 +36,9 @@ from workerlib.stop import STOP_REQUEST
 class NodeEnd:
     """The node's end of a worker's channel."""
 
-    def __init__(self, folder: Path) -> None:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-            listener.bind(str(folder / "keep"))
-            listener.listen()
-            self.channel = KeepChannel(str(folder / "keep"), environment(0, 1, 1, 1))
-            self._socket, _ = listener.accept()
-        self._socket.settimeout(TIMEOUT_S)
+    def __init__(self, channel: KeepChannel, end: socket.socket) -> None:
+        self.channel = channel
+        self._socket = end
         assert isinstance(self.receive(), Hello)
 
     def send(self, message: Message) -> None:
@@ -65,10 +61,8 @@ class NodeEnd:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[NodeEnd]:
-    started = NodeEnd(tmp_path)
-    yield started
-    started.close()
-    started.channel.close()
+    with connected(tmp_path, KeepChannel) as ends:
+        yield NodeEnd(*ends)
 
 
 @pytest.fixture
@@ -77,6 +71,14 @@ def end(node: NodeEnd) -> PlannedEnd:
     started = PlannedEnd(node.channel)
     started.listen()
     return started
+
+
+@pytest.fixture
+def writing(node: NodeEnd, end: PlannedEnd) -> PlannedEnd:
+    """Return the end of a worker whose script writes checkpoints, which its node has heard."""
+    end.expect_checkpoints()
+    assert node.receive() == Checkpointing()
+    return end
 
 
 def in_a_thread(work: Callable[[], bool]) -> Callable[[], bool]:
@@ -92,16 +94,14 @@ def in_a_thread(work: Callable[[], bool]) -> Callable[[], bool]:
     return result
 
 
-def test_the_checkpoint_is_wanted_at_the_step_that_was_named(node: NodeEnd, end: PlannedEnd) -> None:
-    end.expect_checkpoints()
-    assert node.receive() == Checkpointing()
-    assert not end.wants_checkpoint(4)
+def test_the_checkpoint_is_wanted_at_the_step_that_was_named(node: NodeEnd, writing: PlannedEnd) -> None:
+    assert not writing.wants_checkpoint(4)
     assert node.ask(HaltAt(1, BEFORE_NAMED)) == Halted(5, 1)
-    answer = in_a_thread(lambda: end.wants_checkpoint(5))
+    answer = in_a_thread(lambda: writing.wants_checkpoint(5))
     node.send(HaltAt(2, 6))
     assert not answer()
-    assert end.wants_checkpoint(6)
-    assert end.record_checkpoint(6)
+    assert writing.wants_checkpoint(6)
+    assert writing.record_checkpoint(6)
     assert node.receive() == Checkpointed(6, asked=2)
 
 
@@ -110,15 +110,13 @@ def test_a_checkpoint_that_nobody_asked_for_ends_nothing(node: NodeEnd, end: Pla
     assert node.receive() == Checkpointed(100, asked=0)
 
 
-def test_who_asks_after_every_tenth_step_stands_still_there(node: NodeEnd, end: PlannedEnd) -> None:
+def test_who_asks_after_every_tenth_step_stands_still_there(node: NodeEnd, writing: PlannedEnd) -> None:
     """A rank that has passed its last question comes to the same one as those that wait there."""
-    end.expect_checkpoints()
-    node.receive()
     for step in (10, 20):
-        assert not end.wants_checkpoint(step)
+        assert not writing.wants_checkpoint(step)
     assert node.ask(HaltAt(1, BEFORE_NAMED)) == Halted(30, 1)
     node.send(HaltAt(2, 27))  # as ranks promise that have asked only once
-    assert in_a_thread(lambda: end.wants_checkpoint(30))()
+    assert in_a_thread(lambda: writing.wants_checkpoint(30))()
 
 
 def test_what_is_kept_is_saved_before_the_script_writes(node: NodeEnd) -> None:
@@ -143,29 +141,23 @@ def test_who_keeps_nothing_and_writes_nothing_is_not_waited_for(node: NodeEnd, e
     assert end.wait_after_step(3) is None
 
 
-def test_if_no_step_will_be_named_training_goes_on(node: NodeEnd, end: PlannedEnd) -> None:
-    end.expect_checkpoints()
-    node.receive()
+def test_if_no_step_will_be_named_training_goes_on(node: NodeEnd, writing: PlannedEnd) -> None:
     node.ask(HaltAt(1, BEFORE_NAMED))
-    answer = in_a_thread(lambda: end.wants_checkpoint(0))
+    answer = in_a_thread(lambda: writing.wants_checkpoint(0))
     assert node.ask(SaveNow(2)) == NotSaved("", 2)
     assert not answer()
 
 
-def test_when_its_node_is_gone_training_goes_on(node: NodeEnd, end: PlannedEnd) -> None:
-    end.expect_checkpoints()
-    node.receive()
+def test_when_its_node_is_gone_training_goes_on(node: NodeEnd, writing: PlannedEnd) -> None:
     node.ask(HaltAt(1, BEFORE_NAMED))
-    answer = in_a_thread(lambda: end.wants_checkpoint(0))
+    answer = in_a_thread(lambda: writing.wants_checkpoint(0))
     node.close()
     assert not answer()
 
 
-def test_a_script_that_is_over_writes_no_checkpoint(node: NodeEnd, end: PlannedEnd) -> None:
-    end.expect_checkpoints()
-    node.receive()
-    assert not end.wants_checkpoint(9)
-    end.end()
+def test_a_script_that_is_over_writes_no_checkpoint(node: NodeEnd, writing: PlannedEnd) -> None:
+    assert not writing.wants_checkpoint(9)
+    writing.end()
     assert node.ask(HaltAt(1, BEFORE_NAMED)) == Halted(9, 1)
     assert node.ask(HaltAt(2, 9)) == NotSaved("training has ended", 2)
 
@@ -178,10 +170,10 @@ def test_a_checkpoint_of_what_is_no_step_is_refused_in_the_script(step: Any) -> 
 
 @pytest.mark.parametrize("handler", [signal.SIG_IGN, lambda *_: None])
 def test_a_worker_that_outlives_its_signal_ends_after_its_last_checkpoint(
-    node: NodeEnd, end: PlannedEnd, monkeypatch: pytest.MonkeyPatch, handler: Any
+    node: NodeEnd, writing: PlannedEnd, monkeypatch: pytest.MonkeyPatch, handler: Any
 ) -> None:
     """Its node ends it when it has the report, and it may have a handler of its own."""
-    monkeypatch.setattr(checkpoints, "_planned_end", end)
+    monkeypatch.setattr(checkpoints, "_planned_end", writing)
     monkeypatch.setattr(checkpoints, "_by_collective", False)
     monkeypatch.setattr(STOP_REQUEST, "received", False)
 
@@ -190,13 +182,11 @@ def test_a_worker_that_outlives_its_signal_ends_after_its_last_checkpoint(
         os.kill(os.getpid(), signal.SIGTERM)
         return report == Checkpointed(4, 2)
 
-    end.expect_checkpoints()
-    node.receive()
     node.ask(HaltAt(1, BEFORE_NAMED))
     node.send(HaltAt(2, 4))
     before = signal.signal(signal.SIGTERM, handler)
     try:
-        assert end.wants_checkpoint(4)
+        assert writing.wants_checkpoint(4)
         ends = in_a_thread(kill_after_report)
         with pytest.raises(SystemExit):
             checkpointed(4)

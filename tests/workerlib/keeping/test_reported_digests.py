@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.support.kept_script import Script, network, train
+from tests.support.kept_script import Script, Stateful, network, train
 from tests.support.late_device import Device
 from workerlib import progress
 from workerlib.contract.env import DIGEST_AT, DIGEST_WORDS, DIGESTS, PROGRESS, unpack_digest
@@ -84,33 +84,18 @@ def test_no_digest_is_reported_where_ranks_may_do_different_numbers_of_steps(scr
         assert reported() is None
 
 
-class Metric:
-    """A metric of one rank, with more sums than are kept at each step."""
-
-    def __init__(self) -> None:
-        self.sums = torch.zeros(BYTES_MAX)
-
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        """Return its sums."""
-        return {"sums": self.sums}
-
-    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
-        """Take over its sums."""
-        self.sums = state["sums"]
-
-
 def test_parameters_and_what_training_adds_to_them_are_compared_and_what_ranks_may_have_apart_is_not(
     script: Script,
 ) -> None:
-    model, metric, factors = network(), Metric(), [torch.ones(2)]
+    model, sums, factors = network(), torch.zeros(BYTES_MAX), [torch.ones(2)]  # more sums than are kept at each step
     optimizer = torch.optim.SGD(model.parameters(), 0.1, 0.9)
-    objects = {"model": model, "optimizer": optimizer, "metric": metric, "factors": factors}
+    objects = {"model": model, "optimizer": optimizer, "metric": Stateful({"sums": sums}), "factors": factors}
     with script.runs(objects) as (_, kept):
         train(model, optimizer)
         kept.step(0)
         weight = model.get_parameter("0.weight")
         compared = [weight, optimizer.state[weight]["momentum_buffer"], *factors]
-        for changed in (*compared, model.get_buffer("1.running_mean"), metric.sums):
+        for changed in (*compared, model.get_buffer("1.running_mean"), sums):
             before = digest_of(kept._saver._generations.replicas())
             with torch.no_grad():
                 changed[0] += 1

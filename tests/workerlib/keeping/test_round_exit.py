@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 import torch
 
-from tests.support.kept_script import Objects, Script, do_steps, network, train
+from tests.support.kept_script import Script, do_steps, train
 from tests.support.programs import TIMEOUT_S, wait_until
 from workerlib.contract.channel_messages import BEFORE_NAMED, Halted, Saved
 from workerlib.keeping import keeper
@@ -19,10 +19,8 @@ LISTENER = "workerlib-keep"
 
 def test_a_step_that_is_not_begun_any_more_holds_up_no_save(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeper, "WAIT_S", TIMEOUT_S)
-    model = network()
-    objects: Objects = {"model": model, "optimizer": torch.optim.AdamW(model.parameters())}
-    with script.runs(objects) as (_, kept):
-        do_steps(kept, model, objects["optimizer"])
+    with script.trains() as (model, optimizer, kept):
+        do_steps(kept, model, optimizer)
         script.await_memory(kept)
         kept.interrupt()
         with pytest.raises(LeftRoundError):
@@ -35,12 +33,10 @@ def test_a_save_is_given_up_when_the_worker_is_out_of_the_round_within_a_step(
 ) -> None:
     """A worker that is not out of its round in half a second is ended, though it could have stayed."""
     monkeypatch.setattr(keeper, "WAIT_S", 2 * TIMEOUT_S)
-    model = network()
-    objects: Objects = {"model": model, "optimizer": torch.optim.AdamW(model.parameters())}
-    with script.runs(objects) as (_, kept):
-        do_steps(kept, model, objects["optimizer"])
+    with script.trains() as (model, optimizer, kept):
+        do_steps(kept, model, optimizer)
         script.await_memory(kept)
-        train(model, objects["optimizer"])
+        train(model, optimizer)
         asking = threading.Thread(target=script.node.save, args=[0])
         asking.start()
         wait_until("the question", lambda: kept._lock._request is not None)
@@ -54,11 +50,9 @@ def test_a_save_is_given_up_when_the_worker_is_out_of_the_round_within_a_step(
 
 def test_nothing_of_the_script_runs_in_vain_after_the_last_step_of_a_planned_end(script: Script) -> None:
     """Otherwise the worker waits for data, or computes a forward, before it hears that the round is over."""
-    model = network()
-    objects: Objects = {"model": model, "optimizer": torch.optim.AdamW(model.parameters())}
-    with script.runs(objects) as (_, kept):
+    with script.trains() as (model, optimizer, kept):
         kept.is_reused = True
-        do_steps(kept, model, objects["optimizer"])
+        do_steps(kept, model, optimizer)
         script.await_memory(kept)
         script.node.halt(0, BEFORE_NAMED)
         script.node.await_message(0, Halted)
@@ -71,7 +65,7 @@ def test_nothing_of_the_script_runs_in_vain_after_the_last_step_of_a_planned_end
                 answers.append("it stands still")
             kept.interrupt()
 
-        train(model, objects["optimizer"])
+        train(model, optimizer)
         ending = threading.Thread(target=end_round)
         ending.start()
         with pytest.raises(LeftRoundError):

@@ -10,7 +10,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.optim import SGD, Adam, Optimizer
 
-from tests.support.kept_script import Objects, Script, do_steps, network, train
+from tests.support.kept_script import Objects, Script, Stateful, do_steps, network, train
 from workerlib.contract.channel_messages import Unkept
 
 pytestmark = pytest.mark.slow
@@ -120,22 +120,11 @@ class Mean(nn.Module):
     total = torch.zeros(1)
 
 
-class Sums:
-    """An object of the script's own that forgets to return its state."""
-
-    def state_dict(self) -> Objects:
-        """Return nothing."""
-        return {}
-
-    def load_state_dict(self, _: Objects) -> None:
-        """Take nothing."""
-
-
 def test_an_object_with_an_empty_state_dict_is_said(script: Script) -> None:
     """A gradient scaler that is not enabled has none to lose."""
     model = network()
     objects: Objects = {"model": model, "optimizer": plain(model), "scaler": torch.amp.GradScaler("cpu", enabled=False)}
-    with script.runs({**objects, "mean": Mean(), "sums": Sums(), "counters": {}}) as (_, kept):
+    with script.runs({**objects, "mean": Mean(), "sums": Stateful({}), "counters": {}}) as (_, kept):
         do_steps(kept, model, objects["optimizer"])
         script.save(kept)
         assert [text.split(",")[0] for text in said(script)] == ["mean", "sums"]

@@ -4,6 +4,7 @@ import json
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -34,9 +35,22 @@ def a_pair(kind: type[socket.socket] = Foreign) -> tuple[socket.socket, socket.s
     return near, far
 
 
-def test_only_what_came_in_the_block_is_shut_and_listeners_are_left_alone() -> None:
+def check_open(near: socket.socket, far: socket.socket) -> None:
+    """Check that one of two connected sockets still hears the other."""
+    near.sendall(b"x")
+    assert far.recv(1) == b"x"
+
+
+@pytest.fixture
+def sockets() -> Iterator[GroupSockets]:
+    """Return those of a round, which is over at the end."""
+    of_round = GroupSockets()
+    yield of_round
+    of_round.close()
+
+
+def test_only_what_came_in_the_block_is_shut_and_listeners_are_left_alone(sockets: GroupSockets) -> None:
     own_near, own_far = a_pair()
-    sockets = GroupSockets()
     with sockets.gathering():
         near, far = a_pair()
         listener = socket.create_server(("127.0.0.1", 0))
@@ -44,17 +58,14 @@ def test_only_what_came_in_the_block_is_shut_and_listeners_are_left_alone() -> N
         assert sockets.shut() == 2
         assert near.recv(1) == far.recv(1) == b""
         near.sendall(b"a write of gloo's never fails")
-        own_near.sendall(b"x")
-        assert own_far.recv(1) == b"x"
+        check_open(own_near, own_far)
         with socket.create_connection(listener.getsockname()) as caller:
             listener.accept()[0].close()
             assert caller.recv(1) == b""
         assert sockets.shut() == 0
-    sockets.close()
 
 
-def test_what_python_connects_meanwhile_is_the_scripts() -> None:
-    sockets = GroupSockets()
+def test_what_python_connects_meanwhile_is_the_scripts(sockets: GroupSockets) -> None:
     with sockets.gathering(), ThreadPoolExecutor(1) as others:
         near, far = others.submit(a_pair, socket.socket).result()
         of_group, peer = a_pair()
@@ -65,12 +76,10 @@ def test_what_python_connects_meanwhile_is_the_scripts() -> None:
         assert far.recv(100) == b"while the group is made"
         far.sendall(b"and afterwards")
         assert near.recv(100) == b"and afterwards"
-    sockets.close()
 
 
-def test_a_connection_that_python_accepts_while_the_block_ends_is_the_scripts() -> None:
+def test_a_connection_that_python_accepts_while_the_block_ends_is_the_scripts(sockets: GroupSockets) -> None:
     """The kernel has made it in the block. `accept` makes an object of it a moment later."""
-    sockets = GroupSockets()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         near = socket.create_connection(listener.getsockname())
         with sockets.gathering():
@@ -78,9 +87,7 @@ def test_a_connection_that_python_accepts_while_the_block_ends_is_the_scripts() 
         far = socket.socket(fileno=descriptor)
     with near, far:
         assert sockets.shut() == 0
-        far.sendall(b"x")
-        assert near.recv(1) == b"x"
-    sockets.close()
+        check_open(far, near)
 
 
 def test_python_makes_sockets_as_before_once_the_round_is_over() -> None:
@@ -93,45 +100,36 @@ def test_python_makes_sockets_as_before_once_the_round_is_over() -> None:
     assert socket.socket.__init__ is original
 
 
-def test_a_look_at_the_counters_of_a_connection_does_not_make_it_the_scripts() -> None:
+def test_a_look_at_the_counters_of_a_connection_does_not_make_it_the_scripts(sockets: GroupSockets) -> None:
     """A worker is asked where it stands if its group takes long to be made."""
-    sockets = GroupSockets()
     with sockets.gathering():
         near, far = a_pair()
         responder._network_bytes()
     with near, far:
         assert sockets.shut() == 2
-    sockets.close()
 
 
-def test_a_connection_that_python_hands_on_is_the_scripts() -> None:
+def test_a_connection_that_python_hands_on_is_the_scripts(sockets: GroupSockets) -> None:
     """`ssl` hands it to another object, and `multiprocessing.connection` to none."""
-    sockets = GroupSockets()
     with sockets.gathering():
         descriptors = [connection.detach() for connection in a_pair(socket.socket)]
         assert sockets.shut() == 0
     near, far = (Foreign(fileno=descriptor) for descriptor in descriptors)
     with near, far:
         assert sockets.shut() == 0
-        near.sendall(b"x")
-        assert far.recv(1) == b"x"
-    sockets.close()
+        check_open(near, far)
 
 
-def test_what_is_no_tcp_connection_is_left_alone() -> None:
-    sockets = GroupSockets()
+def test_what_is_no_tcp_connection_is_left_alone(sockets: GroupSockets) -> None:
     with sockets.gathering():
         fds = [other.detach() for other in socket.socketpair()]
     near, far = (socket.socket(fileno=fd) for fd in fds)
     with near, far:
         assert sockets.shut() == 0
-        near.sendall(b"x")
-        assert far.recv(1) == b"x"
-    sockets.close()
+        check_open(near, far)
 
 
-def test_a_descriptor_that_has_another_use_by_now_is_left_alone() -> None:
-    sockets = GroupSockets()
+def test_a_descriptor_that_has_another_use_by_now_is_left_alone(sockets: GroupSockets) -> None:
     with sockets.gathering():
         near, far = a_pair()
     number = near.fileno()
@@ -141,14 +139,11 @@ def test_a_descriptor_that_has_another_use_by_now_is_left_alone() -> None:
     with other, peer:
         assert number in {other.fileno(), peer.fileno()}
         assert sockets.shut() == 0
-        other.sendall(b"x")
-        assert peer.recv(1) == b"x"
-    sockets.close()
+        check_open(other, peer)
 
 
 @pytest.mark.parametrize("side", [socket.SHUT_RD, socket.SHUT_WR], ids=["asked", "failed"])
-def test_a_peer_can_write_until_all_are_out(side: int) -> None:
-    sockets = GroupSockets()
+def test_a_peer_can_write_until_all_are_out(sockets: GroupSockets, side: int) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         with sockets.gathering():
             near = Foreign(socket.AF_INET, socket.SOCK_STREAM)

@@ -6,7 +6,6 @@ import sys
 import termios
 import threading
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from datetime import timedelta
 from fcntl import ioctl
@@ -20,7 +19,8 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from tests.support.keeping import Keep
 from tests.support.nccl_like import NCCL_LIKE, register
-from tests.support.programs import TIMEOUT_S, wait_until
+from tests.support.programs import wait_until
+from tests.support.worker_channels import connected
 from tests.workerlib.test_init import SOLO
 from workerlib import progress
 from workerlib.contract.env import KEEP
@@ -65,13 +65,7 @@ class Stage:
 @pytest.fixture
 def new(tmp_path: Path) -> Iterator[Stage]:
     """Connect a worker to this test, which plays its nodeclient and has heard that it can stay."""
-    with closing(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)) as listener:
-        listener.bind(str(tmp_path / "rounds"))
-        listener.listen()
-        line = RoundChannel(str(tmp_path / "rounds"), SOLO)
-        node, _ = listener.accept()
-    with closing(line), node:
-        node.settimeout(TIMEOUT_S)
+    with connected(tmp_path, RoundChannel, SOLO) as (line, node):
         node.recv(PACKET_BYTES)
         yield Stage(ReusedWorker(line, 1), node)
 
@@ -95,6 +89,11 @@ def on(new: Stage, keeper: StepKeeper) -> Stage:
     return new
 
 
+def lost() -> RuntimeError:
+    """Return the error of a collective whose peer has gone."""
+    return RuntimeError("gloo/transport/tcp/pair.cc: Connection closed by peer")
+
+
 def test_a_round_that_is_over_before_the_worker_has_taken_it_is_left(new: Stage) -> None:
     """Its node would wait for `--abort-timeout`, and end a worker that could have stayed."""
     new.send(NextRound(2, {}), 1, 2)  # the streams that this process has already
@@ -115,25 +114,24 @@ def no_step() -> Iterator[None]:
 
 @pytest.mark.usefixtures("no_step")
 def test_a_worker_is_not_trusted_with_a_further_round_after_three_without_a_step(on: Stage) -> None:
-    lost = RuntimeError("gloo/transport/tcp/pair.cc: Connection closed by peer")
     for number in range(1, STEPLESS_ROUNDS_MAX):
-        assert on.worker.leave_after(lost)
+        assert on.worker.leave_after(lost())
         assert isinstance(on.received(), Failed)
         assert on.received() == Left(number)
         on.send(NextRound(number + 1, {}), 1, 2)
         on.worker.enter_next_round()
-    assert not on.worker.leave_after(lost)
+    assert not on.worker.leave_after(lost())
     assert on.received() == Refusing(
         STEPLESS_ROUNDS_MAX, f"{STEPLESS_ROUNDS_MAX} rounds in a row have ended without a step"
     )
     progress.step(7)
-    assert on.worker.leave_after(lost), "the round that ends has done a step"
+    assert on.worker.leave_after(lost()), "the round that ends has done a step"
 
 
 def test_a_round_that_ends_where_gradients_are_off_does_not_leave_them_off(on: Stage) -> None:
     with torch.enable_grad():
         torch.set_grad_enabled(False)
-        assert on.worker.leave_after(RuntimeError("gloo/transport/tcp/pair.cc: Connection closed by peer"))
+        assert on.worker.leave_after(lost())
         assert torch.is_grad_enabled()
 
 
@@ -141,7 +139,7 @@ def test_a_script_that_writes_checkpoints_begins_to_do_so_anew_in_its_next_round
     """A worker that is new in that round agrees with this one on how they are asked for, by a collective."""
     checkpoints.connect(keeper.planned_end)
     assert not checkpoints.should_checkpoint()
-    assert on.worker.leave_after(RuntimeError("gloo/transport/tcp/pair.cc: Connection closed by peer"))
+    assert on.worker.leave_after(lost())
     checkpoints.check_unused("ctx.keep")  # of the next round, which is called before
 
 

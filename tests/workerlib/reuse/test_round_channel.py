@@ -3,14 +3,14 @@
 import os
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 
 import pytest
 
-from tests.support.environments import environment
 from tests.support.programs import TIMEOUT_S
+from tests.support.worker_channels import connected
 from workerlib.contract.channel_messages import DESCRIPTORS_MAX
 from workerlib.contract.packets import PACKET_BYTES
 from workerlib.contract.round_messages import ROUND_CODEC, AskToLeave, CanStay, NextRound, RoundMessage
@@ -18,15 +18,9 @@ from workerlib.reuse.round_channel import RoundChannel
 
 
 @contextmanager
-def connected(folder: Path, leave: Callable[[AskToLeave], None]) -> Iterator[tuple[RoundChannel, socket.socket]]:
+def listening(folder: Path, leave: Callable[[AskToLeave], None]) -> Iterator[tuple[RoundChannel, socket.socket]]:
     """Connect a worker of round 1 to this test, which plays its nodeclient."""
-    with closing(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)) as listener:
-        listener.bind(str(folder / "rounds"))
-        listener.listen()
-        line = RoundChannel(str(folder / "rounds"), environment(0, 1, 1, 1))
-        node, _ = listener.accept()
-    with closing(line), closing(node):
-        node.settimeout(TIMEOUT_S)
+    with connected(folder, RoundChannel) as (line, node):
         assert isinstance(ROUND_CODEC.decode(node.recv(PACKET_BYTES)), CanStay)
         line.await_requests(leave)
         yield line, node
@@ -38,7 +32,7 @@ def send(node: socket.socket, message: RoundMessage, *files: int) -> None:
 
 def test_a_worker_hears_that_it_is_to_leave_and_of_the_next_round(tmp_path: Path) -> None:
     left = SimpleQueue[AskToLeave]()
-    with connected(tmp_path, left.put) as (line, node), (tmp_path / "out").open("w") as out:
+    with listening(tmp_path, left.put) as (line, node), (tmp_path / "out").open("w") as out:
         send(node, AskToLeave(1))
         assert left.get(timeout=TIMEOUT_S) == AskToLeave(1)
         send(node, NextRound(2, {"RANK": "1"}), out.fileno(), out.fileno())
@@ -51,7 +45,7 @@ def test_a_worker_hears_that_it_is_to_leave_and_of_the_next_round(tmp_path: Path
 
 
 def test_there_is_no_next_round_when_nodeclient_has_gone(tmp_path: Path) -> None:
-    with connected(tmp_path, lambda _: None) as (line, node):
+    with listening(tmp_path, lambda _: None) as (line, node):
         node.close()
         assert line.next_round() is None
         assert not line.failure
@@ -65,7 +59,7 @@ def test_a_worker_that_fails_to_leave_waits_for_no_round_and_seems_not_to(
     def leave(_: AskToLeave) -> None:
         raise AttributeError("no such thing")
 
-    with connected(tmp_path, leave) as (line, node):
+    with listening(tmp_path, leave) as (line, node):
         send(node, AskToLeave(1))
         assert node.recv(PACKET_BYTES) == b"", "its node knows that it cannot stay"
         assert line.next_round() is None
@@ -74,7 +68,7 @@ def test_a_worker_that_fails_to_leave_waits_for_no_round_and_seems_not_to(
 
 def test_a_worker_that_cannot_take_its_next_round_knows_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """More descriptors than it takes are cut in the same way as where it has too many files open."""
-    with connected(tmp_path, lambda _: None) as (line, node), (tmp_path / "out").open("w") as out:
+    with listening(tmp_path, lambda _: None) as (line, node), (tmp_path / "out").open("w") as out:
         send(node, NextRound(2, {}), *[out.fileno()] * (DESCRIPTORS_MAX + 1))
         assert node.recv(PACKET_BYTES) == b""
         assert line.next_round() is None
