@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 
 from tests.sim.campaign import LARGE_NODES, Findings, explain, explore, play
+from tests.sim.trace import Trace
 
 SEEDS = 2**31
 """The number of seeds from which the first one of a campaign is drawn, so that each campaign plays others."""
@@ -29,7 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="default: one on each CPU")
     options = parser.parse_args(arguments)
     if options.seed is not None:
-        return _play_one(options.seed, options.nodes, loud=options.trace)
+        Trace.is_loud = options.trace
+        return _play_one(options.seed, options.nodes)
     first = random.randrange(SEEDS) if options.first is None else options.first  # noqa: S311 - no secret
     # Each process begins anew with `spawn`: the result of one seed cannot depend on those before it.
     with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
@@ -42,9 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if found.failed else 0
 
 
-def _play_one(seed: int, nodes: int, *, loud: bool) -> int:
+def _play_one(seed: int, nodes: int) -> int:
     try:
-        world = play(seed, nodes, loud=loud)
+        world = play(seed, nodes)
     except Exception as error:  # noqa: BLE001 - whatever breaks it is the answer
         sys.stdout.write(f"{explain(seed, error)}\n")
         return 1

@@ -9,82 +9,48 @@ from dataclasses import dataclass, field
 
 from coordinatord.core.rounds.transitions.table import ROWS
 from nodeclient.core.table import TABLE
-from tests.sim.cut_leaders import cut_leader_world
-from tests.sim.finishes import early_leaving_world, finishing_world
-from tests.sim.handovers import (
-    late_giving_world,
-    late_newcomer_world,
-    lone_node_world,
-    planned_world,
-    undrained_world,
-)
-from tests.sim.history import (
-    blackout_world,
-    checkpoint_waiting_world,
-    coincident_keeping_world,
-    coincident_persisting_world,
-    coincident_world,
-    copying_world,
-    differing_world,
-    diverging_world,
-    going_back_world,
-    hanging_world,
-    keeping_world,
-    lagging_world,
-    large_world,
-    mixed_world,
-    often_heard_world,
-    persisting_world,
-    slow_store_world,
-    small_world,
-    standby_world,
-    staying_world,
-    torn_world,
-    waiting_world,
-)
-from tests.sim.leavers import leaving_world
-from tests.sim.lemons import lemon_world
+from tests.sim import cut_leaders, finishes, handovers, history, leavers, lemons
 from tests.sim.world import World
 from tests.support.rows import node_rows_taken, run_rows_taken
 
 KINDS = (
-    small_world,
-    keeping_world,
-    small_world,
-    copying_world,
-    small_world,
-    persisting_world,
-    standby_world,
-    staying_world,
-    coincident_world,
-    coincident_keeping_world,
-    torn_world,
-    hanging_world,
+    history.small_world,
+    history.keeping_world,
+    history.small_world,
+    history.copying_world,
+    history.small_world,
+    history.persisting_world,
+    history.standby_world,
+    history.staying_world,
+    history.coincident_world,
+    history.coincident_keeping_world,
+    history.torn_world,
+    history.hanging_world,
 )
 """The kinds of small worlds, which take turns from seed to seed."""
 
 APART = {
-    13: lagging_world,
-    17: coincident_persisting_world,
-    19: waiting_world,
-    23: finishing_world,
-    29: late_giving_world,
-    31: undrained_world,
-    37: leaving_world,
-    41: cut_leader_world,
-    43: late_newcomer_world,
-    47: checkpoint_waiting_world,
-    53: often_heard_world,
-    59: slow_store_world,
-    61: lone_node_world,
-    67: differing_world,
-    71: blackout_world,
-    73: planned_world,
-    79: lemon_world,
-    83: diverging_world,
-    89: going_back_world,
-    97: mixed_world,
-    101: early_leaving_world,
+    13: history.lagging_world,
+    17: history.coincident_persisting_world,
+    19: history.waiting_world,
+    23: finishes.finishing_world,
+    29: handovers.late_giving_world,
+    31: handovers.undrained_world,
+    37: leavers.leaving_world,
+    41: cut_leaders.cut_leader_world,
+    43: handovers.late_newcomer_world,
+    47: history.checkpoint_waiting_world,
+    53: history.often_heard_world,
+    59: history.slow_store_world,
+    61: handovers.lone_node_world,
+    67: history.differing_world,
+    71: history.blackout_world,
+    73: handovers.planned_world,
+    79: lemons.lemon_world,
+    83: history.diverging_world,
+    89: history.going_back_world,
+    97: history.mixed_world,
+    101: finishes.early_leaving_world,
 }
 """Kinds that one in so many seeds plays; the first one that applies. They are not in `KINDS`, so that the other seeds
 play what they have always played. Each number is a prime that does not divide the number of `KINDS`, so it takes as
@@ -109,7 +75,6 @@ class Findings:
     seconds: float = 0.0
     """The simulated time."""
     steps: int = 0
-    """The steps of all trainings."""
     cpu_s: float = 0.0
     skipped_s: float = 0.0
     """The part of the simulated time that was skipped."""
@@ -121,7 +86,6 @@ class Findings:
     """The rows of the coordinator's table, by number."""
     node_rows: set[tuple[str, str]] = field(default_factory=set)
     failed: dict[int, str] = field(default_factory=dict)
-    """The errors by seed."""
 
     def add(self, other: Findings) -> None:
         """Take in the findings of another process."""
@@ -188,12 +152,12 @@ def explore(first: int, step: int, seconds: float, nodes: int = LARGE_NODES, mos
     return findings
 
 
-def play(seed: int, nodes: int = LARGE_NODES, *, loud: bool = False) -> World:
+def play(seed: int, nodes: int = LARGE_NODES) -> World:
     """Play the history of one seed, of a small world of some kind or a large cluster. Raises whatever breaks it."""
     if nodes and seed % LARGE_EVERY == LARGE_EVERY - 1:
-        return large_world(seed, nodes, LARGE_HOURS, loud=loud)
+        return history.large_world(seed, nodes, LARGE_HOURS)
     apart = next((kind for every, kind in APART.items() if seed % every == every - 1), None)
-    return (apart or KINDS[seed % len(KINDS)])(seed, loud=loud)
+    return (apart or KINDS[seed % len(KINDS)])(seed)
 
 
 def explain(seed: int, error: Exception) -> str:

@@ -11,6 +11,7 @@ from coordinatord.core.rounds.state.durable import State
 from tests.sim.etcd import LEASE_S
 from tests.sim.etcd_coordinator import EtcdCoordinator
 from tests.sim.faults import happen
+from tests.sim.history import begin
 from tests.sim.scenario import draw_calm_scenario
 from tests.sim.takeovers import etcd_coordinators
 from tests.sim.world import World
@@ -21,11 +22,8 @@ CUT_FOR_S = 60.0
 NODES = 3
 
 
-def cut_leader_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
-    """Play the history of nodes that lose their way to the leader, and later to all coordinators.
-
-    Raises as `small_world` does.
-    """
+def cut_leader_world(seed: int) -> World:
+    """Play the history of nodes that lose their way to the leader, and later to all coordinators."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
     drawn = draw_calm_scenario(chance)
     workers = replace(drawn.workers, work_s=600.0)
@@ -40,8 +38,7 @@ def cut_leader_world(seed: int, *, loud: bool = False, digested: bool = False) -
         nodes_max=NODES,
         workers=workers,
     )
-    world = World(seed, scenario, loud=loud, digested=digested)
-    world.boot()
+    world = begin(seed, scenario)
     world.until(world.is_running, within=60)
     world.go_on(chance.uniform(0.0, 10.0))
     world.until(lambda: _serves_all(world), within=60)  # its lease may be over just now, where etcd answers late

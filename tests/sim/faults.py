@@ -23,7 +23,7 @@ DISK_FAILS_S_MAX = 40.0
 LOOK_AGAIN_S = 0.1
 """The interval at which a fault that waits for its moment checks for it."""
 
-Strike = Callable[[World], None]
+Strike = Callable[[World], object]
 
 
 def strike(world: World, name: str) -> None:
@@ -179,25 +179,13 @@ def _operator_drains(world: World) -> None:
     _maybe_boot(world, host)
 
 
-def _operator_restarts(world: World) -> None:
-    world.daemon.ask(RestartJob(JOB, "operator", ""))
-
-
 def _operator_stops(world: World) -> None:
     world.daemon.ask(StopJob(JOB, "operator", ""))
     for host in world.hosts.values():
         _maybe_boot(world, host)
 
 
-def _operator_forgets(world: World) -> None:
-    world.daemon.ask(ForgetJob(JOB, "operator", ""))
-
-
 # The network
-
-
-def _reset(world: World) -> None:
-    _victim(world).reset()
 
 
 def _all_reset(world: World) -> None:
@@ -212,16 +200,12 @@ def _half_open(world: World) -> None:
         host.ended(host.session)
 
 
-def _cut_off(world: World) -> None:
-    _cut(world, _victim(world), up=True, down=True)
-
-
 def _cut_off_one_way(world: World) -> None:
     up = world.chance.random() < 0.5
     _cut(world, _victim(world), up=up, down=not up)
 
 
-def _cut(world: World, host: Host, *, up: bool, down: bool) -> None:
+def _cut(world: World, host: Host, *, up: bool = True, down: bool = True) -> None:
     host.cut_off(up=up, down=down)
     world.queue.plan(_soon(world), host.heal)
 
@@ -229,7 +213,7 @@ def _cut(world: World, host: Host, *, up: bool, down: bool) -> None:
 def _switch_fails(world: World) -> None:
     hosts = list(world.hosts.values())
     for host in world.chance.sample(hosts, (len(hosts) + 1) // 2):
-        _cut(world, host, up=True, down=True)
+        _cut(world, host)
 
 
 def _coordinator_cut_off(world: World) -> None:
@@ -343,13 +327,13 @@ FAULTS: dict[str, Strike] = {
     "other settings": _other_settings,
     "nodeclient stopped": _node_stops,
     "operator drains": _operator_drains,
-    "operator restarts": _operator_restarts,
+    "operator restarts": lambda world: world.daemon.ask(RestartJob(JOB, "operator", "")),
     "operator stops": _operator_stops,
-    "operator forgets": _operator_forgets,
-    "connection reset": _reset,
+    "operator forgets": lambda world: world.daemon.ask(ForgetJob(JOB, "operator", "")),
+    "connection reset": lambda world: _victim(world).reset(),
     "all connections reset": _all_reset,
     "connection half open": _half_open,
-    "cut off": _cut_off,
+    "cut off": lambda world: _cut(world, _victim(world)),
     "cut off one way": _cut_off_one_way,
     "switch fails": _switch_fails,
     "coordinator cut off": _coordinator_cut_off,

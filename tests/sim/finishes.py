@@ -67,16 +67,13 @@ FINISHES: dict[str, Strike] = {
     "done node dies while the job is stopped": lambda world: _goes_as_others_finish(world, _gone),
     "done node is replaced while the job is stopped": lambda world: _goes_as_others_finish(world, _replaced),
 }
-"""The coincidences by name."""
 
 EARLY: dict[str, Strike] = {"worker leaves early": _worker_leaves_early}
 """What strikes in a kind of its own."""
 
 
-def finishing_world(
-    seed: int, *, strikes: dict[str, Strike] = FINISHES, loud: bool = False, digested: bool = False
-) -> World:
-    """Play the history of a few nodes that finish one after the other. Raises as `small_world` does."""
+def finishing_world(seed: int, *, strikes: dict[str, Strike] = FINISHES) -> World:
+    """Play the history of a few nodes that finish one after the other."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
     drawn = draw_calm_scenario(chance)
     workers = replace(drawn.workers, ends_within_s=chance.choice([0.5, 3.0]))
@@ -84,9 +81,9 @@ def finishing_world(
     scenario = replace(
         drawn, max_restarts=9, hosts=nodes, nodes_min=chance.choice([1, nodes]), nodes_max=nodes, workers=workers
     )
-    return play_coincidence(seed, chance, scenario, strikes, loud=loud, digested=digested)
+    return play_coincidence(seed, chance, scenario, strikes)
 
 
-def early_leaving_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
-    """Play one in which a worker exits with 0 while the others train. Raises as `small_world` does."""
-    return finishing_world(seed, strikes=EARLY, loud=loud, digested=digested)
+def early_leaving_world(seed: int) -> World:
+    """Play one in which a worker exits with 0 while the others train."""
+    return finishing_world(seed, strikes=EARLY)

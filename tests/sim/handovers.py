@@ -14,17 +14,17 @@ from coordinatord.core.keeping.handover import HAND_OVER_S
 from coordinatord.core.keeping.known import kept_of
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import MemberState
-from coordinatord.core.rounds.values.admin_requests import DrainNode, RestartJob, UndrainNode
+from coordinatord.core.rounds.values.admin_requests import DrainNode, UndrainNode
 from coordinatord.core.watching.arrivals import EVERY_S
 from tests.sim.coincidences import has_steps, in_round, newcomer, once, trains
-from tests.sim.faults import Strike, happen
-from tests.sim.history import FAULTS_FOR_S, LAGS_FOR_S, come_to_rest, play_coincidence
+from tests.sim.faults import FAULTS, Strike, happen
+from tests.sim.history import FAULTS_FOR_S, LAGS_FOR_S, begin, come_to_rest, play_coincidence
 from tests.sim.host import Host
 from tests.sim.kept_copies import Keeps
 from tests.sim.kept_disk import DiskFault
 from tests.sim.laggards import Laggards
 from tests.sim.scenario import Scenario, draw_calm_scenario, stepping_workers
-from tests.sim.world import JOB, World
+from tests.sim.world import World
 
 LAST_MOMENT_S = 2.0
 """How long before the end of a giver's time another node comes, at most: about as long as it takes to get a state."""
@@ -33,8 +33,8 @@ LEAVES_WITHIN_S = 5.0
 """The time within which a node leaves, once a step is kept twice."""
 
 
-def late_giving_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
-    """Play the history of a few nodes of which some are late, one after the other. Raises as `small_world` does."""
+def late_giving_world(seed: int) -> World:
+    """Play the history of a few nodes of which some are late, one after the other."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
     drawn = draw_calm_scenario(chance)
     workers = replace(stepping_workers(chance, drawn), starts_within_s=0.1, stubborn=0.0, work_s=LAGS_FOR_S)
@@ -49,7 +49,7 @@ def late_giving_world(seed: int, *, loud: bool = False, digested: bool = False) 
         persist_every_s=600,
         workers=workers,
     )
-    world = World(seed, scenario, loud=loud, digested=digested)
+    world = World(seed, scenario)
     laggards = world.laggards = Laggards(world, [EVERY_S / 10])
     world.boot()
     world.comes_back = 1.0
@@ -60,25 +60,19 @@ def late_giving_world(seed: int, *, loud: bool = False, digested: bool = False) 
     return world
 
 
-def undrained_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
-    """Play the history of a node that is drained, stays to give its state, and is undrained when another is gone.
-
-    Raises as `small_world` does.
-    """
+def undrained_world(seed: int) -> World:
+    """Play the history of a node that is drained, stays to give its state, and is undrained when another is gone."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
     known: dict[str, Strike] = {"giver is undrained when another is gone": _undrain_giver}
-    return play_coincidence(seed, chance, _draw_scenario(chance), known, loud=loud, digested=digested)
+    return play_coincidence(seed, chance, _draw_scenario(chance), known)
 
 
-def late_newcomer_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
-    """Play the history of a node that leaves, and stays to give its state until another one comes at the last moment.
-
-    Raises as `small_world` does.
-    """
+def late_newcomer_world(seed: int) -> World:
+    """Play the history of a node that leaves, and stays to give its state until another comes at the last moment."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
     scenario = replace(_draw_scenario(chance), join_timeout_s=2 * HAND_OVER_S)
     known: dict[str, Strike] = {"newcomer when a giver is about to go": _replace_giver}
-    return play_coincidence(seed, chance, scenario, known, loud=loud, digested=digested)
+    return play_coincidence(seed, chance, scenario, known)
 
 
 def _draw_scenario(chance: random.Random) -> Scenario:
@@ -123,8 +117,8 @@ def _gives(world: World, giver: Host) -> bool:
     return giver.node in {member.node for member in world.run.roll.in_state(MemberState.HANDING_OVER)}
 
 
-def lone_node_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
-    """Play the history of a node whose only peer leaves. Raises as `small_world` does."""
+def lone_node_world(seed: int) -> World:
+    """Play the history of a node whose only peer leaves."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
     drawn = draw_calm_scenario(chance)
     workers = replace(stepping_workers(chance, drawn), stubborn=0.0)
@@ -132,7 +126,7 @@ def lone_node_world(seed: int, *, loud: bool = False, digested: bool = False) ->
         drawn, nodes_min=1, nodes_max=2, hosts=2, max_restarts=9, keeps=Keeps.UNIQUE, copies=True, workers=workers
     )
     known: dict[str, Strike] = {"one of two nodes leaves": _leave_alone}
-    return play_coincidence(seed, chance, scenario, known, loud=loud, digested=digested)
+    return play_coincidence(seed, chance, scenario, known)
 
 
 def _leave_alone(world: World) -> None:
@@ -147,14 +141,13 @@ def _leave_alone(world: World) -> None:
 
 
 EVENTS_MAX = 12
-"""The most planned events in one history."""
 
 APART_S = 3.0
 """The longest time between two of them: about as long as it takes to form a round and to do its first step."""
 
 
-def planned_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
-    """Play the history of a few nodes to which only planned events happen. Raises as `small_world` does."""
+def planned_world(seed: int) -> World:
+    """Play the history of a few nodes to which only planned events happen."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
     drawn = draw_calm_scenario(chance)
     workers = replace(stepping_workers(chance, drawn), stubborn=0.0, first_step_s=chance.choice([0.7, 3.0]))
@@ -171,8 +164,7 @@ def planned_world(seed: int, *, loud: bool = False, digested: bool = False) -> W
         only_planned=True,
         workers=workers,
     )
-    world = World(seed, scenario, loud=loud, digested=digested)
-    world.boot()
+    world = begin(seed, scenario)
     once(world, lambda: trains(world) and has_steps(world), lambda: _plan_events(world, chance))
     world.go_on(FAULTS_FOR_S)
     come_to_rest(world)
@@ -202,10 +194,6 @@ def _replace_all(world: World) -> None:
     world.queue.plan(world.chance.uniform(0.0, APART_S), _restart_coordinator, world)
 
 
-def _restart_job(world: World) -> None:
-    world.daemon.ask(RestartJob(JOB, "operator", ""))
-
-
 def _restart_coordinator(world: World) -> None:
     world.daemon.crash()
     world.queue.plan(world.chance.random(), world.daemon.start)
@@ -214,7 +202,6 @@ def _restart_coordinator(world: World) -> None:
 PLANNED: dict[str, Strike] = {
     "a node is replaced": _replace_node,
     "all nodes are replaced": _replace_all,
-    "operator restarts": _restart_job,
+    "operator restarts": FAULTS["operator restarts"],
     "coordinator is started again": _restart_coordinator,
 }
-"""What is planned, by name."""

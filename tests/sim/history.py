@@ -1,4 +1,7 @@
-"""Whole histories: a world is made from a seed, suffers faults for a while, is calmed, and must come to rest."""
+"""Whole histories: a world is made from a seed, suffers faults for a while, is calmed, and must come to rest.
+
+Each raises `BrokenError` if an invariant is broken.
+"""
 
 from __future__ import annotations
 
@@ -66,13 +69,20 @@ FAULT_EVERY_S = 60.0
 """The average interval of faults in a large cluster."""
 
 
-def small_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
-    """Play the history of a few nodes. Raises `BrokenError` if an invariant is broken."""
+def begin(seed: int, scenario: Scenario, comes_back: float = 0.7) -> World:
+    """Begin a history: a nodeclient starts on every host; of those that end, this share is started again."""
+    world = World(seed, scenario)
+    world.comes_back = comes_back
+    world.boot()
+    return world
+
+
+def small_world(seed: int) -> World:
+    """Play the history of a few nodes."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
     window_s = WINDOW_S if seed % 2 else None
     scenario = replace(draw_scenario(chance), restart_window_s=window_s, prepares_within_s=draw_preparing(seed))
-    world = World(seed, scenario, loud=loud, digested=digested)
-    world.boot()
+    world = begin(seed, scenario)
     IdentityClaims(world)
     world.comes_back = chance.choice([0.3, 0.7, 1.0])
     names = chance.sample(list(FAULTS), chance.randint(1, len(FAULTS)))
@@ -82,8 +92,8 @@ def small_world(seed: int, *, loud: bool = False, digested: bool = False) -> Wor
     return world
 
 
-def keeping_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
-    """Play the history of a few nodes that keep state, which may be damaged. Raises as `small_world` does."""
+def keeping_world(seed: int) -> World:
+    """Play the history of a few nodes that keep state, which may be damaged."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
     drawn = draw_scenario(chance)
     workers = replace(
@@ -97,15 +107,13 @@ def keeping_world(seed: int, *, loud: bool = False, digested: bool = False) -> W
         skips_idle=False,
         workers=workers,
     )
-    world = World(seed, scenario, loud=loud, digested=digested)
-    world.boot()
-    world.comes_back = chance.choice([0.7, 1.0])
+    world = begin(seed, scenario, chance.choice([0.7, 1.0]))
     disturb(world, chance, 10, [0, 0, 1, 3])
     return world
 
 
-def staying_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
-    """Play one with workers that can go into another round as the same processes. Raises as `small_world` does."""
+def staying_world(seed: int) -> World:
+    """Play one with workers that can go into another round as the same processes."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
     drawn = draw_calm_scenario(chance)
     workers = replace(stepping_workers(chance, drawn), stay=chance.choice([0.5, 1.0, 1.0]), breaks=1.0)
@@ -119,9 +127,7 @@ def staying_world(seed: int, *, loud: bool = False, digested: bool = False) -> W
         keeps=chance.choice(list(Keeps)),
         workers=workers,
     )
-    world = World(seed, scenario, loud=loud, digested=digested)
-    world.boot()
-    world.comes_back = chance.choice([0.3, 1.0])
+    world = begin(seed, scenario, chance.choice([0.3, 1.0]))
     for _ in range(chance.randint(1, 6)):
         world.queue.plan(chance.uniform(5.0, FAULTS_FOR_S), strike, world, chance.choice(BESIDE_STAYING))
     _outlast_faults(world, chance)
@@ -148,8 +154,8 @@ def _outlast_faults(world: World, chance: random.Random) -> None:
     come_to_rest(world)
 
 
-def copying_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
-    """Play one with nodes that keep shards of their own and copy them. Raises as `small_world` does."""
+def copying_world(seed: int) -> World:
+    """Play one with nodes that keep shards of their own and copy them."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
     drawn = draw_scenario(chance)
     nodes = chance.choice([2, 3, 3, 4])
@@ -166,17 +172,15 @@ def copying_world(seed: int, *, loud: bool = False, digested: bool = False) -> W
         skips_idle=False,
         workers=workers,
     )
-    world = World(seed, scenario, loud=loud, digested=digested)
-    world.boot()
-    world.comes_back = chance.choice([0.3, 1.0])
+    world = begin(seed, scenario, chance.choice([0.3, 1.0]))
     if chance.random() < 0.3:
         world.queue.plan(chance.uniform(10.0, FAULTS_FOR_S), leave_with_copy, world)
     disturb(world, chance, 6, [0, 0, 0, 1])
     return world
 
 
-def persisting_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
-    """Play one with nodes that write steps to a disk, and whose runs often end. Raises as `small_world` does."""
+def persisting_world(seed: int) -> World:
+    """Play one with nodes that write steps to a disk, and whose runs often end."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
     drawn = draw_scenario(chance)
     workers = replace(drawn.workers, first_step_s=chance.choice([0.0, 0.7]), stalls=0.0, work_s=60.0, fails_at_once=0.0)
@@ -191,9 +195,7 @@ def persisting_world(seed: int, *, loud: bool = False, digested: bool = False) -
         skips_idle=False,
         workers=workers,
     )
-    world = World(seed, scenario, loud=loud, digested=digested)
-    world.boot()
-    world.comes_back = chance.choice([0.7, 1.0])
+    world = begin(seed, scenario, chance.choice([0.7, 1.0]))
     for _ in range(chance.choice([0, 0, 1, 3])):
         world.queue.plan(chance.uniform(0.0, FAULTS_FOR_S), disk_of_states_fails, world)
     for _ in range(chance.choice([0, 1, 2])):
@@ -206,10 +208,8 @@ ENDS_OF_RUNS = ("operator stops", "other settings")
 """Faults after which no memory is left, and nodes come back."""
 
 
-def hanging_world(
-    seed: int, *, heartbeat_s: float = POLICY.heartbeat_s, loud: bool = False, digested: bool = False
-) -> World:
-    """Play the history of workers that do no step for a while, or never again. Raises as `small_world` does."""
+def hanging_world(seed: int, *, heartbeat_s: float = POLICY.heartbeat_s) -> World:
+    """Play the history of workers that do no step for a while, or never again."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
     drawn = draw_calm_scenario(chance)
     workers = replace(stepping_workers(chance, drawn), work_s=chance.uniform(60.0, 200.0))
@@ -224,9 +224,7 @@ def hanging_world(
         hang_timeout_s=hang_timeout_s,
         workers=workers,
     )
-    world = World(seed, scenario, loud=loud, digested=digested)
-    world.boot()
-    world.comes_back = 1.0
+    world = begin(seed, scenario, 1.0)
     for _ in range(chance.randint(1, 4)):
         world.queue.plan(chance.uniform(5.0, 60.0), _stand_still, world, chance.choice(list(Doing)))
     for _ in range(chance.choice([0, 0, 1, 2])):
@@ -240,13 +238,13 @@ HEARD_EVERY_S = 0.4
 """A frequent heartbeat: shorter than the least time between two looks, and long enough for calm leases."""
 
 
-def often_heard_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
-    """Play one of workers that hang on nodes whose heartbeats do not keep looks apart. Raises as `small_world` does."""
-    return hanging_world(seed, heartbeat_s=HEARD_EVERY_S, loud=loud, digested=digested)
+def often_heard_world(seed: int) -> World:
+    """Play one of workers that hang on nodes whose heartbeats do not keep looks apart."""
+    return hanging_world(seed, heartbeat_s=HEARD_EVERY_S)
 
 
-def differing_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
-    """Play the history of a few nodes, some of which save another state than others. Raises as `small_world` does."""
+def differing_world(seed: int) -> World:
+    """Play the history of a few nodes, some of which save another state than others."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
     drawn = draw_scenario(chance)
     scenario = replace(
@@ -257,9 +255,7 @@ def differing_world(seed: int, *, loud: bool = False, digested: bool = False) ->
         skips_idle=False,
         workers=replace(drawn.workers, first_step_s=0.0, stalls=0.0, work_s=60.0),
     )
-    world = World(seed, scenario, loud=loud, digested=digested)
-    world.boot()
-    world.comes_back = chance.choice([0.7, 1.0])
+    world = begin(seed, scenario, chance.choice([0.7, 1.0]))
     disturb(world, chance, 10, [0, 0, 1])
     return world
 
@@ -268,11 +264,10 @@ ARRIVALS = 4
 """The most nodes that arrive."""
 
 BESIDE_ARRIVALS = ("worker fails", "node killed", "coordinator killed", "operator restarts")
-"""What else may happen beside arrivals."""
 
 
-def checkpoint_waiting_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
-    """Play the history of a few nodes to which others come. Raises as `small_world` does."""
+def checkpoint_waiting_world(seed: int) -> World:
+    """Play the history of a few nodes to which others come."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
     drawn = draw_calm_scenario(chance)
     workers = replace(stepping_workers(chance, drawn), work_s=90.0)
@@ -288,9 +283,7 @@ def checkpoint_waiting_world(seed: int, *, loud: bool = False, digested: bool = 
         writes_every=chance.choice([None, 5, 10, 40]),
         workers=workers,
     )
-    world = World(seed, scenario, loud=loud, digested=digested)
-    world.boot()
-    world.comes_back = 1.0
+    world = begin(seed, scenario, 1.0)
     for _ in range(chance.randint(1, ARRIVALS)):
         world.queue.plan(chance.uniform(8.0, FAULTS_FOR_S), newcomer, world)
     for _ in range(chance.choice([0, 1, 2])):
@@ -304,14 +297,13 @@ SLOW_COMMIT_S = 0.9 * WRITE_WITHIN_S
 """The longest time that a write takes: after the patience the store would count as failed."""
 
 FAILURES_MAX = 6
-"""The most failures in one history."""
 
 FAILURES = ("worker fails", "two workers fail", "node killed", "operator restarts", "operator stops")
 """The failures beside a slow store, by name. The records that follow from each come soon after one another."""
 
 
-def slow_store_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
-    """Play the history of a few nodes that fail, and of a slow store. Raises as `small_world` does."""
+def slow_store_world(seed: int) -> World:
+    """Play the history of a few nodes that fail, and of a slow store."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
     drawn = draw_calm_scenario(chance)
     nodes = chance.choice([2, 3])
@@ -324,9 +316,7 @@ def slow_store_world(seed: int, *, loud: bool = False, digested: bool = False) -
         commit_s=SLOW_COMMIT_S,
         workers=replace(drawn.workers, work_s=60.0, breaks=1.0),
     )
-    world = World(seed, scenario, loud=loud, digested=digested)
-    world.boot()
-    world.comes_back = 1.0
+    world = begin(seed, scenario, 1.0)
     for _ in range(chance.randint(1, FAILURES_MAX)):
         world.queue.plan(chance.uniform(5.0, FAULTS_FOR_S), strike, world, chance.choice(FAILURES))
     world.go_on(FAULTS_FOR_S)
@@ -334,8 +324,8 @@ def slow_store_world(seed: int, *, loud: bool = False, digested: bool = False) -
     return world
 
 
-def lagging_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
-    """Play the history of a few nodes, of which one is late to collectives. Raises as `small_world` does."""
+def lagging_world(seed: int) -> World:
+    """Play the history of a few nodes, of which one is late to collectives."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
     drawn = draw_calm_scenario(chance)
     workers = replace(stepping_workers(chance, drawn), work_s=LAGS_FOR_S)
@@ -343,7 +333,7 @@ def lagging_world(seed: int, *, loud: bool = False, digested: bool = False) -> W
     scenario = replace(
         drawn, nodes_min=nodes_min, nodes_max=3, hosts=4, max_restarts=9, drain_laggards=factor, workers=workers
     )
-    world = World(seed, scenario, loud=loud, digested=digested)
+    world = World(seed, scenario)
     world.laggards = Laggards(world)
     world.boot()
     world.comes_back = 1.0
@@ -355,15 +345,13 @@ def lagging_world(seed: int, *, loud: bool = False, digested: bool = False) -> W
     return world
 
 
-def diverging_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
-    """Play the history of replicas, of which some rank may come to have another state. Raises as `small_world` does."""
+def diverging_world(seed: int) -> World:
+    """Play the history of replicas, of which some rank may come to have another state."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
     drawn = draw_calm_scenario(chance)
     workers = replace(stepping_workers(chance, drawn), work_s=chance.uniform(60.0, 120.0))
     scenario = replace(drawn, nodes_min=1, nodes_max=3, hosts=3, max_restarts=9, workers=workers)
-    world = World(seed, scenario, loud=loud, digested=digested)
-    world.boot()
-    world.comes_back = 1.0
+    world = begin(seed, scenario, 1.0)
     for _ in range(chance.choice([0, 1, 1, 3])):
         world.queue.plan(chance.uniform(5.0, 60.0), _flip, world, chance.random())
     for _ in range(chance.choice([0, 0, 1, 2])):
@@ -373,8 +361,8 @@ def diverging_world(seed: int, *, loud: bool = False, digested: bool = False) ->
     return world
 
 
-def going_back_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
-    """Play one of replicas whose job goes back to a kept step when they diverge. Raises as `small_world` does."""
+def going_back_world(seed: int) -> World:
+    """Play one of replicas whose job goes back to a kept step when they diverge."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
     drawn = draw_calm_scenario(chance)
     workers = replace(stepping_workers(chance, drawn), work_s=chance.uniform(60.0, 120.0))
@@ -390,9 +378,7 @@ def going_back_world(seed: int, *, loud: bool = False, digested: bool = False) -
         max_futile_rounds=seed % 3,
         workers=workers,
     )
-    world = World(seed, scenario, loud=loud, digested=digested)
-    world.boot()
-    world.comes_back = 1.0
+    world = begin(seed, scenario, 1.0)
     if chance.random() < 0.5:
         world.queue.plan(chance.uniform(8.0, 12.0), strike, world, "worker fails")  # memory has a step from then on
     for _ in range(chance.choice([1, 2, 3])):
@@ -420,13 +406,11 @@ def _flip(world: World, which: float) -> None:
             world.queue.plan(laws.known_within(), laws.look_for, key)
 
 
-def standby_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
-    """Play the history of a few nodes, and of two coordinators that share an etcd. Raises as `small_world` does."""
+def standby_world(seed: int) -> World:
+    """Play the history of a few nodes, and of two coordinators that share an etcd."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
     scenario = replace(draw_scenario(chance), standbys=1, skips_idle=False, skew=chance.choice([0.0, 0.001]))
-    world = World(seed, scenario, loud=loud, digested=digested)
-    world.boot()
-    world.comes_back = chance.choice([0.7, 1.0])
+    world = begin(seed, scenario, chance.choice([0.7, 1.0]))
     for _ in range(chance.randint(1, 6)):
         world.queue.plan(chance.uniform(0.0, FAULTS_FOR_S), take_over, world, chance.choice(list(TAKEOVERS)))
     for _ in range(chance.randint(0, 4)):
@@ -450,56 +434,51 @@ def _stand_still(world: World, doing: Doing) -> None:
         training.hang(doing, seconds, None if limit_s is None else round(limit_s))
 
 
-def coincident_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
-    """Play the history of a few healthy nodes with one coincidence. Raises as `small_world` does."""
+def coincident_world(seed: int) -> World:
+    """Play the history of a few healthy nodes with one coincidence."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
-    return play_coincidence(seed, chance, draw_calm_scenario(chance), COINCIDENCES, loud=loud, digested=digested)
+    return play_coincidence(seed, chance, draw_calm_scenario(chance), COINCIDENCES)
 
 
-def coincident_keeping_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
-    """Play one with nodes that keep state. Raises as `small_world` does."""
+def coincident_keeping_world(seed: int) -> World:
+    """Play one with nodes that keep state."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
     drawn = draw_calm_scenario(chance)
     workers = replace(stepping_workers(chance, drawn), stubborn=0.0)
     scenario = replace(drawn, max_restarts=9, keeps=chance.choice(list(Keeps)), workers=workers)
     if seed % 2:
         scenario = replace(scenario, stop_timeout_s=SLOW_STOP_S)
-    return play_coincidence(seed, chance, scenario, KEEPING, loud=loud, digested=digested)
+    return play_coincidence(seed, chance, scenario, KEEPING)
 
 
-def coincident_persisting_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
-    """Play one with nodes that also write their state to a disk. Raises as `small_world` does."""
+def coincident_persisting_world(seed: int) -> World:
+    """Play one with nodes that also write their state to a disk."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
-    return play_coincidence(seed, chance, draw_persisting_scenario(chance), PERSISTING, loud=loud, digested=digested)
+    return play_coincidence(seed, chance, draw_persisting_scenario(chance), PERSISTING)
 
 
-def torn_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
-    """Play the history of a few nodes of which one seems to be gone, or is. Raises as `small_world` does."""
+def torn_world(seed: int) -> World:
+    """Play the history of a few nodes of which one seems to be gone, or is."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
     drawn = draw_calm_scenario(chance)
     workers = replace(drawn.workers, breaks=chance.choice([1.0, 0.5]), work_s=60.0)
     scenario = replace(drawn, max_restarts=9, hosts=4, nodes_min=1, nodes_max=chance.choice([2, 3, 4]), workers=workers)
-    return play_coincidence(seed, chance, scenario, TORN, loud=loud, digested=digested)
+    return play_coincidence(seed, chance, scenario, TORN)
 
 
-def waiting_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
-    """Play the history of workers that wait while nodes are missing. Raises as `small_world` does."""
+def waiting_world(seed: int) -> World:
+    """Play the history of workers that wait while nodes are missing."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
-    world = World(seed, draw_waiting_scenario(chance), loud=loud, digested=digested)
-    world.boot()
+    world = begin(seed, draw_waiting_scenario(chance))
     miss_one_for_long(world)
     world.go_on(WAITS_FOR_S)
     come_to_rest(world)
     return world
 
 
-def play_coincidence(
-    seed: int, chance: random.Random, scenario: Scenario, known: dict[str, Strike], *, loud: bool, digested: bool
-) -> World:
+def play_coincidence(seed: int, chance: random.Random, scenario: Scenario, known: dict[str, Strike]) -> World:
     """Play the history of healthy nodes with one of the coincidences `known`."""
-    world = World(seed, scenario, loud=loud, digested=digested)
-    world.comes_back = 0.0
-    world.boot()
+    world = begin(seed, scenario, 0.0)
     IdentityClaims(world)
     name = chance.choice(list(known))
     world.faults[name] += 1
@@ -514,12 +493,11 @@ DARK_S = 5.0
 """How long a host is without power at most."""
 
 
-def blackout_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
-    """Play the history of nodes that lose power all at once, with their coordinator. Raises as `small_world` does."""
+def blackout_world(seed: int) -> World:
+    """Play the history of nodes that lose power all at once, with their coordinator."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
     drawn = draw_persisting_scenario(chance)
-    world = World(seed, replace(drawn, persist_every_s=2), loud=loud, digested=digested)
-    world.boot()
+    world = begin(seed, replace(drawn, persist_every_s=2))
     for _ in range(chance.choice([1, 2, 4])):
         world.queue.plan(chance.uniform(5.0, FAULTS_FOR_S), strike, world, "worker fails")
     for _ in range(chance.choice([1, 2])):
@@ -542,11 +520,10 @@ def draw_preparing(seed: int) -> float:
     return random.Random(~seed).choice([0.0, 0.0, 1.0, 6.0, 20.0])  # noqa: S311 - repeatable on purpose
 
 
-def large_world(seed: int, nodes: int, hours: float, *, loud: bool = False) -> World:
+def large_world(seed: int, nodes: int, hours: float) -> World:
     """Play some hours of a cluster of `nodes`, with a fault every minute or so."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
-    world = World(seed, large_scenario(nodes), loud=loud)
-    world.boot()
+    world = begin(seed, large_scenario(nodes))
     at = 20.0
     while at < hours * 3600.0:
         world.queue.plan(at, strike, world, chance.choice(LARGE_FAULTS))
@@ -569,16 +546,14 @@ def start_again(world: World) -> None:
             host.boot()
 
 
-def mixed_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
-    """Play one of a few nodes with up to three bursts of faults, and any settings. Raises as `small_world` does.
+def mixed_world(seed: int) -> World:
+    """Play one of a few nodes with up to three bursts of faults, and any settings.
 
     The other kinds each look closely at one thing. Here things meet that no other kind has together.
     """
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
     scenario = _draw_mixed_scenario(chance)
-    world = World(seed, scenario, loud=loud, digested=digested)
-    world.boot()
-    world.comes_back = chance.choice([0.7, 1.0])
+    world = begin(seed, scenario, chance.choice([0.7, 1.0]))
     hosts = list(world.hosts.values())
     faults = [name for name in FAULTS if name != "other settings" and not (scenario.standbys and "disk" in name)]
     judge = [QuarantineNode, PardonNode]

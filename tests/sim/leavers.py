@@ -10,7 +10,7 @@ import random
 from dataclasses import replace
 
 from tests.sim.faults import strike
-from tests.sim.history import LAST_S, come_to_rest
+from tests.sim.history import LAST_S, begin, come_to_rest
 from tests.sim.kept_copies import Keeps
 from tests.sim.kept_disk import DiskFault
 from tests.sim.scenario import draw_persisting_scenario
@@ -29,8 +29,8 @@ GONE_FOR_S = 150.0
 """The longest time in which nodes write two steps, and some more for a coordinator that is gone."""
 
 
-def leaving_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
-    """Play the history of nodes that all leave. Raises as `small_world` does."""
+def leaving_world(seed: int) -> World:
+    """Play the history of nodes that all leave."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
     nodes = chance.choice([1, 2, 3, 3])
     scenario = replace(draw_persisting_scenario(chance), hosts=nodes, nodes_min=nodes, nodes_max=nodes)
@@ -40,9 +40,7 @@ def leaving_world(seed: int, *, loud: bool = False, digested: bool = False) -> W
         # A write is mostly under way as workers end, which takes as long, and others can write the step as well.
         workers = replace(scenario.workers, saves_within_s=2.0)
         scenario = replace(scenario, persist_every_s=2, keeps=Keeps.SHARED, workers=workers)
-    world = World(seed, scenario, loud=loud, digested=digested)
-    world.comes_back = 0.0
-    world.boot()
+    world = begin(seed, scenario, 0.0)
     at = chance.uniform(8.0, 30.0)
     if chance.random() < 0.3:
         world.queue.plan(at - chance.uniform(0.0, 3.0), strike, world, "worker fails")

@@ -16,7 +16,7 @@ from coordinatord.core.rounds.policy import PreflightWhen
 from coordinatord.core.rounds.values.admin_requests import PardonNode, PreflightJob, QuarantineNode
 from tests.sim.coincidences import newcomer
 from tests.sim.faults import strike
-from tests.sim.history import come_to_rest, draw_preparing
+from tests.sim.history import begin, come_to_rest, draw_preparing
 from tests.sim.scenario import draw_scenario
 from tests.sim.world import JOB, World
 
@@ -32,8 +32,8 @@ LASTS_S = 120.0
 BESIDE = ("node killed", "coordinator killed", "arrives", "host gone", "operator drains")
 
 
-def lemon_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
-    """Play the history of a job with a bad host. Raises as `small_world` does."""
+def lemon_world(seed: int) -> World:
+    """Play the history of a job with a bad host."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
     hosts = chance.choice([3, 4, 6, 9])
     drawn = draw_scenario(chance)
@@ -48,9 +48,7 @@ def lemon_world(seed: int, *, loud: bool = False, digested: bool = False) -> Wor
         policy=structs.replace(drawn.policy, preflight=PreflightWhen.SUSPICION),
         workers=replace(drawn.workers, work_s=600.0, fails_at_once=0.0, cannot_start=0.0),
     )
-    world = World(seed, scenario, loud=loud, digested=digested)
-    world.boot()
-    world.comes_back = 1.0
+    world = begin(seed, scenario, 1.0)
     every = list(world.hosts.values())
     bad = every if chance.random() < BAD_SCRIPT else [chance.choice(every)]
     for _ in range(chance.randint(2, 8)):

@@ -71,22 +71,6 @@ def _ended(world: World) -> None:
     world.queue.plan(1.0 + _draw_duration(world), coordinator.start)
 
 
-def _steps_down(world: World) -> None:
-    world.etcd.end_term()
-
-
-def _cut_from_etcd(world: World) -> None:
-    _cut(world, etcd=True, nodes=False)
-
-
-def _cut_from_nodes(world: World) -> None:
-    _cut(world, etcd=False, nodes=True)
-
-
-def _cut_off(world: World) -> None:
-    _cut(world, etcd=True, nodes=True)
-
-
 def _cut(world: World, *, etcd: bool, nodes: bool) -> None:
     coordinator = _draw_coordinator(world)
     coordinator.cut_off(etcd=etcd, nodes=nodes)
@@ -120,10 +104,10 @@ TAKEOVERS: dict[str, Strike] = {
     "coordinator of several paused": _paused,
     "leader paused in a commit": _paused_in_commit,
     "coordinator of several ended": _ended,
-    "leader steps down": _steps_down,
-    "coordinator cut off from etcd": _cut_from_etcd,
-    "coordinator cut off from nodes": _cut_from_nodes,
-    "coordinator cut off from all": _cut_off,
+    "leader steps down": lambda world: world.etcd.end_term(),
+    "coordinator cut off from etcd": lambda world: _cut(world, etcd=True, nodes=False),
+    "coordinator cut off from nodes": lambda world: _cut(world, etcd=False, nodes=True),
+    "coordinator cut off from all": lambda world: _cut(world, etcd=True, nodes=True),
     "etcd elects": _etcd_elects,
     "etcd away": _etcd_away,
     "etcd slow": _etcd_slow,

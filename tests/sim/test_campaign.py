@@ -8,20 +8,10 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.sim import campaign, history
+from tests.sim import campaign, cut_leaders, finishes, handovers, history, leavers
 from tests.sim.coincidences import COINCIDENCES, KEEPING
-from tests.sim.cut_leaders import cut_leader_world
 from tests.sim.disk_coincidences import PERSISTING
-from tests.sim.finishes import FINISHES, early_leaving_world, finishing_world
-from tests.sim.handovers import (
-    PLANNED,
-    late_giving_world,
-    late_newcomer_world,
-    lone_node_world,
-    planned_world,
-    undrained_world,
-)
-from tests.sim.leavers import leaving_world
+from tests.sim.invariants.all_laws import AllLaws
 from tests.sim.takeovers import TAKEOVERS
 from tests.sim.torn_sessions import TORN
 from tests.sim.world import World
@@ -36,83 +26,71 @@ class Kind(NamedTuple):
     play: Callable[[int], World]
     histories: int
     """How many are played at each push; `make long` plays four times as many."""
-    shows: tuple[tuple[Callable[[World], float], float], ...] = ()
-    """What one history shows as a number, with the least average of all."""
+    shows: tuple[tuple[Callable[[AllLaws], float], float], ...] = ()
+    """What the laws have seen of one history, as a number, with the least average of all."""
     strikes: Collection[str] = ()
     """The faults that have to be among those of all that `make long` plays."""
 
 
-def drained(world: World) -> int:
+def drained(laws: AllLaws) -> int:
     """Return how many nodes were drained for their lateness."""
-    return 0 if world.laggards is None else world.laggards.drained
+    return 0 if laws.facts.world.laggards is None else laws.facts.world.laggards.drained
 
 
 KINDS = (
     Kind(
         history.keeping_world,
         25,
-        (
-            (lambda world: world.invariants.kept.resumed, 1 / 4),
-            (lambda world: world.invariants.kept.kept_named, 1 / 50),
-        ),
+        ((lambda laws: laws.kept.resumed, 1 / 4), (lambda laws: laws.kept.kept_named, 1 / 50)),
     ),
-    Kind(history.copying_world, 5, ((lambda world: world.invariants.kept.promised, 1 / 5),)),
+    Kind(history.copying_world, 5, ((lambda laws: laws.kept.promised, 1 / 5),)),
     Kind(
         history.persisting_world,
         15,
-        (
-            (lambda world: world.invariants.kept.persisted.written, 1),
-            (lambda world: world.invariants.kept.persisted.resumed, 1 / 5),
-        ),
+        ((lambda laws: laws.kept.persisted.written, 1), (lambda laws: laws.kept.persisted.resumed, 1 / 5)),
     ),
     Kind(
         history.hanging_world,
         10,
-        (
-            (lambda world: world.invariants.hangs.named, 1 / 3),
-            (lambda world: world.invariants.facts.records["BusyWorkerAwaited"], 1 / 20),
-        ),
+        ((lambda laws: laws.hangs.named, 1 / 3), (lambda laws: laws.facts.records["BusyWorkerAwaited"], 1 / 20)),
     ),
-    Kind(history.staying_world, 10, ((lambda world: world.invariants.agents.taken_over, 1 / 2),)),
+    Kind(history.staying_world, 10, ((lambda laws: laws.agents.taken_over, 1 / 2),)),
     Kind(history.lagging_world, 10, ((drained, 1 / 5),)),
-    Kind(history.diverging_world, 20, ((lambda world: len(world.invariants.replicas.found), 1 / 2),)),
+    Kind(history.diverging_world, 20, ((lambda laws: len(laws.replicas.found), 1 / 2),)),
     Kind(
         history.going_back_world,
         20,
         (
-            (lambda world: len(world.invariants.replicas.ended), 1 / 2),
-            (lambda world: world.invariants.replicas.charged, 1 / 5),
-            (lambda world: world.invariants.replicas.spared, 1 / 5),
+            (lambda laws: len(laws.replicas.ended), 1 / 2),
+            (lambda laws: laws.replicas.charged, 1 / 5),
+            (lambda laws: laws.replicas.spared, 1 / 5),
         ),
     ),
-    Kind(history.standby_world, 20, ((lambda world: world.takeovers, 1),), TAKEOVERS),
-    Kind(history.coincident_world, 30, ((lambda world: world.invariants.identities.claims, 1),), COINCIDENCES),
-    Kind(history.torn_world, 25, ((lambda world: world.invariants.departures.proved, 1 / 20),), TORN),
+    Kind(history.standby_world, 20, ((lambda laws: laws.facts.world.takeovers, 1),), TAKEOVERS),
+    Kind(history.coincident_world, 30, ((lambda laws: laws.identities.claims, 1),), COINCIDENCES),
+    Kind(history.torn_world, 25, ((lambda laws: laws.departures.proved, 1 / 20),), TORN),
     Kind(history.coincident_keeping_world, 15, strikes=KEEPING),
     Kind(history.coincident_persisting_world, 15, strikes=PERSISTING),
-    Kind(history.waiting_world, 10, ((lambda world: world.invariants.agents.held, 1),)),
-    Kind(history.checkpoint_waiting_world, 10, ((lambda world: world.invariants.kept.waits.ended, 1 / 2),)),
-    Kind(cut_leader_world, 10),
+    Kind(history.waiting_world, 10, ((lambda laws: laws.agents.held, 1),)),
+    Kind(history.checkpoint_waiting_world, 10, ((lambda laws: laws.kept.waits.ended, 1 / 2),)),
+    Kind(cut_leaders.cut_leader_world, 10),
     Kind(
         history.differing_world,
         10,
-        (
-            (lambda world: len(world.invariants.kept.useless.differing), 1 / 20),
-            (lambda world: world.invariants.kept.resumed, 1 / 4),
-        ),
+        ((lambda laws: len(laws.kept.useless.differing), 1 / 20), (lambda laws: laws.kept.resumed, 1 / 4)),
     ),
-    Kind(history.blackout_world, 5, ((lambda world: world.invariants.redone.unknown, 1 / 2),)),
-    Kind(finishing_world, 20, ((lambda world: world.invariants.rounds.done_without, 1 / 8),), FINISHES),
-    Kind(early_leaving_world, 10, ((lambda world: world.invariants.root_cause.early_named, 1 / 4),)),
-    Kind(history.often_heard_world, 5, ((lambda world: world.invariants.hangs.named, 1 / 4),)),
-    Kind(late_giving_world, 5, ((drained, 1),)),
-    Kind(undrained_world, 10, ((lambda world: world.invariants.facts.records["NodeUndrained"], 1 / 2),)),
-    Kind(late_newcomer_world, 5, ((lambda world: world.invariants.kept.resumed, 1 / 2),)),
-    Kind(leaving_world, 10, ((lambda world: world.invariants.kept.persisted.written, 1),)),
-    Kind(lone_node_world, 10, ((lambda world: world.invariants.kept.resumed, 1 / 2),)),
-    Kind(planned_world, 10, ((lambda world: world.invariants.planned.untrained, 1 / 2),), PLANNED),
-    Kind(history.mixed_world, 8, ((lambda world: world.faults.total(), 2),)),
-    Kind(history.slow_store_world, 20, ((lambda world: world.invariants.facts.records["RoundFormed"], 2),)),
+    Kind(history.blackout_world, 5, ((lambda laws: laws.redone.unknown, 1 / 2),)),
+    Kind(finishes.finishing_world, 20, ((lambda laws: laws.rounds.done_without, 1 / 8),), finishes.FINISHES),
+    Kind(finishes.early_leaving_world, 10, ((lambda laws: laws.root_cause.early_named, 1 / 4),)),
+    Kind(history.often_heard_world, 5, ((lambda laws: laws.hangs.named, 1 / 4),)),
+    Kind(handovers.late_giving_world, 5, ((drained, 1),)),
+    Kind(handovers.undrained_world, 10, ((lambda laws: laws.facts.records["NodeUndrained"], 1 / 2),)),
+    Kind(handovers.late_newcomer_world, 5, ((lambda laws: laws.kept.resumed, 1 / 2),)),
+    Kind(leavers.leaving_world, 10, ((lambda laws: laws.kept.persisted.written, 1),)),
+    Kind(handovers.lone_node_world, 10, ((lambda laws: laws.kept.resumed, 1 / 2),)),
+    Kind(handovers.planned_world, 10, ((lambda laws: laws.planned.untrained, 1 / 2),), handovers.PLANNED),
+    Kind(history.mixed_world, 8, ((lambda laws: laws.facts.world.faults.total(), 2),)),
+    Kind(history.slow_store_world, 20, ((lambda laws: laws.facts.records["RoundFormed"], 2),)),
 )
 
 
@@ -120,7 +98,7 @@ def play(kind: Kind, histories: int) -> list[World]:
     """Play the first histories of a kind, and check what they have shown."""
     worlds = [kind.play(seed) for seed in range(histories)]
     for shows, least in kind.shows:
-        assert sum(map(shows, worlds)) >= least * histories
+        assert sum(shows(world.invariants) for world in worlds) >= least * histories
     return worlds
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.sim.faults import strike
 from tests.sim.foreign_coordinator import ForeignCoordinator
-from tests.sim.history import come_to_rest
+from tests.sim.history import begin, come_to_rest
 from tests.sim.scenario import draw_calm_scenario
 from tests.sim.world import World
 
@@ -19,14 +19,10 @@ FAULTS = ("coordinator killed", "coordinator gone for long", "coordinator stalls
 
 
 def foreign_coordinator_world(seed: int) -> World:
-    """Play the history of nodes that look for their coordinator at two addresses, and find another one at the second.
-
-    Raises as `small_world` does.
-    """
+    """Play the history of nodes that look for their coordinator at two addresses, and find another at the second."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
     drawn = draw_calm_scenario(chance)
-    world = World(seed, replace(drawn, max_restarts=9, has_foreign_coordinator=True))
-    world.boot()
+    world = begin(seed, replace(drawn, max_restarts=9, has_foreign_coordinator=True))
     world.until(lambda: world.is_running() or world.is_over(), within=60)
     for _ in range(chance.randint(1, 4)):
         world.queue.plan(chance.uniform(0.0, 30.0), strike, world, chance.choice(FAULTS))

@@ -152,4 +152,3 @@ TORN: dict[str, Strike] = {
     "one ends its workers unheard, another is torn": _ends_them_unheard,
     "one is killed unseen, another is torn": _killed_while_coordinator_is_away,
 }
-"""The coincidences by name."""

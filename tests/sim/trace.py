@@ -18,18 +18,21 @@ LINES_KEPT = 40
 class Trace:
     """The history of one world. Lines are formatted only when they are shown."""
 
-    def __init__(self, queue: EventQueue, *, loud: bool = False, digested: bool = False) -> None:
-        """Begin empty; `loud` prints every line at once; `digested` makes a digest of all of them."""
+    is_loud = False
+    """Whether each line is printed at once: set by programs, for all worlds."""
+    is_digested = False
+    """Whether a digest is made of all lines: set in the same way."""
+
+    def __init__(self, queue: EventQueue) -> None:
         self._queue = queue
-        self._loud = loud
-        self._digest = hashlib.sha256() if digested else None
+        self._digest = hashlib.sha256() if self.is_digested else None
         self._lines: deque[tuple[float, str, tuple[Any, ...]]] = deque(maxlen=LINES_KEPT)
 
     def note(self, text: str, *arguments: Any) -> None:
         """Write a line: a format with its arguments, which must not change later."""
         line = (self._queue.time, text, arguments)
         self._lines.append(line)
-        if self._loud:
+        if self.is_loud:
             sys.stdout.write(f"{_line(line)}\n")
         if self._digest is not None:
             self._digest.update(_line(line).encode())

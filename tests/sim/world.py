@@ -60,15 +60,12 @@ class BrokenError(AssertionError):
 class World:
     """A simulated cluster with its network, disks and operators."""
 
-    def __init__(
-        self, seed: int, scenario: Scenario | None = None, *, loud: bool = False, digested: bool = False
-    ) -> None:
-        """Build a world; `loud` prints its history as it happens, `digested` makes a digest of it."""
+    def __init__(self, seed: int, scenario: Scenario | None = None) -> None:
         self.seed = seed
         self.scenario = scenario or Scenario()
         self.chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
         self.queue = EventQueue()
-        self.trace = Trace(self.queue, loud=loud, digested=digested)
+        self.trace = Trace(self.queue)
         self.touched_at = 0.0
         """When something last happened beside heartbeats, in the queue's `now`."""
         self.end = 0.0
