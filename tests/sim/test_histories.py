@@ -13,18 +13,14 @@ from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import MemberState
 from coordinatord.protocol.messages import Phase
 from tests.sim import campaign
-from tests.sim.crash_point import CrashPoint
 from tests.sim.disk import Fault
 from tests.sim.etcd import LEASE_S
 from tests.sim.etcd_coordinator import EtcdCoordinator
 from tests.sim.history import small_world
-from tests.sim.scenario import Network, Scenario, Workers
+from tests.sim.scenario import Scenario, Workers
 from tests.sim.trace import Trace
 from tests.sim.world import BrokenError, World
 from tests.support.programs import TIMEOUT_S
-
-FAST = Network(spread_s=0.001)
-"""A network on which a thousand nodes come within a moment."""
 
 TRIO = Scenario(hosts=3, nodes_min=3, nodes_max=3, arrive_within_s=0.5, workers=Workers(stubborn=0.0, slow_to_die=0.0))
 
@@ -76,19 +72,6 @@ def test_what_does_not_come_in_time_is_reported_with_where_everything_stands() -
     world.boot()
     with pytest.raises(BrokenError, match="not so within 3 s; life1-1 is forming, round 0: waiting for nodes: 2 of 3"):
         world.until(world.is_running, within=3)
-
-
-@pytest.mark.parametrize("point", CrashPoint)
-def test_a_crash_at_any_point_of_a_commit_leaves_the_round_or_the_nodes_unaware_of_it(point: CrashPoint) -> None:
-    world = World(2, TRIO)
-    world.boot()
-    world.until(lambda: world.state is State.FORMING and len(world.run.members) == 2, within=10)
-    world.daemon.doom(point)
-    world.until(lambda: not world.daemon.up, within=10)
-    world.daemon.start()
-    world.until(world.is_running, within=30)
-    assert world.run.durable.round == 1
-    assert world.run.durable.restarts_used == 0
 
 
 def test_a_leader_that_is_killed_is_followed_by_a_standby_and_no_worker_is_touched() -> None:
@@ -148,17 +131,6 @@ def test_a_leader_that_starts_without_a_way_to_its_nodes_loses_the_spare_alone_u
     assert len(world.run.members) == 3
 
 
-def test_while_the_disk_takes_nothing_jobs_run_on_and_no_round_is_formed() -> None:
-    world = running_trio()
-    world.daemon.disk.break_down(Fault.READ_ONLY)
-    world.hosts["n1"].workers.fail()
-    world.go_on(30)
-    assert len(world.invariants.facts.formed) == 1
-    world.daemon.disk.repair()
-    world.until(lambda: world.is_running() and world.run.durable.round == 2, within=30)
-    assert world.run.durable.restarts_used == 1
-
-
 def test_nodes_that_fell_silent_before_the_disk_failed_are_asked_nothing_when_it_is_well_again() -> None:
     world = running_trio()
     for host in world.hosts.values():
@@ -207,21 +179,3 @@ def test_a_store_that_is_set_back_goes_on_counting_where_the_nodes_are(state: St
     world.daemon.set_store_back(copy)
     world.daemon.start()
     world.until(lambda: world.is_running() and world.run.durable.round > 2, within=60)
-
-
-@pytest.mark.slow
-def test_a_thousand_nodes_lose_one_and_their_coordinator() -> None:
-    scenario = Scenario(hosts=1_000, nodes_min=990, nodes_max=1_000, network=FAST, workers=Workers(stubborn=0.0))
-    world = World(1, scenario)
-    world.boot()
-    world.until(world.is_running, within=60)
-    assert len(world.order) == 1_000
-    world.hosts["n500"].kill()
-    world.until(lambda: world.is_running() and world.run.durable.round == 2, within=60)
-    assert len(world.order) == 999
-    before = world.order
-    world.daemon.crash()
-    world.go_on(1.0)
-    world.daemon.start()
-    world.until(lambda: world.daemon.machine.sessions == 999, within=10)
-    assert (world.run.durable.state, world.run.durable.round, world.order) == (State.RUNNING, 2, before)
