@@ -47,10 +47,8 @@ def unknown_names(source: str) -> set[str]:
     return found - bound - vars(builtins).keys() - {"__file__", "__name__"}
 
 
-def test_there_are_enough_of_them_over_both_machines_each_with_a_name_of_its_own() -> None:
-    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
-    assert len(MUTANTS) >= 40
-    assert {mutant.module.partition(".")[0] for mutant in MUTANTS} == {"coordinatord", "nodeclient"}
+def test_there_are_hundreds_each_with_a_name_of_its_own() -> None:
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) > 300
 
 
 @pytest.mark.slow
@@ -94,22 +92,15 @@ def test_a_pattern_matches_whatever_the_layout_and_the_comments_are() -> None:
     assert "return (b, a)" in planted("a, b", "b, a", "C.f").partition("class C")[2]
 
 
-def test_what_a_wildcard_stood_for_goes_into_the_new_source_in_order() -> None:
-    assert "first = g(h(b))" in planted("g(a, ..., key=1)", "g(...)")
-    assert "first = h(g(a, h(b), key=1))" in planted("first = ...", "first = h(...)")
-    assert "first = k(a, h(b))" in planted("g(..., key=1)", "k(...)")
-    assert "if a and b:" in planted("... or not a", "...")
-
-
 def test_statements_and_elements_are_left_out_where_nothing_is_new() -> None:
-    assert "first" not in planted("first = ...", "")
+    assert "first" not in planted("first = g(a, h(b), key=1)", "")
     assert "g(a, key=1)" in planted("h(b)", "")
     assert "def f(self):\n        pass" in planted("return a, b", "", "C.f")
 
 
 def test_an_old_source_or_a_place_that_is_gone_or_stands_twice_is_reported() -> None:
-    with pytest.raises(MisfitError, match=r"mutant odd: its old source stands 2 times in some\.module:f, not once"):
-        planted("return ...", "pass")
+    with pytest.raises(MisfitError, match=r"mutant odd: its old source stands 4 times in some\.module:f, not once"):
+        planted("b", "a")
     with pytest.raises(MisfitError, match="stands 0 times"):
         planted("h(a)", "")
     with pytest.raises(MisfitError, match=r"mutant odd: there is no C\.g in some\.module"):
