@@ -51,7 +51,6 @@ class Run:
     seconds: float | None
     """None: training did not go on."""
     redone: int
-    """The steps that were done again."""
     all_again: float | None = None
     """The time until all ranks had done a new step, where that is another one."""
 

@@ -14,10 +14,7 @@ from tests.support.programs import TIMEOUT_S
 
 recovery_parts = importlib.import_module("benchmarks.recovery_parts")
 """Not imported as others are, since for mypy it is a script beside other scripts."""
-rival_jobs = importlib.import_module("benchmarks.rival_jobs")
-kept = importlib.import_module("benchmarks.kept")
 recovery_jobs = importlib.import_module("benchmarks.recovery_jobs")
-summary = importlib.import_module("benchmarks.summary")
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -87,7 +87,7 @@ def failure() -> dict[str, Walk]:
     stop = a_desired(Goal.STOP)
 
     def begin_anew() -> None:
-        other.receive_message(stop)
+        other.submit(DesiredReceived(stop))
         other.all_exited(-15)
         other.swept()
         other.receive(Goal.RUN, round=2)

@@ -303,18 +303,16 @@ class LastRun(CalmRun):
     drawn, restarts = SilentTraining, 0
 
 
-def calm_run(seed: int) -> CalmRun:
+def calm_run(seed: int, kind: type[CalmRun] = CalmRun) -> CalmRun:
     """Play the run of one seed. Raises `FalseAlarmError`."""
-    run = CalmRun(seed)
+    run = kind(seed)
     run.play()
     return run
 
 
 def last_calm_run(seed: int) -> CalmRun:
     """Play the run of one seed without a restart. Raises `FalseAlarmError`."""
-    run = LastRun(seed)
-    run.play()
-    return run
+    return calm_run(seed, LastRun)
 
 
 @dataclass
@@ -340,10 +338,8 @@ def explore(seeds: range, kind: type[CalmRun] = CalmRun) -> Findings:
     found, began = Findings(), time.process_time()
     for seed in seeds:
         found.runs += 1
-        run = kind(seed)
         try:
-            run.play()
-            found.counts.update(run.counts)
+            found.counts.update(calm_run(seed, kind).counts)
         except FalseAlarmError as error:
             found.false_alarms.append(str(error))
     found.cpu_s = time.process_time() - began

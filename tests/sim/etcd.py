@@ -56,7 +56,6 @@ class Etcd:
         self.up = True
         """Whether it has a majority, and a leader of its own."""
         self.full = False
-        """Whether it is out of space."""
         self.slow_s = 0.0
         """How much longer each answer takes at most."""
 

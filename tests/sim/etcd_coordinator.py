@@ -53,7 +53,6 @@ class EtcdCoordinator(SimulatedCoordinator):
         super().__init__(world, name)
         self.world = world
         self.running = False
-        """Whether its process runs."""
         self.is_cut_from_etcd = False
         self.commit: tuple[Decided, ...] = ()
         """The records of the commit that is on its way to etcd."""

@@ -11,7 +11,7 @@ to messages within a session too, but not to a `Join`, which makes a connection 
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from coordinatord.protocol.messages import Degraded, Desired, Join, Observed, Refused
@@ -33,47 +33,31 @@ UNACKNOWLEDGED_S = 20.0
 `server/app.py`."""
 
 
+@dataclass(slots=True, eq=False)
 class Session:
     """One connection of a node, from the attempt to its end, which each side sees at a time of its own."""
 
-    __slots__ = (
-        "arrives",
-        "at",
-        "broken",
-        "established",
-        "held",
-        "host",
-        "incarnation",
-        "last",
-        "life",
-        "number",
-        "open_at_host",
-        "reached",
-    )
-
-    def __init__(self, host: Host, at: SimulatedCoordinator, incarnation: int) -> None:
-        self.host = host
-        self.at = at
-        """The coordinator that it leads to."""
-        self.reached = False
-        """Whether the kernel of that host has accepted the connection."""
-        self.incarnation = incarnation
-        """The incarnation of its nodeclient."""
-        self.life = 0
-        """The life of the coordinator that answered."""
-        self.number = 0
-        """The coordinator's number of the session, once it has read the `Join`."""
-        self.established = False
-        """Whether the host has sent its `Join`."""
-        self.open_at_host = True
-        self.broken = False
-        """Whether nothing arrives any more, either way."""
-        self.arrives = [0.0, 0.0]
-        """When the last message up, and the last one down, arrives."""
-        self.held: tuple[list[Mail], list[Mail]] = ([], [])
-        """The messages that wait for the network to be healed, up and down."""
-        self.last: list[tuple[float, Mail]] = [(-1.0, []), (-1.0, [])]
-        """The last message up, and the last one down, with its time."""
+    host: Host
+    at: SimulatedCoordinator
+    """The coordinator that it leads to."""
+    incarnation: int
+    reached: bool = False
+    """Whether the kernel of that coordinator's host has accepted the connection."""
+    life: int = 0
+    """The life of the coordinator that answered."""
+    number: int = 0
+    """The coordinator's number of the session, once it has read the `Join`."""
+    established: bool = False
+    """Whether the host has sent its `Join`."""
+    open_at_host: bool = True
+    broken: bool = False
+    """Whether nothing arrives any more, either way."""
+    arrives: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    """When the last message up, and the last one down, arrives."""
+    held: tuple[list[Mail], list[Mail]] = field(default_factory=lambda: ([], []))
+    """The messages that wait for the network to be healed, up and down."""
+    last: list[tuple[float, Mail]] = field(default_factory=lambda: [(-1.0, []), (-1.0, [])])
+    """The last message up, and the last one down, with its time."""
 
 
 UP, DOWN = 0, 1

@@ -104,8 +104,8 @@ class Scenario:
     """The steps between two digests that workers report of their states: a step takes 0.4 s, and a node reports each
     second."""
     on_divergence: OnDivergence = OnDivergence.REPORT
-    max_futile_rounds: int = 0
     """What is done if these differ."""
+    max_futile_rounds: int = 0
     arrive_within_s: float = 3.0
     """When `World.boot` starts the nodeclients, at the latest."""
     skew: float = 0.0

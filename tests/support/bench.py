@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.messages import (
     Degraded,
-    Desired,
     Failure,
     Goal,
     LastOutput,
@@ -67,7 +66,6 @@ class Bench:
         self.now = 0.0
         self.agent = Agent(settings, PORT, self.now)
         self.effects: list[Effect] = []
-        """All effects so far."""
         self.alive: set[int] = set()
         """The workers that are in the round."""
         self.parked: set[int] = set()
@@ -106,10 +104,6 @@ class Bench:
     def receive(self, goal: Goal, **values: Any) -> list[Effect]:
         """Receive a desired state with this goal."""
         return self.submit(DesiredReceived(a_desired(goal, **values)))
-
-    def receive_message(self, desired: Desired) -> list[Effect]:
-        """Receive a desired state."""
-        return self.submit(DesiredReceived(desired))
 
     def refused(self, code: RefusalCode = RefusalCode.LIMIT, message: str = "no room", *, retry: bool) -> list[Effect]:
         """Refuse the node."""

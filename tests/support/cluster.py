@@ -114,7 +114,6 @@ class Coordinator(Program):
         self._home = home if home is not None or users is None else Path(users)
         self._own_state = None if state_dir else tempfile.TemporaryDirectory(prefix="coordinatord-")
         self.state = Path(self._own_state.name) if self._own_state else Path(str(state_dir))
-        """The state directory."""
         where = ("--host", host, "--port", str(port), "--state-dir", self.state)
         # Workers here fail with the same error on purpose, and report no steps. Older releases have no such flag.
         environ = {**self.environ, "COORDINATORD_RETRY_PAUSE": "0"}

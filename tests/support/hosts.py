@@ -5,7 +5,6 @@ import secrets
 import shutil
 import subprocess
 from ipaddress import IPv4Address
-from types import TracebackType
 from typing import Self
 
 import pytest
@@ -28,12 +27,12 @@ class Hosts:
 
     def __enter__(self) -> Self:
         try:
-            _ip("netns", "add", self._switch)
+            ip("netns", "add", self._switch)
         except subprocess.CalledProcessError as error:
             pytest.skip(f"network namespaces cannot be made here: {error.stderr.strip()}")
         try:
-            _ip("-n", self._switch, "link", "add", "bridge", "type", "bridge")
-            _ip("-n", self._switch, "link", "set", "bridge", "up")
+            ip("-n", self._switch, "link", "add", "bridge", "type", "bridge")
+            ip("-n", self._switch, "link", "set", "bridge", "up")
             for name in self._names:
                 self._add(name)
         except BaseException:
@@ -41,9 +40,7 @@ class Hosts:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._remove()
 
     def on(self, name: str) -> tuple[str, ...]:
@@ -52,28 +49,29 @@ class Hosts:
 
     def cut(self, name: str) -> None:
         """Pull the host's cable: no packet arrives any more, not even a FIN."""
-        _ip("-n", self._switch, "link", "set", f"to-{name}", "down")
+        ip("-n", self._switch, "link", "set", f"to-{name}", "down")
 
     def mend(self, name: str) -> None:
         """Put the cable back."""
-        _ip("-n", self._switch, "link", "set", f"to-{name}", "up")
+        ip("-n", self._switch, "link", "set", f"to-{name}", "up")
 
     def _namespace(self, name: str) -> str:
         return f"coord-{self._token}-{name}"
 
     def _add(self, name: str) -> None:
         namespace, port = self._namespace(name), f"to-{name}"
-        _ip("netns", "add", namespace)
-        _ip("-n", namespace, "link", "set", "lo", "up")
-        _ip("-n", self._switch, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", namespace)
-        _ip("-n", self._switch, "link", "set", port, "master", "bridge", "up")
-        _ip("-n", namespace, "address", "add", f"{self.address[name]}/24", "dev", "eth0")
-        _ip("-n", namespace, "link", "set", "eth0", "up")
+        ip("netns", "add", namespace)
+        ip("-n", namespace, "link", "set", "lo", "up")
+        ip("-n", self._switch, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", namespace)
+        ip("-n", self._switch, "link", "set", port, "master", "bridge", "up")
+        ip("-n", namespace, "address", "add", f"{self.address[name]}/24", "dev", "eth0")
+        ip("-n", namespace, "link", "set", "eth0", "up")
 
     def _remove(self) -> None:
         for namespace in (*map(self._namespace, self._names), self._switch):
             subprocess.run(["ip", "netns", "del", namespace], check=False, capture_output=True)  # noqa: S607 - any ip
 
 
-def _ip(*arguments: str) -> None:
+def ip(*arguments: str) -> None:
+    """Set up a part of the network, as iproute2 does."""
     subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)  # noqa: S607 - any ip

@@ -90,7 +90,6 @@ class Script:
     kind: str
     warm: bool
     kills: list[str] = field(default_factory=list)
-    """The deaths of workers."""
     agents: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
     """The deaths of each agent's lives, in order; after the last one it lives on."""
     coordinator: list[tuple[str, float]] = field(default_factory=list)
@@ -269,7 +268,6 @@ class Verdict:
     on_disk: int = 0
     """The whole steps on the disk in the end."""
     flipped: int = 0
-    """The bits that have flipped."""
     lone_deaths: int = 0
     """The rounds that were ended by the death of workers alone: none of their steps was done again."""
 

@@ -18,12 +18,11 @@ from collections.abc import Iterator
 from ipaddress import IPv4Address
 from itertools import permutations
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import pytest
 
-from tests.support.hosts import Hosts
+from tests.support.hosts import Hosts, ip
 
 PROGRAM = Path(__file__).with_name("link_process.py")
 
@@ -68,9 +67,7 @@ class Link:
             self._let_go()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._switch is not None:
             self._switch.communicate()  # the end of its input is its end
             assert self._switch.returncode == 0, "the program between the hosts has failed"
@@ -118,9 +115,9 @@ class Link:
             interface = made[:16].rstrip(b"\0").decode()
             inside = self._hosts.on(name)
             namespace = inside[-1]
-            _ip("link", "set", interface, "netns", namespace)
-            _ip("-n", namespace, "address", "add", f"{self.address[name]}/24", "dev", interface)
-            _ip("-n", namespace, "link", "set", interface, "txqueuelen", QUEUE_PACKETS, "up")
+            ip("link", "set", interface, "netns", namespace)
+            ip("-n", namespace, "address", "add", f"{self.address[name]}/24", "dev", interface)
+            ip("-n", namespace, "link", "set", interface, "txqueuelen", QUEUE_PACKETS, "up")
         except BaseException:
             os.close(device)
             raise
@@ -143,7 +140,3 @@ class Link:
         for device in self._devices.values():
             os.close(device)
         self._devices.clear()
-
-
-def _ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)  # noqa: S607 - any ip

@@ -1,7 +1,6 @@
 """A coordinator and the nodes of one job on hosts that a bad network connects."""
 
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Self
 
 from tests.support.cluster import Cluster, Coordinator, Node
@@ -33,10 +32,8 @@ class LinkedSite:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.__exit__(kind, error, trace)
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
 
     def join(self, name: str, *flags: str, script: str = "") -> Node:
         """Start a nodeclient on the host of this name."""

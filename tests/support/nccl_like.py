@@ -8,7 +8,6 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
 NCCL_LIKE = "nccl-like"
-"""The name of the backend."""
 
 
 class NcclLikeGroup(dist.ProcessGroup):

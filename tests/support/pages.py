@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
-from tests.support.source import ROOT, Source
+from tests.support.source import ROOT, Finding, Source
 
 WIDTH_MAX = 120
 """The width in characters: as wide as the code is. A diff, a terminal and a page side by side hold it."""
@@ -25,9 +25,6 @@ _FENCE = re.compile(r"^\s*(```|~~~)")
 _CODE = re.compile(r"`[^`]*`")
 _ANCHOR = re.compile(r'<a id="([^"]+)"></a>')
 _HEADING = re.compile(r"^#{1,6} (.+)$")
-
-Finding = tuple[int, str]
-"""A line, and what is wrong there."""
 
 
 def is_page(source: Source) -> bool:

@@ -46,11 +46,8 @@ class AdminLaws(Laws):
         self._ending: dict[str, float] = {}
         """The time since which a run has had no workers and has written nothing to the disk, by run."""
         self._drained: set[str] = set()
-        """Names that an operator ever drained."""
         self._undrained: set[str] = set()
-        """Names that an operator ever undrained."""
         self._judged: set[str] = set()
-        """Hosts that were ever judged."""
 
     def decided(self, records: Sequence[Record]) -> None:
         """Check that no decision contradicts an operator."""

@@ -78,7 +78,6 @@ class Conduct:
         """When further workers failed. The failure of one of these counts if the first had merely lost its
         connection."""
         self.failed_round: Round = ("", 0)
-        """The round of that failure."""
         self.failed_in: set[Round] = set()
         """Rounds in which a worker failed here, or could not be started."""
         self.last_report: tuple[object, ...] | None = None
