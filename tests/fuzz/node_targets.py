@@ -1,6 +1,8 @@
 """What a node takes apart of its workers, of other nodes and of the disk. Each target takes one input."""
 
 import json
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from coordinatord.protocol.codec import decode, encode
@@ -27,26 +29,18 @@ RUN = "r-1"
 def worker(data: bytes) -> None:
     """Read what a worker says of its state, its rounds and where it stands: what comes of it can be sent on."""
     choices = Choices(data)
-    say = choices.of((_of_its_state, _first_of_stacks, _of_its_stacks, _by_a_signal, _of_its_rounds))
-    say(choices.rest())
+    of_state, of_rounds = partial(_message, channel_messages), partial(_message, ROUND_CODEC)
+    kinds: tuple[Callable[[bytes], None], ...] = (of_state, _first_of_stacks, _of_its_stacks, _by_a_signal, of_rounds)
+    choices.of(kinds)(choices.rest())
 
 
-def _of_its_state(packet: bytes) -> None:
+def _message(codec: Any, packet: bytes) -> None:
     try:
-        found = channel_messages.decode(packet)
+        found = codec.decode(packet)
     except ChannelError as error:
         check_brief(error)
     else:
-        assert channel_messages.decode(channel_messages.encode(found)) == found
-
-
-def _of_its_rounds(packet: bytes) -> None:
-    try:
-        found = ROUND_CODEC.decode(packet)
-    except ChannelError as error:
-        check_brief(error)
-    else:
-        assert ROUND_CODEC.decode(ROUND_CODEC.encode(found)) == found
+        assert codec.decode(codec.encode(found)) == found
 
 
 def _first_of_stacks(packet: bytes) -> None:
