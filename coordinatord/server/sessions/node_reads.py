@@ -67,8 +67,10 @@ class NodeReads:
 
     async def read(self, session: int, wanted: Wanted, kind: type[Answer], within_s: float) -> Answer:
         """Return the answer, of class `kind`, to a request in a session. Raises `NoAnswerError` after `within_s`."""
+        likely = "do many ask it?"
         try:
             async with asyncio.timeout(within_s), self._session(session).turns[kind]:
+                likely = "does its disk hang?" if kind is LogChunk else "is its host overloaded?"
                 number, asked = next(self._numbers), self._session(session)
                 awaited: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
                 asked.awaited[kind, number] = awaited
@@ -78,7 +80,6 @@ class NodeReads:
                 finally:
                     del asked.awaited[kind, number]
         except TimeoutError as error:
-            likely = "does its disk hang?" if kind is LogChunk else "is its host overloaded?"
             raise NoAnswerError(f"the node has not answered within {within_s:g} s: {likely}") from error
 
     def _session(self, number: int) -> _ReadableSession:
