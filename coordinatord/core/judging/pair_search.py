@@ -37,7 +37,7 @@ class NodeVerdict(StrEnum):
     NO_ANSWER = "no answer"
     """It has measured nothing: its test could not run, or was not over in time."""
     UNTOLD = "cannot be told"
-    """It was in too few tests with good nodes."""
+    """It was in too few tests with good nodes, or has only one result, which is slow."""
 
     @property
     def is_fault(self) -> bool:
@@ -215,8 +215,10 @@ class PairSearch:
             return NodeVerdict.WRONG, "computed a matrix product that is not the right one"
         if gflops is None:
             return NodeVerdict.NO_ANSWER, f"gave no answer{why}"
-        if usual.is_slow(gpu, gflops) and len(results) > 1:
-            return NodeVerdict.SLOW, f"computes {gflops:,.0f} GFLOP/s, and {usual.gflops[gpu]:,.0f} are usual"
+        if usual.is_slow(gpu, gflops):
+            slow = f"computes {gflops:,.0f} GFLOP/s, and {usual.gflops[gpu]:,.0f} are usual"
+            once = NodeVerdict.UNTOLD, f"{slow}, but it has only one result"
+            return (NodeVerdict.SLOW, slow) if len(results) > 1 else once
         told = [test for test in self._tests[node] if test.tells_link]
         partners = sorted(frozenset().union(*(test.nodes for test in told)) - {node})
         has_good_partner = not cleared.isdisjoint(partners)

@@ -116,6 +116,12 @@ def test_a_node_that_was_slow_once_was_only_disturbed() -> None:
     assert verdicts(search) == dict.fromkeys("abcd", NodeVerdict.GOOD)
 
 
+def test_a_node_with_one_slow_result_cannot_be_told_and_the_text_says_that_it_was_slow() -> None:
+    finding = searched("ab", {"b": NodeVerdict.SLOW}).findings["b"]
+    assert finding.verdict is NodeVerdict.UNTOLD
+    assert finding.text == "computes 10 GFLOP/s, and 50 are usual, but it has only one result"
+
+
 def test_a_link_through_the_network_is_not_compared_with_one_within_a_host() -> None:
     search = PairSearch({"a": "h1", "b": "h2", "c": "h3", "d": "h1", "e": "h2", "f": "h4"})
     near = {"a", "d", "b", "e"}
