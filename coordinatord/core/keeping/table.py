@@ -51,11 +51,12 @@ def write_due(kept: KeptState) -> float | None:
 def last_step_due(kept: KeptState) -> float | None:
     """Nodes outside a round keep a newer step than the disk has, and may leave.
 
-    If the run ends, the step is written at once. Between two rounds it is written when no round has followed for
-    `WAITS_S`, or before the first node's `--join-timeout` ends its wait: with the node its memory goes.
+    If the run ends, the step is written as soon as one may be. Between two rounds it is written when no round has
+    followed for `WAITS_S`, or before the first node's `--join-timeout` ends its wait: with the node its memory goes.
 
-    The write may begin `at` some time: after a failed attempt, after a pause; after a restart of the coordinator, when
-    nodes have looked at the disk (`LOOK_S`). The timeout ends that second wait, but not the pause.
+    That timeout also ends the wait of a restarted coordinator for the nodes' look at the disk (`LOOK_S`): a step that
+    the disk has already may be written once more. It does not end the pause after a failed attempt: the disk would
+    most likely fail again.
     """
     at, run = persistence.may_write_at(kept), kept.run
     if at is None or is_ending(run):
@@ -63,7 +64,7 @@ def last_step_due(kept: KeptState) -> float | None:
     if run.durable.state is not State.FORMING:
         return None
     waits_until = run.durable.entered_at + persistence.WAITS_S
-    if kept.disk.problem:
+    if kept.disk.problem:  # the last attempt has failed
         return max(at, before_first_timeout(run, waits_until))
     return before_first_timeout(run, max(at, waits_until))
 
@@ -112,7 +113,7 @@ def begin_write(kept: KeptState, now: float) -> Iterable[Member]:
 
 
 def commit_write(kept: KeptState, _: float) -> Iterable[Member]:
-    """Have the committer make the step whole, now that all have written their parts; memory may overwrite it."""
+    """Have the committer make the step whole, now that all have written their parts; memory may overwrite it now."""
     kept.disk.commit()
     attempt = kept.disk.attempt
     return [] if attempt is None else [kept.run.members[attempt.committer]]

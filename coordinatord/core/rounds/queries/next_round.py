@@ -1,7 +1,7 @@
 """Says which nodes a round takes that is formed now, and how long it waits because of an error.
 
 All functions see the nodes as they are now. Nodes on quarantined hosts, which have ended rounds before, are taken only
-if too few others are there.
+if too few others are there. As many as are needed are enlisted then (`Readiness.enlisted`), and so become ready.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from coordinatord.core.rounds.values.ranks import order
 
 
 def reserves(run: Run) -> list[Member]:
-    """Return the quarantined members that the next round needs, by arrival.
+    """Return the quarantined members to enlist, because the next round needs them, by arrival.
 
     There are none if it has enough others, counting those that prepare or may reconnect, or if even all quarantined
     ones would be too few.
@@ -27,11 +27,14 @@ def reserves(run: Run) -> list[Member]:
 
 
 def next_size(run: Run) -> int:
-    """Return the number of nodes of a round formed now. Quarantined ones only fill up the minimum, as in `reserves`."""
+    """Return the number of nodes of a round formed now; enlisted ones only fill up the minimum.
+
+    Since they were enlisted, others may have come. Those that prepare are waited for rather than replaced.
+    """
     good = run.roll.count_good(MemberState.READY)
-    quarantined = run.roll.count(MemberState.READY) - good
+    enlisted = run.roll.count(MemberState.READY) - good
     lacking = max(0, run.spec.nodes_min - good - run.roll.count_good(MemberState.PREPARING))
-    return min(good + min(quarantined, lacking), run.spec.nodes_max)
+    return min(good + min(enlisted, lacking), run.spec.nodes_max)
 
 
 def candidates(run: Run) -> list[Member]:
@@ -54,13 +57,16 @@ def candidates(run: Run) -> list[Member]:
 
 
 def can_spare(run: Run, node: str) -> bool:
-    """Whether a node is quarantined, and enough others are there for a round without it."""
+    """Whether a node is quarantined, and the round after the present one can do without it."""
     member = run.members.get(node)
     return member is not None and bool(member.readiness.quarantined) and can_do_without(run, member.offer.host)
 
 
 def can_do_without(run: Run, host: str) -> bool:
-    """Whether enough nodes on other hosts are there for a round: none of them is quarantined or about to leave."""
+    """Whether the round after the present one has enough nodes on other hosts, not quarantined or about to leave.
+
+    Nodes of the present round count, since it is asked as that ends.
+    """
     others = (member for member in run.members.values() if member.offer.host != host and member.is_connected)
     return sum(not (each.leaves or each.readiness.quarantined) for each in others) >= run.spec.nodes_min
 

@@ -204,7 +204,7 @@ class Run:
         return current.stopped_at - current.running_at
 
     @property
-    def unseen_untold(self) -> str:
+    def unseen_to_record(self) -> str:
         """Why hangs go unnoticed, until a record of the run says so; empty if they do not, or it is not known."""
         return "" if self.durable.unseen_told else self.watching.unseen
 

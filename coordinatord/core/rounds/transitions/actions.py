@@ -78,14 +78,16 @@ def form_round(run: Run, reason: Reason, decision: Decision) -> None:
 def _bad_steps(run: Run, point: ResumePoint | None) -> tuple[tuple[SpoiledStep, ...], KeptStep | None]:
     """Return the spoiled steps and the first doubted one, once the next round resumes from `point`.
 
-    If that is before the doubted steps, these become spoiled: the round makes them again.
+    Ranks may differ in doubted steps, and rounds go on from these only where there is no better step. Once a round
+    resumes from an older step, it makes the doubted ones again, and so no other round may resume from them: they are
+    spoiled. A step in which ranks do differ is spoiled as well.
     """
     number, doubted, spoiled = run.durable.round + 1, run.durable.doubted, run.durable.spoiled
     back_to, differing = None if point is None else point.at, run.keeping.differing_step(point)
     if differing is not None:
         spoiled = with_spoiled(spoiled, SpoiledStep(differing, number), back_to)
     if point is not None and run.durable.doubts(*point.made_as(run.id)):
-        return spoiled, doubted or KeptStep(number, 0)
+        return spoiled, doubted or KeptStep(number, 0)  # without `doubted`, an earlier run doubts the step
     if doubted is not None:
         spoiled = with_spoiled(spoiled, SpoiledStep(doubted, number), back_to)
     return spoiled, None
@@ -142,10 +144,10 @@ def stop_hung(run: Run, reason: Reason, decision: Decision) -> None:
 
 
 def stop_diverged(run: Run, reason: Reason, decision: Decision) -> None:
-    """Stop a round whose replicas have diverged; this is charged as a failure of a rank that is wrong, if known."""
+    """Stop a round whose replicas have diverged: this is a failure of the first rank that is wrong, or of rank 0."""
     found = run.durable.divergence
     assert found is not None  # noqa: S101 - it is the row's condition
-    rank = found.ranks[0] if found.ranks else 0
+    rank = found.ranks[0] if found.ranks else 0  # a failure needs a rank; `charging` charges only known ones
     own = run.durable.nodes_of([rank])[0]
     failure = Failure(
         rank=rank,
@@ -187,15 +189,15 @@ def advance_judging(run: Run, _: Reason, decision: Decision) -> None:
 
 
 def advance_watching(run: Run, _: Reason, decision: Decision) -> None:
-    """Ask where the workers are, or record what the last looks have shown.
+    """Record what the last looks have shown, or else look again where the workers are.
 
-    That may be a worker that computes while the others wait for it, perhaps in an evaluation, or that a hang would not
-    be noticed.
+    The looks may have shown a worker that computes, perhaps in an evaluation, while all others wait for it; or that
+    no worker can be seen, so that a hang would not be noticed.
     """
     if run.watching.awaited:
         decision.record(records.BusyWorkerAwaited(run.job, run.id, run.watching.awaited, run.durable.round))
-    elif run.unseen_untold:
-        decision.record(records.WorkersUnseen(run.job, run.id, run.unseen_untold, run.durable.round))
+    elif run.unseen_to_record:
+        decision.record(records.WorkersUnseen(run.job, run.id, run.unseen_to_record, run.durable.round))
     elif (look := run.watching.begin_look(decision.now)) is not None:
         decision.looks.append(look)
 

@@ -38,7 +38,7 @@ class Registry:
         """How many runs this life of the daemon has opened."""
         self.runs: dict[str, Run] = {}
         """Runs by their id: the last one of each job, ended or not, and older ones as long as they have members."""
-        self._missed_until = -math.inf
+        self._farewells_until = -math.inf
         """When the last lost node stops trying to come back for the outcome of its run."""
         self.deadlines = DeadlineHeap[str]()
         """When to check the table of a run and the join timeouts of its nodes, keyed by job."""
@@ -61,7 +61,7 @@ class Registry:
             self.drop_if_over(old)
         run = jobs[join.job]
         if old is not None and old.durable.state is State.SUCCEEDED:
-            run.remark = clip(follows, MESSAGE_MAX)
+            run.remark = clip(follows, MESSAGE_MAX)  # perhaps it was started again by mistake
         self.runs[run_id] = run
         return run
 
@@ -77,7 +77,7 @@ class Registry:
         self.drop_if_over(ended)
 
     def drop_if_over(self, run: Run) -> None:
-        """Drop a run that is no longer its job's last one, once it has no members."""
+        """Drop a run without members that is no longer its job's last one, and the deadline of a forgotten job."""
         current = self._cluster.jobs.get(run.job)
         if current is None:
             self.deadlines.discard(run.job)
@@ -87,11 +87,11 @@ class Registry:
     def record_losses(self, records: Sequence[Record], now: float) -> None:
         """Begin the wait for nodes that these records count as lost: they may come back for the outcome."""
         if any(isinstance(record, NodeLost) for record in records):
-            self._missed_until = now + self._cluster.policy.farewell_s
+            self._farewells_until = now + self._cluster.policy.farewell_s
 
     def needed_until(self) -> float:
         """Return when no absent node needs the outcome of its run any more; infinity while a run is live."""
-        return math.inf if any(True for _ in self._cluster.live) else self._missed_until
+        return math.inf if any(True for _ in self._cluster.live) else self._farewells_until
 
     @property
     def ending(self) -> list[Run]:
@@ -101,13 +101,14 @@ class Registry:
     def may_end_at(self, asked_at: float) -> float:
         """Return when the coordinator may end, which was asked to at `asked_at`: after nodes that end as well.
 
-        They need the time in which workers end, and then a step is written. Nodes that train go on without it.
+        They need it while their workers end, and then while their last step is written to the disk. Nodes that train
+        need it only if they end, too. Where there is a step to write, they get a moment to report that.
         """
         if ending := self.ending:
             stop_timeout_s = max(member.offer.stop_timeout_s for run in ending for member in run.members.values())
             return asked_at + stop_timeout_s + END_S
-        writes = any(run.roll.connected and run.keeping.has_disk for run in self.runs.values())
-        return asked_at + SIGNALS_APART_S if writes else asked_at
+        may_write = any(run.roll.connected and run.keeping.has_disk for run in self.runs.values())
+        return asked_at + SIGNALS_APART_S if may_write else asked_at
 
     def plan(self, run: Run, row_due: float | None) -> None:
         """Set when the run needs a `Tick` next: when a row of its table is due, or a join timeout expires."""

@@ -10,7 +10,7 @@ from coordinatord.server.sessions.node_reads import NoAnswerError, NodeReads
 WANTED = ReadLog(0, "r1", 1, 0, LogStream.STDERR, None, 1, None, follow=False)
 
 
-async def test_a_reader_whose_turn_does_not_come_blames_no_disk() -> None:
+async def test_a_reader_whose_turn_does_not_come_suspects_no_disk() -> None:
     reads, sent = NodeReads(), asyncio.Event()
     reads.open(1, lambda _: sent.set())
     async with asyncio.TaskGroup() as readers:
