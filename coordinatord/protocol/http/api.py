@@ -286,7 +286,7 @@ class StandbyAnswer(Struct, frozen=True, kw_only=True):
 
 
 class ErrorAnswer(Struct, frozen=True, kw_only=True):
-    """The answer to a rejected or failed request, with an HTTP status of 400 or more."""
+    """The answer to a request that is rejected or fails, with a status of 400 or more, or is for the leader (307)."""
 
     error: AnyText
     """One word for programs, such as `unknown_job`."""
@@ -495,8 +495,8 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
     host: AnyText
     address: AnyText
     state: AnyText
-    """A member state; or `spare` for a ready node beyond the maximum, and `starting` for one whose running workers have
-    not yet completed a first step."""
+    """A member state. While a round is at work, a ready node is shown as `arrived`, or as `spare` if that round may not
+    grow. A running one is shown as `starting` until its workers have done a step, if they report steps."""
     reason: AnyText
     drained: bool = False
     """Whether an operator wants it to leave."""

@@ -102,7 +102,7 @@ class UnknownJobError(RequestRejectedError):
 
 @web.middleware
 async def uniform_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answer all errors in the form of `error_response`: ours, aiohttp's, such as an unknown path, and bugs."""
+    """Answer errors in the form of `error_response`: ours, those that aiohttp's router or parser raises, and bugs."""
     try:
         return await handler(request)
     except RequestRejectedError as error:

@@ -1,4 +1,7 @@
-"""The keys of one namespace in etcd, and their values. A namespace is all that coordinators with one store share."""
+"""The keys of one namespace in etcd, and their values. A namespace is all that coordinators with one store share.
+
+The commits of a complete history are its *generation*. A second one is there while a migration writes it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,8 @@ DIGITS = 16
 """The digits of a number in a key, padded with zeros so that keys sort like numbers."""
 
 NAMES = frozenset({"leader", "standby", "about", "head", "pin", "tokens", "commits"})
-"""The names of keys after a prefix. No other prefix may be ours with one of these names after it."""
+"""The names that follow the prefix of a namespace in its keys. A namespace whose own prefix were `a/commits` would have
+its keys among those of namespace `a`, so `EtcdLocation.parse` refuses it."""
 
 
 class Keys(Struct, frozen=True):
@@ -99,4 +103,4 @@ class Head(_Value, frozen=True):
     number: int
     digest: str
     """The SHA-256 of its value, by which a retry of the same commit is recognized. Where a generation has just
-    begun, it is that of `about`."""
+    begun, it is the SHA-256 of the value of `about`."""
