@@ -30,9 +30,10 @@ def replay(config: ReplayConfig) -> int:
         machine = Coordinator(Policy(), epoch="")  # the crash file replaces its state, with policy and epoch
         return flight_recorder.replay(config.crash, RECORDED, machine)
     database = Database.copy_of(config.state_dir / DATABASE)
-    chosen = _choose(config, database.runs())
+    runs = database.runs()
+    chosen = _choose(config, runs)
     if chosen is None:
-        sys.stdout.write(_choices(config, database.runs()))
+        sys.stdout.write(_choices(config, runs))
         return ExitCode.OK
     entries = database.history(*chosen)
     if config.json:

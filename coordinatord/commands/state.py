@@ -79,16 +79,12 @@ def _job(database: Database, job: str, run_id: str) -> StoredJob:
 def _node(run: DurableRun, node: str) -> StoredNode:
     member = run.members.get(node)
     assignment = None if member is None else member.assignment
-    ranks = (
-        ()
-        if assignment is None or member is None
-        else range(assignment.first_rank, assignment.first_rank + member.offer.workers)
-    )
+    first, workers = (0, 0) if member is None or assignment is None else (assignment.first_rank, member.offer.workers)
     return StoredNode(
         node=node,
         host=None if member is None else member.offer.host,
         group_rank=None if assignment is None else assignment.group_rank,
-        ranks=tuple(ranks),
+        ranks=tuple(range(first, first + workers)),
     )
 
 

@@ -365,7 +365,7 @@ class NodeSession(WebSocket):
             self._owner.refuse_flood(self)
         else:
             self._owner.record_malformed(self, error)  # the peer gets only a code
-        super().broken(error)
+            super().broken(error)
 
     def received(self, kind: int, message: bytes) -> None:
         """Handle one message."""

@@ -319,7 +319,7 @@ def _drop_rounds(run: DurableRun) -> None:
     run.formed_reason = run.superseded_reason = run.last_end_reason = ""
     run.stop_reason, run.first_failure, run.stop_timeout_s = records.Reason("", ""), None, 0.0
     run.stop_asked, run.reports_steps, run.resume, run.divergence = "", False, None, None
-    if not any(True for _ in run.rounds):
+    if not run.has_had_rounds:
         run.round = 0  # the run had no round: nodes remembered this number from an earlier run
     run.rounds = RoundHistory()
 
