@@ -6,16 +6,12 @@ A cost that grows with the number of nodes where it should not, or a message mor
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
-from coordinatord.core.journal import Journal
-from coordinatord.core.machine import Coordinator
-from coordinatord.core.rounds.effects import Effect, Send
-from coordinatord.core.rounds.events import Connected, Disconnected, Event, Reported, Tick
+from coordinatord.core.rounds.effects import Batch, Send
+from coordinatord.core.rounds.events import Event, Tick
 from coordinatord.core.rounds.queries import desired_state
 from coordinatord.core.rounds.state.member import Member
 from coordinatord.core.rounds.state.roll import Roll
@@ -30,106 +26,79 @@ from coordinatord.core.rounds.values.records import (
     RoundStopped,
     TrainingBegan,
 )
-from coordinatord.core.shown.job_view import job_view
 from coordinatord.protocol.codec import encode
-from coordinatord.protocol.messages import QUIET, Goal, Observed, Phase
-from tests.support.builders import a_coordinator, a_join, a_spec, an_observed
+from coordinatord.protocol.messages import QUIET, Goal, Observed
+from tests.support.script import Stage, play
+
+SIZE = 8
 
 SIZES = (8, 64)
+"""Where something must not grow with the number of nodes."""
 
 
-class Cluster:
-    """Nodes that do at once what they are asked for, and a disk that is asked for one commit at a time."""
+class Job(Stage):
+    """A job of so many nodes, of which a round can do without one. They send no heartbeats by themselves."""
 
     def __init__(self, size: int) -> None:
-        self.size = size
-        self.now = 0.0
-        self.machine: Coordinator = a_coordinator()
-        self.journal = Journal()
-        self.commits: list[list[type[Record]]] = []
+        super().__init__(heartbeat_s=1_000.0)
         self.sends: list[Send] = []
-        for session in range(1, size + 1):
-            join = a_join(f"n{session}", spec=a_spec(nodes_min=size - 1, nodes_max=size))
-            self.handle(Connected(session, join, f"10.0.0.{session}", "10.0.0.254"))
-        self.commit()
+        self.commits: list[list[type[Record]]] = []
+        """What was recorded at once."""
+        self.nodes = [f"n{number}" for number in range(1, size + 1)]
+        self.spec = f"min={size - 1} max={size}"
+        self.play(f"join {' '.join(self.nodes[:-1])} {self.spec}")
+        self.forget()
+        self.play(f"join {self.nodes[-1]} {self.spec}")
 
-    @property
-    def run(self) -> Run:
-        """Return the only run."""
-        return self.machine.jobs["default"]
+    def handle(self, event: Event) -> Batch:
+        """Handle an event, and note what follows."""
+        batch = super().handle(event)
+        self.sends += [effect for effect in batch.effects if isinstance(effect, Send)]
+        self.commits += [[type(record) for record in batch.records]] if batch.records else []
+        return batch
 
-    def handle(self, event: Event) -> None:
-        """Handle an event."""
-        self._send(self.journal.add(self.machine.handle(event, self.now), self.now))
-
-    def commit(self) -> None:
-        """Make durable what was decided, until there is nothing more to be."""
-        while decided := self.journal.begin():
-            self.commits.append([type(record) for _, record in decided])
-            self._send(self.journal.finish())
-
-    def report(self, phase: Phase, *, beat: bool = False) -> None:
-        """Have all nodes that are there report their phase in the current round."""
-        for member in list(self.run.members.values()):
-            assert member.session.id is not None
-            self.handle(Reported(member.session.id, self.observed(phase, beat=beat)))
-
-    def observed(self, phase: Phase, *, beat: bool) -> Observed:
-        """Return a node's report."""
-        return an_observed(run=self.run.id, round=self.run.durable.round, phase=phase, beat=beat)
-
-    def lose_one(self) -> None:
-        """Remove one node without a message."""
-        self.handle(Disconnected(1))
-        end = self.now + self.machine.policy.reconnect_grace_s
-        while (due := self.machine.next_deadline()) is not None and due <= end:
-            self.now = due
-            self.handle(Tick())
-        self.commit()
-
-    def goals(self) -> dict[int, list[Goal]]:
-        """Return the goals that each session received since the last call."""
-        sends: dict[int, list[Goal]] = {}
-        for send in self.sends:
-            sends.setdefault(send.session, []).append(send.message.goal)
+    def forget(self) -> None:
+        """Forget what was sent and recorded so far."""
         self.sends.clear()
-        return sends
-
-    def running(self) -> Cluster:
-        """Bring the cluster into a running round, and forget what that has cost."""
-        self.report(Phase.RUNNING)
-        self.commit()
         self.commits.clear()
-        self.sends.clear()
+
+    def running(self) -> Job:
+        """Start the workers, and forget what that has cost."""
+        self.play(f"running {' '.join(self.nodes)}")
+        self.forget()
         return self
 
-    def _send(self, effects: Iterable[Effect]) -> None:
-        self.sends += [effect for effect in effects if isinstance(effect, Send)]
+    def form_again(self) -> None:
+        """Lose the first node; the others end their workers, and start them again."""
+        self.nodes = self.nodes[1:]
+        others = " ".join(self.nodes)
+        self.play("drop n1", f"advance {self.coordinator.policy.reconnect_grace_s}s", f"stopped {others}")
+        self.play(f"running {others}")
+
+    @property
+    def goals(self) -> dict[str, list[Goal]]:
+        """What each node was sent."""
+        names = {puppet.session: name for name, puppet in self.puppets.items()}
+        sent: dict[str, list[Goal]] = {}
+        for send in self.sends:
+            sent.setdefault(names[send.session], []).append(send.message.goal)
+        return sent
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_a_round_is_one_message_each_way_for_every_node_and_two_commits(size: int) -> None:
-    cluster = Cluster(size)
-    assert {tuple(goals) for goals in cluster.goals().values()} == {(Goal.RUN,)}, "in place of the wait of the join"
-    cluster.commits.clear()
-    cluster.report(Phase.RUNNING)
-    cluster.commit()
-    assert cluster.goals() == {}
-    assert cluster.commits == [[RoundStarted]]
+def test_a_round_is_one_message_each_way_for_every_node_and_two_commits() -> None:
+    job = Job(SIZE)
+    assert job.goals == {node: [Goal.RUN] for node in job.nodes}
+    assert job.commits[-1][-1] is RoundFormed
+    job.forget()
+    job.play(f"running {' '.join(job.nodes)}")
+    assert (job.goals, job.commits) == ({}, [[RoundStarted]])
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_to_form_again_is_two_messages_each_way_for_every_node_that_is_left(size: int) -> None:
-    cluster = Cluster(size).running()
-    cluster.lose_one()
-    assert cluster.goals() == {session: [Goal.STOP] for session in range(2, size + 1)}
-    cluster.report(Phase.STOPPED)
-    cluster.commit()
-    assert cluster.goals() == {session: [Goal.RUN] for session in range(2, size + 1)}
-    cluster.report(Phase.RUNNING)
-    cluster.commit()
-    assert cluster.goals() == {}
-    stop, again, start = cluster.commits
+def test_to_form_again_is_two_messages_each_way_for_every_node_that_is_left() -> None:
+    job = Job(SIZE).running()
+    job.form_again()
+    assert job.goals == {node: [Goal.STOP, Goal.RUN] for node in job.nodes}
+    stop, again, start = job.commits
     assert stop[0] is RoundStopped
     assert (again, start) == ([RoundEnded, RoundFormed], [RoundStarted])
 
@@ -137,11 +106,9 @@ def test_to_form_again_is_two_messages_each_way_for_every_node_that_is_left(size
 def test_what_each_node_is_sent_of_a_round_does_not_grow_with_their_number() -> None:
     lengths = []
     for size in SIZES:
-        cluster = Cluster(size).running()
-        cluster.lose_one()
-        cluster.report(Phase.STOPPED)
-        cluster.commit()
-        lengths.append(max(len(encode(send.message)) for send in cluster.sends))
+        job = Job(size).running()
+        job.form_again()
+        lengths.append(max(len(encode(send.message)) for send in job.sends))
     assert max(lengths) < 600
     assert abs(lengths[0] - lengths[1]) <= 40, "names are counted beyond eight, numbers have a digit more"
 
@@ -150,111 +117,17 @@ def test_the_quiet_fields_of_a_report_are_fields_of_it() -> None:
     assert set(Observed.__struct_fields__) > QUIET
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_a_heartbeat_touches_one_member_and_looks_at_no_row(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = Cluster(size).running()
-    cluster.report(Phase.RUNNING, beat=True)
-    cluster.sends.clear()
-    looks = _count_calls(
-        monkeypatch, (table, "next_row"), (Roll, "place"), (observations, "record_report"), (desired_state, "Desired")
-    )
-    cluster.now += 1.0
-    before = {member.node: (member.lease.heard_at, member.session.sent) for member in cluster.run.members.values()}
-    cluster.handle(Reported(2, cluster.observed(Phase.RUNNING, beat=True)))
-    touched = [node for node, member in cluster.run.members.items() if member.lease.heard_at != before[node][0]]
-    assert (touched, len(cluster.sends), cluster.commits, dict(looks)) == (["n2"], 1, [], {})
-    assert cluster.sends[0].message is before["n2"][1], "the very same message, so that it is not encoded again"
+LOOKS = (
+    (table, "next_row"),
+    (Roll, "place"),
+    (Member, "state_in"),
+    (observations, "record_report"),
+    (desired_state, "Desired"),
+)
+"""What looks at the rows of the table or at a member, takes in all of a report, or makes an answer."""
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_a_first_step_is_recorded_and_the_next_ones_cost_what_a_heartbeat_does(
-    size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cluster = Cluster(size).running()
-    for session in (2, 3):
-        cluster.handle(Reported(session, replace(cluster.observed(Phase.RUNNING, beat=True), steps=(0,))))
-    cluster.commit()
-    assert cluster.commits == [[TrainingBegan]]
-    looks = _count_calls(monkeypatch, (table, "next_row"), (Roll, "place"), (observations, "record_report"))
-    for step, session in enumerate((2, 3, 4), 1):
-        cluster.handle(Reported(session, replace(cluster.observed(Phase.RUNNING, beat=True), steps=(step,))))
-    assert dict(looks) == {}
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_a_report_looks_once_at_the_rows_and_moves_one_member(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = Cluster(size)
-    looks = _count_calls(monkeypatch, (table, "next_row"), (Roll, "place"))
-    cluster.handle(Reported(2, cluster.observed(Phase.RUNNING, beat=False)))
-    assert dict(looks) == {"next_row": 1, "place": 1}
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_a_node_that_joins_has_only_its_own_host_looked_up(size: int) -> None:
-    cluster = Cluster(size)
-    looked_up: list[str] = []
-
-    class Hosts(dict[str, JudgedHost]):
-        def get(self, host: str, default: Any = None) -> Any:
-            looked_up.append(host)
-            return super().get(host, default)
-
-    cluster.machine.cluster.durable.hosts = Hosts()
-    cluster.handle(Connected(size + 1, a_join("late", spec=cluster.run.spec), "10.0.1.1", "10.0.0.254"))
-    assert looked_up == ["host-late"]
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_a_tick_at_rest_looks_at_no_member(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = Cluster(size).running()
-    looks = _count_calls(monkeypatch, (table, "next_row"), (Roll, "place"), (Member, "state_in"))
-    cluster.now += cluster.machine.policy.heartbeat_s
-    cluster.handle(Tick())
-    assert dict(looks) == {}
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_what_nodes_sent_during_a_sleep_moves_the_deadlines_of_all_once(
-    size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    machine = a_coordinator()
-    for session in range(1, size + 1):
-        join = a_join(f"n{session}", spec=a_spec(nodes_min=2, nodes_max=100))
-        machine.handle(Connected(session, join, f"10.0.0.{session}", "10.0.0.254"), 0.0)
-    moves = _count_calls(monkeypatch, (Run, "postpone"))
-    for session in range(1, size + 1):  # the loop reads all of them before its timers
-        machine.handle(Reported(session, an_observed(beat=True)), 60.0 + session / 1_000)
-    assert dict(moves) == {"postpone": 1}
-
-
-def test_to_show_a_job_counts_its_round_once_and_not_for_each_spare(monkeypatch: pytest.MonkeyPatch) -> None:
-    counts = []
-    for size in SIZES:
-        machine = a_coordinator()
-        for session in range(1, size + 1):
-            join = a_join(f"n{session}", spec=a_spec(nodes_min=1, nodes_max=1))
-            machine.handle(Connected(session, join, f"10.0.0.{session}", "10.0.0.254"), 0.0)
-        with monkeypatch.context() as patch:
-            looks = _count_calls(patch, (Roll, "count"))
-            shown = job_view(machine.jobs["default"], 1.0, None)
-        assert shown.spares == size - 1
-        assert [node.state for node in shown.nodes] == ["assigned", *["spare"] * (size - 1)]
-        counts.append(looks["count"])
-    assert counts[0] == counts[1]
-
-
-def test_an_answer_that_is_repeated_is_the_one_that_would_be_made() -> None:
-    cluster = Cluster(8).running()
-    heartbeat_s = cluster.machine.policy.heartbeat_for(cluster.size)
-    for late_s in (0.0, 2.5, 0.0):
-        cluster.now += heartbeat_s + late_s
-        for member in cluster.run.members.values():
-            assert member.session.id is not None
-            cluster.handle(Reported(member.session.id, cluster.observed(Phase.RUNNING, beat=True)))
-            assert member.session.sent == desired_state.desired(cluster.run, member, heartbeat_s, cluster.now)
-
-
-def _count_calls(patch: pytest.MonkeyPatch, *places: tuple[object, str]) -> Counter[str]:
+def count_calls(patch: pytest.MonkeyPatch, *places: tuple[object, str]) -> Counter[str]:
     """Count from now on how often some functions are called; they do what they did."""
     calls: Counter[str] = Counter()
 
@@ -270,3 +143,88 @@ def _count_calls(patch: pytest.MonkeyPatch, *places: tuple[object, str]) -> Coun
     for owner, name in places:
         watch(owner, name)
     return calls
+
+
+def test_a_heartbeat_touches_one_member_and_looks_at_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(SIZE).running()
+    job.report("n2", beat=True)
+    job.forget()
+    looked = count_calls(monkeypatch, *LOOKS)
+    job.now += 1.0
+    members = job.run.members.values()
+    heard, sent = {member.node: member.lease.heard_at for member in members}, job.desired("n2")
+    job.report("n2", beat=True)
+    touched = [member.node for member in members if member.lease.heard_at != heard[member.node]]
+    assert (touched, len(job.sends), job.commits, dict(looked)) == (["n2"], 1, [], {})
+    assert job.sends[0].message is sent, "the very same message, so that it is not encoded again"
+
+
+def test_a_first_step_is_recorded_and_the_next_ones_cost_what_a_heartbeat_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(SIZE).running()
+    for node in ("n2", "n3"):
+        job.report(node, beat=True, steps=(0,))
+    assert job.commits == [[TrainingBegan]]
+    looked = count_calls(monkeypatch, *LOOKS[:-1])
+    for step, node in enumerate(("n2", "n3", "n4"), 1):
+        job.report(node, beat=True, steps=(step,))
+    assert dict(looked) == {}
+
+
+def test_a_report_looks_once_at_the_rows_and_moves_one_member(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(SIZE)
+    looked = count_calls(monkeypatch, (table, "next_row"), (Roll, "place"))
+    job.play("running n2")
+    assert dict(looked) == {"next_row": 1, "place": 1}
+
+
+def test_a_tick_at_rest_looks_at_no_member(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(SIZE).running()
+    looked = count_calls(monkeypatch, *LOOKS)
+    job.now += job.coordinator.policy.heartbeat_s
+    job.handle(Tick())
+    assert dict(looked) == {}
+
+
+def test_a_node_that_joins_has_only_its_own_host_looked_up() -> None:
+    job = Job(SIZE)
+    looked_up: list[str] = []
+
+    class Hosts(dict[str, JudgedHost]):
+        def get(self, host: str, default: Any = None) -> Any:
+            looked_up.append(host)
+            return super().get(host, default)
+
+    job.coordinator.cluster.durable.hosts = Hosts()
+    job.play(f"join late {job.spec}")
+    assert looked_up == ["host-late"]
+
+
+def test_what_nodes_sent_during_a_sleep_moves_the_deadlines_of_all_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = play("join n1 n2 n3 min=2 max=100")
+    moves = count_calls(monkeypatch, (Run, "postpone"))
+    for number, node in enumerate(stage.puppets, 1):  # the loop reads all of them before its timers
+        stage.now = 60.0 + number / 1_000
+        stage.report(node, beat=True)
+    assert dict(moves) == {"postpone": 1}
+
+
+def test_to_show_a_job_counts_its_round_once_and_not_for_each_spare(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = []
+    for spares in (1, 8):
+        stage = play(f"join n1 {' '.join(f's{number}' for number in range(spares))} min=1 max=1")
+        with monkeypatch.context() as patch:
+            looked = count_calls(patch, (Roll, "count"))
+            shown = stage.view()
+        assert shown.spares == spares
+        assert [node.state for node in shown.nodes] == ["assigned", *["spare"] * spares]
+        counts.append(looked["count"])
+    assert counts[0] == counts[1]
+
+
+def test_an_answer_that_is_repeated_is_the_one_that_would_be_made() -> None:
+    stage = play("join n1 n2 n3 min=3 max=3", "running n1 n2 n3")
+    for late_s in (0.0, 2.5, 0.0):
+        stage.now += 1.0 + late_s
+        for member in stage.run.members.values():
+            stage.report(member.node, beat=True)
+            assert member.session.sent == desired_state.desired(stage.run, member, 1.0, stage.now)

@@ -66,36 +66,34 @@ TestDeadlinesAgainstDict = DeadlinesAgainstDict.TestCase
 TestDeadlinesAgainstDict.settings = settings(max_examples=30)
 
 
-def test_a_heartbeat_costs_no_memory() -> None:
-    deadlines = DeadlineHeap[str]()
-    for beat in range(1000):
-        deadlines.set("node", beat + 5.0)
-        deadlines.pop_due(float(beat))
-    assert len(deadlines._heap) == 1
+def take_away(deadlines: DeadlineHeap[int], number: int, how: Callable[[DeadlineHeap[int], int], None]) -> None:
+    """Give a key a deadline, bring it forward, and take it away."""
+    deadlines.set(number, 2.0 + number)
+    deadlines.set(number, 1.0 + number)
+    how(deadlines, number)
 
 
-@pytest.mark.parametrize(
-    "take_away", [DeadlineHeap.discard, lambda deadlines, _: deadlines.clear()], ids=["one", "all"]
-)
-def test_deadlines_that_are_given_and_taken_away_cost_no_memory(
-    take_away: Callable[[DeadlineHeap[int], int], None],
+AGAIN: dict[str, Callable[[DeadlineHeap[int], int], object]] = {
+    "put off, as by a heartbeat": lambda deadlines, number: (
+        deadlines.set(-1, number + 5.0),
+        deadlines.pop_due(float(number)),
+    ),
+    "brought forward": lambda deadlines, number: deadlines.set(-1, 10_000.0 - number),
+    "taken away": lambda deadlines, number: take_away(deadlines, number, DeadlineHeap.discard),
+    "taken away with all": lambda deadlines, number: take_away(deadlines, number, lambda all_, _: all_.clear()),
+    "of one key, taken away": lambda deadlines, _: take_away(deadlines, -1, DeadlineHeap.discard),
+}
+
+
+@pytest.mark.parametrize("act", AGAIN.values(), ids=AGAIN)
+def test_a_deadline_that_changes_again_and_again_costs_no_memory(
+    act: Callable[[DeadlineHeap[int], int], object],
 ) -> None:
     deadlines = DeadlineHeap[int]()
     deadlines.set(-1, 1.0)
     for number in range(10_000):
-        deadlines.set(number, 2.0 + number)
-        deadlines.set(number, 1.0 + number)
-        take_away(deadlines, number)
+        act(deadlines, number)
     assert len(deadlines._heap) <= 2 + SLACK
-
-
-def test_one_key_whose_deadline_is_taken_away_again_and_again_costs_no_memory() -> None:
-    deadlines = DeadlineHeap[str]()
-    for number in range(10_000):
-        deadlines.set("job", 10_000.0 - number)
-        deadlines.discard("job")
-    assert len(deadlines._heap) <= SLACK + 1
-    assert deadlines.pop_due(20_000.0) == []
 
 
 @pytest.mark.parametrize("by", [0.1, 1 / 3, 1e6 + 0.7])
@@ -105,11 +103,3 @@ def test_the_first_deadline_is_due_then_in_spite_of_rounding(by: float) -> None:
     deadlines.shift(by)
     assert (first := deadlines.first) is not None
     assert deadlines.pop_due(first) == ["node"]
-
-
-def test_a_deadline_that_is_brought_forward_again_and_again_does_not_grow_the_heap() -> None:
-    deadlines = DeadlineHeap[str]()
-    for step in range(1_000):
-        deadlines.set("a", 1_000.0 - step)
-    assert len(deadlines._heap) <= 2 + SLACK
-    assert deadlines.pop_due(1.0) == ["a"]
