@@ -17,6 +17,11 @@ def order(stage: Stage, node: str) -> PersistOrder | None:
     return stage.desired(node).persist
 
 
+def to_write(stage: Stage, node: str) -> int | None:
+    """Return the step that a node is to write to the disk."""
+    return None if (asked := order(stage, node)) is None else asked.step
+
+
 class Job(Stage):
     """Two nodes that train, and stand since their last step, after 1 s."""
 

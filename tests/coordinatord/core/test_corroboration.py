@@ -68,6 +68,7 @@ ALONE = {
     "another node may still have workers": ["drop n3", "fail n1 of=peer", "failed n1"],
     "two sessions closed": ["drop n2", "drop n3", "fail n1 of=peer", "failed n1"],
     "the round was stopped on purpose before": ["ask restart default", "drop n3", "fail n1 of=peer", "stopped n1 n2"],
+    "the failure was long before": ["fail n1 of=peer", "stopped n2", "advance 2s", "failed n1", "drop n3"],
     "a peer is to leave": ["leave n2", "drop n3", "fail n1 of=peer age=1s", "stopped n2", "failed n1"],
     "a peer came back only after the failure": [
         "drop n3 n2",
@@ -98,11 +99,6 @@ def test_less_than_that_is_no_proof(signs: list[str]) -> None:
     assert losses(stage) == []
 
 
-def test_a_failure_long_before_the_session_closed_is_no_proof() -> None:
-    stage = play(TRIO, "fail n1 of=peer", "stopped n2", "advance 2s", "failed n1", "drop n3")
-    assert losses(stage) == []
-
-
 def test_a_failure_in_an_older_round_is_no_proof() -> None:
     stage = play(TRIO, "fail n1 of=peer", "stopped n2 n3", "failed n1")
     assert len(stage.records(RoundFormed)) == 2
@@ -110,17 +106,10 @@ def test_a_failure_in_an_older_round_is_no_proof() -> None:
     assert losses(stage) == []
 
 
-def test_a_peer_whose_worker_had_exited_well_explains_the_failure() -> None:
+@pytest.mark.parametrize(("node", "rank"), [("n2", 2), ("n3", 4)], ids=["a peer", "the suspect"])
+def test_a_worker_of_another_node_that_had_exited_well_explains_the_failure(node: str, rank: int) -> None:
     stage = play(TRIO)
-    stage.puppets["n2"].observed = replace(stage.puppets["n2"].observed, ended=(Ended(2, 0.0),))
-    for line in KILLED.strip().splitlines():
-        stage.play(line.strip())
-    assert losses(stage) == []
-
-
-def test_a_worker_of_the_suspect_that_had_exited_well_explains_the_failure() -> None:
-    stage = play(TRIO)
-    stage.puppets["n3"].observed = replace(stage.puppets["n3"].observed, ended=(Ended(4, 0.0),))
+    stage.puppets[node].observed = replace(stage.puppets[node].observed, ended=(Ended(rank, 0.0),))
     stage.play("advance 2s", *KILLED.strip().splitlines())  # only a heartbeat says so
     assert losses(stage) == []
 

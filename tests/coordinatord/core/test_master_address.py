@@ -17,10 +17,35 @@ def far(node: str = "far", **offer: str) -> Member:
     return a_member(node, peer="10.0.0.2", local="10.0.0.9", **offer)
 
 
-def test_what_the_user_advertises_goes_before_all_else() -> None:
-    master = far(advertise_address="ib0.example")
-    assert master_address(master, [master, near()]) == "ib0.example"
-    assert master_address(master, [master]) == "ib0.example"
+GUESSING = near(routable_address="192.168.7.7")
+"""A node on the coordinator's own host, which says where others may reach it."""
+
+CASES = {
+    "as the user advertises, to nodes elsewhere": (far(advertise_address="ib0.example"), [near()], "ib0.example"),
+    "as the user advertises, to nobody": (far(advertise_address="ib0.example"), [], "ib0.example"),
+    "nodes that share a host meet on loopback": (far(host_id="one"), [far("other", host_id="one")], "127.0.0.1"),
+    "a node alone uses loopback": (far(), [], "127.0.0.1"),
+    "a far master where it came from": (far(), [near()], "10.0.0.2"),
+    "behind a proxy where it says": (
+        far(host_id="one", routable_address="192.168.7.7"),
+        [far("other", host_id="two")],
+        "192.168.7.7",
+    ),
+    "behind a proxy where it came from, if it says nothing": (
+        far(host_id="three"),
+        [far("other", host_id="one", routable_address="192.168.7.7")],
+        "10.0.0.2",
+    ),
+    "beside the coordinator where others reached that": (GUESSING, [near("near-2"), far()], "10.0.0.9"),
+    "where it guesses, if nobody came from outside": (GUESSING, [near("boxed", host_id="container")], "192.168.7.7"),
+    "where it came from, without even a guess": (near(), [near("boxed", host_id="container")], "127.0.0.1"),
+}
+"""Rank 0's node, the others, and where they reach it."""
+
+
+@pytest.mark.parametrize(("master", "others", "address"), CASES.values(), ids=CASES)
+def test_the_master_is_reached(master: Member, others: list[Member], address: str) -> None:
+    assert master_address(master, [master, *others]) == address
 
 
 @pytest.mark.parametrize("advertised", ["127.0.1.1", "::1"])
@@ -29,44 +54,6 @@ def test_a_loopback_address_is_advertised_to_the_same_host_alone(advertised: str
     beside = far("beside", host_id=master.offer.host_id)
     assert master_address(master, [master, beside]) == advertised
     assert master_address(master, [master, near()]) == "10.0.0.2"
-
-
-def test_nodes_that_share_a_host_meet_on_loopback() -> None:
-    master, other = far(host_id="one"), far("other", host_id="one")
-    assert master_address(master, [master, other]) == "127.0.0.1"
-
-
-def test_a_node_alone_uses_loopback() -> None:
-    master = far()
-    assert master_address(master, [master]) == "127.0.0.1"
-
-
-def test_a_far_master_is_reached_where_it_came_from() -> None:
-    master = far()
-    assert master_address(master, [master, near()]) == "10.0.0.2"
-
-
-def test_behind_a_proxy_a_master_is_reached_where_it_says() -> None:
-    master, other = far(host_id="one", routable_address="192.168.7.7"), far("other", host_id="two")
-    assert master_address(master, [master, other]) == "192.168.7.7"
-    silent = far("silent", host_id="three")
-    assert master_address(silent, [silent, other]) == "10.0.0.2"
-
-
-def test_a_master_beside_the_coordinator_is_reached_where_others_reached_the_coordinator() -> None:
-    master = near(routable_address="192.168.7.7")
-    assert master_address(master, [master, near("near-2"), far()]) == "10.0.0.9"
-
-
-def test_a_masters_own_guess_serves_where_nobody_came_from_outside() -> None:
-    master = near(routable_address="192.168.7.7")
-    elsewhere = near("in-a-container", host_id="container")
-    assert master_address(master, [master, elsewhere]) == "192.168.7.7"
-
-
-def test_without_even_a_guess_it_is_where_the_master_came_from() -> None:
-    master = near()
-    assert master_address(master, [master, near("in-a-container", host_id="container")]) == "127.0.0.1"
 
 
 @pytest.mark.parametrize(

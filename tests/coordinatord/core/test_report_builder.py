@@ -46,9 +46,11 @@ class Job(Stage):
         self.report("b", phase=Phase.FAILED, failure=ERROR)
         self.report("a", phase=Phase.FAILED if consequence else Phase.STOPPED, failure=consequence)
 
-    def received(self, node: str = "a") -> Report | None:
-        """Return the last report that a node received."""
-        return self.desired(node).report
+    def received(self, node: str = "a") -> Report:
+        """Return the report that a node received last."""
+        report = self.desired(node).report
+        assert report is not None
+        return report
 
 
 def test_the_root_cause_is_sent_to_every_node_with_its_next_round_until_its_workers_run() -> None:
@@ -56,23 +58,21 @@ def test_the_root_cause_is_sent_to_every_node_with_its_next_round_until_its_work
     job.fail()
     for node in ("a", "b"):
         assert job.desired(node).goal is Goal.RUN
-        assert (report := job.received(node)) is not None
+        report = job.received(node)
         assert (report.round, report.nodes, report.node, report.host) == (1, 2, "b", "host-b")
         assert report.failure == ERROR
     job.play("advance 2s")
     job.report("a", phase=Phase.STARTING)
-    assert (report := job.received()) is not None
-    assert report.failure.age_s == 2.5
+    assert job.received().failure.age_s == 2.5
     job.play("running a", "advance 1s")
-    assert job.received() is None
+    assert job.desired("a").report is None
 
 
 def test_a_run_that_ends_of_it_sends_the_root_cause_with_its_end() -> None:
     job = Job(restarts=0)
     job.fail()
     for node in ("a", "b"):
-        assert job.desired(node).goal is Goal.EXIT
-        assert job.received(node) is not None
+        assert (job.desired(node).goal, job.received(node).failure) == (Goal.EXIT, ERROR)
     [end] = job.records(RunEnded)
     assert end.report == job.received()
 
@@ -83,7 +83,7 @@ def test_workers_of_its_own_node_that_failed_later_are_consequences_too_though_r
     grown = structs.replace(ERROR, followers=(Follower(2, 1), Follower(3, 7)))
     job.report("b", phase=Phase.FAILED, failure=grown)
     job.report("a", phase=Phase.FAILED, failure=a_failure(rank=0, age_s=0.25))
-    assert (report := job.received()) is not None
+    report = job.received()
     assert report.consequences == (
         SecondaryFailure("b", 2, 1),
         SecondaryFailure("b", 3, 7),
@@ -98,7 +98,7 @@ def test_a_round_that_ended_by_the_loss_of_a_node_has_no_report() -> None:
     job.report("a", failure=a_failure(age_s=2.0))
     ended = job.records(RoundEnded)
     assert [record.report for record in ended] == [None] * len(ended)
-    assert job.received() is None
+    assert job.desired("a").report is None
 
 
 @pytest.mark.parametrize(
@@ -108,9 +108,8 @@ def test_a_round_that_ended_by_the_loss_of_a_node_has_no_report() -> None:
 def test_a_worker_that_has_left_its_round_is_not_said_to_have_failed(left: bool, did: str, how: str) -> None:
     job = Job()
     job.fail(a_failure(rank=0, left=True, followers=(Follower(2, 1, left=left),)))
-    assert (report := job.received()) is not None
     then = f"2 other workers {did} in consequence: rank 0 on a (left its round), rank 2 on a ({how})"
-    assert failure_status(report).then == then
+    assert failure_status(job.received()).then == then
 
 
 def test_who_failed_with_the_same_error_did_not_do_so_in_consequence() -> None:
@@ -120,7 +119,7 @@ def test_who_failed_with_the_same_error_did_not_do_so_in_consequence() -> None:
     job.report("b", phase=Phase.FAILED, failure=here)
     there = a_failure(rank=0, error=missing, age_s=0.25, followers=(Follower(4, 1, same_error=True), Follower(5, -6)))
     job.report("a", phase=Phase.FAILED, failure=there)
-    assert (report := job.received()) is not None
+    report = job.received()
     assert [(consequence.rank, consequence.same_error) for consequence in report.consequences] == [
         (2, True),
         (3, False),
@@ -142,7 +141,6 @@ def test_a_bug_of_all_workers_is_told_as_one_though_all_but_the_first_were_stopp
     there = a_failure(rank=1, error=bug, exit_code=-15, stopped=True, age_s=0.25)
     job.report("b", phase=Phase.STOPPED, failure=there)
     report = job.received()
-    assert report is not None
     assert (report.failure, report.workers) == (here, 2)
     assert report.consequences == (SecondaryFailure("b", 1, -15, same_error=True),)
     shown = failure_status(report)
@@ -164,7 +162,7 @@ def test_another_exception_of_a_worker_that_was_stopped_is_no_failure() -> None:
     job = Job()
     job.report("b", phase=Phase.FAILED, failure=ERROR)
     job.report("a", phase=Phase.STOPPED, failure=a_failure(rank=0, error="OSError: a signal", stopped=True, age_s=9.0))
-    assert (report := job.received()) is not None
+    report = job.received()
     assert (report.failure, report.consequences_count, failure_status(report).shared_by) == (ERROR, 0, "")
 
 
@@ -173,14 +171,14 @@ def test_what_a_node_reported_of_workers_that_it_stopped_does_not_count_beside_i
     job.report("a", phase=Phase.FAILED, failure=ERROR)
     job.report("b", phase=Phase.STOPPING, failure=stopped)
     job.report("b", phase=Phase.STOPPED, failure=structs.replace(ERROR, rank=3, age_s=9.0))
-    assert (report := job.received()) is not None
+    report = job.received()
     assert (report.node, report.consequences_count, report.same_error_count) == ("b", 1, 1)
 
 
 def test_another_error_on_another_node_makes_no_follower_there_the_same() -> None:
     job = Job()
     job.fail(a_failure(rank=0, error="OSError: no", age_s=0.25, followers=(Follower(4, 1, same_error=True),)))
-    assert (report := job.received()) is not None
+    report = job.received()
     assert (report.consequences_count, report.same_error_count) == (2, 0)
 
 
@@ -189,7 +187,7 @@ def test_workers_that_had_ended_with_0_are_named_with_how_long_before_that_was()
     ended = (Ended(2, 1.5), Ended(3, 0.25))
     job.report("a", phase=Phase.STOPPED, ended=ended)
     job.report("b", phase=Phase.FAILED, failure=ERROR)
-    assert (report := job.received()) is not None
+    report = job.received()
     assert report.early == (EarlyEnd("a", 2, 1.0),)  # the other one ended after it
     assert failure_status(report).before == "rank 2 on a had ended with 0, 1.0 s before"
 
@@ -199,7 +197,7 @@ def test_who_left_early_is_the_root_cause_of_a_lost_connection() -> None:
     said = LastOutput(("no data is left",), "/logs/2/stderr.log")
     job.report("a", phase=Phase.STOPPED, ended=(Ended(2, 1.5, said),))
     job.report("b", phase=Phase.FAILED, failure=a_failure(rank=1, error=LOST_PEER, age_s=0.5))
-    assert (report := job.received()) is not None
+    report = job.received()
     assert (report.early, report.early_output) == ((EarlyEnd("a", 2, 1.0),), said)
     assert failure_status(report).left_early == "rank 2 on node a exited with 0 while rank 1 on node b still needed it"
     assert (report.node, report.cause) == ("b", Cause.USER_CODE)
@@ -235,7 +233,7 @@ def test_where_a_worker_waited_in_vain_it_is_said_who_was_behind(error: str, sai
     job.play("step a 4", "step b 5")
     job.report("b", phase=Phase.FAILED, failure=a_failure(error=error))
     job.play("stopped a")
-    assert (report := job.received()) is not None
+    report = job.received()
     assert (report.step, report.stragglers) == (5, (Straggler("a", 0, 4),))
     assert failure_status(report).behind == said
 
@@ -249,8 +247,7 @@ def test_a_coordinator_that_is_started_again_still_knows_it(node: str) -> None:
     assert failure.error == "ValueError: no"
     job.play(f"reconnect {node}")
     assert job.desired(node).goal is Goal.EXIT
-    assert (report := job.received(node)) is not None
-    assert report.failure.error == "ValueError: no"
+    assert job.received(node).failure.error == "ValueError: no"
 
 
 def test_workers_that_were_never_started_are_reported_as_that() -> None:

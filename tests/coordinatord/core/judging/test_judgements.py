@@ -243,11 +243,17 @@ def test_no_host_is_charged_with_a_crash_that_came_on_several_in_one_round() -> 
     assert not job.coordinator.cluster.durable.hosts
 
 
-def test_a_quarantined_node_that_is_the_first_to_come_waits_for_others() -> None:
-    job = Job(nodes=2, nodes_min=2)
-    job.past = [(0.0, HostJudged("", "", "host host-n0 is slow", "host-n0", quarantined="slow", by=Judge.OPERATOR))]
+def quarantining(*hosts: str, nodes: int, nodes_min: int) -> Job:
+    """Return a job to which no node has come yet, and for which an operator has quarantined these hosts."""
+    job = Job(nodes, nodes_min)
+    job.past = [(0.0, HostJudged("", "", "slow", host, quarantined="slow", by=Judge.OPERATOR)) for host in hosts]
     job.names = []
     job.next_life()
+    return job
+
+
+def test_a_quarantined_node_that_is_the_first_to_come_waits_for_others() -> None:
+    job = quarantining("host-n0", nodes=2, nodes_min=2)
     for name in ("n0", "n1", "n2"):
         job.join(name)
         assert name != "n0" or Reasons(job.run).waiting_for == "waiting for nodes: 1 of 2 joined (node n0)"
@@ -268,11 +274,7 @@ def test_a_node_that_prepares_takes_the_place_of_a_quarantined_one_that_was_need
 
 
 def test_a_quarantined_node_that_prepares_is_not_awaited() -> None:
-    job = Job(nodes=2, nodes_min=1)
-    hosts = ("host-n0", "host-n1")
-    job.past = [(0.0, HostJudged("", "", "slow", host, quarantined="slow", by=Judge.OPERATOR)) for host in hosts]
-    job.names = []
-    job.next_life()
+    job = quarantining("host-n0", "host-n1", nodes=2, nodes_min=1)
     job.join("n0")
     job.join("n1", phase=Phase.PREPARING)
     job.wait(3.0)
@@ -280,10 +282,7 @@ def test_a_quarantined_node_that_prepares_is_not_awaited() -> None:
 
 
 def test_a_quarantined_node_waits_a_moment_before_it_is_a_round_by_itself() -> None:
-    job = Job(nodes=2, nodes_min=1)
-    job.past = [(0.0, HostJudged("", "", "host host-n0 is slow", "host-n0", quarantined="slow", by=Judge.OPERATOR))]
-    job.names = []
-    job.next_life()
+    job = quarantining("host-n0", nodes=2, nodes_min=1)
     job.join("n0")
     job.wait(1.9)
     assert job.inside == []
@@ -293,13 +292,7 @@ def test_a_quarantined_node_waits_a_moment_before_it_is_a_round_by_itself() -> N
 
 def short_job() -> Job:
     """Return a job of three to four nodes without a round: two are quarantined, of which one is needed."""
-    job = Job(nodes=4, nodes_min=3)
-    job.past = [
-        (0.0, HostJudged("", "", f"host {host} is slow", host, quarantined="slow", by=Judge.OPERATOR))
-        for host in ("host-n0", "host-n1")
-    ]
-    job.names = []
-    job.next_life()
+    job = quarantining("host-n0", "host-n1", nodes=4, nodes_min=3)
     for name in ("n0", "n1", "n2"):
         job.join(name)
     job.join("n3", phase=Phase.PREPARING)

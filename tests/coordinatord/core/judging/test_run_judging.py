@@ -71,6 +71,11 @@ class Job(HostJob):
         for name in self.orders():
             self.end_test(name, **({"gflops": GFLOPS / 5} if name in slow else {}))
 
+    def end_search(self, *slow: str) -> None:
+        """Have all turns end."""
+        while self.orders():
+            self.end_turn(*slow)
+
     @property
     def shown(self) -> PreflightStatus:
         """The preflight as it is shown."""
@@ -118,8 +123,7 @@ def test_good_nodes_are_done_after_one_turn() -> None:
 def test_a_slow_node_is_quarantined_with_its_figures_and_let_in_by_the_next_preflight_that_finds_it_good() -> None:
     job = Job(spares=8)
     job.ask()
-    while job.orders():
-        job.end_turn("n3")
+    job.end_search("n3")
     assert job.quarantined == {"host-n3"}
     assert job.run.members["n3"].state == "quarantined"
     assert reasons(job) == [
@@ -135,8 +139,7 @@ def test_a_slow_node_is_quarantined_with_its_figures_and_let_in_by_the_next_pref
 def test_a_quarantine_by_a_preflight_outlives_the_coordinator_and_ends_with_a_pardon() -> None:
     job = Job(spares=8)
     job.ask()
-    while job.orders():
-        job.end_turn("n3")
+    job.end_search("n3")
     job.coordinator = Coordinator(job.policy, "f")
     job.coordinator.restore(job.past, job.now)
     for name in job.names:
@@ -188,8 +191,7 @@ def test_a_younger_node_of_the_same_name_is_not_taken_for_the_one_under_test() -
         if other != name:
             job.end_test(other)
     assert name not in job.orders()
-    while job.orders():
-        job.end_turn(name)
+    job.end_search(name)
     assert job.quarantined == set()
 
 
@@ -295,8 +297,7 @@ def test_nodes_of_one_host_are_not_judged_by_themselves() -> None:
     for member in job.run.members.values():
         member.offer = replace(member.offer, host="box", host_id="box")
     job.ask()
-    while job.orders():
-        job.end_turn("n3")
+    job.end_search("n3")
     assert job.verdicts["n3"] == "slow"
     assert job.quarantined == set()
 
@@ -341,8 +342,7 @@ def test_idle_nodes_are_tested_once_after_a_while_and_each_new_one_later() -> No
 def test_a_mended_host_is_let_in_by_the_next_test_of_idle_nodes() -> None:
     job = Job(spares=8, preflight=PreflightWhen.IDLE)
     job.wait(IDLE_FOR_S)
-    while job.orders():
-        job.end_turn("n3")
+    job.end_search("n3")
     assert job.quarantined == {"host-n3"}
     job.wait(RETEST_AFTER_S)
     assert job.orders() == {}
@@ -415,6 +415,13 @@ def fail(job: Job, **failed: Any) -> None:
         job.report(each, Phase.FAILED if each == name else Phase.STOPPED, a_failure(**failed) if each == name else None)
 
 
+def fail_twice(job: Job) -> None:
+    """Have two rounds in a row fail by the network."""
+    for _ in range(2):
+        fail(job, **NETWORK)
+        job.wait(3.0)
+
+
 def test_two_failures_of_the_network_in_a_row_have_all_nodes_tested_before_the_next_round() -> None:
     job = Job(spares=3, preflight=PreflightWhen.SUSPICION)
     fail(job, **NETWORK)
@@ -430,9 +437,7 @@ def test_two_failures_of_the_network_in_a_row_have_all_nodes_tested_before_the_n
 
 def test_a_round_waits_for_a_preflight_only_for_a_while() -> None:
     job = Job(spares=3, preflight=PreflightWhen.SUSPICION)
-    for _ in range(2):
-        fail(job, **NETWORK)
-        job.wait(3.0)
+    fail_twice(job)
     assert job.inside == []
     job.wait(HOLD_S)
     assert job.inside
@@ -441,9 +446,7 @@ def test_a_round_waits_for_a_preflight_only_for_a_while() -> None:
 
 def test_tests_that_follow_the_pause_after_the_same_error_are_what_the_round_waits_for() -> None:
     job = Job(spares=3, preflight=PreflightWhen.SUSPICION, retry_pause_s=4.0)
-    for _ in range(2):
-        fail(job, **NETWORK)
-        job.wait(3.0)
+    fail_twice(job)
     assert Reasons(job.run).waiting_for.startswith("waiting 4 s before round 3: ")
     job.wait(1.0)
     assert sorted(job.orders()) == job.names
@@ -461,12 +464,9 @@ def test_other_failures_and_planned_stops_between_two_are_no_reason_for_a_prefli
 
 def test_a_node_that_is_found_slow_on_suspicion_is_not_in_the_next_round() -> None:
     job = Job(spares=7, preflight=PreflightWhen.SUSPICION)
-    for _ in range(2):
-        fail(job, **NETWORK)
-        job.wait(3.0)
+    fail_twice(job)
     bad = min(job.orders())
-    while job.orders():
-        job.end_turn(bad)
+    job.end_search(bad)
     assert job.quarantined == {f"host-{bad}"}
     assert job.inside
     assert bad not in job.inside
@@ -489,8 +489,7 @@ def test_a_node_that_was_late_is_tested_with_all_others_before_the_next_round() 
     job.wait(3.0)
     assert sorted(job.orders()) == job.names
     assert job.shown.reason == f"in the last round, rank 1 on node {late} is last in 100 % of collectives, by 300 ms"
-    while job.orders():
-        job.end_turn(late)
+    job.end_search(late)
     assert job.quarantined == {f"host-{late}"}
     assert len(job.inside) == 2
     assert late not in job.inside

@@ -6,7 +6,7 @@ from coordinatord.core.keeping.known import kept_of
 from coordinatord.core.rounds.policy import END_S
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.protocol.messages import Result
-from tests.support.running_job import order, running_job
+from tests.support.running_job import order, running_job, to_write
 from tests.support.script import Stage
 
 NODES = ("n1", "n2")
@@ -72,8 +72,7 @@ def test_a_save_at_the_end_of_a_round_finds_a_place_while_a_step_is_written(shar
     options = f"shards={shards} halts=yes"
     stage = keeping(options)
     stage.play("advance 600s")
-    assert (persist := order(stage, "n1")) is not None
-    assert persist.step == 100
+    assert to_write(stage, "n1") == 100
     keep(stage, 100, 101, options=options)
     keep(stage, 101, 102, options=options, protect=False)
     stage.play("advance 1s")
@@ -88,8 +87,7 @@ def test_no_step_is_written_while_a_node_that_has_it_may_overwrite_it() -> None:
     stage.play("keep n1 1:100", "keep n1 1:100 protected=yes", "keep n2 1:100", "advance 600s")
     assert order(stage, "n1") is None, "n2 was late to say that it has the step, and does not protect it yet"
     stage.play("keep n2 1:100 protected=yes", "advance 1s")
-    assert (persist := order(stage, "n1")) is not None
-    assert persist.step == 100
+    assert to_write(stage, "n1") == 100
 
 
 def back_with_workers() -> Stage:
@@ -105,15 +103,13 @@ def test_no_step_is_written_between_two_rounds_while_workers_that_are_back_may_o
     stage = back_with_workers()
     assert order(stage, "n2") is None
     stage.play("keep n2 1:100 1:120 of=2", "stopped n2")
-    assert (persist := order(stage, "n2")) is not None
-    assert persist.step == 120
+    assert to_write(stage, "n2") == 120
 
 
 def test_a_step_of_workers_that_are_back_is_written_once_their_node_protects_it() -> None:
     stage = back_with_workers()
     stage.play("keep n2 1:100 1:110 of=2 protected=yes", "advance 1s")
-    assert (persist := order(stage, "n2")) is not None
-    assert persist.step == 110
+    assert to_write(stage, "n2") == 110
 
 
 def test_a_job_that_is_stopped_waits_for_the_last_step_of_workers_that_are_back() -> None:
@@ -138,7 +134,7 @@ def test_an_older_step_is_written_while_workers_that_are_back_may_overwrite_the_
     stage = back_with_a_newer_step()
     stage.play(line)
     for step in (100, 110):
-        assert [one and one.step for one in (order(stage, "n1"), order(stage, "n2"))] == [step, step]
+        assert [to_write(stage, node) for node in NODES] == [step, step]
         stage.play("write n1 n2 written", "write n1 committed")
         if step == 100:
             assert (stage.state(), order(stage, "n1")) == (State.FORMING, None)
@@ -160,8 +156,7 @@ def test_a_node_that_leaves_stays_to_write_an_older_step_while_the_newest_may_be
     stage = keeping("of=2")
     stage.play("silence n2", "ask restart default", "stopped n1", "keep n2 1:110 of=2", "advance 5s")
     stage.play("reconnect n2 phase=running", "leave n1 n2")
-    assert (persist := order(stage, "n1")) is not None
-    assert persist.step == 100
+    assert to_write(stage, "n1") == 100
 
 
 def test_a_write_that_comes_to_its_end_while_no_node_is_heard_disturbs_nothing() -> None:
@@ -189,22 +184,19 @@ def test_a_job_that_is_stopped_says_which_step_is_lost_since_the_disk_stands_sti
 def test_a_job_that_is_stopped_between_two_rounds_writes_its_last_step() -> None:
     stage = keeping("shards=1 of=2")
     stage.play("drop n2", "advance 30s", "stopped n1")
-    run = stage.run
-    assert (run.durable.state, order(stage, "n1")) == (State.FORMING, None)
+    assert (stage.state(), order(stage, "n1")) == (State.FORMING, None)
     answer = "".join(stage.play("ask stop default"))
     assert "it had no workers; what is kept is written to the disk, then its nodes end" in answer
-    assert (persist := order(stage, "n1")) is not None
-    assert (persist.step, run.durable.state) == (100, State.FORMING)
+    assert (to_write(stage, "n1"), stage.state()) == (100, State.FORMING)
     stage.play("write n1 written", "write n1 committed")
-    assert run.durable.state is State.STOPPED
+    assert stage.state() is State.STOPPED
 
 
 def stopped_pair() -> Stage:
     """Return two nodes of a job that is being stopped, which are told to write the last step."""
     stage = keeping("shards=2 of=2", protect=False)
     stage.play("ask stop default", "stopped n1 n2")
-    assert (one := order(stage, "n1")) is not None
-    assert one.step == 100
+    assert to_write(stage, "n1") == 100
     return stage
 
 
@@ -220,8 +212,7 @@ def test_what_nodes_keep_that_wait_for_others_is_written_before_they_give_up() -
     stage = alone()
     assert order(stage, "n1") is None, "the other one may be back in a moment"
     stage.play("advance 10s")
-    assert (persist := order(stage, "n1")) is not None
-    assert persist.step == 100
+    assert to_write(stage, "n1") == 100
     stage.play("write n1 written", "write n1 committed", "advance 30s")
     assert "is not on the disk" not in end_of_n1(stage)
 
@@ -272,8 +263,7 @@ def test_a_coordinator_that_is_started_again_has_the_last_step_of_a_stopped_job_
     assert "what nodes keep is known when all are heard again" in "".join(stage.play("status"))
     stage.play("reconnect n2")
     for line in ("write n1 n2 written", "write n1 committed"):
-        assert (one := order(stage, "n1")) is not None
-        assert (one.step, stage.state()) == (100, State.FORMING)
+        assert (to_write(stage, "n1"), stage.state()) == (100, State.FORMING)
         stage.play(line)
     assert stage.state() is State.STOPPED
 
@@ -284,8 +274,7 @@ def test_a_job_that_is_stopped_after_a_restart_of_its_coordinator_writes_its_las
     answer = "".join(stage.play("ask stop default"))
     assert "its nodes are heard first, since the coordinator was started again, then its nodes end" in answer
     stage.play("reconnect n1")
-    assert (one := order(stage, "n1")) is not None
-    assert one.step == 100
+    assert to_write(stage, "n1") == 100
 
 
 def test_a_stopped_job_does_not_wait_for_ever_for_nodes_that_are_gone_with_the_last_coordinator() -> None:
@@ -300,14 +289,12 @@ def test_a_coordinator_that_is_started_again_has_the_next_whole_step_of_a_round_
     stage.play("die 1s", "reconnect n1", "advance 1s")
     assert order(stage, "n1") is None, "n2 has not said what it keeps"
     stage.play("reconnect n2", "advance 12s")
-    assert (one := order(stage, "n1")) is not None
-    assert one.step == 100
+    assert to_write(stage, "n1") == 100
     stage.play("write n1 n2 written", "write n1 committed")
     keep(stage, 100, 200, options="shards=2 of=2")
     assert order(stage, "n1") is None
     stage.play("advance 600s")
-    assert (one := order(stage, "n1")) is not None
-    assert one.step == 200
+    assert to_write(stage, "n1") == 200
 
 
 def test_a_coordinator_that_is_started_again_has_no_older_step_written_beside_one_that_its_nodes_find_soon() -> None:
@@ -344,8 +331,7 @@ def test_a_step_is_written_before_a_join_timeout_that_ends_before_nodes_have_loo
     stage.play("advance 10s")
     assert order(stage, "n1") is None
     stage.play("advance 1s")
-    assert (one := order(stage, "n1")) is not None
-    assert one.step == 100
+    assert to_write(stage, "n1") == 100
 
 
 def test_who_stops_a_job_before_nodes_have_looked_at_the_disk_is_told_that_a_step_is_written() -> None:
@@ -388,7 +374,6 @@ def test_the_last_node_that_leaves_between_two_rounds_writes_what_all_had() -> N
     assert order(stage, "n1") is None
     stage.play("leave n2")
     for line in ("write n2 written", "write n2 committed"):
-        assert (one := order(stage, "n2")) is not None
-        assert (one.step, stage.state()) == (100, State.FORMING)
+        assert (to_write(stage, "n2"), stage.state()) == (100, State.FORMING)
         stage.play(line)
     assert stage.state() is State.LEFT
