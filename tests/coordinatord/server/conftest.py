@@ -10,7 +10,7 @@ import uvloop
 
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.server import driver
-from coordinatord.server.app import ListenAddress, Server, serve
+from coordinatord.server.app import NOT_SHARED, ListenAddress, Server, Sharing, serve
 from coordinatord.server.sessions.connection_limits import ConnectionLimits
 from coordinatord.store.database_store import Store
 from coordinatord.store.memory_store import MemoryStore
@@ -37,11 +37,13 @@ def start() -> Start:
 
     @asynccontextmanager
     async def running(
-        store: Store | None = None, limits: ConnectionLimits | None = None, **policy: Any
+        store: Store | None = None,
+        limits: ConnectionLimits | None = None,
+        sharing: Sharing = NOT_SHARED,
+        **policy: Any,
     ) -> AsyncIterator[Server]:
-        async with serve(
-            ListenAddress("127.0.0.1", 0), Policy(**policy), store or MemoryStore(), limits=limits
-        ) as server:
+        where = ListenAddress("127.0.0.1", 0)
+        async with serve(where, Policy(**policy), store or MemoryStore(), limits=limits, sharing=sharing) as server:
             yield server
 
     return running

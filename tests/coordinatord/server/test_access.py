@@ -1,7 +1,6 @@
 """Who is let in, over HTTP and for sessions, at a coordinator as it is by default."""
 
 import asyncio
-import json
 import logging
 import ssl
 from pathlib import Path
@@ -19,6 +18,7 @@ from coordinatord.server.app import Server
 from coordinatord.server.http.access_guard import FILTERED_BY_JOB, WITHOUT_TOKEN
 from coordinatord.server.sessions import revocation
 from coordinatord.store.sqlite_store import SqliteStore
+from tests.coordinatord.server.page.test_stream import Viewer
 from tests.support.programs import TIMEOUT_S
 from tests.support.raw_session import join, until
 from tests.support.raw_websocket import request, wire
@@ -43,22 +43,14 @@ def ours(tmp_path: Path) -> Secured:
     return secured(tmp_path)
 
 
-async def stream(server: Server, path: str, token: AccessToken, names: set[str]) -> dict[str, Any]:
-    """Return the data of the first events of a stream, by their names, as soon as all of these have come."""
-    events: dict[str, Any] = {}
+async def streamed(server: Server, path: str, token: AccessToken, kind: str) -> Any:
+    """Return the data of the first event of a kind in a stream."""
     headers = {"Authorization": f"Bearer {token.text}"}
     async with (
         aiohttp.ClientSession() as client,
         client.get(f"{server.url}{path}", ssl=TRUSTING, headers=headers) as answer,
     ):
-        name = ""
-        while not names <= events.keys():
-            key, _, value = (await answer.content.readline()).decode().strip().partition(": ")
-            if key == "event":
-                name = value
-            elif key == "data":
-                events[name] = json.loads(value)
-    return events
+        return await Viewer(answer).next(kind)
 
 
 async def test_without_a_token_there_is_nothing_but_whether_it_is_well(ours: Secured) -> None:
@@ -155,10 +147,9 @@ async def test_a_token_for_some_jobs_sees_these_alone(ours: Secured) -> None:
         ):
             status, shown, _ = await ask(server, "/v1/jobs", token)
             assert (status, [job["job"] for job in shown["jobs"]], len(shown["drained"])) == (200, jobs, drained)
-            events = await stream(server, "/v1/stream", token, {"jobs"})
-            assert [job["job"] for job in events["jobs"]["jobs"]] == jobs
-            assert len(events["jobs"]["drained"]) == drained
-        assert (await stream(server, "/v1/stream?job=ana-1", ana, {"job"}))["job"]["job"] == "ana-1"
+            shown = await streamed(server, "/v1/stream", token, "jobs")
+            assert ([job["job"] for job in shown["jobs"]], len(shown["drained"])) == (jobs, drained)
+        assert (await streamed(server, "/v1/stream?job=ana-1", ana, "job"))["job"] == "ana-1"
         for path in ("/v1/stream?job=ben-1", "/v1/stream?job=", "/v1/events", "/metrics"):
             assert (await ask(server, path, ana))[1]["error"] == "foreign_job", path
 

@@ -159,28 +159,15 @@ async def test_a_server_goes_on_from_what_its_store_holds(start: Start) -> None:
     assert not any(isinstance(record, NodeJoined) for record in (await records_in(store))[len(known) :])
 
 
-class DatedStore(MemoryStore):
-    """Remembers the time of decision that comes with records."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.times: list[float] = []
-
-    async def append(self, entries: Sequence[Entry]) -> None:
-        """Keep records, and their times."""
-        self.times += [entry.at for entry in entries]
-        await super().append(entries)
-
-
 async def test_records_have_the_time_of_a_clock_that_is_set_after_the_start(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A host may boot in 1970 and get the time later."""
-    store = DatedStore()
+    store = MemoryStore()
     async with start(store) as server:
-        async with connect(server.url, join("a", nodes=2)) as a:
+        async with connect(server.url, join("a", nodes=3)) as a:
             await a.receive_goal(Goal.WAIT)
-        begun = store.times[-1]
+        begun = (await store.load())[-1].at
 
         class Later(datetime):
             @classmethod
@@ -188,9 +175,9 @@ async def test_records_have_the_time_of_a_clock_that_is_set_after_the_start(
                 return cls.fromtimestamp(begun + DECADES_S, tz)
 
         monkeypatch.setattr(driver, "datetime", Later)
-        async with connect(server.url, join("b", nodes=2)) as b:
+        async with connect(server.url, join("b", nodes=3)) as b:
             await b.receive_goal(Goal.WAIT)
-    assert store.times[-1] == pytest.approx(begun + DECADES_S, abs=60.0)
+        assert (await store.load())[-1].at == pytest.approx(begun + DECADES_S, abs=60.0)
 
 
 async def test_a_history_that_contradicts_itself_is_an_error_that_says_so(start: Start) -> None:

@@ -9,21 +9,20 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from coordinatord.core.rounds.policy import Policy
 from coordinatord.protocol.access_token import BEARER, Role
 from coordinatord.protocol.http.api import CoordinatorStatus, JobsAnswer, SharedStatus
 from coordinatord.protocol.messages import SESSION_PATH, Desired
 from coordinatord.protocol.schema import check
 from coordinatord.runtime.websocket.handshake import REASON
-from coordinatord.server.app import ListenAddress, Sharing, serve
+from coordinatord.server.app import Sharing
 from coordinatord.server.sessions.connection_limits import ADDRESS_SHARE, ConnectionLimits
 from coordinatord.server.standby import serve_standby
 from coordinatord.store.etcd.roster import Coordinatord
 from coordinatord.store.interface import LeadershipLostError
-from coordinatord.store.memory_store import MemoryStore
+from tests.coordinatord.server.conftest import Start
+from tests.coordinatord.server.metrics.test_metrics import scraped
 from tests.support.raw_session import connect, get, join
 from tests.support.raw_websocket import HALF, WHOLE, wire
-from tests.support.scrapes import Scrape
 from tests.support.secured import TRUSTING, Secured, secured
 
 FEW = ConnectionLimits(pending=4, joining=4, requests=8, nodes=3)
@@ -154,10 +153,9 @@ async def test_bytes_that_are_no_http_leave_no_traceback(caplog: pytest.LogCaptu
     assert [record for record in caplog.records if record.exc_info] == []
 
 
-async def test_one_that_may_not_speak_shows_nothing_that_may_be_old() -> None:
+async def test_one_that_may_not_speak_shows_nothing_that_may_be_old(start: Start) -> None:
     speaks = True
-    sharing = Sharing(may_act=lambda: speaks)
-    async with serve(ListenAddress("127.0.0.1", 0), Policy(), MemoryStore(), sharing=sharing) as server:
+    async with start(sharing=Sharing(may_act=lambda: speaks)) as server:
         assert (await get(f"{server.url}/v1/jobs"))[0] == 200
         speaks = False
         for path in ("/v1/jobs", "/healthz", "/metrics", "/v1/stream"):
@@ -165,29 +163,21 @@ async def test_one_that_may_not_speak_shows_nothing_that_may_be_old() -> None:
             assert (status, answer["error"]) == (503, "standby")
 
 
-async def test_who_leads_and_who_stands_by_is_shown() -> None:
+async def test_who_leads_and_who_stands_by_is_shown(start: Start) -> None:
     shared = SharedStatus(
         leader=CoordinatorStatus(host="h1", endpoint="h1:29400", since=5.0),
         standbys=(CoordinatorStatus(host="h2", endpoint="h2:29400", since=6.0),),
         lease_s=4.5,
     )
-    async with (
-        serve(ListenAddress("127.0.0.1", 0), Policy(), MemoryStore(), sharing=Sharing(status=lambda: shared)) as server,
-        aiohttp.ClientSession() as http,
-    ):
+    async with start(sharing=Sharing(status=lambda: shared)) as server:
         assert check((await get(f"{server.url}/v1/jobs"))[2], JobsAnswer, "answer").shared == shared
-        async with http.get(f"{server.url}/metrics") as answer:
-            scrape = Scrape(await answer.text())
+        scrape = await scraped(server)
         assert (scrape("leading"), scrape("standbys"), scrape("lease_seconds")) == (1, 1, 4.5)
 
 
-async def test_one_that_may_not_speak_answers_no_node_and_ends() -> None:
+async def test_one_that_may_not_speak_answers_no_node_and_ends(start: Start) -> None:
     speaks = True
-    sharing = Sharing(may_act=lambda: speaks)
-    async with (
-        serve(ListenAddress("127.0.0.1", 0), Policy(), MemoryStore(), sharing=sharing) as server,
-        connect(server.url, join("a")) as peer,
-    ):
+    async with start(sharing=Sharing(may_act=lambda: speaks)) as server, connect(server.url, join("a")) as peer:
         await peer.receive(Desired)
         speaks = False
         await peer.beat()

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from aiohttp import ClientSession
 from msgspec.structs import replace
 
 from coordinatord.core.rounds.values.records import Record
@@ -22,7 +21,7 @@ from tests.coordinatord.server.conftest import Start
 from tests.coordinatord.server.page.test_stream import view
 from tests.support.builders import a_coordinator, a_failure, a_spec
 from tests.support.histories import JOB, RUN, a_join_of, a_round_of, a_start_of, an_end, an_opening, made_at
-from tests.support.raw_session import connect, join
+from tests.support.raw_session import connect, get, join
 
 ENDED = (an_opening(), a_join_of("n1"), a_join_of("n2"), a_round_of("n1", "n2"), a_start_of(), an_end())
 
@@ -36,8 +35,7 @@ async def fail_once_and_succeed(server: Server) -> None:
 
 
 async def ask(server: Server) -> tuple[int, Any]:
-    async with ClientSession() as client, client.get(f"{server.url}/v1/jobs/job") as answer:
-        return answer.status, await answer.json()
+    return (await get(f"{server.url}/v1/jobs/job"))[::2]
 
 
 async def page_of(server: Server) -> Any:
