@@ -172,7 +172,8 @@ def user_file(folder: Path, text: str) -> Path:
 
 
 async def want_password(place: EtcdLocation, password: str, *more: tuple[str, Mapping[str, Any]]) -> None:
-    """Let a cluster want this password of its user root, after `more` requests about users and roles."""
+    """Let a new cluster want this password of its user root, after `more` requests about users and roles."""
+    await await_cluster(place)
     root = {"name": "root", "password": password}
     async with gateway_to(place) as gateway:
         for path, body in (("user/add", root), ("user/grant", {"user": "root", "role": "root"}), *more, ("enable", {})):

@@ -229,11 +229,8 @@ def test_what_is_in_force_is_shown_with_where_it_is_from(tmp_path: Path, capsys:
 
 def test_what_is_shown_can_be_used_as_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--wait", "0.25", "--hosts", 'é "quoted" \\ \x1b\u2028\U0001f600', "--json", "--", "a", "b c"]
-    read = parser({})
-    found = read.parse_args(["--show-config", *flags])
-    with pytest.raises(SystemExit):
-        read.show_if_requested(found)
-    text = capsys.readouterr().out
+    text = shown(parser({}), *flags, capsys=capsys)
+    found = parser({}).parse_args(flags)
     again = parser({"PROGRAM_CONFIG": settings(tmp_path, text)}).parse_args([])
     for name in ("max_restarts", "port", "wait_s", "level", "hosts", "json", "command"):
         assert getattr(again, name) == getattr(found, name), name

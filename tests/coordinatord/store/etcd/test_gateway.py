@@ -2,8 +2,8 @@
 
 import json
 import socket
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ from tests.support.etcd import (
     EtcdCluster,
     EtcdNamespace,
     SteppedGateway,
-    await_cluster,
     gateway_to,
     needs_etcd,
     user_file,
@@ -46,12 +45,10 @@ async def check_refusal(place: EtcdLocation, error: type[StoreError], words: str
 
 
 @pytest.fixture
-def cluster_of() -> Iterator[list[EtcdCluster]]:
-    """Keep clusters that a test starts, and end them."""
-    started: list[EtcdCluster] = []
-    yield started
-    for gateway in started:
-        gateway.close()
+def own_cluster(tmp_path: Path) -> Iterator[Callable[..., EtcdCluster]]:
+    """Start a cluster for one test."""
+    with ExitStack() as stack:
+        yield lambda *flags, **tls: stack.enter_context(closing(EtcdCluster(tmp_path / "etcd", 1, *flags, **tls)))
 
 
 async def test_a_transaction_does_all_or_the_other(space: EtcdNamespace) -> None:
@@ -163,21 +160,20 @@ async def test_an_answer_of_something_else_is_named(etcd: EtcdCluster) -> None:
         await check_refusal(place, UnreadableStoreError, "not that of an etcd")
 
 
-async def test_tls_and_a_user_with_a_password(tmp_path: Path, cluster_of: list[EtcdCluster]) -> None:
+async def test_tls_and_a_user_with_a_password(tmp_path: Path, own_cluster: Callable[..., EtcdCluster]) -> None:
     authority = trustme.CA()
     server, ca = authority.issue_cert("127.0.0.1", "localhost"), tmp_path / "ca.pem"
     authority.cert_pem.write_to_path(ca)
     server.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
     server.private_key_pem.write_to_path(tmp_path / "key.pem")
     tls = ("--cert-file", str(tmp_path / "cert.pem"), "--key-file", str(tmp_path / "key.pem"))
-    cluster_of.append(EtcdCluster(tmp_path / "etcd", 1, tls=tls))
-    place = cluster_of[0].place("any", EtcdAccess(authorities=ca))
-    await await_cluster(place)
+    cluster = own_cluster(tls=tls)
+    place = cluster.place("any", EtcdAccess(authorities=ca))
     await want_password(place, "very secret", ("user/add", {"name": "guest", "password": "secret"}))
     await check_refusal(place, EtcdRefusedError, "see --etcd-user-file")
 
     def known_as(user: str) -> EtcdLocation:
-        return cluster_of[0].place("any", EtcdAccess(authorities=ca, user_file=user_file(tmp_path, user)))
+        return cluster.place("any", EtcdAccess(authorities=ca, user_file=user_file(tmp_path, user)))
 
     async with gateway_to(known_as("root:very secret")) as gateway:
         assert await gateway.read(KEY) is None
@@ -190,12 +186,12 @@ async def test_tls_and_a_user_with_a_password(tmp_path: Path, cluster_of: list[E
     words = "grant-permission ROLE readwrite any/ --prefix"
     await check_refusal(known_as("guest:secret"), EtcdRefusedError, words)
     with pytest.raises(StoreError, match=r"nowhere\.pem cannot be used: No such file"):
-        Gateway(cluster_of[0].place("any", EtcdAccess(authorities=tmp_path / "nowhere.pem")))
+        Gateway(cluster.place("any", EtcdAccess(authorities=tmp_path / "nowhere.pem")))
 
 
 @pytest.mark.long
 async def test_a_signed_token_that_is_older_than_the_users_is_replaced(
-    tmp_path: Path, cluster_of: list[EtcdCluster]
+    tmp_path: Path, own_cluster: Callable[..., EtcdCluster]
 ) -> None:
     signer = trustme.CA().issue_cert("etcd", key_type=trustme.KeyType.RSA)
     key, public = tmp_path / "key.pem", tmp_path / "public.pem"
@@ -203,10 +199,9 @@ async def test_a_signed_token_that_is_older_than_the_users_is_replaced(
     signed = load_pem_x509_certificate(signer.cert_chain_pems[0].bytes())
     public.write_bytes(signed.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
     token = f"jwt,pub-key={public},priv-key={key},sign-method=RS256,ttl=10m"
-    cluster_of.append(EtcdCluster(tmp_path / "etcd", 1, "--auth-token", token))
-    await await_cluster(cluster_of[0].place("any"))
-    await want_password(cluster_of[0].place("any"), "secret")
-    known = cluster_of[0].place("any", EtcdAccess(user_file=user_file(tmp_path, "root:secret")))
+    cluster = own_cluster("--auth-token", token)
+    await want_password(cluster.place("any"), "secret")
+    known = cluster.place("any", EtcdAccess(user_file=user_file(tmp_path, "root:secret")))
     async with gateway_to(known) as gateway:
         assert await gateway.read(KEY) is None
         await gateway.call("/v3/auth/role/add", {"name": "other"})
@@ -215,12 +210,11 @@ async def test_a_signed_token_that_is_older_than_the_users_is_replaced(
 
 @pytest.mark.long
 async def test_a_password_that_is_changed_while_it_is_used_is_read_anew(
-    tmp_path: Path, cluster_of: list[EtcdCluster]
+    tmp_path: Path, own_cluster: Callable[..., EtcdCluster]
 ) -> None:
-    cluster_of.append(EtcdCluster(tmp_path / "etcd", 1, "--bcrypt-cost", "4"))
-    await await_cluster(cluster_of[0].place("any"))
-    await want_password(cluster_of[0].place("any"), "first")
-    place = cluster_of[0].place("any", EtcdAccess(user_file=user_file(tmp_path, "root:first")))
+    cluster = own_cluster("--bcrypt-cost", "4")
+    await want_password(cluster.place("any"), "first")
+    place = cluster.place("any", EtcdAccess(user_file=user_file(tmp_path, "root:first")))
     async with gateway_to(place) as gateway:
         assert await gateway.read(KEY) is None
         user_file(tmp_path, "root:second")

@@ -15,7 +15,6 @@ from tests.support.etcd import (
     EtcdCluster,
     EtcdNamespace,
     SteppedGateway,
-    await_cluster,
     gateway_to,
     needs_etcd,
     tidied,
@@ -85,7 +84,6 @@ async def test_etcd_forgets_old_revisions(space: EtcdNamespace) -> None:
 async def test_a_user_with_rights_below_the_prefix_alone_leads_and_has_etcd_forget(tmp_path: Path) -> None:
     with closing(EtcdCluster(tmp_path / "etcd", 1)) as cluster:
         space = EtcdNamespace(cluster)
-        await await_cluster(space.place)
         below = f"{space.keys.prefix}/".encode()
         rights = {"permType": "READWRITE", "key": text_of(below), "range_end": text_of(after(below))}
         await want_password(
