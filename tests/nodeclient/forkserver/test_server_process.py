@@ -46,7 +46,7 @@ class Job:
     def __init__(self, stage: Stage, preload: str = "beacon,json") -> None:
         self._stage = stage
         stage.clear()
-        flags = ("--max-restarts", "9", "--stop-timeout", "1000")
+        flags = ("--max-restarts", "9", "--max-futile-rounds", "0", "--stop-timeout", "1000")
         command = stage.command(*python(stage.write("train.py", WAIT)), preload=preload, flags=flags)
         self.node = Program(*command, environ=stage.environ(), cwd=stage.folder)
 
