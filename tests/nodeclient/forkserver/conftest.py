@@ -13,5 +13,4 @@ __all__ = ["cluster", "coordinator", "own_coordinator", "stage"]
 
 @pytest.fixture
 def stage(tmp_path: Path, coordinator: Coordinator) -> Stage:
-    """Yield a folder to run jobs in."""
     return Stage(tmp_path, coordinator)

@@ -247,7 +247,6 @@ def differences(cold: Any, warm: Any, where: str = "") -> list[str]:
 
 
 def assert_same(cold: Result, warm: Result) -> None:
-    """Fail with all differences between two jobs."""
     found = differences(cold.seen, warm.seen)
     assert not found, "\n".join(["", *found])
 

@@ -43,7 +43,6 @@ class Gates:
 
 @pytest.fixture
 def gates(cluster: Cluster, tmp_path: Path) -> Gates:
-    """Return what nodes that prepare are started with."""
     return Gates(cluster, tmp_path)
 
 

@@ -53,21 +53,6 @@ def test_what_is_not_preloaded_is_read_afresh(stage: Stage) -> None:
     assert_same(cold, warm)
 
 
-def test_what_is_preloaded_is_loaded_once(stage: Stage) -> None:
-    text = "import beacon, os, sys, report\nreport.report(pid=os.getpid())\nsys.exit(3)"
-    script = stage.write("train.py", text)
-    job = stage.run(
-        *python(script),
-        preload="beacon",
-        flags=("--max-restarts", "3", *ALWAYS, "--nproc-per-node", "2"),
-    )
-    assert job.code == 3
-    assert {report.round for report in job.reports} == {1, 2, 3, 4}
-    assert all(report.warm for report in job.reports)
-    [parent] = stage.loaded_by
-    assert parent not in {report.facts["pid"] for report in job.reports}
-
-
 DRAW = """
 import importlib.util, multiprocessing, os, random, secrets, ssl, sys, tempfile, report, uuid
 drawn = {
@@ -90,18 +75,21 @@ sys.exit(os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and os.environ["RANK"] 
 """
 
 
-@pytest.mark.long
-def test_each_worker_of_each_round_is_one_process(stage: Stage) -> None:
+@pytest.mark.parametrize("restarts", [3, pytest.param(39, marks=pytest.mark.long)])
+def test_what_is_preloaded_is_loaded_once_and_each_worker_of_each_round_is_one_process(
+    stage: Stage, restarts: int
+) -> None:
     """A fork that has closed its socket to the node may be the worker all the same."""
-    script = stage.write("train.py", "import report, sys\nreport.report()\nsys.exit(3)")
-    job = stage.run(
-        *python(script),
-        preload="beacon",
-        flags=("--max-restarts", "39", *ALWAYS, "--nproc-per-node", "2"),
-    )
+    script = stage.write("train.py", "import beacon, os, sys, report\nreport.report(pid=os.getpid())\nsys.exit(3)")
+    flags = ("--max-restarts", str(restarts), *ALWAYS, "--nproc-per-node", "2")
+    job = stage.run(*python(script), preload="beacon", flags=flags)
+    assert job.code == 3
+    assert all(report.warm for report in job.reports)
     started = Counter((report.round, report.rank) for report in job.reports)
-    assert {round_number for round_number, _ in started} == set(range(1, 41))
+    assert {round_number for round_number, _ in started} == set(range(1, restarts + 2))
     assert set(started.values()) == {1}, started
+    [parent] = stage.loaded_by
+    assert parent not in {report.facts["pid"] for report in job.reports}
 
 
 def test_chance_is_another_in_each_worker_of_each_round(stage: Stage) -> None:

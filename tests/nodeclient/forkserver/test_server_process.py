@@ -96,7 +96,6 @@ class Job:
 
 @pytest.fixture
 def job(stage: Stage) -> Iterator[Job]:
-    """Yield a job with a warm worker."""
     started = Job(stage)
     try:
         yield started
@@ -210,12 +209,6 @@ def test_a_warm_worker_saves_its_state_when_the_node_is_to_leave(job: Job) -> No
     assert job.node.stop() == 143
     assert "saved" in job.node.lines
     assert job.node.leftovers() == []
-
-
-def test_orphans_are_reaped(job: Job) -> None:
-    first = job.await_round(1)
-    wait_until("the end of all zombies", lambda: zombies(job.node.pid) == [])
-    job.end(first)
 
 
 LEAVE = '''"""Leaves processes behind in all ways, and looks in the next round what has become of them."""

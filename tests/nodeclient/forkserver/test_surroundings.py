@@ -22,7 +22,6 @@ sys.path.append("/set/by/{name}")
 
 
 def as_under_nohup() -> None:
-    """Make the surroundings odd."""
     os.umask(0o027)
     os.nice(3)
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})

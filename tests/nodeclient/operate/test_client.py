@@ -34,7 +34,6 @@ def silent() -> Iterator[str]:
 
 @pytest.fixture
 def nobody() -> Iterator[str]:
-    """Yield an address where nothing listens."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{held.getsockname()[1]}"
