@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -48,6 +49,23 @@ LOOK_AGAIN_S = 0.01
 
 UNUSED_PORT = 1
 """A port at which nobody listens, and which the kernel gives to nobody either."""
+
+
+class Hanging:
+    """A call of the system that hangs until it is healed: no real disk and no memory hangs on demand."""
+
+    def __init__(self, name: str) -> None:
+        self.begins, self.heal = threading.Event(), threading.Event()
+        self.calls: list[tuple[Any, ...]] = []
+        """The arguments of all calls."""
+        self._call = getattr(os, name)
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Hang, and then call the system."""
+        self.calls.append(arguments)
+        self.begins.set()
+        self.heal.wait(TIMEOUT_S)
+        return self._call(*arguments)
 
 
 class KeepingNode:

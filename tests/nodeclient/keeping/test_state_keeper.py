@@ -3,7 +3,7 @@
 import asyncio
 import gc
 import os
-import threading
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from coordinatord.protocol.kept_state import KeptParts, KeptStep, Restoring
 from nodeclient.core.effects import HaltWorkers, Protect, Restore, SaveKept
 from nodeclient.core.events import Keeping, KeptChanged, KeptSaved
-from tests.nodeclient.keeping.stage import BIG, RUN, SMALL, KeepingNode, a_resume, keeping_nodes, wanted
-from tests.support.programs import TIMEOUT_S, open_files, wait_until
+from tests.nodeclient.keeping.stage import BIG, RUN, SMALL, Hanging, KeepingNode, a_resume, keeping_nodes, wanted
+from tests.support.programs import open_files, wait_until
 from workerlib.contract.arena import PENDING
 from workerlib.contract.channel_messages import (
     BEFORE_NAMED,
@@ -36,6 +36,12 @@ from workerlib.contract.channel_messages import (
 KEPT = KeptParts(1, 7, 1, 1, 0, 1, 0, big=True, small=True, pending=False, protected=False)
 
 
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[KeepingNode]:
+    async with keeping_nodes(tmp_path, "a") as [node]:
+        yield node
+
+
 async def saved(node: KeepingNode, step: int = 7, flags: int = 0) -> None:
     """Have a worker of round 1 save a step, and die."""
     worker = node.worker(node.begin(1))
@@ -46,21 +52,20 @@ async def saved(node: KeepingNode, step: int = 7, flags: int = 0) -> None:
     await node.keeper.end_round()
 
 
-async def test_what_a_worker_saved_is_there_when_it_is_dead(tmp_path: Path) -> None:
-    async with keeping_nodes(tmp_path, "a") as [node]:
-        assert node.holding() is None
-        await saved(node)
-        holding = node.reported()
-        assert holding.parts == (KEPT,)
-        assert holding.save_s == 0.25
-        assert holding.used_bytes > 3 * len(BIG)
-        worker = node.worker(node.begin(2, a_resume(1, 7, node.source(wanted()))))
-        resume, data = await worker.resume()
-        assert (resume.round, resume.step, resume.world_size) == (1, 7, 1)
-        assert data == {(0, True): BIG, (0, False): SMALL}
-        assert node.texts[-1] == "round 2 resumes at step 7 from memory, 0 steps redone: all of it is on this host"
-        again = node.reported(workers=True)
-        assert again.restoring is Restoring.READY
+async def test_what_a_worker_saved_is_there_when_it_is_dead(node: KeepingNode) -> None:
+    assert node.holding() is None
+    await saved(node)
+    holding = node.reported()
+    assert holding.parts == (KEPT,)
+    assert holding.save_s == 0.25
+    assert holding.used_bytes > 3 * len(BIG)
+    worker = node.worker(node.begin(2, a_resume(1, 7, node.source(wanted()))))
+    resume, data = await worker.resume()
+    assert (resume.round, resume.step, resume.world_size) == (1, 7, 1)
+    assert data == {(0, True): BIG, (0, False): SMALL}
+    assert node.texts[-1] == "round 2 resumes at step 7 from memory, 0 steps redone: all of it is on this host"
+    again = node.reported(workers=True)
+    assert again.restoring is Restoring.READY
 
 
 async def test_that_all_workers_can_be_asked_to_stand_still_is_reported_at_once(tmp_path: Path) -> None:
@@ -81,37 +86,36 @@ async def test_that_all_workers_can_be_asked_to_stand_still_is_reported_at_once(
     ("redone", "words"),
     [(None, ", an unknown number of steps redone"), (1, ", 1 step redone"), (1_204, ", 1,204 steps redone")],
 )
-async def test_the_line_about_a_resume_says_what_is_done_again(tmp_path: Path, redone: int | None, words: str) -> None:
-    async with keeping_nodes(tmp_path, "a") as [node]:
-        await saved(node)
-        known = replace(a_resume(1, 7, node.source(wanted())), redone=redone)
-        await node.worker(node.begin(2, known)).resume()
-        assert node.texts[-1] == f"round 2 resumes at step 7 from memory{words}: all of it is on this host"
+async def test_the_line_about_a_resume_says_what_is_done_again(
+    node: KeepingNode, redone: int | None, words: str
+) -> None:
+    await saved(node)
+    known = replace(a_resume(1, 7, node.source(wanted())), redone=redone)
+    await node.worker(node.begin(2, known)).resume()
+    assert node.texts[-1] == f"round 2 resumes at step 7 from memory{words}: all of it is on this host"
 
 
-async def test_what_workers_do_not_keep_is_said_once_and_with_each_resume_of_the_run(tmp_path: Path) -> None:
-    async with keeping_nodes(tmp_path, "a") as [node]:
-        await saved(node)
-        for number in (2, 3):
-            worker = node.worker(node.begin(number, a_resume(1, 7, node.source(wanted()))))
-            await worker.resume()
-            worker.send(Unkept("the state of SGD"))
-            worker.send(Unkept("more"))
-            holding = await node.reports(lambda holding: "more" in holding.unkept)
-        assert holding.unkept == "the state of SGD and more"
-        assert node.texts.count("not kept, and lost with its worker: the state of SGD") == 1
-        words = "round 3 resumes at step 7 from memory, 0 steps redone, without the state of SGD and more: all of it"
-        assert any(text.startswith(words) for text in node.texts)
+async def test_what_workers_do_not_keep_is_said_once_and_with_each_resume_of_the_run(node: KeepingNode) -> None:
+    await saved(node)
+    for number in (2, 3):
+        worker = node.worker(node.begin(number, a_resume(1, 7, node.source(wanted()))))
+        await worker.resume()
+        worker.send(Unkept("the state of SGD"))
+        worker.send(Unkept("more"))
+        holding = await node.reports(lambda holding: "more" in holding.unkept)
+    assert holding.unkept == "the state of SGD and more"
+    assert node.texts.count("not kept, and lost with its worker: the state of SGD") == 1
+    words = "round 3 resumes at step 7 from memory, 0 steps redone, without the state of SGD and more: all of it"
+    assert any(text.startswith(words) for text in node.texts)
 
 
-async def test_workers_wait_until_all_holders_are_known(tmp_path: Path) -> None:
-    async with keeping_nodes(tmp_path, "a") as [node]:
-        await saved(node)
-        known = a_resume(1, 7, node.source(wanted()))
-        worker = node.worker(node.begin(2, replace(known, sources=(), complete=False)))
-        assert node.holding(workers=True) is not None
-        node.keeper.carry_out(Restore(RUN, 2, known))
-        assert (await worker.resume())[0].step == 7
+async def test_workers_wait_until_all_holders_are_known(node: KeepingNode) -> None:
+    await saved(node)
+    known = a_resume(1, 7, node.source(wanted()))
+    worker = node.worker(node.begin(2, replace(known, sources=(), complete=False)))
+    assert node.holding(workers=True) is not None
+    node.keeper.carry_out(Restore(RUN, 2, known))
+    assert (await worker.resume())[0].step == 7
 
 
 async def test_a_worker_that_ends_as_it_is_answered_leaves_the_others_their_answer(tmp_path: Path) -> None:
@@ -127,47 +131,44 @@ async def test_a_worker_that_ends_as_it_is_answered_leaves_the_others_their_answ
         assert await second.receive() == (NOTHING, [])
 
 
-async def test_while_workers_live_only_big_states_are_named(tmp_path: Path) -> None:
-    async with keeping_nodes(tmp_path, "a") as [node]:
-        worker = node.worker(node.begin(1))
-        await worker.reserve()
-        worker.save(6, big=None)
-        worker.save(7)
-        worker.save(8, big=None, flags=PENDING)
-        holding, after = node.reported(workers=True), node.reported()
-        assert holding.parts == (replace(KEPT, small=False),)
-        assert {(part.step, part.big, part.small, part.pending) for part in after.parts} == {
-            (6, False, True, False),
-            (7, True, True, False),
-            (8, False, False, True),
-        }
+async def test_while_workers_live_only_big_states_are_named(node: KeepingNode) -> None:
+    worker = node.worker(node.begin(1))
+    await worker.reserve()
+    worker.save(6, big=None)
+    worker.save(7)
+    worker.save(8, big=None, flags=PENDING)
+    holding, after = node.reported(workers=True), node.reported()
+    assert holding.parts == (replace(KEPT, small=False),)
+    assert {(part.step, part.big, part.small, part.pending) for part in after.parts} == {
+        (6, False, True, False),
+        (7, True, True, False),
+        (8, False, False, True),
+    }
 
 
-async def test_the_next_worker_gets_the_same_memory(tmp_path: Path) -> None:
-    async with keeping_nodes(tmp_path, "a") as [node]:
-        await saved(node)
-        worker = node.worker(node.begin(2))
-        await worker.reserve()
-        assert worker.arena is not None
-        assert [place.read() is not None for place in worker.arena.generations].count(True) == 1
-        used = node.holding()
-        await worker.reserve(len(BIG) // 2)
-        assert node.holding() == used
+async def test_the_next_worker_gets_the_same_memory(node: KeepingNode) -> None:
+    await saved(node)
+    worker = node.worker(node.begin(2))
+    await worker.reserve()
+    assert worker.arena is not None
+    assert [place.read() is not None for place in worker.arena.generations].count(True) == 1
+    used = node.holding()
+    await worker.reserve(len(BIG) // 2)
+    assert node.holding() == used
 
 
-async def test_a_larger_arena_takes_the_place_of_one_when_it_has_something_whole(tmp_path: Path) -> None:
-    async with keeping_nodes(tmp_path, "a") as [node]:
-        await saved(node)
-        before = node.reported()
-        worker = node.worker(node.begin(2))
-        await worker.reserve(2 * len(BIG))
-        between = node.reported()
-        assert between.parts == before.parts
-        assert between.used_bytes > 2.5 * before.used_bytes
-        worker.save(9, BIG * 2)
-        after = await node.reports(lambda holding: len(holding.parts) == 1)
-        assert [part.step for part in after.parts] == [9]
-        assert after.used_bytes < between.used_bytes
+async def test_a_larger_arena_takes_the_place_of_one_when_it_has_something_whole(node: KeepingNode) -> None:
+    await saved(node)
+    before = node.reported()
+    worker = node.worker(node.begin(2))
+    await worker.reserve(2 * len(BIG))
+    between = node.reported()
+    assert between.parts == before.parts
+    assert between.used_bytes > 2.5 * before.used_bytes
+    worker.save(9, BIG * 2)
+    after = await node.reports(lambda holding: len(holding.parts) == 1)
+    assert [part.step for part in after.parts] == [9]
+    assert after.used_bytes < between.used_bytes
 
 
 def steps_of(node: KeepingNode) -> set[int]:
@@ -175,26 +176,24 @@ def steps_of(node: KeepingNode) -> set[int]:
     return {part.step for part in holding.parts} if holding is not None else set()
 
 
-async def test_a_smaller_arena_stays_while_a_step_in_it_is_protected(tmp_path: Path) -> None:
-    async with keeping_nodes(tmp_path, "a") as [node]:
-        worker = node.worker(node.begin(1))
-        await worker.reserve()
-        worker.save(7)
-        node.keeper.carry_out(Protect(RUN, (KeptStep(1, 7),)))
-        await worker.reserve(2 * len(BIG))
-        worker.save(9, BIG * 2)
-        await node.reports(lambda holding: holding.save_s is not None)
-        assert steps_of(node) == {7, 9}, "other nodes may not have step 9"
-        node.keeper.carry_out(Protect(RUN, (KeptStep(1, 9),)))
-        assert steps_of(node) == {9}
+async def test_a_smaller_arena_stays_while_a_step_in_it_is_protected(node: KeepingNode) -> None:
+    worker = node.worker(node.begin(1))
+    await worker.reserve()
+    worker.save(7)
+    node.keeper.carry_out(Protect(RUN, (KeptStep(1, 7),)))
+    await worker.reserve(2 * len(BIG))
+    worker.save(9, BIG * 2)
+    await node.reports(lambda holding: holding.save_s is not None)
+    assert steps_of(node) == {7, 9}, "other nodes may not have step 9"
+    node.keeper.carry_out(Protect(RUN, (KeptStep(1, 9),)))
+    assert steps_of(node) == {9}
 
 
-async def test_nothing_of_another_run_is_kept(tmp_path: Path) -> None:
-    async with keeping_nodes(tmp_path, "a") as [node]:
-        await saved(node)
-        node.begin(1, run="r-2")
-        assert node.holding(run="r-2") is None
-        assert node.holding(run=RUN) is None
+async def test_nothing_of_another_run_is_kept(node: KeepingNode) -> None:
+    await saved(node)
+    node.begin(1, run="r-2")
+    assert node.holding(run="r-2") is None
+    assert node.holding(run=RUN) is None
 
 
 async def test_memory_that_is_refused_is_refused_in_words(tmp_path: Path) -> None:
@@ -219,20 +218,19 @@ async def test_no_more_is_taken_than_the_host_has(tmp_path: Path) -> None:
         assert isinstance(await worker.reserve(2**62), RefusedMemory), "no memory has such a size"
 
 
-async def test_steps_are_protected_in_all_arenas_also_in_later_ones(tmp_path: Path) -> None:
-    async with keeping_nodes(tmp_path, "a") as [node]:
-        worker = node.worker(node.begin(1))
-        await worker.reserve()
-        worker.save(7)
-        node.keeper.carry_out(Protect(RUN, (KeptStep(1, 7),)))
-        node.keeper.carry_out(Protect("another", ()))
-        for step in range(8, 12):
-            worker.save(step)
-        holding = node.reported(workers=True)
-        assert [part.step for part in holding.parts if part.protected] == [7]
-        await worker.reserve(2 * len(BIG))
-        assert worker.arena is not None
-        assert worker.arena.protected == {(1, 7)}
+async def test_steps_are_protected_in_all_arenas_also_in_later_ones(node: KeepingNode) -> None:
+    worker = node.worker(node.begin(1))
+    await worker.reserve()
+    worker.save(7)
+    node.keeper.carry_out(Protect(RUN, (KeptStep(1, 7),)))
+    node.keeper.carry_out(Protect("another", ()))
+    for step in range(8, 12):
+        worker.save(step)
+    holding = node.reported(workers=True)
+    assert [part.step for part in holding.parts if part.protected] == [7]
+    await worker.reserve(2 * len(BIG))
+    assert worker.arena is not None
+    assert worker.arena.protected == {(1, 7)}
 
 
 # At the break
@@ -274,35 +272,33 @@ async def test_the_reported_time_of_a_save_is_that_of_the_slowest_worker(tmp_pat
         assert holding.save_s == 3.0
 
 
-async def test_a_script_that_writes_checkpoints_is_waited_for_until_one_is_written(tmp_path: Path) -> None:
-    async with keeping_nodes(tmp_path, "a") as [node]:
-        worker = node.worker(node.begin(1))
-        worker.send(Checkpointing())
-        await node.until(lambda: KeptChanged() in node.events)
-        holding = node.reported(workers=True)
-        assert holding.can_halt, "though it keeps nothing"
-        node.keeper.carry_out(HaltWorkers(None))
-        assert (await worker.receive())[0] == HaltAt(1, BEFORE_NAMED)
-        worker.send(Halted(7, 1))
-        await node.reports(lambda now: now.halts_after == 7, workers=True)
-        node.keeper.carry_out(HaltWorkers(8))
-        assert (await worker.receive())[0] == HaltAt(2, 8)
-        worker.send(Checkpointed(7, 0))  # it was on its way
-        worker.send(NotSaved("what ctx.keep was given has changed", 0))
-        worker.send(Checkpointed(8, 2))
-        await node.until(lambda: KeptSaved() in node.events)
-        assert node.texts == []
+async def test_a_script_that_writes_checkpoints_is_waited_for_until_one_is_written(node: KeepingNode) -> None:
+    worker = node.worker(node.begin(1))
+    worker.send(Checkpointing())
+    await node.until(lambda: KeptChanged() in node.events)
+    holding = node.reported(workers=True)
+    assert holding.can_halt, "though it keeps nothing"
+    node.keeper.carry_out(HaltWorkers(None))
+    assert (await worker.receive())[0] == HaltAt(1, BEFORE_NAMED)
+    worker.send(Halted(7, 1))
+    await node.reports(lambda now: now.halts_after == 7, workers=True)
+    node.keeper.carry_out(HaltWorkers(8))
+    assert (await worker.receive())[0] == HaltAt(2, 8)
+    worker.send(Checkpointed(7, 0))  # it was on its way
+    worker.send(NotSaved("what ctx.keep was given has changed", 0))
+    worker.send(Checkpointed(8, 2))
+    await node.until(lambda: KeptSaved() in node.events)
+    assert node.texts == []
 
 
-async def test_if_nobody_has_saved_it_is_said_why(tmp_path: Path) -> None:
-    async with keeping_nodes(tmp_path, "a") as [node]:
-        worker = node.worker(node.begin(1))
-        await worker.reserve()
-        node.keeper.carry_out(SaveKept(planned=False))
-        await worker.receive()
-        worker.send(NotSaved("a step was not whole within 2 s", 1))
-        await node.until(lambda: KeptSaved() in node.events)
-        assert node.texts == ["round 1 ends with what was saved before: a step was not whole within 2 s"]
+async def test_if_nobody_has_saved_it_is_said_why(node: KeepingNode) -> None:
+    worker = node.worker(node.begin(1))
+    await worker.reserve()
+    node.keeper.carry_out(SaveKept(planned=False))
+    await worker.receive()
+    worker.send(NotSaved("a step was not whole within 2 s", 1))
+    await node.until(lambda: KeptSaved() in node.events)
+    assert node.texts == ["round 1 ends with what was saved before: a step was not whole within 2 s"]
 
 
 async def test_nobody_waits_for_a_worker_that_dies_while_it_saves(tmp_path: Path) -> None:
@@ -318,57 +314,53 @@ async def test_nobody_waits_for_a_worker_that_dies_while_it_saves(tmp_path: Path
         await node.until(lambda: node.events == [KeptSaved()])
 
 
-async def test_where_nobody_keeps_state_nothing_is_waited_for(tmp_path: Path) -> None:
-    async with keeping_nodes(tmp_path, "a") as [node]:
-        node.begin(1)
-        node.keeper.carry_out(SaveKept(planned=False))
-        assert node.events == [KeptSaved()]
+async def test_where_nobody_keeps_state_nothing_is_waited_for(node: KeepingNode) -> None:
+    node.begin(1)
+    node.keeper.carry_out(SaveKept(planned=False))
+    assert node.events == [KeptSaved()]
 
 
-async def test_a_state_that_was_being_written_is_not_held(tmp_path: Path) -> None:
-    async with keeping_nodes(tmp_path, "a") as [node]:
-        worker = node.worker(node.begin(1))
-        await worker.reserve()
-        worker.save(7)
-        assert worker.arena is not None
-        torn = next(place for place in worker.arena.generations if place.read() is None)
-        torn.invalidate()
-        torn.data[:3] = b"new"
-        worker.die()
-        holding = node.reported()
-        assert [part.step for part in holding.parts] == [7]
+async def test_a_state_that_was_being_written_is_not_held(node: KeepingNode) -> None:
+    worker = node.worker(node.begin(1))
+    await worker.reserve()
+    worker.save(7)
+    assert worker.arena is not None
+    torn = next(place for place in worker.arena.generations if place.read() is None)
+    torn.invalidate()
+    torn.data[:3] = b"new"
+    worker.die()
+    holding = node.reported()
+    assert [part.step for part in holding.parts] == [7]
 
 
 # Damage
 
 
-async def test_a_bit_that_flips_in_memory_is_found_and_the_part_withdrawn(tmp_path: Path) -> None:
-    async with keeping_nodes(tmp_path, "a") as [node]:
-        worker = node.worker(node.begin(1))
-        await worker.reserve()
-        worker.save(7)
-        worker.save(8)
-        await node.keeper.end_round()
-        await node.damage(worker, 8)
-        node.events.clear()
-        node.begin(2, a_resume(1, 8, node.source(wanted())))
-        await node.until(lambda: node.events.count(KeptChanged()) == 2)
-        holding = node.reported(workers=True)
-        assert holding.restoring is Restoring.FAILED
-        assert holding.problem == "the state of rank 0 at step 8 is damaged in memory"
-        assert [part.step for part in holding.parts] == [7]
-        third = node.worker(node.begin(3, a_resume(1, 7, node.source(wanted()))))
-        assert (await third.resume())[1][0, True] == BIG
+async def test_a_bit_that_flips_in_memory_is_found_and_the_part_withdrawn(node: KeepingNode) -> None:
+    worker = node.worker(node.begin(1))
+    await worker.reserve()
+    worker.save(7)
+    worker.save(8)
+    await node.keeper.end_round()
+    await node.damage(worker, 8)
+    node.events.clear()
+    node.begin(2, a_resume(1, 8, node.source(wanted())))
+    await node.until(lambda: node.events.count(KeptChanged()) == 2)
+    holding = node.reported(workers=True)
+    assert holding.restoring is Restoring.FAILED
+    assert holding.problem == "the state of rank 0 at step 8 is damaged in memory"
+    assert [part.step for part in holding.parts] == [7]
+    third = node.worker(node.begin(3, a_resume(1, 7, node.source(wanted()))))
+    assert (await third.resume())[1][0, True] == BIG
 
 
-async def test_numbers_that_cannot_be_are_no_parts(tmp_path: Path) -> None:
-    async with keeping_nodes(tmp_path, "a") as [node]:
-        worker = node.worker(node.begin(1))
-        await worker.reserve()
-        worker.round = 2**40
-        worker.save(7)
-        holding = node.reported()
-        assert holding.parts == ()
+async def test_numbers_that_cannot_be_are_no_parts(node: KeepingNode) -> None:
+    worker = node.worker(node.begin(1))
+    await worker.reserve()
+    worker.round = 2**40
+    worker.save(7)
+    holding = node.reported()
+    assert holding.parts == ()
 
 
 async def test_without_memory_nothing_is_offered(tmp_path: Path) -> None:
@@ -380,21 +372,16 @@ async def test_without_memory_nothing_is_offered(tmp_path: Path) -> None:
 
 async def test_no_memory_is_allocated_after_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process exits when its threads have ended, and to allocate takes a second for each gigabyte."""
-    begun, go_on, sizes = threading.Event(), threading.Event(), list[int]()
-
-    def allocate(_: int, __: int, size: int) -> None:
-        sizes.append(size)
-        begun.set()
-        go_on.wait(TIMEOUT_S)
-
-    monkeypatch.setattr(os, "posix_fallocate", allocate)
+    slow = Hanging("posix_fallocate")
+    monkeypatch.setattr(os, "posix_fallocate", slow)
     async with keeping_nodes(tmp_path, "a") as [node]:
         node.worker(node.begin(1)).send(Reserve(10 * len(BIG), len(SMALL), 0, 1))
-        await node.until(begun.is_set)
+        await node.until(slow.begins.is_set)
         node.keeper.close()
-        go_on.set()
+        slow.heal.set()
         await node.until(lambda: node.keeper._resources.arenas.memory.used_bytes == 0)
-        assert len(sizes) == 1 < 30 * len(BIG) // sizes[0]
+        [(_, _, size)] = slow.calls
+    assert size < 30 * len(BIG)
 
 
 async def two_rounds(folder: Path) -> None:

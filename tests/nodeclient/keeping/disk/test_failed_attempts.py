@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from coordinatord.protocol.kept_state import PersistState
 from nodeclient.core.effects import Persist
 from nodeclient.keeping.disk.step_folder import find_whole
-from tests.nodeclient.keeping.disk.writing import BIG, SMALL, Hanging, an_order, train, write
-from tests.nodeclient.keeping.stage import RUN, keeping_nodes
+from tests.nodeclient.keeping.disk.writing import BIG, SMALL, an_order, train, write
+from tests.nodeclient.keeping.stage import RUN, Hanging, keeping_nodes
 from tests.support.kept_places import small_bytes
 
 pytestmark = pytest.mark.slow

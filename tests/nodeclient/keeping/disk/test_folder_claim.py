@@ -5,9 +5,6 @@ import fcntl
 import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -28,17 +25,6 @@ from tests.nodeclient.keeping.stage import keeping_nodes
 from tests.support.programs import TIMEOUT_S
 
 pytestmark = pytest.mark.slow
-
-HOLDER = """
-import sys, time
-from pathlib import Path
-from nodeclient.keeping.disk import persister
-from nodeclient.keeping.disk.folder_claim import FolderClaim
-claim = FolderClaim(Path(sys.argv[1]))
-claim.acquire("r-1", 0)
-print("taken", flush=True)
-sys.stdin.read()
-"""
 
 
 def a_probe(run: str) -> Probe:
@@ -94,21 +80,8 @@ def test_no_node_that_is_about_to_claim_the_folder_keeps_another_from_it(
     another.release()
 
 
-def test_a_run_that_was_killed_leaves_its_folder_to_the_next(tmp_path: Path) -> None:
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    claim = FolderClaim(tmp_path / "job")
-    with subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path / "job")], **pipes) as holder:  # type: ignore[call-overload]  # a plain dict
-        assert holder.stdout.readline() == b"taken\n"
-        with pytest.raises(FolderInUseError, match="run r-1"):
-            claim.acquire("r-2", 0)
-        os.kill(holder.pid, signal.SIGKILL)
-        holder.wait()
-    claim.acquire("r-2", 0)
-    claim.release()
-
-
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b'{"run": 7}', b"x" * 10_000, b'{"run": "r-1", "host": "\xff"}'])
-def test_a_claim_that_cannot_be_read_is_that_of_another_run(tmp_path: Path, text: bytes) -> None:
+def test_a_claim_that_cannot_be_read_is_that_of_another_run_while_it_is_locked(tmp_path: Path, text: bytes) -> None:
     (tmp_path / CLAIM).write_bytes(text)
     with (tmp_path / CLAIM).open("rb") as held:
         fcntl.flock(held, fcntl.LOCK_SH)

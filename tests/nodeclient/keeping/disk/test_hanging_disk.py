@@ -16,8 +16,8 @@ from coordinatord.protocol.kept_state import PersistState, Restoring
 from nodeclient.core.effects import Persist
 from nodeclient.keeping.disk import disk_thread, steps_on_disk
 from nodeclient.keeping.disk.step_folder import find_whole
-from tests.nodeclient.keeping.disk.writing import BIG, SMALL, Hanging, an_order, from_disk, report, train, write
-from tests.nodeclient.keeping.stage import RUN, keeping_nodes
+from tests.nodeclient.keeping.disk.writing import BIG, SMALL, an_order, from_disk, report, train, write
+from tests.nodeclient.keeping.stage import RUN, Hanging, keeping_nodes
 from tests.support.programs import TIMEOUT_S
 
 pytestmark = pytest.mark.slow

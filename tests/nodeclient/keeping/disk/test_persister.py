@@ -15,8 +15,8 @@ from nodeclient.core.effects import Persist
 from nodeclient.keeping.disk import known_steps, steps_on_disk
 from nodeclient.keeping.disk.step_folder import find_whole
 from nodeclient.keeping.disk.steps_on_disk import UnwritableError
-from tests.nodeclient.keeping.disk.writing import BIG, PART, SMALL, Hanging, an_order, from_disk, report, train, write
-from tests.nodeclient.keeping.stage import RUN, KeepingNode, keeping_nodes
+from tests.nodeclient.keeping.disk.writing import BIG, PART, SMALL, an_order, from_disk, report, train, write
+from tests.nodeclient.keeping.stage import RUN, Hanging, KeepingNode, keeping_nodes
 from tests.support.programs import TIMEOUT_S
 from workerlib.contract import arena
 

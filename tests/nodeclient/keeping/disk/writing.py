@@ -1,9 +1,5 @@
 """What tests have a node write to a disk, and what it reports of that."""
 
-import os
-import threading
-from typing import Any
-
 import torch
 from msgspec.structs import replace
 
@@ -17,20 +13,6 @@ BIG = big_bytes(whole({"model.weight": torch.arange(100_000.0)}))
 SMALL = small_bytes({"model.mean": torch.ones(2)}, {"tokens": 7})
 
 PART = WantedParts(0, 1, big=True, small=True)
-
-
-class Hanging:
-    """A call of the system that hangs until it is healed: no real disk hangs on demand."""
-
-    def __init__(self, name: str) -> None:
-        self.begins, self.heal = threading.Event(), threading.Event()
-        self._call = getattr(os, name)
-
-    def __call__(self, *arguments: Any) -> Any:
-        """Hang, and then call the system."""
-        self.begins.set()
-        self.heal.wait()
-        return self._call(*arguments)
 
 
 def an_order(step: int = 4, *, commit: bool = False, parts: WantedParts = PART) -> PersistOrder:

@@ -6,13 +6,13 @@ import os
 import resource
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 
 from nodeclient.keeping.parts.arena_memory import ArenaMemory, NoMemoryError
 from nodeclient.keeping.parts.arenas import COPIES, Arenas
+from tests.nodeclient.keeping.stage import Hanging
 from tests.support.programs import TIMEOUT_S
 from workerlib.contract.arena import ArenaSizes, Commit
 
@@ -54,20 +54,15 @@ SIZES = ArenaSizes.at_least(1_000_000, 4_096)
 
 async def test_memory_that_is_being_allocated_is_not_promised_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """The host shows it as free until its pages are there; who takes it once more is killed by the kernel."""
-    go_on, allocate = threading.Event(), os.posix_fallocate
-
-    def slowly(file: int, begin: int, size: int) -> None:
-        go_on.wait(TIMEOUT_S)
-        allocate(file, begin, size)
-
-    monkeypatch.setattr(os, "posix_fallocate", slowly)
+    slow = Hanging("posix_fallocate")
+    monkeypatch.setattr(os, "posix_fallocate", slow)
     kept = Arenas(ArenaMemory(2**40, lambda: 2 * SIZES.total), COPIES)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(kept.reserve(0, SIZES))
         await asyncio.sleep(0)
         with pytest.raises(NoMemoryError, match=r"this host has .* to spare"):
             await kept.reserve(1, SIZES)
-        go_on.set()
+        slow.heal.set()
     await kept.reserve(1, SIZES)
     kept.drop()
 
@@ -122,14 +117,8 @@ async def test_two_nodes_of_one_host_that_claim_at_once_take_no_more_than_there_
 
 async def test_memory_of_a_copy_that_is_given_up_meanwhile_is_free_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Zeroing takes a second for each gigabyte, and the coordinator may name other copies within that."""
-    go_on, allocate, files = threading.Event(), os.posix_fallocate, list[int]()
-
-    def slowly(file: int, begin: int, size: int) -> None:
-        go_on.wait(TIMEOUT_S)
-        allocate(file, begin, size)
-        files.append(file)
-
-    monkeypatch.setattr(os, "posix_fallocate", slowly)
+    slow = Hanging("posix_fallocate")
+    monkeypatch.setattr(os, "posix_fallocate", slow)
     kept = Arenas(ArenaMemory(2**40, lambda: 2**40), COPIES)
     commit = Commit(step=1, round=1, length=1_000, rank=3, world_size=4, shard=3, shards=4, serial=1)
     copying = asyncio.ensure_future(kept.reserve_copy(commit))
@@ -138,12 +127,12 @@ async def test_memory_of_a_copy_that_is_given_up_meanwhile_is_free_again(monkeyp
     copying.cancel()
     with pytest.raises(asyncio.CancelledError):
         await copying
-    go_on.set()
+    slow.heal.set()
     await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()}, timeout=TIMEOUT_S)
     await asyncio.sleep(0)
     assert kept.memory.used_bytes == 0
     with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(files[0])
+        os.fstat(slow.calls[0][0])
 
 
 async def test_memory_that_cannot_be_mapped_is_free_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,6 @@
 """The memory of a part that comes in is counted once, and given back whoever gives the part up."""
 
 import os
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -10,6 +9,7 @@ from nodeclient.keeping.parts.arena_memory import ArenaMemory, NoMemoryError
 from nodeclient.keeping.parts.landing import Landing
 from nodeclient.keeping.parts.part_fetch import FetchError
 from nodeclient.keeping.parts.part_messages import Kind
+from tests.nodeclient.keeping.stage import Hanging
 from tests.support.programs import TIMEOUT_S
 from workerlib.contract.arena import HEADER_BYTES, PAGE_BYTES, WITH_SMALL, Arena, Commit
 
@@ -68,22 +68,16 @@ def test_a_part_that_is_too_large_leaves_nothing_behind(length: int) -> None:
 
 def test_nobody_waits_for_memory_that_is_being_allocated_to_give_a_part_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """The system takes a second for each gigabyte, and the event loop has other things to do."""
-    begun, go_on, allocate = threading.Event(), threading.Event(), os.posix_fallocate
-
-    def slow(file: int, begin: int, size: int) -> None:
-        begun.set()
-        go_on.wait(TIMEOUT_S)
-        allocate(file, begin, size)
-
+    slow = Hanging("posix_fallocate")
     monkeypatch.setattr(os, "posix_fallocate", slow)
     owner = memory()
     landing = Landing(owner, Kind.BIG)
     with ThreadPoolExecutor(1) as thread:
         place = thread.submit(landing.room, a_commit())
-        assert begun.wait(TIMEOUT_S)
+        assert slow.begins.wait(TIMEOUT_S)
         landing.close()
         assert not place.done()
-        go_on.set()
+        slow.heal.set()
         with pytest.raises(FetchError, match="it is not wanted any more"):
             place.result(TIMEOUT_S)
     assert owner.used_bytes == 0
