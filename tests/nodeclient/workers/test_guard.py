@@ -20,7 +20,7 @@ from nodeclient.workers.guard import Guard
 from nodeclient.workers.process_tree import MARK_VARIABLE, kill_marked, marked
 from tests.support.programs import TIMEOUT_S, Program, wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.timeout(TIMEOUT_S), pytest.mark.slow]
 
 NOWHERE = Path("/nowhere/at/all")
 """A directory that is gone already."""
@@ -133,42 +133,40 @@ def test_a_guard_that_died_is_replaced_at_the_next_start(mark: str) -> None:
 @pytest.mark.parametrize(
     ("signum", "what"), [(signal.SIGKILL, "has ended (killed by SIGKILL)"), (signal.SIGSTOP, "was stopped")]
 )
-def test_a_guard_that_ends_or_is_stopped_is_replaced_at_once_in_one_line(mark: str, signum: int, what: str) -> None:
-    async def test() -> None:
-        guard, said = Guard(mark, NOWHERE), asyncio.Queue[str]()
-        watching = asyncio.ensure_future(guard.watch(said.put_nowait))
-        await asyncio.sleep(0)  # it watches from now on; one that ended before would be replaced without a word
-        await guard.await_ready_in_loop()
-        first = guard.pid or 0
-        os.kill(first, signum)
-        text = "the guard, which ends the workers should this process be killed"
-        assert await said.get() == f"{text}, {what}: another one takes its place"
-        await asyncio.to_thread(wait_until, "another guard", lambda: guard.pid != first)
-        await guard.await_ready_in_loop()
-        assert said.empty()
-        watching.cancel()
-        guard.close()
+async def test_a_guard_that_ends_or_is_stopped_is_replaced_at_once_in_one_line(
+    mark: str, signum: int, what: str
+) -> None:
+    guard, said = Guard(mark, NOWHERE), asyncio.Queue[str]()
+    watching = asyncio.ensure_future(guard.watch(said.put_nowait))
+    await asyncio.sleep(0)  # it watches from now on; one that ended before would be replaced without a word
+    await guard.await_ready_in_loop()
+    first = guard.pid or 0
+    os.kill(first, signum)
+    text = "the guard, which ends the workers should this process be killed"
+    assert await said.get() == f"{text}, {what}: another one takes its place"
+    await asyncio.to_thread(wait_until, "another guard", lambda: guard.pid != first)
+    await guard.await_ready_in_loop()
+    assert said.empty()
+    watching.cancel()
+    guard.close()
 
-    asyncio.run(asyncio.wait_for(test(), TIMEOUT_S))
 
-
-def test_a_node_may_end_while_no_guard_has_replaced_the_last_one(mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_node_may_end_while_no_guard_has_replaced_the_last_one(
+    mark: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(guard_module, "REPLACED_EVERY_S", TIMEOUT_S)
 
-    async def test() -> None:
-        guard, said = Guard(mark, NOWHERE), asyncio.Queue[str]()
-        watching = asyncio.ensure_future(guard.watch(said.put_nowait))
-        await asyncio.sleep(0)
-        os.kill(guard.pid or 0, signal.SIGKILL)
-        await said.get()
-        assert guard.pid is None
-        guard.close()
-        watching.cancel()
-
-    asyncio.run(asyncio.wait_for(test(), TIMEOUT_S))
+    guard, said = Guard(mark, NOWHERE), asyncio.Queue[str]()
+    watching = asyncio.ensure_future(guard.watch(said.put_nowait))
+    await asyncio.sleep(0)
+    os.kill(guard.pid or 0, signal.SIGKILL)
+    await said.get()
+    assert guard.pid is None
+    guard.close()
+    watching.cancel()
 
 
-def test_a_guard_that_cannot_be_watched_is_reported_once(mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_guard_that_cannot_be_watched_is_reported_once(mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
     said, refused, again = list[str](), list[int](), asyncio.Event()
 
     def refuse(pid: int) -> int:
@@ -177,20 +175,17 @@ def test_a_guard_that_cannot_be_watched_is_reported_once(mark: str, monkeypatch:
             again.set()
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    async def test() -> None:
-        guard = Guard(mark, NOWHERE)
-        guard.await_ready()
-        with monkeypatch.context() as patched:
-            patched.setattr(os, "pidfd_open", refuse)
-            watching = asyncio.ensure_future(guard.watch(said.append))
-            await again.wait()
-            watching.cancel()
-        text = "the guard, which ends the workers should this process be killed, cannot be started or watched"
-        assert said == [f"{text}: Too many open files; another try follows"]
-        assert refused == [guard.pid] * 2
-        guard.close()
-
-    asyncio.run(asyncio.wait_for(test(), TIMEOUT_S))
+    guard = Guard(mark, NOWHERE)
+    guard.await_ready()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pidfd_open", refuse)
+        watching = asyncio.ensure_future(guard.watch(said.append))
+        await again.wait()
+        watching.cancel()
+    text = "the guard, which ends the workers should this process be killed, cannot be started or watched"
+    assert said == [f"{text}: Too many open files; another try follows"]
+    assert refused == [guard.pid] * 2
+    guard.close()
 
 
 def test_a_guard_is_up_before_workers_are_started_and_gone_after_a_clean_end(

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -74,8 +73,8 @@ class Stage:
         return await asyncio.wait_for(self.events.get(), TIMEOUT_S)
 
 
-@asynccontextmanager
-async def stage(folder: Path) -> AsyncIterator[Stage]:
+@pytest.fixture
+async def on(tmp_path: Path) -> AsyncIterator[Stage]:
     events, in_order = asyncio.Queue[Event](), list[CollectiveFailed | WorkerLeft]()
     tasks = Tasks()
     workers = LocalWorkers(secrets.token_hex(16), lambda *_: None, leave_nothing)
@@ -88,41 +87,38 @@ async def stage(folder: Path) -> AsyncIterator[Stage]:
         dismissed_within_s=1.0,
         complain=complaints.append,
     )
-    made = Stage(reusable, reusable.listen(folder)[ROUNDS], events, in_order, workers, complaints)
+    made = Stage(reusable, reusable.listen(tmp_path)[ROUNDS], events, in_order, workers, complaints)
     reusable.begin(1, COMMANDS)
-    try:
-        yield made
-    finally:
-        for each in made.sockets:
-            each.close()
-        reusable.close()
-        await tasks.cancel()
+    yield made
+    for each in made.sockets:
+        each.close()
+    reusable.close()
+    await tasks.cancel()
 
 
 def received(worker: socket.socket) -> RoundMessage:
     return ROUND_CODEC.decode(worker.recv(PACKET_BYTES))
 
 
-async def test_a_worker_leaves_and_gets_the_next_round(tmp_path: Path) -> None:
-    async with stage(tmp_path) as on:
-        worker = on.connect(HELLO)
-        assert await on.event() == ReuseReported(0)
-        on.reusable.carry_out(effects.LeaveRound())
-        assert received(worker) == AskToLeave(1)
-        worker.send(ROUND_CODEC.encode(Left(1)))
-        assert await on.event() == WorkerLeft(0)
-        on.reusable.begin(2, NEXT)
-        with (tmp_path / "out").open("w") as out, (tmp_path / "err").open("w") as err:
-            on.reusable.continue_in_round(0, out.fileno(), err.fileno())
-        packet, files, _, _ = socket.recv_fds(worker, PACKET_BYTES, 2)
-        changes = {"RANK": "1", "NEW": "z", "OLD": None, STACKS: "where"}  # it has taken the last one for itself
-        assert ROUND_CODEC.decode(packet) == NextRound(2, changes)
-        for name, file in zip(("out", "err"), files, strict=True):
-            os.write(file, name.encode())
-            os.close(file)
-            assert (tmp_path / name).read_text() == name
-        on.reusable.carry_out(effects.LeaveRound())
-        assert received(worker) == AskToLeave(2), "it is in another round now"
+async def test_a_worker_leaves_and_gets_the_next_round(on: Stage, tmp_path: Path) -> None:
+    worker = on.connect(HELLO)
+    assert await on.event() == ReuseReported(0)
+    on.reusable.carry_out(effects.LeaveRound())
+    assert received(worker) == AskToLeave(1)
+    worker.send(ROUND_CODEC.encode(Left(1)))
+    assert await on.event() == WorkerLeft(0)
+    on.reusable.begin(2, NEXT)
+    with (tmp_path / "out").open("w") as out, (tmp_path / "err").open("w") as err:
+        on.reusable.continue_in_round(0, out.fileno(), err.fileno())
+    packet, files, _, _ = socket.recv_fds(worker, PACKET_BYTES, 2)
+    changes = {"RANK": "1", "NEW": "z", "OLD": None, STACKS: "where"}  # it has taken the last one for itself
+    assert ROUND_CODEC.decode(packet) == NextRound(2, changes)
+    for name, file in zip(("out", "err"), files, strict=True):
+        os.write(file, name.encode())
+        os.close(file)
+        assert (tmp_path / name).read_text() == name
+    on.reusable.carry_out(effects.LeaveRound())
+    assert received(worker) == AskToLeave(2), "it is in another round now"
 
 
 STOPS = """
@@ -139,48 +135,45 @@ pytestmark = pytest.mark.timeout(TIMEOUT_S)
 
 
 @pytest.mark.slow
-async def test_a_stopped_worker_is_waited_for_in_a_planned_end_alone(tmp_path: Path) -> None:
-    async with stage(tmp_path) as on:
-        hello = '{"CanStay":{"local_rank":0,"round":1}}'
-        command = [sys.executable, "-c", STOPS, on.path, hello]
-        worker = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
-        assert await on.event() == ReuseReported(0)
-        await asyncio.to_thread(wait_until, "the worker is stopped", lambda: is_stopped(worker.pid))
-        on.reusable.carry_out(effects.LeaveRound())
-        assert await on.event() == WorkerRefuses(0, STOPPED)
-        on.reusable.carry_out(effects.LeaveRound(planned=True))
-        worker.send_signal(signal.SIGCONT)
-        told, _ = await worker.communicate()
-        assert ROUND_CODEC.decode(told) == AskToLeave(1, planned=True)
+async def test_a_stopped_worker_is_waited_for_in_a_planned_end_alone(on: Stage) -> None:
+    hello = '{"CanStay":{"local_rank":0,"round":1}}'
+    command = [sys.executable, "-c", STOPS, on.path, hello]
+    worker = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+    assert await on.event() == ReuseReported(0)
+    await asyncio.to_thread(wait_until, "the worker is stopped", lambda: is_stopped(worker.pid))
+    on.reusable.carry_out(effects.LeaveRound())
+    assert await on.event() == WorkerRefuses(0, STOPPED)
+    on.reusable.carry_out(effects.LeaveRound(planned=True))
+    worker.send_signal(signal.SIGCONT)
+    told, _ = await worker.communicate()
+    assert ROUND_CODEC.decode(told) == AskToLeave(1, planned=True)
 
 
-async def test_a_failed_collective_waits_for_the_exits_before_it(tmp_path: Path) -> None:
-    async with stage(tmp_path) as on:
-        failed = Failed(1, "RuntimeError: closed", ("a line",))
-        worker = on.connect(HELLO, failed, Left(1), Refusing(1, "it is busy"))
-        assert [await on.event(), await on.event()] == [ReuseReported(0), WorkerRefuses(0, "it is busy")]
-        failure, left = on.in_order
-        assert isinstance(failure, CollectiveFailed)
-        about = failure.diagnosis
-        assert (failure.exit_code, about.error, about.pid) == (1, "RuntimeError: closed", os.getpid())
-        assert left == WorkerLeft(0)
-        worker.close()
-        assert await on.event() == ReuseReported(0, able=False)
+async def test_a_failed_collective_waits_for_the_exits_before_it(on: Stage) -> None:
+    failed = Failed(1, "RuntimeError: closed", ("a line",))
+    worker = on.connect(HELLO, failed, Left(1), Refusing(1, "it is busy"))
+    assert [await on.event(), await on.event()] == [ReuseReported(0), WorkerRefuses(0, "it is busy")]
+    failure, left = on.in_order
+    assert isinstance(failure, CollectiveFailed)
+    about = failure.diagnosis
+    assert (failure.exit_code, about.error, about.pid) == (1, "RuntimeError: closed", os.getpid())
+    assert left == WorkerLeft(0)
+    worker.close()
+    assert await on.event() == ReuseReported(0, able=False)
 
 
-async def test_a_worker_that_repeats_itself_is_heard_once_in_a_round(tmp_path: Path) -> None:
-    async with stage(tmp_path) as on:
-        said: list[RoundMessage] = [Failed(1, "RuntimeError: closed", ()), Left(1)]
-        worker = on.connect(HELLO, *said * 9, Refusing(1, "it is busy"))
-        assert [await on.event(), await on.event()] == [ReuseReported(0), WorkerRefuses(0, "it is busy")]
-        assert len(on.in_order) == 2
-        on.reusable.begin(2, NEXT)
-        with (tmp_path / "out").open("w") as out:
-            on.reusable.continue_in_round(0, out.fileno(), out.fileno())
-        for message in (Failed(2, "RuntimeError: again", ()), Left(2), Refusing(2, "it is busy")):
-            worker.send(ROUND_CODEC.encode(message))
-        await on.event()
-        assert len(on.in_order) == 4, "it is another round"
+async def test_a_worker_that_repeats_itself_is_heard_once_in_a_round(on: Stage, tmp_path: Path) -> None:
+    said: list[RoundMessage] = [Failed(1, "RuntimeError: closed", ()), Left(1)]
+    worker = on.connect(HELLO, *said * 9, Refusing(1, "it is busy"))
+    assert [await on.event(), await on.event()] == [ReuseReported(0), WorkerRefuses(0, "it is busy")]
+    assert len(on.in_order) == 2
+    on.reusable.begin(2, NEXT)
+    with (tmp_path / "out").open("w") as out:
+        on.reusable.continue_in_round(0, out.fileno(), out.fileno())
+    for message in (Failed(2, "RuntimeError: again", ()), Left(2), Refusing(2, "it is busy")):
+        worker.send(ROUND_CODEC.encode(message))
+    await on.event()
+    assert len(on.in_order) == 4, "it is another round"
 
 
 @pytest.mark.parametrize(
@@ -195,12 +188,11 @@ async def test_a_worker_that_repeats_itself_is_heard_once_in_a_round(tmp_path: P
     ],
     ids=["other rank", "other round", "unknown", "unknown too", "of ours", "of ours too"],
 )
-async def test_a_stranger_is_not_believed(tmp_path: Path, said: list[RoundMessage]) -> None:
-    async with stage(tmp_path) as on:
-        on.connect(*said)
-        on.connect(HELLO)
-        assert await on.event() == ReuseReported(0)
-        assert on.events.empty()
+async def test_a_stranger_is_not_believed(on: Stage, said: list[RoundMessage]) -> None:
+    on.connect(*said)
+    on.connect(HELLO)
+    assert await on.event() == ReuseReported(0)
+    assert on.events.empty()
 
 
 @pytest.mark.parametrize(
@@ -212,18 +204,16 @@ async def test_a_stranger_is_not_believed(tmp_path: Path, said: list[RoundMessag
     ids=["how long it aborts NCCL", "of another round"],
 )
 async def test_what_a_worker_says_of_its_round_is_told_and_of_another_one_counts_for_nothing(
-    tmp_path: Path, said: list[RoundMessage], events: list[Event]
+    on: Stage, said: list[RoundMessage], events: list[Event]
 ) -> None:
-    async with stage(tmp_path) as on:
-        on.connect(HELLO, *said, Left(1))
-        assert [await on.event() for _ in range(len(events) + 2)] == [ReuseReported(0), *events, WorkerLeft(0)]
-        assert on.events.empty()
-        assert not on.in_order
+    on.connect(HELLO, *said, Left(1))
+    assert [await on.event() for _ in range(len(events) + 2)] == [ReuseReported(0), *events, WorkerLeft(0)]
+    assert on.events.empty()
+    assert not on.in_order
 
 
-async def test_where_no_socket_can_be_made_no_worker_stays(tmp_path: Path) -> None:
-    async with stage(tmp_path) as on:
-        assert on.reusable.listen(tmp_path / "missing") == {}
+async def test_where_no_socket_can_be_made_no_worker_stays(on: Stage, tmp_path: Path) -> None:
+    assert on.reusable.listen(tmp_path / "missing") == {}
 
 
 async def leave_nothing(_: Sequence[EndedWorker]) -> None:
@@ -251,45 +241,42 @@ def hang_in_the_kernel(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
 
 @pytest.mark.slow
 async def test_what_cannot_be_killed_is_named_and_killed_again_before_a_round(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    on: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with stage(tmp_path) as on:
-        on.workers.start([WorkerCommand(("sleep", "1000"), dict(os.environ))])
-        on.workers.park(0)
-        hang_in_the_kernel(monkeypatch, times=2)
-        on.reusable.carry_out(effects.Dismiss((0,)))
-        await on.reusable.dismissals.await_all(reported)
-        assert on.complaints == [str(KEPT_BY_THE_KERNEL)] * 2
-        assert not on.workers.pids, "the next round begins without them"
+    on.workers.start([WorkerCommand(("sleep", "1000"), dict(os.environ))])
+    on.workers.park(0)
+    hang_in_the_kernel(monkeypatch, times=2)
+    on.reusable.carry_out(effects.Dismiss((0,)))
+    await on.reusable.dismissals.await_all(reported)
+    assert on.complaints == [str(KEPT_BY_THE_KERNEL)] * 2
+    assert not on.workers.pids, "the next round begins without them"
 
 
 @pytest.mark.slow
-async def test_a_round_waits_for_all_that_are_dismissed_also_for_one_that_is_dismissed_last(tmp_path: Path) -> None:
-    async with stage(tmp_path) as on:
-        on.workers.start([WorkerCommand(("sleep", "1000"), dict(os.environ)) for _ in range(2)])
-        on.workers.park(0)
-        on.workers.park(1)
-        lost = [1]
+async def test_a_round_waits_for_all_that_are_dismissed_also_for_one_that_is_dismissed_last(on: Stage) -> None:
+    on.workers.start([WorkerCommand(("sleep", "1000"), dict(os.environ)) for _ in range(2)])
+    on.workers.park(0)
+    on.workers.park(1)
+    lost = [1]
 
-        async def lose_another() -> None:
-            if lost:
-                on.reusable.carry_out(effects.Dismiss((lost.pop(),)))
+    async def lose_another() -> None:
+        if lost:
+            on.reusable.carry_out(effects.Dismiss((lost.pop(),)))
 
-        on.reusable.carry_out(effects.Dismiss((0,)))
-        await on.reusable.dismissals.await_all(lose_another)
-        assert not on.workers.pids
+    on.reusable.carry_out(effects.Dismiss((0,)))
+    await on.reusable.dismissals.await_all(lose_another)
+    assert not on.workers.pids
 
 
 @pytest.mark.slow
 async def test_a_sweep_goes_on_with_what_was_dismissed_and_cannot_be_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    on: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with stage(tmp_path) as on:
-        on.workers.start([WorkerCommand(("sleep", "1000"), dict(os.environ))])
-        on.workers.park(0)
-        hang_in_the_kernel(monkeypatch, times=1)
-        on.reusable.carry_out(effects.Dismiss((0,)))
-        await on.reusable.dismissals.await_or_give_up()
-        assert on.complaints == [str(KEPT_BY_THE_KERNEL)]
-        await on.workers.sweep()
-        assert not on.workers.pids
+    on.workers.start([WorkerCommand(("sleep", "1000"), dict(os.environ))])
+    on.workers.park(0)
+    hang_in_the_kernel(monkeypatch, times=1)
+    on.reusable.carry_out(effects.Dismiss((0,)))
+    await on.reusable.dismissals.await_or_give_up()
+    assert on.complaints == [str(KEPT_BY_THE_KERNEL)]
+    await on.workers.sweep()
+    assert not on.workers.pids

@@ -14,7 +14,7 @@ import pytest
 from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.fields import DURATION_S_MAX, RANKS_MAX, STEP_MAX
 from coordinatord.protocol.kept_state import DIGESTS_MAX, StateDigest
-from coordinatord.protocol.messages import Observed, Phase
+from coordinatord.protocol.messages import Observed, Phase, Section
 from nodeclient.workers.step_slots import Slots
 from tests.support.builders import an_observed
 from tests.support.programs import TIMEOUT_S, open_files
@@ -207,23 +207,26 @@ def test_both_sides_know_the_same_highest_step() -> None:
     assert env.STEP_MAX == STEP_MAX
 
 
+def section_of(slots: Slots) -> Section:
+    """Return the section that is reported, of which there must be one."""
+    section = completed(slots).section
+    assert section is not None
+    return section
+
+
 def test_a_section_is_told_with_its_age_and_the_one_that_may_go_on_for_the_longest_counts(slots: Slots) -> None:
     environs = slots.begin("e-1", 1)
     now = time.monotonic_ns()
     words = [env.pack_section("eval", 60, now - 5 * 10**9), env.pack_section("save", 10.2, now), env.NO_SECTION]
     for environ, section in zip(environs, words, strict=True):
         write(environ, 7, now, 7 ^ now, 0, *section)
-    told = completed(slots).section
-    assert told is not None
+    told = section_of(slots)
     assert (told.name, told.limit_s, told.local_rank) == ("eval", 60.0, 0)
     assert 5.0 <= told.age_s < 5.0 + TIMEOUT_S
     write(environs[0], 7, now, 7 ^ now, 0, words[0][0] + 1, *words[0][1:])
-    torn = completed(slots).section
-    assert torn is not None
-    assert torn.name == "eval", "one that is being written is as it was before"
+    assert section_of(slots).name == "eval", "one that is being written is as it was before"
     write(environs[0], 7, now, 7 ^ now, 0, *env.NO_SECTION)
-    told = completed(slots).section
-    assert told is not None
+    told = section_of(slots)
     assert (told.name, told.limit_s, told.local_rank) == ("save", 11.0, 1)
     write(environs[1], 7, now, 7 ^ now, 0, *env.NO_SECTION)
     assert completed(slots).section is None
