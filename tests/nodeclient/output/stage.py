@@ -140,12 +140,18 @@ class Stage:
 
 @asynccontextmanager
 async def on_stage(
-    settings: OutputSettings | None = None, *, is_terminal: bool = False, stdout: Screen | None = None
+    settings: OutputSettings | None = None,
+    *,
+    is_terminal: bool = False,
+    stdout: Screen | None = None,
+    is_read: bool = True,
 ) -> AsyncIterator[Stage]:
-    """Yield a stage whose stdout and stderr are one screen, unless there is another for stdout; both are read."""
+    """Yield a stage whose stdout and stderr are one screen that is read, unless there is another one for stdout."""
     async with asyncio.timeout(TIMEOUT_S):
         screen = Screen(is_terminal=is_terminal)
         stage = Stage(settings or OutputSettings(), stdout or screen, screen)
+        if is_read:
+            screen.start_reading()
         try:
             yield stage
         finally:

@@ -3,13 +3,12 @@
 import os
 import select
 import socket
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nodeclient.output.descriptors import Writer, may_inherit, open_writer, pipe, read, same_place
+from nodeclient.output.descriptors import Writer, may_inherit, open_writer, same_place
 
 OPEN = os.open
 
@@ -76,18 +75,6 @@ def test_files_and_devices_are_written_to_as_they_are(tmp_path: Path) -> None:
         os.write(fd, b" us")
         os.close(fd)
     assert (tmp_path / "file").read_bytes() == b"before after us"
-
-
-def test_the_end_of_a_pipe_and_of_a_terminal_is_seen() -> None:
-    opener: Callable[[], tuple[int, int]]
-    for opener in (pipe, os.openpty):
-        reading, writing = opener()
-        os.set_blocking(reading, False)
-        assert read(reading) == (b"", False)
-        os.write(writing, b"last words")
-        os.close(writing)
-        assert read(reading) == (b"last words", True)
-        os.close(reading)
 
 
 def test_a_place_is_known_by_whatever_descriptor(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nodeclient.output.output_settings import Choice, OutputSettings, Streams
-from tests.nodeclient.output.stage import Screen, log_file, on_stage
+from tests.nodeclient.output.stage import log_file, on_stage
 from tests.support.programs import wait_until
 
 pytestmark = pytest.mark.slow
@@ -26,7 +26,6 @@ def fifo(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("is_terminal", [False, True])
 async def test_each_byte_arrives_at_once(is_terminal: bool, fifo: Path) -> None:
     async with on_stage(is_terminal=is_terminal) as stage:
-        stage.stderr.start_reading()
         stage.start(f'err("\\r 10%"); open({str(fifo)!r}).read(); err("\\r 20%\\n\\x1b[A\\x04\\x03")')
         await asyncio.to_thread(stage.stderr.await_text, rb"^\r 10%$")
         await asyncio.to_thread(fifo.write_text, "go")
@@ -38,7 +37,6 @@ async def test_each_byte_arrives_at_once(is_terminal: bool, fifo: Path) -> None:
 async def test_all_of_a_flood_arrives(is_terminal: bool) -> None:
     junk = bytes(range(256))
     async with on_stage(is_terminal=is_terminal) as stage:
-        stage.stderr.start_reading()
         await stage.run("err(bytes(range(256)) * 20_000)")
     assert stage.stderr.finish() == junk * 20_000
 
@@ -54,7 +52,6 @@ except OSError as error:
 err(f"{os.isatty(1)} {os.isatty(2)} {size.lines}x{size.columns}")
 """
     async with on_stage(is_terminal=True) as stage:
-        stage.stderr.start_reading()
         await stage.run(script)
     assert stage.stderr.finish() == b"True True 24x80"
 
@@ -67,7 +64,6 @@ while os.get_terminal_size(2).columns != 132: time.sleep(0.01)
 err("after")
 """
     async with on_stage(is_terminal=True) as stage:
-        stage.stderr.start_reading()
         stage.start(script)
         await asyncio.to_thread(stage.stderr.await_text, b"before")
         termios.tcsetwinsize(stage.stderr.fd, (50, 132))
@@ -77,29 +73,8 @@ err("after")
     assert stage.stderr.finish() == b"beforeafter"
 
 
-@pytest.mark.parametrize("handed_down", [True, False], ids=["nothing", "a file"])
-async def test_of_outputs_that_are_no_terminal_only_nothing_at_all_is_handed_down(
-    tmp_path: Path, handed_down: bool
-) -> None:
-    path = Path(os.devnull) if handed_down else tmp_path / "out"
-    screen = Screen()
-    os.close(screen.fd)
-    screen.fd = os.open(path, os.O_WRONLY | os.O_CREAT)
-    async with on_stage(stdout=screen) as stage:
-        stage.start('out("here")')
-        assert (stage.streams[0].stdout == screen.fd) == handed_down
-        assert stage.streams[0].stderr != stage.stderr.fd
-        await stage.ended()
-    screen.leave()
-    os.close(screen.reading)
-    stage.stderr.start_reading()
-    assert stage.stderr.finish() == b""
-    assert path.read_text() == ("" if handed_down else "here")
-
-
 async def test_with_a_directory_it_is_all_in_files_and_on_the_terminal(tmp_path: Path) -> None:
     async with on_stage(OutputSettings(log_dir=tmp_path), is_terminal=True) as stage:
-        stage.stderr.start_reading()
         await stage.run('out(f"out {os.isatty(1)}\\n"); err("\\rbar")')
         await stage.run('out("second\\n")')
     assert stage.stderr.finish() in {b"out True\n\rbarsecond\n", b"\rbarout True\nsecond\n"}
@@ -110,14 +85,12 @@ async def test_with_a_directory_it_is_all_in_files_and_on_the_terminal(tmp_path:
 
 async def test_a_rank_that_is_shown_alone_is_raw() -> None:
     async with on_stage(OutputSettings(terminal_ranks=frozenset({1}), redirects=Choice(Streams.STDOUT))) as stage:
-        stage.stderr.start_reading()
         await stage.run(*['out("no\\n"); err(f"\\rbar {rank}")'] * 3)
     assert stage.stderr.finish() == b"\rbar 1"
 
 
 async def test_without_a_directory_error_files_are_in_a_private_place() -> None:
     async with on_stage() as stage:
-        stage.stderr.start_reading()
         await stage.run("open('/dev/null')", "")
         first = [stream.error_file for stream in stage.streams]
         assert len({file.name for file in first}) == 2
@@ -132,7 +105,6 @@ async def test_without_a_directory_error_files_are_in_a_private_place() -> None:
 
 async def test_log_lines_and_the_live_line_begin_on_a_line_of_their_own(fifo: Path) -> None:
     async with on_stage(is_terminal=True) as stage:
-        stage.stderr.start_reading()
         stage.start(f'err("bar 10%"); open({str(fifo)!r}).read(); err("bar 20%\\n")')
         await asyncio.to_thread(stage.stderr.await_text, b"10%$")
         terminal = stage.output.terminal
@@ -165,7 +137,6 @@ async def test_log_lines_and_the_live_line_begin_on_a_line_of_their_own(fifo: Pa
 
 async def test_where_there_are_no_pseudo_terminals_a_pipe_does(monkeypatch: pytest.MonkeyPatch) -> None:
     async with on_stage(is_terminal=True) as stage:
-        stage.stderr.start_reading()
         monkeypatch.setattr(os, "openpty", _no_pseudo_terminal)
         await stage.run('err(f"{os.isatty(2)}")')
     assert stage.stderr.finish() == b"False"
@@ -176,7 +147,7 @@ def _no_pseudo_terminal() -> tuple[int, int]:
 
 
 async def test_a_reader_that_comes_back_late_gets_everything() -> None:
-    async with on_stage() as stage:
+    async with on_stage(is_read=False) as stage:
         stage.start('for n in range(100_000): out(f"line {n}\\n")')
         wait = asyncio.to_thread(
             wait_until, "a full queue", lambda: stage.output._terminal_writers[Streams.STDOUT].is_full

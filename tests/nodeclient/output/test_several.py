@@ -50,7 +50,6 @@ def sorted_by_stream(lines: list[bytes]) -> list[bytes]:
 @pytest.mark.usefixtures("patience")
 async def test_every_line_arrives_whole_and_in_order_however_the_workers_end(end: str) -> None:
     async with on_stage() as stage:
-        stage.stderr.start_reading()
         codes = await stage.run(*[BUSY.format(lines=20_000, end=end)] * 4)
     found = by_rank(stage.stderr.finish(), range(4))
     assert set(codes.values()) == {-signal.SIGKILL if "KILL" in end else 0}
@@ -61,7 +60,6 @@ async def test_every_line_arrives_whole_and_in_order_however_the_workers_end(end
 @pytest.mark.usefixtures("patience")
 async def test_lines_of_a_megabyte_stay_whole_among_others() -> None:
     async with on_stage() as stage:
-        stage.stderr.start_reading()
         long = 'for _ in range(5): out("m" * 1_000_000 + "\\n")'
         await stage.run(long, BUSY.format(lines=5_000, end=""), long)
     found = by_rank(stage.stderr.finish(), range(3))
@@ -73,7 +71,6 @@ async def test_lines_of_a_megabyte_stay_whole_among_others() -> None:
 async def test_binary_junk_goes_through_unchanged(tmp_path: Path) -> None:
     junk = 'out(bytes(range(256)) * 4096); err(b"\\xff\\xfe\\x00" * 1000)'
     async with on_stage(OutputSettings(log_dir=tmp_path)) as stage:
-        stage.stderr.start_reading()
         await stage.run(junk, junk)
     for rank in range(2):
         assert log_file(tmp_path, rank, "stdout") == bytes(range(256)) * 4096
@@ -92,7 +89,6 @@ async def test_the_beginning_of_a_line_is_shown_when_nothing_more_comes_and_not_
         f'open({str(fifos[1])!r}).read(); out("between\\nand ")',
     ]
     async with on_stage() as stage:
-        stage.stderr.start_reading()
         stage.start(*scripts)
         await asyncio.to_thread(stage.stderr.await_text, rb"\[rank 0\] loading$")
         await asyncio.to_thread(fifos[1].write_text, "go")
@@ -107,7 +103,6 @@ async def test_a_line_that_was_begun_goes_on_where_it_is_if_nobody_came_between(
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     async with on_stage() as stage:
-        stage.stderr.start_reading()
         stage.start(f'out("loading"); open({str(fifo)!r}).read(); out(" done\\nnext\\n")', "")
         await asyncio.to_thread(stage.stderr.await_text, rb"\[rank 0\] loading$")
         await asyncio.to_thread(fifo.write_text, "go")
@@ -118,7 +113,6 @@ async def test_a_line_that_was_begun_goes_on_where_it_is_if_nobody_came_between(
 async def test_stdout_and_stderr_may_lead_to_different_places() -> None:
     async with on_stage(stdout=Screen()) as stage:
         stage.stdout.start_reading()
-        stage.stderr.start_reading()
         await stage.run(*['out("to stdout\\n"); err("to stderr\\n")'] * 2)
     assert by_rank(stage.stdout.finish(), range(2)) == {0: [b"to stdout"], 1: [b"to stdout"]}
     assert by_rank(stage.stderr.finish(), range(2)) == {0: [b"to stderr"], 1: [b"to stderr"]}
@@ -126,7 +120,6 @@ async def test_stdout_and_stderr_may_lead_to_different_places() -> None:
 
 async def test_on_a_terminal_prefixes_have_colours_and_progress_is_one_live_line() -> None:
     async with on_stage(is_terminal=True) as stage:
-        stage.stderr.start_reading()
         await stage.run('for n in range(50): err(f"\\r{n}%|###"); time.sleep(0.001)\nerr("\\n")', 'out("done\\n")')
     drawn = stage.stderr.finish()
     bar = b"\x1b[36m[rank 0]\x1b[0m "
@@ -143,7 +136,6 @@ async def test_a_state_that_stays_is_shown_in_time(monkeypatch: pytest.MonkeyPat
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     async with on_stage() as stage:
-        stage.stderr.start_reading()
         stage.start(f'err("\\r1%"); err("\\r2%"); err("\\r3%"); open({str(fifo)!r}).read()', "")
         await asyncio.to_thread(stage.stderr.await_text, rb"\[rank 0\] 3%\n")
         await asyncio.to_thread(fifo.write_text, "go")
@@ -159,7 +151,6 @@ async def test_a_state_stays_where_only_what_nobody_sees_comes_after_it(
     os.mkfifo(fifo)
     wait = f"open({str(fifo)!r}).read()"
     async with on_stage() as stage:
-        stage.stderr.start_reading()
         stage.start(f'err("1%\\r"); {wait}; err("2%\\r\\x1b[?25h"); out("asks"); {wait}; out("\\n")', "")
         for seen in (rb"1%\n", b"asks"):  # a question is shown when stderr has been quiet for longer
             await asyncio.to_thread(stage.stderr.await_text, seen)
@@ -181,7 +172,6 @@ def bare_screen(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("bare_screen")
 async def test_workers_that_share_a_terminal_know_the_room_that_is_theirs() -> None:
     async with on_stage(is_terminal=True) as stage:
-        stage.stderr.start_reading()
         await stage.run(SCREEN, SCREEN)
     assert stage.stderr.finish().count(b"70 24 1\n") == 2  # of 80, less "[rank 0] " and the last column
 
@@ -193,7 +183,6 @@ async def test_where_nobody_sees_them_on_a_terminal_workers_get_the_size_of_none
 ) -> None:
     settings = OutputSettings(tmp_path, redirects=Choice(Streams.BOTH if is_terminal else Streams.NONE))
     async with on_stage(settings, is_terminal=is_terminal) as stage:
-        stage.stderr.start_reading()
         await stage.run(SCREEN, SCREEN)
     assert log_file(tmp_path, 0, "stdout") == b"- - -\n"
     stage.stderr.finish()
@@ -202,7 +191,6 @@ async def test_where_nobody_sees_them_on_a_terminal_workers_get_the_size_of_none
 async def test_no_colours_for_who_wants_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     async with on_stage(is_terminal=True) as stage:
-        stage.stderr.start_reading()
         await stage.run('out("here\\n")', "")
     assert stage.stderr.finish() == b"[rank 0] here\n"
 
@@ -216,7 +204,6 @@ async def test_only_some_ranks_and_streams_are_shown_and_all_are_kept(tmp_path: 
         stdout_filters=("loss",),
     )
     async with on_stage(settings) as stage:
-        stage.stderr.start_reading()
         await stage.run(*['out(f"loss {rank}\\nmore\\n"); err(f"oops {rank}\\n")'] * 4)
         last = [await stage.output.end_of_stderr(local_rank) for local_rank in range(4)]
     shown = {rank: sorted(lines) for rank, lines in by_rank(stage.stderr.finish(), range(4)).items()}

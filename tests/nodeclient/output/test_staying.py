@@ -33,7 +33,6 @@ def refuses(descriptor: int) -> bool:
 
 async def test_what_a_child_writes_goes_where_the_worker_of_its_rank_writes(tmp_path: Path) -> None:
     async with on_stage(OutputSettings(log_dir=tmp_path)) as stage:
-        stage.stderr.start_reading()
         child = begin(stage, 1)
         os.write(child, b"in round 1\n")
         for number in (2, 3):
@@ -52,7 +51,6 @@ async def test_what_a_child_writes_goes_where_the_worker_of_its_rank_writes(tmp_
 
 async def test_not_more_than_some_are_read(tmp_path: Path) -> None:
     async with on_stage(OutputSettings(log_dir=tmp_path)) as stage:
-        stage.stderr.start_reading()
         with ExitStack() as children:
             stdouts = []
             for number in range(FOLLOWERS_MAX + 2):

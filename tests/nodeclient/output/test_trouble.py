@@ -60,7 +60,7 @@ async def test_the_end_of_stderr_is_known_though_the_terminal_is_stopped(is_term
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     dying = f'open({str(fifo)!r}).read(); err("y\\n" * 5_000 + "ValueError: no\\n"); os.kill(os.getpid(), 9)'
-    async with on_stage(is_terminal=is_terminal) as stage:
+    async with on_stage(is_terminal=is_terminal, is_read=False) as stage:
         stage.start(dying, FLOOD, FLOOD)
         await _full(stage)
         await asyncio.to_thread(fifo.write_text, "go")
@@ -74,7 +74,7 @@ async def test_the_end_of_stderr_is_known_though_the_terminal_is_stopped(is_term
 
 @pytest.mark.usefixtures("impatience")
 async def test_log_lines_do_not_wait_for_a_stopped_terminal_and_do_not_pile_up() -> None:
-    async with on_stage(is_terminal=True) as stage:
+    async with on_stage(is_terminal=True, is_read=False) as stage:
         for number in range(30_000):
             stage.output.terminal.write_lines(f"log line {number} {'x' * 100}")
             stage.output.terminal.draw("waiting")
@@ -87,11 +87,10 @@ async def test_log_lines_do_not_wait_for_a_stopped_terminal_and_do_not_pile_up()
 
 MEMORY = """
 import asyncio, os, resource, sys, threading
-from nodeclient.output.output_settings import OutputSettings
 from tests.nodeclient.output.stage import on_stage
 
 async def main():
-    async with on_stage(OutputSettings()) as stage:
+    async with on_stage(is_read=False) as stage:
         def read_slowly():
             while chunk := os.read(stage.stderr.reading, 4096):
                 taken.append(len(chunk))
@@ -123,7 +122,7 @@ async def test_the_node_does_not_grow_with_what_passes_through_it() -> None:
 
 @pytest.mark.parametrize("workers", [1, pytest.param(3, marks=pytest.mark.long)])
 async def test_a_reader_that_goes_away_ends_nothing(tmp_path: Path, workers: int) -> None:
-    async with on_stage(OutputSettings(log_dir=tmp_path)) as stage:
+    async with on_stage(OutputSettings(log_dir=tmp_path), is_read=False) as stage:
         stage.start(*['for n in range(50_000): print("training goes on", n, flush=True)\nsys.exit(5)'] * workers)
         os.read(stage.stderr.reading, 1)
         os.close(stage.stderr.reading)
@@ -145,7 +144,6 @@ async def test_a_log_directory_that_hangs_stops_no_worker(tmp_path: Path, monkey
     monkeypatch.setattr(file_thread, "WAITING_BYTES_MAX", 100_000)
     heals = threading.Event()
     async with on_stage(OutputSettings(log_dir=tmp_path)) as stage:
-        stage.stderr.start_reading()
         stage.output._files.post(heals.wait)
         assert await stage.run('for _ in range(300): out("x" * 9_999 + "\\n")') == {0: 0}
         heals.set()
@@ -169,7 +167,6 @@ async def test_a_log_directory_that_hangs_at_the_end_is_named(tmp_path: Path, mo
 async def test_a_log_directory_that_cannot_be_made_does_not_stop_a_round(tmp_path: Path) -> None:
     (tmp_path / "job").write_text("in the way")
     async with on_stage(OutputSettings(log_dir=tmp_path)) as stage:
-        stage.stderr.start_reading()
         assert await stage.run('out("here\\n"); open("/dev/null")') == {0: 0}
         file = stage.streams[0].error_file
         assert tmp_path not in file.parents
@@ -190,7 +187,6 @@ async def main():
     os.close(screen.fd)
     screen.fd = {full.fd}
     async with on_stage(stdout=screen) as stage:
-        stage.stderr.start_reading()
         codes = await stage.run(*['for n in range(3): out("x" * 3_000 + "\\\\n"); time.sleep(0.1)\\nsys.exit(5)'] * 2)
         assert codes == {{0: 5, 1: 5}}
     stage.stderr.finish()
@@ -224,7 +220,6 @@ asyncio.run(main())
 async def test_a_child_that_holds_the_pipe_delays_nothing() -> None:
     script = 'if os.fork() == 0: time.sleep(1000)\nerr("no\\n")'
     async with on_stage() as stage:
-        stage.stderr.start_reading()
         stage.start(script, "signal.pause()")
         assert await stage.exits.get() == (0, 0)
         assert await stage.output.end_of_stderr(0) == b"no\n"
@@ -234,7 +229,6 @@ async def test_a_child_that_holds_the_pipe_delays_nothing() -> None:
 
 async def test_what_a_worker_that_exited_with_0_wrote_last_is_read_to_its_end(tmp_path: Path) -> None:
     async with on_stage(OutputSettings(log_dir=tmp_path)) as stage:
-        stage.stderr.start_reading()
         stage.start('err("first\\n" * 1_000 + "\\nno data is left\\n")', "")
         assert await stage.ended() == {0: 0, 1: 0}
         assert await early_output((), stage.output, range(2)) is None
@@ -246,7 +240,6 @@ async def test_what_a_worker_that_exited_with_0_wrote_last_is_read_to_its_end(tm
 
 async def test_a_worker_may_close_its_stderr_and_go_on() -> None:
     async with on_stage() as stage:
-        stage.stderr.start_reading()
         assert await stage.run('err("before\\n"); os.close(2); out("after\\n"); sys.exit(4)', "") == {0: 4, 1: 0}
         assert await stage.output.end_of_stderr(0) == b"before\n"
         assert await stage.output.end_of_stderr(1) == b""
@@ -256,7 +249,6 @@ async def test_a_worker_may_close_its_stderr_and_go_on() -> None:
 
 async def test_a_worker_that_cannot_be_started_leaves_nothing_open() -> None:
     async with on_stage() as stage:
-        stage.stderr.start_reading()
         await stage.run("", "")
         before = open_files()
         bad = WorkerCommand(("/no/such/program",), {})
@@ -273,7 +265,6 @@ async def test_a_worker_that_cannot_be_started_leaves_nothing_open() -> None:
 @pytest.mark.parametrize("is_terminal", [False, pytest.param(True, marks=pytest.mark.long)])
 async def test_many_rounds_leak_neither_descriptors_nor_threads(tmp_path: Path, is_terminal: bool) -> None:
     async with on_stage(OutputSettings(log_dir=tmp_path), is_terminal=is_terminal) as stage:
-        stage.stderr.start_reading()
         most = _held() + 20
         for number in range(2_000):
             place = LogPaths("job", "run", number)
@@ -304,7 +295,6 @@ def _bug() -> None:
 
 async def test_last_words_after_the_end_are_written_still() -> None:
     async with on_stage() as stage:
-        stage.stderr.start_reading()
         await stage.run("")
     stage.output.terminal.write_lines("last words")
     stage.output.terminal.draw("waiting")
