@@ -88,13 +88,19 @@ def test_who_stands_in_a_debugger_is_held_by_it(held: bool, file: str, function:
     assert read_dump(f"Thread 0x1 (most recent call first):\n{dump}", "/home/me").is_debugged is held
 
 
-def test_of_several_groups_the_one_that_is_waited_in_counts() -> None:
-    both = [collective("default_pg", 9, "done"), collective("tensor 2", 4, "waits")]
-    expected = Collective("tensor 2", 4, CollectiveState.WAITS, "gloo:all_reduce", "8x3 Float, 1 Int", 12.0)
-    assert read_answer(an_answer(collectives=both), "/").collective == expected
-    found = read_answer(an_answer(collectives=both[:1]), "/").collective
-    assert found is not None
-    assert (found.group, found.number, found.state) == ("default_pg", 9, CollectiveState.DONE)
+def test_of_several_groups_the_one_that_is_waited_in_counts_with_the_number_of_its_ranks() -> None:
+    both = [{**collective("default_pg", 9, "done"), "members": 16}, {**collective("dp 2", 4, "waits"), "members": 2}]
+    found = read_answer(an_answer(collectives=both, network_bytes=123), "/")
+    assert found.collective == Collective("dp 2", 4, CollectiveState.WAITS, "gloo:all_reduce", "8x3 Float, 1 Int", 12.0)
+    assert (found.members, found.network_bytes) == (2, 123)
+    older = read_answer(an_answer(collectives=[collective("default_pg", 9, "done")]), "/")
+    assert older.collective is not None
+    assert (older.collective.group, older.collective.number, older.collective.state) == (
+        "default_pg",
+        9,
+        CollectiveState.DONE,
+    )
+    assert (older.members, older.network_bytes) == (0, 0)
 
 
 def test_the_places_of_a_worker_are_others_when_it_gets_on_in_any_group() -> None:
@@ -108,14 +114,6 @@ def test_the_places_of_a_worker_are_others_when_it_gets_on_in_any_group() -> Non
     others = [{**gradients, "number": 57}, {**gradients, "state": "waits"}, {**gradients, "group": "dp 1"}]
     assert len({known, places(), *(places(control, other) for other in others)}) == 5
     assert places() == (None, b"")
-
-
-def test_how_many_ranks_the_group_has_that_is_waited_in_is_told() -> None:
-    both = [{**collective("default_pg", 9, "done"), "members": 16}, {**collective("dp 2", 4, "waits"), "members": 2}]
-    found = read_answer(an_answer(collectives=both, network_bytes=123), "/")
-    assert (found.members, found.network_bytes) == (2, 123)
-    older = read_answer(an_answer(collectives=[collective("dp 2", 4, "waits")]), "/")
-    assert (older.members, older.network_bytes) == (0, 0)
 
 
 def test_of_a_worker_that_gets_on_only_a_number_is_known() -> None:
@@ -210,17 +208,23 @@ def arrivals(*groups: Any) -> bytes:
     return json.dumps({"arrivals": groups}).encode()
 
 
-def test_arrivals_are_given_as_ages() -> None:
-    [found] = read_arrivals(arrivals(arrivals_sent(3.0, 2.5, 0.25)), NOW_S)
-    assert (found.group, found.first) == ("default_pg", 7)
-    assert unpack_ages(found.ages) == pytest.approx([3.0, 2.5, 0.25], abs=1e-5)
+OLD_S = AGE_US_MAX / 1e6 + 1
+"""An age that no message can hold."""
 
 
-def test_arrivals_that_are_too_old_for_a_message_are_left_out() -> None:
-    old_s = AGE_US_MAX / 1e6 + 1
-    [found] = read_arrivals(arrivals(arrivals_sent(old_s + 1, old_s, 2.0, 1.0), arrivals_sent(old_s)), NOW_S)
-    assert found.first == 9
-    assert unpack_ages(found.ages) == pytest.approx([2.0, 1.0], abs=1e-5)
+@pytest.mark.parametrize(
+    ("sent", "first", "ages"),
+    [
+        ([3.0, 2.5, 0.25], 7, [3.0, 2.5, 0.25]),
+        ([OLD_S + 1, OLD_S, 2.0, 1.0], 9, [2.0, 1.0]),
+        ([0.5, -0.5], 7, [0.5, 0.0]),
+    ],
+    ids=["ages", "too old", "after the present"],
+)
+def test_arrivals_are_given_as_ages_that_a_message_can_hold(sent: list[float], first: int, ages: list[float]) -> None:
+    [found] = read_arrivals(arrivals(arrivals_sent(*sent), arrivals_sent(OLD_S)), NOW_S)
+    assert (found.group, found.first) == ("default_pg", first)
+    assert unpack_ages(found.ages) == pytest.approx(ages, abs=1e-5)
 
 
 def test_of_too_many_arrivals_and_groups_the_last_and_the_first_are_told() -> None:
@@ -228,11 +232,6 @@ def test_of_too_many_arrivals_and_groups_the_last_and_the_first_are_told() -> No
     assert len(found) == GROUPS_MAX
     assert len(unpack_ages(found[0].ages)) == ARRIVALS_MAX
     assert found[0].first == 10
-
-
-def test_an_arrival_after_the_present_is_of_the_present() -> None:
-    [found] = read_arrivals(arrivals(arrivals_sent(0.5, -0.5)), NOW_S)
-    assert unpack_ages(found.ages) == pytest.approx([0.5, 0.0], abs=1e-5)
 
 
 @pytest.mark.parametrize(
