@@ -16,7 +16,7 @@ import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -24,7 +24,7 @@ from pathlib import Path
 import pytest
 
 from coordinatord.runtime.pinned_tls import pinned_context
-from tests.support.disks import small_disk
+from tests.support.disks import fill, small_disk
 from tests.support.hostile import KINDS
 from tests.support.lives import ROOT
 from tests.support.programs import BIN, TIMEOUT_S, Program, clean_environ, run, wait_until
@@ -80,19 +80,9 @@ class Besieged:
     def hostile(self, count: int) -> Program:
         """Start the others, who have a token of their own."""
         theirs = self._folder / "theirs"
-        state = self.seen(self.disk / "state")
-        done = run(
-            BIN / "coordinatord",
-            "token",
-            "new",
-            "--name",
-            "theirs",
-            "--output",
-            theirs,
-            "--state-dir",
-            state,
-            environ=self.environ,
-        )
+        token = ("token", "new", "--name", "theirs", "--output", theirs)
+        where = ("--state-dir", self.seen(self.disk / "state"))
+        done = run(BIN / "coordinatord", *token, *where, environ=self.environ)
         assert done.returncode == 0, done.stderr
         place = ("127.0.0.1", str(self.port), str(theirs), "sim-0000", str(count))
         return self.start(
@@ -150,15 +140,6 @@ def as_set_in(clock: Path) -> dict[str, str]:
 def faketime() -> Iterator[Path]:
     """Yield the library with which the clock of one program is set, if this host has it."""
     return Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1")
-
-
-def fill(file: Path) -> None:
-    """Fill the disk of a file, to the last byte."""
-    with file.open("wb", buffering=0) as ballast:
-        for size in (1 << 16, 512):
-            with suppress(OSError):  # it is full
-                while True:
-                    ballast.write(bytes(size))
 
 
 def events_of(fleet: Program) -> Counter[str]:

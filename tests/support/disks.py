@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -23,6 +23,15 @@ def small_disk(place: Path, size_kib: int) -> tuple[str, ...]:
 def read_only_disk(place: Path) -> tuple[str, ...]:
     """Return the prefix of a command that is to see `place` as it is, and read-only."""
     return _on(place, f"mount --bind {place} {place} && mount -o remount,ro,bind {place}")
+
+
+def fill(ballast: Path) -> None:
+    """Take all the room that is left on the disk of a file, to the last byte."""
+    with ballast.open("ab", buffering=0) as file:
+        for size in (1 << 16, 512, 1):
+            with suppress(OSError):  # it is full
+                while True:
+                    file.write(bytes(size))
 
 
 def _on(place: Path, mount: str) -> tuple[str, ...]:
