@@ -36,7 +36,7 @@ from tests.deploy.manifests import (
     with_script_of_this_host,
 )
 from tests.support.cluster import Cluster, Coordinator
-from tests.support.disks import small_disk
+from tests.support.disks import fill, small_disk
 from tests.support.programs import BIN, TIMEOUT_S, wait_until
 
 pytestmark = pytest.mark.slow
@@ -280,11 +280,6 @@ def _status(url: str) -> int:
         return error.code
 
 
-def _fill(ballast: Path) -> None:
-    with pytest.raises(OSError, match="No space left"):
-        ballast.write_bytes(bytes(1024 * 1024))
-
-
 def test_probes_are_content_while_nothing_can_be_recorded(tmp_path: Path) -> None:
     """Otherwise Kubernetes would restart a daemon with a full disk again and again, and take it from the nodes."""
     box = container(only(built("coordinator"), "Deployment")["spec"]["template"])
@@ -298,7 +293,7 @@ def test_probes_are_content_while_nothing_can_be_recorded(tmp_path: Path) -> Non
     cluster = Cluster(daemon, "job")
     try:
         assert _status(f"{daemon.url}{path}") == 200
-        _fill(Path(f"/proc/{daemon.pid}/root{disk}/ballast"))
+        fill(Path(f"/proc/{daemon.pid}/root{disk}/ballast"))
         cluster.join("a")
         wait_until("a complaint", lambda: _status(f"{daemon.url}/healthz") == 503)
         assert _status(f"{daemon.url}{path}") == 200

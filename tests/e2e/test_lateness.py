@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.cluster import Cluster
 from tests.support.flight_recorder import needs_flight_recorder
-from tests.support.programs import BIN, run, wait_until
+from tests.support.programs import wait_until
 
 pytestmark = [pytest.mark.slow, needs_flight_recorder]
 
@@ -64,9 +64,8 @@ def test_a_worker_that_comes_last_to_collectives_is_named_within_50_steps(cluste
     assert laggard["last"] > 0.9
     assert laggard["late_s"] >= 0.9 * LATE_S, "the clocks of nodes on one host are the same"
     assert job["nodes"][0]["late"]["rank"] == LATE
-    shown = run(BIN / "nodeclient", "status", "--coord", coordinator.endpoint).stdout
-    assert "  rank 1 on node a is last in " in shown
+    assert "  rank 1 on node a is last in " in cluster.operate("status")
     assert f'coordinatord_job_laggard_seconds{{job_id="{cluster.job}"}} ' in coordinator.fetch("/metrics")
-    assert run(BIN / "nodeclient", "stop", cluster.job, "--coord", coordinator.endpoint).returncode == 0
+    cluster.operate("stop", cluster.job)
     for node in nodes:
         node.wait()

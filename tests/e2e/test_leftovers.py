@@ -1,7 +1,6 @@
-"""What workers leave behind to finish its work, with real programs: it does so, or is killed at last and named."""
+"""What workers leave behind to finish its work, with real programs: it does so."""
 
 import os
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,16 +30,12 @@ def node(folder: Path, script: str, *flags: str, coord: str = "") -> Iterator[tu
         yield program, go
 
 
-@pytest.mark.parametrize(
-    ("start", "end", "code"),
-    [(IN_THE_GROUP, "exit 3", 3), (FORKS_AGAIN, "exit 0", 0)],
-    ids=["group", "forks again"],
-)
-def test_a_node_waits_for_it_before_it_ends_and_says_so(tmp_path: Path, start: str, end: str, code: int) -> None:
-    with node(tmp_path, f"{start} {end}") as (program, go):
+@pytest.mark.parametrize("start", [IN_THE_GROUP, FORKS_AGAIN], ids=["group", "forks again"])
+def test_a_node_waits_for_it_before_it_ends_and_says_so(tmp_path: Path, start: str) -> None:
+    with node(tmp_path, f"{start} exit 3") as (program, go):
         program.await_line(r"waiting up to \d+ s for what the workers have left running: rank 0: .*\(pid \d+\)")
         go.write_text("\n")
-        assert program.wait() == code
+        assert program.wait() == 3
         assert "tracked" in program.output
         assert "killed, since" not in program.output
         assert program.leftovers() == []
@@ -67,22 +62,3 @@ def test_it_goes_on_beside_the_next_round_and_what_it_writes_is_shown(tmp_path: 
         program.await_line("^tracked$")
         (tmp_path / "go.2").write_text("\n")
         assert program.wait() == 0
-
-
-def test_the_second_signal_ends_the_wait_and_names_it(tmp_path: Path) -> None:
-    with node(tmp_path, f"{IN_ITS_SESSION} exit 0") as (program, _):
-        program.await_line("waiting up to")
-        program.signal(signal.SIGINT)
-        program.signal(signal.SIGTERM)
-        assert program.wait() == 0
-        program.await_line(
-            r"WARNING .* killed, since it did not end in time after its worker: rank 0: (?:sh|setsid) \(pid \d+\)"
-        )
-        assert program.leftovers() == []
-
-
-def test_nothing_of_it_outlives_a_node_that_is_killed(tmp_path: Path) -> None:
-    with node(tmp_path, f"{IN_ITS_SESSION} exit 0") as (program, _):
-        program.await_line("waiting up to")
-        program.signal(signal.SIGKILL)
-        program.await_no_leftovers()

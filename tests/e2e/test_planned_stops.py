@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.cluster import Cluster, Coordinator, cluster_of_its_own
 from tests.support.kept_training import notes_of
-from tests.support.programs import BIN, run, wait_until
+from tests.support.programs import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -38,38 +38,14 @@ def await_kept_step(cluster: Cluster) -> None:
     wait_until(f"a kept step of job {cluster.job}", look)
 
 
-def await_steps_of(number: int, folder: Path, ranks: int) -> None:
-    """Wait until all ranks of a round have noted several steps."""
+def await_notes(number: int, folder: Path, least: int = 1) -> None:
+    """Wait until both ranks have noted so many steps of a round; the first is the one from which they resume."""
 
     def look() -> bool:
         rounds = [[at for said in steps.values() for at, _ in said] for steps in notes_of(folder).values()]
-        return sum(numbers.count(number) > 3 for numbers in rounds) == ranks
+        return sum(numbers.count(number) >= least for numbers in rounds) == 2
 
     wait_until(f"steps of round {number}", look)
-
-
-def operate(cluster: Cluster, *words: str) -> None:
-    """Ask for something as an operator does."""
-    where = ("--coord", cluster.coordinator.endpoint)
-    done = run(BIN / "nodeclient", *words, cluster.job, *where)
-    assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.long
-def test_a_restart_that_is_asked_for_costs_no_step(cluster: Cluster, tmp_path: Path) -> None:
-    nodes = [cluster.join(name, "--nnodes", "2", *WARM, command=command(tmp_path)) for name in "ab"]
-    await_kept_step(cluster)
-    operate(cluster, "restart")
-    await_steps_of(2, tmp_path, 2)
-    (tmp_path / "enough").touch()
-    assert [node.wait() for node in nodes] == [0, 0], "\n".join(node.output for node in nodes)
-    assert any("0 steps redone" in line for line in nodes[0].lines)
-    last = max(notes_of(tmp_path)[0])
-    for rank, steps in notes_of(tmp_path).items():
-        twice = [step for step, said in steps.items() if len(said) > 1]
-        assert len(twice) == 1, f"rank {rank} noted the steps {twice} twice"
-        assert len({digest for _, digest in steps[twice[0]]}) == 1
-        assert set(steps) == set(range(last + 1))
 
 
 def test_a_node_that_is_drained_hands_its_shards_over_before_it_leaves(cluster: Cluster, tmp_path: Path) -> None:
@@ -78,8 +54,8 @@ def test_a_node_that_is_drained_hands_its_shards_over_before_it_leaves(cluster: 
     stays = cluster.join("a", *flags, "--nproc-per-node", "2", command=command(tmp_path))
     cluster.join("b", *flags, command=command(tmp_path))
     await_kept_step(cluster)
-    assert run(BIN / "nodeclient", "drain", "b", "--coord", cluster.coordinator.endpoint).returncode == 0
-    await_steps_of(2, tmp_path, 2)
+    cluster.operate("drain", "b")
+    await_notes(2, tmp_path, 4)
     (tmp_path / "enough").touch()
     assert stays.wait() == 0, stays.output
     assert any("from memory, 0 steps redone" in line for line in stays.lines), stays.output
@@ -95,11 +71,11 @@ def test_a_second_planned_end_before_the_first_step_of_a_round_costs_no_step(clu
     nodes["c"] = cluster.join("c", "--nnodes", "2", *WARM, command=command(tmp_path))
     nodes["c"].await_line("spare")
     (tmp_path / "hold").touch()
-    assert run(BIN / "nodeclient", "drain", "b", "--coord", cluster.coordinator.endpoint).returncode == 0
+    cluster.operate("drain", "b")
     nodes["b"].wait()
-    await_round(2, tmp_path)
-    operate(cluster, "restart")
-    await_round(3, tmp_path)
+    await_notes(2, tmp_path)
+    cluster.operate("restart", cluster.job)
+    await_notes(3, tmp_path)
     (tmp_path / "enough").touch()
     (tmp_path / "hold").unlink()
     assert [nodes[name].wait() for name in "ac"] == [0, 0], nodes["a"].output
@@ -107,16 +83,6 @@ def test_a_second_planned_end_before_the_first_step_of_a_round_costs_no_step(clu
         [thrice] = [said for said in steps.values() if len(said) > 2]
         assert [number for number, _ in thrice] == [1, 2, 3]
         assert len({digest for _, digest in thrice}) == 1
-
-
-def await_round(number: int, folder: Path) -> None:
-    """Wait until both ranks have noted from which step they resume in a round."""
-
-    def look() -> bool:
-        rounds = [{at for said in steps.values() for at, _ in said} for steps in notes_of(folder).values()]
-        return sum(number in numbers for numbers in rounds) == 2
-
-    wait_until(f"round {number}", look)
 
 
 def job_of(cluster: Cluster) -> dict[str, Any]:
@@ -156,7 +122,7 @@ def test_a_script_that_writes_checkpoints_writes_one_of_the_same_step_on_all_ran
     nodes = [cluster.join(name, *flags, command=program) for name in "ab"]
     for number in (1, 2):
         await_step(cluster, number * 30)
-        operate(cluster, "restart")
+        cluster.operate("restart", cluster.job)
     wait_until("the third round", lambda: len((tmp_path / "0.begins").read_text().splitlines()) == 3)
     (tmp_path / "enough").touch()
     assert [node.wait() for node in nodes] == [0, 0], "\n".join(node.output for node in nodes)
@@ -189,31 +155,22 @@ def test_all_nodes_get_sigterm_while_the_coordinator_is_gone_and_write_a_checkpo
         assert list(checkpoints(notes).values()) == [{0, 1}], "\n".join(node.output for node in nodes)
 
 
-@pytest.fixture
-def prompt_cluster() -> Iterator[Cluster]:
-    """Return a job at a coordinator that waits for no further node once there are enough."""
-    with cluster_of_its_own("planned", "--settle", "0.1") as cluster:
-        yield cluster
-
-
 @pytest.mark.long
-def test_a_node_that_arrives_is_taken_in_when_the_script_has_written_its_next_checkpoint(
-    prompt_cluster: Cluster, tmp_path: Path
-) -> None:
-    cluster = prompt_cluster
-    program = (sys.executable, "-m", "tests.support.checkpoint_program", str(tmp_path))
-    flags = ("--nnodes", "1:2", "--scale-up", "at-checkpoint", "--preload", "torch.distributed")
-    nodes = [cluster.join("a", *flags, command=program)]
-    await_step(cluster, 1)
-    nodes.append(cluster.join("b", *flags, command=program))
-    nodes[1].await_line("round 1 is running until its next checkpoint")
-    wait_until("an arrival", lambda: [node["state"] for node in job_of(cluster)["nodes"]] == ["running", "arrived"])
-    await_step(cluster, job_of(cluster)["progress"]["step"] + 50)
-    assert job_of(cluster)["round"] == 1, "no checkpoint was written since node b has arrived"
-    (tmp_path / "wanted").touch()
-    wait_until("both nodes in round 2", lambda: len(list(tmp_path.glob("*.begins"))) == 2)
-    (tmp_path / "enough").touch()
-    assert [node.wait() for node in nodes] == [0, 0], "\n".join(node.output for node in nodes)
+def test_a_node_that_arrives_is_taken_in_when_the_script_has_written_its_next_checkpoint(tmp_path: Path) -> None:
+    with cluster_of_its_own("planned", "--settle", "0.1") as cluster:
+        program = (sys.executable, "-m", "tests.support.checkpoint_program", str(tmp_path))
+        flags = ("--nnodes", "1:2", "--scale-up", "at-checkpoint", "--preload", "torch.distributed")
+        nodes = [cluster.join("a", *flags, command=program)]
+        await_step(cluster, 1)
+        nodes.append(cluster.join("b", *flags, command=program))
+        nodes[1].await_line("round 1 is running until its next checkpoint")
+        wait_until("an arrival", lambda: [node["state"] for node in job_of(cluster)["nodes"]] == ["running", "arrived"])
+        await_step(cluster, job_of(cluster)["progress"]["step"] + 50)
+        assert job_of(cluster)["round"] == 1, "no checkpoint was written since node b has arrived"
+        (tmp_path / "wanted").touch()
+        wait_until("both nodes in round 2", lambda: len(list(tmp_path.glob("*.begins"))) == 2)
+        (tmp_path / "enough").touch()
+        assert [node.wait() for node in nodes] == [0, 0], "\n".join(node.output for node in nodes)
     begins = [line.split()[:3] for line in (tmp_path / "0.begins").read_text().splitlines()]
     written = checkpoints(tmp_path)
     assert begins == [["1", "0", "-1"], ["2", "0", str(max(written))]]

@@ -4,8 +4,7 @@ import signal
 
 import pytest
 
-from tests.support.cluster import Cluster, Coordinator
-from tests.support.programs import kill_quietly
+from tests.support.cluster import Cluster
 
 pytestmark = pytest.mark.slow
 
@@ -32,33 +31,6 @@ def test_workers_get_time_to_save_when_a_node_arrives(cluster: Cluster) -> None:
     assert after.restarts == {0}
     for node in (a, b):
         assert node.await_event("saved")["round"] == before.number
-
-
-def test_a_finished_job_can_be_run_again_under_its_name(cluster: Cluster) -> None:
-    first = cluster.join("a", "--nnodes", "1")
-    cluster.await_round(1).finish()
-    assert first.wait() == 0
-    run = cluster.await_state(state="succeeded")["run"]
-    again = cluster.join("b", "--nnodes", "1:2", "--max-restarts", "7")
-    second = cluster.coordinator.await_job(cluster.job, state="running")
-    assert second["run"] != run
-    assert second["restarts"] == {"used": 0, "max": 7, "window_s": None}
-    started = again.await_event("started")
-    kill_quietly(started["pid"], signal.SIGUSR1)
-    assert again.wait() == 0
-
-
-def test_two_jobs_do_not_touch_each_other(cluster: Cluster, coordinator: Coordinator) -> None:
-    with Cluster(coordinator, f"{cluster.job}-other") as other:
-        cluster.join_all("ab", "--nnodes", "2", "--max-restarts", "1")
-        other.join_all("ab", "--nnodes", "2", "--max-restarts", "5")
-        here, there = cluster.await_round(2), other.await_round(2)
-        kill_quietly(here.workers[0].pid)
-        assert cluster.await_round(2, here).restarts == {1}
-        there.finish()
-        assert [node.wait() for node in other.nodes] == [0, 0]
-        assert [round_.number for round_ in other.rounds()] == [there.number]
-        assert cluster.await_state(state="running")["restarts"] == {"used": 1, "max": 1, "window_s": None}
 
 
 def test_a_node_that_leaves_saves_and_the_others_go_on_without_it(cluster: Cluster) -> None:

@@ -8,9 +8,7 @@ import pytest
 
 from tests.support.cluster import Cluster, Coordinator, Node, cluster_of_its_own
 from tests.support.kept_training import notes_of
-from tests.support.programs import BIN, run, wait_until
 from tests.support.rounds_program import processes_of
-from tests.support.stopped_peer import stopped
 from tests.support.undisturbed import STEPS, WORLD_SIZE
 
 pytestmark = pytest.mark.slow
@@ -77,9 +75,9 @@ def test_workers_stay_while_nodes_come_and_go(cluster: Cluster, notes: Path) -> 
     again = int(cluster.join("d", *flags, command=endless).await_line(r"round (\d+) trains")[1])
     for node in nodes[:2]:
         node.await_line(f"round {again}: 1 worker runs, begun in place")
-    asked = run(BIN / "nodeclient", "stacks", cluster.job, "--coord", cluster.coordinator.endpoint)
-    assert "3 workers" in asked.stdout, asked
-    assert "does not answer" not in asked.stdout, asked.stdout
+    stacks = cluster.operate("stacks", cluster.job)
+    assert "3 workers" in stacks
+    assert "does not answer" not in stacks
     by_round: dict[int, set[int]] = {}
     for rounds in processes_of(notes).values():
         for number, pid in rounds.items():
@@ -87,19 +85,3 @@ def test_workers_stay_while_nodes_come_and_go(cluster: Cluster, notes: Path) -> 
     numbers = (with_three, with_three + 1, again)
     assert [len(by_round[number]) for number in numbers] == [3, 2, 3], by_round
     assert by_round[with_three + 1] <= by_round[with_three] & by_round[again], by_round
-
-
-@pytest.mark.long
-def test_a_stopped_worker_is_ended_and_the_others_get_out_of_their_collective(cluster: Cluster, notes: Path) -> None:
-    flags = ("--nnodes", str(WORLD_SIZE), *WARM, "--abort-timeout", "20", "--stop-timeout", "10")
-    nodes = [cluster.join(name, *flags, command=command(notes, "1:1:5:forward:SIGSTOP")) for name in "abc"]
-    nodes[0].await_line("round 1 trains")
-    [frozen] = processes_of(notes)[1].values()
-    wait_until("the worker to be stopped", lambda: stopped(frozen))
-    done = run(BIN / "nodeclient", "restart", cluster.job, "--coord", cluster.coordinator.endpoint)
-    assert done.returncode == 0, done.stderr
-    assert [node.wait() for node in nodes] == [0] * WORLD_SIZE, output_of(nodes)
-    by_rank = processes_of(notes)
-    assert by_rank[0][1] == by_rank[0][2], by_rank
-    assert by_rank[1][1] != by_rank[1][2], by_rank
-    assert by_rank[2][1] == by_rank[2][2], by_rank

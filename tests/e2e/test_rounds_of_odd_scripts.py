@@ -1,6 +1,8 @@
 """Scripts of rounds that hold more than a model, or misbehave, go on where they can, else in a new process."""
 
 import json
+import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.cluster import Cluster, cluster_of_its_own
-from tests.support.programs import BIN, run, wait_until
+from tests.support.programs import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +35,8 @@ def await_notes(cluster: Cluster, folder: Path, round_: int, workers: int) -> li
     """Wait until so many workers have noted a round; return their notes."""
 
     def look() -> list[dict[str, Any]] | None:
-        assert all(node.process.poll() is None for node in cluster.nodes), [node.output for node in cluster.nodes]
+        running = [node.process.poll() in {None, INTERRUPTED} for node in cluster.nodes]
+        assert all(running), [node.output for node in cluster.nodes]
         texts = [file.read_text() for file in folder.glob(f"{round_}-*.json")]
         whole = [json.loads(text) for text in texts if text.endswith("}")]
         return whole if len(whole) == workers else None
@@ -45,8 +48,7 @@ def await_notes(cluster: Cluster, folder: Path, round_: int, workers: int) -> li
 def test_a_sharded_model_goes_on_in_a_new_process_and_status_says_why(cluster: Cluster, tmp_path: Path) -> None:
     node = cluster.join("a", "--nnodes", "1", *PATIENT, command=command("sharded", tmp_path))
     [first] = await_notes(cluster, tmp_path, 1, workers=1)
-    done = run(BIN / "nodeclient", "restart", cluster.job, "--coord", cluster.coordinator.endpoint)
-    assert done.returncode == 0, done.stderr
+    cluster.operate("restart", cluster.job)
     [second] = await_notes(cluster, tmp_path, 2, workers=1)
     assert second["pid"] != first["pid"], node.output
     assert second["step"] > first["step"], "its state was kept"
@@ -74,13 +76,33 @@ def test_a_thread_and_connections_of_the_script_are_untouched_by_a_new_round(clu
     flags = ("--nnodes", "1", "--nproc-per-node", "2", *PATIENT)
     node = cluster.join("a", *flags, command=command("connected", tmp_path))
     first = await_notes(cluster, tmp_path, 1, workers=2)
-    done = run(BIN / "nodeclient", "restart", cluster.job, "--coord", cluster.coordinator.endpoint)
-    assert done.returncode == 0, done.stderr
+    cluster.operate("restart", cluster.job)
     second = await_notes(cluster, tmp_path, 2, workers=2)
     for worker in second:
         [before] = [earlier for earlier in first if earlier["pid"] == worker["pid"]]
         assert (worker["answer"], worker["rounds"]) == ("!", 2), node.output
         assert worker["thread"] == before["thread"], node.output
+
+
+INTERRUPTED = 128 + signal.SIGINT
+
+
+def test_ctrl_c_at_a_node_ends_that_node_and_the_worker_of_the_other_one_stays(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    flags = ("--nnodes", "1:2", *PATIENT)
+    here = cluster.join("a", *flags, command=command("plain", tmp_path))
+    [alone] = await_notes(cluster, tmp_path, 1, workers=1)
+    there = cluster.join("b", *flags, command=command("plain", tmp_path))
+    both = await_notes(cluster, tmp_path, 2, workers=2)
+    [before] = [worker for worker in both if worker["pid"] == alone["pid"]]
+    os.killpg(there.pid, signal.SIGINT)  # a terminal sends it to all that are in the foreground
+    assert there.wait() == INTERRUPTED, there.output
+    assert there.leftovers() == [], there.output
+    [left] = await_notes(cluster, tmp_path, 3, workers=1)
+    assert left["pid"] == alone["pid"], here.output
+    assert left["step"] > before["step"], "its state stays"
+    assert cluster.await_state(state="running")["restarts"]["used"] == 0
 
 
 LATE = "a worker was not out of its round in time; see --abort-timeout"
@@ -101,8 +123,7 @@ def test_a_worker_that_does_not_leave_its_round_is_replaced_and_status_says_why(
     flags = ("--nnodes", "1", "--preload", "torch", "--abort-timeout", within_s, "--stop-timeout", "1")
     node = cluster.join("a", *flags, command=command(kind, tmp_path))
     [first] = await_notes(cluster, tmp_path, 1, workers=1)
-    done = run(BIN / "nodeclient", "restart", cluster.job, "--coord", cluster.coordinator.endpoint)
-    assert done.returncode == 0, done.stderr
+    cluster.operate("restart", cluster.job)
     [second] = await_notes(cluster, tmp_path, 2, workers=1)
     assert second["pid"] != first["pid"], node.output
     begun = cluster.await_state(round=2)["begun"]

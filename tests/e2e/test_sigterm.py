@@ -11,6 +11,8 @@ from tests.support.sigterm_program import TRAINS
 
 pytestmark = pytest.mark.slow
 
+pytest.importorskip("safetensors", reason="these tests read the files with it")
+
 
 @pytest.mark.parametrize(
     ("kind", "moment"),
@@ -27,17 +29,14 @@ pytestmark = pytest.mark.slow
     ],
 )
 def test_the_newest_whole_state_is_on_the_disk_after_sigterm(kind: str, moment: str, tmp_path: Path) -> None:
-    pytest.importorskip("safetensors", reason="the test reads the files with it")
     play(kind, moment, tmp_path)
 
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 5))])
 def test_the_newest_state_is_on_the_disk_where_a_shutdown_ends_the_coordinator_too(seed: int, tmp_path: Path) -> None:
-    pytest.importorskip("safetensors", reason="the test reads the files with it")
     play("fsdp", TRAINS, tmp_path, nodes=3, shutdown=random.Random(seed))  # noqa: S311 - an order, no secret
 
 
 @pytest.mark.long
 def test_sigusr1_of_slurm_saves_as_sigterm_does(tmp_path: Path) -> None:
-    pytest.importorskip("safetensors", reason="the test reads the files with it")
     play("ddp", TRAINS, tmp_path, signum=signal.SIGUSR1)

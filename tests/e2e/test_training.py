@@ -5,7 +5,7 @@ import signal
 import pytest
 
 from tests.support.cluster import TRAINING, Cluster
-from tests.support.programs import BIN, Program, kill_quietly
+from tests.support.programs import kill_quietly
 
 pytestmark = pytest.mark.slow
 
@@ -32,11 +32,3 @@ def test_training_goes_on_after_a_lost_node_for_free_and_after_a_killed_worker_f
 
     kill_quietly(rank_0["pid"], signal.SIGUSR1)
     assert (a.wait(), b.wait()) == (0, 0)
-
-
-def test_one_host_alone_needs_no_coordinator_and_no_port() -> None:
-    with Program(BIN / "nodeclient", "join", "--standalone", "--nproc-per-node", "2", "--", *TRAINING) as node:
-        pid = node.await_line(r'"event": "sum", "rank": 0, "pid": (\d+).*"sum": 2')[1]
-        kill_quietly(int(pid), signal.SIGUSR1)
-        assert node.wait() == 0
-        assert node.leftovers() == []

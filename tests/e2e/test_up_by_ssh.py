@@ -158,13 +158,6 @@ def test_a_host_that_cannot_be_used_is_named_in_the_words_of_ssh(terminal: Termi
     assert list(terminal.saved.iterdir()) == []
 
 
-def test_ctrl_c_lets_all_hosts_save_and_leaves_nothing(terminal: Terminal) -> None:
-    program = terminal.train()
-    program.signal(signal.SIGINT)
-    assert program.wait() == 130, program.output
-    terminal.check_saved()
-
-
 def test_when_up_is_killed_all_hosts_save_and_nothing_stays(terminal: Terminal) -> None:
     program = terminal.train()
     program.signal(signal.SIGKILL)

@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.cluster import Cluster, Node
 from tests.support.fixtures import cluster, coordinator
-from tests.support.programs import BIN, run, wait_until
+from tests.support.programs import wait_until
 
 __all__ = ["cluster", "coordinator"]
 
@@ -84,8 +84,7 @@ class Training:
 
     def restart(self) -> None:
         """Have all workers stop in order, and a new round form of the same nodes."""
-        done = run(BIN / "nodeclient", "restart", self.cluster.job, "--coord", self.cluster.coordinator.endpoint)
-        assert done.returncode == 0, done.stderr
+        self.cluster.operate("restart", self.cluster.job)
 
     def finish(self) -> None:
         """Wait for the end of the training; no worker may have failed."""
@@ -121,6 +120,19 @@ class Training:
 
 
 Train = Callable[..., Training]
+
+
+def check_order(train: Train, folder: Path, example: str, steps: int, preload: str) -> None:
+    """Check that an example has learned from the same data in the same order though a node was killed."""
+    for disturbed in (True, False):
+        job = train(example, "--checkpoints", folder / str(disturbed), "--steps", str(steps), preload=preload)
+        if disturbed:
+            job.await_step(1, 50)  # an epoch has 32 steps
+            job.replace_node("b")
+        job.finish()
+    learned = re.findall(rf"done after step {steps}: learned (.*)", job.output)
+    assert len(learned) == 2, "the output is that of both trainings"
+    assert learned[0] == learned[1]
 
 
 @pytest.fixture

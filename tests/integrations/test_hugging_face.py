@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 
-from tests.integrations.conftest import Train, need
+from tests.integrations.conftest import Train, check_order, need
 
 pytestmark = need("accelerate", "transformers")
 
@@ -22,16 +21,7 @@ def test_accelerate(train: Train, tmp_path: Path, kept: bool) -> None:
 
 
 def test_a_killed_node_does_not_change_the_order_of_the_data(train: Train, tmp_path: Path) -> None:
-    for disturbed in (True, False):
-        folder = tmp_path / str(disturbed)
-        job = train("accelerate_loop.py", "--checkpoints", folder, "--steps", "300", preload="accelerate")
-        if disturbed:
-            job.await_step(1, 50)  # an epoch has 32 steps
-            job.replace_node("b")
-        job.finish()
-    learned = re.findall(r"done after step 300: learned (.*)", job.output)
-    assert len(learned) == 2, "the output is that of both trainings"
-    assert learned[0] == learned[1]
+    check_order(train, tmp_path, "accelerate_loop.py", 300, "accelerate")
 
 
 def test_trainer(train: Train, tmp_path: Path) -> None:

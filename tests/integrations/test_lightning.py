@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
-from tests.integrations.conftest import Train, need
+from tests.integrations.conftest import Train, check_order, need
 from workerlib.stop import STOP_REQUEST
 
 pytestmark = [pytest.mark.slow, need("lightning", "torchdata")]
@@ -38,16 +37,7 @@ def test_a_step_of_several_batches_is_reported_once(train: Train, tmp_path: Path
 
 def test_a_killed_node_does_not_change_the_order_of_the_data(train: Train, tmp_path: Path) -> None:
     modules = "lightning.pytorch,torchdata.stateful_dataloader"
-    for disturbed in (True, False):
-        folder = tmp_path / str(disturbed)
-        job = train("lightning_trainer.py", "--checkpoints", folder, "--steps", "400", preload=modules)
-        if disturbed:
-            job.await_step(1, 50)  # an epoch has 32 steps
-            job.replace_node("b")
-        job.finish()
-    learned = re.findall(r"done after step 400: learned (.*)", job.output)
-    assert len(learned) == 2, "the output is that of both trainings"
-    assert learned[0] == learned[1]
+    check_order(train, tmp_path, "lightning_trainer.py", 400, modules)
 
 
 @pytest.fixture

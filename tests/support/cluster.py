@@ -25,6 +25,7 @@ from tests.support.programs import (
     as_by_default,
     clean_environ,
     kill_quietly,
+    run,
     wait_until,
     zombies,
 )
@@ -276,6 +277,12 @@ class Cluster:
             return max(wanted, key=lambda round_: round_.number, default=None)
 
         return wait_until(f"a round of {world_size} after {least} of job {self.job}", look)
+
+    def operate(self, verb: str, *words: str) -> str:
+        """Run an operator's command at the coordinator, which succeeds; return what it prints."""
+        done = run(BIN / "nodeclient", verb, *words, "--coord", self.coordinator.endpoint)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
     def await_state(self, **facts: object) -> dict[str, Any]:
         """Wait until the job's state at the coordinator has these facts."""
