@@ -157,14 +157,15 @@ def _as_node(file: Path) -> object:
     return parse(["join", "--config", str(file)], {"PATH": os.defpath})
 
 
-EXAMPLES = [("coordinatord.toml.example", _as_coordinator), ("nodeclient.toml.example", _as_node)]
-
-
-@pytest.mark.parametrize(("name", "read"), EXAMPLES)
+@pytest.mark.parametrize(
+    ("name", "read"), [("coordinatord.toml.example", _as_coordinator), ("nodeclient.toml.example", _as_node)]
+)
 def test_each_example_is_taken_as_it_is_and_with_each_line_that_it_leaves_out(
     name: str, read: Reader, tmp_path: Path
 ) -> None:
     text = (SYSTEMD / name).read_text()
+    for line in text.splitlines():
+        assert re.fullmatch(r"|# .+|#?[a-z-]+ = .+", line), f"systemd/{name} has the line {line!r}"
     file = tmp_path / "settings.toml"
     setting = re.compile(r"^#?([a-z-]+) = .+$", re.MULTILINE)
     lines = [match[0].removeprefix("#") for match in setting.finditer(text)]
@@ -177,13 +178,6 @@ def test_each_example_is_taken_as_it_is_and_with_each_line_that_it_leaves_out(
         keep += "" if "coord" in names or "ephemeral" in names else "coord = 'h'\n"
         file.write_text((keep if read is _as_node else "") + line.replace("/opt/training/bin/python", "true"))
         assert read(file), line
-
-
-@pytest.mark.parametrize(("name", "read"), EXAMPLES)
-def test_each_line_of_an_example_is_a_comment_or_a_setting(name: str, read: Reader) -> None:
-    del read
-    for line in (SYSTEMD / name).read_text().splitlines():
-        assert re.fullmatch(r"|# .+|#?[a-z-]+ = .+", line), f"systemd/{name} has the line {line!r}"
 
 
 # The programs

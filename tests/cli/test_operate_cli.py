@@ -3,7 +3,7 @@
 import json
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -14,71 +14,44 @@ from tests.support.programs import BIN, clean_environ, run
 
 pytestmark = pytest.mark.slow
 
-HOST = socket.gethostname()
-
-BY = f"alice@{HOST}"
-
-
-class Operator:
-    """A person at a shell."""
-
-    def __init__(self, coordinator: Coordinator, capsys: pytest.CaptureFixture[str]) -> None:
-        self.coordinator = coordinator
-        self._capsys = capsys
-
-    def ask(self, verb: str, *arguments: str) -> tuple[int, str, str]:
-        """Run a command within this process; return its exit code, output and errors."""
-        return (command_at(self.coordinator.endpoint, verb, *arguments), *self._capsys.readouterr())
-
-    def do(self, verb: str, *arguments: str) -> str:
-        """Run a command that works, and reports it in one line; return that."""
-        code, said, errors = self.ask(verb, *arguments)
-        assert (code, said.count("\n"), errors) == (0, 1, "")
-        return said.rstrip()
-
-    def events(self, kind: str) -> list[str]:
-        """Return the reasons of the events of a kind."""
-        _, said, _ = self.ask("events", "--json")
-        printed = [json.loads(line) for line in said.splitlines()]
-        return [event["reason"] for event in printed if event["kind"] == kind]
-
-
-@pytest.fixture
-def operator(
-    own_coordinator: Callable[..., Coordinator], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Operator:
-    monkeypatch.setenv("LOGNAME", "alice")
-    return Operator(own_coordinator(), capsys)
-
-
-@pytest.fixture
-def mnist(operator: Operator) -> Iterator[Cluster]:
-    """Yield the job that the operator watches."""
-    with Cluster(operator.coordinator, "mnist") as cluster:
-        yield cluster
-
 
 def test_a_drained_node_saves_leaves_is_replaced_and_kept_out_until_it_is_undrained(
-    operator: Operator, mnist: Cluster
+    own_coordinator: Callable[..., Coordinator], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    a, _ = mnist.join_all("ab", "--nnodes", "2")
-    first = mnist.await_round(2)
-    c = mnist.join("c", "--nnodes", "2")
-    mnist.await_state(state="running", spares=1)
-    assert operator.ask("drain", "a", "b", "c", "--dry-run")[1].endswith("no node is left then, so the job ends\n")
-    assert "will leave job mnist: round 1 is being stopped" in operator.do("drain", "a", "--reason", "bad fan")
-    a.await_event("saved")
-    assert a.wait() == 143
-    assert sorted(mnist.await_round(2, first).nodes) == ["b", "c"]
-    assert operator.do("drain", "a") == f"nothing to do: a drained by {BY}: bad fan"
-    assert operator.events("NodeDrained") == [f"a drained by {BY}: bad fan"]
-    assert f"\na: drained by {BY}: bad fan\n" in operator.ask("status")[1]
-    again = mnist.join("a", "--nnodes", "2")
-    again.await_line("drained")
-    assert operator.do("undrain", "a") == "a may join again. If its nodeclient has ended, start it again"
-    assert operator.do("undrain", "a") == "a is not drained (nothing is)"
-    assert len(operator.events("NodeUndrained")) == 1
-    assert c.process.poll() is None
+    coordinator = own_coordinator()
+    monkeypatch.setenv("LOGNAME", "alice")
+
+    def ask(verb: str, *arguments: str) -> str:
+        assert command_at(coordinator.endpoint, verb, *arguments) == 0
+        said, errors = capsys.readouterr()
+        assert errors == ""
+        return said.rstrip("\n")
+
+    def reasons(kind: str) -> list[str]:
+        printed = map(json.loads, ask("events", "--json").splitlines())
+        return [event["reason"] for event in printed if event["kind"] == kind]
+
+    drained = f"a drained by alice@{socket.gethostname()}: bad fan"
+    with Cluster(coordinator, "mnist") as mnist:
+        a, _ = mnist.join_all("ab", "--nnodes", "2")
+        first = mnist.await_round(2)
+        c = mnist.join("c", "--nnodes", "2")
+        mnist.await_state(state="running", spares=1)
+        assert ask("drain", "a", "b", "c", "--dry-run").endswith("no node is left then, so the job ends")
+        [said] = ask("drain", "a", "--reason", "bad fan").splitlines()
+        assert "will leave job mnist: round 1 is being stopped" in said
+        a.await_event("saved")
+        assert a.wait() == 143
+        assert sorted(mnist.await_round(2, first).nodes) == ["b", "c"]
+        assert ask("drain", "a") == f"nothing to do: {drained}"
+        assert reasons("NodeDrained") == [drained]
+        assert f"\n{drained.replace(' ', ': ', 1)}\n" in ask("status") + "\n"
+        again = mnist.join("a", "--nnodes", "2")
+        again.await_line("drained")
+        assert ask("undrain", "a") == "a may join again. If its nodeclient has ended, start it again"
+        assert ask("undrain", "a") == "a is not drained (nothing is)"
+        assert len(reasons("NodeUndrained")) == 1
+        assert c.process.poll() is None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody who has no name")

@@ -50,12 +50,9 @@ def test_processes_of_other_users_may_be_hidden(coordinator: Coordinator, hidden
     assert ended.stdout == f"{NOBODY}\n"
 
 
-def test_whoever_starts_a_node_may_ignore_the_end_of_children(coordinator: Coordinator) -> None:
-    went(*sh(["trap '' CHLD"], *join(coordinator)), "sh", "-c", "exit 3", code=3)
-
-
-def test_a_standalone_node_may_be_started_by_somebody_who_ignores_the_end_of_children() -> None:
-    went(*sh(["trap '' CHLD"], str(BIN / "nodeclient"), "join", "--standalone", "--", "true"))
+def test_whoever_starts_a_node_may_ignore_the_end_of_children() -> None:
+    node = (str(BIN / "nodeclient"), "join", "--standalone", "--")
+    went(*sh(["trap '' CHLD"], *node), "sh", "-c", "exit 3", code=3)
 
 
 @pytest.mark.long
@@ -133,17 +130,12 @@ def test_a_standalone_node_may_have_a_python_for_an_old_c_library(tmp_path: Path
 def test_a_node_that_can_no_longer_watch_its_workers_ends_and_leaves_none(coordinator: Coordinator) -> None:
     with Program(*join(coordinator), "sh", "-c", "echo worker $$; sleep 1000") as node:
         worker = int(node.await_line(r"^worker (\d+)")[1])
+        for pid in (node.pid, coordinator.pid):
+            # Otherwise glibc opens it when Python ends the first daemon thread, and aborts the process if it cannot.
+            assert "libgcc_s" in Path(f"/proc/{pid}/maps").read_text()
         resource.prlimit(node.pid, resource.RLIMIT_NOFILE, (3, 3))
         kill_quietly(worker)
         assert node.wait() == 71
         assert "nodeclient: the system refused a request: [Errno 24] Too many open files" in node.output
         node.await_no_leftovers()
         assert "Traceback" not in node.output
-
-
-def test_both_programs_can_end_their_threads_without_a_descriptor(coordinator: Coordinator) -> None:
-    with Program(*join(coordinator), "sh", "-c", "echo worker; sleep 1000") as node:
-        node.await_line(r"^worker")
-        for pid in (node.pid, coordinator.pid):
-            # Otherwise glibc opens it when Python ends the first daemon thread, and aborts the process if it cannot.
-            assert "libgcc_s" in Path(f"/proc/{pid}/maps").read_text()
