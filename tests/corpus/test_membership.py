@@ -95,36 +95,6 @@ def test_a_run_that_all_nodes_left_in_a_hurry_is_over_at_once() -> None:
     world.until(world.is_over, within=3 * AT_ONCE)
 
 
-def test_survivors_keep_the_order_of_their_ranks_and_whoever_comes_is_behind_them() -> None:
-    world = furnish(4, nodes_min=2)
-    for name in ("n2", "n3", "n4"):
-        world.hosts[name].boot()
-    world.until(runs(world, 1))
-    world.hosts["n3"].kill()
-    world.until(runs(world, 2))
-    world.hosts["n1"].boot()
-    world.until(trains(world, "n2", "n4", "n1"))
-
-
-def test_a_spare_has_the_ranks_of_the_node_that_it_replaces_and_nobody_else_moves() -> None:
-    world = begin(5, nodes_min=3, nodes_max=3)
-    first, second, third = world.order
-    world.hosts[second].vanish()
-    world.until(runs(world, 2))
-    spare = world.order[1]
-    assert world.order == [first, spare, third]
-    world.hosts[first].vanish()
-    world.until(runs(world, 3))
-    master = world.order[0]
-    assert world.order == [master, spare, third]
-    assert {part.master_address for part in world.assignments.values()} == {world.hosts[master].address}
-
-
-def test_node_10_comes_after_node_9() -> None:
-    world = begin(12, nodes_min=12)
-    assert world.order == [f"n{number}" for number in range(1, 13)]
-
-
 def test_more_nodes_than_the_maximum_are_spares_and_not_an_error() -> None:
     world = begin(7, nodes_min=3, nodes_max=3, workers=Workers(work_s=60.0))
     spares = [host for name, host in world.hosts.items() if name not in world.order]
