@@ -13,7 +13,7 @@ import logging
 import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
 
@@ -89,6 +89,8 @@ class _Topic:
     name: str
     """The name of its events: `jobs` or `job`."""
     make_state: MakeState
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while its state is made."""
     viewers: int = 0
     """The number of its viewers."""
     frame: bytes = b""
@@ -100,23 +102,23 @@ class _Topic:
     made_at: float = -math.inf
     """The time of the last state, by the loop's clock."""
     cost_s: float = 0.0
-    """The seconds that it took to make the last state."""
+    """The seconds of CPU time that it took to make the last state."""
     is_live: bool = True
     """Whether the last state changes with time."""
 
     async def renew(self, version: int, store_error: str | None, now: float) -> None:
         """Make the state again; the arguments are kept to tell when it is out of date."""
-        began = time.perf_counter()
+        began = time.thread_time()
         state = await self.make_state()
         data = json.encode(plain_without(state.shown, ON_PAGE))
         self.frame, self.is_live = b"event: %s\ndata: %s\n\n" % (self.name.encode(), data), state.is_live
         self.version, self.store_error, self.made_at = version, store_error, now
-        self.cost_s = time.perf_counter() - began
+        self.cost_s = time.thread_time() - began
 
     def due_at(self, version: int, store_error: str | None, *, has_seen: bool) -> float:
         """Return when to make the next state for a viewer; infinity if only a record will change the state.
 
-        `has_seen` tells whether the viewer has a state.
+        A viewer without a state (not `has_seen`) is not shown an old one, since that has ages as of when it was made.
         """
         changed = version > self.version or store_error != self.store_error
         if has_seen and not changed and not self.is_live:
@@ -159,7 +161,7 @@ class LiveUpdates:
         self._closed = True
         now = asyncio.get_running_loop().time()
         for wait in self._waits:
-            if not wait.expired():  # its task ends in this turn of the loop
+            if not wait.expired():  # one that has expired cannot be rescheduled, and ends anyway
                 wait.reschedule(now)
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
@@ -222,8 +224,9 @@ class LiveUpdates:
         if self._due_at(topic, has_seen=has_seen) > self._driver.now:
             return
         await self._driver.written()
-        if self._due_at(topic, has_seen=has_seen) <= self._driver.now:  # another viewer may have made it meanwhile
-            await topic.renew(self._change_signal.version, self._driver.machine.store_error, self._driver.now)
+        async with topic.turn:
+            if self._due_at(topic, has_seen=has_seen) <= self._driver.now:  # another viewer may have made it meanwhile
+                await topic.renew(self._change_signal.version, self._driver.machine.store_error, self._driver.now)
 
     def _due_at(self, topic: _Topic, *, has_seen: bool) -> float:
         return topic.due_at(self._change_signal.version, self._driver.machine.store_error, has_seen=has_seen)
