@@ -81,10 +81,12 @@ class EtcdLocation(Struct, frozen=True):
         url = _URL.fullmatch(text)
         parts = [] if url is None else url["members"].split(",")
         members = tuple(member for member in map(_member, parts) if member is not None)
-        if url is None or len(members) < len(parts) or len(members) > MEMBERS_MAX:
+        if url is None or len(members) < len(parts):
             raise EtcdLocationError(
                 f"{text!r} is no etcd://HOST[:PORT][,...][/PREFIX], such as etcd://h1,h2,h3/training"
             )
+        if len(members) > MEMBERS_MAX:
+            raise EtcdLocationError(f"{len(members)} members are too many: name at most {MEMBERS_MAX}")
         prefix = (url["prefix"] or "").strip("/") or PREFIX
         within = NAMES.intersection(prefix.split("/")[1:])
         if within:

@@ -3,7 +3,7 @@
 import pytest
 
 from coordinatord.store.etcd.keys import NAMES, Keys
-from coordinatord.store.etcd.location import EtcdAccess, EtcdLocation, EtcdLocationError
+from coordinatord.store.etcd.location import MEMBERS_MAX, EtcdAccess, EtcdLocation, EtcdLocationError
 
 
 def test_members_namespace_and_encryption_are_read() -> None:
@@ -30,6 +30,12 @@ def test_members_namespace_and_encryption_are_read() -> None:
 def test_what_names_no_cluster_is_refused(text: str) -> None:
     with pytest.raises(EtcdLocationError, match="is no etcd://HOST"):
         EtcdLocation.parse(text)
+
+
+def test_too_many_members_are_refused_as_that() -> None:
+    members = ",".join(f"h{number}" for number in range(MEMBERS_MAX + 1))
+    with pytest.raises(EtcdLocationError, match="17 members are too many: name at most 16"):
+        EtcdLocation.parse(f"etcd://{members}/training")
 
 
 def all_keys(prefix: str) -> list[bytes]:
