@@ -53,7 +53,10 @@ class LineWriter:
             self._changed.notify()
 
     def close(self, within_s: float = FLUSH_WITHIN_S) -> None:
-        """Wait until all lines are written, at most `within_s` seconds; the rest is lost."""
+        """Wait until all lines are written, at most `within_s` seconds; the rest is lost.
+
+        Where no thread could be started, it writes them itself, however long that takes.
+        """
         with self._changed:
             self._closing = True
             self._changed.notify()

@@ -10,6 +10,7 @@ import asyncio
 import errno
 import threading
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
@@ -118,7 +119,7 @@ def in_thread(work: Callable[[], Result], name: str) -> asyncio.Future[Result]:
             result = work()
         except Exception as error:  # noqa: BLE001 - the future carries it to the task that waits
             problem = error
-        if not loop.is_closed():
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(finish, result, problem)
 
     try:
