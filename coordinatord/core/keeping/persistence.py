@@ -64,7 +64,7 @@ def step_to_write(kept: KeptState) -> KeptStep | None:
 def overwriter(kept: KeptState, at: KeptStep) -> str:
     """Return a node that is back with workers of an older round, which may overwrite a step; empty if none may.
 
-    They end within moments, or the node protects the step.
+    Those workers end within moments, or the node protects the step.
     """
     held, stale = kept.index.holders(at), kept.run.roll.in_state(MemberState.STALE)
     may = (member.node for member in stale if any(not part.protected for part in held.get(member.node, ())))
@@ -195,14 +195,14 @@ def order_for(kept: KeptState, member: Member) -> PersistOrder | None:
         attempt.shards,
         attempt.writers[member.node].parts,
         commit,
-        _staying(kept, member) if commit else (),
+        _undeletable(kept, member) if commit else (),
         small=attempt.small_states if commit else 0,
         attempt=attempt.number,
         aborted=kept.disk.aborted,
     )
 
 
-def _staying(kept: KeptState, member: Member) -> tuple[int, ...]:
+def _undeletable(kept: KeptState, member: Member) -> tuple[int, ...]:
     """Return the serials of the old steps on the disk that the committer must not delete.
 
     They are the one that the round resumes from, which nodes may still read, and, once ranks have differed, the newest
@@ -252,11 +252,12 @@ def why_failed(kept: KeptState, attempt: WriteAttempt) -> str:
 
 
 def why_none(kept: KeptState) -> str:
-    """Return why no attempt can begin: a node is not connected, or the step's holders have no directory."""
+    """Return why no attempt can begin: holders of the step have no directory or no connection, or too many groups."""
     able = _able_holders(kept, step_to_write(kept))
-    away = (node for node in able if not _may_write(kept.run.members[node]))
-    first = next(away, None) if are_whole(able.values()) else None
-    return "not all of the step is held by nodes with --persist" if first is None else _gone_text(first)
+    if not are_whole(able.values()):
+        return "not all of the step is held by nodes with --persist"
+    away = next((node for node in able if not _may_write(kept.run.members[node])), None)
+    return "a node would have to write too many groups of parts" if away is None else _gone_text(away)
 
 
 def _gone_text(node: str) -> str:
@@ -272,7 +273,7 @@ def pause_s(kept: KeptState, failed: WriteAttempt | None = None) -> float:
     return BACK_S if is_ending(kept.run) and not has_disk_failed else RETRY_S
 
 
-# Departing nodes
+# Departing nodes. From when the first one is about to leave, `Persisting.ends_at` limits the time of all attempts.
 
 
 def ends_by(kept: KeptState) -> float:
@@ -289,21 +290,27 @@ def ends_by(kept: KeptState) -> float:
 
 
 def is_awaited(kept: KeptState) -> bool:
-    """Whether nodes that are to leave wait for the disk: a step is being written, or another attempt is in time."""
+    """Whether nodes that leave now or later wait for the disk: a step is being written, or can be written in time.
+
+    Nothing is sure to be in reach before all nodes are heard: `is_unsure` says whether they are waited for.
+    """
     disk = kept.disk
     is_in_time = disk.ends_at is None or disk.retry_at < disk.ends_at
     return disk.attempt is not None or (is_in_time and _is_in_reach(kept))
 
 
 def longest_until(disk: Persisting, attempt: WriteAttempt) -> float:
-    """Return the time until which departing nodes wait at most for a write that makes progress."""
+    """Return the time until which departing nodes, or one whose join timeout is over, wait for a write at most."""
     return attempt.began_at + END_S if disk.ends_at is None else disk.ends_at
 
 
 def _is_in_reach(kept: KeptState) -> bool:
     """Whether able nodes have all of the step to write, or of a newer one, even if some have to reconnect first."""
-    at, steps = step_to_write(kept), unwritten(kept) if kept.index.all_heard else ()
-    return any(are_whole(_able_holders(kept, each).values()) for each in steps if at is None or each >= at)
+    if not kept.index.all_heard:
+        return False
+    at = step_to_write(kept)
+    wanted = (each for each in unwritten(kept) if at is None or each >= at)
+    return any(are_whole(_able_holders(kept, each).values()) for each in wanted)
 
 
 def holds_parts(kept: KeptState, member: Member) -> bool:

@@ -188,7 +188,7 @@ class Persisting:
         self.wanted = False
         """Whether to write the newest step at once, since a round was ended on purpose."""
         self.ends_at: float | None = None
-        """When nodes that are about to leave stop waiting for the disk; None if none is."""
+        """When nodes that are about to leave stop waiting for the disk; None while none is about to leave."""
         self.problem = ""
         """Why the last attempt failed; empty if it did not."""
         self.failed_at: KeptStep | None = None

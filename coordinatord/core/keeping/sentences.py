@@ -154,8 +154,7 @@ def restore_problem(kept: KeptState) -> str:
 def lost_step(kept: KeptState) -> str:
     """Say which step is lost if nodes leave now, and why it is not on the disk; empty if none is.
 
-    It is the end of a sentence, and empty without `--persist`: then nobody expects it on a disk. The reason is that of
-    nodes that have waited as long as `persistence.ends_by` says.
+    It is the end of a sentence, and empty without `--persist`: then nobody expects it on a disk.
     """
     disk, at = kept.disk, next(iter(unwritten(kept)), None)
     if disk.failed_at is not None and (disk.step is None or disk.step < disk.failed_at):
@@ -164,10 +163,10 @@ def lost_step(kept: KeptState) -> str:
         return ""
     node = overwriter(kept, at)
     why = f"workers of node {node} may overwrite it" if node else disk.problem or "no node could write it"
-    if disk.attempt is not None:
-        idle_until, slow_until = disk.attempt.progressed_at + END_IDLE_S, longest_until(disk, disk.attempt)
-        was_idle = idle_until < slow_until  # the earlier one has ended the wait
-        why = f"nothing was written for {END_IDLE_S:g} s" if was_idle else f"it took longer than {END_S:g} s"
+    if disk.attempt is not None:  # it did not end in time: the earlier of the two limits of `ends_by` is over
+        is_idle = disk.attempt.progressed_at + END_IDLE_S < longest_until(disk, disk.attempt)
+        slow = f"nodes that leave wait {END_S:g} s for it at most"
+        why = f"nothing was written for {END_IDLE_S:g} s" if is_idle else slow
     return f"; step {at.step:,} is not on the disk: {why}"
 
 

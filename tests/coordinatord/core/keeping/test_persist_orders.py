@@ -2,6 +2,7 @@
 
 import pytest
 
+from coordinatord.core.keeping import persistence
 from coordinatord.core.keeping.known import kept_of
 from coordinatord.core.rounds.policy import END_S
 from coordinatord.core.rounds.state.durable import State
@@ -179,6 +180,25 @@ def test_a_job_that_is_stopped_says_which_step_is_lost_since_the_disk_stands_sti
     ended = stage.run.durable
     assert ended.state is State.STOPPED
     assert ended.reason == "stopped by alice; step 101 is not on the disk: nothing was written for 40 s"
+
+
+def test_the_time_of_a_write_that_is_slow_is_that_of_all_its_attempts() -> None:
+    stage = stopped_pair()
+    stage.play("write n1 failed why=full", "advance 30s")
+    assert order(stage, "n1") is not None
+    stage.play("advance 35s", "write n1 writing", "advance 35s", "write n2 writing", "advance 19s")
+    assert stage.state() is State.FORMING
+    stage.play("advance 1s")
+    lost = "step 100 is not on the disk: nodes that leave wait 120 s for it at most"
+    assert stage.run.durable.reason == f"stopped by alice; {lost}"
+
+
+def test_a_step_whose_parts_fit_into_no_order_is_not_said_to_be_held_by_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(persistence, "WANTED_MAX", 0)
+    stage = keeping(SHARDED)
+    stage.play("advance 600s")
+    assert order(stage, "n1") is None
+    assert kept_of(stage.run).disk.problem == "a node would have to write too many groups of parts"
 
 
 def test_a_job_that_is_stopped_between_two_rounds_writes_its_last_step() -> None:
