@@ -18,21 +18,22 @@ NONE_YET = -1
 
 @dataclass(slots=True)
 class CheckpointWatch:
-    """The newest checkpoint of the current round.
+    """The newest checkpoint that all nodes of the current round have written which write any.
 
-    A checkpoint of all these nodes is the lowest of their newest ones. To find it at a low cost in a round of 10,000
-    nodes, nodes are counted by their newest checkpoints.
+    It is the lowest of their newest ones. To find it at a low cost in a round of 10,000 nodes, nodes are counted by
+    their newest checkpoints.
     """
 
     newest_at: float = -math.inf
-    """When it became known that all these nodes have written the newest checkpoint; in the past before the first."""
+    """When it became known; in the past before the first. A new round leaves it as it is: the nodes that wait for a
+    checkpoint of that round come later, so an earlier one does not count for them."""
     _round: int = 0
     _step_of_node: dict[str, int] = field(default_factory=dict)
     """The step of the newest checkpoint of each node whose script writes any."""
     _node_counts: Counter[int] = field(default_factory=Counter)
     """How many nodes have their newest checkpoint at each step."""
     _common_step: int = NONE_YET
-    """The newest step whose checkpoint all of these nodes have written."""
+    """The step of that checkpoint."""
     _saved_step: int = NONE_YET
     """The newest step of the round that is known to have been whole in memory."""
     _unheard: set[str] = field(default_factory=set)
@@ -68,7 +69,7 @@ class CheckpointWatch:
         self._step_of_node[node] = step
         self._node_counts[step] += 1
         common = min(self._node_counts)
-        if self._unheard:
+        if self._unheard:  # the next node to be heard may have an older one
             self._common_step = common
         elif common > self._common_step:
             self._common_step, self.newest_at = common, now
@@ -81,5 +82,5 @@ class CheckpointWatch:
                 self.newest_at = now
 
     def record_heard(self, node: str) -> None:
-        """Record that a node of the round has reported: its reports are new from now on."""
+        """Record that a node of the round has reported, after all that the report says: later ones are new."""
         self._unheard.discard(node)

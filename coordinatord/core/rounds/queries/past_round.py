@@ -46,7 +46,10 @@ def verdict(run: Run) -> RoundVerdict:
 
 
 def over_at(run: Run) -> float:
-    """Return when the round that is over was stopped, in seconds since the run was opened."""
+    """Return when the round that is over was stopped, in seconds since the run was opened.
+
+    The record of the stop has settled the time up to then, and none settles more before the round is judged.
+    """
     return run.durable.ledger.settled.total
 
 
@@ -78,7 +81,10 @@ def is_last_round(run: Run, total: float) -> bool:
 
 
 def repeats(run: Run) -> int:
-    """Return how many rounds in a row before the one that is over had the same error, without a step in between."""
+    """Return how many rounds in a row before the one that is over had the same error.
+
+    All but the first of them, and the one that is over, were short and without a step. Others got somewhere.
+    """
     root, last = verdict(run).root_cause, run.durable.report
     if root is None or last is None or last.round != run.durable.round - 1 or run.durable.stepped:
         return 0
@@ -125,7 +131,7 @@ def no_restart(run: Run) -> NoRestart | None:
         return NoRestart.SPENT
     divergence = run.durable.divergence
     goes_back = divergence is not None and divergence.back_to is not None  # so the next round begins from another state
-    if not limit or goes_back:
+    if not limit or goes_back:  # without a limit, a user wants rounds as long as there are restarts
         return None
     if root.cause is Cause.USER_CODE and futile(run) and _fails_as_before(run, root.failure):
         return NoRestart.SAME_ERROR
