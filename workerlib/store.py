@@ -98,6 +98,7 @@ def serve(environment: WorkerEnvironment, timeout: timedelta = TIMEOUT) -> torch
         timeout=timeout,
         wait_for_workers=False,
         master_listen_fd=listener.detach(),  # it is the store's from now on
+        use_libuv=torch.__version__ >= "2.8",  # compared as versions; before, libuv's store takes no listening socket
     )
 
 

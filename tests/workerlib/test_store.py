@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch.torch_version import TorchVersion
 
 from tests.support.programs import TIMEOUT_S
 from tests.workerlib.test_init import SOLO, _pair, _start, port
@@ -115,3 +117,14 @@ def test_the_name_of_rank_0_is_looked_up_once_and_its_host_not_flooded(
 
 def test_others_leave_it_to_torch_to_complain_of_a_name_that_cannot_be(port: int) -> None:
     store.await_listener(replace(SOLO, master_address=f"{'x' * 64}.example", master_port=port))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("version", "by_libuv"), [("2.4.1", False), ("2.7.1", False), ("2.8.0", True)])
+def test_a_torch_whose_libuv_takes_no_socket_serves_the_store_all_the_same(
+    port: int, monkeypatch: pytest.MonkeyPatch, version: str, *, by_libuv: bool
+) -> None:
+    monkeypatch.setattr(torch, "__version__", TorchVersion(version))
+    served = store.serve(replace(SOLO, master_port=port))
+    assert served is not None
+    assert (served.libuvBackend, served.port) == (by_libuv, port)
