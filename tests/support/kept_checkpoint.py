@@ -15,7 +15,6 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import workerlib
@@ -26,6 +25,8 @@ from workerlib.contract.env import KEEP
 
 def checkpoint(folder: Path, steps: int) -> None:
     """Do so many steps, save the last, and write down a digest of the whole state before and after."""
+    from torch.distributed.fsdp import fully_shard  # noqa: PLC0415 - torch 2.4 and 2.5 have it elsewhere
+
     with workerlib.init() as ctx:
         torch.manual_seed(ctx.round)
         model = nn.Linear(13, 7)

@@ -14,6 +14,7 @@ tensor; a pickle may have only types that torch trusts, numpy's, and a few of Py
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import io
 import logging
@@ -129,7 +130,7 @@ class _StorageConnection:
     def reserve(self, length: int, shard: int, shards: int) -> Arena | None:
         """Return an arena for generations of `length` bytes; warn and return None if there is none."""
         if not self._has_room(length) and not self._refusal and self._answered.is_set():
-            self._request(Reserve(length + length // SLACK, 0, shard, shards))
+            self._request(Reserve(generation=length + length // SLACK, small=0, shard=shard, shards=shards))
         if self._has_room(length):
             return self.arena
         self.warn(self._refusal or "its memory is not there yet", length)
@@ -224,7 +225,7 @@ class KeptWriter(_WithoutNames, StorageWriter):
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         """Record the plan of this rank, and add a description of its items."""
         self._own_plan, self._save = plan, next(_SAVES)
-        return replace(plan, storage_data=own_part(self._save, plan.items)) if plan.usable else plan
+        return replace(plan, storage_data=own_part(self._save, plan.items)) if _has_items(plan) else plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         """Return the plans of all ranks with the numbers of their shards."""
@@ -268,9 +269,9 @@ class KeptWriter(_WithoutNames, StorageWriter):
 
     def _items(self, planner: Any) -> list[WriteItem]:
         """Return the items of this rank's own plan. Raises `KeptStateError`."""
-        if self._own_plan.usable:
+        if _has_items(self._own_plan):
             return self._own_plan.items
-        # torch leaves out a plan that has not changed, and another writer may have had the earlier one.
+        # The items are those of an earlier save, for which the script may have used another writer.
         try:
             return create_default_local_save_plan(planner.state_dict, planner.is_coordinator).items
         except AttributeError:
@@ -287,7 +288,7 @@ class KeptWriter(_WithoutNames, StorageWriter):
         if not isinstance(part, PlanPart) or part.save != self._save or not part.shards:
             return rank, world_size
         if part.shards == 1 and any(piece.sizes != piece.whole for piece, _ in contents):
-            return rank, world_size  # only this rank has a plan, and other ranks have the other pieces
+            return rank, world_size  # a save without the process group: each rank was given only its own plan
         return part.shard, part.shards
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
@@ -383,6 +384,7 @@ def _trust_common_types() -> None:
     To make a value of these types runs no code of others.
     """
     plain: list[Any] = [list, dict, set, frozenset, int, float, str, date, datetime, timedelta, timezone]
+    plain.append(codecs.encode)  # brings bytes back; torch 2.4 does not trust it by itself
     if (numpy := sys.modules.get("numpy")) is not None:
         kinds = getattr(numpy, "dtypes", None)
         plain += [numpy.ndarray, numpy.dtype, *(getattr(kinds, name) for name in getattr(kinds, "__all__", ()))]
@@ -409,6 +411,11 @@ class PlanPart:
     """How many shards there are; 0 if they are not numbered."""
 
 
+def _has_items(plan: SavePlan) -> bool:
+    """Whether a plan came with its items: with plan caching, torch leaves out an unchanged one from 2.7 on."""
+    return getattr(plan, "usable", True)
+
+
 def own_part(save: int, items: Iterable[WriteItem]) -> PlanPart:
     """Return the shard of a rank by the items of its own plan, without a number."""
     names = sorted((item.index.fqn, tuple(item.index.offset or ())) for item in items)
@@ -417,7 +424,7 @@ def own_part(save: int, items: Iterable[WriteItem]) -> PlanPart:
 
 def number_parts(plans: list[SavePlan]) -> list[SavePlan]:
     """Return the plans of all ranks with the numbers of their shards; without numbers if any plan is left out."""
-    parts = [plan.storage_data for plan in plans if plan.usable and isinstance(plan.storage_data, PlanPart)]
+    parts = [plan.storage_data for plan in plans if _has_items(plan) and isinstance(plan.storage_data, PlanPart)]
     if len(parts) < len(plans):
         return [replace(plan, storage_data=None) for plan in plans]
     numbers = {digest: shard for shard, digest in enumerate(dict.fromkeys(part.digest for part in parts))}

@@ -3,6 +3,7 @@
 import io
 import os
 import random
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.distributed.checkpoint.planner import WriteItem
 
 from tests.support.keeping import Gone, Keep, play, workers
 from tests.support.kept_checkpoint import (
@@ -154,3 +156,19 @@ def test_what_samplers_and_schedulers_have_is_kept(value: object) -> None:
 def test_what_brings_code_along_is_not_kept_wherever_it_hides(value: object) -> None:
     with pytest.raises(KeptStateError, match="value is no plain value"):
         check_plain(value)
+
+
+@dataclass(frozen=True)
+class OldPlan:
+    """A `SavePlan` of torch 2.6, which cannot be left out."""
+
+    items: list[WriteItem]
+    storage_data: Any = None
+    planner_data: Any = None
+
+
+def test_plans_of_an_old_torch_are_numbered_too() -> None:
+    plans: list[Any] = [OldPlan([]), OldPlan([])]
+    prepared = [kept_storage.KeptWriter(1).prepare_local_plan(plan) for plan in plans]
+    parts = [plan.storage_data for plan in kept_storage.number_parts(prepared)]
+    assert [(part.shard, part.shards) for part in parts] == [(0, 1), (0, 1)]
