@@ -21,8 +21,9 @@ from workerlib.keeping.kept_errors import KeptStateError, UnfitStateError
 
 def is_sharded(tensor: torch.Tensor) -> bool:
     """Whether a tensor is a DTensor."""
-    module = sys.modules.get("torch.distributed.tensor")
-    return module is not None and isinstance(tensor, module.DTensor)
+    public = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
+    kind = public or getattr(sys.modules.get("torch.distributed._tensor"), "DTensor", ())  # where torch 2.4 has it
+    return isinstance(tensor, kind)
 
 
 def local_part(tensor: Any) -> torch.Tensor:
@@ -41,6 +42,8 @@ def piece_of(name: str, tensor: Any) -> Piece:
         raise KeptStateError(f"{name} {why}")
     whole, offsets = tuple(tensor.shape), (0,) * tensor.dim()
     if is_sharded(tensor):
+        if not hasattr(tensor, "__create_chunk_list__"):
+            raise KeptStateError(f"{name} is sharded, and torch 2.4 does not say how: keep() needs torch 2.5 for it")
         chunks = tensor.__create_chunk_list__()
         if len(chunks) != 1:
             raise KeptStateError(

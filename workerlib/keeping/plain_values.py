@@ -122,7 +122,7 @@ def to_plain(value: Any, path: str, nested: NestedTensors | None = None, depth: 
     if name in _MAPPINGS:
         return {
             name: [
-                [to_plain(key, f"{path} key", nested, within), to_plain(item, f"{path}[{key!r}]", nested, within)]
+                [to_plain(key, f"{path} key", None, within), to_plain(item, f"{path}[{key!r}]", nested, within)]
                 for key, item in value.items()
             ]
         }
@@ -212,7 +212,7 @@ def _as_tensor(array: Any, path: str) -> torch.Tensor:
 
 
 def _tensor(tensor: torch.Tensor, path: str) -> list[Any]:
-    if type(tensor).__name__ == "DTensor":
+    if is_sharded(tensor):
         raise KeptStateError(f"{path} is a DTensor: give the module, the optimizer or the tensor itself to keep()")
     if (why := bytes_obstacle(tensor)) is not None:
         raise KeptStateError(f"{path} {why}")

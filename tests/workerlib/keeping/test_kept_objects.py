@@ -3,7 +3,9 @@
 import json
 import math
 import random
+import sys
 from collections import Counter, OrderedDict, deque
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -224,3 +226,13 @@ def test_a_metric_whose_sums_are_no_buffers_is_brought_back() -> None:
     kept.total = torch.tensor(14.5)
     moved(adapt({"metric": kept}), adapt({"metric": fresh}))
     assert fresh.total.item() == 14.5
+
+
+def test_a_sharded_tensor_of_torch_2_4_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    class DTensor(torch.Tensor):
+        _local_tensor = torch.ones(2)
+
+    monkeypatch.setitem(sys.modules, "torch.distributed.tensor", ModuleType("tensor"))
+    monkeypatch.setitem(sys.modules, "torch.distributed._tensor", SimpleNamespace(DTensor=DTensor))
+    with pytest.raises(KeptStateError, match=r"w is sharded, .* needs torch 2\.5"):
+        piece_of("w", torch.ones(2).as_subclass(DTensor))

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from tests.support.kept_script import Objects, Script, Stateful, network
 from tests.support.programs import wait_until
 from workerlib.keeping.kept_errors import KeptStateError
-from workerlib.keeping.plain_values import BYTES_MAX
+from workerlib.keeping.plain_values import BYTES_MAX, NestedTensors, from_plain, to_plain
 
 pytestmark = pytest.mark.slow
 
@@ -214,3 +214,10 @@ def test_a_sparse_tensor_of_an_object_is_refused_before_the_first_step(script: S
     held = holder(torch.eye(3).to_sparse())
     with pytest.raises(KeptStateError, match="is a tensor of the layout"), script.runs({"held": held}):
         pass
+
+
+def test_a_tensor_that_is_a_key_comes_back_as_a_key() -> None:
+    nested = NestedTensors(0)
+    key = torch.ones(2)
+    [(restored, value)] = from_plain(to_plain({key: 1}, "state", nested)).items()
+    assert (restored.tolist(), value, nested.tensors) == ([1.0, 1.0], 1, {})
