@@ -218,7 +218,7 @@ class ReusedWorker:
             return "parameters are sharded, and bound to the process group of this round"
         if self._stepless_rounds_now() >= STEPLESS_ROUNDS_MAX:
             return f"{STEPLESS_ROUNDS_MAX} rounds in a row have ended without a step"
-        return ""
+        return round_cleanup.abort_obstacle()
 
     def _abort_collectives(self) -> None:
         """Abort the collectives of NCCL, and report how long it takes: nodeclient allows time for that.

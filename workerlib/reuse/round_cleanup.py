@@ -155,6 +155,17 @@ def reset_compiled() -> None:
         torch._dynamo.reset()  # noqa: SLF001 - it does the same as `torch.compiler.reset`, but imports nothing
 
 
+def abort_obstacle() -> str:
+    """Return why `abort_collectives` cannot abort the groups that there are; empty if it can."""
+    from torch.distributed import distributed_c10d
+
+    from workerlib.keeping.gate import TorchGroups
+
+    if hasattr(distributed_c10d, "_abort_process_group") or not TorchGroups().nccl_groups():
+        return ""
+    return "this release of torch cannot abort collectives of NCCL: 2.6 can"
+
+
 def abort_collectives() -> None:
     """Abort the collectives of NCCL in which this process waits, and remove all process groups."""
     from torch.distributed import distributed_c10d

@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 import torch.distributed
+from torch.distributed import distributed_c10d
 
 from workerlib.keeping.kept_errors import LeftRoundError
 from workerlib.reuse import round_cleanup
@@ -197,3 +198,10 @@ def test_what_a_warm_workers_parent_has_set_aside_is_not_taken_back() -> None:
 
 def test_nothing_is_aborted_of_a_group_that_is_just_being_made() -> None:
     round_cleanup.abort_collectives()
+
+
+def test_a_torch_without_an_abort_does_for_groups_that_need_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(distributed_c10d, "_abort_process_group", raising=False)  # torch 2.4 has none
+    assert not round_cleanup.abort_obstacle()
+    monkeypatch.setitem(distributed_c10d._world.pg_map, object(), ("nccl", None))
+    assert "cannot abort collectives" in round_cleanup.abort_obstacle()
