@@ -50,8 +50,8 @@ _REMOTE = re.compile(r'"""|[\w.]*RemoteTraceback: ?')
 _EXCEPTION = re.compile(r"(?:[\w<>]+\.)*[^\W\d]\w*(?::(?: .*)?)?")
 """`module.Name: text`, or only the name."""
 _SYNTAX_ERROR = re.compile(r"(?:Syntax|Indentation|Tab)Error: .*")
-_GROUP_END = re.compile(r" {4}\+-{20,}")
-"""The last line of an exception group, which Python draws as a tree."""
+_IN_GROUP = re.compile(r" {2,}[|+].*")
+"""A line of an exception group, which Python draws as a tree."""
 _GROUP_LINE = re.compile(r".* \(\d+ sub-exceptions?\)")
 """The exception of a group itself, and not one of those in it."""
 _TERMINATE = re.compile(r"terminate called after throwing an instance of '([^']+)'")
@@ -84,7 +84,7 @@ _ADVICE_OF_CUDA = re.compile(
 """Advice that follows every error of CUDA."""
 
 
-class _ErrorOrigin(IntEnum):
+class ErrorOrigin(IntEnum):
     """Where an error was raised, in order of how likely it ended the program."""
 
     HARMLESS = 0
@@ -108,7 +108,7 @@ class LoggedError(Struct, frozen=True):
     """The index of the first line of its text."""
     end: int
     """The index after its text; the lines from there may belong to it."""
-    origin: int = _ErrorOrigin.PYTHON
+    origin: ErrorOrigin = ErrorOrigin.PYTHON
 
 
 def find(lines: Sequence[str], *, killed: bool) -> LoggedError | None:
@@ -119,11 +119,11 @@ def find(lines: Sequence[str], *, killed: bool) -> LoggedError | None:
     errors = list(_logged_errors(lines))
     if killed:
         # C++ and Python's fault handler write only before the process dies of a signal.
-        native = next((logged for logged in errors if logged.origin == _ErrorOrigin.NATIVE), None)
+        native = next((logged for logged in errors if logged.origin == ErrorOrigin.NATIVE), None)
         if native is not None:
             return native
     limit = FOLLOWING_LINES_MAX_KILLED if killed else FOLLOWING_LINES_MAX
-    for origin in (_ErrorOrigin.PYTHON, _ErrorOrigin.ELSEWHERE):
+    for origin in (ErrorOrigin.PYTHON, ErrorOrigin.ELSEWHERE):
         last = next((logged for logged in reversed(errors) if logged.origin == origin), None)
         if last is not None and _count_lines_after(lines, last, errors) <= limit:
             return last
@@ -135,8 +135,9 @@ def repeated(lines: Sequence[str], logged: LoggedError) -> Iterator[range]:
     innermost = _innermost(lines, logged)
     for other in _logged_errors(lines[: logged.first]):
         if _innermost(lines, other) == innermost:
+            # Other output may follow the earlier text at once, so the text ends where it differs from this one.
             pairs = zip(lines[other.exception : logged.first], lines[logged.exception : logged.end], strict=False)
-            same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))  # how many lines its text has
+            same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
             yield range(other.first, other.exception + same)
 
 
@@ -171,7 +172,7 @@ def _logged_errors(lines: Sequence[str]) -> Iterator[LoggedError]:
             index += 1
             continue
         first = index if chain is None else chain
-        origin = logged.origin if logged.origin == _ErrorOrigin.NATIVE else _origin(lines, first, index)
+        origin = logged.origin if logged.origin == ErrorOrigin.NATIVE else _origin(lines, first, index)
         follower = _next_in_chain(lines, logged.end)
         if follower is None:
             yield LoggedError(logged.error, first, logged.exception, logged.end, origin)
@@ -228,14 +229,14 @@ def _read_native(lines: Sequence[str], header: int) -> LoggedError | None:
     name = match[1] if match else ""
     texts = [at for at in range(header + 1, min(header + 3, len(lines))) if _TERMINATE_TEXT.match(lines[at])]
     if not texts:
-        return LoggedError(name, header, header, header + 1, _ErrorOrigin.NATIVE)
+        return LoggedError(name, header, header, header + 1, ErrorOrigin.NATIVE)
     text, length = fold([_TERMINATE_TEXT.sub(r"\1", lines[texts[0]], count=1), *lines[texts[0] + 1 :]])
-    return LoggedError(f"{name}: {text}", header, texts[0], texts[0] + max(1, length), _ErrorOrigin.NATIVE)
+    return LoggedError(f"{name}: {text}", header, texts[0], texts[0] + max(1, length), ErrorOrigin.NATIVE)
 
 
 def _read_fatal(lines: Sequence[str], header: int) -> LoggedError | None:
     match = _FATAL.fullmatch(lines[header])
-    return None if match is None else LoggedError(match[1] or match[2], header, header, header + 1, _ErrorOrigin.NATIVE)
+    return None if match is None else LoggedError(match[1] or match[2], header, header, header + 1, ErrorOrigin.NATIVE)
 
 
 def _read_not_found(lines: Sequence[str], header: int) -> LoggedError | None:
@@ -257,12 +258,10 @@ def _with_text(lines: Sequence[str], first: int, exception: int) -> LoggedError:
 
 
 def _read_group(lines: Sequence[str], first: int) -> LoggedError | None:
-    ends = (
-        at
-        for at in range(first + 1, len(lines))
-        if _GROUP_END.fullmatch(lines[at]) or _GROUP_HEADER.fullmatch(lines[at])
-    )
-    end = next(ends, len(lines) - 1) + 1
+    """Parse a group: its tree counts as frames, and the last line of the tree as its text."""
+    end = first + 1
+    while end < len(lines) and _IN_GROUP.fullmatch(lines[end]) and not _GROUP_HEADER.fullmatch(lines[end]):
+        end += 1
     texts = [re.sub(r"^[ +]*\| ?", "", line) for line in lines[first + 1 : end]]
     named = [text for text in texts if _EXCEPTION.fullmatch(text)]
     if not named:
@@ -271,12 +270,12 @@ def _read_group(lines: Sequence[str], first: int) -> LoggedError | None:
     return LoggedError(f"{named[0]}, first: {inner}" if inner else named[0], first, end - 1, end)
 
 
-def _origin(lines: Sequence[str], first: int, header: int) -> _ErrorOrigin:
+def _origin(lines: Sequence[str], first: int, header: int) -> ErrorOrigin:
     """Return the origin of an error, by the line above its chain and the first frame of its last traceback."""
     above = next((line for line in reversed(lines[:first]) if line and not _REMOTE.fullmatch(line)), "")
     if _HARMLESS.match(above) or any(map(_CONTINUING_THREAD.match, lines[header + 1 : header + 2])):
-        return _ErrorOrigin.HARMLESS
-    return _ErrorOrigin.ELSEWHERE if _ELSEWHERE.match(above) else _ErrorOrigin.PYTHON
+        return ErrorOrigin.HARMLESS
+    return ErrorOrigin.ELSEWHERE if _ELSEWHERE.match(above) else ErrorOrigin.PYTHON
 
 
 def _next_in_chain(lines: Sequence[str], end: int) -> int | None:
@@ -288,6 +287,7 @@ def _next_in_chain(lines: Sequence[str], end: int) -> int | None:
 
 def _count_lines_after(lines: Sequence[str], logged: LoggedError, errors: Sequence[LoggedError]) -> int:
     """Count the lines of the program after an exception; indented ones belong to its text."""
+    # While Python shuts down, threads may still write errors, each below a line that says where it was raised.
     others = {at for other in errors if other.origin < logged.origin for at in range(other.first - 1, other.end)}
     return sum(
         bool(line) and line[0] != " " and at not in others and not is_native_frame(line) and not is_log_line(line)

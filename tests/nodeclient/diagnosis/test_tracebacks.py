@@ -54,6 +54,22 @@ GROUP = """  + Exception Group Traceback (most recent call last):
     +------------------------------------
 """
 
+INNER_GROUPS = """  + Exception Group Traceback (most recent call last):
+  |   File "train.py", line 4, in <module>
+  | ExceptionGroup: outer (2 sub-exceptions)
+  +-+---------------- 1 ----------------
+    | ExceptionGroup: first (1 sub-exception)
+    +-+---------------- 1 ----------------
+      | OSError: disk
+      +------------------------------------
+    +---------------- 2 ----------------
+    | ExceptionGroup: last (1 sub-exception)
+    +-+---------------- 1 ----------------
+      | ValueError: b
+      +------------------------------------
+"""
+"""Python closes only the innermost group if it is the last one."""
+
 NESTED_GROUP = """  + Exception Group Traceback (most recent call last):
   |   File "train.py", line 1, in <module>
   | ExceptionGroup: outer (1 sub-exception)
@@ -130,6 +146,8 @@ PYTHON = [
     (CONTEXT, "KeyError: 'b'"),
     (REMOTE, "ValueError: in the pool, raised again"),
     (LOADER, "ValueError: Caught ValueError in DataLoader worker process 0. ValueError: bad sample"),
+    (f"{INNER_GROUPS}{TRACE}KeyError: 'step'\n", "KeyError: 'step'"),
+    (f"{TRACE}KeyError: 'step'\n{INNER_GROUPS}", "ExceptionGroup: outer (2 sub-exceptions), first: OSError: disk"),
     (GROUP, "ExceptionGroup: several (2 sub-exceptions), first: ValueError: a"),
     (NESTED_GROUP, "ExceptionGroup: outer (1 sub-exception), first: OSError: disk"),
     (BOX, "ValueError: shown in a box"),
