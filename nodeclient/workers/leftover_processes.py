@@ -18,7 +18,7 @@ from msgspec import Struct
 from coordinatord.protocol.text import clip
 from coordinatord.runtime.tasks import Tasks
 from coordinatord.runtime.timers import DeadlineTimer
-from nodeclient.core import leftover_stages as core
+from nodeclient.core import leftover_stages
 from nodeclient.core.effects import Level
 from nodeclient.core.leftover_stages import Leftover
 from nodeclient.host.process_state import SOCKET_ADDRESS, SOCKET_INODE, SOCKET_STATE, open_files, read_if_there, sockets
@@ -55,7 +55,7 @@ class LeftoverProcesses:
 
     def __init__(self, stop_timeout_s: float, tasks: Tasks, notify: Callable[[Level, str], None]) -> None:
         """Begin with none; `notify` takes a text for the user."""
-        self.stages = core.Leftovers(stop_timeout_s)
+        self.stages = leftover_stages.Leftovers(stop_timeout_s)
         """Decides which signals the leftovers are sent, and when."""
         self._tasks = tasks
         self._notify = notify
@@ -65,8 +65,6 @@ class LeftoverProcesses:
         """The leftovers by the mark of their worker, and by pidfd."""
         self._ranks: dict[str, str] = {}
         """The ranks of these workers by mark."""
-        self._examined: set[Leftover] = set()
-        """The leftovers whose resources were examined before an earlier round."""
         self._scanning = asyncio.Lock()
         self._none_left = asyncio.Event()
         self._none_left.set()
@@ -86,17 +84,16 @@ class LeftoverProcesses:
 
     async def free_resources(self) -> None:
         """Kill the leftovers with a GPU or a port that the next round may need. Raises `UnkillableError`."""
-        present = {leftover: pidfd for known in self._watched.values() for pidfd, leftover in known.items()}
-        new = {leftover.pid: leftover for leftover in present if leftover not in self._examined}
-        self._examined = {*present}
+        present = {leftover.pid: leftover for known in self._watched.values() for leftover in known.values()}
         pidfds: dict[int, int] = {}
         try:
-            for pid, leftover in new.items():
-                # A duplicate, because the descriptor itself is closed as soon as the process ends.
-                pidfds[pid] = os.dup(present[leftover])
+            for known in self._watched.values():
+                for pidfd, leftover in known.items():
+                    # A duplicate, because the descriptor itself is closed as soon as the process ends.
+                    pidfds[leftover.pid] = os.dup(pidfd)
             holding = await asyncio.to_thread(resource_holders, pidfds) if pidfds else []
             for pid in holding:
-                named = core.named([new[pid]])
+                named = leftover_stages.named([present[pid]])
                 self._notify(
                     Level.WARNING, f"killed, since it has a GPU or a port that the next round may need: {named}"
                 )
@@ -110,8 +107,8 @@ class LeftoverProcesses:
         end_by, said_at = self.stages.end(self._loop.time()), self._loop.time() + SAID_AFTER_S
         self._timer.arm(self.stages.next_deadline())
         if not await self._are_gone_by(said_at) and said_at < end_by:
-            texts = [core.named([*known.values()]) for known in self._watched.values() if known]
-            self._notify(Level.INFO, core.awaited(texts, end_by - self._loop.time()))
+            texts = [leftover_stages.named([*known.values()]) for known in self._watched.values() if known]
+            self._notify(Level.INFO, leftover_stages.awaited(texts, end_by - self._loop.time()))
         await self._are_gone_by(end_by + DEAD_WITHIN_S)
 
     async def _are_gone_by(self, until: float) -> bool:
@@ -164,7 +161,7 @@ class LeftoverProcesses:
                 send(pidfd, signum)
             if signum is Signals.SIGKILL:
                 why = "killed, since it did not end in time after its worker"
-                self._notify(Level.WARNING, f"{why}: {core.named(leftovers)}; see --stop-timeout")
+                self._notify(Level.WARNING, f"{why}: {leftover_stages.named(leftovers)}; see --stop-timeout")
                 try:
                     await asyncio.to_thread(kill_marked, mark, timeout_s=DEAD_WITHIN_S)
                 except UnkillableError as error:

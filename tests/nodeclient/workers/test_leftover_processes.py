@@ -128,6 +128,8 @@ async def test_the_second_signal_kills_at_once() -> None:
 async def test_one_that_listens_on_a_port_of_its_choice_gives_way_and_no_other_does() -> None:
     listens = """
 import socket
+print(flush=True)
+input()
 first = int(open("/proc/sys/net/ipv4/ip_local_port_range").read().split()[0])
 for port in range(first - 1, 1023, -1):
     try:
@@ -138,13 +140,21 @@ for port in range(first - 1, 1023, -1):
 print(flush=True)
 server.accept()
 """
-    async with on_stage(SHORT_S) as stage:
+    async with on_stage(TIMEOUT_S) as stage:
         other = stage.start("sh", "-c", "echo; exec sleep 1000")
-        server = stage.start(sys.executable, "-I", "-S", "-c", listens)
+        server = stage.start(sys.executable, "-I", "-S", "-c", listens, stdin=subprocess.PIPE)
         await stage.leftovers.watch([stage.worker])
+        await stage.leftovers.free_resources()
+        assert stage.said == [], "it does not listen yet"
+        assert server.stdin is not None
+        assert server.stdout is not None
+        server.stdin.write(b"\n")
+        server.stdin.flush()
+        server.stdout.readline()
         await stage.leftovers.free_resources()
         assert server.wait() == -9
         [(_, text)] = stage.said
         assert text.endswith(f"rank 3: {Path(sys.executable).name} (pid {server.pid})")
         assert other.poll() is None
+        other.kill()
         await stage.leftovers.end()
