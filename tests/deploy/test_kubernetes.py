@@ -4,6 +4,7 @@ No cluster is needed, nor asked; `test_containers_pods` runs the commands as the
 """
 
 import re
+import signal
 import ssl
 import urllib.error
 import urllib.request
@@ -37,6 +38,7 @@ from tests.deploy.manifests import (
 )
 from tests.support.cluster import Cluster, Coordinator
 from tests.support.disks import fill, small_disk
+from tests.support.exits_of_nodes import FOR_GOOD, LEFT, WORTH_ANOTHER_TRY, codes_of_nodes
 from tests.support.programs import BIN, TIMEOUT_S, wait_until
 
 pytestmark = pytest.mark.slow
@@ -52,22 +54,6 @@ POD = {
     "status.podIP": "10.1.2.3",
 }
 """The fields of a pod that its variables refer to."""
-
-ANOTHER_TRY = {
-    ExitCode.UNAVAILABLE,
-    ExitCode.INTERNAL,
-    ExitCode.OS_ERROR,
-    ExitCode.TEMPFAIL,
-    ExitCode.INTERRUPTED,
-    ExitCode.TERMINATED,
-}
-"""A pod that ends with one of these is replaced."""
-
-FOR_GOOD = {ExitCode.USAGE, ExitCode.REFUSED, ExitCode.STOPPED, ExitCode.NO_PROGRESS, ExitCode.TIMED_OUT}
-"""Another pod would end with these as well."""
-
-OF_COORDINATORD = {ExitCode.OK, ExitCode.DATA_ERROR, ExitCode.NO_INPUT, ExitCode.IO_ERROR}
-"""Codes with which no node ends, except 0."""
 
 
 def _job(overlay: str) -> Object:
@@ -238,15 +224,17 @@ def test_every_pod_mounts_the_token_that_people_are_told_to_make() -> None:
 
 def test_exit_codes_decide_whether_a_pod_is_replaced() -> None:
     """The codes of workers are the verdict of the run: whatever is not listed ends the Job."""
-    disruption, verdict = _job("training")["spec"]["podFailurePolicy"]["rules"]
-    assert disruption["action"] == "Ignore"
-    assert (verdict["action"], verdict["onExitCodes"]["operator"]) == ("FailJob", "NotIn")
-    replaced = verdict["onExitCodes"]["values"]
-    signals = {128 + number for number in (1, 2, 3, 9, 15)}
-    assert set(replaced) == {int(code) for code in ANOTHER_TRY} | signals
-    assert replaced == sorted(replaced), "Kubernetes wants them in order"
-    assert verdict["onExitCodes"]["containerName"] == container(_job("training")["spec"]["template"])["name"]
-    assert set(ExitCode) == ANOTHER_TRY | FOR_GOOD | OF_COORDINATORD
+    disruption, unharmed, verdict = _job("training")["spec"]["podFailurePolicy"]["rules"]
+    assert [rule["action"] for rule in (disruption, unharmed, verdict)] == ["Ignore", "Ignore", "FailJob"]
+    assert [rule["onExitCodes"]["operator"] for rule in (unharmed, verdict)] == ["In", "NotIn"]
+    ignored, counted = (rule["onExitCodes"]["values"] for rule in (unharmed, verdict))
+    assert ignored == [ExitCode.TEMPFAIL, ExitCode.TERMINATED], "the first rule that fits holds, so these end no Job"
+    killed = 128 + signal.SIGKILL
+    assert {*ignored, *counted} == WORTH_ANOTHER_TRY | LEFT | {killed}
+    assert [ignored, counted] == [sorted(ignored), sorted(counted)], "Kubernetes wants them in order"
+    assert codes_of_nodes() == WORTH_ANOTHER_TRY | LEFT | FOR_GOOD
+    [named] = {rule["onExitCodes"]["containerName"] for rule in (unharmed, verdict)}
+    assert named == container(_job("training")["spec"]["template"])["name"]
 
 
 @pytest.mark.parametrize("directory", KUSTOMIZATIONS)

@@ -15,6 +15,7 @@ from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.fields import DEFAULT_PORT
 from coordinatord.server.sessions.connections import BACKLOG
 from nodeclient.shell.stop_extension import LEAVE_MARGIN_S
+from tests.support.exits_of_nodes import FOR_GOOD, LEFT, WORTH_ANOTHER_TRY, codes_of_nodes
 
 ROOT = Path(__file__).resolve().parents[2]
 SYSTEMD = ROOT / "systemd"
@@ -154,9 +155,6 @@ def test_programs_have_the_time_to_end_cleanly() -> None:
 def test_a_node_is_restarted_only_where_that_may_help() -> None:
     unit = "nodeclient@.service"
     assert value(unit, "Restart") == "on-abnormal", "a worker's exit code is that of its job, and may be any number"
-    healed = {ExitCode(int(code)) for code in value(unit, "RestartForceExitStatus").split()}
-    for_good = {ExitCode.USAGE, ExitCode.REFUSED, ExitCode.STOPPED, ExitCode.NO_PROGRESS, ExitCode.TIMED_OUT}
-    by_signal = {ExitCode.INTERRUPTED, ExitCode.TERMINATED}
-    not_of_nodes = {ExitCode.DATA_ERROR, ExitCode.NO_INPUT, ExitCode.IO_ERROR}
-    assert healed == {*ExitCode} - {ExitCode.OK} - for_good - by_signal - not_of_nodes
+    assert {int(code) for code in value(unit, "RestartForceExitStatus").split()} == WORTH_ANOTHER_TRY
+    assert codes_of_nodes() == WORTH_ANOTHER_TRY | LEFT | FOR_GOOD
     assert values(unit, "RestartPreventExitStatus") == [], "it would win over both of these"
