@@ -174,14 +174,7 @@ def test_a_directory_without_state_is_named(tmp_path: Path) -> None:
 def test_flags_make_a_place(tmp_path: Path) -> None:
     secret = tmp_path / "user"
     secret.write_text("alice:very:secret\n")
-    flags = [
-        "--store",
-        "etcds://h1,h2/training",
-        "--etcd-user-file",
-        str(secret),
-        "--lease",
-        "7",
-    ]
+    flags = ["--store", "etcds://h1,h2/training", "--etcd-user-file", str(secret), "--lease", "7"]
     config = parse([*flags, "--ephemeral"], {})
     assert isinstance(config, ServeConfig)
     assert config.shared is not None

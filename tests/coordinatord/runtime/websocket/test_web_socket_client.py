@@ -129,20 +129,19 @@ async def test_a_bug_ends_the_connection_and_can_be_raised_again() -> None:
         assert isinstance(client.bug, AssertionError)
 
 
-async def test_a_server_that_breaks_the_rules_is_the_reason() -> None:
+@pytest.mark.parametrize(
+    ("sent", "reason"),
+    [
+        (framed(BINARY, bytes(1_001)), "a message has 1001 bytes or more, and 1000 are the most"),
+        (framed(CLOSE, b"\x03\xe9"), ""),
+    ],
+)
+async def test_a_rule_that_a_server_breaks_is_the_reason_and_its_close_is_no_error(sent: bytes, reason: str) -> None:
     async with connected(right) as (client, server, _):
         await client.agreed
-        server.write(framed(BINARY, bytes(1_001)))
+        server.write(sent)
         await client.lost.wait()
-        assert client.reason == "a message has 1001 bytes or more, and 1000 are the most"
-
-
-async def test_the_close_of_a_server_is_no_error() -> None:
-    async with connected(right) as (client, server, _):
-        await client.agreed
-        server.write(framed(CLOSE, b"\x03\xe9"))
-        await client.lost.wait()
-        assert (client.reason, client.bug) == ("", None)
+        assert (client.reason, client.bug) == (reason, None)
 
 
 async def test_what_goes_beside_waits_its_turn_and_is_reported_once_sent() -> None:

@@ -78,13 +78,6 @@ async def test_a_coordinator_without_jobs_shows_itself_and_its_process(start: St
         assert all(text.endswith(".") for name, text in shown.helps.items() if name.startswith("coordinatord_"))
 
 
-async def test_two_servers_in_one_process_do_not_mix(start: Start) -> None:
-    async with start() as first, start() as second, connect(first.url, join("a", nodes=2)) as a:
-        await a.receive_goal(Goal.WAIT)
-        assert (await scraped(first))("sessions") == 1
-        assert (await scraped(second))("sessions") == 0
-
-
 # Jobs
 
 
