@@ -56,7 +56,11 @@ RETENTION = "tests/coordinatord/store/test_retention.py"
 LIMITS: list[tuple[tuple[float, ...], str, str]] = [
     ((Policy().nodes_max,), SESSIONS, "test_more_nodes_than_the_limit_are_asked_to_come_later"),
     ((), CONNECTIONS, "test_a_node_beyond_the_descriptors_is_refused_for_now"),
-    ((Policy().jobs_max,), CONNECTIONS, "test_a_job_too_many_is_refused_and_the_others_go_on"),
+    (
+        (Policy().jobs_max,),
+        "tests/coordinatord/core/test_machine.py",
+        "test_the_oldest_ended_job_is_forgotten_for_a_new_one_and_live_ones_never",
+    ),
     ((WORKERS_MAX,), CODEC, "test_a_wrong_value_is_refused_by_the_name_of_its_field"),
     ((NAME_MAX,), CONNECTIONS, "test_what_a_message_may_not_hold_is_refused_by_the_name_of_its_field"),
     ((DURATION_S_MAX,), CODEC, "test_a_wrong_value_is_refused_by_the_name_of_its_field"),
@@ -90,9 +94,9 @@ LIMITS: list[tuple[tuple[float, ...], str, str]] = [
         "test_a_node_that_comes_without_end_is_refused_for_now_and_others_are_not",
     ),
     ((UNSENT_BYTES_MAX,), SESSIONS, "test_a_slow_reader_costs_one_message_and_hears_the_latest_word"),
-    ((HEAD_BYTES_MAX,), f"{SERVER}/sessions/test_one_port.py", "test_a_head_without_an_end_is_bounded"),
-    ((LINE_BYTES_MAX,), CONNECTIONS, "test_who_is_over_the_length_of_a_header_hears_so"),
-    ((HEADERS_MAX,), HTTP_CONNECTIONS, "test_a_request_with_too_many_headers_is_refused_in_words"),
+    ((HEAD_BYTES_MAX,), f"{SERVER}/sessions/test_one_port.py", "test_a_request_that_is_no_good_is_refused_over_http"),
+    ((LINE_BYTES_MAX,), HTTP_CONNECTIONS, "test_headers_over_a_limit_are_refused"),
+    ((HEADERS_MAX,), HTTP_CONNECTIONS, "test_headers_over_a_limit_are_refused"),
     ((MAX_MSG_QUEUE_SIZE,), HTTP_CONNECTIONS, "test_what_follows_a_request_for_a_stream_is_not_read_without_end"),
     ((REQUEST_BYTES_MAX,), f"{SERVER}/http/test_admin_api.py", "test_a_body_that_is_too_large_is_refused_in_words"),
     ((FIRST_REQUEST_WITHIN_S,), CONNECTIONS, "test_tls_that_is_not_agreed_on_in_time_is_given_up"),
@@ -135,10 +139,6 @@ LIMITS: list[tuple[tuple[float, ...], str, str]] = [
 
 BESIDE = [
     ("tests/cli/test_settings_cli.py", "test_nodeclient_refuses_a_wrong_command_line_in_one_line"),
-    (
-        "tests/coordinatord/core/test_machine.py",
-        "test_the_oldest_ended_job_is_forgotten_for_a_new_one_and_live_ones_never",
-    ),
     (f"{SERVER}/http/test_admin_api.py", "test_requests_in_progress_are_limited"),
     ("tests/nodeclient/diagnosis/test_diagnose.py", "test_of_a_deep_stack_both_ends_are_shown"),
     ("tests/coordinatord/store/test_logged_events.py", "test_drains_that_hold_are_kept_and_others_do_not_pile_up"),
