@@ -19,6 +19,7 @@ from coordinatord.protocol.messages import (
     Refused,
     WhyCold,
 )
+from coordinatord.protocol.pair_messages import PairResult
 from nodeclient.core.agent import Agent
 from nodeclient.core.agent_settings import Settings
 from nodeclient.core.effects import Dismiss, Effect, Exit, LeaveRound, Park, Probe, SaveKept, SendObserved, Start, Sweep
@@ -31,6 +32,7 @@ from nodeclient.core.events import (
     Keeping,
     KeptSaved,
     LeaveRequested,
+    PairTested,
     Prepared,
     Reached,
     ReuseReported,
@@ -193,6 +195,10 @@ class Bench:
     def saved(self, *, put_off: bool = False) -> list[Effect]:
         """Report that the workers have saved what they keep, or have put that off."""
         return self.submit(KeptSaved(put_off))
+
+    def pair_tested(self, number: int) -> list[Effect]:
+        """Report the result of a test with another node."""
+        return self.submit(PairTested(PairResult(number, 50.0, 1000.0)))
 
     def leave(self, signum: int = 15) -> list[Effect]:
         """Have the user ask the node to leave, and do what is due then."""

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from coordinatord.protocol.kept_state import Halt, KeptStep, Resume
 from coordinatord.protocol.messages import Assignment, ColdCause, Goal, Outcome, RefusalCode, Result, WhyCold
+from coordinatord.protocol.pair_messages import PairOrder
 from nodeclient.core import events
 from nodeclient.core.agent_settings import Settings
 from nodeclient.core.effects import (
@@ -27,6 +28,7 @@ from nodeclient.core.effects import (
     Notice,
     Probe,
     Restore,
+    RunPairTest,
     SendObserved,
     Show,
     Start,
@@ -125,6 +127,8 @@ def _desired(values: dict[str, Any]) -> dict[str, Any]:
         found["why_cold"] = WhyCold(ColdCause.GPU, found["why_cold"])
     if "result" in found:
         found["outcome"] = Outcome(Result(found.pop("result")), found.pop("code"), found.pop("message"))
+    if "pair" in found:
+        found["pair"] = found["pair"] and PairOrder(found["pair"], 0, "n2", "10.0.0.1", 29501, 10.0)
     if "report" in found:
         found["report"] = a_report(round=found["report"])
     return found
@@ -136,6 +140,7 @@ def _shown(bench: Bench) -> dict[str, object]:
     shown = {name: getattr(observed, name) for name in SHOWN}
     shown["ended"] = [ended.rank for ended in observed.ended]
     shown["awaits_own"] = bench.agent.awaits_own(bench.now)
+    shown["pair"] = observed.pair and observed.pair.number
     shown["begun"] = shown["failure"] = None
     if begun is not None:
         why = begun.why_not or begun.why_cold
@@ -171,6 +176,7 @@ TEXTS: dict[type[Any], Callable[[Any], str]] = {
     Exit: lambda end: f"Exit {end.code}, {end.level}{' with the report' if end.report else ''}: {end.message}",
     Kill: lambda _: "Kill",
     Notice: lambda notice: f"{notice.level}: {notice.text}",
+    RunPairTest: lambda test: "End the test" if test.order is None else f"Run test {test.order.number}",
     Probe: lambda probe: f"Probe round {probe.round}{' and give way' if probe.delays_start else ''}",
     Restore: _restores,
     SendObserved: lambda sent: "heartbeat" if sent.observed.beat else "report",
