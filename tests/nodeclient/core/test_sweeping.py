@@ -125,17 +125,3 @@ def test_a_node_that_is_asked_to_leave_waits_no_longer() -> None:
     bench.gpus_in_use(UNSEEN)
     bench.leave()
     assert bench.advance(SAMPLE_EVERY_S)[-1:] == [Sweep(looks_at_gpus=False)]
-
-
-def test_a_node_whose_workers_are_done_does_not_look_at_gpus() -> None:
-    bench = Bench().running()
-    bench.all_exited(0)
-    assert bench.last(Sweep) == Sweep(looks_at_gpus=False)
-
-
-def test_a_node_that_holds_a_worker_does_not_look_at_gpus() -> None:
-    bench = Bench().running()
-    bench.stays(0, 1)
-    bench.exited(0, -9)
-    bench.left(1)
-    assert bench.last(Sweep) == Sweep(looks_at_gpus=False)
