@@ -52,35 +52,31 @@ def test_who_follows_may_ask_for_a_round_before_it_begins_here(
     assert is_in_future(structs.replace(WANTED, **{"follow": True, **wanted}), rounds) is to_come
 
 
+PRESENT = kept(4, at=0.5)
+"""A round that begins after the clock was set back."""
+
+
 @pytest.mark.parametrize(
-    ("rounds", "keep", "deleted"),
+    ("rounds", "keep", "present", "deleted"),
     [
-        ([kept(1), kept(2), kept(3)], 2, [1]),
-        ([kept(1), kept(2), kept(3)], 3, []),
-        ([kept(1, failed=True), kept(2, failed=True), kept(3), kept(4)], 1, [1, 3]),
-        ([kept(1, failed=True), kept(2)], 1, []),
-        ([kept(1), kept(2), kept(2, node="b")], 1, [1]),
-        ([kept(1), kept(1, node="b"), kept(2)], 1, [1, 1]),
-        ([kept(9, run="e-0", at=1.0), kept(1, at=2.0)], 1, [9]),
-        ([], 1, []),
+        ([kept(1), kept(2), kept(3)], 2, None, [1]),
+        ([kept(1), kept(2), kept(3)], 3, None, []),
+        ([kept(1, failed=True), kept(2, failed=True), kept(3), kept(4)], 1, None, [1, 3]),
+        ([kept(1, failed=True), kept(2)], 1, None, []),
+        ([kept(1), kept(2), kept(2, node="b")], 1, None, [1]),
+        ([kept(1), kept(1, node="b"), kept(2)], 1, None, [1, 1]),
+        ([kept(9, run="e-0", at=1.0), kept(1, at=2.0)], 1, None, [9]),
+        ([], 1, None, []),
+        ([kept(1), kept(2), kept(3, at=0.2), PRESENT], 2, PRESENT, [1, 2]),
+        ([kept(1, failed=True), kept(2), kept(3, at=0.2, failed=True), PRESENT], 2, PRESENT, [1, 2]),
+        ([*(kept(n, run="e-0", at=8.0 + n) for n in (1, 2)), kept(3, at=0.2), PRESENT], 2, PRESENT, [1, 2]),
     ],
-    ids=["oldest", "room", "last failure", "only failure", "nodes share", "all nodes", "older run", "none"],
+    ids=[
+        *("oldest", "room", "last failure", "only failure", "nodes share", "all nodes", "older run", "none"),
+        *("clock set back", "last failure before that", "older run before that"),
+    ],
 )
 def test_the_newest_rounds_stay_and_the_last_one_that_failed(
-    rounds: list[LoggedRound], keep: int, deleted: list[int]
+    rounds: list[LoggedRound], keep: int, present: LoggedRound | None, deleted: list[int]
 ) -> None:
-    assert [round_.round for round_ in rounds_to_delete(rounds, keep, None)] == deleted
-
-
-@pytest.mark.parametrize(
-    ("before", "deleted"),
-    [
-        ([kept(1), kept(2), kept(3, at=0.2)], [1, 2]),
-        ([kept(1, failed=True), kept(2), kept(3, at=0.2, failed=True)], [1, 2]),
-        ([kept(1, run="e-0", at=9.0), kept(2, run="e-0", at=10.0), kept(3, at=0.2)], [1, 2]),
-    ],
-    ids=["rounds", "last failure", "older run"],
-)
-def test_the_newest_rounds_stay_though_the_clock_was_set_back(before: list[LoggedRound], deleted: list[int]) -> None:
-    present = kept(4, at=0.5)
-    assert [round_.round for round_ in rounds_to_delete([*before, present], 2, present)] == deleted
+    assert [round_.round for round_ in rounds_to_delete(rounds, keep, present)] == deleted

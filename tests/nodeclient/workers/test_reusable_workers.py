@@ -68,6 +68,12 @@ class Stage:
             worker.send(ROUND_CODEC.encode(message))
         return worker
 
+    def park(self, number: int) -> None:
+        """Have real workers that wait for the next round."""
+        self.workers.start([WorkerCommand(("sleep", "1000"), dict(os.environ)) for _ in range(number)])
+        for local_rank in range(number):
+            self.workers.park(local_rank)
+
     async def event(self) -> Event:
         """Return the next event that the agent gets."""
         return await asyncio.wait_for(self.events.get(), TIMEOUT_S)
@@ -243,8 +249,7 @@ def hang_in_the_kernel(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
 async def test_what_cannot_be_killed_is_named_and_killed_again_before_a_round(
     on: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    on.workers.start([WorkerCommand(("sleep", "1000"), dict(os.environ))])
-    on.workers.park(0)
+    on.park(1)
     hang_in_the_kernel(monkeypatch, times=2)
     on.reusable.carry_out(effects.Dismiss((0,)))
     await on.reusable.dismissals.await_all(reported)
@@ -254,9 +259,7 @@ async def test_what_cannot_be_killed_is_named_and_killed_again_before_a_round(
 
 @pytest.mark.slow
 async def test_a_round_waits_for_all_that_are_dismissed_also_for_one_that_is_dismissed_last(on: Stage) -> None:
-    on.workers.start([WorkerCommand(("sleep", "1000"), dict(os.environ)) for _ in range(2)])
-    on.workers.park(0)
-    on.workers.park(1)
+    on.park(2)
     lost = [1]
 
     async def lose_another() -> None:
@@ -272,8 +275,7 @@ async def test_a_round_waits_for_all_that_are_dismissed_also_for_one_that_is_dis
 async def test_a_sweep_goes_on_with_what_was_dismissed_and_cannot_be_killed(
     on: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    on.workers.start([WorkerCommand(("sleep", "1000"), dict(os.environ))])
-    on.workers.park(0)
+    on.park(1)
     hang_in_the_kernel(monkeypatch, times=1)
     on.reusable.carry_out(effects.Dismiss((0,)))
     await on.reusable.dismissals.await_or_give_up()
