@@ -47,15 +47,14 @@ def test_only_allowed_cpus_are_taken(
 
 
 @pytest.mark.parametrize("choice", CHOICES)
-def test_without_gpus_the_workers_are_dealt_out_to_the_numa_nodes(choice: str, tmp_path: Path) -> None:
-    found = bind(choice, Machine(sockets=2, cores_per_complex=4), 4, tmp_path)
-    assert [min(cpus) // 4 for cpus in found] == [0, 0, 1, 1]
-
-
-@pytest.mark.parametrize("choice", CHOICES)
-def test_more_workers_than_gpus_begin_with_the_first_gpu_again(choice: str, tmp_path: Path) -> None:
-    found = bind(choice, Machine(sockets=2, cores_per_complex=4, gpu_nodes=(1, 0)), 4, tmp_path)
-    assert [min(cpus) // 4 for cpus in found] == [1, 0, 1, 0]
+@pytest.mark.parametrize(
+    ("gpu_nodes", "nodes"), [((), [0, 0, 1, 1]), ((1, 0), [1, 0, 1, 0])], ids=["dealt out to nodes", "GPUs again"]
+)
+def test_more_workers_than_gpus_are_dealt_out(
+    choice: str, gpu_nodes: tuple[int, ...], nodes: list[int], tmp_path: Path
+) -> None:
+    found = bind(choice, Machine(sockets=2, cores_per_complex=4, gpu_nodes=gpu_nodes), 4, tmp_path)
+    assert [min(cpus) // 4 for cpus in found] == nodes
 
 
 @pytest.mark.parametrize("choice", CHOICES)

@@ -67,34 +67,26 @@ async def test_exits_keep_their_order_while_one_is_diagnosed() -> None:
     assert facts(events) == [(0, 3, "error 3"), (1, 0, "")]
 
 
-async def test_where_something_went_wrong_elsewhere_what_sigterm_ends_is_diagnosed_since_it_may_have_failed_too() -> (
-    None
-):
+@pytest.mark.parametrize(
+    ("before", "planned", "after", "diagnosed"),
+    [
+        pytest.param([], False, [-15, 1, -9], {-15, 1}, id="what SIGTERM ends may have failed too"),
+        pytest.param([3], False, [3, -9], {3}, id="what fails right after the first failure is compared"),
+        pytest.param([], True, [3], set(), id="in a planned stop nothing is worth it"),
+    ],
+)
+async def test_of_those_that_end_in_a_stop_some_are_diagnosed(
+    before: list[int], planned: bool, after: list[int], diagnosed: set[int]
+) -> None:
+    ends = [*enumerate([*before, *after])]
     async with reporting(giving("error")) as (kept, events):
-        kept.expect_exits(planned=False)
-        kept.record_exit(0, -15, pid=7)
-        kept.record_exit(1, 1, pid=8)
-        kept.record_exit(2, -9, pid=9)
+        for local_rank, exit_code in ends[: len(before)]:
+            kept.record_exit(local_rank, exit_code, pid=7)
+        kept.expect_exits(planned=planned)
+        for local_rank, exit_code in ends[len(before) :]:
+            kept.record_exit(local_rank, exit_code, pid=7)
         await kept.await_reported()
-    assert facts(events) == [(0, -15, "error -15"), (1, 1, "error 1"), (2, -9, "")]
-
-
-async def test_what_fails_by_itself_right_after_the_first_failure_is_diagnosed_to_be_compared() -> None:
-    async with reporting(giving("error")) as (kept, events):
-        kept.record_exit(0, 3, pid=7)
-        kept.expect_exits(planned=False)
-        kept.record_exit(1, 3, pid=8)
-        kept.record_exit(2, -9, pid=9)
-        await kept.await_reported()
-    assert facts(events) == [(0, 3, "error 3"), (1, 3, "error 3"), (2, -9, "")]
-
-
-async def test_in_a_planned_stop_without_a_failure_nothing_is_worth_a_diagnosis() -> None:
-    async with reporting(giving("error")) as (kept, events):
-        kept.expect_exits(planned=True)
-        kept.record_exit(0, 3, pid=7)
-        await kept.await_reported()
-    assert facts(events) == [(0, 3, "")]
+    assert facts(events) == [(rank, code, f"error {code}" if code in diagnosed else "") for rank, code in ends]
 
 
 def test_where_the_last_output_does_not_come_in_time_the_error_file_is_still_read() -> None:
