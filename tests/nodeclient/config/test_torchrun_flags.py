@@ -143,7 +143,14 @@ spellings = pytest.mark.parametrize(
     [(command, action, spelling) for command, action in FLAGS + LAUNCH_FLAGS for spelling in action.option_strings],
     ids=lambda value: value.dest if isinstance(value, argparse.Action) else value,
 )
-each_flag = pytest.mark.parametrize("action", [action for _, action in FLAGS], ids=lambda action: action.dest)
+
+
+WITHOUT_DEFAULT = {action.dest for _, action in FLAGS if action.nargs == 0 or action.default in (None, [])}
+
+
+def each_flag_but(*left_out: str) -> pytest.MarkDecorator:
+    chosen = [action for _, action in FLAGS if action.dest not in left_out]
+    return pytest.mark.parametrize("action", chosen, ids=lambda action: action.dest)
 
 
 def read(command: str, *arguments: str, **environ: str) -> JoinConfig:
@@ -179,10 +186,8 @@ def test_every_spelling_of_every_flag_of_torchrun_is_understood(
     read(command, *base(action.dest), *others, *given(action, spelling))
 
 
-@each_flag
+@each_flag_but(*REFUSED, *ENDS)
 def test_a_flag_has_the_effect_that_it_is_listed_with(action: argparse.Action) -> None:
-    if action.dest in REFUSED | ENDS:
-        return
     flags = base(action.dest)
     before, after = read("run", *flags), read("run", *flags, *given(action, action.option_strings[0]))
     if action.dest in WITHOUT_EFFECT:
@@ -195,10 +200,8 @@ def test_a_flag_has_the_effect_that_it_is_listed_with(action: argparse.Action) -
         assert getattr(after.output, field) == value
 
 
-@each_flag
+@each_flag_but(*REFUSED)
 def test_a_variable_that_torchrun_reads_is_read_and_no_other(action: argparse.Action) -> None:
-    if action.dest in REFUSED:
-        return
     variable = f"PET_{action.dest.upper()}"
     flags = base(action.dest)
     by_variable = read("run", *flags, **{variable: "1" if action.nargs == 0 else VALUES[action.dest]})
@@ -208,10 +211,8 @@ def test_a_variable_that_torchrun_reads_is_read_and_no_other(action: argparse.Ac
         assert by_variable == read("run", *flags)
 
 
-@each_flag
+@each_flag_but(*OTHER_DEFAULT, *WITHOUT_DEFAULT)
 def test_a_flag_has_torchruns_default(action: argparse.Action) -> None:
-    if action.dest in OTHER_DEFAULT or action.nargs == 0 or action.default in (None, []):
-        return
     flags = base(action.dest)
     said = read("run", *flags, action.option_strings[0], str(action.default))
     silent = read("run", *flags)
