@@ -196,6 +196,7 @@ class ScriptRun:
         program = (sys.executable, "-m", "tests.support.kept_program")
         command = (*program, script.kind, str(self.notes), str(STEPS), *script.kills)
         flags = ("--nnodes", str(WORLD_SIZE), "--max-restarts", "99", *(WARM[script.kind] if script.warm else ()))
+        flags += ("--max-futile-rounds", "0")
         if script.disk is not None:
             flags += ("--persist", str(self.disk), "--persist-every", str(PERSIST_EVERY_S))
         self.nodes[name] = self.cluster.join(name, *flags, command=command, coord=self.endpoint, prefix=prefix)
