@@ -70,8 +70,8 @@ class SharedAccess:
 
         `fence` is the revision of our leader key: only the leader may do so.
         """
-        first = [created_at(self._keys.leader, fence), written_at(self._keys.pin, 0)]
-        await self._gateway.call("/v3/kv/txn", txn(first, [put(self._keys.pin, self._key_id.encode())]))
+        demands = [created_at(self._keys.leader, fence), written_at(self._keys.pin, 0)]
+        await self._gateway.call("/v3/kv/txn", txn(demands, [put(self._keys.pin, self._key_id.encode())]))
         await self.synchronize()
 
     async def synchronize(self) -> None:

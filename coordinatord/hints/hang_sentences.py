@@ -49,7 +49,7 @@ def over_for_others(places: Places, peers: Sequence[SeenWorker], waiting: Sequen
 
 
 def left_behind(places: Places, ahead: int, waiting: Sequence[SeenWorker]) -> str:
-    """Say where workers wait that are behind all others; `ahead` of these wait in other groups."""
+    """Say where workers wait that are behind all others; `ahead` is how many of the others wait, in other groups."""
     lasted = _lasting(waiting)
     where = f", behind {'the other one' if ahead == 1 else f'the {ahead} others'}" if ahead else ""
     return f"{_name_places(places)}{where}{',' if where and lasted else ''}{lasted}"

@@ -70,9 +70,9 @@ def find_hang(seen_workers: Sequence[SeenWorker]) -> HangVerdict | None:
 
     The first of these that are found are judged:
 
-    1. Busy workers outside of collectives. No collective need show that others wait for them: it may be for a file.
+    1. Busy workers outside of collectives, even if no collective shows that others wait for them: it may be for a file.
     2. Other workers outside of collectives, at which chains of waiting end.
-    3. Waiting workers at which chains end, and that are behind others. One that is behind and no end waits itself.
+    3. Waiting workers at which chains end, and that are behind others. One that is no end waits for others.
     4. Other workers outside of collectives. They should have come to one, and that explains more than the next:
     5. All ends of chains: each waits for nobody, since its collective should complete, or they wait for each other.
 

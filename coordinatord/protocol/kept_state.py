@@ -158,7 +158,7 @@ ABORTED_MAX = 8
 whole."""
 
 ATTEMPTS_MAX = 2**30
-"""The highest valid number of an attempt in a node's report: half of the protocol's limit."""
+"""The highest valid number of an attempt in a node's report: half of the protocol's limit, so that more can follow."""
 
 SERIAL_MAX = 2**53 - 1
 """The highest `Serial`, which is still exact in all readers of JSON."""

@@ -132,6 +132,7 @@ class FlightRecorder:
         hide the error.
         """
         now, stimulus, _ = self._stimuli[-1]
+        # An operational error is a bug here, too: a machine does no input or output.
         bug = error if operational(error) is None else self._bug(error, stimulus)
         bug.add_note(f"The stimulus, at {now:.6f} s of the event loop's clock: {clip(repr(stimulus), 500)}.")
         if folder is None:

@@ -64,8 +64,8 @@ RECORDED = Subject(
     code=("_handlers",),
     nodes=lambda machine: machine.sessions,
 )
-"""How the flight recorder copies the machine for a crash file: without `_handlers`, which are functions, and only while
-there are few sessions, since each node makes the state larger."""
+"""How the flight recorder copies the machine for a crash file: without its `_handlers`, which are functions, and only
+while there are few sessions, since each node makes the state larger."""
 
 Carried = TypeVar("Carried", bound=Effect | Look)
 

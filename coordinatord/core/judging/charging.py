@@ -54,6 +54,7 @@ def _failed_host(run: Run, report: Report) -> tuple[str, Charge] | None:
     # rank hangs on another host too.
     if failure.hang is not None and not may_be_of_host(failure) and not can_do_without(run, report.host):
         return None
+    # A certain fault has no error to compare with those of other hosts.
     error = failure.hang or failure.error or failure.message or describe_exit(failure.exit_code)
     is_certain = not OF_THE_NODE.keys().isdisjoint(failure.xids)
     return report.host, Charge(fault, "" if is_certain else clip(error, MESSAGE_MAX), 0.0, run.job)

@@ -10,9 +10,9 @@ While the workers of a round end, `may_be_needed` keeps nodes that ended theirs 
 outside the round is to leave, `hold_back` decides who stays. The state table then releases each node when its entry in
 `waits` says so. `renew_time` is called when a round is formed.
 
-Both consider departing nodes one after the other. A node that other nodes do not need counts as gone for the next ones:
-even if it stays for the disk, it leaves as soon as the write ends. So of several with the same shard, the last one
-stays.
+`hold_back` and `waits` consider departing nodes one after the other. A node that other nodes do not need counts as gone
+for the next ones: even if it stays for the disk, it leaves as soon as the write ends. So of several with the same
+shard, the last one stays.
 """
 
 from __future__ import annotations
@@ -109,14 +109,13 @@ def _with_needs(kept: KeptState, leaving: Sequence[Member]) -> Iterator[tuple[Me
     """Yield departing nodes, each with whether it has to stay for others.
 
     It has to if a step is not whole without it, or if that is not known yet: a restarted coordinator does not know it
-    until it has heard every member. The disk may lack a step then, too. So nodes stay even if all leave, unless none
-    writes to a disk.
+    until it has heard every member. If nodes write to a disk, that may lack a step, so nodes stay even if all leave.
     """
     is_over, steps = _is_handed_over(kept), _steps_for_others(kept)
     is_unknown = not kept.index.all_heard and (kept.disk.every_s is not None or not kept.run.roll.all_leave)
-    may_be_needed = not is_over and (is_unknown or bool(steps))
+    may_need_any = not is_over and (is_unknown or bool(steps))
     for member in leaving:
-        has_parts = may_be_needed and any(_big_parts(kept, member))
+        has_parts = may_need_any and any(_big_parts(kept, member))
         is_needed = has_parts and (is_unknown or _is_lacking_without(member, steps))
         yield member, is_needed
         for step in steps if not is_needed else ():

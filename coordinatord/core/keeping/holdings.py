@@ -93,7 +93,7 @@ def _record_disk(kept: KeptState, member: Member) -> None:
         disk.every_s = min(member.keeper.persist.every_s, disk.every_s or math.inf)
     found = found_by(kept, member)
     disk.found.record(member.node, found, unusable_to(member))
-    # The step that was known before counts too, so only this member's are new. Without doubts, no step has to stay.
+    # With the one that was known before, `agreed_step` needs only this member's steps. Without doubts none has to stay.
     disk.found.agreed = agreed_step(kept, [member]) if kept.run.durable.has_doubts else None
     ours = [persisted.at for persisted in found if persisted.run == kept.run.id]
     disk.step = max([*ours, *([] if disk.step is None else [disk.step])], default=None)

@@ -27,9 +27,9 @@ def resume_point(kept: KeptState, nodes: Sequence[Member], before: KeptStep | No
 
     Memory is preferred where it is as new as the disk.
 
-    If replicas diverge, the round ends only if the next one can resume from a step from before then, older than
-    `before`. Workers go on until it ends, so that step must not be overwritten or deleted meanwhile. That rules out the
-    disk while a step becomes whole there, since the oldest one may be deleted then.
+    If replicas have diverged, the point is older than `before`, the first step that may differ. Workers go on until the
+    round ends, so the step must not be overwritten or deleted meanwhile. That rules out the disk while a step becomes
+    whole there, since the oldest one may be deleted then.
     """
     if not nodes or not all(member.keeper is not None for member in nodes):
         return None
@@ -159,7 +159,10 @@ def source_of(holder: Member, member: Member, wanted: tuple[WantedParts, ...]) -
 def _sources(
     kept: KeptState, point: ResumePoint, node: str, ranks: range, world_size: int
 ) -> dict[str, tuple[WantedParts, ...]] | None:
-    """Return the parts that a node needs, by the node that has them: for a step on the disk, the node itself."""
+    """Return the parts that a node needs, by the node that has them: for a step on the disk, the node itself.
+
+    The parts of a step of an earlier run have the round of that run, and the point has round 0.
+    """
     if point.disk is None:
         plan = plan_of_round(kept)
     elif (found := find_step(kept, kept.run.members[node], point)) is not None:

@@ -138,7 +138,8 @@ class RunKeeping(KeptState, KeepingWing):
         """Return how long a node stays after its `--join-timeout`: for the disk, if it writes or the run is to end."""
         writes = persistence.writes(self, member)
         until = persistence.ends_by(self) if writes or self.run.durable.stop_asked else -math.inf
-        return Wait(until, last_step="" if self.disk.attempt is not None and not writes else sentences.lost_step(self))
+        others_write = self.disk.attempt is not None and not writes
+        return Wait(until, last_step="" if others_write else sentences.lost_step(self))
 
     def wait_at_end(self) -> Wait:
         """Return how long a run that ends waits: until all nodes are heard, and for the disk."""

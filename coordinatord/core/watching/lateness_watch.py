@@ -33,7 +33,7 @@ class LatenessWatch:
     lateness: Lateness | None = None
     """The result of the last comparison; None before the first, or if there was too little to compare."""
     agreeing: int = 0
-    """How many comparisons in a row have found the present laggard."""
+    """How many comparisons in a row have found a laggard on the node of the present one."""
     _offsets: dict[str, Offset] = field(default_factory=dict)
 
     @property
@@ -70,7 +70,7 @@ def laggard_to_drain(run: Run, watch: LatenessWatch) -> Laggard | None:
     laggard, lateness, factor, members = watch.agreed, watch.lateness, run.spec.drain_laggards, run.members
     if not factor or laggard is None or lateness is None or lateness.factor < factor or laggard.node not in members:
         return None
-    if any(member.leaves or member.durable.outcome is not None for member in members.values()):
+    if not is_training(run) or any(member.leaves or member.durable.outcome is not None for member in members.values()):
         return None
     usable = sum(member.durable.in_round or member.state is MemberState.READY for member in members.values())
     return laggard if usable > run.spec.nodes_min else None

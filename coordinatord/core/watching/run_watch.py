@@ -276,7 +276,7 @@ class RunWatch(WatchingWing):
     def laggard(self) -> NodeDrained | None:
         """Return the record that drains the node found late by several comparisons in a row; None if none was."""
         laggard, (_, late) = laggard_to_drain(self._run, self.lateness_watch), self.late()
-        if laggard is None or not is_training(self._run):
+        if laggard is None:
             return None
         why = f"{laggard.node} drained from job {self._run.job} for its lateness (--drain-laggards): {late}"
         return NodeDrained("", "", clip(why, MESSAGE_MAX), laggard.node, self._run.job)

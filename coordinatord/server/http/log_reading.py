@@ -217,7 +217,7 @@ class LogReading:
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether the daemon's end interrupts a reader that follows, and will continue at the next coordinator."""
+        """Whether the daemon's end interrupts a reader that follows. It will continue at the next coordinator."""
         return self._query.follow and self._change_signal.closed
 
     @property
@@ -263,7 +263,8 @@ class LogReading:
                 if (not is_last and log.source.served_by in self._run.members) or self.is_interrupted:
                     return  # the node may come back
                 log.has_failed = True
-                if not (log.at_end and self._run.durable.state.ended):  # else the node has left after its last output
+                has_left = log.at_end and self._run.durable.state.ended  # after its last output, which was read
+                if not has_left:
                     yield log.part(note=_with_path(log.source, str(error)))
                 return
             before, log.place = log.place, chunk.place or log.place

@@ -110,8 +110,8 @@ class Closable(Hashable, Protocol):
 class PendingConnections(Generic[Connection]):
     """A limited number of connections that must send something in time, by kind: a request, a `Join`, or a close frame.
 
-    Beyond the limit, the oldest connection of the address with the most connections is closed. So a client that floods
-    the port loses its own connections, and not those of others.
+    Beyond the limit, the oldest connection of the address with the most connections is closed; beyond the share of one
+    address, its oldest one. So a client that floods the port loses its own connections, and not those of others.
     """
 
     def __init__(self, within_s: float, most: Callable[[], int], close: Callable[[Connection], None]) -> None:

@@ -180,7 +180,7 @@ class History:
 
     async def _begin_generation(self, about: About, commits: int) -> None:
         """Make a generation with so many commits the valid one. Raises `LeadershipLostError`, and `StoreError`."""
-        new = about.packed()  # no other head has its digest
+        new = about.packed()  # unlike any other value, so that a retry is recognized by the digest
         await self._write_head(Head(commits, _digest(new)), [put(self._keys.about, new)])
         self.about = about
 

@@ -58,8 +58,8 @@ def message_to(run: Run, member: Member, heartbeat_s: float, now: float) -> Desi
     """Return the message to a node, with this heartbeat: the last one as the same object, while that is up to date.
 
     Most heartbeats are answered so, since to make and pack the message again would take half of the machine's time for
-    a heartbeat. Only messages with the goal to run are repeated: others have texts and times that change by themselves.
-    So has a report. What to fetch depends on the parts that nodes report, most of which change no `revision`.
+    a heartbeat. Only messages with the goal to run and without a report are repeated: others have texts and times that
+    change by themselves. What to fetch depends on the parts that nodes report, most of which change no `revision`.
     """
     sent = member.session.sent
     if (

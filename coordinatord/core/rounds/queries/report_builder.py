@@ -32,8 +32,9 @@ def report_on(run: Run, now: float) -> Report | None:
     if cause is None:
         return None
     others = [failure for failure in run.evidence.failures.values() if failure.node != cause.node]
-    stopped = run.evidence.failed_too.values()
-    others += [failure for failure in stopped if have_same_error(failure.failure, cause.failure)]
+    # Those that were stopped before they had exited count only with the same error.
+    failed_too = run.evidence.failed_too.values()
+    others += [failure for failure in failed_too if have_same_error(failure.failure, cause.failure)]
     consequences = _followers(cause, same_error=True)
     for other in sorted(others, key=lambda each: each.at):
         failure, same = other.failure, have_same_error(other.failure, cause.failure)

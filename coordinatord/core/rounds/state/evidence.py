@@ -76,7 +76,7 @@ class Evidence:
             if known is None:
                 self.failed_too[member.node] = WorkerFailure(member.node, member.offer.host, at, failure)
             return
-        self.failed_too.pop(member.node, None)  # those that have its error follow it
+        self.failed_too.pop(member.node, None)  # the report now names those with its error
         if known is None or (lost_connection(known.failure) and not lost_connection(failure)):
             leaving = member.observed.leaving
             self.failures[member.node] = WorkerFailure(member.node, member.offer.host, at, failure, leaving)

@@ -249,7 +249,7 @@ def _record_first_step(run: Run, members: list[Member], decision: Decision) -> N
     step = max(step for step in run.members[node].observed.steps if step is not None)
     spent = spent_with_steps(run, began_at, step, decision.now)
     reason = f"a worker of node {node} has reported step {step}"
-    run.progress.record_start(run.durable.entered_at)
+    run.progress.record_start(run.durable.entered_at)  # the record moves that time
     decision.record(TrainingBegan(run.job, run.id, reason, run.durable.round, spent, step))
 
 

@@ -84,7 +84,7 @@ _TABLE: list[tuple[tuple[State, ...], Condition, State | None, Action, str]] = [
     (_AT_WORK, when.arrived, STOPPING, do.stop_planned, "{reasons.ready} arrived"),
     (_AT_WORK, when.fell_silent, None, do.record_activity, "every node is silent"),
     (_AT_WORK, when.heard_again, None, do.record_activity, "nodes are heard again"),
-    # Whether there is a round or not
+    # Nodes that were held back
     ((FORMING, *_AT_WORK), when.given, None, releases.release_held_back, ""),
     # The keeping wing waits while workers start, which takes a moment.
     ((RUNNING, STOPPING), when.keeping_due, None, do.advance_keeping, ""),
