@@ -1,7 +1,6 @@
 """Makes what people see of a failed round, in the HTTP API and in terminals, from the report of its root cause. Pure.
 
-It adds the hint (what to do about it), and sentences on other workers: which failed too, had ended before, or were
-behind.
+It adds the hint (what to do about it), and sentences on other workers: which failed too, ended before, or lagged.
 """
 
 from __future__ import annotations

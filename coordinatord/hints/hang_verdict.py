@@ -48,8 +48,7 @@ class HangVerdict(Struct, frozen=True):
 
     kind: HangKind
     ranks: tuple[int, ...]
-    """The culprits. If the kind is `NETWORK`, nobody is one: these are the workers in a collective that should
-    complete."""
+    """The culprits. If the kind is `NETWORK`, nobody is one: these are in a collective that should complete."""
     sentence: str
     waiting: int
     """How many workers wait."""

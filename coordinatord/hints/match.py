@@ -1,7 +1,6 @@
 """Finds the class of a failure's cause, which decides who is charged, and advice for people about it. Pure.
 
-Most failures are found by their text in the tables of known causes (`RULES`). A hang has no text of its own: its kind
-has the advice.
+Most failures are found by their text in the tables of known causes (`RULES`). A hang's kind has the advice.
 """
 
 from __future__ import annotations

@@ -511,8 +511,7 @@ class Observed(Strict, frozen=True, tag=True):
     heard_s: Seconds
     """The time since the last message of the coordinator in this session, which shows how late its messages arrive."""
     beat: bool
-    """Whether this is a heartbeat, which the coordinator always answers, so that each side knows that the other
-    lives."""
+    """Whether this is a heartbeat, which the coordinator always answers, so each side knows that the other lives."""
     steps: Annotated[tuple[Step | None, ...], Meta(max_length=WORKERS_MAX)] = ()
     """The last reported step of each worker of the round, by local rank. All are None if a worker has announced steps,
     but none has reported one; empty without any sign of steps."""
@@ -521,8 +520,7 @@ class Observed(Strict, frozen=True, tag=True):
     stepped_twice: bool = False
     """Whether a worker has reported two steps in the round, or more: all but the last one may be in no message."""
     idle_s: Seconds = 0.0
-    """The time from the end of its last worker, or from the node's start, to this message; 0 while a worker may
-    live."""
+    """The time from the end of its last worker, or from the node's start, to this message; 0 while one may live."""
     ended: Annotated[tuple[Ended, ...], Meta(max_length=CONSEQUENCES_MAX)] = ()
     """The first workers of the round that exited with 0 unasked. A change alone triggers no message: they matter only
     when a round is judged, and each node sends a message before that."""

@@ -35,8 +35,7 @@ WORKERS_ASKED_MAX = 64
 """The most workers in one answer: more than any common host has. A larger node gets several questions."""
 
 STACK_BYTES_MAX = 720
-"""The most bytes of one worker's stacks that are accepted. Nodes of this release send less, later ones may send
-more."""
+"""The most bytes of one worker's stacks that are accepted. Nodes of this release send less, later ones perhaps more."""
 
 PACKED_BYTES_MAX = 620
 """The most bytes of one worker's stacks that are sent: the answers of a thousand are less than a megabyte."""

@@ -14,8 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 UNREAD_BYTES_MAX = 1024 * 1024
-"""The most bytes of queued lines; later lines are dropped and counted. It has room for the ten thousand lines of a
-night."""
+"""The most bytes of queued lines; later lines are dropped and counted. It has room for ten thousand lines."""
 
 FLUSH_WITHIN_S = 2.0
 """How long the end of a program waits for a slow reader, which must not keep it alive."""
@@ -53,10 +52,7 @@ class LineWriter:
             self._changed.notify()
 
     def close(self, within_s: float = FLUSH_WITHIN_S) -> None:
-        """Wait until all lines are written, at most `within_s` seconds; the rest is lost.
-
-        Where no thread could be started, it writes them itself, however long that takes.
-        """
+        """Wait at most `within_s` seconds until all lines are written; without a thread, as long as that takes."""
         with self._changed:
             self._closing = True
             self._changed.notify()

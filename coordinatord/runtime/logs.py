@@ -26,8 +26,7 @@ LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("text", "json")
 
 EXACT_BELOW = 2**53
-"""Integers from here on are written as text in JSON, because many readers use floating-point numbers, which would round
-them."""
+"""Integers from here on are written as text in JSON, since readers with floating-point numbers would round them."""
 
 STDERR = 2
 """The descriptor of standard error."""

@@ -151,8 +151,7 @@ class Security:
     def _load(self) -> _Loaded:
         """Read the files, and make missing ones of our own. Raises `IdentityError` and `PrivateFileError`.
 
-        The context is always a new one, without TLS sessions, so that a client of a removed authority cannot resume
-        one.
+        The context is always a new one, without TLS sessions, so a client of a removed authority cannot resume one.
         """
         authorities, identity = self._settings.client_authorities, self._identity()
         try:

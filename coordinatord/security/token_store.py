@@ -1,8 +1,7 @@
 """Stores the tokens of a coordinator: their names, roles and hashes, in a file of the state directory.
 
 A token lets its bearer in; its secret is shown once, when it is made, and is not stored. `coordinatord token` changes
-the file while the daemon runs, which then reloads it. Coordinators that share a store have a file each, and merge their
-tokens.
+the file while the daemon runs, which then reloads it. Coordinators that share a store have a file each, and merge them.
 
 A plain SHA-256 is enough, because the secrets are 256 random bits, which nobody can guess.
 """

@@ -67,8 +67,7 @@ UNACKNOWLEDGED_MS = 20_000
 session to a lost host would last for a quarter of an hour."""
 
 SHUTDOWN_S = 5.0
-"""How long requests in progress may delay the end: nodes find the coordinator again after its restart, and people ask
-again."""
+"""How long requests in progress may delay the end: nodes find the coordinator again after its restart, as do people."""
 
 
 class ListenError(OperationalError):

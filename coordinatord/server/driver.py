@@ -46,8 +46,7 @@ so that the store does not count as failed because the loop is late. A write to 
 loop."""
 
 RETRY_S = 1.0
-"""The pause between attempts to write. It is short, so that jobs continue as soon as somebody has made room on a
-disk."""
+"""The pause between attempts to write. It is short, so that jobs continue soon after a disk has room again."""
 
 EFFECTS_AT_ONCE = 128
 """Effects that are carried out in one turn of the event loop: some 4 ms, by which a heartbeat may be delayed."""
@@ -332,8 +331,7 @@ def _log_records(entries: Sequence[Entry]) -> None:
 async def iterate_jobs(driver: Driver, nodes_at_once: int) -> AsyncIterator[Run]:
     """Yield the live or last run of each job, after `written`.
 
-    It pauses after about `nodes_at_once` nodes, so that heartbeats are answered. So two jobs may be from different
-    moments.
+    It pauses after about `nodes_at_once` nodes, so that heartbeats are answered. So jobs are from different moments.
     """
     await driver.written()
     cost = 0

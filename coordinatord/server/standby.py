@@ -34,12 +34,10 @@ REASON_MAX = 300
 """The limit of a reason in a header, in characters: a sentence or two."""
 
 IDLE_S = 5.0
-"""How long a connection may be idle. It is short, because a client that has followed the redirect needs ours no
-more."""
+"""How long a connection may be idle. It is short, since a redirected client needs ours no more."""
 
 CLOSE_WITHIN_S = 0.2
-"""How long requests in progress may delay this coordinator once it leads. Each is answered from memory, so none takes
-long."""
+"""How long requests in progress may delay this coordinator once it leads. Each is answered from memory, at once."""
 
 
 @asynccontextmanager

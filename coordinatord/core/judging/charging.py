@@ -1,8 +1,7 @@
 """Finds the host that ended a round by a fault of its own, to charge it: enough charges quarantine a host.
 
 A wrong charge costs a good host. A script may fail on each host that it visits, and a network may cut off many at once.
-So a failure charges a host only if it may be the host's fault, and if nothing like it happened on another host in the
-same round.
+So a failure charges a host only if it may be the host's fault, and nothing like it happened on another host.
 """
 
 from __future__ import annotations

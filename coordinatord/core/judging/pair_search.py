@@ -103,8 +103,7 @@ class PairSearch:
     def __init__(self, hosts: Mapping[str, str]) -> None:
         """Begin with the first turn; `hosts` has the host of each node, sorted so that neighbours follow each other.
 
-        Each node of the first half is tested with one of the second half, so most tested links lead far, through more
-        of the network.
+        Each node of the first half is tested with one of the second half, so most links lead far through the network.
         """
         self.hosts = dict(hosts)
         self._tests: dict[str, list[_Test]] = {node: [] for node in hosts}

@@ -16,8 +16,7 @@ from coordinatord.core.rounds.state.run import Run
 from coordinatord.protocol.pair_messages import PairOrder, PairResult
 
 GRACE_S = 2.0
-"""How many seconds longer than its tests a turn takes at most: two heartbeats, one for the orders and one for the
-results."""
+"""How many seconds longer than its tests a turn takes at most: a heartbeat for the orders and one for the results."""
 
 
 def testable(run: Run) -> list[Member]:

@@ -44,8 +44,7 @@ _SUSPECT_CAUSES = {Cause.NETWORK, Cause.HANG}
 """The causes of failures behind which a bad link or a slow host may be."""
 
 REPORTED_MAX = COUNTER_MAX // 2
-"""The highest number of a test that is believed when a node reports it, so that there are enough higher ones for new
-tests."""
+"""The highest number of a test that is believed when a node reports it, so that higher ones are left for new tests."""
 
 
 class RunJudging(JudgingWing):

@@ -96,8 +96,7 @@ def is_unsure(kept: KeptState) -> bool:
 def new_attempt(kept: KeptState, now: float, without: tuple[str, ...] = ()) -> WriteAttempt | None:
     """Return a new attempt to write the newest whole step; None if the nodes that may write do not have all of it.
 
-    The nodes in `without` write nothing, since they have just failed. The committer is a node that stays, if there is
-    one.
+    The nodes in `without` write nothing, since they have just failed. The committer is a node that stays, if any does.
     """
     members, able = kept.run.members, _able_holders(kept, step_to_write(kept))
     holders = {node: parts for node, parts in able.items() if _may_write(members[node]) and node not in without}
@@ -290,10 +289,7 @@ def ends_by(kept: KeptState) -> float:
 
 
 def is_awaited(kept: KeptState) -> bool:
-    """Whether nodes that leave now or later wait for the disk: a step is being written, or can be written in time.
-
-    Nothing is sure to be in reach before all nodes are heard: `is_unsure` says whether they are waited for.
-    """
+    """Whether nodes that leave now or later wait for the disk: a step is being written, or can be written in time."""
     disk = kept.disk
     is_in_time = disk.ends_at is None or disk.retry_at < disk.ends_at
     return disk.attempt is not None or (is_in_time and _is_in_reach(kept))
@@ -307,7 +303,7 @@ def longest_until(disk: Persisting, attempt: WriteAttempt) -> float:
 def _is_in_reach(kept: KeptState) -> bool:
     """Whether able nodes have all of the step to write, or of a newer one, even if some have to reconnect first."""
     if not kept.index.all_heard:
-        return False
+        return False  # it is not known yet, which is `is_unsure`
     at = step_to_write(kept)
     wanted = (each for each in unwritten(kept) if at is None or each >= at)
     return any(are_whole(_able_holders(kept, each).values()) for each in wanted)

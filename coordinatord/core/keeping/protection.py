@@ -101,8 +101,7 @@ class Protection:
     def begin_round(self, at: KeptStep | None) -> None:
         """Protect the step that the round resumes from (None: it begins anew), and no others.
 
-        There is one exception: an older step that is whole stays until this one has its copies, if nodes have a place
-        for it.
+        There is one exception: an older step that is whole stays until this one has its copies, if there is a place.
         """
         self.is_stopping = False
         stays = (

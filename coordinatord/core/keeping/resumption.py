@@ -159,13 +159,11 @@ def source_of(holder: Member, member: Member, wanted: tuple[WantedParts, ...]) -
 def _sources(
     kept: KeptState, point: ResumePoint, node: str, ranks: range, world_size: int
 ) -> dict[str, tuple[WantedParts, ...]] | None:
-    """Return the parts that a node needs, by the node that has them: for a step on the disk, the node itself.
-
-    The parts of a step of an earlier run have the round of that run, and the point has round 0.
-    """
+    """Return the parts that a node needs, by the node that has them: for a step on the disk, the node itself."""
     if point.disk is None:
         plan = plan_of_round(kept)
     elif (found := find_step(kept, kept.run.members[node], point)) is not None:
+        # For a step of an earlier run, the point has round 0.
         plan = ResumePlan(point, {node: [replace(part, round=point.round) for part in found.parts]})
     else:
         plan = None

@@ -1,7 +1,6 @@
 """The texts about kept state for people: from which step a round resumes, why it cannot, and which step is lost.
 
-They become parts of the reasons that records, logs, nodes and the page show. Many are the end of a sentence, beginning
-with a semicolon.
+They become parts of the reasons that records, logs, nodes and the page show. Many end a sentence, after a semicolon.
 """
 
 from __future__ import annotations

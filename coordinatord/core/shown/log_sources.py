@@ -25,8 +25,7 @@ from coordinatord.protocol.messages import Launcher, NodeOffer
 from coordinatord.protocol.text import name_some
 
 WORKERS_AT_ONCE_MAX = 64
-"""The most workers of one request: no person reads more at once, and each log that is followed is read once a
-second."""
+"""The most workers of one request: no person reads more at once, and a followed log is read once a second."""
 
 
 class NoLogError(OperationalError):

@@ -64,13 +64,12 @@ def is_training(run: Run) -> bool:
 def laggard_to_drain(run: Run, watch: LatenessWatch) -> Laggard | None:
     """Return the laggard whose node is to be drained; None if there is none, or its node may not be drained.
 
-    It has to make steps at least `--drain-laggards` times as long. One node leaves at a time, and enough nodes stay for
-    a round.
+    It has to make steps at least `--drain-laggards` times as long. One leaves at a time, and enough stay for a round.
     """
     laggard, lateness, factor, members = watch.agreed, watch.lateness, run.spec.drain_laggards, run.members
     if not factor or laggard is None or lateness is None or lateness.factor < factor or laggard.node not in members:
         return None
-    if not is_training(run) or any(member.leaves or member.durable.outcome is not None for member in members.values()):
+    if any(member.leaves or member.durable.outcome is not None for member in members.values()):
         return None
     usable = sum(member.durable.in_round or member.state is MemberState.READY for member in members.values())
     return laggard if usable > run.spec.nodes_min else None

@@ -67,8 +67,7 @@ class RunWatch(WatchingWing):
         self.changes, self.notice, self._is_unseen = 0, "", False
         self.rests_at: float | None = None
         """When to ask workers that report no steps again, since they are at rest then if they come to no collective
-        before. None unless their present pause is longer than all before it, so that a training is not asked more
-        often."""
+        before. None unless their present pause is longer than all before it, so training is asked no more often."""
         self._left_to_torch = ""
         """The recorded notice that only torch's own timeout can still end the wait; empty without one."""
         self._is_recorded = False
@@ -276,7 +275,7 @@ class RunWatch(WatchingWing):
     def laggard(self) -> NodeDrained | None:
         """Return the record that drains the node found late by several comparisons in a row; None if none was."""
         laggard, (_, late) = laggard_to_drain(self._run, self.lateness_watch), self.late()
-        if laggard is None:
+        if laggard is None or not is_training(self._run):
             return None
         why = f"{laggard.node} drained from job {self._run.job} for its lateness (--drain-laggards): {late}"
         return NodeDrained("", "", clip(why, MESSAGE_MAX), laggard.node, self._run.job)

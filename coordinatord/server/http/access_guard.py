@@ -25,8 +25,7 @@ from coordinatord.server.sessions.connections import CALLER, with_certificate_na
 HEALTH_PATH = "/healthz"
 
 WITHOUT_TOKEN = frozenset({("GET", HEALTH_PATH), ("HEAD", HEALTH_PATH), ("GET", "/"), ("POST", PAGE_SESSION_PATH)})
-"""Requests that need no token: a monitor reads the health, and a browser loads the empty page and sends the code of a
-link."""
+"""Requests that need no token: a monitor reads the health, a browser loads the empty page and sends a link's code."""
 
 STREAM_PATH = "/v1/stream"
 """The path of the page's data; its query may name a job."""

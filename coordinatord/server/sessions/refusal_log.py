@@ -18,8 +18,7 @@ SUBJECTS_MAX = 1_000
 """The limit of remembered nodes and addresses; beyond it, some refusals are logged twice."""
 
 LINES_MAX = 60
-"""The limit of lines within `WINDOW_S` about one token and one kind of refusal: one a second. The metric counts all
-refusals."""
+"""The limit of lines within `WINDOW_S` about one token and one kind of refusal: one a second. The metric counts all."""
 
 WINDOW_S = 60.0
 """The time after which lines are counted from 0 again."""
@@ -49,8 +48,7 @@ class LogThrottle:
 
     def __init__(self) -> None:
         self._windows: OrderedDict[Hashable, tuple[float, int]] = OrderedDict()
-        """When each subject's window of `WINDOW_S` began, and its number of lines, including those that were not
-        logged."""
+        """When each subject's window of `WINDOW_S` began, and its number of lines, logged or not."""
 
     def line_suffix(self, subject: Hashable, now: float) -> str | None:
         """Count a line about a subject; return a suffix for it, mostly empty, or None if it must not be logged."""

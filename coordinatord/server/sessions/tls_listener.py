@@ -48,8 +48,7 @@ CONNECTION_ERRORS = frozenset(
         errno.EPROTO,
     }
 )
-"""Errors from accept(2) of one connection, which broke early or which a firewall forbids. The listening socket still
-works."""
+"""Errors from accept(2) of one connection, which broke early or which a firewall forbids. The socket still works."""
 
 CERTIFICATE_ERRORS = {
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the client has shown no certificate, and --tls-client-ca wants one",

@@ -1,8 +1,7 @@
 """Decides from etcd's answers whether this coordinator leads, and for how long. Pure: the clock is an argument.
 
 The coordinator that creates the *leader key* leads. The key expires with the *lease* of its coordinator, which must be
-renewed. The *term* is how long this coordinator may act as the leader: it ends no later than the lease does by etcd's
-clock.
+renewed. The *term* is how long this coordinator may act as the leader: it ends no later than the lease by etcd's clock.
 
 `leadership` sends the requests. Times are in seconds by a clock of this host that also runs while the host sleeps.
 """

@@ -46,10 +46,7 @@ def verdict(run: Run) -> RoundVerdict:
 
 
 def over_at(run: Run) -> float:
-    """Return when the round that is over was stopped, in seconds since the run was opened.
-
-    The record of the stop has settled the time up to then, and none settles more before the round is judged.
-    """
+    """Return the seconds from the run's opening to the stop of the round that is over, which settled the last ones."""
     return run.durable.ledger.settled.total
 
 

@@ -5,8 +5,7 @@ state is equal (`==`). `member`, `run` and `cluster` have the live state. Times 
 applied the records.
 
 Some values are about *kept state*, which is training state that outlives workers in the memory of their nodes or on a
-disk. A round resumes from such a step. A step is *spoiled* if it is known to be wrong, and *doubted* if ranks may
-differ in it.
+disk. A round resumes from such a step. It is *spoiled* if it is known to be wrong, and *doubted* if ranks may differ.
 """
 
 from __future__ import annotations
@@ -165,8 +164,7 @@ class DurableRun:
     members: dict[str, DurableMember] = field(default_factory=dict)
     """Nodes that belong to the run, in the order in which they joined; empty once it has ended."""
     released: dict[str, DurableMember] = field(default_factory=dict)
-    """The last nodes that were released while the run goes on, the oldest first: each receives its outcome if it
-    comes."""
+    """The last nodes that were released while the run goes on, oldest first: each gets its outcome if it comes."""
     lost: list[LostMember] = field(default_factory=list)
     """The last nodes that were lost while the run goes on, the oldest first; some of them may be back."""
     last_left: bool = False

@@ -73,8 +73,7 @@ def release_spare(run: Run, member: Member, reason: str, decision: Decision) -> 
 def release_timed_out(run: Run, member: Member, decision: Decision) -> None:
     """Release a node whose `--join-timeout` has expired.
 
-    A node that writes a step to the disk stays until the write is over. If an operator stops the run, all nodes stay
-    until then.
+    A node that writes a step to the disk stays until the write is over. If an operator stops the run, all nodes do.
     """
     wait = run.keeping.wait_at_timeout(member)
     if wait.until is not None and wait.until > decision.now:

@@ -37,8 +37,7 @@ class Transition(Struct, frozen=True):
     """The state that follows, by the records of the action; often the same."""
     action: Action
     reason: str
-    """A template, empty if the action records no reason. Its placeholders are values of the run, and texts of
-    `Reasons`."""
+    """A template, empty if the action records no reason. Its placeholders are values of the run or of `Reasons`."""
 
 
 class TransitionLoopError(InternalError):

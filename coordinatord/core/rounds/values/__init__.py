@@ -1,8 +1,7 @@
 """The first floor: values and arithmetic that know no run.
 
 * `records` are the durable facts. `admin_requests` are operators' requests.
-* `ranks` assigns ranks to nodes, and `root_cause` judges why a round ended. `judged_host` is what is on record of a
-  host.
+* `ranks` assigns ranks to nodes, and `root_cause` judges why a round ended. `judged_host` is the record of a host.
 * `time_ledger` counts where the time of a run went. `round_history` has its last rounds.
 * `training_progress` has the steps that nodes report, and `pace` how fast these are done.
 * `resume_point` is the step that a round resumes from.

@@ -307,8 +307,7 @@ class RoundEnded(Record, frozen=True):
     reached: Step | None = None
     """The furthest known step that any worker of this round or an earlier one has reported."""
     charged_at: Annotated[tuple[Span, ...], Meta(max_length=WINDOW_RESTARTS_MAX)] = ()
-    """When the restarts within the window were charged, by the run's ledger, the last one last; empty without a
-    window."""
+    """When the restarts within the window were charged, by the run's ledger, in order; empty without a window."""
     futile: Counter = 0
     """How many rounds in a row, this one included, have failed without a new step; see `--max-futile-rounds`."""
 

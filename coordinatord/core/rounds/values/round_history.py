@@ -28,8 +28,7 @@ ROUNDS_KEPT = 50
 10,000 nodes are 60 MB."""
 
 BRIEF_REASON_MAX = 512
-"""The most characters of a reason here, a few lines, since all of these stay in memory. The events and the log have all
-of it."""
+"""The most characters of a reason here, a few lines, since all of these stay in memory. Events and log have it all."""
 
 ROUND_RECORDS: tuple[type[Record], ...] = (RoundFormed, RoundStarted, RoundStopped, RoundEnded, RunEnded)
 """The stored kinds of records that concern rounds; a `RoundFormed` may be read as a `RoundRemembered`."""

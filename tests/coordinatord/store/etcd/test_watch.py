@@ -1,7 +1,6 @@
 """A watch of a key goes on whatever becomes of its streams."""
 
 import time
-from contextlib import aclosing
 from http.server import BaseHTTPRequestHandler
 from itertools import pairwise
 
@@ -26,9 +25,8 @@ async def test_a_watch_whose_stream_ends_at_once_is_begun_anew_after_a_pause() -
             tasks = Tasks()
 
             async def watch() -> None:
-                async with aclosing(gateway.watch(b"key")) as found:
-                    async for _ in found:
-                        pass
+                async for _ in gateway.watch(b"key"):
+                    pass
 
             tasks.spawn(watch(), name="watch")
             await until(lambda: len(begun) >= 3)
