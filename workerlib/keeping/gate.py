@@ -127,8 +127,8 @@ class TorchGroups:
         return ""
 
 
-PAUSES = 200
-"""The pause before the next check of the device is the wait so far, divided by this: half a percent of it."""
+PAUSE_SHARE = 0.005
+"""The pause before the next check of the device, as a share of the wait so far."""
 
 PAUSE_MIN_S, PAUSE_MAX_S = 2e-5, 1e-3
 """The shortest pause is what the kernel takes to wake a thread. The longest one bounds how late an error is seen."""
@@ -170,6 +170,7 @@ class Gate:
         self._begun_at_opening = None
         if not self._has_peers:
             return True
+        # What is recorded in a graph is not done now. When it is replayed, no hook calls this, and `record_end` waits.
         if not self._queue.is_recording and not self._wait_undisturbed(self._queue.mark()):
             return False
         self._begun_at_opening = self._groups.begun_count()
@@ -204,7 +205,8 @@ class Gate:
         """Wait until work is done while no group has failed; return False as `open` does."""
 
         def may_go_on() -> bool:
-            # Ask the device first: an aborted collective ends after the gate was shut or torch has recorded a failure.
+            # The device comes first. A collective is aborted only after the gate was shut, or torch has recorded the
+            # failure. So if its end was seen, the looks after that see why.
             done = is_done()
             return self._is_shut or (done and not self._groups.failure())
 
@@ -212,7 +214,7 @@ class Gate:
         while not _wait(may_go_on, CHECK_S):
             failed = self._groups.failure()
             checks = checks + 1 if failed else 0
-            if checks > FAILURE_CHECKS:
+            if checks == FAILURE_CHECKS:
                 self.failed = failed
                 return False
         return not self._is_shut
@@ -225,5 +227,5 @@ def _wait(is_true: Callable[[], bool], within_s: float | None) -> bool:
         waited_s = time.monotonic() - began_at
         if within_s is not None and waited_s >= within_s:
             return False
-        pause.wait(min(max(waited_s / PAUSES, PAUSE_MIN_S), PAUSE_MAX_S))
+        pause.wait(min(max(PAUSE_SHARE * waited_s, PAUSE_MIN_S), PAUSE_MAX_S))
     return True
