@@ -238,7 +238,7 @@ def _outlive_errors() -> None:
     """Have torch leave this process alive when a collective of NCCL fails, so that it can save its state.
 
     Otherwise torch aborts its process groups or ends the process. nodeclient ends workers that hang. This is done only
-    where nodeclient offers memory for kept state, and a value that the user has set stays.
+    where nodeclient offers memory for kept state, and not if the user has set another value than the default.
     """
     if KEEP in os.environ and os.environ.get(ERROR_HANDLING) == DEFAULTS[ERROR_HANDLING]:
         os.environ[ERROR_HANDLING] = "0"

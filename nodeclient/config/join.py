@@ -101,7 +101,7 @@ def _read_join(parser: SettingsParser, given: argparse.Namespace, environ: Mappi
 
 
 def explain(flag: str) -> str | None:
-    """Return a hint about a flag that `nodeclient join` lacks; None if torchrun lacks it, too."""
+    """Return a hint about a flag that `nodeclient join` lacks: another name or place. None if it has none."""
     if flag in TORCHRUN_FLAGS:
         return f"what torchrun calls {flag} is here {TORCHRUN_FLAGS[flag]}; or see nodeclient run"
     return MOVED.get(flag)

@@ -180,7 +180,7 @@ RUN_PATH = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[
 """A program with the effect of torchrun's `run_script_path`, in a process of its own."""
 
 LOCAL_RANK = f"={LOCAL_RANK_MACRO}"
-"""The argument that torch.distributed.launch puts before a script's own arguments, with each worker's own value."""
+"""The value of the flag that torch.distributed.launch puts before a script's own arguments: its local rank."""
 
 SCRIPT_BYTES_MAX = 1024 * 1024
 """The limit of a script that is searched for the spelling of the flag: larger than any written by a person."""

@@ -69,7 +69,7 @@ class Gpu(Struct, frozen=True):
     file: str = ""
     """Its device file, such as `nvidia0`; empty if unknown."""
     used_bytes: int = 0
-    """Its memory in use by processes, or still reserved for them by the driver; 0 if unknown."""
+    """Its memory in use by processes, also by those whose memory is still being released; 0 if unknown."""
     recovery: int | None = None
     """The action that NVIDIA's driver wants before it can be used, see `GpuFacts`; None if unknown."""
 
@@ -106,7 +106,11 @@ def gpu_count(environ: Mapping[str, str], host: Host) -> int:
 
 
 def visible_gpus(environ: Mapping[str, str], host: Host) -> list[Gpu]:
-    """Return the GPUs that a worker will see, in its order: NVIDIA's, or AMD's if there are none."""
+    """Return the GPUs that a worker will see: NVIDIA's, or AMD's if there are none.
+
+    They are in the worker's order, except on a host with different models: CUDA then begins with the fastest, and the
+    driver's library with the first on the PCI bus, unless CUDA_DEVICE_ORDER is PCI_BUS_ID.
+    """
     nvidia = _nvidia_gpus(host)
     if nvidia:
         return _visible(nvidia, environ.get("CUDA_VISIBLE_DEVICES"))
@@ -235,7 +239,7 @@ def _nvml_file(nvml: ctypes.CDLL, device: ctypes.c_void_p) -> str:
 
 
 def _nvml_used_bytes(nvml: ctypes.CDLL, device: ctypes.c_void_p) -> int:
-    """Return the memory in use, without the part reserved by the driver, which drivers report since 510."""
+    """Return the memory in use, without what the driver reserves for itself; drivers before 510 do not tell."""
     memory = ctypes.create_string_buffer(_MEMORY.pack(_MEMORY_VERSION, 0, 0, 0, 0), _MEMORY.size)
     if not _succeeds(nvml, "nvmlDeviceGetMemoryInfo_v2", device, memory):
         return 0
@@ -267,7 +271,7 @@ def _amd_gpu(properties: Path) -> Gpu | None:
         return None
     if int(words.get("simd_count", "0")) == 0:
         return None
-    # ROCr formats the UUID of a GPU as 16 hexadecimal digits.
+    # ROCr formats the UUID of a GPU as 16 hexadecimal digits. A GPU may have none, so the node makes the name unique.
     name = f"GPU-{int(words.get('unique_id', '0')):016x}/{properties.parent.name}"
     if "location_id" not in words:
         return Gpu(name, None)
