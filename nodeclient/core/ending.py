@@ -99,13 +99,12 @@ class GroupEnding:
         self.planned |= terms.planned
         if terms.planned:
             self.end_by(self.began_at + terms.grace_s, now)
-        entries = {
-            EndStage.HALTING: self._halt_workers,
-            EndStage.SAVING: self._save,
-            EndStage.LEAVING_ROUND: self._leave_round,
-        }
-        first = [*EndStage].index(stage)
-        for candidate, begin in [*entries.items()][first:]:
+        entries = (  # in the order of `EndStage`
+            (EndStage.HALTING, self._halt_workers),
+            (EndStage.SAVING, self._save),
+            (EndStage.LEAVING_ROUND, self._leave_round),
+        )
+        for candidate, begin in entries[[*EndStage].index(stage) :]:
             effects = begin(terms, reuse, now)
             if effects is not None:
                 self.stage = candidate

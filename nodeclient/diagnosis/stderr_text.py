@@ -16,8 +16,9 @@ LINES_MAX = 1_000
 LINE_LENGTH_MAX = 4_000
 """The limit of a line in characters: no report shows more, and searching a line of a megabyte would take long."""
 
-_RANK = re.compile(r"(?:\[rank\d+\]:(?: |$))+")
-"""torch's prefix of each line of a traceback, once for each process group; reports have the rank."""
+_RANK = re.compile(r"^(?:\[rank\d+\]:(?: |$))+")
+"""torch's prefix of each line of a traceback. It is left out, because reports have the rank. torch adds it once more
+with each process group."""
 
 _NATIVE_FRAME = re.compile(
     r"""(?: \[rank\d+\]: \s? )?
@@ -59,7 +60,7 @@ def last_lines(text: str) -> list[str]:
     """Return the last lines as a terminal finally shows them, without torch's ranks and blank lines at the end."""
     lines = text.rsplit("\n", LINES_MAX)[-LINES_MAX:]
     shown = [plain(line.rstrip("\r").rpartition("\r")[2][:LINE_LENGTH_MAX]).rstrip() for line in lines]
-    shown = [_RANK.sub("", line, count=1) if _RANK.match(line) else line for line in shown]
+    shown = [_RANK.sub("", line, count=1) for line in shown]
     while shown and not shown[-1]:
         shown.pop()
     return shown

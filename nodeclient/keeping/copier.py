@@ -104,30 +104,30 @@ class Copier:
 
     async def _copy_missing(self) -> None:
         """Copy parts until none is missing. A part that cannot be copied does not delay the others."""
-        loop = asyncio.get_running_loop()
         while missing := [part for part in self._all() if not self._is_here(*part)]:
             for copy, rank in missing:
                 if self._is_wanted(copy, rank):
-                    await self._try(loop, copy, rank)
+                    await self._try(copy, rank)
             if any(not self._is_here(*part) for part in self._all()):
                 await asyncio.sleep(RETRY_S)
 
-    async def _try(self, loop: asyncio.AbstractEventLoop, copy: KeptCopy, rank: int) -> None:
+    async def _try(self, copy: KeptCopy, rank: int) -> None:
         """Try to copy one part, and record the outcome."""
         try:
-            await self._get(loop, copy, rank)
+            await self._get(copy, rank)
         except (NoMemoryError, FetchError, OSError) as error:
             if self._is_wanted(copy, rank):  # or else it was given up
-                self._record_failure((copy.source.node, rank), error, loop.time())
+                self._record_failure((copy.source.node, rank), error, asyncio.get_running_loop().time())
         else:
             self._failures.pop((copy.source.node, rank), None)
             await self._compute_digest(copy, rank)
             self._resources.submit(KeptChanged())
 
-    async def _get(self, loop: asyncio.AbstractEventLoop, copy: KeptCopy, rank: int) -> None:
+    async def _get(self, copy: KeptCopy, rank: int) -> None:
         """Copy one part. Raises `NoMemoryError`, `FetchError` and `OSError`."""
         given_up = Event()
         self._getting = (copy, rank), given_up
+        loop = asyncio.get_running_loop()
         name = PartName(self._run, rank, copy.round, copy.step, Kind.BIG)
 
         def room(commit: Commit) -> Place:

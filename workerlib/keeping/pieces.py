@@ -175,7 +175,6 @@ class SavedTensors:
 
     def fill(self, targets: Mapping[str, torch.Tensor]) -> None:
         """Fill this process's pieces of tensors. Raises `KeptStateError`, also if a saved tensor has no target."""
-        unused = min(self._pieces.keys() - targets.keys(), default=None)
         pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
         """Each region of a target, and the saved region of the same size."""
         resharded = {}
@@ -193,8 +192,8 @@ class SavedTensors:
                 pairs.append((local_part(target), own[1]))
             else:
                 resharded[name] = target
-        if unused is not None:
-            raise UnfitStateError(f"{unused} was kept, and no object of keep() has it")
+        if unused := self._pieces.keys() - targets.keys():
+            raise UnfitStateError(f"{min(unused)} was kept, and no object of keep() has it")
         if resharded:
             pairs += self._reshard(resharded)
         with torch.no_grad():

@@ -462,7 +462,7 @@ class StepSaver:
         """Whether this step is the first one, the second, the fourth, the eighth, and so on."""
         return not self.numbers.count & (self.numbers.count - 1)
 
-    def _check_sizes(self, snapshot: SmallSnapshot, *, now: bool = False) -> None:
+    def _check_sizes(self, snapshot: SmallSnapshot, *, now: bool) -> None:
         """Request memory at the first step, and check at some steps, or `now`, whether it still suffices."""
         if not (now or self._is_check_due):
             return
