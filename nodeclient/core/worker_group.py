@@ -64,21 +64,23 @@ class WorkerGroup:
                 by_itself = self.exits.ended_by_itself(event.exit_code, at)
                 has_failed_before = reuse.record_end(event.local_rank, by_itself=by_itself)
                 if event.local_rank not in self.alive:
-                    return None, []  # a parked worker takes part in no round
+                    return None, []  # a parked worker takes part in no round, and is only no longer reusable
                 self.alive.discard(event.local_rank)
                 self.exits.record_exit(event.local_rank, event.exit_code, at)
             case CollectiveFailed():
                 if not reuse.record_failure(event.local_rank, self.alive):
                     return None, []
                 at, diagnosis = now - event.age_s, replace(event.diagnosis, left=True)
-        if not has_failed_before:  # the exit after a failed collective is no second failure
+        # `judge` gets every end, also with 0 or in a stop, since an earlier failure may follow from it. The exit of a
+        # worker whose collective has failed is no second failure.
+        if not has_failed_before:
             self.exits.judge(event.local_rank, event.exit_code, diagnosis, at)
         failure = self.exits.failure(now)
         if self.ending.stage is not None:
-            follows = self.ending.planned and failure is None and isinstance(event, WorkerExited)
+            in_planned_stop = self.ending.planned and failure is None and isinstance(event, WorkerExited)
             has_error = event.exit_code != 0 and signal_behind(event.exit_code) is None
             text = notices.ended_in_stop(self.exits.rank(event.local_rank), event.exit_code)
-            told = [Notice(Level.INFO, text, "worker_ended_in_stop")] if follows and has_error else []
+            told = [Notice(Level.INFO, text, "worker_ended_in_stop")] if in_planned_stop and has_error else []
             return (None if self.alive else Stimulus.DEAD), told
         if failure is not None:
             self.result = Phase.FAILED

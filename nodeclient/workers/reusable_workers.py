@@ -119,8 +119,9 @@ class ReusableWorkers:
     ) -> None:
         """Begin without connections.
 
-        `submit_in_order` submits after all earlier exits that a collective of a worker failed, and that this worker
-        left. Dismissed workers have `dismissed_within_s` to end; `complain` gets a text if one cannot be killed.
+        `submit_in_order` submits an event after those of all earlier exits: a collective fails because a peer has
+        exited, and that exit has to be judged first. Dismissed workers have `dismissed_within_s` to end; `complain`
+        gets a text if one cannot be killed.
         """
         self._workers = workers
         self._submit = submit
@@ -157,6 +158,7 @@ class ReusableWorkers:
         }
         changes |= dict.fromkeys(before.keys() - now.keys())
         reached = False
+        # Any process may claim a local rank, so all that do are told; only the parked one waits for it.
         for connection in [connection for connection in self._connections if connection.local_rank == local_rank]:
             connection.round, connection.has_failed, connection.has_left = self._round, False, False
             reached |= self._send(connection, round_messages.NextRound(self._round, changes), fds)
@@ -170,7 +172,7 @@ class ReusableWorkers:
                 for connection in list(self._connections):
                     if connection.local_rank is None:
                         continue
-                    if not planned and is_stopped(connection.pid):
+                    if not planned and is_stopped(connection.pid):  # a planned end has time to wait for it
                         self._submit(events.WorkerRefuses(connection.local_rank, STOPPED))
                     else:
                         self._send(connection, round_messages.AskToLeave(connection.round, planned))
@@ -199,6 +201,8 @@ class ReusableWorkers:
 
     def _accept(self, accepted: socket.socket, pid: int) -> None:
         connection = _Connection(accepted, pid=pid)
+        # A new worker may connect before the end of the one in its place is noticed. A worker that is refused here is
+        # ended with its round, like one that cannot be reused.
         if len(self._connections) >= 2 * len(self._commands):
             accepted.close()
             return

@@ -35,7 +35,10 @@ class CanStay:
 
 @dataclass(frozen=True, slots=True)
 class AskToLeave:
-    """The round is over: leave it, and wait for the next one."""
+    """The round is over: leave it, and wait for the next one.
+
+    It comes after all workers of the node have answered `SaveNow`, if state is kept, or when the time for that is over.
+    """
 
     round: int
     planned: bool = False

@@ -47,7 +47,8 @@ AGAIN_S = 0.02
 """The pause between two searches for connections of a group that is being made, until the main thread has left."""
 
 PEERS_SAVE_S = 3.0
-"""How long a worker whose collective of NCCL has failed waits until the other workers have saved their state."""
+"""How long a worker whose collective of NCCL has failed waits for nodeclient's request to leave. That comes when the
+workers of its node have saved their state, or had the time for it; those of other nodes save at the same time."""
 
 STEPLESS_ROUNDS_MAX = 3
 """The rounds in a row without a step before a new process takes over: what makes them fail may be in this one."""
@@ -159,11 +160,11 @@ class ReusedWorker:
             if why := self._obstacle(planned=False):
                 self._channel.report(Refusing(here.number, why))
                 return False
-            self._report(error, end)
+            self._save_and_report(error, end)
             if TorchGroups().nccl_groups():  # an abort ends collectives of peers too, so these have to save first
                 here.leave_requested.wait(PEERS_SAVE_S)
         del end  # no variable may keep an object of the round alive
-        here.left.set()  # from here on the other thread shuts down no reads
+        here.left.set()  # so that `_leave_round` in the other thread shuts down no more connections
         self._stepless_rounds = self._stepless_rounds_now()
         if not is_asked:  # peers may still wait for this worker in a collective
             here.sockets.shut(socket.SHUT_WR)
@@ -171,7 +172,7 @@ class ReusedWorker:
         if here.keeper is not None:
             here.keeper.leave_round()
         here.keeper = None
-        checkpoints.begin_round()
+        checkpoints.begin_round()  # its connection has just been closed with the keeper
         self._abort_collectives()
         round_cleanup.destroy_groups()
         torch.set_grad_enabled(here.gradients)
@@ -188,7 +189,7 @@ class ReusedWorker:
         message, (stdout, stderr, *slots) = received
         _replace_streams([stdout, stderr])
         if message.environ.keys() & {"RANK", "WORLD_SIZE"}:
-            round_cleanup.reset_compiled()
+            round_cleanup.reset_compiled()  # compiled code may have them as constants
         _update_environment(message.environ)
         responder.begin_round()
         progress.begin_round(*slots)
@@ -197,7 +198,7 @@ class ReusedWorker:
             self._round = CurrentRound(message.round)
             self._round_changed.notify()
 
-    def _report(self, error: BaseException, end: BaseException) -> None:
+    def _save_and_report(self, error: BaseException, end: BaseException) -> None:
         """Save state if possible, and then report the failed collective, whose error is `end`."""
         if self._round.keeper is not None:
             self._round.keeper.close(failed=True)
