@@ -45,6 +45,7 @@ SUMS = 10
 """How often the sum is repeated; the best one counts here too."""
 
 TEXT_MAX = 200
+"""The limit of a text of the result in characters."""
 
 MARGIN_S = 1.0
 """How long before the end of its time the program gives up its partner, so that it can still report that."""
@@ -89,17 +90,18 @@ def _synchronize(torch: Any, device: Any) -> None:
         torch.cuda.synchronize(device)
 
 
-def measure_sum(torch: Any, store: Any, rank: int, seconds: float) -> float:
-    """Return the speed of a sum over both nodes in MB/s.
+def measure_sum(torch: Any, store: Any, rank: int, gives_up_at: float) -> float:
+    """Return the speed of a sum over both nodes in MB/s, by the monotonic time `gives_up_at`.
 
     Raises `ValueError` if the sum is wrong, which may not be this node's fault, so it is not `PairResult.wrong`.
     """
     dist, gpu = torch.distributed, str(_gpu_id(torch))
+    store.set_timeout(_left(gives_up_at))
     store.set(f"gpu{rank}", gpu)
     other = store.get(f"gpu{1 - rank}").decode()
     backend = "nccl" if "" not in {gpu, other} and gpu != other else "gloo"  # NCCL refuses two ranks on one GPU
     device = torch.device("cuda" if backend == "nccl" else "cpu")
-    dist.init_process_group(backend, store=store, rank=rank, world_size=2, timeout=timedelta(seconds=seconds))
+    dist.init_process_group(backend, store=store, rank=rank, world_size=2, timeout=_left(gives_up_at))
     count = (BYTES_GPU if backend == "nccl" else BYTES_CPU) // 4
     own = (torch.arange(count, device=device) % 1000).float() * (rank + 1)
     expected, best_s = own / (rank + 1) * 3, math.inf
@@ -114,6 +116,11 @@ def measure_sum(torch: Any, store: Any, rank: int, seconds: float) -> float:
         if not torch.equal(total, expected):
             raise ValueError("the sum over both nodes is wrong")
     return 4e-6 * count / best_s
+
+
+def _left(until: float) -> timedelta:
+    """Return the time left; if there is none, nodeclient ends this program soon."""
+    return timedelta(seconds=max(MARGIN_S, until - time.monotonic()))
 
 
 def _gpu_id(torch: Any) -> str:
@@ -139,11 +146,10 @@ def run(number: int, rank: int, address: str, port: int, within_s: float) -> dic
         result["gflops"], is_right = measure_products(torch, devices)
         result["wrong"] = not is_right
         _print(result)
-        left_s = max(MARGIN_S, gives_up_at - time.monotonic())  # if no time is left, nodeclient ends this program soon
         dist: Any = torch.distributed
         # With the prefix, no keys of an earlier test at the same port are taken for those of this one.
-        store = dist.PrefixStore(str(number), dist.TCPStore(address, port, 2, rank == 0, timedelta(seconds=left_s)))
-        result["mb_s"] = measure_sum(torch, store, rank, left_s)
+        store = dist.PrefixStore(str(number), dist.TCPStore(address, port, 2, rank == 0, _left(gives_up_at)))
+        result["mb_s"] = measure_sum(torch, store, rank, gives_up_at)
     except Exception as error:  # noqa: BLE001 - whatever goes wrong is the finding
         first_line = "".join(filter(str.isprintable, next(iter(str(error).splitlines()), "")))
         result["text"] = f"{type(error).__name__}: {first_line[:TEXT_MAX]}"
@@ -156,7 +162,7 @@ def _print(result: dict[str, object]) -> None:
 
 
 if __name__ == "__main__":
-    gc.disable()  # importing torch leaves none, and the search for it takes a sixth of that time
+    gc.disable()  # importing torch leaves no garbage, and the search for it takes a sixth of the import's time
     if not getattr(sys.flags, "safe_path", False):  # -P or PYTHONSAFEPATH, from Python 3.11 on
         del sys.path[0]  # the folder of this file, whose modules would hide others of the same names
     number, rank, address, port, within_s = sys.argv[1:]

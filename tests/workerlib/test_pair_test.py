@@ -1,13 +1,16 @@
 """The program of a preflight, run as two processes with gloo between them."""
 
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import torch
 from msgspec import json
+from torch.distributed import DistStoreError, TCPStore  # type: ignore[attr-defined]  # public all the same
 
 from coordinatord.protocol.pair_messages import PairResult
 from nodeclient.host.ports import PortReservation
@@ -55,6 +58,14 @@ def test_a_node_whose_partner_does_not_come_tells_its_product_and_why_there_is_n
     assert first.gflops == last.gflops is not None
     assert last.mb_s is None
     assert last.text
+
+
+def test_a_partner_that_is_slow_within_the_test_is_given_up_in_time() -> None:
+    with closing(PortReservation()) as reservation:
+        hour = timedelta(hours=1)
+        store = TCPStore("127.0.0.1", reservation.port, is_master=True, timeout=hour, wait_for_workers=False)
+        with pytest.raises(DistStoreError):
+            pair_test.measure_sum(torch, store, 0, time.monotonic())
 
 
 def test_a_host_without_torch_says_so(tmp_path: Path) -> None:
