@@ -6,6 +6,7 @@ On a terminal, lines fit its width, and a few words are coloured, unless NO_COLO
 from __future__ import annotations
 
 import os
+import re
 import sys
 import unicodedata
 from collections.abc import Iterable
@@ -50,17 +51,14 @@ class TerminalInfo(Struct, frozen=True):
         """Wrap a long line, and indent all but the first."""
         if self.columns is None or width(text) <= self.columns:
             return [text]
-        import textwrap  # noqa: PLC0415 - few lines are too wide
-
-        return textwrap.wrap(
-            text,
-            self.columns,
-            subsequent_indent=indent,
-            break_long_words=False,
-            break_on_hyphens=False,
-            drop_whitespace=True,
-            replace_whitespace=False,
-        )
+        lines, line = list[str](), ""
+        for word in re.findall(r"\s*\S+", text):
+            if line and width(line + word) > self.columns:
+                lines.append(line)
+                line = indent + word.lstrip()
+            else:
+                line += word
+        return [*lines, line]
 
 
 def terminal() -> TerminalInfo:

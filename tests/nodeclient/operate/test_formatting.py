@@ -70,3 +70,10 @@ def test_many_names_are_counted() -> None:
 def test_a_budget_has_its_window_as_people_read_it() -> None:
     assert budget(RestartsStatus(used=1, max=3)) == "restarts 1 of 3"
     assert budget(RestartsStatus(used=1, max=3, window_s=21_600.0)) == "restarts 1 of 3 within 6h00m"
+
+
+def test_a_line_is_wrapped_by_its_width_and_not_by_its_letters() -> None:
+    text = "job 訓練 failed: rank 0 失敗 of 節点"
+    assert terminal(21).wrapped(text) == ["job 訓練 failed: rank", "  0 失敗 of 節点"]
+    assert terminal(len(text)).wrapped(text, "    ") == ["job 訓練 failed: rank 0 失敗", "    of 節点"]
+    assert terminal(80).wrapped(text) == [text]
