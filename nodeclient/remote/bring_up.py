@@ -112,12 +112,14 @@ class _Up:
 
     async def _work(self) -> int:
         tasks = await self._start()
-        await asyncio.gather(*map(self._attend, self._nodes, tasks))
+        for link, task in zip(self._nodes, tasks, strict=True):
+            link.begin(task)  # at once, so that no signal reaches a node before its task
+        await asyncio.gather(*map(self._attend, self._nodes))
         return self._fleet.exit_code
 
-    async def _attend(self, link: HostLink, task: RunNode) -> None:
-        """Run a node until it ends, and do what follows from its end."""
-        loop, fleet, exit_code = asyncio.get_running_loop(), self._fleet, await link.run(task)
+    async def _attend(self, link: HostLink) -> None:
+        """Wait until a node ends, and do what follows from its end."""
+        loop, fleet, exit_code = asyncio.get_running_loop(), self._fleet, await link.relay()
         if text := fleet.record_end(link.host, exit_code, loop.time()):
             log.warning("%s: %s", link.host, text)
         if fleet.stop_at is not None:

@@ -130,9 +130,12 @@ class HostLink:
             ) from None
         raise HostError(f"{self.host}: {why_not_ready(self.host, code, is_here=self.is_here, serves=serves)}")
 
-    async def run(self, task: Message) -> int:
-        """Give the program its task, and relay its output until it ends; return its exit code, or `LOST`."""
+    def begin(self, task: Message) -> None:
+        """Give the program its task."""
         self.send(encode_line(task))
+
+    async def relay(self) -> int:
+        """Relay the program's output until it ends; return its exit code, or `LOST`."""
         await self._relay(self._stdout, 1)
         return await self._end()
 

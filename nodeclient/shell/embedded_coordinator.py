@@ -241,7 +241,7 @@ class EmbeddedCoordinator:
         assert process.stdin is not None  # noqa: S101 - it was started with stdin=PIPE
         process.stdin.close()
         match = _SERVES_ON.fullmatch(await self._read_line(process, FAREWELL_S))
-        if match is None:
+        if match is None or self._end.done():
             return  # no other node needs it, or all have had the time to receive the end of the job: `_stop` ends it
         text = (
             "the coordinator that this node brought along serves on for %s, and ends by itself after that: process %d"
