@@ -62,7 +62,8 @@ class Reserved:
     """The arena comes with this packet."""
 
     disk_every_s: float = 0.0
-    """How often a step is written to a disk, 0 for never. If it is, shared state is also saved at intervals."""
+    """How often a step is written to a disk, 0 for never. If it is, state that several ranks share is saved at
+    intervals, too: else it is saved only when a round ends."""
     lent: bool = False
     """The arena is that of a worker with the same shard that has ended: save the big state there, and no small one."""
 
@@ -145,8 +146,8 @@ class SaveNow:
     number: int
     """The number of this request, which the answer repeats."""
     planned: bool = False
-    """The round ends on purpose, or was to when it broke: a script that calls `should_stop` answers that it goes on to
-    a step of its choice, and saves that."""
+    """Whether the round ends on purpose, or was to when it broke. A script that calls `should_stop` then goes on to a
+    step of its own choice: its worker answers that, and saves the step later."""
     late: bool = False
     """Such a script has not reached its step in time: save now, while training goes on to it."""
 
@@ -159,6 +160,7 @@ BEFORE_NAMED = -1
 class HaltAt:
     """The round ends on purpose: stand still at the end of this step, and save it.
 
+    It comes before `SaveNow`, which follows only if the workers do not all save the named step in time.
     With `BEFORE_NAMED`, stand still at the end of the current step until another `HaltAt` names one.
     """
 

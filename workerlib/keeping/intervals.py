@@ -6,8 +6,8 @@ rank acts at the steps that its own interval divides. All ranks then act at thos
 
 * The interval of saves begins at `STEPS_FIRST`, and at most doubles with each save. So whatever ranks measure, all of
   them save the first step of a round that 8 divides, the first that 16 divides, and so on.
-* The interval of digests begins at 1. It doubles without another digest until the time since the first one is long
-  enough. From there on it at most doubles with each digest.
+* The interval of digests begins at 1, since only a digest tells how long one takes. Until the second digest it doubles
+  at each step that comes too early for one. From there on it at most doubles with each digest.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ DIGESTS_SHARE_MAX = 0.003
 host it may take longer, and all of them are to stay below half a percent."""
 
 HEARD_S = 1.5
-"""The least time between two saves where several nodes have to agree on a step, in seconds. A node reports once a
-second, and nodes cannot agree on a step that one has overwritten before all have reported it."""
+"""The least time between two saves where several nodes have to agree on a step, and between two digests, in seconds. A
+node reports once a second. What one has overwritten before all have reported it can be neither agreed on nor compared.
+"""
 
 STEPS_FIRST = 4
 """The interval of saves until one is timed. It is short, so that a round that breaks early has a saved step."""
@@ -107,6 +108,7 @@ class DigestInterval:
         """Begin with a digest at the next step."""
         self.steps = 1
         self._before = -1
+        """The last step."""
         self._made = -1, -math.inf
         """The step of the last digest, and when that was made."""
         self._least_s = 0.0

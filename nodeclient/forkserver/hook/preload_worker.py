@@ -2,6 +2,8 @@
 
 A fork inherits identity, environment, streams and caches that a new process would not have. They are renewed here, some
 of them before the node's request already, so that the worker starts soon after it.
+
+This runs in the user's own Python, which may have none of our packages: it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -50,8 +52,8 @@ def become_worker(descriptor: int, inherited: dict[str, str]) -> None:
     given = {decoded(name): decoded(value) for name, value in request["environ"].items()}
     _replace_environment(_with_changes_of_imports(given, inherited), request["cpus"])
     _rewrite_proc_environ(given)
-    # The kernel is asked to kill this process when its parent ends. Only now is that surely the node, and no longer the
-    # intermediate process.
+    # The kernel is asked to kill this process when its parent ends. Its first parent is the intermediate process that
+    # has forked it, and the node becomes its parent only then (see `preload_parent`). By its request, it has.
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != request["node"]:
         os._exit(1)
@@ -104,7 +106,10 @@ def _with_changes_of_imports(given: dict[str, str], inherited: dict[str, str]) -
 
 
 def _replace_arguments(argv: list[str]) -> None:
-    """Replace the program's arguments. The parent has as many, and the same words before them."""
+    """Replace the program's arguments.
+
+    The parent interpreter was started with the same options of Python, and as many arguments, which count from the end.
+    """
     own = len(sys.argv) - 1
     sys.argv[1:] = argv[len(argv) - own :]
     sys.orig_argv[:] = argv
