@@ -22,7 +22,7 @@ from workerlib.keeping.kept_errors import KeptStateError, UnfitStateError
 def is_sharded(tensor: torch.Tensor) -> bool:
     """Whether a tensor is a DTensor."""
     public = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
-    kind = public or getattr(sys.modules.get("torch.distributed._tensor"), "DTensor", ())  # where torch 2.4 has it
+    kind: Any = public or getattr(sys.modules.get("torch.distributed._tensor"), "DTensor", ())  # where torch 2.4 has it
     return isinstance(tensor, kind)
 
 
