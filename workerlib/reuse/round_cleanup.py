@@ -86,7 +86,8 @@ def _find_ending_error(error: BaseException | None, seen: set[int], *, asked: bo
     if isinstance(error, LeftRoundError) or is_collective_error(error, asked=asked):
         return error
     if isinstance(error, BaseExceptionGroup):
-        ends = [_find_ending_error(inner, seen, asked=asked) for inner in error.exceptions]
+        # Several of its errors may be the same one, or have the same cause.
+        ends = [_find_ending_error(inner, set(seen), asked=asked) for inner in error.exceptions]
         return ends[0] if all(ends) else None  # one of them may be the script's own
     if not isinstance(error, Exception):
         return None

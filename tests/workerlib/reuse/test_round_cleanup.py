@@ -4,6 +4,7 @@ import gc
 import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
 
 import pytest
 import torch.distributed
@@ -44,6 +45,10 @@ def raised_from(error: Exception, cause: BaseException | None) -> Exception:
     with suppress(BaseException):
         raise error from cause
     return error
+
+
+SHARED = lost()
+"""An error behind several others."""
 
 
 def raised_while_handling(error: BaseException, other: BaseException) -> BaseException:
@@ -91,6 +96,8 @@ def raised_by_an_exit_stack(error: BaseException, other: BaseException) -> BaseE
         raised_by_an_exit_stack(OSError("the file is closed"), LeftRoundError()),
         ExceptionGroup("tasks", [lost(), raised_from(ValueError("the other task"), lost())]),
         BaseExceptionGroup("tasks", [LeftRoundError(), lost()]),
+        ExceptionGroup("tasks that awaited one", [SHARED, SHARED]),
+        ExceptionGroup("tasks that awaited one", [raised_from(ValueError(number), SHARED) for number in range(2)]),
         raised_from(ValueError("all tasks failed"), ExceptionGroup("tasks", [lost()])),
     ],
     ids=lambda error: f"{type(error).__name__} {error}"[:40],
@@ -203,5 +210,6 @@ def test_nothing_is_aborted_of_a_group_that_is_just_being_made() -> None:
 def test_a_torch_without_an_abort_does_for_groups_that_need_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(distributed_c10d, "_abort_process_group", raising=False)  # torch 2.4 has none
     assert not round_cleanup.abort_obstacle()
-    monkeypatch.setitem(distributed_c10d._world.pg_map, object(), ("nccl", None))
+    groups: Any = distributed_c10d._world.pg_map
+    monkeypatch.setitem(groups, object(), ("nccl", None))
     assert "cannot abort collectives" in round_cleanup.abort_obstacle()
