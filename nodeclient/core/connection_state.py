@@ -98,7 +98,8 @@ class ConnectionState:
     """The agent's side of the session, or of the search for one. Times are in the agent's clock.
 
     `begin_search` comes first. An attempt that fails is a `close`. One that succeeds is an `open`; for each message
-    `record_desired` or `record_alive`, and `record_report` for each report; then a `close`.
+    `record_desired` or `record_alive`, and `record_report` for each report; then a `close`. A refusal is a
+    `record_refusal`, and then a `close` with its message as the reason: so `error` tells whether it was the last thing.
     """
 
     def __init__(self, now: float) -> None:

@@ -88,7 +88,8 @@ class Act(StrEnum):
     STOP = "stop"
     """Bring the workers to this stage of their end, or to the first one after it that applies to them."""
     SAVE_LATE = "save late"
-    """Have each worker save the last step that it has done: it may not come to the one that it chose."""
+    """Have each worker save the last step that it has done. A script that calls `should_stop` goes on to a step of its
+    own choice after the signal to end, and may not come to it."""
     KILL = "kill"
     SWEEP = "sweep"
     SETTLE = "settle"
@@ -171,6 +172,7 @@ def _table() -> dict[tuple[Place, Stimulus], Row]:
             Act.STOP, EndStage.LEAVING_ROUND, "the workers had the time to save"
         ),
         (EndStage.SAVING, Stimulus.SAVED): saved,
+        # The goal is looked up again at each event, so also when a worker has refused to leave the round.
         (EndStage.LEAVING_ROUND, Stimulus.STOP): Row(
             Act.STOP, EndStage.LEAVING_ROUND, "its workers may not be able to leave the round any more"
         ),

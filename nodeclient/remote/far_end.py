@@ -30,7 +30,8 @@ from nodeclient.remote.link_messages import Arrival, Errand, RunNode, decode_lin
 from nodeclient.shell.embedded_coordinator import FOR_OTHERS, EmbeddedCoordinator
 
 SILENCE_S = 30.0
-"""The silence after which `up` counts as gone, since the end of a cut connection may be noticed much later."""
+"""The silence after which `up` counts as gone: it sends an empty line each second, and the end of a cut connection may
+be noticed much later."""
 
 LINE_BYTES_MAX = 1024 * 1024
 """The limit of a message: the kernel allows a command line of 2 MiB, and people write a hundredth of that."""
@@ -43,7 +44,7 @@ class LinkError(OperationalError):
 def receive_task() -> int | None:
     """Receive an errand: serve as the coordinator's host and return the exit code, or return None to run as a node.
 
-    In that case it has set this process's arguments and environment. Raises `LinkError`, and errors of the coordinator.
+    For a node, it sets this process's arguments and environment. Raises `LinkError`, and errors of the coordinator.
     """
     lines = _lines()
     errand = decode_line(next(lines, b""), Errand)
@@ -63,6 +64,7 @@ def receive_task() -> int | None:
     if task is None:  # `up` is gone, since another host is not ready
         return ExitCode.UNAVAILABLE
     sys.argv[1:] = task.arguments
+    # ssh may have no PATH with this Python, by which `python` in the node's command is the same one.
     os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"
     if task.token:
         os.environ[VARIABLE] = task.token
@@ -85,13 +87,13 @@ def _pass_on_signals(lines: Iterator[bytes]) -> None:
 
     After another signal there is no SIGTERM: a second one would leave workers no time to save.
     """
-    last: signal.Signals | None = signal.SIGTERM
+    was_told = False
     for name in lines:
         with suppress(KeyError):
             os.kill(os.getpid(), signal.Signals[name.decode(errors="replace")])
-            last = None
-    if last is not None:
-        os.kill(os.getpid(), last)
+            was_told = True
+    if not was_told:
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _lines() -> Iterator[bytes]:

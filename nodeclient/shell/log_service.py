@@ -133,7 +133,8 @@ class LogService:
     async def try_out(self) -> None:
         """Write to the job's folder, and wait for that for `SETTLE_S` at most: a disk that hangs stops no training.
 
-        Raises `UnwritableError` if the directory is not the right one, or may not be written.
+        Raises `UnwritableError` if the directory is not the right one, or may not be written, and the `OSError` of a
+        thread that cannot be started.
         """
         if self._log_dir is None:
             return
@@ -243,7 +244,10 @@ class LogService:
         self.delete_old()
 
     def delete_old(self) -> None:
-        """Delete the files of old rounds. Call it only when no worker writes into them any more."""
+        """Delete the files of old rounds. Call it only when nothing of this node writes into them any more.
+
+        The present round stays, and so do those that another process writes.
+        """
         if self._keep is None:
             return
         for old in rounds_to_delete(self._rounds, self._keep, self._present):

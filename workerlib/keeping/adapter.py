@@ -19,11 +19,15 @@ BufferPlace = tuple[str, MutableMapping[str, Any], str]
 
 
 class Adapter:
-    """Reads and restores the state of one object; the defaults are those of an object without tensors."""
+    """Reads and restores the state of one object. An object without tensors needs only `values` and `load_values`.
+
+    A restore calls `make_missing`, fills `targets`, and calls `load_values`, with the same values. Then `values` is
+    called once in each step, and `discard_step` when this process leaves the round for the next one.
+    """
 
     changes_late = True
-    """Whether its values change only between `optimizer.step` and `ctx.step`, if at all. Before, they are those of the
-    last step, so the pending state of a step is saved without them; see `small_state`."""
+    """Whether its values change only between `optimizer.step` and `ctx.step`, if at all. A small state that is saved
+    before the optimizer's step then goes without them, because they are still those of the last step."""
 
     iterates_when_read = False
     """Whether reading its values may begin an iteration. If so, they are not read before the first step is done."""

@@ -5,7 +5,8 @@ state is still that of the last one. So a thread beside training saves it, the o
 training thread itself saves at an interval, after the last step of a planned end, and when an exception ends training.
 
 Two things decide what a thread may do with the state: its stage (`step_numbers.StateStage`), since only the state of a
-whole step is saved, and the holder of its lock (`state_lock.StateHolder`). The state is *final* once the last step of
+whole step is saved, and the holder of its lock (`state_lock.StateHolder`). With a GPU, its gate (`gate`) also has
+training wait, so that nothing of an aborted collective comes into the state. The state is *final* once the last step of
 the round is saved: training does no further step in this round.
 
 In each step the training thread comes to `_after_forward`, to `_before_optimizer`, which acquires the lock, and to
@@ -145,8 +146,8 @@ class StepKeeper:
             is_new = self._saver.numbers.on_step(number, trained=trained)
             if is_new:
                 step_counts = self._saver.keep_step()
-            # After a step that is not new, such as one of accumulation, random numbers have gone on since the last new
-            # one. So the small state of that has to be saved already; otherwise the request waits for a new step.
+            # In a call that is no new step, as in accumulation, random numbers have gone on since the last new step.
+            # That one can still be saved if its small state has been; otherwise the request waits for the next one.
             can_save = is_new or self._saver.role.saves_small
             if can_save and (request := self._lock.pop_request()) is not None:
                 self._save_for(request)
@@ -216,7 +217,7 @@ class StepKeeper:
         If only this worker knows that the round is over, it saves and ends the process without torch's destructors:
         these would abort the collectives before the peers have saved.
         """
-        if self._gate is not None and self._gate.failed:  # nodeclient has not ended the round in time
+        if self._gate is not None and self._gate.failed:  # only this worker knows
             self.close(failed=True)
             sys.stdout.flush()
             sys.stderr.write(f"workerlib: {self._gate.failed}\n")

@@ -43,7 +43,8 @@ def fetch(
 
     `room` is called once with the control words of the part, and returns the place for it. Another thread sets
     `given_up` to end the transfer. `pace` is called with the size of each received piece, and blocks until the next one
-    may be received. Raises `FetchError`, and the errors of `room`.
+    may be received. Raises `FetchError`, also for a transfer that was given up, and the errors of `room` that it has no
+    place for.
     """
     try:
         connection, exchange = _request(source, name, given_up)
