@@ -107,7 +107,9 @@ class Keyring(Struct, frozen=True):
 
 
 def find_keyring(settings: AccessSettings) -> Keyring:
-    """Return the tokens of the first place that has any. Raises `KeyringError`."""
+    """Return the tokens of the first place that has any; none with `insecure`. Raises `KeyringError`."""
+    if settings.insecure:
+        return Keyring("")
     try:
         if settings.token_file is not None:
             return _of_text(str(settings.token_file), read_given(settings.token_file))

@@ -78,7 +78,7 @@ class SecuredAttempt:
             self._keyring = find_keyring(settings) if proven is None else keyring_of(proven)
         except KeyringError as error:
             raise WrongTokenError(str(error)) from error
-        if not settings.insecure and self._keyring.source:
+        if self._keyring.source:
             self.context = self._make_context()
 
     @property

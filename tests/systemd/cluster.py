@@ -34,6 +34,12 @@ def guide_of_another_coordinator() -> list[str]:
     return _blocks()[4]
 
 
+def guide_of_a_password() -> str:
+    """Return the line that gives a coordinator the password of etcd, or a new one."""
+    [line] = _blocks()[5]
+    return line
+
+
 def _blocks() -> list[list[str]]:
     """Return the lines of each block of code in the guide."""
     found = re.findall(r"^```\n(.*?)^```", GUIDE.read_text(), re.MULTILINE | re.DOTALL)

@@ -11,7 +11,7 @@ import pytest
 from coordinatord.protocol.exit_codes import ExitCode
 from tests.support.hosts import Hosts
 from tests.support.programs import TIMEOUT_S, Program, wait_until
-from tests.systemd.cluster import JOB, Cluster, guide_of_another_coordinator
+from tests.systemd.cluster import JOB, Cluster, guide_of_a_password, guide_of_another_coordinator
 from tests.systemd.machine import Machine, make_installation
 
 pytestmark = pytest.mark.slow
@@ -22,9 +22,10 @@ PYTHON = "/opt/coordinatord/bin/python"
 
 GPU = "/dev/nvidia0"
 
-TOKENS = "/var/lib/coordinatord/security/tokens"
+STATE = "/var/lib/coordinatord"
+
+TOKENS = f"{STATE}/security/tokens"
 """The first tokens, on the host of the coordinator."""
-"""Where the guide puts them."""
 
 SERVING = r"serving at https?://\S+:29400: live jobs 1, nodes 2"
 
@@ -164,6 +165,15 @@ def test_another_coordinator_gets_the_key_of_the_first_by_the_guide(cluster: Clu
         cluster.beta.run("systemctl", "disable", "--now", SOCKET, DAEMON)
 
 
+def test_the_user_of_the_service_may_read_the_password_of_etcd_and_its_successor(cluster: Cluster) -> None:
+    settings = ("User=coordinatord", "DynamicUser=yes", "StateDirectory=coordinatord", "StateDirectoryMode=0700")
+    as_service = ("systemd-run", "--pipe", "--quiet", *(f"--property={setting}" for setting in settings))
+    for password in ("first", "second"):
+        cluster.alpha.write("/root/etcd-user", f"coordinatord:{password}\n")
+        cluster.alpha.run("sh", "-ec", f"umask 077; cd /root; {guide_of_a_password()}")
+        assert cluster.alpha.run(*as_service, "cat", f"{STATE}/etcd-user") == f"coordinatord:{password}\n"
+
+
 def test_a_restart_of_the_daemon_disturbs_no_worker_and_refuses_no_connection(cluster: Cluster) -> None:
     before, daemon = cluster.await_training(), main_pid(cluster.alpha, DAEMON)
     cluster.alpha.run("systemctl", "reload", DAEMON)
@@ -186,6 +196,25 @@ def test_a_restart_of_the_daemon_disturbs_no_worker_and_refuses_no_connection(cl
     assert "\nINFO    coordinatord: coordinatord 0.1.0 serves at alpha:29400: nodeclient page" in usual, (
         "without a second time"
     )
+
+
+def test_a_token_that_is_replaced_disturbs_no_worker_and_the_nodes_go_on_with_the_new_one(cluster: Cluster) -> None:
+    before = cluster.await_training()
+    listed = cluster.alpha.run("coordinatord", "token", "list", "--state-dir", STATE)
+    old = re.findall(r"^(join-\S+) .* valid$", listed, re.MULTILINE)
+    assert len(old) == len(cluster.machines)
+    for machine in cluster.machines:
+        made = cluster.alpha.run("coordinatord", "token", "new", "--state-dir", STATE)
+        machine.write("/etc/nodeclient/token", made)
+    for name in old:
+        cluster.alpha.run("coordinatord", "token", "revoke", name, "--state-dir", STATE)
+        gone = f"its token {name} is no longer valid, so its session ends"
+        wait_until(f"the end of the session of {name}", lambda gone=gone: gone in cluster.alpha.journal())
+    assert pids(cluster.await_training()) == pids(before)
+    nodes = [main_pid(machine, NODE) for machine in cluster.machines]
+    cluster.alpha.run("nodeclient", "restart", JOB, "--coord", cluster.address, "--token-file", TOKENS)
+    cluster.await_training(after_round=before[0]["round"])
+    assert [main_pid(machine, NODE) for machine in cluster.machines] == nodes
 
 
 def test_a_daemon_whose_event_loop_is_stuck_is_restarted(cluster: Cluster) -> None:

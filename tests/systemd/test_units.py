@@ -152,6 +152,19 @@ def test_programs_have_the_time_to_end_cleanly() -> None:
     assert value(unit, "SuccessExitStatus") == f"{ExitCode.TERMINATED:d} {ExitCode.STOPPED:d}"
 
 
+def test_files_that_are_read_again_are_no_credentials() -> None:
+    """A credential is a copy that systemd makes at the start: the program would not see a new token or password."""
+    assert values("nodeclient@.service", "LoadCredential") == []
+    again = ("NODECLIENT_TOKEN_FILE", "COORDINATORD_ETCD_USER_FILE")
+    named = dict(
+        re.findall(r"Environment=(\w+)=(\S+)", "".join((SYSTEMD / name).read_text() for name in (*UNITS, *DROP_INS)))
+    )
+    guide = (SYSTEMD / "README.md").read_text()
+    for variable in again:
+        file = named[variable].replace("%S/", "/var/lib/private/")
+        assert re.search(rf"install -m 6\d\d .*{re.escape(file)}$", guide, re.MULTILINE), f"{file} has to be readable"
+
+
 def test_a_node_is_restarted_only_where_that_may_help() -> None:
     unit = "nodeclient@.service"
     assert value(unit, "Restart") == "on-abnormal", "a worker's exit code is that of its job, and may be any number"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from coordinatord.protocol.access_token import AccessToken, Role
-from nodeclient.access.keyring import CREDENTIAL, AccessSettings, find_keyring
+from nodeclient.access.keyring import CREDENTIAL, AccessSettings, Keyring, find_keyring
 from tests.support.programs import run
 
 PINS = ["a" * 52, "b" * 52, "c" * 52]
@@ -22,6 +22,11 @@ def test_where_any_key_will_do_the_first_token_of_the_file_is_shown(pins: list[s
     """It must not depend on the hashes of strings, which differ from process to process."""
     keyring = find_keyring(AccessSettings(token="\n".join(a_token(pin).text for pin in pins)))
     assert keyring.token_for("d" * 52, Role.JOIN, any_key=True) == a_token(pins[0])
+
+
+def test_without_tls_no_token_is_looked_for() -> None:
+    """The unit of systemd names a file, which is not there where coordinators are `--insecure`."""
+    assert find_keyring(AccessSettings(token_file=Path("/nowhere/token"), insecure=True)) == Keyring("")
 
 
 @pytest.mark.slow
