@@ -152,7 +152,7 @@ async def _serve_until(
     await server.until(ended)
     systemd.notify("STOPPING=1")
     may_end = _next_signal()  # a second signal ends the wait
-    server.spawn(end_after_ending_runs(server.driver, may_end), name="until no run ends")
+    server.spawn(end_after_ending_runs(server.driver, systemd, may_end), name="until no run ends")
     await server.until(may_end)
     log.info("stopping; the nodes keep their workers and look for a coordinator", extra=fields("stopping"))
 

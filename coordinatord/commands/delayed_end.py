@@ -16,12 +16,16 @@ from contextlib import suppress
 
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.runtime.logs import fields
+from coordinatord.runtime.systemd import SystemdNotifier, extension_of
 from coordinatord.server.driver import Driver
 
 log = logging.getLogger(__name__)
 
 POLL_EVERY_S = 0.05
 """How often to check whether a node needs this coordinator: the node that started it may wait for its end."""
+
+CLOSE_MARGIN_S = 30.0
+"""The time to request from systemd beyond the wait: sessions and the store are closed after it."""
 
 SERVES_ON = "coordinatord serves on for "
 """The beginning of the line on standard output that names the jobs which go on without the node."""
@@ -47,10 +51,17 @@ async def end_when_unused(driver: Driver, ended: asyncio.Future[None]) -> None:
     set_done(ended)
 
 
-async def end_after_ending_runs(driver: Driver, ended: asyncio.Future[None]) -> None:
-    """Set `ended` once no run is ending, or writing a step to the disk; SIGTERM has arrived just now."""
+async def end_after_ending_runs(driver: Driver, systemd: SystemdNotifier, ended: asyncio.Future[None]) -> None:
+    """Set `ended` once no run is ending, or writing a step to the disk; SIGTERM has arrived just now.
+
+    systemd is asked to wait as long: its unit cannot know the stop timeouts of the nodes.
+    """
     asked_at, is_logged = driver.now, False
+    longest = asked_at
     while (until := driver.machine.registry.may_end_at(asked_at)) > driver.now:
+        if until > longest:
+            longest = until
+            systemd.notify(extension_of(until - driver.now + CLOSE_MARGIN_S))
         if not is_logged and (ending := driver.machine.registry.ending):
             is_logged = True
             text = "waits up to %.0f s for nodes of %s, which end or write to the disk; a second signal ends it at once"

@@ -92,6 +92,11 @@ def status_of(text: str) -> str:
     return f"STATUS={' '.join(text.split())[:STATUS_CHARACTERS_MAX]}"
 
 
+def extension_of(seconds: float) -> str:
+    """Return the assignment for `notify` that asks for so much time from now on, if less of the timeout is left."""
+    return f"EXTEND_TIMEOUT_USEC={seconds * 1_000_000:.0f}"
+
+
 def _number(values: Mapping[str, str], name: str) -> int:
     """Parse a number from systemd; any other text counts as 0."""
     with suppress(ValueError):

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from coordinatord.protocol.kept_state import PersistReport
+from coordinatord.runtime.systemd import extension_of
 
 LEAVE_MARGIN_S = 30.0
 """The time to request beyond the workers' time to end: for what they leave behind, their last output, and the first
@@ -33,7 +34,7 @@ class StopExtension:
     def begin(self) -> None:
         """Begin the stop: ask for the time that a usual one takes."""
         self._stops.set()
-        self._notify("STOPPING=1", _extension(self._first_s))
+        self._notify("STOPPING=1", extension_of(self._first_s))
 
     async def watch(self, report: Callable[[], PersistReport | None]) -> None:
         """Call `report` every few seconds, once the service stops, until cancelled."""
@@ -46,8 +47,4 @@ class StopExtension:
         """Ask for more time if the service stops and more is on the disk than at the last check."""
         before, self._written = self._written, None if report is None else (report.round, report.step, report.bytes)
         if self._stops.is_set() and self._written not in {None, before}:
-            self._notify(_extension(WRITE_MARGIN_S))
-
-
-def _extension(seconds: float) -> str:
-    return f"EXTEND_TIMEOUT_USEC={seconds * 1_000_000:.0f}"
+            self._notify(extension_of(WRITE_MARGIN_S))

@@ -1,6 +1,7 @@
 """The programs under parts of systemd that need no machine: their notifications, and sockets that it passes."""
 
 import shutil
+import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from coordinatord.commands.delayed_end import CLOSE_MARGIN_S
+from coordinatord.core.rounds.policy import END_S
 from coordinatord.protocol.exit_codes import ExitCode
 from nodeclient.host.ports import PortReservation
 from tests.support.programs import BIN, TIMEOUT_S, Program, clean_environ, run
@@ -43,10 +46,11 @@ def start() -> Iterator[Callable[..., Program]]:
         program.close()
 
 
-def await_message(notified: socket.socket, wanted: str) -> None:
-    """Wait until systemd would have received this."""
+def await_message(notified: socket.socket, wanted: str) -> str:
+    """Wait until systemd would have received a message with this; return it."""
     while wanted not in (said := notified.recv(4096).decode()):
         assert said
+    return said
 
 
 def passing(*addresses: str, flags: tuple[str, ...] = ()) -> tuple[str, ...]:
@@ -84,6 +88,23 @@ def test_a_node_says_where_it_stands_and_no_child_of_its_speaks_for_it(
     assert node.stop() == ExitCode.TERMINATED
     await_message(notified, "STOPPING=1\nEXTEND_TIMEOUT_USEC=120000000")
     await_message(notified, "STOPPING=1\nSTATUS=left the job")
+
+
+def test_a_daemon_that_awaits_nodes_asks_for_as_long_as_they_may_take(
+    notified: socket.socket, start: Callable[..., Program]
+) -> None:
+    daemon = start(*DAEMON, "--insecure", "--host", "127.0.0.1", "--port", "0", NOTIFY_SOCKET=notified.getsockname())
+    url = daemon.await_line(r"coordinatord listening on http://(\S+)")[1]
+    script = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf'); time.sleep(1000)"
+    join = (str(BIN / "nodeclient"), "join", "--coord", url, "--nproc-per-node", "1", "--stop-timeout", "200")
+    node = start(*join, "--", sys.executable, "-u", "-c", script)
+    node.await_line("deaf")
+    node.signal(signal.SIGTERM)
+    daemon.await_line("round stopped")
+    daemon.signal(signal.SIGTERM)
+    _, _, asked = await_message(notified, "EXTEND_TIMEOUT_USEC=").partition("=")
+    assert 0 <= 200 + END_S + CLOSE_MARGIN_S - int(asked) / 1_000_000 < TIMEOUT_S
+    assert daemon.stop() == 0, "a second signal ends the wait"
 
 
 def test_the_daemon_serves_with_the_sockets_that_systemd_passes(start: Callable[..., Program]) -> None:

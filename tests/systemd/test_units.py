@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinatord.core.rounds.policy import END_S, Policy
+from coordinatord.commands.delayed_end import CLOSE_MARGIN_S
+from coordinatord.core.rounds.policy import Policy
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.fields import DEFAULT_PORT
 from coordinatord.server.sessions.connections import BACKLOG
@@ -148,7 +149,7 @@ def test_programs_have_the_time_to_end_cleanly() -> None:
     stop_timeout = re.search(r"--stop-timeout.*?\(default: (\d+)\)", help_of("nodeclient", "join"), re.DOTALL)
     assert stop_timeout is not None
     assert int(value(unit, "TimeoutStopSec")) >= int(stop_timeout.group(1)) + LEAVE_MARGIN_S
-    assert int(value("coordinatord.service", "TimeoutStopSec")) > int(stop_timeout.group(1)) + END_S
+    assert int(value("coordinatord.service", "TimeoutStopSec")) > CLOSE_MARGIN_S
     assert value(unit, "SuccessExitStatus") == f"{ExitCode.TERMINATED:d} {ExitCode.STOPPED:d}"
 
 
