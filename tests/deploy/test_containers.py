@@ -16,8 +16,10 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
+from coordinatord.commands.delayed_end import CLOSE_MARGIN_S
 from coordinatord.config import subcommands
 from coordinatord.config.serve_flags import ServeConfig
+from coordinatord.core.rounds.policy import END_S
 from coordinatord.protocol.access_token import Role, parse_tokens
 from coordinatord.protocol.fields import DEFAULT_PORT
 from nodeclient.config.join_config import JoinConfig
@@ -228,6 +230,8 @@ def test_compose_starts_three_nodes_that_find_the_coordinator() -> None:
         assert (coordinator.host in services, coordinator.port) == (True, DEFAULT_PORT)
         assert read.spec.nodes_max == len(nodes)
         assert int(service["stop_grace_period"].removesuffix("s")) >= read.stop_timeout_s + LEAVE_MARGIN_S
+        stays_s = read.stop_timeout_s + END_S + CLOSE_MARGIN_S
+        assert int(services[coordinator.host]["stop_grace_period"].removesuffix("s")) >= stays_s
         [script] = [word for word in service["command"] if word.endswith(".py")]
         checkpoint = read.command[-1].partition("=")[2]
         assert f"{last('demo', 'WORKDIR')}/{script}" == f"/examples/{script}"

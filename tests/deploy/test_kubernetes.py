@@ -13,6 +13,7 @@ from pathlib import Path
 import kubernetes_validate
 import pytest
 
+from coordinatord.commands.delayed_end import CLOSE_MARGIN_S
 from coordinatord.config import subcommands
 from coordinatord.config.serve_flags import ServeConfig
 from coordinatord.core.rounds.policy import END_S
@@ -109,6 +110,13 @@ def test_what_a_file_says_to_give_has_time_for_all_stages_and_the_disk(file: str
     set_by_file = re.search(r'NODECLIENT_STOP_TIMEOUT, value: "(\d+)"', text)
     [said] = re.findall(r"give (\d+)", text)
     assert int(said) == (float(set_by_file[1]) if set_by_file else STOP_TIMEOUT_S) + LEAVE_MARGIN_S + END_S
+
+
+@pytest.mark.parametrize("directory", ["coordinator", "standby"])
+def test_the_coordinator_may_stay_for_as_long_as_its_nodes_need_it(directory: str) -> None:
+    nodes = [_node(overlay).stop_timeout_s for overlay in OVERLAYS]
+    pod = only(built(directory), "Deployment")["spec"]["template"]["spec"]
+    assert pod["terminationGracePeriodSeconds"] >= max(nodes) + END_S + CLOSE_MARGIN_S
 
 
 def test_coordinatord_understands_the_command_of_its_pod() -> None:
