@@ -152,10 +152,12 @@ def test_two_coordinators_share_an_etcd_and_neither_has_a_volume() -> None:
     [(secret, file)] = re.findall(r"create secret generic (\S+) --from-file=(\S+)=", told)
     assert volumes["keys"]["secret"]["secretName"] == secret
     assert keys["command"][-1] == f"--file=/keys/{file}"
-    egress = only(objects, "NetworkPolicy", "coordinatord")["spec"]["egress"]
-    assert {port["port"] for rule in egress for port in rule["ports"]} == {
-        port for _, port in read.shared.location.members
-    } | {53}
+    guard = only(objects, "NetworkPolicy", "coordinatord")["spec"]
+    each_other, outside = guard["egress"]
+    assert {port["port"] for port in outside["ports"]} == {port for _, port in read.shared.location.members} | {53}
+    own = {"podSelector": deployment["selector"]}
+    assert each_other == {"to": [own], "ports": [{"port": box["ports"][0]["name"]}]}, "a standby sends commands on"
+    assert own in guard["ingress"][0]["from"]
 
 
 def test_every_variable_that_is_set_is_read(capsys: pytest.CaptureFixture[str]) -> None:
@@ -190,9 +192,10 @@ def test_ports_and_labels_lead_to_each_other() -> None:
     labels = daemon["template"]["metadata"]["labels"]
     [port] = container(daemon["template"])["ports"]
     assert port["containerPort"] == DEFAULT_PORT
-    service = only(objects, "Service")["spec"]
-    assert (service["selector"].items() <= labels.items(), daemon["selector"]["matchLabels"]) == (True, labels)
-    assert service["ports"] == [{"name": port["name"], "port": DEFAULT_PORT, "targetPort": port["name"]}]
+    services = {found["metadata"]["name"]: found["spec"] for found in objects if found["kind"] == "Service"}
+    for service in services.values():
+        assert (service["selector"].items() <= labels.items(), daemon["selector"]["matchLabels"]) == (True, labels)
+        assert service["ports"] == [{"name": port["name"], "port": DEFAULT_PORT, "targetPort": port["name"]}]
 
     guard = only(objects, "NetworkPolicy", "coordinatord")["spec"]
     assert guard["podSelector"]["matchLabels"] == labels
@@ -205,6 +208,10 @@ def test_ports_and_labels_lead_to_each_other() -> None:
     )
     scraped = only(objects, "NetworkPolicy", "coordinatord-prometheus")["spec"]
     assert scraped["podSelector"]["matchLabels"] == labels
+    told = (KUBERNETES / "components" / "prometheus" / "kustomization.yaml").read_text()
+    [(name, asked)] = re.findall(r"names: \[(\S+)\.coordinatord\.svc\], type: A, port: (\d+)", told)
+    assert services[name]["clusterIP"] == "None", "it is scraped at each pod, of which one may stand by"
+    assert asked == str(DEFAULT_PORT)
 
 
 def test_what_is_mounted_exists() -> None:
