@@ -172,7 +172,7 @@ class _StorageConnection:
 
     def _on_message(self, message: Message, files: list[int]) -> None:
         match message:
-            case Reserved(lent=False):
+            case Reserved(lent=False):  # a lent one is for `ctx.keep`, and answers no request
                 try:
                     self.arena = Arena.attach(files[0], writable=True)
                 except OSError as error:
