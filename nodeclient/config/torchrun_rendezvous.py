@@ -37,8 +37,8 @@ LOCALHOST = Endpoint("localhost", 29_400)
 """The default endpoint of torchrun's c10d."""
 
 CONF_KEYS = {
-    **dict.fromkeys(("join_timeout", "timeout"), "--join-timeout"),
-    "is_host": "whether this node may bring a coordinator along",
+    **dict.fromkeys(("join_timeout", "is_host"), ""),
+    "timeout": "--join-timeout",
     "last_call_timeout": "coordinatord's --settle",
     **dict.fromkeys(("keep_alive_interval", "heartbeat", "heartbeat_timeout"), "coordinatord's --heartbeat"),
     "keep_alive_max_attempt": "five heartbeats",
@@ -51,13 +51,11 @@ CONF_KEYS = {
         "of etcd, not needed",
     ),
 }
-"""The keys of `--rdzv-conf` that some backend of torchrun reads, and their replacements here."""
+"""The keys of `--rdzv-conf` that some backend of torchrun reads, and their replacements here; empty for the same
+effect."""
 
 IGNORING_TIMEOUT = frozenset({"c10d", "etcd-v2"})
 """The backends of torchrun that read the key `timeout` and ignore it."""
-
-_SAME_EFFECT = frozenset({"join_timeout", "is_host"})
-"""The keys with the same effect as under torchrun."""
 
 _STORE_TYPE = "tcp"
 """The only accepted store type: the other one, `file`, has no address for a coordinator."""
@@ -175,7 +173,7 @@ def remarks_on_conf(parser: SettingsParser, conf: Mapping[str, str], backend: st
     if conf.get("store_type", _STORE_TYPE).lower() != _STORE_TYPE:
         parser.error("--rdzv-conf store_type=file: nodes meet at coordinatord and not in a file, see --rdzv-endpoint")
     meanings = CONF_KEYS | ({"timeout": f"ignored, as by torchrun's {backend}"} if backend in IGNORING_TIMEOUT else {})
-    replaced = [f"{key} is {meanings[key]}" for key in conf if key in CONF_KEYS and key not in _SAME_EFFECT]
+    replaced = [f"{key} is {meanings[key]}" for key in conf if meanings.get(key)]
     unknown = [f"--rdzv-conf: {unknown_key(key)}" for key in conf if key not in CONF_KEYS]
     return (*((f"--rdzv-conf: here {', '.join(replaced)}",) if replaced else ()), *unknown)
 
