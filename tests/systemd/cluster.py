@@ -40,6 +40,11 @@ def guide_of_a_password() -> str:
     return line
 
 
+def guide_of_an_upgrade() -> list[str]:
+    """Return the lines for an upgrade of the coordinator, without those that need the network."""
+    return [line for line in _blocks()[7] if not line.startswith(NEEDS_NETWORK)]
+
+
 def _blocks() -> list[list[str]]:
     """Return the lines of each block of code in the guide."""
     found = re.findall(r"^```\n(.*?)^```", GUIDE.read_text(), re.MULTILINE | re.DOTALL)

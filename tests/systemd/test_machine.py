@@ -11,7 +11,7 @@ import pytest
 from coordinatord.protocol.exit_codes import ExitCode
 from tests.support.hosts import Hosts
 from tests.support.programs import TIMEOUT_S, Program, wait_until
-from tests.systemd.cluster import JOB, Cluster, guide_of_a_password, guide_of_another_coordinator
+from tests.systemd.cluster import JOB, Cluster, guide_of_a_password, guide_of_an_upgrade, guide_of_another_coordinator
 from tests.systemd.machine import Machine, make_installation
 
 pytestmark = pytest.mark.slow
@@ -196,6 +196,18 @@ def test_a_restart_of_the_daemon_disturbs_no_worker_and_refuses_no_connection(cl
     assert "\nINFO    coordinatord: coordinatord 0.1.0 serves at alpha:29400: nodeclient page" in usual, (
         "without a second time"
     )
+
+
+def test_an_upgrade_disturbs_no_worker_and_leaves_a_copy_that_is_whole(cluster: Cluster) -> None:
+    before = cluster.await_training()
+    for line in guide_of_an_upgrade():
+        cluster.alpha.run("sh", "-ec", f"cd /opt/source\n{line}")
+    status(cluster.alpha, DAEMON, SERVING)
+    assert pids(cluster.await_training()) == pids(before)
+    shown = cluster.alpha.run("coordinatord", "state", "--state-dir", "/root/coordinatord-before")
+    assert JOB in shown
+    key = cluster.alpha.path("/root/coordinatord-before/security/key.pem")
+    assert key.read_bytes() == cluster.alpha.path("/var/lib/private/coordinatord/security/key.pem").read_bytes()
 
 
 def test_a_token_that_is_replaced_disturbs_no_worker_and_the_nodes_go_on_with_the_new_one(cluster: Cluster) -> None:
