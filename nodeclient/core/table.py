@@ -62,7 +62,8 @@ class EndStage(StrEnum):
     SAVING = "saving"
     """Each saves the last step that it has done."""
     LEAVING_ROUND = "leaving round"
-    """They leave the round, for another one, as the same processes."""
+    """They leave the round, for another one, as the same processes. The goal to stop is looked up again at each event,
+    so also when one of them has refused."""
     SIGNALLED = "signalled"
     """They were sent the signal to end."""
     KILLED = "killed"
@@ -172,7 +173,6 @@ def _table() -> dict[tuple[Place, Stimulus], Row]:
             Act.STOP, EndStage.LEAVING_ROUND, "the workers had the time to save"
         ),
         (EndStage.SAVING, Stimulus.SAVED): saved,
-        # The goal is looked up again at each event, so also when a worker has refused to leave the round.
         (EndStage.LEAVING_ROUND, Stimulus.STOP): Row(
             Act.STOP, EndStage.LEAVING_ROUND, "its workers may not be able to leave the round any more"
         ),
