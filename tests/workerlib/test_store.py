@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch.torch_version import TorchVersion
 
 from tests.support.programs import TIMEOUT_S
 from tests.workerlib.test_init import SOLO, _pair, _start, port
@@ -124,7 +122,9 @@ def test_others_leave_it_to_torch_to_complain_of_a_name_that_cannot_be(port: int
 def test_a_torch_whose_libuv_takes_no_socket_serves_the_store_all_the_same(
     port: int, monkeypatch: pytest.MonkeyPatch, version: str, *, by_libuv: bool
 ) -> None:
-    monkeypatch.setattr(torch, "__version__", TorchVersion(version))
+    import torch  # noqa: PLC0415 - the quick tests of this module need none
+
+    monkeypatch.setattr(torch, "__version__", torch.torch_version.TorchVersion(version))
     served = store.serve(replace(SOLO, master_port=port))
     assert served is not None
     assert (served.libuvBackend, served.port) == (by_libuv, port)
