@@ -271,7 +271,8 @@ class LogService:
             try:
                 work(catalogue)
             except OSError as error:
-                self._in_loop(self._complain, f"log files cannot be kept in order: {error.filename}: {error.strerror}")
+                where = f"{error.filename}: " if error.filename else ""  # a write that fails has no name
+                self._in_loop(self._complain, f"log files cannot be kept in order: {where}{error.strerror}")
 
         self._writer.post(call)
 
