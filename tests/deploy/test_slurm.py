@@ -122,6 +122,21 @@ def test_before_the_time_is_up_workers_save_and_the_job_is_queued_again(submit: 
 @pytest.mark.long
 @needs_bash
 @pytest.mark.slow
+def test_a_failure_just_before_the_time_is_up_is_final(submit: Submit, tmp_path: Path) -> None:
+    (tmp_path / "scancel").write_text("#!/bin/bash\necho the time is nearly up\n")  # it comes too late for the nodes
+    job = submit(NODECLIENT_MAX_RESTARTS="0")
+    failing = workers(job, 1)[1]
+    job.signal(signal.SIGTERM)
+    job.await_line("^the time is nearly up$")
+    os.kill(failing, signal.SIGUSR2)
+    assert job.wait() == 17
+    job.await_line("job 1234: failed; srun: exit code 17")
+    assert "scontrol" not in job.output
+
+
+@pytest.mark.long
+@needs_bash
+@pytest.mark.slow
 def test_a_failure_is_final_also_with_the_clusters_coordinator(submit: Submit, tmp_path: Path) -> None:
     coordinator = Coordinator(home=tmp_path / "operator")
     try:
