@@ -8,6 +8,9 @@ import urllib.request
 
 TIMEOUT_S = 2.0
 
+CERTIFICATE_WANTED = "TLSV13_ALERT_CERTIFICATE_REQUIRED"
+"""What a coordinatord with --tls-client-ca answers without a certificate: it serves, and more cannot be asked."""
+
 
 def healthy(port: str) -> bool:
     """Ask for /healthz, over TLS and then in the clear: a user may have switched TLS off."""
@@ -20,7 +23,9 @@ def healthy(port: str) -> bool:
             urllib.request.urlopen(url, timeout=TIMEOUT_S, context=trusting).close()  # noqa: S310 - https or http
         except urllib.error.HTTPError:
             return False
-        except OSError:
+        except OSError as error:
+            if CERTIFICATE_WANTED in str(error):
+                return True
             continue
         return True
     return False

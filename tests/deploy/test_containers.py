@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import trustme
 import yaml
 
 from coordinatord.commands.delayed_end import CLOSE_MARGIN_S
@@ -148,8 +149,8 @@ def test_coordinatord_keeps_its_state_in_the_volume() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("secured", [True, False])
-def test_the_health_check_says_how_it_is(secured: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["secured", "insecure", "client certificates"])
+def test_the_health_check_says_how_it_is(kind: str, tmp_path: Path) -> None:
     program, script = json.loads(last("coordinatord", "HEALTHCHECK").partition("CMD ")[2])
     assert program == "python"
     [copied] = [
@@ -164,7 +165,10 @@ def test_the_health_check_says_how_it_is(secured: bool, tmp_path: Path) -> None:
         done = subprocess.run([sys.executable, ROOT / copied[0]], env=environ, check=False, capture_output=True)
         return done.returncode
 
-    coordinator = Coordinator(home=tmp_path if secured else None)
+    authorities = tmp_path / "ca.pem"
+    trustme.CA().cert_pem.write_to_path(str(authorities))
+    flags = ("--tls-client-ca", str(authorities)) if kind == "client certificates" else ()
+    coordinator = Coordinator(*flags, home=None if kind == "insecure" else tmp_path)
     try:
         assert check(coordinator.port) == 0
     finally:
