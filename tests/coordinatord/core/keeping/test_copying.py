@@ -97,14 +97,6 @@ def copy_all(job: Job, *steps: int) -> None:
             job.have(node, *((step, rank) for step in steps), *((step, (rank - 1) % 3) for step in steps))
 
 
-def test_a_step_counts_as_copied_when_all_have_their_copies_and_protect_them() -> None:
-    job = Job()
-    job.save(8)
-    copy_all(job, 8)
-    assert job.copied == KeptStep(1, 8)
-    assert job.named == [8]
-
-
 def test_the_older_step_and_its_copies_stay_until_those_of_the_newer_are_there() -> None:
     job = Job()
     job.save(8)
@@ -256,18 +248,6 @@ def test_a_node_without_a_rate_for_copies_takes_none_and_has_none() -> None:
 def next_round_without_n3(job: Job) -> RoundFormed:
     job.play("step n1 9", "silence n3", "advance 20s", "stopped n1 n2", "advance 20s")
     return job.records(RoundFormed)[-1]
-
-
-def test_when_a_host_is_lost_the_next_round_resumes_from_the_copy_and_copies_are_made_anew() -> None:
-    job = Job()
-    job.save(8)
-    copy_all(job, 8)
-    formed = next_round_without_n3(job)
-    assert [ranks.node for ranks in formed.nodes] == ["n1", "n2"]
-    assert formed.resume is not None
-    assert (formed.resume.step, formed.resume.redone) == (8, 1)
-    job.play("running n1 n2", "advance 2s")
-    assert [job.copies(node) for node in ("n1", "n2")] == [[(8, "n2", 1)], [(8, "n1", 2)]]
 
 
 @pytest.mark.parametrize(("on_disk", "step", "place"), [(8, 8, "the memory of nodes n1, n2"), (9, 9, "disk")])

@@ -46,15 +46,6 @@ def test_the_furthest_step_is_named_when_all_have_said_how_far_they_go(change: s
     assert "all workers end after step 13" in "\n".join(stage.play("status"))
 
 
-def test_it_stays_when_nodes_go_on_to_it_and_end() -> None:
-    stage = train()
-    stage.play("leave n2")
-    for node, step in zip(NODES, (12, 13, 12), strict=True):
-        promise(stage, node, step)
-    stage.play("keep n1 1:13 halts=13", "stopped n1", "advance 1s")
-    assert [wanted(stage, node).halt for node in NODES[1:]] == [Halt(13)] * 2
-
-
 def test_a_coordinator_that_was_started_again_names_the_same_step() -> None:
     stage = train()
     stage.play("leave n2")

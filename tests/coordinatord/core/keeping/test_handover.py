@@ -83,21 +83,6 @@ def test_it_waits_until_another_node_has_kept_the_last_step_too() -> None:
     assert stage.desired("n2").goal is Goal.STOP
 
 
-def test_a_spare_gets_the_state_of_a_node_that_was_alone() -> None:
-    stage = at_step_12(shards=1, nodes=("n1",), options="min=1 max=1 keeps=yes", spares=("n2",))
-    stage.play("leave n1", "stopped n1")
-    assert sources(stage, "n2") == {"n1": [0]}
-    assert stage.desired("n1").goal is Goal.WAIT
-    stage.play("fetch n2 ready")
-    assert stage.desired("n1").goal is Goal.EXIT
-
-
-def test_it_does_not_stay_for_ever() -> None:
-    stage = left(shards=3)
-    stage.play(f"advance {HAND_OVER_S}s")
-    assert stage.desired("n3").goal is Goal.EXIT
-
-
 def test_it_has_as_long_from_when_the_round_is_formed_that_resumes_from_what_it_keeps() -> None:
     stage = at_step_12(shards=3, options="min=3 max=3 keeps=yes")
     stage.play("leave n3", "stopped n1 n2 n3", f"advance {HAND_OVER_S - 1}s", "join n4 min=3 max=3 keeps=yes")

@@ -113,14 +113,6 @@ def test_a_step_of_workers_that_are_back_is_written_once_their_node_protects_it(
     assert to_write(stage, "n2") == 110
 
 
-def test_a_job_that_is_stopped_waits_for_the_last_step_of_workers_that_are_back() -> None:
-    stage = back_with_workers()
-    stage.play("ask stop default")
-    assert stage.state() is State.FORMING
-    stage.play("keep n2 1:100 1:120 of=2", "stopped n2", "write n2 written", "write n2 committed")
-    assert (stage.state(), kept_of(stage.run).disk.problem) == (State.STOPPED, "")
-
-
 def back_with_a_newer_step() -> Stage:
     """Return two nodes that protect step 100, one of them back with workers that may overwrite its part of step 110."""
     stage = keeping(SHARDED, more="join_timeout_s=60")
@@ -226,15 +218,6 @@ def alone() -> Stage:
     keep(stage, 100, options="")
     stage.play("drop n2", "advance 2s", "stopped n1")
     return stage
-
-
-def test_what_nodes_keep_that_wait_for_others_is_written_before_they_give_up() -> None:
-    stage = alone()
-    assert order(stage, "n1") is None, "the other one may be back in a moment"
-    stage.play("advance 10s")
-    assert to_write(stage, "n1") == 100
-    stage.play("write n1 written", "write n1 committed", "advance 30s")
-    assert "is not on the disk" not in end_of_n1(stage)
 
 
 def end_of_n1(stage: Stage) -> str:
@@ -383,17 +366,3 @@ def test_an_attempt_of_a_coordinator_that_was_started_again_is_no_earlier_one() 
     assert second is not None
     assert (second.step, second.commit) == (first.step, False)
     assert second.attempt > first.attempt
-
-
-def test_the_last_node_that_leaves_between_two_rounds_writes_what_all_had() -> None:
-    """The first one has the same state as the second, and leaves at once."""
-    stage = running_job(("n1", "n2", "n3"), "min=3 max=3 keeps=600s")
-    stage.play("keep n1 n2 1:100 of=3", "drop n3", "advance 30s", "stopped n1 n2")
-    assert stage.state() is State.FORMING
-    stage.play("leave n1")
-    assert order(stage, "n1") is None
-    stage.play("leave n2")
-    for line in ("write n2 written", "write n2 committed"):
-        assert (to_write(stage, "n2"), stage.state()) == (100, State.FORMING)
-        stage.play(line)
-    assert stage.state() is State.LEFT

@@ -50,18 +50,6 @@ def test_each_event_leads_where_the_table_says_or_is_a_bug(state: WriteState, ev
     assert (disk.attempt is None) == (disk.state is WriteState.NONE)
 
 
-def test_memory_has_to_hold_a_step_until_all_of_it_is_written() -> None:
-    assert [at_state(state).pinned for state in WriteState] == [None, AT, None]
-
-
-def test_an_attempt_that_ends_before_the_commit_is_aborted_and_its_number_is_sent() -> None:
-    for event in (WriteEvent.FAILED, WriteEvent.DROPPED):
-        for state, aborted in ((WriteState.WRITING, (3,)), (WriteState.COMMITTING, ())):
-            disk = at_state(state)
-            bring(disk, event)
-            assert disk.aborted == aborted
-
-
 def test_a_step_that_is_whole_settles_everything() -> None:
     disk = at_state(WriteState.WRITING)
     disk.give_up("no space left", 50.0, AT)

@@ -18,18 +18,6 @@ def alike(first: int, ranks: int, *, shards: int = 1, world_size: int = 4, **kin
     return kept_parts(1, 9, range(first, first + ranks), shards=shards, world_size=world_size, **kinds)
 
 
-def test_a_node_that_has_everything_gets_it_from_itself() -> None:
-    plan = a_plan(1, 4, a=alike(0, 2), b=alike(2, 2))
-    assert plan.sources("b", range(2, 4), 4) == {"b": (wanted(2, big=True, small=True), wanted(3, small=True))}
-
-
-def test_a_new_node_gets_the_big_state_once_and_the_small_one_of_each_of_its_ranks() -> None:
-    plan = a_plan(1, 4, a=alike(0, 2), b=alike(2, 2, big=False))
-    assert (found := plan.sources("c", range(2, 4), 4)) is not None
-    assert found["b"] == (wanted(2, 2, small=True),)
-    assert [part.big for part in found["a"]] == [True]
-
-
 def test_new_nodes_do_not_all_ask_the_same_one() -> None:
     plan = a_plan(1, 4, a=alike(0, 2), b=alike(2, 2))
     asked = []
@@ -75,12 +63,6 @@ def test_with_as_many_ranks_as_before_each_gets_its_own_shard() -> None:
     plan = a_plan(4, 4, a=alike(0, 2, shards=4), b=alike(2, 2, shards=4))
     assert plan.sources("a", range(2), 4) == {"a": (wanted(0, 2, big=True, small=True),)}
     assert plan.sources("c", range(2, 4), 4) == {"b": (wanted(2, 2, big=True, small=True),)}
-
-
-def test_with_more_or_fewer_ranks_each_node_gets_all_shards() -> None:
-    plan = a_plan(4, 4, a=alike(0, 2, shards=4), b=alike(2, 2, shards=4))
-    assert (found := plan.sources("a", range(2), 2)) is not None
-    assert {node: sum(part.ranks for part in parts if part.big) for node, parts in found.items()} == {"a": 2, "b": 2}
 
 
 def test_a_shard_without_a_holder_is_no_source() -> None:

@@ -53,29 +53,12 @@ def test_the_reason_says_in_whose_memory_the_step_is_and_what_is_not_kept(unkept
     assert view.unkept == unkept
 
 
-def test_a_later_round_comes_before_a_later_step() -> None:
-    stage = train("n1", "n2")
-    stage.play("keep n1 1:90")
-    break_round(stage, "n1", "n2")
-    stage.play("running n1 n2", "keep n1 1:90", "keep n2 2:3", "step n2 3")
-    break_round(stage, "n1", "n2")
-    assert [point and point.at.step for point in formed(stage)] == [None, 90, 3]
-
-
 def test_no_node_resumes_where_one_cannot() -> None:
     stage = train("n1", "n2", n2="")
     stage.play("keep n1 1:8")
     break_round(stage, "n1", "n2")
     assert formed(stage) == [None, None]
     assert stage.desired("n1").resume is None
-
-
-def test_what_a_node_keeps_of_another_run_does_not_count() -> None:
-    stage = train("n1", "n2")
-    stage.play("keep n1 1:8")
-    stage.puppets["n1"].observed = replace(stage.puppets["n1"].observed, run="another")
-    stage.play("advance 1s")
-    assert not kept_of(stage.run).index
 
 
 def test_a_holder_that_cannot_be_reached_is_no_source() -> None:
@@ -143,15 +126,6 @@ def test_a_step_of_which_ranks_differed_is_not_read_from_the_disk_either_nor_aft
     )
 
 
-def test_memory_that_is_damaged_spoils_no_disk() -> None:
-    stage = train("n1", "n2")
-    stage.play("keep n1 1:4 1:8")
-    break_round(stage, "n1", "n2")
-    stage.play("fetch n2 failed why=digest", "stopped n1 n2")
-    durable = stage.run.durable
-    assert [durable.has_spoiled(KeptStep(1, 8), disk) for disk in (None, "e-1")] == [True, False]
-
-
 def test_the_next_run_reads_nothing_from_the_disk_that_an_earlier_one_has_spoiled() -> None:
     stage = train("n1", "n2")
     stage.play("step n1 8", "keep n1 1:8:7", "keep n2 1:8:9")
@@ -201,17 +175,6 @@ def test_a_round_ends_if_a_node_has_another_state_of_its_step() -> None:
     assert [point and point.at.step for point in formed(stage)] == [None, 8, 4]
 
 
-def test_a_node_is_told_where_the_parts_are_until_it_has_them() -> None:
-    stage = train("n1", "n2")
-    stage.play("keep n1 1:8")
-    break_round(stage, "n1", "n2")
-    stage.play("advance 2s")
-    assert stage.desired("n2").resume is not None
-    stage.play("fetch n2 ready", "advance 1s")
-    assert stage.desired("n2").resume is None
-    assert stage.desired("n1").resume is not None
-
-
 def count_plans(patch: pytest.MonkeyPatch) -> list[ResumePlan]:
     """Collect the plans that are made from now on."""
     made: list[ResumePlan] = []
@@ -238,19 +201,6 @@ def test_a_round_is_planned_once_and_not_for_each_node_that_is_told(monkeypatch:
         assert all(stage.desired(node).resume is not None for node in nodes)
         counts.append(len(made))
     assert counts[0] == counts[1]
-
-
-def test_after_a_restart_a_node_waits_until_the_holders_are_heard() -> None:
-    stage = train("n1", "n2")
-    stage.play("keep n2 1:8")
-    break_round(stage, "n1", "n2")
-    stage.play("die 1s", "reconnect n1")
-    assert (waiting := stage.desired("n1").resume) is not None
-    assert (waiting.complete, waiting.sources) == (False, ())
-    stage.play("reconnect n2", "advance 1s")
-    assert (known := stage.desired("n1").resume) is not None
-    assert known.complete
-    assert [source.node for source in known.sources] == ["n2"]
 
 
 def test_after_a_restart_no_node_is_told_before_the_small_state_of_all_ranks_is_known() -> None:
