@@ -106,28 +106,12 @@ def test_if_no_host_can_be_added_those_on_record_are_still_charged() -> None:
     assert job.quarantined == {"host-n3", *others}
 
 
-def test_charges_decay() -> None:
-    job = Job()
-    job.fail("n3", **crash())
-    job.fail("n3", after_s=25 * HOUR, **crash())
-    assert job.quarantined == set()
-
-
 def test_charges_that_weigh_almost_nothing_are_forgotten() -> None:
     job = Job()
     job.fail("n3", **crash())
     job.fail("n4", **device())
     job.fail("n5", after_s=100 * 24 * HOUR, **crash(1))
     assert list(job.coordinator.cluster.durable.hosts) == ["host-n4", "host-n5"]
-
-
-def test_a_broken_gpu_is_enough_by_itself_and_a_fault_of_the_program_is_none() -> None:
-    job = Job()
-    job.fail("n3", **device(13))
-    job.fail("n3", **device(13))
-    assert job.quarantined == set()
-    job.fail("n4", **device())
-    assert job.quarantined == {"host-n4"}
 
 
 @pytest.mark.parametrize(
@@ -406,13 +390,6 @@ def test_failed_checks_quarantine_at_most_a_quarter_of_the_hosts_and_each_is_jud
     job.check("n0", CheckResult.GOOD)
     job.check("n3", CheckResult.BAD)
     assert job.quarantined == {"host-n1", "host-n3"}
-
-
-def test_a_round_that_lacks_nodes_takes_those_whose_check_failed() -> None:
-    job = Job(nodes=3, nodes_min=3)
-    job.check("n1", CheckResult.BAD)
-    job.fail("n2")
-    assert job.inside == ["n0", "n1", "n2"]
 
 
 def test_a_pardon_counts_until_the_next_check() -> None:

@@ -7,12 +7,11 @@ from msgspec.structs import replace
 
 from coordinatord.core.judging.preflight import GRACE_S
 from coordinatord.core.judging.run_judging import HOLD_S, IDLE_FOR_S, RETEST_AFTER_S, RunJudging
-from coordinatord.core.machine import Coordinator
 from coordinatord.core.rounds.effects import Answer
 from coordinatord.core.rounds.events import AdminRequested, Compared, Connected, Reported
 from coordinatord.core.rounds.policy import Policy, PreflightWhen
 from coordinatord.core.rounds.queries.reasons import Reasons
-from coordinatord.core.rounds.values.admin_requests import AdminResult, DrainNode, PardonNode, PreflightJob, StopJob
+from coordinatord.core.rounds.values.admin_requests import AdminResult, DrainNode, PreflightJob, StopJob
 from coordinatord.core.rounds.values.records import HostJudged
 from coordinatord.core.rounds.values.round_history import RoundHistory
 from coordinatord.core.shown.job_view import whole_view
@@ -134,19 +133,6 @@ def test_a_slow_node_is_quarantined_with_its_figures_and_let_in_by_the_next_pref
     job.end_turn()
     assert job.quarantined == set()
     assert reasons(job)[1:] == ["host host-n3 is let in again: a preflight has found it good"]
-
-
-def test_a_quarantine_by_a_preflight_outlives_the_coordinator_and_ends_with_a_pardon() -> None:
-    job = Job(spares=8)
-    job.ask()
-    job.end_search("n3")
-    job.coordinator = Coordinator(job.policy, "f")
-    job.coordinator.restore(job.past, job.now)
-    for name in job.names:
-        job.join(name)
-    assert job.quarantined == {"host-n3"}
-    job.handle(AdminRequested(-1, PardonNode("n3", "alice", "a new fan")))
-    assert job.quarantined == set()
 
 
 def test_a_silent_node_of_sixteen_is_named_in_two_turns_of_ten_seconds_and_its_host_is_not_quarantined() -> None:
