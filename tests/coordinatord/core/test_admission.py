@@ -57,20 +57,6 @@ def test_a_full_coordinator_refuses_for_now() -> None:
     assert caught.value.refused.code is RefusalCode.LIMIT
 
 
-def test_a_process_is_refused_while_its_successor_is_connected() -> None:
-    known = a_member("n1", peer="10.0.0.7")
-    check_incarnation(None, a_join("n1", incarnation=0))
-    check_incarnation(known, a_join("n1", incarnation=1))
-    check_incarnation(known, a_join("n1", incarnation=2))
-    with pytest.raises(RefusedError) as caught:
-        check_incarnation(known, a_join("n1", incarnation=0))
-    assert caught.value.refused.code is RefusalCode.SUPERSEDED
-    assert str(caught.value) == (
-        "another nodeclient with the node id n1 joined job default later, from 10.0.0.7 (incarnation 1):"
-        " give each its own --node-id"
-    )
-
-
 @pytest.mark.parametrize("session", [1, None])
 def test_what_a_process_sent_before_its_last_join_comes_too_late(session: int | None) -> None:
     known = a_member("n1")

@@ -43,14 +43,6 @@ def test_workers_of_one_node_may_have_lost_the_same_peer() -> None:
     assert losses(stage) == [("n3", 0.0)]
 
 
-def test_its_lease_is_over_with_it_and_a_node_of_its_name_has_its_own() -> None:
-    stage = play(TRIO, KILLED, "running n1 n2", "advance 5s")
-    assert losses(stage) == [("n3", 0.0)]
-    stage.play("join n3 min=2 max=3 incarnation=2", "advance 30s")
-    assert losses(stage) == [("n3", 0.0)]
-    assert list(stage.run.members) == ["n1", "n2", "n3"]
-
-
 ALONE = {
     "only its session closed": ["drop n3"],
     "only a peer's worker failed": ["fail n1 of=peer", "stopped n2", "failed n1"],

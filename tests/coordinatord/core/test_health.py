@@ -6,7 +6,6 @@ from msgspec.structs import asdict
 from coordinatord.core.rounds.queries.reasons import lasted
 from coordinatord.core.rounds.queries.time_attribution import spent
 from coordinatord.core.rounds.state.run import Health
-from coordinatord.core.rounds.values.time_ledger import Activity
 from tests.support.script import Stage
 
 PAIR = ("join n1 n2 min=2 max=2", "running n1 n2")
@@ -40,17 +39,6 @@ class Job(Stage):
         """Return the reasons of the records of stalls and silence."""
         kinds = ("TrainingStalled", "TrainingResumed", "NodesSilent", "NodesHeard")
         return [record.reason for _, record in self.past if record.KIND in kinds]
-
-
-def test_a_step_ends_the_stall_and_what_it_took_stays_no_training() -> None:
-    job = Job()
-    job.train(20)
-    job.stand(29)
-    job.train(6)
-    assert job.view().health == Health.WELL
-    assert job.view().progress.steps_per_s is not None
-    assert job.seconds() == {"starting": 1.0, "training": 24.0, "stalled": 30.0}
-    assert len(job.summaries()) == 2
 
 
 def test_a_gap_that_was_seen_before_is_usual() -> None:
@@ -91,20 +79,6 @@ def test_who_is_not_heard_makes_no_stall() -> None:
     job.play("silence n1 n2", "advance 60s")
     assert job.summaries() == ["every node is silent"]
     assert job.view().health == Health.SILENT
-
-
-def test_a_stall_outlives_the_coordinator_and_ends_with_the_next_step() -> None:
-    job = Job()
-    job.train(20)
-    job.stand(30)
-    job.play("die 5s")
-    run = job.run
-    assert (run.health, run.durable.ledger.activity) == (Health.STALLED, Activity.STALLED)
-    job.play("reconnect n1 n2")
-    job.stand(3)
-    assert job.view().health == Health.STALLED
-    job.train(2)
-    assert job.view().health == Health.WELL
 
 
 def test_a_stall_is_said_to_last_from_the_newest_step_as_soon_as_a_node_is_back() -> None:

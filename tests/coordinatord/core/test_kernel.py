@@ -55,15 +55,6 @@ def test_a_node_that_leaves_and_a_run_that_is_stopped_wait_for_nothing() -> None
     assert stage.state() is State.STOPPED
 
 
-def test_a_coordinator_that_is_started_again_goes_on() -> None:
-    stage = bare_stage()
-    stage.play(f"join n1 n2 n3 {JOIN}")
-    train(stage, *NODES)
-    again = Coordinator(Policy(), EPOCH, Wings())
-    again.restore(stage.past, stage.now)
-    assert again.jobs["default"].durable.state is State.RUNNING
-
-
 def test_nothing_follows_from_an_answer_that_nobody_asked_for() -> None:
     stage = bare_stage()
     stage.play("join n1 min=1 max=1 laggards=1.1", "running n1", "advance 1s", "step n1 10", "advance 60s")

@@ -22,24 +22,6 @@ def test_the_end_of_an_old_run_s_session_does_not_disturb_the_job_s_next_run() -
     assert [at for at, record in stage.past if isinstance(record, RoundFormed)] == [0.0, 3.0]
 
 
-def test_who_left_after_success_and_is_gone_does_not_disturb_the_next_round() -> None:
-    stage = play("""
-        join n1 n2 n3 min=1 max=3
-        running n1 n2 n3
-        succeed n1
-        leave n1
-        drop n1
-        fail n2
-        failed n2
-        stopped n3
-        running n2 n3
-        advance 30s
-    """)
-    run = stage.run
-    assert (run.durable.state, list(run.durable.order), run.durable.restarts_used) == (State.RUNNING, ["n2", "n3"], 1)
-    assert list(run.members) == ["n2", "n3"]
-
-
 def test_who_left_and_fell_silent_with_its_connection_open_may_close_it_at_any_time() -> None:
     stage = play("""
         join n1 n2 n3 min=1 max=3
@@ -80,18 +62,6 @@ def test_a_node_goes_once_in_the_history_however_it_goes() -> None:
     gone = [record for _, record in stage.past if isinstance(record, NodeLost | NodeReleased)]
     assert [(record.node, record.reason) for record in gone] == [("n1", "left the job, as asked")]
     assert list(stage.run.members) == ["n2"]
-
-
-def test_a_node_that_was_released_may_send_heartbeats_until_its_round_ends() -> None:
-    stage = play("""
-        join n1 n2 min=1 max=2
-        running n1 n2
-        leave n1
-        stopped n1
-        advance 2s
-        stopped n2
-    """)
-    assert [record.node for record in stage.records(NodeReleased)] == ["n1"]
 
 
 def test_a_heartbeat_of_a_node_that_left_after_success_does_not_stop_the_others() -> None:
@@ -217,18 +187,6 @@ def test_a_run_that_has_ended_shows_its_nodes_by_group_rank() -> None:
     """)
     view = stage.view()
     assert [(node.node, node.group_rank) for node in view.nodes] == [("n2", 0), ("n1", 1)]
-
-
-def test_a_run_that_has_ended_keeps_no_evidence() -> None:
-    stage = play("""
-        join n1 n2 min=2 max=2 restarts=0
-        running n1 n2
-        fail n1 n2
-        stopped n1 n2
-        fail n1
-    """)
-    run = stage.run
-    assert (run.durable.state, run.evidence.failures) == (State.FAILED, {})
 
 
 @pytest.mark.parametrize(

@@ -68,14 +68,6 @@ def formed_at(stage: Stage) -> list[float]:
     return [at for at, record in stage.past if isinstance(record, RoundFormed)]
 
 
-def test_a_round_waits_for_the_settle_window_of_now() -> None:
-    stage = play("join n1 min=1 max=2", "advance 1s", settle_s=5.0)
-    stage.handle(PolicyChanged(Policy(settle_s=1.5)))
-    assert formed_at(stage) == []
-    stage.play("advance 1s")
-    assert formed_at(stage) == [1.5]
-
-
 def test_a_window_that_is_over_by_now_forms_the_round_at_once() -> None:
     stage = play("join n1 min=1 max=2", "advance 3s", settle_s=5.0)
     assert formed_at(stage) == []

@@ -48,11 +48,6 @@ def test_nodes_that_have_gone_before_they_were_prepared_were_waited_for() -> Non
     assert ledger(stage) == {"waiting": 61.0}
 
 
-def test_a_node_that_is_ready_sooner_than_the_window_is_over_waits_for_its_end() -> None:
-    stage = play(f"join n1 {SPEC}\njoin n2 {SPEC} phase=preparing\nadvance 1s\nprepared n2\nadvance 5s")
-    assert formed(stage) == [(2.0, ["n1", "n2"])]
-
-
 def test_enough_nodes_wait_for_one_that_prepares_as_if_it_had_just_arrived() -> None:
     script = f"join n1 n2 n3 {SPEC} phase=preparing\nadvance 9s"
     stage = play(f"{script}\nprepared n1\nprepared n2\nadvance 1s\nprepared n3")
@@ -69,11 +64,6 @@ def test_nodes_that_become_ready_one_after_the_other_cannot_hold_a_round_up_for_
     for name in names:
         stage.play("advance 1s", f"prepared {name}")
     assert formed(stage)[0] == (7.0, names[:6]), "5 s after the second node, the last that was needed"
-
-
-def test_a_full_round_is_formed_at_once_though_others_prepare() -> None:
-    stage = play("join n1 n2 min=1 max=1 phase=preparing\nadvance 5s\nprepared n2")
-    assert formed(stage) == [(5.0, ["n2"])]
 
 
 def test_survivors_do_not_wait_for_a_node_that_prepares() -> None:
@@ -143,12 +133,3 @@ def test_how_long_a_node_has_prepared_does_not_begin_anew_with_its_session() -> 
     stage = play(f"join n1 {SPEC} phase=preparing\nadvance 5s\ndrop n1\nreconnect n1\nadvance 7s")
     (node,) = stage.view().nodes
     assert (node.state, node.reason) == ("preparing", "imports the modules of --preload, for 12 s so far")
-
-
-def test_a_coordinator_that_starts_again_learns_it_from_the_node() -> None:
-    stage = play(f"join n1 {SPEC} phase=preparing\njoin n2 {SPEC}\nadvance 5s")
-    stage.play("die 0s", "reconnect n1 n2", "advance 30s")
-    assert formed(stage) == []
-    assert {node.state for node in stage.view().nodes} == {"preparing", "ready"}
-    stage.play("prepared n1")
-    assert [nodes for _, nodes in formed(stage)] == [["n1", "n2"]]

@@ -108,22 +108,6 @@ def test_a_round_that_got_somewhere_or_failed_of_something_else_is_followed_at_o
     assert job.number == 3
 
 
-def test_numbers_in_an_error_do_not_make_it_another() -> None:
-    job = Job()
-    job.fail("OSError: [Errno 2] no file of process 17")
-    assert job.fail("OSError: [Errno 2] no file of process 23").repeats == 1
-
-
-def test_a_newcomer_ends_the_pause() -> None:
-    job = Job("max=2")
-    job.fail()
-    job.fail()
-    job.play("advance 0.5s")
-    assert job.number == 2
-    job.play(f"join n2 {job.settings}")
-    assert job.number == 3
-
-
 def test_a_node_of_the_last_round_is_no_newcomer_when_an_older_word_of_it_is_heard_in_between() -> None:
     job = Job()
     job.fail()

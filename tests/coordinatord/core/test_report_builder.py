@@ -4,7 +4,7 @@ import pytest
 from msgspec import structs
 
 from coordinatord.core.rounds.queries.report_builder import cause_in_brief
-from coordinatord.core.rounds.values.records import RoundEnded, RunEnded
+from coordinatord.core.rounds.values.records import RoundEnded
 from coordinatord.hints.failure_status import failure_status
 from coordinatord.protocol.messages import (
     Cause,
@@ -68,15 +68,6 @@ def test_the_root_cause_is_sent_to_every_node_with_its_next_round_until_its_work
     assert job.desired("a").report is None
 
 
-def test_a_run_that_ends_of_it_sends_the_root_cause_with_its_end() -> None:
-    job = Job(restarts=0)
-    job.fail()
-    for node in ("a", "b"):
-        assert (job.desired(node).goal, job.received(node).failure) == (Goal.EXIT, ERROR)
-    [end] = job.records(RunEnded)
-    assert end.report == job.received()
-
-
 def test_workers_of_its_own_node_that_failed_later_are_consequences_too_though_reported_later() -> None:
     job = Job()
     job.report("b", phase=Phase.STOPPING, failure=ERROR)
@@ -90,15 +81,6 @@ def test_workers_of_its_own_node_that_failed_later_are_consequences_too_though_r
         SecondaryFailure("a", 0, 1),
     )
     assert (report.failure.rank, report.consequences_count) == (1, 3)
-
-
-def test_a_round_that_ended_by_the_loss_of_a_node_has_no_report() -> None:
-    job = Job()
-    job.play("drop b", "fail a", "failed a", "silence a", "advance 2s")
-    job.report("a", failure=a_failure(age_s=2.0))
-    ended = job.records(RoundEnded)
-    assert [record.report for record in ended] == [None] * len(ended)
-    assert job.desired("a").report is None
 
 
 @pytest.mark.parametrize(
@@ -236,18 +218,6 @@ def test_where_a_worker_waited_in_vain_it_is_said_who_was_behind(error: str, sai
     report = job.received()
     assert (report.step, report.stragglers) == (5, (Straggler("a", 0, 4),))
     assert failure_status(report).behind == said
-
-
-@pytest.mark.parametrize("node", ["a", "b"])
-def test_a_coordinator_that_is_started_again_still_knows_it(node: str) -> None:
-    job = Job(restarts=0)
-    job.fail()
-    job.play("die 100s")
-    assert (failure := job.view().failure) is not None
-    assert failure.error == "ValueError: no"
-    job.play(f"reconnect {node}")
-    assert job.desired(node).goal is Goal.EXIT
-    assert job.received(node).failure.error == "ValueError: no"
 
 
 def test_workers_that_were_never_started_are_reported_as_that() -> None:

@@ -45,13 +45,6 @@ def the_end(stage: Stage) -> RoundEnded:
     return ended
 
 
-def test_nobody_is_lost_before_a_full_grace_has_passed_and_then_in_the_ordinary_way() -> None:
-    stage = play(*PAIR, AWAY, "reconnect n1")
-    assert advance(stage, stage.coordinator.policy.restart_grace_s - 0.1) == []
-    assert [record.node for record in advance(stage, 0.1) if isinstance(record, NodeLost)] == ["n2"]
-    assert stage.desired("n1").goal is Goal.STOP
-
-
 def test_a_run_of_which_nobody_comes_back_stands_until_its_nodes_have_given_up_and_is_then_over() -> None:
     stage = play(*PAIR, AWAY)
     policy, offer = stage.coordinator.policy, stage.run.members["n1"].offer
@@ -94,14 +87,6 @@ def test_the_end_of_a_run_without_a_round_is_no_older_than_what_its_nodes_know()
 def test_a_node_that_was_let_go_receives_that_from_the_next_life() -> None:
     stage = play(f"join n1 {JOB}", "leave n1", AWAY, "reconnect n1")
     assert stage.desired("n1").goal is Goal.EXIT
-
-
-def test_a_nodeclient_that_was_restarted_meanwhile_is_another() -> None:
-    stage = play(*PAIR, AWAY, "reconnect n1")
-    before = len(stage.past)
-    stage.play(f"join n2 {JOB} incarnation=2")
-    assert [type(record) for _, record in stage.past[before : before + 2]] == [NodeLost, NodeJoined]
-    assert stage.desired("n1").goal is Goal.STOP
 
 
 def test_survivors_that_come_back_to_a_forming_round_do_not_wait_for_a_settle_window() -> None:

@@ -26,17 +26,6 @@ def end_round(stage: Stage) -> None:
     stage.play("stopped n1 n2", "advance 0.1s")
 
 
-def test_eight_nodes_that_arrive_one_after_the_other_cost_one_round() -> None:
-    stage = train("now")
-    for number in range(3, 11):
-        arrive(stage, "now", number)
-        stage.play("advance 1s")
-    assert stage.state() is State.STOPPING
-    end_round(stage)
-    assert (stage.state(), stage.run.durable.round) == (State.STARTING, 2)
-    assert stage.run.roll.round_size == 10
-
-
 def test_nodes_that_never_end_a_round_are_spares_until_it_ends_by_itself() -> None:
     stage = train("never")
     arrive(stage, "never", 3)

@@ -38,16 +38,6 @@ def test_a_coordinator_that_starts_again_meanwhile_knows_that_node_as_well() -> 
     assert stage.state() is State.SUCCEEDED
 
 
-def test_another_round_follows_if_the_last_node_had_not_succeeded() -> None:
-    stage = play(TWO, "drop n1", "leave n2", "advance 2s", "join n3 min=1 max=2", "stopped n2", "advance 20s")
-    assert stage.state() is State.STARTING
-    assert stage.run.durable.succeeded == set()
-    stage.play("running n3")
-    assert stage.state() is State.RUNNING
-    stage.play("succeed n3")
-    assert stage.state() is State.SUCCEEDED
-
-
 def test_a_round_starts_though_a_node_that_has_succeeded_was_started_again_before() -> None:
     stage = play(
         "join n1 n2 min=2 max=2\nrunning n1\nsucceed n1\njoin n1 min=2 max=2 incarnation=2",

@@ -7,8 +7,7 @@ from coordinatord.core.machine import Coordinator
 from coordinatord.core.rounds.effects import Batch, Refuse, Send
 from coordinatord.core.rounds.events import Connected, Disconnected
 from coordinatord.core.rounds.state.durable import State
-from coordinatord.core.rounds.values.records import NodeJoined, RunEnded, RunOpened
-from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.core.rounds.values.records import RunOpened
 from coordinatord.protocol.fields import RANKS_MAX, WORKERS_MAX
 from coordinatord.protocol.messages import Goal, Outcome, RefusalCode, Result
 from tests.support.builders import a_coordinator, a_join, a_spec, an_offer, let_pass
@@ -34,43 +33,12 @@ def test_a_join_of_a_spare_that_was_on_its_way_beyond_the_end_of_the_job_begins_
 # Other settings
 
 
-def test_in_a_blip_of_all_connections_a_node_with_other_settings_is_refused_and_the_run_goes_on() -> None:
-    stage = play(*PAIR, "advance 1s", "drop n1 n2", "advance 0.9s")
-    run, before = stage.run, len(stage.past)
-    [refused] = stage.play(f"join n3 {OTHER}")
-    assert "(spec_differs)" in refused
-    stage.play("reconnect n1 n2", "advance 1s")
-    assert [stage.desired(node).goal for node in ("n1", "n2")] == [Goal.RUN] * 2
-    assert (stage.past[before:], stage.run, stage.state()) == ([], run, State.RUNNING)
-
-
-def test_a_run_whose_nodes_are_all_gone_gives_way_to_a_node_with_other_settings() -> None:
-    stage = play(*PAIR, "drop n1 n2", "advance 1s")
-    run, before = stage.run, len(stage.past)
-    assert run.durable.state is State.RUNNING, "the outage grace is not over"
-    stage.play("advance 0.5s", f"join n3 {OTHER}")
-    assert [type(record) for _, record in stage.past[before:]] == [RunEnded, RunOpened, NodeJoined]
-    assert (run.durable.state, run.members) == (State.FAILED, {})
-    successor = stage.run
-    assert (successor.spec, list(successor.members)) == (a_spec(1, 8, max_restarts=0), ["n3"])
-    assert list(stage.coordinator.registry.runs) == [successor.id], "nothing is kept of the old run"
-    assert stage.play("advance 0.1s") == []
-
-
 def test_one_of_the_gone_nodes_may_itself_come_back_with_other_settings() -> None:
     stage = play(*PAIR, "drop n1 n2", "advance 1.5s")
     run = stage.run
     stage.play(f"join n1 {OTHER} incarnation=2")
     assert run.members == {}
     assert list(stage.run.members) == ["n1"]
-
-
-def test_a_gone_node_with_the_old_settings_goes_on_where_it_was() -> None:
-    stage = play(*PAIR, "drop n1 n2", "advance 1.5s")
-    run = stage.run
-    stage.play("reconnect n1")
-    assert stage.run is run
-    assert not run.durable.state.ended
 
 
 def test_nodes_that_are_only_silent_keep_their_run() -> None:
@@ -83,16 +51,6 @@ def test_nodes_that_are_only_silent_keep_their_run() -> None:
 
 
 # The last node
-
-
-def test_a_run_that_had_a_round_waits_for_its_lost_nodes_for_as_long_as_they_may_have_workers() -> None:
-    stage = play(*PAIR, "drop n2", "advance 1s", "stopped n1", "drop n1", "advance 1s")
-    assert (stage.state(), stage.run.members) == (State.FORMING, {})
-    before = len(stage.past)
-    stage.play(f"advance {stage.coordinator.policy.outage_grace_s + an_offer().stop_timeout_s - 0.1}s")
-    assert stage.past[before:] == []
-    stage.play("advance 0.2s")
-    assert [type(record) for _, record in stage.past[before:]] == [RunEnded]
 
 
 # What a waiting node receives
@@ -195,13 +153,6 @@ def test_a_process_that_was_started_after_the_end_begins_another_run_and_is_warn
     remark = "job default succeeded 12 s ago (run e-1); this begins run e-2"
     assert openings(stage)[1:] == [f"opened by node n3; {remark}"]
     assert (stage.desired("n3").goal, stage.desired("n3").remark) == (Goal.WAIT, remark)
-
-
-def test_a_process_that_ran_when_the_job_was_stopped_hears_of_that() -> None:
-    stage = play(*PAIR, "advance 50s", "ask stop default", "stopped n1 n2", "join n3 min=2 max=2 age_s=30")
-    assert stage.state() is State.STOPPED
-    assert (outcome := stage.desired("n3").outcome) is not None
-    assert outcome.exit_code == ExitCode.STOPPED
 
 
 def test_after_an_end_for_want_of_nodes_whoever_comes_begins_another_run_without_a_word() -> None:

@@ -145,15 +145,6 @@ def test_a_run_that_is_over_has_no_round_in_which_steps_were_reported() -> None:
     assert not durable.stepped
 
 
-def test_a_round_begins_to_train_once() -> None:
-    stage = play(PAIR)
-    stage.play("step n1 0")
-    for step in range(1, 5):
-        stage.play("advance 1s", f"step n1 n2 {step}")
-    kinds = [record.KIND for _, record in stage.past]
-    assert kinds.count("TrainingBegan") == 1
-
-
 def test_that_steps_are_to_come_is_not_believed_for_ever() -> None:
     stage = play(PAIR, "announce n1 n2", "advance 599s")
     assert (stage.view().state, ledger(stage)) == ("starting", {"waiting": 3.0, "starting": 600.0})
@@ -176,13 +167,6 @@ def test_that_the_first_step_is_overdue_outlives_the_coordinator_and_not_the_rou
     stage.play("fail n1", "stopped n1 n2", "running n1 n2", "announce n1 n2", "advance 1s")
     assert stage.view().state == "starting"
     assert ledger(stage)["starting"] == 602.0
-
-
-def test_a_round_that_does_not_come_to_steps_as_those_before_is_starting() -> None:
-    stage = play(PAIR, "step n1 0", "advance 1s", "fail n1", "stopped n1 n2", "running n1 n2", "advance 700s")
-    view = stage.view()
-    assert (view.state, view.reason) == ("starting", "no step yet, and all workers were started 11 min ago")
-    assert ledger(stage)["starting"] == 701.0
 
 
 # Rounds
@@ -249,7 +233,7 @@ def test_long_reasons_are_cut() -> None:
 # What lasts
 
 
-def test_a_pruned_store_gives_the_same_ledger_and_the_same_rounds() -> None:
+def test_a_pruned_store_gives_the_same_ledger_the_same_rounds_and_the_same_losses() -> None:
     database, whole = Database.in_memory(), []
     for entry in RandomLife(5, rounds=ROUNDS_KEPT + 15):
         database.append([entry])
@@ -260,6 +244,7 @@ def test_a_pruned_store_gives_the_same_ledger_and_the_same_rounds() -> None:
     assert spent(pruned, now) == spent(unpruned, now)
     assert spent(pruned, now).total == pytest.approx(now - whole[0].at)
     assert pruned.durable.rounds == unpruned.durable.rounds
+    assert pruned.durable.lost == unpruned.durable.lost != []
     assert len(list(pruned.durable.rounds)) == ROUNDS_KEPT
     assert rounds_of(database.rounds("job", pruned.id)) == pruned.durable.rounds
 

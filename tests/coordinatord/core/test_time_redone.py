@@ -108,19 +108,6 @@ def test_nodes_that_come_back_and_had_ended_their_workers_broke_the_round_by_tha
 # Work that is done again
 
 
-def test_steps_that_an_earlier_round_had_done_are_redone_and_no_goodput() -> None:
-    stage = play(PAIR, REDO, "step n1 60")
-    assert stage.view().progress.reached == 100
-    stage.play("advance 3s", "step n1 90")
-    assert ledger(stage) == {"waiting": 3.0, "starting": 3.0, "training": 8.0, "redone": 3.0}
-    assert stage.view().ledger.goodput == pytest.approx(8 / 17)
-    stage.play("advance 2s", "step n1 110")
-    assert ledger(stage) == {"waiting": 3.0, "starting": 3.0, "training": 9.0, "redone": 4.0}, "worked out in between"
-    assert stage.past[-1][1].reason == "step 100 is reached again"
-    stage.play("advance 5s")
-    assert ledger(stage) == {"waiting": 3.0, "starting": 3.0, "training": 14.0, "redone": 4.0}
-
-
 @pytest.mark.parametrize("step", [100, 101, 500])
 def test_a_round_that_goes_on_where_the_last_one_ended_repeats_nothing(step: int) -> None:
     stage = play(PAIR, REDO, f"step n1 {step}", "advance 3s")

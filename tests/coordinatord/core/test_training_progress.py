@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from coordinatord.core.rounds.values.pace import SPACING_S, WINDOW_S
 from coordinatord.core.rounds.values.training_progress import TrainingProgress
-from coordinatord.protocol.messages import Phase
 from tests.support.builders import an_observed
 from tests.support.script import Stage
 
@@ -116,32 +115,6 @@ def test_a_step_of_the_same_number_is_a_step() -> None:
     step = job.train(10, per_s=10)
     job.play("advance 9s", f"step n1 {step} {step}")
     assert job.run.progress.stepped_at == job.now
-
-
-def test_a_script_that_counts_anew_begins_a_new_pace() -> None:
-    job = Job()
-    job.train(10, per_s=10)
-    job.play("advance 1s", "step n1 n2 1 1")
-    assert job.progress() == (1, None)
-    job.train(5, per_s=2, begin=1)
-    assert job.progress() == (11, 2.0)
-
-
-def test_a_new_round_begins_without_steps_and_words_of_the_old_one_do_not_count() -> None:
-    job = Job()
-    job.train(10, per_s=10)
-    job.play("drop n2", "advance 2s")
-    said = {"run": "e-1", "round": 1, "steps": (104, 104), "step_age_s": 0.0, "beat": True}
-    job.report("n1", **said | {"phase": Phase.STOPPING, "steps": (104, 103)})
-    assert job.view().state == "stopping"
-    assert job.progress() == (100, None), "where it stopped stays in sight, also of the node that was lost"
-    job.report("n1", **said, phase=Phase.STOPPED)
-    assert job.view().round == 2
-    assert job.progress() == (None, None)
-    job.report("n1", **said, phase=Phase.STOPPED)
-    assert job.progress() == (None, None)
-    job.play("running n1", "step n1 90 90")
-    assert job.progress() == (90, None)
 
 
 def test_where_a_run_ended_is_known_after_its_nodes_have_gone() -> None:
