@@ -17,8 +17,8 @@ from coordinatord.protocol.messages import HangKind
 from coordinatord.protocol.stack_messages import CollectiveState, StackOrigin, WorkerStacks
 
 APART_S = 1.0
-"""The least seconds between the two looks of a pair, in which a collective of a healthy training ends. If it takes
-longer, a step takes many seconds, and the first look comes only after ten times the slowest step."""
+"""The least seconds between the two looks of a pair, in which a collective of a healthy training ends. Where one takes
+longer, so do steps, and the first look comes only after ten times the slowest step."""
 
 _SILENT_STATES = GONE | {"stopped"}
 """States of a process that explain why it does not answer, so that it counts as seen."""

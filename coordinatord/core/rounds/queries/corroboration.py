@@ -20,6 +20,7 @@ def node_gone(run: Run) -> Member | None:
 
     The check costs O(nodes), but only runs when the round waits for nothing else.
     """
+    # A node that is gone already might explain the failure as well.
     waits_for_one = run.roll.with_workers == 1 and run.roll.round_size == len(run.durable.order)
     if not waits_for_one or not run.evidence.failures:
         return None
