@@ -9,7 +9,7 @@ TORCH  := torch==2.13.0+cpu
 CPU_INDEX := $(shell sed -n 's/^ *TORCH_INDEX_URL: *//p' deploy/compose.yaml)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo pictures docs test quick format lint types tests long bench rivals policy sim fuzz mutants compat integrations lock audit gpu chaos release torch clean
+.PHONY: help setup demo pictures docs test quick format lint types tests long bench rivals policy sim fuzz mutants compat integrations lock audit gpu chaos release torch clean another-torch
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -21,15 +21,17 @@ PIP := python -m pip --quiet --disable-pip-version-check install --no-compile
 unexport PYTHONDONTWRITEBYTECODE
 
 # Torch is installed by itself: resolved together with the rest, a newer one would come along. A build that was chosen
-# once stays. Whatever the first pip fails of, the second one fails of too, and shows it; or the build is merely in no
-# index that pip is configured with.
-HAS_TORCH = import sys; from importlib.metadata import version; sys.exit(version("torch").split("+")[0] not in "$(TORCH)")
+# once stays until another one is named, which pip has to be forced to: 2.13.0+cpu will do for its 2.13.0. Whatever the
+# first pip fails of, the second one fails of too, and shows it; or the build is merely in no index that pip knows.
+TORCH_THERE := from importlib.metadata import version; print("torch==" + version("torch"))
 define install_torch
-	@if [ '$(origin TORCH)' = file ] && $(1)/bin/python -c '$(HAS_TORCH)' 2>/dev/null; then exit; fi; \
+	@there=$$($(1)/bin/python -c '$(TORCH_THERE)' 2>/dev/null); \
+	  if [ "$$there" = '$(TORCH)' ]; then exit; fi; \
+	  if [ '$(origin TORCH)' = file ] && [ "$${there%+*}" = '$(TORCH:+cpu=)' ]; then exit; fi; \
 	  echo 'installing $(TORCH): some 200 MB, and 3 GB where it is a build for CUDA'; \
-	  $(1)/bin/$(PIP) '$(TORCH)' 2>$(1)/pip.log \
+	  $(1)/bin/$(PIP) --force-reinstall '$(TORCH)' 2>$(1)/pip.log \
 	  || { echo "pip's own indexes do not have it: asking $(CPU_INDEX)"; \
-	    $(1)/bin/$(PIP) --index-url '$(CPU_INDEX)' '$(TORCH)'; } \
+	    $(1)/bin/$(PIP) --force-reinstall --index-url '$(CPU_INDEX)' '$(TORCH)'; } \
 	  || { echo "torch is not installed. For PyPI's build, with CUDA, add TORCH=torch==2.13.0"; exit 1; }
 endef
 
@@ -52,6 +54,12 @@ $(VENV)/.complete: pyproject.toml Makefile
 	@$(BIN)/python -c 'import aiohttp, hypothesis, pytest, torch.distributed.run, xdist.plugin'
 	@$(BIN)/python -c 'import torch; print("$(VENV) is ready, with torch", torch.__version__, $(BUILT_FOR))'
 	@touch $@
+
+ifneq ($(origin TORCH),file)
+ifneq ($(shell $(BIN)/python -c '$(TORCH_THERE)' 2>/dev/null),$(TORCH))
+$(VENV)/.complete: another-torch
+endif
+endif
 
 demo: setup  ## train a small network on three nodes and break things on purpose
 	$(BIN)/python examples/demo.py
