@@ -274,8 +274,9 @@ def test_a_job_that_an_operator_stops_does_not_come_back(cluster: Cluster) -> No
         machine.await_shown(NODE, "ActiveState", "inactive")
         assert machine.show(NODE, "StatusText") == "stopped by root@alpha (token first-admin)"
         assert machine.show(NODE, "ExecMainStatus") == str(ExitCode.STOPPED.value)
+        assert machine.run("systemctl", "is-enabled", NODE, wrong=True) == "disabled\n", "nor at the next boot"
     for machine in cluster.machines:
-        machine.run("systemctl", "start", NODE)
+        machine.run("systemctl", "enable", "--now", NODE)
 
 
 def test_a_wrong_setting_of_a_node_fails_its_start_once(cluster: Cluster) -> None:

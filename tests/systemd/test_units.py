@@ -171,4 +171,7 @@ def test_a_node_is_restarted_only_where_that_may_help() -> None:
     assert value(unit, "Restart") == "on-abnormal", "a worker's exit code is that of its job, and may be any number"
     assert {int(code) for code in value(unit, "RestartForceExitStatus").split()} == WORTH_ANOTHER_TRY
     assert codes_of_nodes() == WORTH_ANOTHER_TRY | LEFT | FOR_GOOD
+    assert f"{ExitCode.OK:d}|{ExitCode.STOPPED:d})" in value(unit, "ExecStopPost"), (
+        "it would train anew at the next boot"
+    )
     assert values(unit, "RestartPreventExitStatus") == [], "it would win over both of these"
