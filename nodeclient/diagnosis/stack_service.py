@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from coordinatord.hints.seen_worker import TRACED
 from coordinatord.protocol.arrival_messages import Arrivals, AskArrivals, WorkerArrivals
 from coordinatord.protocol.fields import LINE_MAX, STEP_MAX
 from coordinatord.protocol.stack_messages import (
@@ -49,7 +50,7 @@ from nodeclient.diagnosis.stack_text import (
     read_hello,
 )
 from nodeclient.host.awaited import awaited_outside
-from nodeclient.host.process_state import HALTED, TRACED, ProcessState, catches, sample_process, state_between
+from nodeclient.host.process_state import HALTED, ProcessState, catches, sample_process, state_between
 from nodeclient.host.worker_socket import WorkerSocket
 from nodeclient.workers.syscalls import pidfd_open, pidfd_send_signal
 from workerlib.contract.env import STACKS

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from coordinatord.hints.seen_worker import TRACED, WAITS_FOR_DISK
+
 RUNNING = "running"
 SLEEPING = "sleeping"
-WAITS_FOR_DISK = "waiting for IO"
-TRACED = "traced"
 
 STATES = {
     "R": RUNNING,

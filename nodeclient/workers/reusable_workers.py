@@ -201,8 +201,7 @@ class ReusableWorkers:
 
     def _accept(self, accepted: socket.socket, pid: int) -> None:
         connection = _Connection(accepted, pid=pid)
-        # A new worker may connect before the end of the one in its place is noticed. A worker that is refused here is
-        # ended with its round, like one that cannot be reused.
+        # Strangers must not use up the descriptors of this process. A worker that is refused here ends with its round.
         if len(self._connections) >= 2 * len(self._commands):
             accepted.close()
             return
