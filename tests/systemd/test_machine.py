@@ -169,8 +169,8 @@ def test_the_user_of_the_service_may_read_the_password_of_etcd_and_its_successor
     settings = ("User=coordinatord", "DynamicUser=yes", "StateDirectory=coordinatord", "StateDirectoryMode=0700")
     as_service = ("systemd-run", "--pipe", "--quiet", *(f"--property={setting}" for setting in settings))
     for password in ("first", "second"):
-        cluster.alpha.write("/root/etcd-user", f"coordinatord:{password}\n")
-        cluster.alpha.run("sh", "-ec", f"umask 077; cd /root; {guide_of_a_password()}")
+        cluster.alpha.write("/etc/coordinatord/etcd-user", f"coordinatord:{password}\n")
+        cluster.alpha.run("sh", "-ec", f"umask 077; cd /etc/coordinatord; {guide_of_a_password()}")
         assert cluster.alpha.run(*as_service, "cat", f"{STATE}/etcd-user") == f"coordinatord:{password}\n"
 
 
@@ -200,13 +200,14 @@ def test_a_restart_of_the_daemon_disturbs_no_worker_and_refuses_no_connection(cl
 
 def test_an_upgrade_disturbs_no_worker_and_leaves_a_copy_that_is_whole(cluster: Cluster) -> None:
     before = cluster.await_training()
+    cluster.alpha.run("mkdir", "/backup")
     for line in guide_of_an_upgrade():
         cluster.alpha.run("sh", "-ec", f"cd /opt/source\n{line}")
     status(cluster.alpha, DAEMON, SERVING)
     assert pids(cluster.await_training()) == pids(before)
-    shown = cluster.alpha.run("coordinatord", "state", "--state-dir", "/root/coordinatord-before")
+    shown = cluster.alpha.run("coordinatord", "state", "--state-dir", "/backup/coordinatord-before")
     assert JOB in shown
-    key = cluster.alpha.path("/root/coordinatord-before/security/key.pem")
+    key = cluster.alpha.path("/backup/coordinatord-before/security/key.pem")
     assert key.read_bytes() == cluster.alpha.path("/var/lib/private/coordinatord/security/key.pem").read_bytes()
 
 
@@ -220,8 +221,8 @@ def test_a_token_that_is_replaced_disturbs_no_worker_and_the_nodes_go_on_with_th
         machine.write("/etc/nodeclient/token", made)
     for name in old:
         cluster.alpha.run("coordinatord", "token", "revoke", name, "--state-dir", STATE)
-        gone = f"its token {name} is no longer valid, so its session ends"
-        wait_until(f"the end of the session of {name}", lambda gone=gone: gone in cluster.alpha.journal())
+    ends = [f"its token {name} is no longer valid, so its session ends" for name in old]
+    wait_until("the end of both sessions", lambda: all(line in cluster.alpha.journal() for line in ends))
     assert pids(cluster.await_training()) == pids(before)
     nodes = [main_pid(machine, NODE) for machine in cluster.machines]
     cluster.alpha.run("nodeclient", "restart", JOB, "--coord", cluster.address, "--token-file", TOKENS)

@@ -33,11 +33,13 @@ def _no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_service, "FOLLOWED_WITHIN_S", TIMEOUT_S)
 
 
-def a_service(log_dir: Path | None, *, keep: int | None = None) -> LogService:
+def a_service(
+    log_dir: Path | None, *, keep: int | None = None, complain: Callable[[str], None] = pytest.fail
+) -> LogService:
     def fail(error: Exception) -> None:
         raise error
 
-    return LogService(OutputSettings(log_dir=log_dir, rounds_kept=keep), "job", "a", pytest.fail, fail)
+    return LogService(OutputSettings(log_dir=log_dir, rounds_kept=keep), "job", "a", complain, fail)
 
 
 def write(log_dir: Path, text: str, place: LogPaths = ROUND, rank: int = 0) -> None:
@@ -202,7 +204,7 @@ async def test_a_full_disk_is_said_without_a_name_that_nobody_knows(tmp_path: Pa
     with mounted(tmp_path / "disk", 65536) as disk:
         with pytest.raises(OSError, match="No space left"):
             (disk / "ballast").write_bytes(bytes(65537))
-        service = LogService(OutputSettings(log_dir=disk), "job", "a", complaints.put_nowait, pytest.fail)
+        service = a_service(disk, complain=complaints.put_nowait)
         service.begin_round(ROUND, range(1))
         async with asyncio.timeout(TIMEOUT_S):
             said = await complaints.get()
