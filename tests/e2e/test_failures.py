@@ -74,3 +74,11 @@ def test_what_can_never_be_kept_ends_the_run_in_its_first_round(
     assert error in node.lines[-1]
     assert "(no restart mends this error)" in node.lines[-1]
     assert sum("starting round" in line for line in node.lines) == 1
+
+
+def test_a_guard_that_is_killed_while_workers_run_is_replaced_at_once(cluster: Cluster) -> None:
+    node = cluster.join("a", "--nnodes", "1")
+    [worker] = cluster.await_round(1).workers
+    [guard] = set(node.leftovers()) - {worker.pid}
+    kill_quietly(guard)
+    node.await_line("the guard, which ends the workers .* has ended .*: another one takes its place")
