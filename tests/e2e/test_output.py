@@ -47,6 +47,12 @@ def test_several_workers_on_two_nodes_are_told_apart_and_lose_no_line(cluster: C
         assert found == {rank: lines_of(rank) for rank in (first_rank, first_rank + 1)}
 
 
+def test_a_node_that_is_alone_in_its_round_names_no_host(cluster: Cluster) -> None:
+    node = cluster.join("a", "--nnodes", "1:4", "--nproc-per-node", "2", command=python("print('here')"))
+    assert node.wait() == 0
+    assert {line for line in node.lines if "here" in line} == {"[rank 0] here", "[rank 1] here"}
+
+
 def test_each_round_has_its_own_files_and_they_stay(cluster: Cluster, tmp_path: Path) -> None:
     flags = ("--nnodes", "1", "--nproc-per-node", "2", "--max-restarts", "1", "--log-dir", str(tmp_path))
     script = "import os, sys; print('round', os.environ['COORDINATORD_ROUND']); sys.exit('no')"
