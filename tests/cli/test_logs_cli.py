@@ -131,3 +131,11 @@ def test_a_stream_that_breaks_off_is_an_error() -> None:
         ended = run(BIN / "nodeclient", "logs", "--coord", coord, "m")
     assert (ended.returncode, ended.stdout) == (69, "[gpu1 rank 0] one\n")
     assert ended.stderr == f"nodeclient: {coord}: it has closed the connection\n"
+
+
+def test_a_directory_that_cannot_be_written_ends_the_node_before_it_joins() -> None:
+    flags = ("--coord", "127.0.0.1:1", "--join-timeout", "1", "--log-dir", "/dev/null/logs")
+    ended = run(BIN / "nodeclient", "join", *flags, "--", "true")
+    text = "log files cannot be written to /dev/null/logs/default: Not a directory; see --log-dir"
+    assert ended.stderr.splitlines()[-1].endswith(text)
+    assert ended.returncode == 74
