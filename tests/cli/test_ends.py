@@ -71,6 +71,13 @@ def test_nodes_that_disagree_are_refused_with_both_values(cluster: Cluster) -> N
         assert text in refused.lines[-1]
 
 
+def test_a_node_with_another_command_than_another_one_is_let_in_with_a_warning(cluster: Cluster) -> None:
+    cluster.join("a", "--nnodes", "3").await_line("waiting for nodes: 1 of 3 joined")
+    other = cluster.join("b", "--nnodes", "3", script="--family")
+    other.await_line("WARNING .*node b was started with another command than node a, and both are in job")
+    other.await_line("waiting for nodes: 2 of 3 joined")
+
+
 def test_a_signal_ends_a_node_that_waits(cluster: Cluster) -> None:
     node = cluster.join("a", "--nnodes", "2")
     node.await_line("waiting for nodes")
