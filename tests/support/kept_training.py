@@ -110,6 +110,8 @@ class Training:
         self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, step_size=3, gamma=0.7)
         self.data = torch.randn(10_000, FEATURES, generator=torch.Generator().manual_seed(1))
         self.counters: dict[str, Any] = {"chain": ""}
+        self.batches = {"done": 0}
+        """Counted where a script often does it: between `backward` and `optimizer.step`."""
 
 
 class TrainingRound:
@@ -125,6 +127,7 @@ class TrainingRound:
         torch.manual_seed(ctx.rank)
         self._sampler = workerlib.ElasticDistributedSampler(range(10_000), batch_size=ctx.world_size * 8)
         kept = {"scheduler": training.scheduler, "sampler": self._sampler, "counters": training.counters}
+        kept["batches"] = training.batches
         self.done = ctx.keep(model=self._model, optimizer=training.optimizer, **kept)
         """The last step of that state."""
         self._batches = without_end(self._sampler)
@@ -141,13 +144,14 @@ class TrainingRound:
             at("forward")
             optimizer.zero_grad()
             loss.backward()
+            training.batches["done"] += 1
             at("gradients")
             optimizer.step()
             at("scheduler")
             training.scheduler.step()
             self._sampler.advance()
             parameters, moments = dict(self._model.named_parameters()), optimizer.state_dict()["state"]
-            alike = (parameters, moments, training.scheduler.state_dict(), self._sampler.state_dict())
+            alike = (parameters, moments, training.scheduler.state_dict(), self._sampler.state_dict(), training.batches)
             training.counters["chain"] = digest_of(training.counters["chain"], *alike)
             digest = f"{training.counters['chain']}-{digest_of_own(self._model)}"
             at("between")

@@ -4,9 +4,10 @@ When a rank dies, others mostly have the same big state, and save it then. Its s
 written at the end of each step, into the small places of the arena in turn.
 
 A rank that dies may have contributed to a step that the others complete without it. So the small state is also written
-within the step, as *pending*. Its buffers and random state are those of the end of the step already. Values such as a
-scheduler's step number may still change, and are left out. A rank that resumes from its pending state takes them from
-another rank's small state at the end of that step (`restoring.restore_objects`).
+within the step, as *pending*: after each forward, since the backward contributes, and before the optimizer's step. Its
+buffers and random state are those of the end of the step already. Values may still change, such as a count after the
+backward, or a scheduler's step number, and are left out then. A rank that resumes from its pending state takes them
+from another rank's small state at the end of that step (`restoring.restore_objects`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import json
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from enum import Enum, auto
+from enum import IntEnum
 from operator import attrgetter
 from typing import Any
 
@@ -87,15 +88,20 @@ class SmallSnapshot:
         return replace(self, buffers={name: buffer.detach().clone() for name, buffer in self.buffers.items()})
 
 
-class _Changes(Enum):
-    """When in a step the values of an object change. Only those that change early are final in a pending state."""
+class _Changes(IntEnum):
+    """When in a step the values of an object change at the latest, in any step so far: then a pending state lacks them.
 
-    UNKNOWN = auto()
+    Values that have not changed in a step yet are left out of all pending states.
+    """
+
+    UNKNOWN = 0
     """They have not changed in a step yet."""
-    EARLY = auto()
-    """They change before a pending state is written, as those of a sampler that is advanced before the forward."""
-    LATE = auto()
-    """They have changed after that in at least one step, as those of a scheduler do."""
+    BEFORE_FORWARD = 1
+    """They are final after the last forward, as those of a data loader that yields the batch before it."""
+    BEFORE_OPTIMIZER = 2
+    """They are final when the optimizer's step begins, as a count of batches after `backward`."""
+    LATE = 3
+    """They change after that, as those of a scheduler do."""
 
 
 @dataclass(slots=True)
@@ -105,8 +111,10 @@ class _ValueHistory:
     changes: _Changes
     key: str
     """The name of the object as JSON."""
-    within_step: str = ""
-    """The values as JSON when they were last read in the present step; empty if they were not."""
+    at_forward: str = ""
+    """The values as JSON after the last forward in the present step; empty if they were not read."""
+    at_optimizer: str = ""
+    """The same as an optimizer's step began, the first one since that forward."""
     last_step: str = ""
     """The values at the end of the last step as JSON."""
     value: Any = None
@@ -120,13 +128,26 @@ class _ValueHistory:
             self.value, self.text = value, json.dumps(value, separators=_SEPARATORS)
         return self.text
 
+    def read(self, value: Any, *, at_optimizer: bool) -> str:
+        """Record values that were read within a step, after a forward or `at_optimizer`; return them as JSON."""
+        text = self.text_of(value)
+        if at_optimizer:
+            self.at_optimizer = self.at_optimizer or text
+        else:
+            self.at_forward, self.at_optimizer = text, ""
+        return text
+
     def end_step(self, text: str) -> None:
         """Compare the values at the end of a step with earlier ones."""
-        if self.within_step and text != self.within_step:
-            self.changes = _Changes.LATE
-        elif self.within_step and text != self.last_step and self.changes is _Changes.UNKNOWN:
-            self.changes = _Changes.EARLY
-        self.within_step, self.last_step = "", text
+        found = _Changes.UNKNOWN
+        if self.at_optimizer and text != self.at_optimizer:
+            found = _Changes.LATE
+        elif self.at_forward and text != self.at_forward:
+            found = _Changes.BEFORE_OPTIMIZER
+        elif (self.at_forward or self.at_optimizer) and text != self.last_step:
+            found = _Changes.BEFORE_FORWARD if self.at_forward else _Changes.BEFORE_OPTIMIZER
+        self.changes = max(self.changes, found)
+        self.at_forward, self.at_optimizer, self.last_step = "", "", text
 
 
 class SmallStateWriter:
@@ -197,15 +218,18 @@ class SmallStateWriter:
                 texts.append(f"{history.key}:{text}")
         return self._snapshot_with(texts)
 
-    def pending_snapshot(self) -> SmallSnapshot:
-        """Return the small state within a step, with only those values that the step will not change any more."""
+    def pending_snapshot(self, *, at_optimizer: bool) -> SmallSnapshot:
+        """Return the small state within a step, with only those values that the step will not change any more.
+
+        It is read after a forward, or `at_optimizer`: as an optimizer's step begins.
+        """
         texts = []
         for name, history in self._histories.items():
-            if history.changes is not _Changes.LATE:  # others are read too, to learn when they change
+            if history.changes <= (_Changes.BEFORE_OPTIMIZER if at_optimizer else _Changes.BEFORE_FORWARD):
                 value = self._objects[name].values()
-                history.within_step = history.text_of(value)
-                if history.changes is _Changes.EARLY and value is not None:
-                    texts.append(f"{history.key}:{history.within_step}")
+                text = history.read(value, at_optimizer=at_optimizer)
+                if history.changes is not _Changes.UNKNOWN and value is not None:
+                    texts.append(f"{history.key}:{text}")
         return self._snapshot_with(texts)
 
     def bytes_needed(self, snapshot: SmallSnapshot) -> int:

@@ -313,22 +313,22 @@ class StepSaver:
         self.role.saves_at_intervals |= in_step or self._generations.has_changed()
         renews_pending = self._small.is_pending and not in_step
         if self._may_write_small and (with_gradients or renews_pending):
-            self._write_pending()
+            self._write_pending(at_optimizer=False)
 
     def on_change(self) -> None:
         """Save the small state of the step as pending, before its parameters change."""
         if not self.numbers.is_changing:
             self._collectives = TorchGroups().begun_count()
         if self._may_write_small and not self.has_unique_state:  # otherwise nobody completes the step without this rank
-            self._write_pending()
+            self._write_pending(at_optimizer=True)
 
     @property
     def _may_write_small(self) -> bool:
         return self.memory.arena is not None and self.numbers.stage is not StateStage.UNKEPT
 
-    def _write_pending(self) -> None:
+    def _write_pending(self, *, at_optimizer: bool) -> None:
         try:
-            snapshot = self._small.pending_snapshot()
+            snapshot = self._small.pending_snapshot(at_optimizer=at_optimizer)
         except KeptStateError:
             return  # the end of the step reports it
         self._small.write(snapshot, self.commits.commit_of(self.numbers.next_step, PENDING))
