@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.canned_http import Answer, body, canned
 from tests.support.cluster import Cluster
+from tests.support.commands import command_at
 from tests.support.programs import BIN, Program, run, wait_until
 from tests.support.screens import on_terminal
 
@@ -117,6 +118,13 @@ def test_what_was_written_does_not_steer_a_terminal() -> None:
         lines = terminal.screen.text.rstrip().splitlines()
         assert lines == [f"[gpu1 rank 0] {text}" for text in ("ared]0;title", "100 %", "b2J")]
         assert "31" in terminal.screen.colours
+
+
+def test_the_run_the_round_and_the_worker_that_are_named_are_asked_for() -> None:
+    flags = ("--run", "e-1", "--round", "2", "--rank", "0", "--stream", "stdout", "--last", "5")
+    with canned(stream({"over": True})) as (coord, asked):
+        assert command_at(coord, "logs", *flags, "m") == 0
+    assert asked == ["GET /v1/jobs/m/logs?stream=stdout&follow=false&rank=0&run=e-1&round=2&last=5"]
 
 
 def test_half_a_character_is_no_answer_of_a_coordinatord() -> None:
