@@ -141,6 +141,14 @@ def test_whoever_follows_hears_of_what_happened_while_nobody_answered(capsys: py
     assert forgotten == "nodeclient: the coordinator no longer knows job m"
 
 
+def test_who_follows_a_job_that_is_forgotten_ends_well_without_another_try(capsys: pytest.CaptureFixture[str]) -> None:
+    forgotten = stream(sent({**EVENT, "kind": "JobForgotten"}))
+    with canned(in_turn(listed(), forgotten, UNKNOWN)) as (endpoint, asked):
+        assert command_at(endpoint, "events", "--follow", "m") == 0
+    assert len(asked) == 2
+    assert capsys.readouterr().err == ""
+
+
 def test_an_error_that_lasts_ends_the_following(capsys: pytest.CaptureFixture[str]) -> None:
     refused = packed({"error": "denied", "message": "the token was revoked"}, 401)
     with canned(in_turn(listed(), hang_up, stream(sent(EVENT)), refused)) as (endpoint, _):
