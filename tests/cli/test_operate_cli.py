@@ -122,6 +122,13 @@ def test_the_first_trouble_of_several_nodes_is_the_exit_code(capsys: pytest.Capt
     assert capsys.readouterr() == ("a is back\nd was back\n", "nodeclient: the disk is full\nnodeclient: not now\n")
 
 
+def test_of_a_name_that_nobody_has_only_a_drain_says_how_it_is_kept_out(capsys: pytest.CaptureFixture[str]) -> None:
+    with canned(packed({"error": "unknown_node", "message": "no job has a node 'x'"}, 404)) as (endpoint, _):
+        for verb, flag in (("drain", " (--ahead)"), ("quarantine", "")):
+            assert command_at(endpoint, verb, "x") == 69
+            assert capsys.readouterr() == ("", f"nodeclient: no job has a node 'x'{flag}\n")
+
+
 @pytest.mark.parametrize(
     ("verb", "states", "code", "said"),
     [
