@@ -55,7 +55,8 @@ $(VENV)/.complete: pyproject.toml Makefile
 	@$(BIN)/python -c 'import torch; print("$(VENV) is ready, with torch", torch.__version__, $(BUILT_FOR))'
 	@touch $@
 
-ifneq ($(origin TORCH),file)
+# Only an exact version can be compared.
+ifneq ($(and $(filter-out file,$(origin TORCH)),$(findstring ==,$(TORCH))),)
 ifneq ($(shell $(BIN)/python -c '$(TORCH_THERE)' 2>/dev/null),$(TORCH))
 $(VENV)/.complete: another-torch
 endif

@@ -52,7 +52,7 @@ class TerminalInfo(Struct, frozen=True):
         if self.columns is None or width(text) <= self.columns:
             return [text]
         lines, line = list[str](), ""
-        for word in re.findall(r"\s*\S+", text):
+        for word in re.findall(r"\s*\S+", text.rstrip()):
             if line and width(line + word) > self.columns:
                 lines.append(line)
                 line = indent + word.lstrip()

@@ -200,7 +200,6 @@ def test_a_restart_of_the_daemon_disturbs_no_worker_and_refuses_no_connection(cl
 
 def test_an_upgrade_disturbs_no_worker_and_leaves_a_copy_that_is_whole(cluster: Cluster) -> None:
     before = cluster.await_training()
-    cluster.alpha.run("mkdir", "/backup")
     for line in guide_of_an_upgrade():
         cluster.alpha.run("sh", "-ec", f"cd /opt/source\n{line}")
     status(cluster.alpha, DAEMON, SERVING)

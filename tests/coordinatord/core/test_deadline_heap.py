@@ -73,11 +73,14 @@ def take_away(deadlines: DeadlineHeap[int], number: int, how: Callable[[Deadline
     how(deadlines, number)
 
 
+def put_off(deadlines: DeadlineHeap[int], number: int) -> None:
+    """Put a deadline off, and ask for those that are due."""
+    deadlines.set(-1, number + 5.0)
+    deadlines.pop_due(float(number))
+
+
 AGAIN: dict[str, Callable[[DeadlineHeap[int], int], object]] = {
-    "put off, as by a heartbeat": lambda deadlines, number: (
-        deadlines.set(-1, number + 5.0),
-        deadlines.pop_due(float(number)),
-    ),
+    "put off, as by a heartbeat": lambda deadlines, number: put_off(deadlines, number),
     "brought forward": lambda deadlines, number: deadlines.set(-1, 10_000.0 - number),
     "taken away": lambda deadlines, number: take_away(deadlines, number, DeadlineHeap.discard),
     "taken away with all": lambda deadlines, number: take_away(deadlines, number, lambda all_, _: all_.clear()),
