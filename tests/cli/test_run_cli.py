@@ -56,6 +56,7 @@ def test_a_script_is_run_by_each_worker_of_this_host(script: Path) -> None:
     assert ended.returncode == 0, ended.stderr
     workers = reported(ended.stdout)
     assert [worker["LOCAL_RANK"] for worker in workers] == ["0", "1"]
+    assert ended.stderr.count("OMP_NUM_THREADS is not set: each of 2 workers gets ") == 1
     for worker in workers:
         assert worker["argv"] == [str(script), "--lr", "3", "--", "x"]
         assert (worker["name"], worker["WORLD_SIZE"], worker["TORCHELASTIC_RUN_ID"]) == ("__main__", "2", "mnist")
