@@ -119,3 +119,14 @@ def test_a_bug_is_told_as_that_of_all_workers_though_one_was_the_first_to_exit(
     shown = cluster.operate("status", cluster.job)
     assert f"{says} (restarts used: 0 of 0)" in shown
     assert "last failure: all 4 ranks with the same error, such as rank 2 on node " in shown
+
+
+def test_a_command_that_cannot_be_started_is_no_worker(cluster: Cluster, tmp_path: Path) -> None:
+    script = tmp_path / "train"
+    script.write_text("#!/nonexistent/python\n")
+    script.chmod(0o755)
+    node = cluster.join("a", "--nnodes", "1", command=(str(script),))
+    assert node.wait() == 127
+    shown = block(node)
+    assert re.match(r"---- round 1 failed: no workers on ", shown[0])
+    assert any(line.startswith("why ") and str(script) in line for line in shown)
