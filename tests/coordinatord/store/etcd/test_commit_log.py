@@ -1,5 +1,6 @@
 """Values that are merged say the same history, whatever is added, dropped and merged in whichever order."""
 
+import random
 import zlib
 
 import pytest
@@ -56,31 +57,35 @@ class World:
         return {row[0]: row for row in rows_of(self.values.values())}
 
 
-COMMITS = st.lists(
-    st.tuples(
-        st.integers(0, 5),
-        st.lists(st.integers(0, 50), max_size=6),
-        st.sampled_from([(True, True), (True, False), (False, False)]),
-    ),
-    max_size=60,
-)
-"""How many rows are added, which are dropped, and whether the merger after that is written, and answered."""
+COMMITS = st.lists(st.tuples(st.integers(0, 5), st.lists(st.integers(0, 50), max_size=6)), max_size=60)
 
 
-@given(COMMITS, st.booleans())
-def test_the_history_is_the_same_before_and_after_every_merger_also_of_one_that_fails(
-    commits: list[tuple[int, list[int], tuple[bool, bool]]], calm: bool
-) -> None:
+@given(COMMITS)
+def test_the_history_is_the_same_before_and_after_every_merger(commits: list[tuple[int, list[int]]]) -> None:
     world = World()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(commit_log, "WASTE_ROWS", 2)
         patch.setattr(commit_log, "MERGED_VALUES_MAX", 4)
-        for added, dropped, (written, answered) in commits:
+        for added, dropped in commits:
             world.commit(added, dropped)
             assert world.said == world.living
-            world.merge(written=calm or written, answered=calm or answered)
+            world.merge()
             assert world.said == world.living
-    assert not calm or len(world.log._values) == len(world.values)
+    assert len(world.log._values) == len(world.values)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_row_is_lost_if_mergers_fail_and_some_are_written_all_the_same(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chance, world = random.Random(seed), World()  # noqa: S311 - a schedule, no secret
+    monkeypatch.setattr(commit_log, "WASTE_ROWS", 0)
+    monkeypatch.setattr(commit_log, "MERGED_VALUES_MAX", 4)
+    for _ in range(60):
+        world.commit(chance.randint(0, 5), [chance.randint(0, 50) for _ in range(chance.randint(0, 6))])
+        written, answered = chance.choice([(True, True), (True, False), (False, False)])
+        world.merge(written=written, answered=answered)
+        assert world.said == world.living
 
 
 def test_what_is_stored_stays_within_a_few_times_what_lives() -> None:
