@@ -133,6 +133,14 @@ async def test_a_node_says_if_no_step_of_its_job_is_on_the_disk(tmp_path: Path) 
         assert not other.texts
 
 
+async def test_a_node_ends_although_it_is_about_to_scan(tmp_path: Path) -> None:
+    async with asyncio.timeout(TIMEOUT_S), keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
+        await node.keeper.find_steps_on_disk()
+        await train(node, 4)
+        node.keeper.carry_out(Persist(RUN, an_order()))
+        node.keeper.carry_out(Persist(RUN, None))
+
+
 async def test_a_disk_that_hangs_when_a_node_starts_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
