@@ -30,7 +30,7 @@ def main() -> None:
     prefer_standard_library()
     install_signal_defaults()
     code = _run()
-    install_signal_defaults()  # puts back Python's own handler of Ctrl-C, which the loop replaced
+    install_signal_defaults()  # the event loop has left Python's handler of Ctrl-C, which would raise within the exit
     gc.freeze()  # otherwise Python would look through all modules at its end
     sys.exit(code)
 

@@ -1,11 +1,11 @@
-"""The user's settings of a node's agent."""
+"""The settings of a node's agent, their defaults, and the times that no user sets."""
 
 from __future__ import annotations
 
 from msgspec import Struct
 
 JOIN_TIMEOUT_S = 600.0
-"""How long nodes look for a coordinator and wait for a round by default, as in torchrun."""
+"""How long nodes without workers look for a coordinator by default, and wait for a round, as in torchrun."""
 
 ABORT_TIMEOUT_S = 0.5
 """The time from SIGTERM to SIGKILL in an unplanned stop. A worker that hangs in a collective does not end by itself."""
@@ -15,28 +15,32 @@ NCCL_ABORT_TIMEOUT_S = 3.0
 run on an H100), so a longer wait for a reused one would gain nothing."""
 
 KEEP_RATE = 100e6
-"""The limit of bytes a second at which a node copies other nodes' state, near the capacity of 1 Gbit/s. Half of it is
-enough for copies to keep up with saves that take 1 % of the time."""
+"""The limit of bytes a second at which a node copies other nodes' state, near the capacity of 1 Gbit/s. Saves at
+intervals take 1 % of the time. A worker that saves 5 GB in a second of saving saves 50 MB in a second of training, so
+copies keep up with it."""
 
 KEEP_TIMEOUT_S = 30.0
 """The longest time that workers get to save their kept state; a planned stop has as long for all of its stages."""
 
 STAGE_SHARE = 0.5
-"""The share of what is left of `--stop-timeout` that each stage of a planned end may take, but for the last one. So a
-script that saves when it gets SIGTERM still has a quarter for that if the workers neither came to a common step nor
-saved in time. It has less only if the node waited for its coordinator, or its workers for NCCL."""
+"""The share of the rest of `--stop-timeout` that a stage of a planned end may take. The stages are: workers come to a
+common step, they save, and they end after SIGTERM, which may take all the rest. So a script that saves when it gets
+SIGTERM has a quarter of the time for that, even if the two stages before took their whole shares. It has less only if
+the node waited for its coordinator, or its workers for NCCL."""
 
 CHECKPOINT_SHARE = 0.9
 """The same share for the first stage where the script writes its own checkpoint in it: nothing else has to be saved
 after that."""
 
 LEAVE_WITHIN_S = 5.0
-"""A leaving node waits this long, one lease, for the coordinator's decision. Then it stops its workers by itself. While
-they train, it waits for `STAGE_SHARE` of `--stop-timeout` at most, here and below."""
+"""A leaving node waits this long, one lease, for the coordinator's decision. Then it stops its workers by itself. Where
+workers train, it waits for `STAGE_SHARE` of `--stop-timeout` at most, here and for `BACK_WITHIN_S`: they need the rest
+to end."""
 
 BACK_WITHIN_S = 10.0
 """A leaving node that keeps state waits this long for a coordinator that is out of reach, because without one no step
-becomes whole on the disk. A standby leads after some six seconds. The rest of 30 s of notice is enough to save."""
+becomes whole on the disk. A standby leads after some six seconds. Clouds give 30 s of notice before they take a host
+away: enough is left of it to save."""
 
 
 class Settings(Struct, frozen=True):

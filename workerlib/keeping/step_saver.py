@@ -7,8 +7,12 @@ interval. `SaveRole` says what a worker saves, and when.
 
 The keeper calls `begin` and `ask_for_memory` before the first step. In each step it calls `on_forward` and `on_change`,
 which save a pending small state, and at the end `keep_step`, `compare` and `report_digest`. When nodeclient requests
-it, and when training ends, it calls `save`. The caller holds the lock of the state, see `keeper`. If a save fails, the
-answer to nodeclient has the reason. If state cannot be kept, saving ends and training goes on.
+it, and when training ends, it calls `save`. If a save fails, the answer to nodeclient has the reason. If state cannot
+be kept, saving ends and training goes on.
+
+All of this runs in the training thread, but for `save` on request, `attach`, `record_comparison` and `expect_disk`,
+which the thread that reads from nodeclient calls. `keep_step`, `save`, `attach` and `release` need the whole state, and
+the keeper holds its lock then. Without the lock, only small states are written, which have a lock of their own.
 """
 
 from __future__ import annotations
@@ -57,7 +61,7 @@ class StepCommits:
         self.has_unique_state = environment.world_size == self.shards
         """Whether no other rank has this rank's state."""
         self.is_compared = self.has_unique_state or self.has_sharded
-        """Whether it is known if other ranks have the same state. Before that, no big state is saved."""
+        """Whether it is known if other ranks have the same state. Before that, only small states are saved."""
         self.is_comparison_requested = False
         """Whether the coordinator was asked to compare the states of all ranks."""
         self.answered = threading.Event()
@@ -303,9 +307,11 @@ class StepSaver:
         """Save the small state after a forward, as pending: from now on this rank may contribute to the step.
 
         The other ranks may then complete the step without this rank, so its own state of the step must be saved before.
-        A forward without gradients, such as an evaluation, contributes nothing, yet it may change the random state, so
-        a pending state is saved again. After an optimizer's step it is not: within an evaluation there, the state is
-        that of no step.
+        The keeper sets no hook for this where this rank has unique state, since nobody completes a step without it.
+
+        A forward without gradients, such as an evaluation, contributes nothing, yet it may change the random state. So
+        a pending state is saved again then, but only until an optimizer has begun its step (`in_step`): the random
+        state within an evaluation after that is not what the rank goes on with.
         """
         # If parameters have changed in this step already, in a closure or by another optimizer, the state is that of no
         # step. If a rank dies now, the others wait for it in this forward's collectives with a state that is not whole,

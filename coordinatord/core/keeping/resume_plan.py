@@ -3,9 +3,11 @@
 * Of the big state (weights, the optimizer's state), each rank needs its own shard if there are as many ranks as before.
   Otherwise the state is divided anew, and each rank needs all shards. If no node has anything of a rank, nothing tells
   which shard that rank had, so its node fetches all shards too.
-* Of the small state (buffers, random state), each rank needs its own, if a node has it: a new rank has none. The small
-  state is *pending* if the rank may have been stopped within the step; then only a part of it is usable. If no rank of
-  a node has a complete small state, the node also fetches the complete one of any other rank.
+* Of the small state (buffers, numbers, random state), each rank needs its own, if a node has it: a new rank has none.
+  The small state is *pending* if the rank may have been stopped within the step, and lacks the numbers that the step
+  would still have changed. A rank takes what it lacks from a complete small state of any rank. The workers of a node
+  share all that the node has, so one complete state is enough for all of them. If none of them has its own complete
+  one, the node fetches another rank's.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ class ResumePlan:
         A part that the node has itself is among them, with the node as its own source. Return None if a shard has no
         holder, or if there are more sources or groups of parts than a message may have.
         """
-        node_number = ranks.start // max(1, len(ranks))
+        node_number = ranks.start // max(1, len(ranks))  # about: nodes may have different numbers of ranks
         for turn in (node_number, 0):  # turn 0 takes the first holders, which may be fewer nodes
             sources = self._sources(node, ranks, world_size, turn)
             if sources is not None:
@@ -155,7 +157,7 @@ class _Holders:
         """The nodes that have each shard, each with a rank that has it."""
         holders: dict[int, list[tuple[str, int]]] = {}
         for node, part in self._held:
-            for shard, rank in islice(part.shards_and_ranks(), part.shards):
+            for shard, rank in islice(part.shards_and_ranks(), part.shards):  # once round: each shard has a rank then
                 holders.setdefault(shard, []).append((node, rank))
         return holders
 

@@ -80,7 +80,7 @@ def put_off(deadlines: DeadlineHeap[int], number: int) -> None:
 
 
 AGAIN: dict[str, Callable[[DeadlineHeap[int], int], object]] = {
-    "put off, as by a heartbeat": lambda deadlines, number: put_off(deadlines, number),
+    "put off, as by a heartbeat": put_off,
     "brought forward": lambda deadlines, number: deadlines.set(-1, 10_000.0 - number),
     "taken away": lambda deadlines, number: take_away(deadlines, number, DeadlineHeap.discard),
     "taken away with all": lambda deadlines, number: take_away(deadlines, number, lambda all_, _: all_.clear()),

@@ -76,7 +76,7 @@ class Run:
         self.roll = Roll(durable)
         self.members = self.roll.members
         self.emptied_at = durable.emptied_at
-        """When the run lost its last member, put off by each sleep of the coordinator; None as in `durable`."""
+        """As in `durable`, but later by the time in which the coordinator was asleep, see `postpone`."""
         self.gathering = Gathering(durable, self.roll)
         self.claims: dict[str, None] = {}
         """Nodes whose last report has news to record, such as a first step, or which an operator has drained.
@@ -102,7 +102,7 @@ class Run:
         self.followed += 1
 
     def remove(self, member: Member) -> None:
-        """Remove a member. The steps that it has reported stay known."""
+        """Remove a member. The steps that it has reported stay known: the least one, and the furthest one."""
         gone = [member]
         self.progress.gone_step, self.progress.pace.furthest = self._least_step(gone), self._furthest_step(gone)
         self.roll.remove(member)
@@ -129,7 +129,11 @@ class Run:
             self.roll.place(member)
 
     def announce_steps(self) -> None:
-        """Record that a worker of the round announces steps. So it shows itself, which may change a remark to nodes."""
+        """Record that a worker of the round says that it will report steps: its hangs are noticed from now on.
+
+        The round then counts as starting until its first step, see `activity`. Nodes are no longer warned that hangs go
+        unnoticed.
+        """
         self.steps_announced = True
         self.followed += 1
 
@@ -181,6 +185,7 @@ class Run:
         """The health of the round; `WELL` without a round at work."""
         if not self.durable.state.at_work:
             return Health.WELL
+        # After a restart of the coordinator no member is silent yet, and a silence on record lasts until one joins.
         if self.roll.all_silent or (self.durable.silent and not self.roll.connected):
             return Health.SILENT
         return Health.STALLED if self.durable.ledger.activity is Activity.STALLED else Health.WELL
@@ -205,7 +210,7 @@ class Run:
 
     @property
     def unseen_to_record(self) -> str:
-        """Why hangs go unnoticed, until a record of the run says so; empty if they do not, or it is not known."""
+        """Why nobody notices a hang of the workers, as long as no record of the run says it; empty if somebody does."""
         return "" if self.durable.unseen_told else self.watching.unseen
 
     @property
