@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from coordinatord.protocol.access_token import AccessToken, Role
+from coordinatord.runtime.private_files import tokens_directory, write_private
 from nodeclient.access.keyring import CREDENTIAL, AccessSettings, Keyring, find_keyring
 from tests.support.programs import run
 
@@ -40,3 +41,10 @@ def test_a_directory_of_credentials_of_another_user_is_passed_over(tmp_path: Pat
     )
     ended = run(sys.executable, "-c", script, tmp_path)
     assert ended.stdout == "Keyring(source='', tokens={})\n", ended.stderr
+
+
+def test_several_coordinators_share_the_home_of_a_user(tmp_path: Path) -> None:
+    for pin in PINS:
+        write_private(tokens_directory({"XDG_CONFIG_HOME": str(tmp_path)}) / pin, a_token(pin).text)
+    keyring = find_keyring(AccessSettings(config_home=str(tmp_path)))
+    assert [keyring.token_for(pin, Role.JOIN) for pin in PINS] == [a_token(pin) for pin in PINS]
