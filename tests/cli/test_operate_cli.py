@@ -91,10 +91,12 @@ def test_each_refusal_has_its_exit_code(
 
 
 @pytest.mark.parametrize("command", [("restart", "mnist"), ("drain", "a")])
-def test_an_answer_cannot_move_the_cursor(command: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    with canned(packed({"done": True, "message": "done\x1b[2J\x9b2J"})) as (endpoint, _):
+def test_an_answer_has_its_lines_and_cannot_move_the_cursor(
+    command: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with canned(packed({"done": True, "message": "done\x1b[2J\x9b2J\nin two jobs"})) as (endpoint, _):
         assert command_at(endpoint, *command) == 0
-    assert capsys.readouterr() == ("done [2J 2J\n", "")
+    assert capsys.readouterr() == ("done [2J 2J\nin two jobs\n", "")
 
 
 @pytest.mark.parametrize("answer", [hang_up, body(b"<html>Gateway Timeout", 504), break_off])
