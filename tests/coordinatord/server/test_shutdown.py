@@ -32,6 +32,8 @@ async def test_the_end_of_the_server_is_no_loss_of_its_nodes(start: Start) -> No
             await server.driver.written()
             known = await records_in(store)
             assert isinstance(known[-1], RoundStarted)
+        for peer in peers:
+            await peer.receive_end()
         assert server.driver.machine.sessions == 2, "it is not told of the ends of its sessions"
         assert await records_in(store) == known
 
