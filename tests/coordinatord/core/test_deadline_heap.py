@@ -66,6 +66,14 @@ TestDeadlinesAgainstDict = DeadlinesAgainstDict.TestCase
 TestDeadlinesAgainstDict.settings = settings(max_examples=30)
 
 
+def test_a_heartbeat_adds_no_entry() -> None:
+    deadlines = DeadlineHeap[str]()
+    for beat in range(1000):
+        deadlines.set("node", beat + 5.0)
+        deadlines.pop_due(float(beat))
+    assert len(deadlines._heap) == 1
+
+
 def take_away(deadlines: DeadlineHeap[int], number: int, how: Callable[[DeadlineHeap[int], int], None]) -> None:
     """Give a key a deadline, bring it forward, and take it away."""
     deadlines.set(number, 2.0 + number)
@@ -73,14 +81,7 @@ def take_away(deadlines: DeadlineHeap[int], number: int, how: Callable[[Deadline
     how(deadlines, number)
 
 
-def put_off(deadlines: DeadlineHeap[int], number: int) -> None:
-    """Put a deadline off, and ask for those that are due."""
-    deadlines.set(-1, number + 5.0)
-    deadlines.pop_due(float(number))
-
-
 AGAIN: dict[str, Callable[[DeadlineHeap[int], int], object]] = {
-    "put off, as by a heartbeat": put_off,
     "brought forward": lambda deadlines, number: deadlines.set(-1, 10_000.0 - number),
     "taken away": lambda deadlines, number: take_away(deadlines, number, DeadlineHeap.discard),
     "taken away with all": lambda deadlines, number: take_away(deadlines, number, lambda all_, _: all_.clear()),
