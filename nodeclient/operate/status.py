@@ -372,12 +372,12 @@ def _steps(node: NodeStatus) -> str:
     steps = _reported_steps(node)
     if not steps:
         return "-"
-    return _span(min(steps), max(steps)) + (f" (-{node.behind})" if node.behind else "")
+    return _span(min(steps), max(steps)) + (f"(-{node.behind})" if node.behind else "")
 
 
 def _late(late: LateStatus | None) -> str:
     """Return the lateness of a node's latest worker, and the share of collectives in which it is the last."""
-    return "-" if late is None else f"{late.last:.0%} {brief(late.late_s)}"
+    return "-" if late is None else f"{late.last:.0%},{brief(late.late_s)}"
 
 
 def _reported_steps(node: NodeStatus) -> list[int]:

@@ -203,7 +203,7 @@ def test_of_a_thousand_nodes_those_come_first_on_a_terminal_that_want_a_look(pri
     assert len(lines) < 40
     assert lines[2].split() == ["NODE", "ADDRESS", "STATE", "RANKS", "STEP", "STEPPED", "SEEN", "REASON"]
     assert [line.split()[0] for line in lines[3:7]] == ["gpu500", "gpu600", "gpu700", "gpu0"]
-    assert lines[3].split()[4] == "70-90"
+    assert lines[3].split()[4] == "70-90(-20)"
     assert lines[4].split()[2] == "silent"
     assert lines[5].split()[2] == "running,drained"
     assert lines[-1] == "  and 976 more nodes: 976 running (--all shows them)"
@@ -250,7 +250,18 @@ def test_a_straggler_comes_first_with_what_it_lacks() -> None:
     lines = on_screen(job, columns=120, rows=40).text.splitlines()
     first = next(index for index, line in enumerate(lines) if line.split()[0] == "NODE")
     assert [line.split()[0] for line in lines[first + 1 : first + 3]] == ["gpu400", "gpu500"]
-    assert "53 (-37)" in lines[first + 1]
+    assert "53(-37)" in lines[first + 1]
+
+
+def test_in_a_pipe_each_cell_but_the_reason_is_one_word(here: Here) -> None:
+    late = {"rank": 0, "last": 0.3, "late_s": 0.00107}
+    node = a_node("a", steps=[53], step_age_s=1.0, behind=37, late=late, drained=True, release="0.2.0", pids=[4_711, 0])
+    with canned(packed({"jobs": [a_job(node)]})) as (endpoint, _):
+        _, shown, _ = here(endpoint)
+    titles, row = (line.split(maxsplit=len(TITLES)) for line in shown.splitlines()[-2:])
+    cells = dict(zip(titles, row, strict=True))
+    assert (cells["STEP"], cells["LATE"], cells["PIDS"]) == ("53(-37)", "30%,1.07ms", "4711,0")
+    assert cells["REASON"] == "its workers are running"
 
 
 LEDGER = {"seconds": {"training": 80.0, "redone": 12.0}, "total": 100.0, "goodput": 0.8}
