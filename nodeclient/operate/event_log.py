@@ -42,6 +42,9 @@ FOLLOWED_FIRST = 10
 JOB_WIDTH_MAX = 24
 """The limit of the width of the column of jobs: a longer name widens only its own lines."""
 
+RUN_BOUNDARIES = frozenset({"RunOpened", "RunEnded"})
+"""The kinds of events that are shown with the id of their run: rounds are counted from 1 in each run."""
+
 LAST_KIND = "JobForgotten"
 """The kind of the last event of a job, unless the job was opened again meanwhile."""
 
@@ -133,6 +136,8 @@ class _EventPrinter:
 
 
 def _reason(event: ApiEvent) -> str:
-    """Return the reason, with the name of the event's node."""
+    """Return the reason, with the name of the event's node, or the id of a run that was opened or ended."""
+    if event.kind in RUN_BOUNDARIES:
+        return f"run {event.run}: {event.reason}"
     named = event.node is None or re.search(rf"(?<![\w-]){re.escape(event.node)}(?![\w-])", event.reason)
     return event.reason if named else f"{event.node}: {event.reason}"
