@@ -32,7 +32,14 @@ def run(config: ReportConfig) -> int:
 
 
 def _without_failure(job: JobStatus) -> str:
-    """Say that no worker has failed by itself, and why the last round ended that broke, as for a lost node."""
+    """Say that no worker has failed by itself, and what else has: the last round that broke, and an earlier run."""
     text = f"no worker of job {job.job} has failed in run {job.run}"
     broken = next((past for past in reversed(job.rounds) if past.ended is not None and not past.planned), None)
-    return text if broken is None else f"{text}; round {broken.round} ended: {broken.ended}"
+    if broken is not None:
+        text += f"; round {broken.round} ended: {broken.ended}"
+    failed = min((run for run in job.earlier if run.state == "failed"), key=lambda run: run.ended_s, default=None)
+    if failed is not None:
+        text += (
+            f"; run {failed.run} failed before it: {failed.reason}; see nodeclient logs {job.job} --run {failed.run}"
+        )
+    return text

@@ -55,3 +55,15 @@ def test_where_a_node_was_lost_and_no_worker_has_failed_that_is_said() -> None:
     with canned({"GET /v1/jobs/mnist": packed(job)}) as (endpoint, _):
         ended = run(BIN / "nodeclient", "report", "--coord", endpoint, "mnist")
     assert ended.stdout == f"no worker of job mnist has failed in run {job['run']}; round 2 ended: lost node b\n"
+
+
+def test_where_an_earlier_run_has_failed_the_last_one_is_named() -> None:
+    usual = {"reason": "rank 0 failed", "step": None, "opened_s": 5.0, "goodput": None, "exit_code": 7}
+    ends = ((41.0, "failed"), (31.0, "failed"), (21.0, "succeeded"))
+    earlier = [usual | {"run": f"r-{ended_s:.0f}", "state": state, "ended_s": ended_s} for ended_s, state in ends]
+    with canned({"GET /v1/jobs/mnist": packed(a_job(run="r-1", earlier=earlier))}) as (endpoint, _):
+        ended = run(BIN / "nodeclient", "report", "--coord", endpoint, "mnist")
+    assert ended.stdout == (
+        "no worker of job mnist has failed in run r-1; run r-31 failed before it: rank 0 failed;"
+        " see nodeclient logs mnist --run r-31\n"
+    )
