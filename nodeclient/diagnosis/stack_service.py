@@ -70,8 +70,8 @@ MEASURED_S = 0.2
 waits as long for the answer to an earlier question, since its sample takes that time anyway."""
 
 NO_RESPONDER = (
-    "it does not answer: its script has called nothing of workerlib and runs without --preload, or has become another "
-    "program"
+    "it does not answer: its script has called nothing of workerlib yet and runs without --preload, or has become "
+    "another program; start nodeclient with --preload torch, or try py-spy dump --pid PID on its host"
 )
 
 NO_SUCH_ROUND = "this node has no workers of that round"

@@ -35,7 +35,7 @@ NONE_NAMED = 1
 
 
 def run(config: StacksConfig) -> int:
-    """Print the stacks and return the exit code: 0 if there are any."""
+    """Print the stacks and return the exit code: 0 if at least one could be read."""
     if config.dumps is not None:
         return _print_culprits(config.dumps, as_json=config.json)
     client = Client(config.coordinators, config.access)
@@ -48,7 +48,7 @@ def run(config: StacksConfig) -> int:
     else:
         output = terminal()
         write(line for text in _lines(answer) for line in output.wrapped(text, "      "))
-    return ExitCode.OK if answer.groups else ExitCode.UNAVAILABLE
+    return ExitCode.OK if any(group.threads for group in answer.groups) else ExitCode.UNAVAILABLE
 
 
 def _print_culprits(folder: Path, *, as_json: bool) -> int:

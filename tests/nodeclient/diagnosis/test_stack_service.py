@@ -100,8 +100,8 @@ async def test_of_a_worker_that_knows_nothing_of_it_the_kernel_tells_also_while_
     found = await stage.look(lambda found: found.state == "sleeping")
     assert found.origin is StackOrigin.NONE
     assert found.problem == (
-        "it does not answer: its script has called nothing of workerlib and runs without --preload, or has become "
-        "another program"
+        "it does not answer: its script has called nothing of workerlib yet and runs without --preload, or has become "
+        "another program; start nodeclient with --preload torch, or try py-spy dump --pid PID on its host"
     )
     async with asyncio.TaskGroup() as group:
         stage.looked.clear()
