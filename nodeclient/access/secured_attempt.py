@@ -82,6 +82,11 @@ class SecuredAttempt:
             self.context = self._make_context()
 
     @property
+    def token_source(self) -> str:
+        """The place where tokens were found, for people; empty if there are none."""
+        return self._keyring.source
+
+    @property
     def headers(self) -> dict[str, str]:
         """The headers of a request; valid once connected. Raises `AccessError`."""
         if self.context is None:

@@ -250,6 +250,9 @@ class CoordinatorConnection:
             if attempts.proven is not None and isinstance(error, HandshakeError) and error.status in DENIALS:
                 attempts.proven = None  # it was revoked, and there may be a newer one in its place
                 return await self._attempt_in(version, contact, close_timeouts)
+            if isinstance(error, HandshakeError) and error.status == HTTPStatus.UNAUTHORIZED and attempt.token_source:
+                text = f"{_explain(coordinator, error)} (this node's token is from {attempt.token_source})"
+                raise WrongTokenError(text) from error
             if attempt.context is None and isinstance(error, CUT_SHORT) and await in_thread(attempt.speaks_tls, "tls"):
                 raise attempt.tls_required() from error
             explained = attempt.explain(error)

@@ -249,7 +249,7 @@ async def test_a_coordinator_with_another_key_gets_the_token_that_is_for_it(tmp_
     [
         (None, "token cannot be read: No such file or directory"),
         ("no token", "this is no access token"),
-        ("revoked", "the token first-join was revoked"),
+        ("revoked", r"the token first-join was revoked: .* \(this node's token is from /.*/token\)$"),
         ("foreign", "its key matches no token in .*token"),
     ],
 )
