@@ -76,7 +76,7 @@ class Run:
         self.roll = Roll(durable)
         self.members = self.roll.members
         self.emptied_at = durable.emptied_at
-        """As in `durable`, but later by the time in which the coordinator was asleep, see `postpone`."""
+        """The same time as in `durable`, put off by the time in which the coordinator was asleep: see `postpone`."""
         self.gathering = Gathering(durable, self.roll)
         self.claims: dict[str, None] = {}
         """Nodes whose last report has news to record, such as a first step, or which an operator has drained.
