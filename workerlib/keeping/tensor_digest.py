@@ -16,20 +16,22 @@ from workerlib.keeping.pieces import local_part
 _WORD = 8
 """The bytes of an integer of 64 bits."""
 
-_BLOCK = 256
-"""The words in a block of a large tensor, which is added up before it gets its factor. Smaller blocks take longer."""
+_BLOCK = 255
+"""The words in a block of a large tensor, which is added up before it gets its factor. Smaller blocks take longer. The
+number is odd, or the sum would stay the same when the highest bits of all words flip."""
 
 _UNBLOCKED = 512
 """The most words of a tensor that is not divided into blocks: each word has a factor of its own."""
 
 _GOLDEN = 0x1E3779B97F4A7C15
-"""An odd number with irregular bits: the golden ratio's. Its multiples are the factors, which so have no pattern."""
+"""An odd number with irregular bits, those of the golden ratio. The factors are made of its multiples."""
 
 
 def digest_of(tensors: Iterable[tuple[str, torch.Tensor]]) -> int:
     """Return a crc32 of tensors with their names; the order in which they come does not matter.
 
-    It changes with any bit that flips, and with words that change places, unless they stay in one block.
+    It changes with any bit that flips, and with words that change places. Within one block of a large tensor, changes
+    may cancel each other: two words that change places, or the highest bits of an even number of words that flip.
     """
     pairs = sorted(((name, local_part(tensor)) for name, tensor in tensors), key=lambda pair: pair[0])
     by_device: dict[torch.device, list[torch.Tensor]] = {}
@@ -43,7 +45,8 @@ def digest_of(tensors: Iterable[tuple[str, torch.Tensor]]) -> int:
 def _sums_of(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Return the sums of a tensor's blocks, read as integers of eight bytes, and the words that are left over.
 
-    A CPU and a GPU are as fast as their memory. Only a tensor that is no whole number of integers is copied.
+    A CPU and a GPU are as fast as their memory. A tensor is copied only if it is not contiguous, or does not consist of
+    whole, aligned integers.
     """
     data = tensor.resolve_conj().resolve_neg().contiguous().flatten()
     if data.nbytes % _WORD or data.storage_offset() * data.itemsize % _WORD:
@@ -57,9 +60,11 @@ def _sums_of(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def _mixed(sums: torch.Tensor) -> torch.Tensor:
-    """Return one integer for all sums: each has an odd factor of its own, and so have its high bits.
+    """Return one integer for all sums: the total of each sum times a factor, and of its high half times another one.
 
-    Without the second factor, the highest bits of two sums could flip unseen, as where all signs change.
+    Products and totals are taken modulo 2**64. An odd factor loses no bit of a sum. But of the highest bit it leaves
+    only that bit, whatever the factor is, and two such bits in a total cancel each other. So the high halves are added
+    once more, with other factors.
     """
     factors = torch.arange(len(sums) + 1, device=sums.device).mul_(_GOLDEN)
     factors.bitwise_xor_(factors >> 32).bitwise_or_(1)

@@ -40,9 +40,10 @@ def test_a_digest_shows_any_bit_that_flips() -> None:
 
 
 @pytest.mark.parametrize("size", [2, 4, 64, 1024, 5000])
-def test_a_digest_shows_that_all_signs_change(size: int) -> None:
-    tensor = torch.randn(size, generator=torch.Generator().manual_seed(size))
-    for each in (tensor, torch.zeros(size)):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_a_digest_shows_that_all_signs_change(size: int, dtype: torch.dtype) -> None:
+    tensor = torch.randn(size, generator=torch.Generator().manual_seed(size), dtype=dtype)
+    for each in (tensor, torch.zeros_like(tensor)):
         assert digest_of([("a", each)]) != digest_of([("a", -each)])
 
 
