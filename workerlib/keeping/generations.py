@@ -45,7 +45,13 @@ class NotNowError(Exception):
 
 
 class GenerationWriter:
-    """Writes the big states of objects into the generations of an arena."""
+    """Writes the big states of objects into the generations of an arena.
+
+    It also answers three questions about changes. `has_trained`, asked at each `ctx.step` of a script whose optimizers
+    call no hooks: is this a new step, or were gradients only summed up? `has_changed`: is the state no longer that of
+    the last step, so that it cannot be saved? `is_trained`: has training changed anything in this round, so that ranks
+    can be compared? `record_step` comes after `has_trained`, and once before the first step.
+    """
 
     def __init__(
         self,
@@ -65,9 +71,10 @@ class GenerationWriter:
         self._sample: list[torch.Tensor] = []
         """Some of the tensors, whose changes show those of the state; those that have gradients, if any has."""
         self._learning: list[_Version] = []
-        """All tensors that have gradients, with how often each had been changed at the last call of `has_trained`."""
+        """All tensors that have gradients, with how often each had been changed at the last call of `has_trained`, or
+        before the first step."""
         self._head_digest = 0
-        """A digest of the heads of the sample at the end of the last step, as long as no change was counted."""
+        """A digest of the heads of the sample at that time, as long as no change was counted."""
         self._versions: list[int] = []
         """How often each tensor of the sample had been changed at the end of the last step."""
         self._first_versions: list[int] = []
@@ -146,8 +153,8 @@ class GenerationWriter:
     def has_trained(self) -> bool:
         """Whether training has changed a tensor that has gradients since the last call, or put another in its place.
 
-        Without such tensors, nothing is accumulated in gradients, so this is always true. Until a change of the sample
-        was counted, bits are compared too, which waits for a GPU: torch counts no writes to `.data`.
+        Without such tensors this is always true: no gradients can be summed up. torch counts no writes to `.data`. So
+        as long as it has counted no change, the bits of the sample are compared too, which waits for a GPU.
         """
         if not self._learning:
             return True

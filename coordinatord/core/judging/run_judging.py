@@ -108,6 +108,7 @@ class RunJudging(JudgingWing):
     def obstacle(self) -> str:
         """Say for which preflight the next round waits; empty if for none."""
         durable, preflight = self._run.durable, self.preflight
+        # It began in this state, or it holds no round up: when its time is over, a round is formed, and the state ends.
         if preflight.holds_until <= durable.entered_at:
             return ""
         return f"nodes are tested in pairs before round {durable.round + 1}: {preflight.why}"
@@ -174,7 +175,7 @@ class RunJudging(JudgingWing):
         run = self._run
         wanted = run.policy.preflight is PreflightWhen.SUSPICION and run.spec.launcher is not Launcher.TORCHRUN
         suspicion = self._suspicion() if wanted else None
-        if suspicion is None or len({member.offer.host for member in testable(self._run)}) == 1:
+        if suspicion is None or len({member.offer.host for member in testable(self._run)}) < 2:  # noqa: PLR2004 - a pair
             return None
         formed_at = settled(run)
         return None if formed_at is None else max(suspicion[0], formed_at)
@@ -209,7 +210,7 @@ class RunJudging(JudgingWing):
         """Record the results of a turn; begin the next one, or judge the hosts if there is none."""
         self.preflight.end_turn(now)
         if self.preflight.is_over:
-            busy = {member.offer.host for run in cluster.live for member in run.roll.inside}
+            busy = {member.offer.host for run in cluster.live for member in run.roll.inside}  # had workers all the time
             search = self.preflight.search
             yield from HostJudgements(self._run, cluster.durable, now).on_preflight(search, busy)
             yield self._ended(search.verdict)

@@ -1,7 +1,8 @@
 """Records what nodes report about kept state, and decides at once what follows: steps to protect, and copies to make.
 
-The entry is `record_report`, called for each report of a node. It adds to `KeptState.changes` if nodes have to be sent
-something else than before.
+`record_report` is called for each report with news, and adds to `KeptState.changes` if nodes have to be sent something
+else than before. `record_progress` is called for each heartbeat too: how far a write to the disk has come is no news,
+but only the node's word tells that it has not stopped.
 """
 
 from __future__ import annotations
@@ -93,7 +94,8 @@ def _record_disk(kept: KeptState, member: Member) -> None:
         disk.every_s = min(member.keeper.persist.every_s, disk.every_s or math.inf)
     found = found_by(kept, member)
     disk.found.record(member.node, found, unusable_to(member))
-    # With the one that was known before, `agreed_step` needs only this member's steps. Without doubts none has to stay.
+    # The step that must not be deleted, as long as later ones are in doubt. It can only become a newer one, so only the
+    # steps of this member are compared with it.
     disk.found.agreed = agreed_step(kept, [member]) if kept.run.durable.has_doubts else None
     ours = [persisted.at for persisted in found if persisted.run == kept.run.id]
     disk.step = max([*ours, *([] if disk.step is None else [disk.step])], default=None)
@@ -105,7 +107,8 @@ def _record_disk(kept: KeptState, member: Member) -> None:
 def _record_lost_step(kept: KeptState, member: Member) -> None:
     """Record that a node of the round no longer finds the step on the disk that it is to resume from.
 
-    A node that was told to read the step reports a failure itself. One that misses the step before that is never told.
+    A node that misses the step already when the round begins is not told to read it, so it reports no failure. A node
+    that was told reports one itself, and its own reason is kept.
     """
     point, stepped = kept.run.durable.resume, kept.run.durable.stepped
     if point is None or point.disk is None or stepped or has_restored(kept, member):
