@@ -62,9 +62,8 @@ def test_events_say_what_happened_when_and_why(cluster: Cluster) -> None:
     cluster.await_state(state="running")
     kill_quietly(first.workers[0].pid, signal.SIGUSR2)
     cluster.await_round(1, first)
-    cluster.await_state(state="running", round=2)
+    run_id = cluster.await_state(state="running", round=2)["run"]
     lines = events(cluster.coordinator, cluster.job).splitlines()
-    run_id = cluster.coordinator.job(cluster.job)["run"]
     assert re.fullmatch(rf"{TIME}  run opened  +run {run_id}: opened by node a", lines[0])
     assert re.fullmatch(rf"{TIME}  node joined  +a: host \S+ at 127.0.0.1 with 1 worker", lines[1])
     assert re.fullmatch(rf"{TIME}  round formed +round 1  +formed of .*", lines[2])
