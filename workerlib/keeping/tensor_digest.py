@@ -62,9 +62,9 @@ def _sums_of(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
 def _mixed(sums: torch.Tensor) -> torch.Tensor:
     """Return one integer for all sums: the total of each sum times a factor, and of its high half times another one.
 
-    Products and totals are taken modulo 2**64. An odd factor loses no bit of a sum. But of the highest bit it leaves
-    only that bit, whatever the factor is, and two such bits in a total cancel each other. So the high halves are added
-    once more, with other factors.
+    Products and totals are taken modulo 2**64. An odd factor loses no bit of a sum, but the highest bit stays the
+    highest bit, whatever the factor is. Two of them in a total cancel each other. So the high halves are added once
+    more, with other factors.
     """
     factors = torch.arange(len(sums) + 1, device=sums.device).mul_(_GOLDEN)
     factors.bitwise_xor_(factors >> 32).bitwise_or_(1)
