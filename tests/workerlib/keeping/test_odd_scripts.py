@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 from tests.support.environments import environment
 from tests.support.keeping import Gone
 from tests.support.kept_script import Objects, Script, Stateful, do_steps, network, state_of, train
+from tests.support.programs import wait_until
 from workerlib import Context
 from workerlib.contract.arena import GENERATIONS
 from workerlib.contract.channel_messages import BEFORE_NAMED, Halted, Hello, Saved
@@ -212,6 +213,21 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
 def test_it_is_refused_in_words_before_the_first_step(script: Script, make: Callable[[], Any], words: str) -> None:
     with pytest.raises(KeptStateError, match=words), script.runs({"one": make()}):
         pass
+
+
+def test_what_outgrows_the_room_of_the_small_state_is_kept_at_its_next_step(script: Script) -> None:
+    model, notes = network(), dict[str, Any](seen=[])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with script.runs({"model": model, "optimizer": optimizer, "notes": notes}) as (_, kept):
+        for step in range(20):  # sizes are checked at powers of two in any case
+            if step == 18:
+                notes["seen"] = [*range(2_000)]
+            train(model, optimizer)
+            kept.step(step)
+            wait_until("memory", lambda: not kept._saver.memory.awaited)
+        assert script.saved(kept) == 19
+    script.round += 1
+    assert script.node.resume.step == 19
 
 
 def test_an_error_within_the_optimizer_leaves_no_state(script: Script) -> None:
