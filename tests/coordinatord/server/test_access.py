@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import ssl
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -230,6 +231,23 @@ async def test_a_revoked_token_is_refused_at_once(ours: Secured, monkeypatch: py
         ours.store.revoke("first-admin")
         status, said, _ = await ask(server, "/v1/jobs", ours.token(Role.ADMIN))
         assert (status, said["error"]) == (401, "revoked_token")
+
+
+async def test_a_programs_stream_ends_with_its_token(ours: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page's stream also ends with the session of its browser."""
+    monkeypatch.setattr(revocation, "POLL_EVERY_S", 0.01)
+    headers = {"Authorization": f"Bearer {ours.add('r', Role.READ).text}"}
+    async with (
+        serving(ours) as server,
+        aiohttp.ClientSession() as client,
+        client.get(f"{server.url}/v1/stream", ssl=TRUSTING, headers=headers) as answer,
+    ):
+        assert await answer.content.readline()
+        ours.store.revoke("r")
+        async with asyncio.timeout(TIMEOUT_S):
+            with suppress(aiohttp.ClientPayloadError):
+                while await answer.content.readany():
+                    pass
 
 
 async def test_tls_before_1_3_is_not_spoken(ours: Secured) -> None:
