@@ -120,6 +120,7 @@ ROOT = "27 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n"
     ("mounts", "mount"),
     [
         (f"22 1 0:5 / / rw - rootfs rootfs rw\n{ROOT}", "the root file system / (ext4, /dev/sda1)"),
+        (f"1 1 0:5 / / rw - rootfs rootfs rw\n{ROOT}", "the root file system / (ext4, /dev/sda1)"),
         (f"{ROOT}40 27 0:41 / /a/b\\040c rw - nfs4 nas:/a rw\n", "/a/b c (nfs4, nas:/a)"),
         (f"{ROOT}40 27 0:41 / /a/b rw - nfs4 nas:/a rw\n", "the root file system / (ext4, /dev/sda1)"),
         (
@@ -131,7 +132,10 @@ ROOT = "27 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n"
         (f"{ROOT}33 27 0:60 / /a rw - fuse.gcsfuse my\\040bucket rw\n", "/a (fuse.gcsfuse, my bucket)"),
         (f"garbage\n{ROOT}28 27 0:9 / /a rw - tmpfs\n", "the root file system / (ext4, /dev/sda1)"),
     ],
-    ids=["root", "one", "beside", "hidden below", "before the root", "over another", "a blank", "cannot be read"],
+    ids=[
+        *("root", "its own parent", "one", "beside", "hidden below", "before the root", "over another", "a blank"),
+        "cannot be read",
+    ],
 )
 def test_where_a_directory_is_mounted_is_described_by_the_mount_that_can_be_seen(mounts: str, mount: str) -> None:
     assert describe_mount(Path("/a/b c/d"), mounts) == f"on {mount}"
