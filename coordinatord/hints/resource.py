@@ -26,8 +26,8 @@ _LESS_MEMORY = (
 )
 
 _KILLER = (
-    "a person, a scheduler or container runtime that enforces a limit, or a daemon such as systemd-oomd or earlyoom "
-    "did it, and not nodeclient: see `journalctl` on {host}"
+    "a person, a scheduler or container runtime that enforces a limit, a daemon such as systemd-oomd or earlyoom, or "
+    "the script itself did it, and not nodeclient: see `journalctl` on {host}"
 )
 
 MEMORY = (

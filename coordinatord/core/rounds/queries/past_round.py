@@ -21,6 +21,10 @@ class NoRestart(StrEnum):
     FINAL = "no restart mends this error"
     SPENT = "restarts used: {used}"
     SAME_ERROR = "the script failed with the same error at the same place in two rounds, without a new step in between"
+    SAME_ERROR_SOON = (
+        "the script failed with the same error at the same place in two short rounds, and reports no steps, so nobody "
+        "knows whether it got on; see --max-futile-rounds"
+    )
     NO_PROGRESS = "{futile} rounds in a row have failed without a new step, see --max-futile-rounds"
 
 
@@ -106,9 +110,14 @@ def _got_somewhere(run: Run, total: float) -> bool:
     a while counts as one that got somewhere. So does one in which the script began to count its steps anew, as for each
     epoch, since nobody knows how far it came.
     """
-    if run.durable.reports_steps or run.steps_announced:
+    if _tells_steps(run):
         return run.furthest != run.durable.reached or run.progress.pace.counts_anew
     return not _is_short(run, total)
+
+
+def _tells_steps(run: Run) -> bool:
+    """Whether workers of the run have reported steps, or announced in this round that they will."""
+    return run.durable.reports_steps or run.steps_announced
 
 
 def _is_short(run: Run, total: float) -> bool:
@@ -131,7 +140,7 @@ def no_restart(run: Run) -> NoRestart | None:
     if not limit or goes_back:  # without a limit, a user wants rounds as long as there are restarts
         return None
     if root.cause is Cause.USER_CODE and futile(run) and _fails_as_before(run, root.failure):
-        return NoRestart.SAME_ERROR
+        return NoRestart.SAME_ERROR if _tells_steps(run) else NoRestart.SAME_ERROR_SOON
     return NoRestart.NO_PROGRESS if futile(run) >= limit else None
 
 

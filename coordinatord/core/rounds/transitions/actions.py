@@ -273,7 +273,7 @@ def end_as_failed(run: Run, reason: Reason, decision: Decision) -> None:
     """End the run because its workers fail for good, with the exit code of the root cause."""
     cause = past_round.verdict(run).root_cause
     code = shell_exit_code(cause.failure.exit_code) if cause else ExitCode.INTERNAL
-    if past_round.no_restart(run) in {NoRestart.SAME_ERROR, NoRestart.NO_PROGRESS}:
+    if past_round.no_restart(run) in {NoRestart.SAME_ERROR, NoRestart.SAME_ERROR_SOON, NoRestart.NO_PROGRESS}:
         code = ExitCode.NO_PROGRESS
     reasons = Reasons(run)
     reason = replace(reason, sentence=f"{reason.sentence} ({reasons.budget}){reasons.last_step}")
