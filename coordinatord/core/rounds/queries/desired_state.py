@@ -161,6 +161,8 @@ def _wait_until(run: Run, member: Member) -> float | None:
     """Return when the wait of a node is over, with a round or without; None if that is not known."""
     if run.durable.state is not State.FORMING:
         return None
+    if run.durable.stop_asked:
+        return run.keeping.wait_at_end().until
     ends = (run.gathering.join_timeouts.get(member.node), settled(run))
     return min((end for end in ends if end is not None), default=None)
 

@@ -105,6 +105,12 @@ def test_nodes_go_two_minutes_after_the_first_attempt_at_the_latest_and_say_what
     assert stage.run.durable.reason.endswith(lost)
 
 
+def test_nodes_of_a_job_that_is_stopped_are_told_how_long_the_disk_gets() -> None:
+    desired = ending(shards=1, end=STOP).desired("n1")
+    assert desired.wait_s is not None
+    assert 0 < desired.wait_s <= END_S, "and not how long they would wait for a round"
+
+
 @pytest.mark.parametrize("end", ENDS)
 def test_a_node_that_is_back_soon_writes_at_once_what_nobody_else_has(end: str) -> None:
     stage = ending(shards=3, end=end)
