@@ -168,7 +168,8 @@ NOBODY_WAITS = "; no worker waits in a collective, so none is named: see nodecli
 
 NO_COLLECTIVES = (
     "; no worker reports a collective, so a hang cannot be seen: "
-    "none has come to one yet, or torch has no flight recorder, or it is off"
+    "none has come to one yet, or they only send and receive, or torch has no flight recorder, or it is off; "
+    "see nodeclient stacks"
 )
 
 
