@@ -18,6 +18,7 @@ from coordinatord.server.sessions import connections, tls_listener
 from coordinatord.server.sessions.connection_limits import PENDING_MAX, ConnectionLimits, PendingConnections
 from coordinatord.server.sessions.node_sessions import FRAMES_AT_ONCE
 from tests.coordinatord.server.conftest import Start
+from tests.support.programs import TIMEOUT_S
 from tests.support.raw_session import IDLE, connect, get, join, until
 from tests.support.raw_websocket import HALF, MASK, WHOLE, Wire, message, request, wire
 from tests.support.secured import TRUSTING, goal, secured, serving, session
@@ -179,7 +180,11 @@ async def test_a_connection_over_http_that_rests_for_too_long_is_closed(
 # TLS
 
 
-async def test_of_too_many_half_agreements_on_tls_the_oldest_goes_and_a_node_comes_in(tmp_path: Path) -> None:
+async def test_of_too_many_half_agreements_on_tls_the_oldest_goes_and_a_node_comes_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (connections, tls_listener):
+        monkeypatch.setattr(module, "REQUEST_WITHIN_S", 2 * TIMEOUT_S)  # none ends for its age
     ours = secured(tmp_path)
     async with serving(ours, limits=FEW) as server, wires(server.url, FEW_OF_ADDRESS + 4, b"\x16\x03\x01") as half:
         for gone in half[:4]:
