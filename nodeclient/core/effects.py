@@ -99,7 +99,7 @@ class SaveKept(Effect, frozen=True):
     planned: bool
     """Whether nothing has gone wrong. Then each worker has the time to go on to a step that it chooses."""
     late: bool = False
-    """Whether half of the workers' time to end is over, and they have not come to the step that they chose."""
+    """Whether half of the workers' time to end is over, and they are not at the step that their script chose."""
 
 
 class HaltWorkers(Effect, frozen=True):

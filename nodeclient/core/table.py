@@ -1,7 +1,8 @@
 """All transitions of a node: for each phase and stimulus the act, the next phase, and the reason.
 
-A stimulus is the coordinator's goal, or something that happened here. The agent looks its goal up again whenever the
-phase changes. So a goal that cannot be pursued yet, such as a next round while the old workers end, is pursued later.
+A stimulus is the coordinator's goal, or something that happened here. The agent looks its goal up after each event, and
+again whenever that changes the phase. So a goal that cannot be pursued yet, such as a next round while the old workers
+end, is pursued later.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Stimulus(StrEnum):
     SWEPT = "nothing of the round is left"
     SAVED = "the workers have saved what they keep"
     STAGE_EXPIRED = "the time of this stage is over"
-    CHOICE_EXPIRED = "half of the workers' time to end is over, and they have not come to the step that they chose"
+    CHOICE_EXPIRED = "half of the time to end is over, and the workers are not at the step that their script chose"
     ABANDONED = "the coordinator is out of reach for too long, or the node leaves without it"
 
 
@@ -62,8 +63,9 @@ class EndStage(StrEnum):
     SAVING = "saving"
     """Each saves the last step that it has done."""
     LEAVING_ROUND = "leaving round"
-    """They leave the round, for another one, as the same processes. The goal to stop is looked up again at each event,
-    so also when one of them has refused."""
+    """They leave the round, for another one, as the same processes. The goal to stop ends this stage early, if none can
+    leave any more or no round follows for them. Other goals leave that to the deadline, and
+    `GroupEnding.update_deadline` moves it to now if none can leave."""
     SIGNALLED = "signalled"
     """They were sent the signal to end."""
     KILLED = "killed"
@@ -153,7 +155,7 @@ def _table() -> dict[tuple[Place, Stimulus], Row]:
     for stage in EndStage:
         table |= {(stage, goal): Row(Act.STAY, stage, "its workers are ending") for goal in GOALS}
         table |= {
-            (stage, Stimulus.STARTED): Row(Act.STAY, stage, "a worker failed while others started"),
+            (stage, Stimulus.STARTED): Row(Act.STAY, stage, "its workers began to end while some still started"),
             (stage, Stimulus.ABANDONED): Row(Act.STAY, stage, "its workers are ending"),
         }
     for stage in ALIVE:
@@ -180,7 +182,7 @@ def _table() -> dict[tuple[Place, Stimulus], Row]:
             Act.STOP, EndStage.SIGNALLED, "the workers do not leave the round, so they end"
         ),
         (EndStage.SIGNALLED, Stimulus.CHOICE_EXPIRED): Row(
-            Act.SAVE_LATE, EndStage.SIGNALLED, "the workers may not come to the step that they chose"
+            Act.SAVE_LATE, EndStage.SIGNALLED, "the workers may not come to the step that their script chose"
         ),
         (EndStage.SIGNALLED, Stimulus.STAGE_EXPIRED): Row(Act.KILL, EndStage.KILLED, "the workers did not end in time"),
         (EndStage.SWEEPING, Stimulus.SWEPT): Row(Act.SETTLE, None, "nothing of the round is left"),
@@ -189,4 +191,7 @@ def _table() -> dict[tuple[Place, Stimulus], Row]:
 
 
 TABLE = Table[tuple[Place, Stimulus], Row]("phases of a node")
+"""The transitions. A missing one is a bug: such a stimulus cannot come there. In a stage, FAILED and SUCCEEDED cannot,
+since `WorkerGroup` names only DEAD once workers are ending, and REACHED cannot, since the agent ignores probes then.
+SAVED comes only in the two stages that wait for it (`GroupEnding.record_saved`)."""
 TABLE |= _table()
