@@ -175,6 +175,7 @@ class KeptOptimizer(Adapter):
         self.optimizer = optimizer
         self._name = name
         self._prefix = f"{name}.state/"
+        """Begins the names of the state's tensors, except for those within value entries: the values name these."""
         self._entries: tuple[list[Any], ...] = ([], [], [])
         """What `_update_entries` compares, as of the last time."""
         self._value_entries: list[tuple[str, str]] = []
@@ -194,7 +195,7 @@ class KeptOptimizer(Adapter):
         self._name_parameters()
 
     def big_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield its big tensors by name."""
+        """Yield its big tensors by name. A save calls `values` first: it finds value entries and tensors in them."""
         values = set(self._value_entries)
         for name, parameter in self._parameters.items():
             for key, value in self._state_of(parameter).items():
@@ -260,7 +261,7 @@ class KeptOptimizer(Adapter):
         for wanted, group in zip(options, self.optimizer.param_groups, strict=True):
             if lacking := ", ".join(sorted(wanted - group.keys())):
                 raise UnfitStateError(f"{self._name} was kept without {lacking}, as an optimizer of another class")
-        # load_state_dict casts to the type of the parameter, which need not be that of the state.
+        # load_state_dict casts to the type of the parameter, also within lists. The state may have another type.
         for name, entries in self._new_state.items():
             present = self._state_of(self._parameters[name])
             for key, value in entries.items():
@@ -309,9 +310,10 @@ class KeptOptimizer(Adapter):
         return found
 
     def _update_entries(self) -> bool:
-        """Name the parameters, and find the value entries, if any of them are others; return whether some are.
+        """Name the parameters and find the value entries again if any may have changed; return whether that was so.
 
-        A search at each step would take too long. So the parameters and the keys are compared, and which are tensors'.
+        A search at each step would take too long. So the parameters, the keys, and which of these have tensors, are
+        compared with those of the last call.
         """
         state: Mapping[Any, Any] = self.optimizer.state
         owners = [*chain.from_iterable(group["params"] for group in self.optimizer.param_groups), *state]
@@ -368,6 +370,7 @@ class _GroupOptions:
             plain = [{key: to_plain(value, f"{self._name}.{key}") for key, value in group.items()} for group in options]
             self._values = {"groups": plain, "state": state}
             if added := groups[self._first_groups :]:
+                # No parameter of a model is called "", so `KeptOptimizer.make_missing` does not add its group.
                 names = [[self._names.get(id(parameter), "") for parameter in group["params"]] for group in added]
                 self._values["added"] = names
         return self._values
@@ -489,7 +492,11 @@ def _is_immutable(value: Any) -> bool:
 
 
 def _new_tensor(parameter: Any, path: str, saved: SavedTensors) -> torch.Tensor:
-    """Return a tensor for an optimizer's state of a parameter, sharded like the parameter if it has the same size."""
+    """Return a tensor for an optimizer's state of a parameter, sharded like the parameter if it has the same size.
+
+    One of another size is on the CPU: `load_state_dict` moves it to the parameter's device, except for a `step` that
+    the optimizer reads on the CPU.
+    """
     if saved.shape(path) != tuple(parameter.shape):
         return saved.new(path, "cpu")
     if is_sharded(parameter):
