@@ -66,9 +66,9 @@ class RunWatch(WatchingWing):
         self._hang, self.lateness_watch, self._divergence = HangWatch(), LatenessWatch(), DivergenceWatch()
         self.changes, self.notice, self._is_unseen = 0, "", False
         self.rests_at: float | None = None
-        """When to ask workers that report no steps again, since they are at rest then if they come to no collective
-        before. None unless their present pause is longer than all before it, so training is asked no more often."""
-        self._left_to_torch = ""
+        """When to ask workers that report no steps again: they are at rest if they enter no collective until then. It
+        is set only during a pause that is longer than all before it, so that training is not asked more often."""
+        self._torch_notice = ""
         """The recorded notice that only torch's own timeout can still end the wait; empty without one."""
         self._is_recorded = False
         """Whether a `BusyWorkerAwaited` is recorded since workers last made progress, so that it is not repeated."""
@@ -84,24 +84,25 @@ class RunWatch(WatchingWing):
             self._clear()
         elif isinstance(record, BusyWorkerAwaited):
             self._is_recorded = True
-            self._left_to_torch = record.reason if self._is_left_to_torch() else ""
+            self._torch_notice = record.reason if self._is_left_to_torch() else ""
 
     def _clear(self) -> None:
         """Forget all looks, but not the number of the last one: its answer may still come."""
         self._hang = HangWatch(self._hang.number)
-        self.notice, self._is_recorded, self._left_to_torch, self._is_at_rest = "", False, "", False
+        self.notice, self._is_recorded, self._torch_notice, self._is_at_rest = "", False, "", False
 
     @property
     def remark(self) -> str:
         """A warning to the users of nodes with running workers; empty if there is none."""
-        return self._left_to_torch or self.unseen
+        return self._torch_notice or self.unseen
 
     def next_at(self) -> float | None:
         """Return when to begin the next look, or to drop one without answers; None if no look is needed.
 
         Looks begin when training has stalled. Before the first step, they begin if `--hang-timeout` limits the time to
         it, or if workers report no steps and are at rest. None begins while a node is disconnected, or while workers
-        are in a section, which has its own limit.
+        are in a section, which has its own limit. None begins at all if `--hang-timeout` is 0, or if torchrun has
+        started the workers: a node can ask only its own workers for their stacks.
         """
         run = self._run
         has_stalled = run.durable.ledger.activity is Activity.STALLED
@@ -138,7 +139,7 @@ class RunWatch(WatchingWing):
             case Looked():
                 return self._record_look(event, now)
             case Compared():
-                return (
+                return (  # each of them records something, so `or` would not do
                     self._record_unseen(event, now) | self._record_rest(event, now) | self._record_arrivals(event, now)
                 )
 
@@ -215,11 +216,12 @@ class RunWatch(WatchingWing):
 
     @property
     def awaited(self) -> str:
-        """The worker that the others wait for in a round that does not hang; empty if that is on record already.
+        """What `BusyWorkerAwaited` is to record: the notice of a worker that others wait for in a round that goes on.
 
-        It is recorded a second time when only torch's timeout can still end the wait.
+        That worker computes, or it may hang and is left to torch. The second is recorded even if the first was. Empty
+        if there is nothing new to record.
         """
-        is_new = not self._is_recorded or (self._is_left_to_torch() and not self._left_to_torch)
+        is_new = not self._is_recorded or (self._is_left_to_torch() and not self._torch_notice)
         return self.notice if self._hang.verdict is not None and is_new and not self._is_hung() else ""
 
     def _is_hung(self) -> bool:
