@@ -216,7 +216,7 @@ class Run:
     @property
     def first_step_within_s(self) -> float:
         """How many seconds after the start of its workers the first step of the round is overdue."""
-        return self.progress.first_step_within_s(self.policy.first_step_s)
+        return self.progress.early_step_within_s(self.policy.first_step_s)
 
     @property
     def shown_state(self) -> State:

@@ -98,7 +98,8 @@ class TrainingProgress:
         self._slowest = [0.0, 0.0]
         """The seconds of the slowest step in the present window of `LATELY_S`, and in the one before.
 
-        A stall counts as a shorter step, so that the patience becomes `STALL_GAPS` times the stall."""
+        A step that ended a stall counts with only a part of its seconds: the patience is `STALL_STEPS` times the
+        slowest step, and should become `STALL_GAPS` times the stall."""
         self._slowest_from = -math.inf
         """When the present window began."""
         self._timed = False
@@ -123,7 +124,7 @@ class TrainingProgress:
     def clear(self) -> None:
         """Forget the steps of the last round, as a new one begins."""
         self.gone_step: int | None = None
-        """The least step of removed members: the step that all workers reached stays known without them."""
+        """The least step of removed members, set by `Run`: the step that all workers reached stays known so."""
         self.pace = Pace()
         self.first_at: float | None = None
         """When the first known step was done."""
@@ -136,7 +137,8 @@ class TrainingProgress:
         self._stepped_twice = False
         """Whether a worker has done two steps of the round."""
         self._second_within_s = 0.0
-        """The patience with the second step of the round; 0 before the first one."""
+        """How many seconds the second step of the round may take; 0 before the first one. It is a multiple of the time
+        to the first one, since the second may compile as much again."""
         self.sections = Sections()
 
     def record(self, group_rank: int, observed: Observed, before: Observed, heard_at: float) -> None:
@@ -172,7 +174,7 @@ class TrainingProgress:
         if self.stepped_at is not None:
             first_s, self._timed = max(0.0, self.stepped_at - running_at), True
             self._slowest_first_s = max(self._slowest_first_s, first_s)
-            self._second_within_s = self.first_step_within_s(STALL_STEPS * first_s)
+            self._second_within_s = self.early_step_within_s(STALL_STEPS * first_s)
 
     def end_round(self, without_step_s: float | None, *, has_hung: bool) -> None:
         """Record that the round is stopped, whether since it hung, and for how long its workers ran without a step.
@@ -182,15 +184,18 @@ class TrainingProgress:
         self._has_hung = has_hung
         self._slowest_first_s = max(self._slowest_first_s, without_step_s or 0.0)
 
-    def first_step_within_s(self, most_s: float) -> float:
-        """Return how many seconds the first step may take: `most_s`, or less if a hang may be back in this round."""
+    def early_step_within_s(self, most_s: float) -> float:
+        """Return how many seconds the first or second step may take: `most_s`, or less if a hang may be back."""
         if not self._may_hang_again:
             return most_s
         return min(most_s, max(FIRST_STEP_S_MIN, FIRST_STEP_STARTS * self._slowest_first_s))
 
     @property
     def is_idle(self) -> bool:
-        """Whether reports show that no worker has done a step for longer than the patience, or its section's limit."""
+        """Whether reports show that no worker has done a step for longer than the patience, or its section's limit.
+
+        A step within a section begins the limit anew.
+        """
         if self.stepped_at is None:
             return False
         longest = self.sections.longest
