@@ -36,7 +36,8 @@ class TokenConfig(Struct, frozen=True):
     output: Path | None
     """The file for a new token; None for standard output."""
     certificate: Path | None
-    """The organisation's certificate that the daemon uses; None for our own."""
+    """The organisation's certificate that the daemon uses; None for our own. A new token has the pin of its key. It and
+    `key` are flags of the daemon (`add_serve`), which can be given before the command, or in environment and file."""
     key: Path | None
     """The key of `certificate`; None without one."""
 
@@ -45,7 +46,7 @@ def add_token(parser: SettingsParser) -> None:
     """Add the flags of `coordinatord token`."""
     parser.add_argument("verb", choices=[str(verb) for verb in TokenVerb], metavar="new|list|revoke", help="what to do")
     parser.add_argument("revoked", nargs="?", metavar="NAME", help="the token that is to be revoked")
-    add = partial(parser.add_setting, variables=())
+    add = partial(parser.add_setting, variables=())  # only the daemon's flags are read from the environment
     add(
         "--role join|admin|read",
         "what a new token is for: to be a node, to operate and see, or to see",
