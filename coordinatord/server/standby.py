@@ -1,7 +1,8 @@
 """Serves on a standby, a coordinator that waits until the one that leads is gone.
 
-It redirects all requests to the leader, and answers only those for its own health and metrics. Nodes, commands, curl
-and browsers follow the redirect. Callers without a token get only the health.
+It redirects all requests to the leader, and answers only those for its own health and metrics. Callers without a token
+get only the health. So nodes, commands and curl are redirected. A browser has only a cookie, which a standby does not
+read, so it is redirected only where no token is needed.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ IDLE_S = 5.0
 """How long a connection may be idle. It is short, since a redirected client needs ours no more."""
 
 CLOSE_WITHIN_S = 0.2
-"""How long requests in progress may delay this coordinator once it leads. Each is answered from memory, at once."""
+"""How long requests in progress may delay the end of `serve_standby`, so that this coordinator can lead. Each is
+answered from memory, at once."""
 
 
 @asynccontextmanager
