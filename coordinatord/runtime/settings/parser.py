@@ -156,6 +156,11 @@ class SettingsParser(argparse.ArgumentParser):
         If there are unknown arguments, missing settings are no error: an argument may be a misspelt flag of one.
         """
         given, unknown = super().parse_known_args(args, namespace)
+        # Python 3.11's argparse takes no optional argument behind flags if another argument came before them.
+        for action in self._get_positional_actions():
+            is_left_out = action.nargs == "?" and action.type is None and getattr(given, action.dest) is None
+            if is_left_out and unknown and unknown[0][:1] != "-":
+                setattr(given, action.dest, unknown.pop(0))
         for dest, setting in self._settings.items():
             if setting.is_command and getattr(given, dest)[:1] == ["--"]:  # it only ends the flags
                 setattr(given, dest, getattr(given, dest)[1:])

@@ -234,6 +234,13 @@ def test_new_tokens_are_for_the_key_that_is_shown(tmp_path: Path, capsys: pytest
     assert opened(folder).pin == pin_of_new() == ours
 
 
+@pytest.mark.parametrize("words", [("ana", "--state-dir", "d"), ("--state-dir", "d", "ana")])
+def test_the_token_to_revoke_is_named_before_flags_or_behind_them(words: tuple[str, ...]) -> None:
+    config = parse(["token", "revoke", *words], {})
+    assert isinstance(config, TokenConfig)
+    assert config.name == "ana"
+
+
 def test_a_new_token_that_cannot_be_written_is_none(tmp_path: Path) -> None:
     def make(output: Path) -> None:
         config = parse(["token", "new", "--state-dir", str(tmp_path), "--name", "ci", "--output", str(output)], {})
