@@ -16,8 +16,8 @@ run on an H100), so a longer wait for a reused one would gain nothing."""
 
 KEEP_RATE = 100e6
 """The limit of bytes a second at which a node copies other nodes' state, near the capacity of 1 Gbit/s. Saves at
-intervals take 1 % of the time. A worker that saves 5 GB in a second of saving saves 50 MB in a second of training, so
-copies keep up with it."""
+intervals take 1 % of the time. If a save writes 5 GB a second, that is 50 MB for each second of training: copies keep
+up with it."""
 
 KEEP_TIMEOUT_S = 30.0
 """The longest time that workers get to save their kept state; a planned stop has as long for all of its stages."""

@@ -99,7 +99,7 @@ class ConnectionState:
 
     `begin_search` comes first. An attempt that fails is a `close`. One that succeeds is an `open`; for each message
     `record_desired` or `record_alive`, and `record_report` for each report; then a `close`. A refusal is a
-    `record_refusal`, and then a `close` with its message as the reason: so `error` tells whether it was the last thing.
+    `record_refusal`, and then a `close` with its message as the reason. It still counts while `error` is its message.
     """
 
     def __init__(self, now: float) -> None:

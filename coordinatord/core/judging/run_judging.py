@@ -108,7 +108,7 @@ class RunJudging(JudgingWing):
     def obstacle(self) -> str:
         """Say for which preflight the next round waits; empty if for none."""
         durable, preflight = self._run.durable, self.preflight
-        # It began in this state, or it holds no round up: when its time is over, a round is formed, and the state ends.
+        # One that holds up a round began in this state, and at `holds_until` at the latest the round is formed.
         if preflight.holds_until <= durable.entered_at:
             return ""
         return f"nodes are tested in pairs before round {durable.round + 1}: {preflight.why}"
@@ -210,7 +210,7 @@ class RunJudging(JudgingWing):
         """Record the results of a turn; begin the next one, or judge the hosts if there is none."""
         self.preflight.end_turn(now)
         if self.preflight.is_over:
-            busy = {member.offer.host for run in cluster.live for member in run.roll.inside}  # had workers all the time
+            busy = {member.offer.host for run in cluster.live for member in run.roll.inside}
             search = self.preflight.search
             yield from HostJudgements(self._run, cluster.durable, now).on_preflight(search, busy)
             yield self._ended(search.verdict)
