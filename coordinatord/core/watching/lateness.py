@@ -173,36 +173,17 @@ def _slow_nodes(ranks: Sequence[WorkerLateness]) -> Iterator[Laggard]:
     """Yield the nodes whose workers take turns at being last in a group, as where the host itself is slow.
 
     A node with half of its workers has the last one half of the time by chance. So the share that a laggard needs is
-    counted from there: two thirds of the way to 1.
+    counted from there: two thirds of the way to 1. So at most one node of a group has it.
     """
-    ordered = sorted(ranks, key=lambda worker: worker.late_s)
-    late_s = [worker.late_s for worker in ordered]
-    places_by_node: dict[str, list[int]] = {}
-    for place, worker in enumerate(ordered):
-        places_by_node.setdefault(worker.node, []).append(place)
-    for node, places in places_by_node.items():
-        last_share = sum(ordered[place].last_share for place in places)
-        by_chance = len(places) / len(ranks)
-        if len(places) < len(ranks) and last_share >= by_chance + LAST_SHARE * (1 - by_chance):
-            own_s = median(late_s[place] for place in places)
-            yield Laggard(node, None, last_share, own_s - _median_without(late_s, places))
-
-
-def _median_without(ordered: Sequence[float], left_out: Sequence[int]) -> float:
-    """Return the median of ordered numbers without those at the places `left_out`, which are in ascending order.
-
-    There may be thousands of nodes. Copying all other numbers for each of them would delay the coordinator by seconds.
-    """
-    number = len(ordered) - len(left_out)
-    middle = []
-    for place in ((number - 1) // 2, number // 2):
-        at = place
-        for gap in left_out:
-            if gap > at:
-                break
-            at += 1
-        middle.append(ordered[at])
-    return sum(middle) / 2
+    by_node: dict[str, list[WorkerLateness]] = {}
+    for worker in ranks:
+        by_node.setdefault(worker.node, []).append(worker)
+    for node, own in by_node.items():
+        last_share = sum(worker.last_share for worker in own)
+        by_chance = len(own) / len(ranks)
+        if len(own) < len(ranks) and last_share >= by_chance + LAST_SHARE * (1 - by_chance):
+            others = [worker.late_s for worker in ranks if worker.node != node]
+            yield Laggard(node, None, last_share, median(worker.late_s for worker in own) - median(others))
 
 
 def _clock_error_s(members: Iterable[ArrivalTimes]) -> float:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from random import Random
-from statistics import median
 
 import pytest
 from msgspec.structs import replace
@@ -13,7 +12,6 @@ from coordinatord.core.watching.lateness import (
     DRIFT,
     Lateness,
     Offset,
-    _median_without,
     arrival_times,
     better_offset,
     compare_arrivals,
@@ -260,13 +258,6 @@ def test_the_work_of_a_look_does_not_grow_with_the_square_of_the_nodes() -> None
     found = lateness(pairs)
     assert found.laggard is None
     assert Named.looked_at < 20 * 2 * nodes
-
-
-@pytest.mark.parametrize("own", [(0,), (3,), (6,), (0, 1), (2, 4), (5, 6), (1, 3, 5), (0, 1, 2, 3, 4, 5)])
-def test_the_median_without_some_is_that_of_all_others(own: tuple[int, ...]) -> None:
-    numbers = [0.5, 1.0, 1.0, 2.0, 4.0, 8.0, 16.0]
-    others = [number for place, number in enumerate(numbers) if place not in own]
-    assert _median_without(numbers, own) == median(others)
 
 
 Groups = Sequence[Sequence[float]]
