@@ -54,8 +54,6 @@ def memory_of(point: ResumePoint) -> str:
     """Describe where a step is: `disk`, `node gpu3's memory`, `the memory of nodes gpu1, gpu3`."""
     if point.disk is not None:
         return "disk"
-    if not point.nodes:  # a record of an older release names none
-        return "memory"
     count = len(point.nodes) + point.others
     return f"node {point.nodes[0]}'s memory" if count == 1 else f"the memory of {name_some(point.nodes, count)}"
 

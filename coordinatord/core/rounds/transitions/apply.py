@@ -227,9 +227,7 @@ def _round_started(run: DurableRun, record: records.RoundStarted, at: float) -> 
     _work_on(run, record.spent, at)
 
 
-def _activity_changed(
-    run: DurableRun, record: records.ActivityRecord | records.NodesSilent | records.NodesHeard, at: float
-) -> None:
+def _activity_changed(run: DurableRun, record: records.ActivityRecord, at: float) -> None:
     """Note what begins or is over, and settle the time: from now on it goes to another activity."""
     match record:
         case records.TrainingBegan():
@@ -244,8 +242,7 @@ def _activity_changed(
             run.silent = True
         case records.NodesHeard():
             run.silent = False
-    if record.spent is not None:
-        _spend(run, record.spent, _SPECIAL.get(type(record), run.activity_at_work), at)
+    _spend(run, record.spent, _SPECIAL.get(type(record), run.activity_at_work), at)
 
 
 _SPECIAL: dict[type[records.Record], Activity] = {

@@ -215,6 +215,14 @@ class TrainingResumed(ActivityRecord, frozen=True):
     """A worker of a round that had stalled has done a step."""
 
 
+class NodesSilent(ActivityRecord, frozen=True):
+    """No node of a round is heard: they are gone, or the coordinator is cut off."""
+
+
+class NodesHeard(ActivityRecord, frozen=True):
+    """A node of a round is heard again, after all had been silent."""
+
+
 class BusyWorkerAwaited(Record, frozen=True):
     """All workers of a stalled round wait for one that may still compute; nothing is done about it."""
 
@@ -253,22 +261,6 @@ class ReplicasDiverged(Record, frozen=True):
     def since(self) -> KeptStep:
         """The first step that may be wrong on some rank."""
         return KeptStep(self.round, 0 if self.agreed is None else self.agreed + 1)
-
-
-class NodesSilent(Record, frozen=True):
-    """No node of a round is heard: they are gone, or the coordinator is cut off."""
-
-    round: Counter
-    spent: Spent | None = None
-    """The time of the run until the last of them was heard; None in old records."""
-
-
-class NodesHeard(Record, frozen=True):
-    """A node of a round is heard again, after all had been silent."""
-
-    round: Counter
-    spent: Spent | None = None
-    """The time of the run so far; None in old records."""
 
 
 class FirstFailure(Strict, frozen=True):

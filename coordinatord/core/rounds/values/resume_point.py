@@ -30,7 +30,7 @@ class ResumePoint(AtShardedStep, frozen=True):
     redone: Step | None
     """How many steps are done again; None if that is not known, for example because workers report no steps."""
     nodes: Annotated[tuple[Name, ...], Meta(max_length=HOLDERS_NAMED)] = ()
-    """The first few nodes whose memory holds its big state; none in a record of an older release."""
+    """The first few nodes whose memory holds its big state; none if it is on the disk."""
     others: Count = 0
     """How many more nodes hold it."""
     disk: DiskStep | None = None
