@@ -44,30 +44,26 @@ def apply(cluster: DurableCluster, record: records.Record, at: float) -> None:
     match record:
         case records.NodeDrained():
             cluster.drained[record.node] = Drain(record.reason, record.only_job)
-            return
         case records.NodeUndrained():
             cluster.drained.pop(record.node, None)
-            return
         case records.HostJudged():
             _judge_host(cluster, record, at)
-            return
         case records.RunOpened():
             earlier = _earlier(cluster.jobs.pop(record.job, None))  # the newest job is the last one
             cluster.jobs[record.job] = DurableRun(
                 record.job, record.run, record.spec, record.opener, entered_at=at, ledger=Ledger(at), earlier=earlier
             )
-            return
         case records.JobForgotten():
             _set_newest(cluster.forgotten, record.run, record.reason, FORGOTTEN_MAX)
             last = cluster.jobs.get(record.job)
             if last is not None and last.id == record.run:
                 del cluster.jobs[record.job]
-            return
-    run = cluster.jobs.get(record.job)
-    if run is None or run.id != record.run:
-        text = f"run {record.run} of job {record.job} is not its current run"
-        raise HistoryError(text, table="changes", state=None if run is None else run.id, stimulus=record)
-    _CHANGES[type(record)](run, record, at)
+        case _:
+            run = cluster.jobs.get(record.job)
+            if run is None or run.id != record.run:
+                text = f"run {record.run} of job {record.job} is not its current run"
+                raise HistoryError(text, table="changes", state=None if run is None else run.id, stimulus=record)
+            _CHANGES[type(record)](run, record, at)
 
 
 def _judge_host(cluster: DurableCluster, record: records.HostJudged, at: float) -> None:
@@ -213,7 +209,7 @@ def _begin_round(run: DurableRun, record: records.RoundFormed | records.RoundRem
     run.lost = [loss for loss in run.lost if loss.round > record.round - LOST_ROUNDS]
     run.rounds.follow(record)
     _enter(run, State.STARTING, record.reason, at)
-    _work_on(run, record.spent, at)
+    _spend(run, record.spent, run.activity_at_work, at)
 
 
 def _rounds_missed(run: DurableRun, record: records.RoundsMissed, _: float) -> None:
@@ -224,7 +220,7 @@ def _round_started(run: DurableRun, record: records.RoundStarted, at: float) -> 
     run.reports_steps = record.steps_awaited
     run.rounds.follow(record)
     _enter(run, State.RUNNING, record.reason, at)
-    _work_on(run, record.spent, at)
+    _spend(run, record.spent, run.activity_at_work, at)
 
 
 def _activity_changed(run: DurableRun, record: records.ActivityRecord, at: float) -> None:
@@ -344,11 +340,6 @@ def _enter(run: DurableRun, state: State, reason: str, at: float) -> None:
 def _spend(run: DurableRun, spent: Spent, activity: Activity | None, at: float) -> None:
     """Settle the time spent so far; from now on, time goes to `activity`, or to none."""
     run.ledger = Ledger(at, spent, activity)
-
-
-def _work_on(run: DurableRun, spent: Spent, at: float) -> None:
-    """Settle the time spent so far; from now on, time goes to `activity_at_work`."""
-    _spend(run, spent, run.activity_at_work, at)
 
 
 def _keep_report(run: DurableRun, report: Report | None, at: float) -> None:

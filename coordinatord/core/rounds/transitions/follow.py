@@ -40,15 +40,12 @@ def _follow(run: Run, record: Record) -> None:
     match record:
         case records.NodeJoined():
             run.roll.add(Member(run.durable.members[record.node]))
-            run.emptied_at = run.durable.emptied_at
         case records.NodeLost():
             run.remove(run.members[record.node])
-            run.emptied_at = run.durable.emptied_at
         case records.NodeReleased():
             run.gathering.join_timeouts.discard(record.node)
             run.leaving.discard(record.node)
             run.roll.place(run.members[record.node])
-            run.emptied_at = run.durable.emptied_at
         case records.NodeSucceeded() | records.NodeLeftBehind():
             run.roll.place(run.members[record.node])
         case records.RoundFormed():
@@ -59,3 +56,5 @@ def _follow(run: Run, record: Record) -> None:
             run.roll.place_all()
         case records.RunEnded():
             run.end()
+    if isinstance(record, records.NodeJoined | records.NodeLost | records.NodeReleased):
+        run.emptied_at = run.durable.emptied_at
