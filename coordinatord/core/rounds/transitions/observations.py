@@ -158,12 +158,8 @@ def steps_have_consequences(run: Run) -> bool:
     overdue_at = conditions.first_step_overdue(run)
     if overdue_at is not None and overdue_at <= run.roll.heard_at:
         return True
-    if run.durable.repeats_steps and conditions.caught_up(run) is not None:
-        return True
-    return any(
-        condition(run) is not None
-        for condition in (conditions.stalled, conditions.resumed, conditions.divergence_found)
-    )
+    may_hold = (conditions.caught_up, conditions.stalled, conditions.resumed, conditions.divergence_found)
+    return any(condition(run) is not None for condition in may_hold)
 
 
 def record_report(run: Run, member: Member) -> bool:
@@ -227,9 +223,7 @@ def record_claims(run: Run, decision: Decision) -> None:
             f"nodes know of round {latest}, but the records end with round {run.durable.round}: they are an old copy"
         )
         decision.record(RoundsMissed(run.job, run.id, reason, latest))
-    _record_first_step(
-        run, [member for member in claimants if _reports_first_step(run, member, member.observed)], decision
-    )
+    _record_first_step(run, claimants, decision)
     for member in claimants:
         if member.state is MemberState.RUNNING and member.observed.phase is Phase.SUCCEEDED:
             reason = f"all workers of node {member.node} succeeded"
@@ -239,8 +233,9 @@ def record_claims(run: Run, decision: Decision) -> None:
             _let_leave(run, member, decision)
 
 
-def _record_first_step(run: Run, members: list[Member], decision: Decision) -> None:
-    """Record the first step of the round: the earliest one of these members, which all report one; no member, none."""
+def _record_first_step(run: Run, claimants: list[Member], decision: Decision) -> None:
+    """Record the first step of the round, if claimants report it: the earliest one of them."""
+    members = [member for member in claimants if _reports_first_step(run, member, member.observed)]
     if not members:
         return
     began_at, node = min(
