@@ -16,15 +16,8 @@ from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.state.wings import WatchingWing
-from coordinatord.core.rounds.values.records import (
-    BusyWorkerAwaited,
-    NodeDrained,
-    Record,
-    ReplicasDiverged,
-    RoundFormed,
-    TrainingBegan,
-    TrainingResumed,
-)
+from coordinatord.core.rounds.values import records
+from coordinatord.core.rounds.values.records import NodeDrained, Record, ReplicasDiverged
 from coordinatord.core.rounds.values.root_cause import WorkerFailure
 from coordinatord.core.rounds.values.time_ledger import Activity
 from coordinatord.core.watching.divergence_watch import DivergenceWatch, divergence_record
@@ -77,12 +70,12 @@ class RunWatch(WatchingWing):
 
     def follow(self, record: Record) -> None:
         """Forget the looks when workers make progress, or a new round begins."""
-        if isinstance(record, RoundFormed):
+        if isinstance(record, records.RoundFormed):
             self.lateness_watch.clear()
             self._divergence, self._is_unseen, self.rests_at = DivergenceWatch(), False, None
-        if isinstance(record, RoundFormed | TrainingBegan | TrainingResumed):
+        if isinstance(record, records.RoundFormed | records.TrainingBegan | records.TrainingResumed):
             self._clear()
-        elif isinstance(record, BusyWorkerAwaited):
+        elif isinstance(record, records.BusyWorkerAwaited):
             self._is_recorded = True
             self._torch_notice = record.reason if self._is_left_to_torch() else ""
 

@@ -15,14 +15,7 @@ from coordinatord.core.rounds.values.root_cause import WorkerFailure
 from coordinatord.hints.early_ends import left_early
 from coordinatord.hints.same_error import have_same_error, shared_by
 from coordinatord.protocol.fields import CONSEQUENCES_MAX, DURATION_S_MAX
-from coordinatord.protocol.messages import (
-    Goal,
-    HangKind,
-    Report,
-    Result,
-    SecondaryFailure,
-    Straggler,
-)
+from coordinatord.protocol.messages import Goal, HangKind, Report, Result, SecondaryFailure, Straggler
 from coordinatord.protocol.text import name_ranks
 
 

@@ -23,6 +23,7 @@ from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.transitions import actions, observations
 from coordinatord.core.rounds.transitions.decision import Decision
+from coordinatord.core.rounds.values import records
 from coordinatord.core.rounds.values.admin_requests import (
     AdminResult,
     DrainNode,
@@ -36,14 +37,6 @@ from coordinatord.core.rounds.values.admin_requests import (
     UndrainNode,
 )
 from coordinatord.core.rounds.values.judged_host import Judge, JudgedHost
-from coordinatord.core.rounds.values.records import (
-    HostJudged,
-    JobForgotten,
-    JobStopAsked,
-    NodeDrained,
-    NodeUndrained,
-    Reason,
-)
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.fields import MESSAGE_MAX
 from coordinatord.protocol.messages import Result
@@ -92,7 +85,7 @@ def _stop(run: Run, request: Request, decision: Decision) -> Reply:
         return Reply(AdminResult.NOTHING, f"job {run.job} is being stopped already: {run.durable.stop_asked}")
     how = _how_it_ends(run)
     if not request.dry_run:
-        decision.record(JobStopAsked(run.job, run.id, request.attribution("stopped")))
+        decision.record(records.JobStopAsked(run.job, run.id, request.attribution("stopped")))
     return Reply(AdminResult.DONE, f"job {run.job} {how}", [run])
 
 
@@ -119,9 +112,8 @@ def _restart(run: Run, request: Request, decision: Decision) -> Reply:
         text = f"job {run.job} cannot be restarted now: {Reasons(run).situation(decision.now)}"
         return Reply(AdminResult.REFUSED, text)
     if run.durable.succeeded:
-        return Reply(
-            AdminResult.REFUSED, f"job {run.job} is about to succeed: some of its nodes have, so it is left alone"
-        )
+        text = f"job {run.job} is about to succeed: some of its nodes have, so it is left alone"
+        return Reply(AdminResult.REFUSED, text)
     text = f"round {run.durable.round} is being stopped, its workers save their state, and another one follows"
     return _request_restart(run, request, f"job {run.job}: {text}")
 
@@ -151,8 +143,8 @@ def _forget(run: Run, request: Request, decision: Decision) -> Reply:
     if not request.dry_run:
         why = request.attribution("forgotten")
         if is_live:
-            actions.end_run(run, Reason("forgotten", why), Result.STOPPED, ExitCode.STOPPED, decision)
-        decision.record(JobForgotten(run.job, run.id, why))
+            actions.end_run(run, records.Reason("forgotten", why), Result.STOPPED, ExitCode.STOPPED, decision)
+        decision.record(records.JobForgotten(run.job, run.id, why))
     return Reply(AdminResult.DONE, f"job {run.job} is forgotten, and its history with it", [run])
 
 
@@ -188,7 +180,7 @@ def _drain(request: DrainNode, decision: Decision) -> Reply:
         lines.append(f"and so in {len(inside) - NAMES_MAX} more jobs")
     touched: list[Run] = []
     if not request.dry_run:
-        decision.record(NodeDrained("", "", f"{name} {request.attribution('drained')}", name))
+        decision.record(records.NodeDrained("", "", f"{name} {request.attribution('drained')}", name))
         touched = apply_drains(cluster)
     return Reply(AdminResult.DONE, "\n".join(lines), touched)
 
@@ -264,16 +256,13 @@ def _undrain(request: Request, decision: Decision) -> Reply:
     kept = dict.fromkeys(why for _, _, why in named if why is not None)
     staying = [(run, member) for run, member, why in named if why is None and member.drained]
     if not request.dry_run:
-        decision.record(NodeUndrained("", "", f"{name} {request.attribution('undrained')}", name))
+        decision.record(records.NodeUndrained("", "", f"{name} {request.attribution('undrained')}", name))
         for run, member in staying:
             observations.cancel_drain(run, member, decision.now)
     touched = [run for run, _ in staying]
     if kept:
-        return Reply(
-            AdminResult.DONE,
-            f"{name} is no longer drained under this name, but still kept out: {'; '.join(kept)}",
-            touched,
-        )
+        text = f"{name} is no longer drained under this name, but still kept out: {'; '.join(kept)}"
+        return Reply(AdminResult.DONE, text, touched)
     if touched:
         return Reply(AdminResult.DONE, f"{name} is no longer drained, and stays", touched)
     return Reply(AdminResult.DONE, f"{name} may join again. If its nodeclient has ended, start it again")
@@ -300,11 +289,13 @@ def _quarantine_or_pardon(request: Request, decision: Decision) -> Reply:
         return Reply(AdminResult.REFUSED, f"{HOSTS_MAX} hosts are on record, the limit: pardon some first")
     if pardons:
         effect = "is no longer charged, and is let in again"
-        judged = HostJudged("", "", f"host {host} is {request.attribution('pardoned')}", host)
+        judged = records.HostJudged("", "", f"host {host} is {request.attribution('pardoned')}", host)
     else:
         effect = "is quarantined: from the next round on, it is in one only if too few others are there"
         why, charges = request.attribution("quarantined"), (known or JudgedHost()).as_of(decision.now)
-        judged = HostJudged("", "", f"host {host} is {why}", host, charges, clip(why, MESSAGE_MAX), Judge.OPERATOR)
+        judged = records.HostJudged(
+            "", "", f"host {host} is {why}", host, charges, clip(why, MESSAGE_MAX), Judge.OPERATOR
+        )
     if not request.dry_run:
         decision.record(judged)
     return Reply(AdminResult.DONE, f"host {host} {effect}")
