@@ -21,40 +21,23 @@ NAMES = frozenset({"leader", "standby", "about", "head", "pin", "tokens", "commi
 its keys among those of namespace `a`, so `EtcdLocation.parse` refuses it."""
 
 
-class Keys(Struct, frozen=True):
+class Keys:
     """The keys below a prefix."""
 
-    prefix: str
-
-    @property
-    def leader(self) -> bytes:
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        self.leader = f"{prefix}/leader".encode()
         """The key that names the leader. It expires with the leader's lease, and its revision fences all writes."""
-        return f"{self.prefix}/leader".encode()
-
-    @property
-    def standbys(self) -> bytes:
+        self.standbys = f"{prefix}/standby/".encode()
         """The prefix of the keys that name the standbys. Each expires with its standby's lease."""
-        return f"{self.prefix}/standby/".encode()
-
-    @property
-    def about(self) -> bytes:
+        self.about = f"{prefix}/about".encode()
         """The key of this namespace's `About`."""
-        return f"{self.prefix}/about".encode()
-
-    @property
-    def head(self) -> bytes:
+        self.head = f"{prefix}/head".encode()
         """The key of this namespace's `Head`. Each commit writes it, so that a late duplicate has no effect."""
-        return f"{self.prefix}/head".encode()
-
-    @property
-    def pin(self) -> bytes:
+        self.pin = f"{prefix}/pin".encode()
         """The key of the pin, by which nodes identify all coordinators here. Only the first leader writes it."""
-        return f"{self.prefix}/pin".encode()
-
-    @property
-    def tokens(self) -> bytes:
+        self.tokens = f"{prefix}/tokens".encode()
         """The key of the token hashes of all coordinators. Each of them writes it."""
-        return f"{self.prefix}/tokens".encode()
 
     def commits(self, generation: int) -> bytes:
         """Return the prefix of all keys of a generation."""
