@@ -28,7 +28,8 @@ from coordinatord.runtime.systemd import SystemdNotifier, status_of
 from coordinatord.runtime.tasks import Tasks
 from coordinatord.security.ephemeral_tokens import remove_files_of_ended
 from coordinatord.security.setup import FOLDER, Security, SecuritySettings
-from coordinatord.server.app import NOT_SHARED, ListenAddress, ListenError, Server, Sharing, listeners_at, serve
+from coordinatord.server.app import ListenAddress, ListenError, Server, listeners_at, serve
+from coordinatord.server.driver import NOT_SHARED, Sharing
 from coordinatord.store.database_store import Store
 from coordinatord.store.etcd.leadership import Candidate
 

@@ -8,7 +8,7 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
+from collections.abc import AsyncIterator, Collection, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -25,7 +25,6 @@ from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.transitions.apply import HistoryError
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
-from coordinatord.protocol.http.api import SharedStatus
 from coordinatord.protocol.messages import SESSION_PATH
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.tasks import Tasks
@@ -34,7 +33,7 @@ from coordinatord.security.setup import Security
 from coordinatord.security.token_store import valid_names
 from coordinatord.server import page
 from coordinatord.server.counters import Counters, measure_lag
-from coordinatord.server.driver import Driver
+from coordinatord.server.driver import NOT_SHARED, Driver, Sharing
 from coordinatord.server.http import openapi
 from coordinatord.server.http.access_guard import AccessGuard
 from coordinatord.server.http.admin_api import AdminApi
@@ -126,18 +125,6 @@ class ListenAddress(Struct, frozen=True):
     """Further names under which browsers may open its page."""
 
 
-class Sharing(Struct, frozen=True):
-    """What a server must know if several coordinators share its store, one of which leads. By default there is one."""
-
-    may_act: Callable[[], bool] = lambda: True
-    """Returns whether this coordinator still leads."""
-    status: Callable[[], SharedStatus | None] = lambda: None
-    """Returns the coordinators that share the store; None if there are no others."""
-
-
-NOT_SHARED = Sharing()
-
-
 @asynccontextmanager
 async def serve(
     address: ListenAddress,
@@ -159,7 +146,7 @@ async def serve(
     await _restore(machine, store, frozenset() if security is None else valid_names(security.token_store.tokens))
     listeners = listeners_at(address.host, address.port, address.passed)
     tasks, counters = Tasks(), Counters()
-    driver = Driver(machine, store, tasks, counters, crashes, sharing.may_act)
+    driver = Driver(machine, store, tasks, counters, crashes, sharing)
     # Nodes and other callers
     gatekeeper, tls = (None, None) if security is None else (security.gatekeeper, lambda: security.context)
     limits = limits or ConnectionLimits.of_this_process()
@@ -171,10 +158,10 @@ async def serve(
     answer_looks(driver, sessions.reads, tasks)
     change_signal, rounds_reader, sampler = ChangeSignal(), RoundsReader(driver, store), SeriesSampler(driver)
     driver.durable_records.watchers.append(change_signal.on_records)
-    admin_api, metrics = AdminApi(driver), Metrics(driver, counters, gatekeeper, sharing.status)
-    stream = LiveUpdates(driver, change_signal, rounds_reader, sampler, sharing.status, insecure=security is None)
+    admin_api, metrics = AdminApi(driver), Metrics(driver, counters, gatekeeper)
+    stream = LiveUpdates(driver, change_signal, rounds_reader, sampler, insecure=security is None)
     apis = (
-        JobsApi(driver, change_signal, rounds_reader, sharing.status, insecure=security is None),
+        JobsApi(driver, change_signal, rounds_reader, insecure=security is None),
         EventsApi(driver, store, change_signal),
         LogsApi(driver, store, sessions.reads, change_signal),
         StacksApi(driver, sessions.reads),
@@ -222,7 +209,7 @@ def _while_leading(driver: Driver) -> Middleware:
 
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if not driver.may_act():
+        if not driver.sharing.may_act():
             raise RequestRejectedError(HTTPStatus.SERVICE_UNAVAILABLE, "standby", LEASE_OVER)
         return await handler(request)
 

@@ -18,6 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
+from msgspec import Struct
 from msgspec.structs import asdict
 
 from coordinatord.core.journal import Journal
@@ -26,6 +27,7 @@ from coordinatord.core.rounds.effects import Effect, Look, ReportDegraded
 from coordinatord.core.rounds.events import Event, StoreFailed, StoreRecovered, Tick
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.values.records import RoundFormed
+from coordinatord.protocol.http.api import SharedStatus
 from coordinatord.runtime.flight_recorder import FlightRecorder, Subject
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.tasks import Tasks
@@ -66,6 +68,18 @@ RECORDED = Subject(
 """How the flight recorder copies the machine for a crash file: without its `_handlers`, which are functions, and only
 while there are few sessions, since each node makes the state larger."""
 
+
+class Sharing(Struct, frozen=True):
+    """What a server must know if several coordinators share its store, one of which leads. By default there is one."""
+
+    may_act: Callable[[], bool] = lambda: True
+    """Returns whether this coordinator still leads."""
+    status: Callable[[], SharedStatus | None] = lambda: None
+    """Returns the coordinators that share the store; None if there are no others."""
+
+
+NOT_SHARED = Sharing()
+
 Carried = TypeVar("Carried", bound=Effect | Look)
 
 
@@ -79,11 +93,11 @@ class Driver:
         tasks: Tasks,
         counters: Counters,
         crashes: Path | None = None,
-        may_act: Callable[[], bool] = lambda: True,
+        sharing: Sharing = NOT_SHARED,
     ) -> None:
         """Drive the machine; a bug of it leaves a crash file in the directory `crashes`.
 
-        `may_act` returns whether this coordinator still leads; once it does not, nothing is sent.
+        Once this coordinator no longer leads by `sharing`, nothing is sent.
         """
         self.machine = machine
         self._handlers: dict[type, Callable[[Any], None]] = {}
@@ -91,14 +105,13 @@ class Driver:
         self._tasks = tasks
         self._loop = asyncio.get_running_loop()  # `get_running_loop` makes a system call, too much for each heartbeat
         self._timer = DeadlineTimer(self._loop, lambda now: self._handle(Tick(), now))
-        self._effects = PacedEffects(lambda effect: self._handlers[type(effect)](effect), may_act)
+        self._effects = PacedEffects(lambda effect: self._handlers[type(effect)](effect), sharing.may_act)
         self._record_writer = RecordWriter(
             machine, store, tasks, counters, submit=self.submit, on_durable=self._on_durable
         )
         self._recorder = FlightRecorder(RECORDED, machine)
         self._crashes = crashes
-        self.may_act = may_act
-        """Returns whether this coordinator still leads."""
+        self.sharing = sharing
         self._closed = False
         self.durable_records = DurableRecords()
 
@@ -136,7 +149,7 @@ class Driver:
         return self.machine.jobs.get(job)
 
     def _handle(self, event: Event, now: float, size: int = 0) -> None:
-        if not self.may_act():
+        if not self.sharing.may_act():
             self._tasks.fail(LeadershipLostError(LEASE_OVER))
             return
         self._recorder.record(event, now, size)
@@ -155,7 +168,7 @@ class Driver:
 
     def _on_durable(self, entries: Sequence[Entry], effects: Iterable[Effect]) -> None:
         """Carry out the effects that waited for records, and pass the records to the watchers."""
-        if not self.may_act():
+        if not self.sharing.may_act():
             raise LeadershipLostError(LEASE_OVER)
         self._effects.carry_out_in_pieces(effects)
         self.durable_records.put(entries)

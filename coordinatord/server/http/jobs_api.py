@@ -12,7 +12,7 @@ from aiohttp import web
 from msgspec import Struct
 
 from coordinatord.core.shown.job_view import charged_view, describe_silent_jobs, drained_view, job_view, whole_view
-from coordinatord.protocol.http.api import IN_LIST, HealthAnswer, JobsAnswer, LivenessAnswer, SharedStatus
+from coordinatord.protocol.http.api import IN_LIST, HealthAnswer, JobsAnswer, LivenessAnswer
 from coordinatord.protocol.schema import plain_without
 from coordinatord.runtime import __version__
 from coordinatord.security.gatekeeper import Caller
@@ -110,19 +110,12 @@ class JobsApi:
     """The handlers of requests for health and jobs."""
 
     def __init__(
-        self,
-        driver: Driver,
-        change_signal: ChangeSignal,
-        rounds_reader: RoundsReader,
-        shared: Callable[[], SharedStatus | None],
-        *,
-        insecure: bool,
+        self, driver: Driver, change_signal: ChangeSignal, rounds_reader: RoundsReader, *, insecure: bool
     ) -> None:
-        """Show the state of the driver's machine; `shared` returns the coordinators that share its store, if any."""
+        """Show the state of the driver's machine."""
         self._driver = driver
         self._change_signal = change_signal
         self._rounds_reader = rounds_reader
-        self._shared = shared
         self._insecure = insecure
         self._cache = ResponseCache(driver, change_signal)
         self.routes = [
@@ -184,7 +177,7 @@ class JobsApi:
         drained = drained_view(machine.cluster.durable) if sees_all else ()
         charged = charged_view(machine.cluster.durable, machine.policy, driver.now) if sees_all else ()
         answer = JobsAnswer(
-            jobs=tuple(jobs), drained=drained, charged=charged, insecure=self._insecure, shared=self._shared()
+            jobs=tuple(jobs), drained=drained, charged=charged, insecure=self._insecure, shared=driver.sharing.status()
         )
         return encoded(plain_without(answer, IN_LIST), kind)
 

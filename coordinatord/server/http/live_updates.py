@@ -24,7 +24,7 @@ from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.values.round_history import RoundHistory
 from coordinatord.core.shown.job_view import charged_view, drained_view, summary_view, whole_view
 from coordinatord.core.shown.time_series import TimeSeries
-from coordinatord.protocol.http.api import NodeStatus, SharedStatus
+from coordinatord.protocol.http.api import NodeStatus
 from coordinatord.protocol.http.page_events import ON_PAGE, NodeTable, PageJob, PageStatus, SeriesStatus
 from coordinatord.protocol.schema import plain_without
 from coordinatord.runtime import __version__
@@ -135,13 +135,11 @@ class LiveUpdates:
         change_signal: ChangeSignal,
         rounds_reader: RoundsReader,
         sampler: SeriesSampler,
-        shared: Callable[[], SharedStatus | None],
         *,
         insecure: bool,
     ) -> None:
-        """Show the state of the driver's machine; `shared` returns the coordinators that share its store, if any."""
+        """Show the state of the driver's machine."""
         self._driver = driver
-        self._shared = shared
         self._insecure = insecure
         self._change_signal = change_signal
         self._rounds_reader = rounds_reader
@@ -206,7 +204,7 @@ class LiveUpdates:
         """Send new states to one viewer, until it leaves or the daemon ends."""
         sent: dict[str, bytes] = {}
         sent_at = self._driver.now
-        while not self._closed and self._driver.may_act():
+        while not self._closed and self._driver.sharing.may_act():
             for topic in topics:
                 await self._renew(topic, has_seen=topic.name in sent)
                 if sent.get(topic.name) is not topic.frame:
@@ -279,7 +277,7 @@ class LiveUpdates:
             drained=drained_view(cluster.durable) if sees_all else (),
             charged=charged_view(cluster.durable, machine.policy, now) if sees_all else (),
             insecure=self._insecure,
-            shared=self._shared(),
+            shared=self._driver.sharing.status(),
         )
         return _TopicState(status, any(map(_is_live, runs)))
 

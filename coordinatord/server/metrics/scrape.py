@@ -19,7 +19,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from coordinatord.protocol.http.api import SharedStatus
 from coordinatord.protocol.messages import RefusalCode
 from coordinatord.runtime import __version__
 from coordinatord.security.gatekeeper import Gatekeeper
@@ -38,17 +37,8 @@ NODES_AT_ONCE = 2_000
 class Metrics:
     """The metrics of one server, with a registry of its own, since a process may have two servers."""
 
-    def __init__(
-        self,
-        driver: Driver,
-        counters: Counters,
-        gatekeeper: Gatekeeper | None,
-        shared: Callable[[], SharedStatus | None],
-    ) -> None:
-        """Begin with the restored machine, before the driver starts.
-
-        Without a gatekeeper no request is denied. `shared` returns the coordinators that share the store, if any.
-        """
+    def __init__(self, driver: Driver, counters: Counters, gatekeeper: Gatekeeper | None) -> None:
+        """Begin with the restored machine, before the driver starts. Without a gatekeeper no request is denied."""
         self._driver = driver
         self._rounds = RoundMeter(driver.machine.jobs.values())
         driver.durable_records.watchers.append(self._rounds.on_records)
@@ -59,7 +49,7 @@ class Metrics:
         self._registry = CollectorRegistry()
         rounds = self._rounds
         histograms = (counters.commits, counters.lag, rounds.formation, rounds.start, rounds.recovery)
-        for collector in (_Daemon(driver, counters, gatekeeper, shared), self._jobs, *histograms):
+        for collector in (_Daemon(driver, counters, gatekeeper), self._jobs, *histograms):
             self._registry.register(collector)
         for collect in (ProcessCollector, PlatformCollector, GCCollector):
             collect(registry=self._registry)
@@ -103,7 +93,6 @@ class _Daemon(Collector):
     _driver: Driver
     _counters: Counters
     _gatekeeper: Gatekeeper | None
-    _shared: Callable[[], SharedStatus | None]
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metric families; reading plain numbers is safe in any thread."""
@@ -113,7 +102,7 @@ class _Daemon(Collector):
         drained = len(machine.cluster.durable.drained)
         yield GaugeMetricFamily("coordinatord_drained", "Nodes and hosts that operators keep out of jobs.", drained)
         yield GaugeMetricFamily(LEADING, LEADING_MEANS, 1)
-        shared = self._shared()
+        shared = self._driver.sharing.status()
         standbys = math.nan if shared is None or shared.problem else len(shared.standbys)
         meaning = "Coordinators that stand by; NaN where that is not known, and for a store of its own."
         yield GaugeMetricFamily("coordinatord_standbys", meaning, standbys)

@@ -10,7 +10,8 @@ import uvloop
 
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.server import driver
-from coordinatord.server.app import NOT_SHARED, ListenAddress, Server, Sharing, serve
+from coordinatord.server.app import ListenAddress, Server, serve
+from coordinatord.server.driver import NOT_SHARED, Sharing
 from coordinatord.server.sessions.connection_limits import ConnectionLimits
 from coordinatord.store.database_store import Store
 from coordinatord.store.memory_store import MemoryStore

@@ -14,7 +14,7 @@ from coordinatord.protocol.http.api import CoordinatorStatus, JobsAnswer, Shared
 from coordinatord.protocol.messages import SESSION_PATH, Desired
 from coordinatord.protocol.schema import check
 from coordinatord.runtime.websocket.handshake import REASON
-from coordinatord.server.app import Sharing
+from coordinatord.server.driver import Sharing
 from coordinatord.server.sessions.connection_limits import ADDRESS_SHARE, ConnectionLimits
 from coordinatord.server.standby import serve_standby
 from coordinatord.store.etcd.roster import Coordinatord
