@@ -100,8 +100,6 @@ class Database:
         # A database in memory ends with its owner. Python 3.13 warns of a connection that is not closed.
         weakref.finalize(self, connection.close)
         self._where = where
-        self._is_prefetched = False
-        """Whether `prefetch` was called for the next `load`."""
         self.version = version
         """The version of the tables: of a copy, before they were migrated; otherwise the newest."""
 
@@ -224,20 +222,17 @@ class Database:
             ).fetchall()
 
     def prefetch(self) -> None:
-        """Prefetch the rows of the next `load` into a table in memory. Raises `StoreError`.
+        """Prefetch the rows of the next `load` into a table in memory, unless they are there. Raises `StoreError`.
 
         It is one statement, which does not need Python's lock, so that another thread can import modules meanwhile.
         """
         with store_errors(self._where):
             self._connection.execute("PRAGMA temp_store = MEMORY")
-            self._connection.execute(f"CREATE TEMP TABLE prefetched AS {_LOAD}")
-        self._is_prefetched = True
+            self._connection.execute(f"CREATE TEMP TABLE IF NOT EXISTS prefetched AS {_LOAD}")
 
     def load(self) -> list[Entry]:
         """Return the records as of the last `prefetch`, or as of now: see `Store.load`. Raises `StoreError`."""
-        if not self._is_prefetched:
-            self.prefetch()
-        self._is_prefetched = False
+        self.prefetch()
         with store_errors(self._where):
             rows = self._connection.execute("SELECT * FROM prefetched ORDER BY seq").fetchall()
             self._connection.execute("PRAGMA temp_store = DEFAULT")  # drops the table, and frees its memory

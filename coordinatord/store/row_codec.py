@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 from msgspec.structs import asdict
 
 from coordinatord.core.rounds.values.records import KINDS, Record, RoundRemembered
-from coordinatord.protocol.schema import SchemaError, check
+from coordinatord.protocol.schema import ERRORS, SchemaError, check
 from coordinatord.store.error_texts import REMEDY
 from coordinatord.store.interface import Entry, UnreadableStoreError
 
@@ -52,20 +53,13 @@ def _entry(row: Row) -> Entry:
         raise SchemaError(f"there are no records of kind {str(kind)[:40]!r}")
     if type(at) is not float or not 0 <= at <= AT_MAX:
         raise SchemaError(f"it was made at {str(at)[:40]!r}, which is no time")
-    fields = _object(body)
+    try:
+        fields = msgspec.json.decode(body, type=dict[str, Any])
+    except (TypeError, *ERRORS) as error:
+        raise SchemaError(f"its body is no JSON object: {error}") from error
     fields["job"], fields["run"] = job, run
     if node is not None:
         fields["node"] = node
     if number is not None:
         fields["round"] = number
     return Entry(at, check(fields, record_class, kind))
-
-
-def _object(body: str) -> dict[str, Any]:
-    try:
-        found = json.loads(body)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise SchemaError(f"its body is not JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise SchemaError("its body is no JSON object")
-    return found
