@@ -9,6 +9,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from coordinatord.commands.delayed_end import set_done
@@ -68,30 +69,22 @@ async def watch_for_cut_off(driver: Driver, roster: Roster) -> None:
     raise CutOffError(f"{CUT_OFF}: this coordinator gives up the lead to one that nodes may reach")
 
 
+@dataclass(slots=True)
 class TurnsToLead:
     """Lets this coordinator stand by and lead, in turn with the others."""
 
-    def __init__(
-        self,
-        settings: ServeConfig,
-        shared: SharedStore,
-        systemd: SystemdNotifier,
-        security: Security | None,
-        ended: asyncio.Future[None],
-        lead: Lead,
-    ) -> None:
-        """Call `lead` at each turn, until `ended` is done."""
-        self._settings = settings
-        self._shared = shared
-        self._systemd = systemd
-        self._security = security
-        self._ended = ended
-        self._lead = lead
-        self._keys = Keys(shared.location.prefix)
-        self._failure = ""
-        """Why the last turn failed or was given up for others; empty otherwise."""
-        self._let_others_lead_s = 0.0
-        """How long it lets others lead before its next turn; 0 before the first one."""
+    _settings: ServeConfig
+    _shared: SharedStore
+    _systemd: SystemdNotifier
+    _security: Security | None
+    _ended: asyncio.Future[None]
+    """Done once the program ends."""
+    _lead: Lead
+    """Called at each turn."""
+    _failure: str = ""
+    """Why the last turn failed or was given up for others; empty otherwise."""
+    _let_others_lead_s: float = 0.0
+    """How long it lets others lead before its next turn; 0 before the first one."""
 
     async def run(self, listeners: Sequence[socket.socket]) -> None:
         """Stand by and lead in turn, at these sockets.
@@ -100,11 +93,11 @@ class TurnsToLead:
         """
         folder = self._settings.state_dir
         directory = None if folder is None else StateDirectory.claim(folder)
-        gateway = Gateway(self._shared.location)
-        access = SharedAccess(gateway, self._keys, self._security)
+        gateway, keys = Gateway(self._shared.location), Keys(self._shared.location.prefix)
+        access = SharedAccess(gateway, keys, self._security)
         try:
             while not self._ended.done():
-                await self._take_turn(gateway, access, listeners)
+                await self._take_turn(gateway, keys, access, listeners)
         finally:
             await gateway.close()
             for listener in listeners:
@@ -112,13 +105,15 @@ class TurnsToLead:
             if directory is not None:
                 directory.release()
 
-    async def _take_turn(self, gateway: Gateway, access: SharedAccess, listeners: Sequence[socket.socket]) -> None:
+    async def _take_turn(
+        self, gateway: Gateway, keys: Keys, access: SharedAccess, listeners: Sequence[socket.socket]
+    ) -> None:
         """Stand by until this coordinator leads, and lead until it loses the lead or the program ends."""
-        candidate = Candidate(gateway, self._keys, self._roster_entry(listeners[0]), self._shared.lease_s)
+        candidate = Candidate(gateway, keys, self._roster_entry(listeners[0]), self._shared.lease_s)
         try:  # each server gets duplicates of the sockets, since it closes them at its end
             await self._stand_by(candidate, access, [listener.dup() for listener in listeners])
             if not self._ended.done():
-                store = await self._open(gateway, candidate, access)
+                store = await self._open(gateway, keys, candidate, access)
                 self._failure = ""
                 log.info("this coordinator leads", extra=fields("leading"))
                 await self._lead(store, [listener.dup() for listener in listeners], candidate, access)
@@ -138,14 +133,14 @@ class TurnsToLead:
         finally:
             await candidate.resign()
 
-    async def _open(self, gateway: Gateway, candidate: Candidate, access: SharedAccess) -> EtcdStore:
+    async def _open(self, gateway: Gateway, keys: Keys, candidate: Candidate, access: SharedAccess) -> EtcdStore:
         """Open the store while the lease is renewed. Raises `LeadershipLostError`, `OtherKeyError` and `StoreError`."""
         tasks = Tasks()
         tasks.spawn(candidate.lead(), name="lease")
         tasks.spawn(self._systemd.keep_alive(), name="watchdog")
         try:
             await access.publish_key(candidate.fence)
-            return await EtcdStore.open(gateway, self._keys, candidate, self._settings.state_dir)
+            return await EtcdStore.open(gateway, keys, candidate, self._settings.state_dir)
         finally:
             await tasks.cancel()
 
