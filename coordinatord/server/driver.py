@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -106,9 +107,7 @@ class Driver:
         self._loop = asyncio.get_running_loop()  # `get_running_loop` makes a system call, too much for each heartbeat
         self._timer = DeadlineTimer(self._loop, lambda now: self._handle(Tick(), now))
         self._effects = PacedEffects(lambda effect: self._handlers[type(effect)](effect), sharing.may_act)
-        self._record_writer = RecordWriter(
-            machine, store, tasks, counters, submit=self.submit, on_durable=self._on_durable
-        )
+        self._record_writer = RecordWriter(machine, store, tasks, counters, self.submit, self._on_durable)
         self._recorder = FlightRecorder(RECORDED, machine)
         self._crashes = crashes
         self.sharing = sharing
@@ -174,34 +173,22 @@ class Driver:
         self.durable_records.put(entries)
 
 
+@dataclass(slots=True)
 class RecordWriter:
     """Makes the machine's records durable, in one write at a time, and retries a failed write."""
 
-    def __init__(
-        self,
-        machine: Coordinator,
-        store: Store,
-        tasks: Tasks,
-        counters: Counters,
-        *,
-        submit: Callable[[Event], None],
-        on_durable: Callable[[Sequence[Entry], Iterable[Effect]], None],
-    ) -> None:
-        """Begin without records.
-
-        `submit` tells the machine when the store fails or works again. `on_durable` gets durable records, and the
-        effects that waited for them.
-        """
-        self.journal = Journal()
-        self._machine = machine
-        self._store = store
-        self._tasks = tasks
-        self._counters = counters
-        self._submit = submit
-        self._on_durable = on_durable
-        self._is_writing = False
-        self._changed = asyncio.Event()
-        """Set whenever the condition that `written` waits for may have changed."""
+    _machine: Coordinator
+    _store: Store
+    _tasks: Tasks
+    _counters: Counters
+    _submit: Callable[[Event], None]
+    """Tells the machine when the store fails or works again."""
+    _on_durable: Callable[[Sequence[Entry], Iterable[Effect]], None]
+    """Gets durable records, and the effects that waited for them."""
+    journal: Journal = field(default_factory=Journal)
+    _is_writing: bool = False
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set whenever the condition that `written` waits for may have changed."""
 
     def start(self) -> None:
         """Start to write the records of the journal, unless a write is in progress."""
