@@ -146,25 +146,25 @@ async def _serve_until(
 ) -> None:
     """Serve until `ended` is done and no run is ending, or until another signal; tell systemd about it."""
     if settings.until_unused:
-        server.spawn(end_when_unused(server.driver, ended), name="until unused")
+        server.tasks.spawn(end_when_unused(server.driver, ended), name="until unused")
     systemd.notify("READY=1", status_of(_status(server)))
-    server.spawn(systemd.keep_alive(), name="watchdog")
-    server.spawn(systemd.report_status(lambda: _status(server)), name="status")
-    await server.until(ended)
+    server.tasks.spawn(systemd.keep_alive(), name="watchdog")
+    server.tasks.spawn(systemd.report_status(lambda: _status(server)), name="status")
+    await server.tasks.guard(ended)
     systemd.notify("STOPPING=1")
     may_end = _next_signal()  # a second signal ends the wait
-    server.spawn(end_after_ending_runs(server.driver, systemd, may_end), name="until no run ends")
-    await server.until(may_end)
+    server.tasks.spawn(end_after_ending_runs(server.driver, systemd, may_end), name="until no run ends")
+    await server.tasks.guard(may_end)
     log.info("stopping; the nodes keep their workers and look for a coordinator", extra=fields("stopping"))
 
 
 def _watch_leadership(server: Server, candidate: Candidate, access: SharedAccess) -> None:
     """Start the tasks of a leader among several coordinators. A failure ends the server."""
-    server.spawn(candidate.lead(), name="lease")
-    candidate.roster.changed = server.on_roster_change
-    server.spawn(candidate.roster.watch(), name="roster")
-    server.spawn(watch_for_cut_off(server.driver, candidate.roster), name="reach")
-    server.spawn(access.watch(), name="access")
+    server.tasks.spawn(candidate.lead(), name="lease")
+    candidate.roster.changed = server.change_signal.count  # pages show the standbys, which are in no record
+    server.tasks.spawn(candidate.roster.watch(), name="roster")
+    server.tasks.spawn(watch_for_cut_off(server.driver, candidate.roster), name="reach")
+    server.tasks.spawn(access.watch(), name="access")
 
 
 def _systemd_sockets(systemd: SystemdNotifier) -> list[socket.socket]:

@@ -8,13 +8,12 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import AsyncIterator, Collection, Coroutine, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
@@ -54,7 +53,7 @@ from coordinatord.server.reads.stack_reads import answer_looks
 from coordinatord.server.sessions.connection_limits import ConnectionLimits
 from coordinatord.server.sessions.connections import BACKLOG, IDLE_S, REQUEST_BYTES_MAX, Connections, start_runner
 from coordinatord.server.sessions.node_sessions import NodeSessions
-from coordinatord.server.sessions.revocation import Revocations
+from coordinatord.server.sessions.revocation import watch_tokens
 from coordinatord.store.database_store import Store
 from coordinatord.store.error_texts import REMEDY
 from coordinatord.store.interface import LEASE_OVER, UnreadableStoreError
@@ -86,8 +85,9 @@ class Server:
     """The scheme of its URL: `http` or `https`."""
     driver: Driver
     sessions: NodeSessions
-    _tasks: Tasks
-    _change_signal: ChangeSignal
+    tasks: Tasks
+    """Runs coroutines while the server serves, and ends it at their errors."""
+    change_signal: ChangeSignal
 
     @property
     def url(self) -> str:
@@ -99,18 +99,6 @@ class Server:
         """HOST:PORT for people, browsers and nodes, with this host's name if it listens at all addresses."""
         everywhere = self.address in {"::", "0.0.0.0"}  # noqa: S104 - compared, not listened at
         return f"{socket.gethostname() if everywhere else _bracketed(self.address)}:{self.port}"
-
-    async def until(self, ended: asyncio.Future[None]) -> None:
-        """Serve until `ended` is done; raise any error that ends the server, such as `StoreError`."""
-        await self._tasks.guard(ended)
-
-    def on_roster_change(self) -> None:
-        """Tell pages and programs that follow changes about another list of standbys, which is in no record."""
-        self._change_signal.on_records(())
-
-    def spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> None:
-        """Run a coroutine while the server serves; `until` raises its errors."""
-        self._tasks.spawn(coroutine, name)
 
 
 class ListenAddress(Struct, frozen=True):
@@ -182,7 +170,7 @@ async def serve(
         tasks.spawn(sampler.watch(), name="sampler")
         tasks.spawn(ArrivalReads(driver, sessions.reads, tasks).watch(), name="arrivals")
         if security is not None:
-            tasks.spawn(Revocations(security, sessions, access.end_invalid).watch(), name="tokens")
+            tasks.spawn(watch_tokens(security, sessions, access.end_invalid), name="tokens")
         tasks.spawn(measure_lag(counters), name="lag")
         bound_host, bound_port = listeners[0].getsockname()[:2]
         scheme = "http" if security is None else "https"

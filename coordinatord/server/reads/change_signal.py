@@ -26,6 +26,10 @@ class ChangeSignal:
     def on_records(self, entries: Sequence[Entry]) -> None:
         """Count new durable records, as one of the driver's watchers."""
         del entries
+        self.count()
+
+    def count(self) -> None:
+        """Count a change, and wake all readers."""
         self.version += 1
         self._wake()
 

@@ -22,37 +22,29 @@ POLL_EVERY_S = 1.0
 """How often tokens are reloaded, so how long a revoked one may still work; a poll costs microseconds."""
 
 
-class Revocations:
-    """Ends sessions and requests when their caller loses access."""
+async def watch_tokens(
+    security: Security, sessions: NodeSessions, end_requests: Callable[[Callable[[Caller], bool]], None]
+) -> None:
+    """End sessions and requests whose caller loses access, until cancelled.
 
-    def __init__(
-        self,
-        security: Security,
-        sessions: NodeSessions,
-        end_requests: Callable[[Callable[[Caller], bool]], None],
-    ) -> None:
-        """Watch the tokens of `security`; `end_requests` ends the HTTP requests of callers for whom a test is true."""
-        self._security = security
-        self._tokens = security.token_store.tokens
-        """The tokens at the last poll. The gatekeeper may reload them too."""
-        self._sessions = sessions
-        self._end_requests = end_requests
+    `end_requests` ends the HTTP requests of callers for whom a test is true.
+    """
 
-    async def watch(self) -> None:
-        """Poll the tokens until cancelled."""
-        while True:
-            await asyncio.sleep(POLL_EVERY_S)
-            self._security.token_store.try_refresh()
-            before, self._tokens = self._tokens, self._security.token_store.tokens
-            if self._tokens != before:
-                _log_change(before, self._tokens)
-                self._sessions.close_invalid(self._is_invalid)
-                self._end_requests(self._is_invalid)
-            else:  # a browser's session also ends by itself
-                self._end_requests(lambda caller: caller.in_browser and self._is_invalid(caller))
+    def is_invalid(caller: Caller) -> bool:
+        return not security.gatekeeper.is_valid(caller)
 
-    def _is_invalid(self, caller: Caller) -> bool:
-        return not self._security.gatekeeper.is_valid(caller)
+    store = security.token_store
+    known = store.tokens
+    while True:
+        await asyncio.sleep(POLL_EVERY_S)
+        store.try_refresh()
+        before, known = known, store.tokens  # the gatekeeper may have reloaded them too
+        if known != before:
+            _log_change(before, known)
+            sessions.close_invalid(is_invalid)
+            end_requests(is_invalid)
+        else:  # a browser's session also ends by itself
+            end_requests(lambda caller: caller.in_browser and is_invalid(caller))
 
 
 def _log_change(before: Iterable[KnownToken], now: Iterable[KnownToken]) -> None:

@@ -33,7 +33,7 @@ async def test_an_exception_in_an_event_ends_the_server(
     async with start() as server, connect(server.url, join()):
         ended = asyncio.get_running_loop().create_future()
         with pytest.raises(ZeroDivisionError):
-            await asyncio.wait_for(server.until(ended), TIMEOUT_S)
+            await asyncio.wait_for(server.tasks.guard(ended), TIMEOUT_S)
 
 
 @pytest.mark.parametrize(

@@ -182,6 +182,6 @@ async def test_one_that_may_not_speak_answers_no_node_and_ends(start: Start) -> 
         speaks = False
         await peer.beat()
         with pytest.raises(LeadershipLostError, match="this one decides nothing more"):
-            await server.until(asyncio.get_running_loop().create_future())
+            await server.tasks.guard(asyncio.get_running_loop().create_future())
         assert server.driver.machine.sessions == 1
     assert peer.socket.closed or (await peer.socket.receive()).type is not aiohttp.WSMsgType.BINARY
