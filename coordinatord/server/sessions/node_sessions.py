@@ -12,6 +12,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from itertools import count
+from typing import Any
 
 from coordinatord.core.rounds.effects import Close, Refuse, ReportDegraded, Send
 from coordinatord.core.rounds.events import Connected, Disconnected, Reported
@@ -167,14 +168,13 @@ class NodeSessions:
             session.put_if_empty(encode(effect.message, session.version))
 
     def _refuse(self, effect: Refuse) -> None:
-        session = self._joined.get(effect.session)
-        refused = effect.message
-        self._counters.refused[refused.code] += 1
+        session, refused = self._joined.get(effect.session), effect.message
         if session is None:
+            self._counters.refused[refused.code] += 1
             return
-        if self._refusal_log.is_new(effect) and (suffix := self._line_suffix(session, refused.code)) is not None:
-            names = fields("node_refused", job=effect.job, node=effect.node, code=refused.code)
-            log.warning("refused: %s%s", refused.message, suffix, extra=names)
+        names = fields("node_refused", job=effect.job, node=effect.node, code=refused.code)
+        is_new = self._refusal_log.is_new(effect)
+        self._count_refusal(session, refused.code, f"refused: {refused.message}", names, is_new=is_new)
         session.close(message=encode(refused, session.version))
 
     def _end(self, effect: Close) -> None:
@@ -182,9 +182,13 @@ class NodeSessions:
         if session is not None:
             session.close()
 
-    def _line_suffix(self, session: NodeSession, code: RefusalCode) -> str | None:
-        """Count a log line about a refusal; return a suffix for the line, or None if there are too many."""
-        return self._refusal_log.line_suffix(session.caller.name, code, self.now)
+    def _count_refusal(
+        self, session: NodeSession, code: RefusalCode, line: str, names: dict[str, Any], *, is_new: bool = True
+    ) -> None:
+        """Count a refusal; if it `is_new`, log it with these fields, unless there are too many lines."""
+        self._counters.refused[code] += 1
+        if is_new and (suffix := self._refusal_log.line_suffix(session.caller.name, code, self.now)) is not None:
+            log.warning("%s%s", line, suffix, extra=names)
 
     # Messages of nodes
 
@@ -219,20 +223,17 @@ class NodeSessions:
     def refuse_flood(self, session: NodeSession) -> None:
         """Refuse a node that sends too many messages."""
         text = f"the node sends more than {FRAMES_PER_S:g} messages a second: is it a nodeclient?"
-        if (suffix := self._line_suffix(session, RefusalCode.LIMIT)) is not None:
-            names = fields("message_flood", job=session.job, node=session.node, peer=session.address("peername"))
-            log.warning("refused: %s%s", text, suffix, extra=names)
-        self._counters.refused[RefusalCode.LIMIT] += 1
         refused = Refused(RefusalCode.LIMIT, text, retry=True)
+        names = fields("message_flood", job=session.job, node=session.node, peer=session.address("peername"))
+        self._count_refusal(session, refused.code, f"refused: {text}", names)
         session.close(CloseCode.POLICY_VIOLATION, encode(refused, session.version))
 
     def record_malformed(self, session: NodeSession, error: Exception) -> None:
         """Count and log an invalid message."""
-        if (suffix := self._line_suffix(session, RefusalCode.MALFORMED)) is not None:
-            of_peer = fields("peer_refused", peer=session.address("peername"), code=RefusalCode.MALFORMED)
-            of_node = fields("message_malformed", job=session.job, node=session.node)
-            log.warning("malformed message: %s%s", error, suffix, extra=of_node if session.number else of_peer)
-        self._counters.refused[RefusalCode.MALFORMED] += 1
+        names = fields("message_malformed", job=session.job, node=session.node)
+        if not session.number:
+            names = fields("peer_refused", peer=session.address("peername"), code=RefusalCode.MALFORMED)
+        self._count_refusal(session, RefusalCode.MALFORMED, f"malformed message: {error}", names)
 
     def on_report(self, session: NodeSession, kind: int, message: bytes) -> None:
         """Deliver a message after the `Join`."""
@@ -283,10 +284,8 @@ class NodeSessions:
         peer = session.address("peername")
         # A node of another release retries again and again, so the same text is logged once.
         is_new = self._refusal_log.of_peers.is_new(peer, refused.message)
-        if is_new and (suffix := self._line_suffix(session, refused.code)) is not None:
-            names = fields("peer_refused", peer=peer, code=refused.code)
-            log.warning("refused: %s%s", refused.message, suffix, extra=names)
-        self._counters.refused[refused.code] += 1
+        names = fields("peer_refused", peer=peer, code=refused.code)
+        self._count_refusal(session, refused.code, f"refused: {refused.message}", names, is_new=is_new)
         session.close(CloseCode.POLICY_VIOLATION, encode(refused))
         self._refused_sessions.add(session, client_network(peer))
 

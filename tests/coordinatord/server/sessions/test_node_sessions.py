@@ -55,7 +55,7 @@ async def test_that_a_host_speaks_another_version_is_logged_once_until_one_of_it
                 refused = await peer.receive(Refused)
                 assert (refused.code, refused.retry) == (RefusalCode.VERSION, False)
                 assert f"supports protocol {PROTOCOL_VERSION}, this node 7" in refused.message
-        return sum("refused" in record.msg for record in caplog.records)
+        return sum("refused" in record.getMessage() for record in caplog.records)
 
     async with start() as server:
         assert await ask_in_vain() == 1
