@@ -27,13 +27,32 @@ class PrivateFileError(OperationalError):
     exit_code = ExitCode.OS_ERROR
 
 
+@contextmanager
+def _errors(path: Path, done: str) -> Iterator[None]:
+    """Convert errors of the system within the context: this path cannot be `done`, such as `written`."""
+    try:
+        yield
+    except OSError as error:
+        raise PrivateFileError(f"{path} cannot be {done}: {error.strerror}") from error
+
+
+@contextmanager
+def _opened_directory(path: Path, flags: int = 0) -> Iterator[int]:
+    """Yield a descriptor of a directory. Raises `OSError`."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | flags)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
 def write_private(path: Path, text: str) -> None:
     """Write or replace a file that only this user can read. Raises `PrivateFileError`.
 
     A missing directory is made. The replacement is atomic, also in a crash, and durable on return.
     """
     make_private_directory(path.parent)
-    try:
+    with _errors(path, "written"):
         fresh = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
         handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
@@ -47,42 +66,29 @@ def write_private(path: Path, text: str) -> None:
         except BaseException:
             fresh.unlink(missing_ok=True)
             raise
-    except OSError as error:
-        raise PrivateFileError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def flush_directory(path: Path) -> None:
     """Make the names in a directory durable: until then a lost power undoes a rename. Raises `OSError`."""
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with _opened_directory(path) as handle:
         os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def remove_private(path: Path) -> None:
     """Remove a file, if it is there. Raises `PrivateFileError`."""
-    try:
+    with _errors(path, "removed"):
         if path.exists():  # a read-only file system refuses to remove even a file that is missing
             path.unlink(missing_ok=True)
-    except OSError as error:
-        raise PrivateFileError(f"{path} cannot be removed: {error.strerror}") from error
 
 
 def make_private_directory(path: Path) -> None:
     """Make a directory that only this user can use, and its parents, if missing. Raises `PrivateFileError`."""
-    try:
+    with _errors(path, "made"):
         for part in (*reversed(path.parents), path):
-            if part.is_dir():
-                continue
-            part.mkdir(mode=0o700, exist_ok=True)
-            handle = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
-            try:
-                inherit_owner(handle, part.parent)
-            finally:
-                os.close(handle)
-    except OSError as error:
-        raise PrivateFileError(f"{path} cannot be made: {error.strerror}") from error
+            if not part.is_dir():
+                part.mkdir(mode=0o700, exist_ok=True)
+                with _opened_directory(part, os.O_NOFOLLOW) as handle:
+                    inherit_owner(handle, part.parent)
 
 
 @contextmanager
@@ -90,32 +96,23 @@ def locked_directory(path: Path) -> Iterator[None]:
     """Make a directory if missing, and lock it against other processes that call this. Raises `PrivateFileError`."""
     make_private_directory(path)
     with ExitStack() as stack:
-        try:
-            lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            stack.callback(os.close, lock)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        except OSError as error:
-            raise PrivateFileError(f"{path} cannot be locked: {error.strerror}") from error
+        with _errors(path, "locked"):
+            fcntl.flock(stack.enter_context(_opened_directory(path)), fcntl.LOCK_EX)
         yield
 
 
 def read_private(path: Path) -> str | None:
     """Return the text of a file that only this user may read; None if it is missing. Raises `PrivateFileError`."""
-    try:
-        with open(path, "rb", opener=_open_no_link) as file:
-            found = os.fstat(file.fileno())
-            if not stat.S_ISREG(found.st_mode):
-                raise PrivateFileError(f"{path} is not a regular file")
-            if found.st_uid not in _trusted(path.parent):
-                raise PrivateFileError(f"{path} belongs to another user (uid {found.st_uid}), so it is not trusted")
-            if found.st_mode & 0o077:
-                text = f"others may read {path}: make it private with chmod 600, and replace the secret"
-                raise PrivateFileError(text)
-            return _text(path, file.read(PRIVATE_BYTES_MAX + 1))
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise PrivateFileError(f"{path} cannot be read: {error.strerror}") from error
+    with _errors(path, "read"), suppress(FileNotFoundError), open(path, "rb", opener=_open_no_link) as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            raise PrivateFileError(f"{path} is not a regular file")
+        if found.st_uid not in _trusted(path.parent):
+            raise PrivateFileError(f"{path} belongs to another user (uid {found.st_uid}), so it is not trusted")
+        if found.st_mode & 0o077:
+            raise PrivateFileError(f"others may read {path}: make it private with chmod 600, and replace the secret")
+        return _text(path, file.read(PRIVATE_BYTES_MAX + 1))
+    return None
 
 
 def _open_no_link(path: str, flags: int) -> int:
@@ -127,11 +124,8 @@ def read_given(path: Path) -> str:
 
     It may be a link, and readable by a group, as secrets are in Kubernetes.
     """
-    try:
-        with path.open("rb") as file:
-            return _text(path, file.read(PRIVATE_BYTES_MAX + 1))
-    except OSError as error:
-        raise PrivateFileError(f"{path} cannot be read: {error.strerror}") from error
+    with _errors(path, "read"), path.open("rb") as file:
+        return _text(path, file.read(PRIVATE_BYTES_MAX + 1))
 
 
 def inherit_owner(handle: int, directory: Path) -> None:
