@@ -95,22 +95,26 @@ def describe(layout: Layout, *, only: Sequence[int] | None = None) -> TensorFile
     spans = []
     end = 0
     for number, piece in pieces:
+        itemsize = TYPES.get(piece.dtype, ("", 0))[1]
+        if (itemsize and piece.elements * itemsize != piece.length) or (piece.length and not piece.elements):
+            text = f"{piece.length} bytes of {piece.dtype} for the sizes {[*piece.sizes]} of {piece.name}"
+            raise TensorFileError(clip(text, PROBLEM_MAX))
         if piece.elements == 0 and piece.whole != piece.sizes:
             continue  # this rank has nothing of a tensor that others have
         key, kind, sizes, offsets = _entry(piece)
         if key in entries:
-            raise TensorFileError(f"two tensors have the name {piece.name!r}")
+            raise TensorFileError(clip(f"two tensors have the name {piece.name!r}", PROBLEM_MAX))
         entries[key] = {"dtype": kind, "shape": sizes, "data_offsets": [end, end + piece.length]}
         sharding[key] = {"saved_offsets": offsets}
         spans.append(Span(end, layout.begins[number], piece.length))
         end += piece.length
     own = [piece.fields for _, piece in sorted(pieces)]
     metadata = {"format": "pt", "DCP_VERSION": "1.0", _SHARDING: _json(sharding), _OWN: _json(own)}
-    text = _json({_METADATA: metadata, **entries}).encode()
-    text += b" " * (-len(text) % LENGTH_BYTES)
-    if len(text) > HEADER_MAX:
-        raise TensorFileError(f"the header of {len(entries)} tensors would have {len(text)} bytes")
-    return TensorFile(len(text).to_bytes(LENGTH_BYTES, "little") + text, layout, tuple(spans))
+    header = _json({_METADATA: metadata, **entries}).encode()
+    header += b" " * (-len(header) % LENGTH_BYTES)
+    if len(header) > HEADER_MAX:
+        raise TensorFileError(f"the header of {len(entries)} tensors would have {len(header)} bytes")
+    return TensorFile(len(header).to_bytes(LENGTH_BYTES, "little") + header, layout, tuple(spans))
 
 
 def header_length(begin: bytes, size: int) -> int:
@@ -122,41 +126,21 @@ def header_length(begin: bytes, size: int) -> int:
 
 
 def read_header(text: bytes, data_bytes: int) -> TensorFile:
-    """Return the structure of a file with this header and `data_bytes` after it. Raises `TensorFileError`."""
+    """Return the structure of a file with this header and `data_bytes` after it. Raises `TensorFileError`.
+
+    The header must be the one that `describe` makes for the tensors that it lists.
+    """
     try:
-        entries = json.loads(text)
-        own = json.loads(entries[_METADATA][_OWN])
-        layout = lay_out(read_piece(fields) for fields in own)
-        spans = _spans(layout, entries)
+        own = json.loads(json.loads(text)[_METADATA][_OWN])
+        file = describe(lay_out(read_piece(fields) for fields in own))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, ManifestError) as error:
         raise TensorFileError(f"a header cannot be read: {clip(str(error), PROBLEM_MAX)}") from None
-    end = 0
-    for span in spans:
-        if span.in_file != end:
-            raise TensorFileError("tensors overlap, or leave a gap")
-        end += span.length
+    if file.header[LENGTH_BYTES:] != text:
+        raise TensorFileError("a header describes its tensors in two different ways")
+    end = sum(span.length for span in file.spans)
     if end != data_bytes:
         raise TensorFileError(f"tensors of {end} bytes in {data_bytes}")
-    return TensorFile(len(text).to_bytes(LENGTH_BYTES, "little") + text, layout, spans)
-
-
-def _spans(layout: Layout, entries: dict[str, Any]) -> tuple[Span, ...]:
-    """Return the spans of the tensors, in the order of the file. Raises `TensorFileError` for a false header."""
-    spans = []
-    for piece, begin in zip(layout.pieces, layout.begins, strict=True):
-        itemsize = TYPES.get(piece.dtype, ("", 0))[1]
-        if (itemsize and piece.elements * itemsize != piece.length) or (piece.length and not piece.elements):
-            text = f"{piece.length} bytes of {piece.dtype} for {piece.elements} elements of {piece.name}"
-            raise TensorFileError(clip(text, PROBLEM_MAX))
-        if piece.elements == 0 and piece.whole != piece.sizes:
-            continue
-        key, kind, sizes, _ = _entry(piece)
-        entry = entries[key]
-        first, last = entry["data_offsets"]
-        if type(first) is not int or [entry["dtype"], entry["shape"], last - first] != [kind, sizes, piece.length]:
-            raise TensorFileError(clip(f"{piece.name} is described in two different ways", PROBLEM_MAX))
-        spans.append(Span(first, begin, piece.length))
-    return tuple(sorted(spans, key=lambda span: (span.in_file, span.length)))
+    return file
 
 
 def _entry(piece: Piece) -> tuple[str, str, list[int], list[int]]:
