@@ -76,16 +76,10 @@ class Pump:
         self._calls = PostedCalls()
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
-        self._poll = select.poll()
-        self._poll.register(self._calls.wake, select.POLLIN)
         self._streams: dict[int, WorkerStream] = {}
         """The streams that have not ended, by descriptor."""
         self._numbers = 0
         """The last number that a stream has got."""
-        self._blocked: list[WorkerStream] = []
-        """The streams that wait for room in the terminal's queue, and are not polled."""
-        self._full_outputs: set[int] = set()
-        """The descriptors of the outputs that are polled for room."""
         self._unfinished: set[WorkerStream] = set()
         """The streams with the beginning of a line, which is shown after a pause."""
         self._stopping = False
@@ -123,7 +117,6 @@ class Pump:
             self._numbers += 1
             stream.number = self._numbers
             self._streams[stream.fd] = stream
-            self._poll.register(stream.fd, select.POLLIN)
 
     def drain(self, stream: WorkerStream) -> None:
         """Move the present content of a stream, however slow its reader is; the size of its pipe limits it."""
@@ -162,13 +155,17 @@ class Pump:
             self._on_error(error)
 
     def _run_once(self) -> None:
-        events = self._poll.poll(self._timeout_ms())
-        ready = [self._streams[fd] for fd, _ in events if fd in self._streams]
-        read = self._read_ready(ready)
+        poll = self._poll_outputs()
+        poll.register(self._calls.wake, select.POLLIN)
+        for stream in self._streams.values():
+            if not stream.is_blocked:
+                poll.register(stream.fd, select.POLLIN)
+        events = poll.poll(self._timeout_ms())
+        read = self._read_ready([self._streams[fd] for fd, _ in events if fd in self._streams])
         self._calls.make()
         self._show_unfinished(time.monotonic())
-        self._write_outputs()
-        if 0 < read < LITTLE_BYTES and not self._full_outputs:
+        self._flush_outputs()
+        if 0 < read < LITTLE_BYTES and not self._waiting_outputs:
             self._calls.pause(REST_S)
 
     def _read_ready(self, ready: list[WorkerStream]) -> int:
@@ -180,8 +177,6 @@ class Pump:
             if stream.is_blocked:
                 self._numbers += 1
                 stream.blocked_since = stream.blocked_since or self._numbers
-                self._poll.unregister(stream.fd)
-                self._blocked.append(stream)
                 continue
             stream.blocked_since = 0
             read += stream.move()
@@ -202,10 +197,6 @@ class Pump:
         self._unfinished.discard(stream)
         if self._streams.get(stream.fd) is stream:
             del self._streams[stream.fd]
-            if stream in self._blocked:
-                self._blocked.remove(stream)
-            else:
-                self._poll.unregister(stream.fd)
 
     def _show_unfinished(self, now: float) -> None:
         for stream in [stream for stream in self._unfinished if stream.flush_at <= now and not stream.is_blocked]:
@@ -215,20 +206,21 @@ class Pump:
                 stream.flush_at = now + QUIET_S
                 self._unfinished.add(stream)
 
-    def _write_outputs(self) -> None:
-        """Write as much as there is room for, and read again the streams that waited for room."""
-        for terminal_writer in self._terminal_writers:
-            terminal_writer.flush()
-            fd = terminal_writer.fileno()
-            if terminal_writer.size and fd not in self._full_outputs:
-                self._full_outputs.add(fd)
-                self._poll.register(fd, select.POLLOUT)
-            elif not terminal_writer.size and fd in self._full_outputs:
-                self._full_outputs.remove(fd)
-                self._poll.unregister(fd)
-        for stream in [stream for stream in self._blocked if not stream.is_blocked]:
-            self._blocked.remove(stream)
-            self._poll.register(stream.fd, select.POLLIN)
+    @property
+    def _waiting_outputs(self) -> list[TerminalWriter]:
+        return [terminal_writer for terminal_writer in self._terminal_writers if terminal_writer.size]
+
+    def _poll_outputs(self) -> select.poll:
+        """Return a poll for room in the outputs that have bytes left to write."""
+        poll = select.poll()
+        for terminal_writer in self._waiting_outputs:
+            poll.register(terminal_writer.fileno(), select.POLLOUT)
+        return poll
+
+    def _flush_outputs(self) -> bool:
+        """Write as much as there is room for; return whether anything was written."""
+        written = [terminal_writer.flush() for terminal_writer in self._terminal_writers]
+        return any(written)
 
     def _timeout_ms(self) -> float | None:
         soonest = min((stream.flush_at for stream in self._unfinished if not stream.is_blocked), default=None)
@@ -240,14 +232,9 @@ class Pump:
         self.retire(list(self._streams.values()))
         give_up_at = time.monotonic() + GIVE_UP_S
         while True:
-            for terminal_writer in self._terminal_writers:
-                if terminal_writer.flush():
-                    give_up_at = time.monotonic() + GIVE_UP_S
-            waiting = [terminal_writer for terminal_writer in self._terminal_writers if terminal_writer.size]
+            if self._flush_outputs():
+                give_up_at = time.monotonic() + GIVE_UP_S
             left_s = give_up_at - time.monotonic()
-            if not waiting or left_s <= 0:
+            if not self._waiting_outputs or left_s <= 0:
                 return
-            poll = select.poll()
-            for terminal_writer in waiting:
-                poll.register(terminal_writer.fileno(), select.POLLOUT)
-            poll.poll(1000 * left_s)
+            self._poll_outputs().poll(1000 * left_s)
