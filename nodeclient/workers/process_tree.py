@@ -16,7 +16,7 @@ import resource
 import select
 import signal
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -114,7 +114,10 @@ def signal_groups(groups: Collection[int], signum: int) -> None:
     for pid in pids:  # the list grows
         if not _handles(pid, signum) or _is_shell(pid):
             pids += children.get(pid, ())
-        _send(pid, members[pid].group, signum)
+        pidfd = _open_same(pid, _group, members[pid].group)
+        if pidfd is not None:
+            send(pidfd, signum)
+            os.close(pidfd)
 
 
 def _handles(pid: int, signum: int) -> bool:
@@ -140,16 +143,16 @@ def _is_shell(pid: int) -> bool:
         return False
 
 
-def _send(pid: int, group: int, signum: int) -> None:
+def _open_same(pid: int, look: Callable[[int], object], found: object) -> int | None:
+    """Return a pidfd of a process for which `look` has `found` this; None if it has ended."""
     try:
         pidfd = pidfd_open(pid)
     except ProcessLookupError:
-        return
-    try:
-        if _group(pid) == group:  # before the pidfd pinned the process, its number may have been reused
-            send(pidfd, signum)
-    finally:
-        os.close(pidfd)
+        return None
+    if look(pid) == found:  # before the pidfd pinned the process, its number may have gone to another one
+        return pidfd
+    os.close(pidfd)
+    return None
 
 
 def kill_marked(mark: str | None, groups: frozenset[int] = frozenset(), timeout_s: float = KILL_TIMEOUT_S) -> None:
@@ -187,28 +190,23 @@ def pidfds_by_mark(marks: Collection[str], groups: Mapping[int, str]) -> dict[st
     """
     families: dict[str, dict[int, int]] = {mark: {} for mark in marks}
     opened_max = _opened_max()
+
+    def mark_of(pid: int) -> str | None:
+        own = (variable.partition("=") for variable in _environ(pid).decode(errors="replace").split("\0"))
+        carried = (value for name, _, value in own if name == MARK_VARIABLE and value in families)
+        return next(carried, groups.get(_group(pid)))
+
     for _ in range(_SCANS):
         for status in statuses():
             if sum(map(len, families.values())) == opened_max:
                 return families
-            mark = _mark_of(status.pid, status.group, families, groups)
+            mark = mark_of(status.pid)
             if mark is None or status.dead or status.pid in families[mark]:
                 continue
-            with suppress(ProcessLookupError):
-                pidfd = pidfd_open(status.pid)
-                # Before the pidfd pinned the process, its number may have gone to another one.
-                if _mark_of(status.pid, _group(status.pid), families, groups) == mark:
-                    families[mark][status.pid] = pidfd
-                else:
-                    os.close(pidfd)
+            pidfd = _open_same(status.pid, mark_of, mark)
+            if pidfd is not None:
+                families[mark][status.pid] = pidfd
     return families
-
-
-def _mark_of(pid: int, group: int, marks: Collection[str], groups: Mapping[int, str]) -> str | None:
-    """Return which of the marks a process has, or else that of its group; None if it has none."""
-    own = (variable.partition("=") for variable in _environ(pid).decode(errors="replace").split("\0"))
-    carried = (value for name, _, value in own if name == MARK_VARIABLE and value in marks)
-    return next(carried, groups.get(group))
 
 
 def _pidfds_to_kill(mark: str | None, groups: frozenset[int]) -> dict[int, int]:
@@ -218,18 +216,16 @@ def _pidfds_to_kill(mark: str | None, groups: frozenset[int]) -> dict[int, int]:
         pids |= {status.pid for status in statuses() if status.group in groups and not status.dead}
     pidfds: dict[int, int] = {}
     opened_max = _opened_max()
+
+    def is_wanted(pid: int) -> bool:
+        return (mark is not None and _carries(pid, mark)) or _group(pid) in groups
+
     for pid in pids - {os.getpid()}:
         if len(pidfds) == opened_max:
             break
-        try:
-            pidfd = pidfd_open(pid)
-        except ProcessLookupError:
-            continue
-        # Before the pidfd pinned the process, its number may have gone to another one.
-        if (mark is not None and _carries(pid, mark)) or (groups and _group(pid) in groups):
+        pidfd = _open_same(pid, is_wanted, True)
+        if pidfd is not None:
             pidfds[pid] = pidfd
-        else:
-            os.close(pidfd)
     return pidfds
 
 
