@@ -86,6 +86,7 @@ class LogFollowers:
 
 
 def _place_of(round_: LoggedRound) -> tuple[str, str, int]:
+    """Return the node, the run and the number of a round, which identify it on a host."""
     return round_.node, round_.run, round_.round
 
 
@@ -108,8 +109,8 @@ class LogService:
         self._loop = asyncio.get_running_loop()
         self._log_dir = None if settings.log_dir is None else settings.log_dir.absolute()
         self._catalogue = None if self._log_dir is None else LogCatalogue(self._log_dir, job, socket.gethostname())
-        self._rounds: tuple[LoggedRound, ...] = ()
-        """The rounds of the job with log files on this host, also those of other nodes here."""
+        self._rounds: dict[tuple[str, str, int], LoggedRound] = {}
+        """The rounds of the job with log files on this host, also those of other nodes here; see `_place_of`."""
         self._present: LoggedRound | None = None
         """The last round that workers of this node have begun."""
         self._writer = FileThread(partial(self._in_loop, fail))
@@ -161,15 +162,14 @@ class LogService:
         begun_at = now().timestamp()
         names = (self._catalogue.host, self._job, self._node, place.run, place.round)
         present = LoggedRound(*names, first_rank=ranks.start, workers=len(ranks), begun_at=begun_at)
-        self._rounds, self._present = (*self._rounds, present), present
+        self._rounds[_place_of(present)] = self._present = present
         self._followers.forget()  # they may have read an older round
         self._update(lambda catalogue: catalogue.begin(present))
 
     def end_round(self) -> None:
         """Record that no worker of the present round lives."""
-        present = self._present
-        if present is not None:
-            ended = next((round_ for round_ in self._rounds if _place_of(round_) == _place_of(present)), present)
+        if self._present is not None:
+            ended = self._rounds[_place_of(self._present)]
             self._update(methodcaller("write", ended, create=True))
 
     async def settle(self) -> None:
@@ -182,12 +182,11 @@ class LogService:
 
     def fail_round(self, number: int) -> None:
         """Record that a round of the present run has failed. Its files are kept until another one fails."""
-        run = next((round_.run for round_ in reversed(self._rounds) if round_.node == self._node), None)
-        for round_ in self._rounds:
-            if (round_.node, round_.run, round_.round, round_.failed) == (self._node, run, number, False):
-                failed = replace(round_, failed=True)
-                self._rounds = tuple(failed if other is round_ else other for other in self._rounds)
-                self._update(methodcaller("write", failed, create=False))
+        run = next((run for node, run, _ in reversed(self._rounds) if node == self._node), "")
+        place = self._node, run, number
+        if place in self._rounds and not self._rounds[place].failed:
+            self._rounds[place] = failed = replace(self._rounds[place], failed=True)
+            self._update(methodcaller("write", failed, create=False))
 
     def read(self, wanted: ReadLog, answer: Answer) -> None:
         """Answer a request for a piece of a log; `answer` gets the piece, and a function to call when it was sent."""
@@ -203,11 +202,11 @@ class LogService:
         if self._log_dir is None or self._catalogue is None:
             respond(refused_chunk(wanted, f"node {self._node} keeps no log files: see --log-dir"))
             return
-        if is_in_future(wanted, self._rounds):
+        if is_in_future(wanted, self._rounds.values()):
             respond(LogChunk(wanted.request, b"", wanted.after or LOG_START, more=False, gap=False, problem=""))
             return
         try:
-            found = find(wanted, self._rounds)
+            found = find(wanted, self._rounds.values())
         except NotLoggedError as error:
             respond(refused_chunk(wanted, str(error)))
             return
@@ -239,8 +238,7 @@ class LogService:
         await self._followers.await_end(self._loop.time())
 
     def _add_older(self, rounds: list[LoggedRound]) -> None:
-        known = set(map(_place_of, self._rounds))
-        self._add(*(round_ for round_ in rounds if _place_of(round_) not in known))
+        self._add(*rounds)
         self.delete_old()
 
     def delete_old(self) -> None:
@@ -250,8 +248,8 @@ class LogService:
         """
         if self._keep is None:
             return
-        for old in rounds_to_delete(self._rounds, self._keep, self._present):
-            self._rounds = tuple(round_ for round_ in self._rounds if round_ is not old)
+        for old in rounds_to_delete(self._rounds.values(), self._keep, self._present):
+            del self._rounds[_place_of(old)]
             self._update(partial(self._delete, old))
 
     def _delete(self, old: LoggedRound, catalogue: LogCatalogue) -> None:
@@ -259,7 +257,7 @@ class LogService:
             self._in_loop(self._add, old)
 
     def _add(self, *older: LoggedRound) -> None:
-        self._rounds = (*older, *self._rounds)
+        self._rounds = {**{_place_of(round_): round_ for round_ in older}, **self._rounds}
 
     def _update(self, work: Callable[[LogCatalogue], object]) -> None:
         """Have the writing thread do work on the catalogue; warn the user if that fails."""
