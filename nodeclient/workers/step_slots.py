@@ -34,7 +34,7 @@ from workerlib.contract.env import (
     unpack_section,
 )
 
-_WORD_BYTES = 8
+_SLOT_WORDS = SLOT_BYTES // 8
 
 _ENDED = 3
 """The index of the field that is set when the worker's program is over: its exit code plus 1."""
@@ -114,9 +114,7 @@ class Slots:
 
     def exit_codes(self) -> dict[int, int]:
         """Return the exit codes of the programs that are over, even if their processes live, by local rank."""
-        fields = self._fields()
-        ranks = range(self._workers if fields else 0)
-        words = {rank: fields[rank * SLOT_BYTES // _WORD_BYTES + _ENDED] for rank in ranks}
+        words = {rank: slot[_ENDED] for rank, slot in enumerate(self._slots())}
         return {rank: word - 1 for rank, word in words.items() if 0 < word <= _EXIT_CODE_MAX + 1}
 
     def close(self) -> None:
@@ -127,27 +125,24 @@ class Slots:
 
     def _read(self) -> None:
         """Read what workers have written since the last time. A slot that is just being written stays as it was."""
-        fields = self._fields()
-        for rank in range(self._workers) if fields else ():
-            step, at, check = fields[rank * SLOT_BYTES // _WORD_BYTES :][:_ENDED]  # the fields before the exit code
+        for rank, slot in enumerate(self._slots()):
+            step, at, check = slot[:_ENDED]  # the fields before the exit code
             if at and step ^ at == check:
                 if step <= STEP_MAX:
                     self._steps[rank] = (step, at)
-                    first_at = fields[rank * SLOT_BYTES // _WORD_BYTES + FIRST_STEP_AT]
-                    self._stepped_twice |= 0 < first_at < at
+                    self._stepped_twice |= 0 < slot[FIRST_STEP_AT] < at
                 self._are_announced |= step == STEPS_TO_COME
             with suppress(ValueError):
-                begin = rank * SLOT_BYTES // _WORD_BYTES + SECTION_AT
-                self._sections[rank] = unpack_section(fields[begin : begin + len(NO_SECTION)])
+                self._sections[rank] = unpack_section(slot[SECTION_AT : SECTION_AT + len(NO_SECTION)])
             with suppress(ValueError):
-                begin = rank * SLOT_BYTES // _WORD_BYTES + DIGEST_AT
-                self._digests[rank] = _digest_of(unpack_digest(fields[begin : begin + DIGEST_WORDS]))
+                self._digests[rank] = _digest_of(unpack_digest(slot[DIGEST_AT : DIGEST_AT + DIGEST_WORDS]))
 
-    def _fields(self) -> list[int]:
-        """Return all words of the slots; an empty list if there are no slots."""
+    def _slots(self) -> list[list[int]]:
+        """Return the words of each worker's slot; an empty list if there are no slots."""
         if self.file is None:
             return []
-        return memoryview(os.pread(self.file, self._workers * SLOT_BYTES, 0)).cast("Q").tolist()
+        words = memoryview(os.pread(self.file, self._workers * SLOT_BYTES, 0)).cast("Q").tolist()
+        return [words[begin : begin + _SLOT_WORDS] for begin in range(0, len(words), _SLOT_WORDS)]
 
 
 def _digest_of(found: tuple[int, int, int] | None) -> StateDigest | None:
