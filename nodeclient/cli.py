@@ -20,7 +20,7 @@ from coordinatord.runtime.own_python import prefer_standard_library
 
 if TYPE_CHECKING:
     from nodeclient.config.join_config import JoinConfig
-    from nodeclient.config.operate import CrashReplayConfig, OperateConfig
+    from nodeclient.config.operate import CrashReplayConfig, OperatorConfig
     from nodeclient.config.up import UpConfig
 
 
@@ -82,7 +82,7 @@ def _collect_garbage() -> None:
     gc.enable()
 
 
-def operate(config: OperateConfig | UpConfig) -> int:
+def operate(config: OperatorConfig | UpConfig) -> int:
     """Run a command of an operator, and return the exit code. Raises `RequestError`, `OutputError` and `HostError`."""
     import io  # noqa: PLC0415
     from importlib import import_module  # noqa: PLC0415

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, Literal, TypeVar
+from typing import ClassVar, Literal
 
 from msgspec import Struct
 
@@ -52,8 +52,8 @@ class LogEnd(Struct, frozen=True):
     bytes: int | None = None
 
 
-class _OperatorConfig(Struct, frozen=True, kw_only=True):
-    """The settings of all commands."""
+class OperatorConfig(Struct, frozen=True, kw_only=True):
+    """The settings of all commands for operators."""
 
     PROGRAM: ClassVar[Literal["command"]] = "command"
     MODULE: ClassVar[str]
@@ -63,10 +63,7 @@ class _OperatorConfig(Struct, frozen=True, kw_only=True):
     access: AccessSettings = DEFAULT_ACCESS
 
 
-AnyConfig = TypeVar("AnyConfig", bound=_OperatorConfig)
-
-
-class _ReadingConfig(_OperatorConfig, frozen=True):
+class _ReadingConfig(OperatorConfig, frozen=True):
     """The settings of commands that show something of one job, or of all jobs."""
 
     job: str | None
@@ -136,7 +133,7 @@ class PreflightConfig(_ReadingConfig, frozen=True):
     dry_run: bool = False
 
 
-class WaitConfig(_OperatorConfig, frozen=True):
+class WaitConfig(OperatorConfig, frozen=True):
     """All settings of `nodeclient wait`; without a job it waits for the only one that has not ended."""
 
     MODULE = "operate.job_end"
@@ -144,13 +141,13 @@ class WaitConfig(_OperatorConfig, frozen=True):
     timeout_s: float | None
 
 
-class PageConfig(_OperatorConfig, frozen=True):
+class PageConfig(OperatorConfig, frozen=True):
     """All settings of `nodeclient page`."""
 
     MODULE = "operate.page_link"
 
 
-class CommandConfig(_OperatorConfig, frozen=True):
+class CommandConfig(OperatorConfig, frozen=True):
     """All settings of `nodeclient drain` and its like."""
 
     MODULE = "operate.admin_commands"
@@ -166,7 +163,7 @@ class CommandConfig(_OperatorConfig, frozen=True):
     """Whether to drain nodes that join later, too."""
 
 
-class CheckConfig(_OperatorConfig, frozen=True):
+class CheckConfig(OperatorConfig, frozen=True):
     """All settings of `nodeclient check`."""
 
     MODULE = "shell.host_check"
@@ -184,25 +181,9 @@ class CrashReplayConfig(Struct, frozen=True):
     """The crash file of a bug of nodeclient."""
 
 
-OperateConfig = (
-    StatusConfig
-    | EventsConfig
-    | LogsConfig
-    | StacksConfig
-    | ReportConfig
-    | PreflightConfig
-    | WaitConfig
-    | PageConfig
-    | CommandConfig
-    | CheckConfig
-)
-
-
 def _add_status(parser: SettingsParser) -> None:
     parser.add_setting("--watch -w", "look again every second; off a terminal, at each change")
     parser.add_setting("--all", "show every node and every job, however many there are")
-    parser.add_setting("--json", "print JSON, for programs")
-    _add_job(parser, "only this one")
 
 
 def _add_events(parser: SettingsParser) -> None:
@@ -222,8 +203,6 @@ def _add_events(parser: SettingsParser) -> None:
         default=(),
         dest="kinds",
     )
-    parser.add_setting("--json", "print one JSON object a line, for programs")
-    _add_job(parser, "only events of this job (default: of all jobs)")
 
 
 def _add_logs(parser: SettingsParser) -> None:
@@ -248,8 +227,6 @@ def _add_logs(parser: SettingsParser) -> None:
         by_default=f"{LAST_LINES} lines",
     )
     parser.add_setting("--follow -f", "go on as more is written, also in later rounds")
-    parser.add_setting("--json", "print one JSON object a line, for programs")
-    _add_job(parser, ONLY_JOB)
 
 
 def _explain_logs(flag: str) -> str | None:
@@ -266,27 +243,14 @@ def _add_stacks(parser: SettingsParser) -> None:
         folder,
         variables=(),
     )
-    parser.add_setting("--json", "print JSON, for programs")
-    _add_job(parser, ONLY_LIVE_JOB)
 
 
-def _read_stacks(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> StacksConfig:
+def _read_stacks(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> OperatorConfig:
     if given.dumps is None and not given.coordinators:
         parser.error("--coord says where coordinatord listens, or --dumps where files of torch's flight recorder are")
     if given.dumps is not None and (given.job is not None or given.ranks):
         parser.error("--dumps is for all files in a folder: leave out JOB and --rank")
     return _read(StacksConfig, parser, given, environ)
-
-
-def _add_report(parser: SettingsParser) -> None:
-    parser.add_setting("--json", "print JSON, for programs; null if nothing has failed")
-    _add_job(parser, ONLY_JOB)
-
-
-def _add_preflight(parser: SettingsParser) -> None:
-    _add_command(parser)
-    parser.add_setting("--json", "print JSON, for programs")
-    _add_job(parser, ONLY_LIVE_JOB)
 
 
 def _add_wait(parser: SettingsParser) -> None:
@@ -298,7 +262,6 @@ def _add_wait(parser: SettingsParser) -> None:
         by_default="never",
         dest="timeout_s",
     )
-    _add_job(parser, ONLY_LIVE_JOB)
 
 
 def _add_drain(parser: SettingsParser) -> None:
@@ -313,22 +276,16 @@ def _add_for_nodes(parser: SettingsParser) -> None:
     )
 
 
-def _add_for_job(parser: SettingsParser, description: str) -> None:
-    _add_command(parser)
-    _add_job(parser, description)
-
-
-def _read_command(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> CommandConfig:
+def _read_command(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> OperatorConfig:
     given.verb = Verb(given.subcommand)
-    config = _read(CommandConfig, parser, given, environ)
-    if config.verb is Verb.DRAIN and config.dry_run and len(config.nodes) > DRAINED_BEFORE_MAX + 1:
-        parser.error(f"--dry-run takes {DRAINED_BEFORE_MAX + 1} nodes at most, and these are {len(config.nodes)}")
-    return config
+    if given.verb is Verb.DRAIN and given.dry_run and len(given.nodes) > DRAINED_BEFORE_MAX + 1:
+        parser.error(f"--dry-run takes {DRAINED_BEFORE_MAX + 1} nodes at most, and these are {len(given.nodes)}")
+    return _read(CommandConfig, parser, given, environ)
 
 
 def _read(
-    kind: type[AnyConfig], parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]
-) -> AnyConfig:
+    kind: type[OperatorConfig], parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]
+) -> OperatorConfig:
     """Make the settings of a command, whose fields are named as its flags."""
     if vars(given).get("job") == "":
         parser.error("'' cannot be the name of a job: is a variable empty?")
@@ -340,7 +297,6 @@ def _add_crash(parser: SettingsParser) -> None:
 
 
 def _add_check(parser: SettingsParser) -> None:
-    parser.add_setting("--json", "print JSON, for programs")
     parser.add_argument(
         "folders",
         nargs="*",
@@ -348,19 +304,6 @@ def _add_check(parser: SettingsParser) -> None:
         metavar="DIR",
         help="directories that need space, such as that of --log-dir; one that join would make need not exist yet",
     )
-
-
-def _add_coordinators(parser: SettingsParser, *, required: bool) -> None:
-    parser.add_heading("connection to the coordinator")
-    parser.add_setting(
-        "--coord HOST[:PORT][,...]",
-        "where coordinatord listens (port: 29400); several are tried in turn",
-        flag_values.endpoints,
-        default=(),
-        required=required,
-        dest="coordinators",
-    )
-    add_access_flags(parser)
 
 
 def _add_command(parser: SettingsParser) -> None:
@@ -381,10 +324,6 @@ def _add_ranks(parser: SettingsParser) -> None:
     )
 
 
-def _add_job(parser: SettingsParser, description: str) -> None:
-    parser.add_argument("job", nargs="?", metavar="JOB", help=description)
-
-
 def _log_end(text: str) -> LogEnd:
     if text == "all":
         return LogEnd()
@@ -401,36 +340,60 @@ def _log_end(text: str) -> LogEnd:
 
 def _line(
     add_flags: Callable[[SettingsParser], None],
-    read: Callable[[SettingsParser, argparse.Namespace, Mapping[str, str]], OperateConfig],
+    read: Callable[[SettingsParser, argparse.Namespace, Mapping[str, str]], OperatorConfig],
     explain: Callable[[str], str | None] = lambda _: None,
     *,
+    json: str = "",
+    job: str = "",
     needs_coordinator: bool = True,
-) -> CommandLine[OperateConfig]:
-    """Return the command line of a command for operators: `add_flags` and the flags for its coordinator."""
+) -> CommandLine[OperatorConfig]:
+    """Return the command line of a command for operators: `add_flags`, and the flags that several commands have.
+
+    `json` and `job` are the help of `--json` and of the job's name; empty for a command without it.
+    """
 
     def add(parser: SettingsParser) -> None:
         add_flags(parser)
-        _add_coordinators(parser, required=needs_coordinator)
+        if json:
+            parser.add_setting("--json", json)
+        if job:
+            parser.add_argument("job", nargs="?", metavar="JOB", help=job)
+        parser.add_heading("connection to the coordinator")
+        parser.add_setting(
+            "--coord HOST[:PORT][,...]",
+            "where coordinatord listens (port: 29400); several are tried in turn",
+            flag_values.endpoints,
+            default=(),
+            required=needs_coordinator,
+            dest="coordinators",
+        )
+        add_access_flags(parser)
 
     return CommandLine(add, read, explain)
 
 
-COMMAND_LINES: dict[str, CommandLine[OperateConfig] | CommandLine[CrashReplayConfig]] = {
-    "status": _line(_add_status, partial(_read, StatusConfig)),
-    "events": _line(_add_events, partial(_read, EventsConfig)),
-    "logs": _line(_add_logs, partial(_read, LogsConfig), _explain_logs),
-    "stacks": _line(_add_stacks, _read_stacks, needs_coordinator=False),
-    "report": _line(_add_report, partial(_read, ReportConfig)),
-    "preflight": _line(_add_preflight, partial(_read, PreflightConfig)),
-    "wait": _line(_add_wait, partial(_read, WaitConfig)),
+_JSON = "print JSON, for programs"
+_JSON_LINES = "print one JSON object a line, for programs"
+_JSON_REPORT = f"{_JSON}; null if nothing has failed"
+
+_EVENTS_JOB = "only events of this job (default: of all jobs)"
+
+COMMAND_LINES: dict[str, CommandLine[OperatorConfig] | CommandLine[CrashReplayConfig]] = {
+    "status": _line(_add_status, partial(_read, StatusConfig), json=_JSON, job="only this one"),
+    "events": _line(_add_events, partial(_read, EventsConfig), json=_JSON_LINES, job=_EVENTS_JOB),
+    "logs": _line(_add_logs, partial(_read, LogsConfig), _explain_logs, json=_JSON_LINES, job=ONLY_JOB),
+    "stacks": _line(_add_stacks, _read_stacks, json=_JSON, job=ONLY_LIVE_JOB, needs_coordinator=False),
+    "report": _line(lambda _: None, partial(_read, ReportConfig), json=_JSON_REPORT, job=ONLY_JOB),
+    "preflight": _line(_add_command, partial(_read, PreflightConfig), json=_JSON, job=ONLY_LIVE_JOB),
+    "wait": _line(_add_wait, partial(_read, WaitConfig), job=ONLY_LIVE_JOB),
     "page": _line(lambda _: None, partial(_read, PageConfig)),
     "drain": _line(_add_drain, _read_command),
     "undrain": _line(_add_for_nodes, _read_command),
     "quarantine": _line(_add_for_nodes, _read_command),
     "pardon": _line(_add_for_nodes, _read_command),
-    "stop": _line(partial(_add_for_job, description=ONLY_LIVE_JOB), _read_command),
-    "restart": _line(partial(_add_for_job, description=ONLY_LIVE_JOB), _read_command),
-    "forget": _line(partial(_add_for_job, description=ONLY_JOB), _read_command),
-    "check": _line(_add_check, partial(_read, CheckConfig), needs_coordinator=False),
+    "stop": _line(_add_command, _read_command, job=ONLY_LIVE_JOB),
+    "restart": _line(_add_command, _read_command, job=ONLY_LIVE_JOB),
+    "forget": _line(_add_command, _read_command, job=ONLY_JOB),
+    "check": _line(_add_check, partial(_read, CheckConfig), json=_JSON, needs_coordinator=False),
     "replay": CommandLine(_add_crash, lambda _parser, given, _environ: CrashReplayConfig(given.crash)),
 }

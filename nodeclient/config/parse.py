@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from nodeclient.config.join_config import JoinConfig
-    from nodeclient.config.operate import CrashReplayConfig, OperateConfig
+    from nodeclient.config.operate import CrashReplayConfig, OperatorConfig
     from nodeclient.config.up import UpConfig
 
-    Config: TypeAlias = JoinConfig | UpConfig | OperateConfig | CrashReplayConfig
+    Config: TypeAlias = JoinConfig | UpConfig | OperatorConfig | CrashReplayConfig
 
 _NODE_EXIT_CODES = (
     "0 the run succeeded, 64 wrong flags, 69 no coordinator, 77 refused; else that of the worker that failed"
