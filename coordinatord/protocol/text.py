@@ -60,6 +60,17 @@ def name_ranks(ranks: Sequence[int]) -> str:
     return f"rank{'' if len(ranks) == 1 else 's'} {named}{more}"
 
 
+def spans(numbers: Iterable[int]) -> list[str]:
+    """Format sorted numbers, with ranges: `0-2`, `8`."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and found[-1][-1] == number - 1:
+            found[-1][1:] = [number]
+        else:
+            found.append([number])
+    return ["-".join(map(str, span)) for span in found]
+
+
 def counted(number: int, noun: str) -> str:
     """Format a number with its noun: `1 node`, `2 nodes`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -6,12 +6,10 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from coordinatord.protocol.text import spans
 from nodeclient.host.control_groups import control_groups
 from nodeclient.host.devices import Host
 from nodeclient.host.process_state import read_if_there, read_number
-
-_UNLIMITED = float("inf")
-"""The quota of a control group without a limit."""
 
 
 def allowed_cpus() -> frozenset[int]:
@@ -31,13 +29,7 @@ def parse_cpus(text: str) -> frozenset[int]:
 
 def format_cpus(cpus: Iterable[int]) -> str:
     """Format a list as the kernel does."""
-    spans: list[list[int]] = []
-    for cpu in sorted(cpus):
-        if spans and spans[-1][-1] == cpu - 1:
-            spans[-1][1:] = [cpu]
-        else:
-            spans.append([cpu])
-    return ",".join("-".join(map(str, span)) for span in spans)
+    return ",".join(spans(sorted(cpus)))
 
 
 def core_of(cpu: int, host: Host) -> int:
@@ -52,15 +44,14 @@ def cpu_quota(host: Host) -> float | None:
     See cpu.max in the kernel's cgroup-v2.rst, and cpu.cfs_quota_us in sched-bwc.rst for version 1.
     """
     limits = (_limit_v2(folder) if unified else _limit_v1(folder) for folder, unified in control_groups("cpu", host))
-    least = min(limits, default=_UNLIMITED)
-    return None if least == _UNLIMITED else least
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
-def _limit_v2(group: Path) -> float:
+def _limit_v2(group: Path) -> float | None:
     quota, _, period = read_if_there(group / "cpu.max").partition(" ")
-    return int(quota) / int(period) if quota.isdecimal() else _UNLIMITED
+    return int(quota) / int(period) if quota.isdecimal() else None
 
 
-def _limit_v1(group: Path) -> float:
+def _limit_v1(group: Path) -> float | None:
     quota, period = read_number(group / "cpu.cfs_quota_us"), read_number(group / "cpu.cfs_period_us")
-    return quota / period if quota and period and quota > 0 else _UNLIMITED
+    return quota / period if quota and period and quota > 0 else None

@@ -91,7 +91,10 @@ def workers_per_node(spec: str | None, environ: Mapping[str, str], host: Host | 
     if spec == "gpu":
         count = gpu_count(environ, host)
         if count == 0:
-            raise WorkersPerNodeError(_no_gpu_text(environ))
+            raise WorkersPerNodeError(
+                f"--nproc-per-node is gpu, but this host offers no GPU{visibility_note(environ)}: "
+                "check the driver with nvidia-smi or rocm-smi, or use a number or cpu"
+            )
         return count
     if spec.isascii() and spec.isdigit() and 1 <= int(spec) <= WORKERS_MAX:
         return int(spec)
@@ -125,13 +128,6 @@ def visibility_note(environ: Mapping[str, str]) -> str:
     names = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
     hidden = [f"{name}={environ[name]!r}" for name in names if name in environ]
     return f" (the environment says {', '.join(hidden)})" if hidden else ""
-
-
-def _no_gpu_text(environ: Mapping[str, str]) -> str:
-    return (
-        f"--nproc-per-node is gpu, but this host offers no GPU{visibility_note(environ)}: "
-        "check the driver with nvidia-smi or rocm-smi, or use a number or cpu"
-    )
 
 
 def _visible(gpus: list[Gpu], listed: str | None) -> list[Gpu]:
@@ -182,12 +178,9 @@ def _nvidia_gpus(host: Host) -> list[Gpu]:
 
 def _addresses_by_device_file(processes: Path) -> dict[str, str]:
     """Read the PCI address of each GPU from /proc, which a container without NVML may still see."""
-    found = {}
-    for information in (processes / "driver/nvidia/gpus").glob("*/information"):
-        minor = _DEVICE_MINOR.search(information.read_text())
-        if minor is not None:
-            found[f"nvidia{minor[1]}"] = information.parent.name
-    return found
+    files = (processes / "driver/nvidia/gpus").glob("*/information")
+    minors = ((_DEVICE_MINOR.search(file.read_text()), file.parent.name) for file in files)
+    return {f"nvidia{minor[1]}": address for minor, address in minors if minor}
 
 
 def _nvml_gpus(library: str) -> list[Gpu] | None:

@@ -12,6 +12,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -71,28 +72,27 @@ def read_facts(
     within_s: float = ANSWER_WITHIN_S,
 ) -> HostFacts:
     """Return the facts that can be read within this time, each by a thread of its own. Never raises."""
-    readers: dict[str, Callable[[], dict[str, Any]]] = {
+    readers: dict[str, Callable[[], dict[str, Any] | Space]] = {
         "GPUs": lambda: _gpus(environ, host),
         "the kernel's log": lambda: _xids(kmsg),
         "network interfaces": lambda: _interfaces(host.system / "class/net"),
         "InfiniBand ports": lambda: _lost_links(host.system / "class/infiniband"),
     }
-    spaces = {f"the space of {clip(str(folder))} ({what})": (what, folder) for what, folder in folders.items()}
+    for what, folder in folders.items():
+        readers[f"the space of {clip(str(folder))} ({what})"] = partial(_space, what, folder)
     answers = SimpleQueue[tuple[str, Any]]()
     """The name of each fact that was read, and the fields of `HostFacts`, a `Space`, or an error as a text."""
-    missing, unread = {*readers, *spaces}, list[str]()
+    missing, unread = set(readers), list[str]()
     facts = HostFacts(has_driver=(host.devices / "nvidiactl").exists())
 
-    def answer(name: str, read: Callable[..., Any], *arguments: Any) -> None:
+    def answer(name: str, read: Callable[[], object]) -> None:
         try:
-            answers.put((name, read(*arguments)))
+            answers.put((name, read()))
         except Exception as error:  # noqa: BLE001 - a fact that cannot be read is said, and costs no host
             answers.put((name, getattr(error, "strerror", None) or repr(error)))
 
     for name, read in readers.items():
         Thread(target=answer, args=(name, read), daemon=True).start()
-    for name, place in spaces.items():
-        Thread(target=answer, args=(name, _space, *place), daemon=True).start()
     ends_at = time.monotonic() + within_s
     while missing:
         try:

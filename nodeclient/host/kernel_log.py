@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from nodeclient.core.host_health import Xid
@@ -24,25 +25,19 @@ _XID = re.compile(r"\d+,(?P<number>\d+),.*;NVRM: Xid \((?:PCI:)?(?P<gpu>.*?)\): 
 
 def read_records(kmsg: Path = KMSG) -> list[str]:
     """Return the present lines of the log, oldest first; none if this process may not read it. Never raises."""
-    try:
-        fd = os.open(kmsg, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return []
     read = bytearray()
-    try:
+    with suppress(OSError), open(kmsg, "rb", buffering=0, opener=_open_without_waiting) as file:
         for _ in range(RECORDS_MAX):
-            try:
-                record = os.read(fd, RECORD_BYTES)
-            except BrokenPipeError:
-                continue  # the next record was overwritten, so reading continues after it
-            except OSError:
-                break  # there are no more records
-            if not record:
-                break
-            read += record
-    finally:
-        os.close(fd)
+            with suppress(BrokenPipeError):  # the next record was overwritten: reading continues after it
+                record = file.read(RECORD_BYTES)
+                if not record:  # None if the log has no more records, and empty at the end of a file
+                    break
+                read += record
     return read.decode(errors="replace").splitlines()
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def xids(records: Iterable[str]) -> list[Xid]:

@@ -19,10 +19,6 @@ from nodeclient.host.cpus import allowed_cpus, core_of, format_cpus, parse_cpus
 from nodeclient.host.devices import Gpu, Host, visible_gpus
 from nodeclient.host.process_state import read_number
 
-CHOICES = ("node", "socket", "exclusive", "core-complex")
-"""All CPUs of the GPU's NUMA node; all of that node's socket; an exclusive share of the node's cores; cores of the node
-that share a last-level cache, different ones for each worker if possible."""
-
 UNKNOWN = -1
 """The kernel's value for a device of an unknown NUMA node. Torch takes it for node 0, and binds all workers there."""
 
@@ -40,20 +36,14 @@ def bindings(
 ) -> tuple[frozenset[int], ...]:
     """Return the CPUs of each worker, by local rank, from those that are `allowed` (by default to this process).
 
+    `choice` is one of `CHOICES`.
+
     A worker's own GPU is the visible one with its local rank. With more workers than GPUs, the GPUs are counted again
     from the first. Without GPUs, the workers are distributed evenly over the NUMA nodes. Raises `BindingError`.
     """
-    if choice not in CHOICES:
-        raise BindingError(f"--numa-binding is {choice!r}, but has to be one of {', '.join(CHOICES)}")
     host = host or Host()
     seats = _seats(workers, visible_gpus(environ, host), _nodes(host, allowed or allowed_cpus()), host)
-    bind: Callable[[int], frozenset[int]] = {
-        "node": seats.node,
-        "socket": seats.socket,
-        "exclusive": seats.exclusive,
-        "core-complex": seats.core_complex,
-    }[choice]
-    return tuple(bind(local_rank) for local_rank in range(workers))
+    return tuple(CHOICES[choice](seats, local_rank) for local_rank in range(workers))
 
 
 class _Seats(Struct, frozen=True):
@@ -102,6 +92,16 @@ class _Seats(Struct, frozen=True):
         """Return the index of a seat within its NUMA node, and the number of seats there."""
         node = self.node_numbers[seat]
         return self.node_numbers[:seat].count(node), self.node_numbers.count(node)
+
+
+CHOICES: Mapping[str, Callable[[_Seats, int], frozenset[int]]] = {
+    "node": _Seats.node,
+    "socket": _Seats.socket,
+    "exclusive": _Seats.exclusive,
+    "core-complex": _Seats.core_complex,
+}
+"""All CPUs of the GPU's NUMA node; all of that node's socket; an exclusive share of the node's cores; cores of the node
+that share a last-level cache, different ones for each worker if possible."""
 
 
 def _seats(workers: int, gpus: list[Gpu], nodes: Mapping[int, frozenset[int]], host: Host) -> _Seats:

@@ -103,12 +103,11 @@ class PortReservation:
     def __init__(self, port: int = 0) -> None:
         """Reserve a port, or any free one."""
         # TCPStore listens on :: if there is IPv6, and the reservation has to cover the same addresses.
-        if socket.has_dualstack_ipv6():
-            self._socket = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
-            self._socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        else:
-            self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        dual = socket.has_dualstack_ipv6()
+        self._socket = socket.socket(socket.AF_INET6 if dual else socket.AF_INET)
         try:
+            if dual:
+                self._socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self._socket.bind(("", port))
             self.port: int = self._socket.getsockname()[1]

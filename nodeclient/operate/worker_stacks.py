@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.http.stack_answers import CollectiveStatus, StackedWorker, StackGroup, StacksAnswer
 from coordinatord.protocol.stack_messages import CollectiveState, StackOrigin
-from coordinatord.protocol.text import counted
+from coordinatord.protocol.text import counted, spans
 from nodeclient.config.operate import StacksConfig
 from nodeclient.operate.client import Client, RequestError, read
 from nodeclient.operate.formatting import NAMES_MAX, listed
@@ -120,14 +120,7 @@ def _ranks_and_hosts(workers: Sequence[StackedWorker]) -> str:
 
 def _ranks(ranks: Sequence[int]) -> str:
     """Format sorted ranks, with ranges: ranks 0-3, 7."""
-    spans: list[list[int]] = []
-    for rank in ranks:
-        if spans and rank == spans[-1][1] + 1:
-            spans[-1][1] = rank
-        else:
-            spans.append([rank, rank])
-    texts = [str(first) if first == last else f"{first}-{last}" for first, last in spans]
-    return f"rank{'' if len(ranks) == 1 else 's'} {listed(texts, len(spans))}"
+    return f"rank{'' if len(ranks) == 1 else 's'} {listed(spans(ranks))}"
 
 
 def _process_states(workers: Sequence[StackedWorker]) -> str:

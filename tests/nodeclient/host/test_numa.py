@@ -90,16 +90,9 @@ def test_a_gpu_whose_cpus_may_not_be_used_is_named(tmp_path: Path) -> None:
         bindings("node", 1, {}, host, frozenset({0, 1}))
 
 
-@pytest.mark.parametrize(
-    ("choice", "message"),
-    [
-        ("exclusive", "NUMA node 0 has 2 cores .* and 3 GPUs or workers"),
-        ("nodes", "is 'nodes', but has to be one of node, socket, exclusive, core-complex"),
-    ],
-)
-def test_a_choice_that_cannot_be_made_is_explained(choice: str, message: str, tmp_path: Path) -> None:
-    with pytest.raises(BindingError, match=message):
-        bind(choice, Machine(cores_per_complex=2), 3, tmp_path)
+def test_a_choice_that_cannot_be_made_is_explained(tmp_path: Path) -> None:
+    with pytest.raises(BindingError, match=r"NUMA node 0 has 2 cores .* and 3 GPUs or workers"):
+        bind("exclusive", Machine(cores_per_complex=2), 3, tmp_path)
 
 
 def test_this_host_can_bind(tmp_path: Path) -> None:
@@ -173,7 +166,7 @@ def machines_with_gpus(draw: st.DrawFn) -> tuple[Machine, frozenset[int]]:
 
 @pytest.mark.slow
 @settings(max_examples=30, deadline=None)
-@given(machines_with_gpus(), st.sampled_from(CHOICES))
+@given(machines_with_gpus(), st.sampled_from(sorted(CHOICES)))
 @example((UNEVEN, UNEVEN.cpus), "exclusive")
 def test_where_each_worker_has_a_gpu_torch_decides_the_same(drawn: tuple[Machine, frozenset[int]], choice: str) -> None:
     machine, allowed = drawn

@@ -236,8 +236,8 @@ def test_only_bound_workers_get_the_cores_that_they_are_bound_to(big: Host) -> N
 
 
 def test_a_binding_that_cannot_be_is_a_launch_that_cannot_be(big: Host) -> None:
-    with pytest.raises(LaunchError, match="--numa-binding is 'chip'"):
-        CommandBuilder(replace(CONFIG, numa="chip"), {}, big)
+    with pytest.raises(LaunchError, match="--numa-binding exclusive gives no two workers the same core"):
+        CommandBuilder(replace(CONFIG, workers=99, numa="exclusive"), {}, big)
 
 
 def test_what_the_locale_of_this_host_has_no_letters_for_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
