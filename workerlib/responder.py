@@ -97,10 +97,18 @@ def start(recorders: Any) -> None:
     """
     global _has_hooks, _recorders  # noqa: PLW0603 - one process has one responder
     _recorders = recorders
+    _close()
     try:
-        connection = socket.socket(fileno=_high(connected_socket(os.environ.pop(STACKS)).detach()))
+        with connected_socket(os.environ.pop(STACKS)) as low:
+            _open.append(connection := socket.socket(fileno=_high(low.fileno())))
         # The read end stays open here too: a write to a pipe that nobody reads would end the process by SIGPIPE.
-        reader, writer = map(_high, os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC))
+        pipe = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            _open.extend(map(_high, pipe))
+        finally:
+            for end in pipe:
+                os.close(end)
+        _, reader, writer = _open
         free = signal.getsignal(SIGNAL) is signal.SIG_DFL
         if free:
             faulthandler.register(SIGNAL, file=writer, all_threads=True)
@@ -110,11 +118,9 @@ def start(recorders: Any) -> None:
             os.register_at_fork(after_in_child=_close_in_child)
             atexit.register(recorders.await_dump)
             _has_hooks = True
-        _close()
-        _open[:] = connection, reader, writer
         _thread.start_new_thread(_serve, (connection,))
     except (OSError, ValueError, KeyError, RuntimeError):
-        return  # no socket, no nodeclient, or the system refuses: nodeclient reads /proc instead
+        _close()  # no socket, no nodeclient, or the system refuses: nodeclient reads /proc instead
 
 
 def connected_socket(path: str) -> socket.socket:
@@ -160,26 +166,23 @@ def _close_in_child() -> None:
     A child of that child calls this function as well, and finds nothing open, so that it closes no other files.
     """
     _recorders.reset_in_child()
-    faulthandler.unregister(SIGNAL)
     _close()
 
 
 def _close() -> None:
-    connection, *pipe = _open or [None]
-    _open.clear()
-    if connection is not None:
+    if _open:
+        faulthandler.unregister(SIGNAL)
+        connection, *pipe = _open
+        _open.clear()
         connection.close()
-    for end in pipe:
-        with suppress(OSError):  # a child may have closed all of its descriptors
-            os.close(end)
+        for end in pipe:
+            with suppress(OSError):  # a child may have closed all of its descriptors
+                os.close(end)
 
 
 def _high(low: int) -> int:
-    """Move a descriptor to a number from `DESCRIPTOR_MIN` on. Raises `OSError`."""
-    try:
-        return fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, DESCRIPTOR_MIN)
-    finally:
-        os.close(low)
+    """Return a copy of a descriptor with a number from `DESCRIPTOR_MIN` on. Raises `OSError`."""
+    return fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, DESCRIPTOR_MIN)
 
 
 def _serve(connection: socket.socket) -> None:
@@ -216,8 +219,7 @@ def _network_bytes() -> int:
     for descriptor in range(DESCRIPTORS_SEARCHED):
         with suppress(OSError):  # there is no such descriptor, or it is another kind of socket
             if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-                copy = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, DESCRIPTOR_MIN)
-                with closing(_socket.socket(fileno=copy)) as connection:
+                with closing(_socket.socket(fileno=_high(descriptor))) as connection:
                     info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_COUNTERS[-1] + 8)
                     total += sum(int.from_bytes(info[at : at + 8], sys.byteorder) for at in TCP_COUNTERS)
     return total

@@ -5,6 +5,7 @@ import os
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -30,6 +31,22 @@ class Raced(dict[str, str]):
 def test_two_threads_may_make_the_first_call_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "environ", Raced({responder.STACKS: "/run/node"}))
     responder.begin()
+
+
+def high_descriptors() -> set[str]:
+    """Return the open descriptors of this process among the numbers that the responder takes."""
+    return {each.name for each in Path("/proc/self/fd").iterdir() if int(each.name) >= responder.DESCRIPTOR_MIN}
+
+
+def test_a_start_that_fails_leaves_no_descriptor_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as node:
+        node.bind(str(tmp_path / "node"))
+        node.listen()
+        monkeypatch.setenv(responder.STACKS, str(tmp_path / "node"))
+        monkeypatch.delenv("COORDINATORD_WORKER", raising=False)
+        before = high_descriptors()
+        responder.start(recorders)
+        assert high_descriptors() == before
 
 
 def test_bytes_that_come_and_go_on_connections_are_counted() -> None:
