@@ -238,8 +238,9 @@ def _ledger(time: Spent) -> api.LedgerStatus:
     seconds = _seconds(time)
     total = round(sum(asdict(seconds).values()), 3)  # the parts that are shown add up to the total to the last digit
     trained = seconds.training
-    stepped = trained or seconds.redone or seconds.stalled
-    goodput = round(trained / total, 6) if stepped else None  # goodput is not known where no step was ever reported
+    # Without a report of a step, goodput is not known. A hang is known without steps, too; before it, workers run.
+    stepped = trained or seconds.redone or (seconds.stalled and not seconds.running)
+    goodput = round(trained / total, 6) if stepped else None
     return api.LedgerStatus(seconds=seconds, total=total, goodput=goodput)
 
 

@@ -200,12 +200,17 @@ class RunWatch(WatchingWing):
         return self.lateness_watch.agreed is not None
 
     @property
-    def hang(self) -> WorkerFailure | None:
-        """The culprit as the failure that the round is charged for; None if the round does not hang."""
+    def suspect(self) -> WorkerFailure | None:
+        """The culprit as a failure, whether or not the round is ended for it; None if it may be at work."""
         verdict, look = self._hang.verdict, self._hang.judged
-        if verdict is None or look is None or not self._is_hung():
+        if verdict is None or look is None or not (verdict.is_hang or self._is_hung()):
             return None
         return _failure_of(self._run, verdict, look)
+
+    @property
+    def hang(self) -> WorkerFailure | None:
+        """The culprit as the failure that the round is charged for; None if the round does not hang."""
+        return self.suspect if self._is_hung() else None
 
     @property
     def awaited(self) -> str:

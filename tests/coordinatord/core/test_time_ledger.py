@@ -31,6 +31,7 @@ TRIO = "join n1 n2 n3 min=3 max=3\nrunning n1 n2 n3\nadvance 10s\nsilence n3"
 SOON = "join n1 min=2 max=3\nadvance 4s\njoin n2 min=2 max=3\nadvance 1s"
 GONE = "join n1 n2 min=2 max=3\nadvance 1s\nleave n2\nadvance 9s"
 STEPS = f"{PAIR}\nadvance 6s\nstep n2 0 age=1.5s"
+SLOW = f"{PAIR}\nstep n1 n2 0\nadvance 4s\nstep n1 n2 1\nadvance 4s\nstep n1 n2 2"
 AGAIN = f"{PAIR}\nstep n1 0\nadvance 6s\nfail n1\nstopped n1 n2\nrunning n1 n2\nadvance 5s"
 
 CAUSES: dict[str, tuple[str, dict[str, float]]] = {
@@ -114,6 +115,23 @@ CAUSES: dict[str, tuple[str, dict[str, float]]] = {
     "its first step and its failure are heard of together": (
         f"{PAIR}\nadvance 1s\ndie 30s\nstep n1 3 age=29s\nfail n1 age=20s\nreconnect n1",
         {"waiting": 3.0, "starting": 3.0, "training": 9.0, "detecting": 20.0},
+    ),
+    "stands, and ends before that is called a stall": (
+        f"{SLOW}\nadvance 20s\nfail n1 age=1s\nadvance 1s",
+        {**START, "training": 8.0, "stalled": 19.0, "detecting": 1.0, "stopping": 1.0},
+    ),
+    "stands, and an operator ends it before that is called a stall": (
+        f"{SLOW}\nadvance 20s\nask restart default",
+        {**START, "training": 8.0, "stalled": 20.0},
+    ),
+    "a step that is cut off was no stall, if others took as long": (
+        f"{SLOW}\nadvance 15s\nstep n1 n2 3\nadvance 12s\nfail n1",
+        {**START, "training": 35.0},
+    ),
+    "nor one of less than ten seconds": (f"{SLOW}\nadvance 9s\nfail n1", {**START, "training": 17.0}),
+    "nor a section": (
+        f"{SLOW}\nsection n1 eval limit=100s\nadvance 20s\nfail n1",
+        {**START, "training": 28.0},
     ),
     "steps outlive the coordinator": (
         f"{PAIR}\nstep n1 0\nadvance 6s\ndie 2s\nreconnect n1 n2\nstep n1 20\nadvance 1s",

@@ -30,19 +30,38 @@ def spent(run: Run, now: float) -> Spent:
     return _spent_on(run, run.activity, now)
 
 
+def spent_when_stopped(run: Run, now: float) -> Spent:
+    """Return the time spent by a run whose round is stopped, though nothing is known to be wrong with it."""
+    stood_since = _stood_since(run)
+    return spent(run, now) if stood_since is None else _split(run, stood_since, Activity.STALLED, now)
+
+
 def spent_when_broken(run: Run, now: float) -> Spent:
     """Return the time spent by a run whose round proves broken now: from the first sign on, that was being detected."""
     # A doubtful node may only have been out of reach, so it is the weakest sign.
     signs = _break_signs(run) or [member.lived_at for member in run.roll.doubtful]
     if run.activity is Activity.SILENT:
         signs = [sign for sign in signs if sign > run.durable.ledger.settled_at]  # up to then it was silent
-    return _split(run, min(signs, default=now), Activity.DETECTING, now)
+    broken_at, stood_since = min(signs, default=now), _stood_since(run)
+    if stood_since is None or stood_since >= broken_at:
+        return _split(run, broken_at, Activity.DETECTING, now)
+    until_broken = _split(run, stood_since, Activity.STALLED, broken_at)
+    return until_broken.plus(Activity.DETECTING, max(0.0, now - max(broken_at, run.durable.ledger.settled_at)))
+
+
+def _stood_since(run: Run) -> float | None:
+    """Return since when no worker of a round that ends now got on; None if they did, or it is not known."""
+    if run.activity is Activity.SILENT:
+        return None
+    if run.durable.stepped:
+        return run.progress.stood_since
+    return None if run.watching.suspect is None else run.watching.suspect.at
 
 
 def _break_signs(run: Run) -> list[float]:
     """Return when each worker failed, and each node was lost, fell silent or stopped, as far as is known.
 
-    A hang is no sign: its time counts as stalled until the round is stopped.
+    A hang is no sign: its time counts as stalled until the round is stopped, see `_stood_since`.
     """
     signs = [failure.at for failure in run.evidence.failures.values() if failure.failure.hang is None]
     signs += [] if run.evidence.lost_at is None else [run.evidence.lost_at]

@@ -236,6 +236,14 @@ class WatchingWing:
         return None
 
     @property
+    def suspect(self) -> WorkerFailure | None:
+        """The worker that hangs by the last looks, as a failure, whether or not it ends the round; None if none does.
+
+        It failed when the others began to wait for it.
+        """
+        return None
+
+    @property
     def awaited(self) -> str:
         """Which worker computes while the others wait for it, in words, if no record says so yet; else empty."""
         return ""

@@ -24,6 +24,7 @@ from coordinatord.core.rounds.queries.time_attribution import (
     spent_in_silence,
     spent_since_newest_step,
     spent_when_broken,
+    spent_when_stopped,
     spent_with_new_steps,
 )
 from coordinatord.core.rounds.state.member import UNHEARD, Member, MemberState
@@ -364,7 +365,7 @@ def _round_fields(run: Run, reason: Reason) -> tuple[str, str, str, int]:
 def _stop(run: Run, reason: Reason, decision: Decision, *, planned: bool) -> None:
     """Stop the round; `planned` if workers get the time to save their state. Nodes that are silent count as lost."""
     is_well = planned and not (run.roll.count(MemberState.SILENT) or run.roll.doubtful)
-    so_far = spent(run, decision.now) if is_well else spent_when_broken(run, decision.now)
+    so_far = spent_when_stopped(run, decision.now) if is_well else spent_when_broken(run, decision.now)
     first = _first_failure(run, decision.now)
     decision.record(
         records.RoundStopped(*_round_fields(run, reason), planned, first, so_far, condition=reason.condition)

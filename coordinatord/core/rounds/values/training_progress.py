@@ -96,10 +96,9 @@ class TrainingProgress:
         """Begin with the first round; `patience_given_s` is the patience if the user has set it."""
         self._patience_given_s = patience_given_s
         self._slowest = [0.0, 0.0]
-        """The seconds of the slowest step in the present window of `LATELY_S`, and in the one before.
-
-        A step that ended a stall counts with only a part of its seconds: the patience is `STALL_STEPS` times the
-        slowest step, and should become `STALL_GAPS` times the stall."""
+        """The seconds of the slowest step in the present window of `LATELY_S`, and in the one before."""
+        self._stalls = [0.0, 0.0]
+        """The seconds of the longest stall that a step ended, in the same windows."""
         self._slowest_from = -math.inf
         """When the present window began."""
         self._timed = False
@@ -161,9 +160,10 @@ class TrainingProgress:
             self.first_at, self.stepped_at, self._stepper, self.idle_s = at, at, group_rank, heard_at - at
         elif stepped and at > self.stepped_at + STEP_APART_S:
             if heard_at > self._slowest_from + LATELY_S:
-                self._slowest, self._slowest_from = [0.0, self._slowest[0]], heard_at
-            counted = STALL_GAPS / STALL_STEPS if self.is_idle else 1.0
-            self._slowest[0] = max(self._slowest[0], counted * self._quiet_s)
+                self._slowest, self._stalls = [0.0, self._slowest[0]], [0.0, self._stalls[0]]
+                self._slowest_from = heard_at
+            longest = self._stalls if self.is_idle else self._slowest
+            longest[0] = max(longest[0], self._quiet_s)
             self.stepped_at, self._stepper = at, group_rank
             self.idle_s, self._timed = 0.0, True
         elif group_rank == self._stepper:
@@ -215,8 +215,24 @@ class TrainingProgress:
         """The seconds without a step after which training counts as stalled."""
         if self._patience_given_s is not None:
             return self._patience_given_s
+        patience_s = max(STALL_STEPS * max(self._slowest), STALL_GAPS * max(self._stalls))
+        return max(self._least_patience_s, patience_s)
+
+    @property
+    def _least_patience_s(self) -> float:
+        """The least patience, before any step or stall is taken into account that was longer than usual."""
         least = STALL_S_MIN if self._timed else STALL_S_UNKNOWN
-        return max(least, STALL_STEPS * max(self._slowest), 0.0 if self._stepped_twice else self._second_within_s)
+        return least if self._stepped_twice else max(least, self._second_within_s)
+
+    @property
+    def stood_since(self) -> float | None:
+        """When the newest step was done, if a round that ends now stood still since then; else None.
+
+        It stood still if the step that never came took longer than any step or stall of late. While the round goes on,
+        the patience is longer, because such a step may still come.
+        """
+        stood = self._quiet_s >= max(self._least_patience_s, *self._slowest, *self._stalls)
+        return self.stepped_at if stood else None
 
 
 def _has_stepped(observed: Observed, before: Observed) -> bool:

@@ -18,6 +18,15 @@ def test_a_round_without_steps_is_looked_at_when_its_workers_come_to_no_collecti
     assert job.run.durable.last_end_reason == "rank 1 on node n2 hung in round 1"
 
 
+@pytest.mark.parametrize("settings", ["", "restarts=0"])
+def test_the_time_of_a_hang_is_no_time_in_which_workers_ran(settings: str) -> None:
+    job = Job(settings, trained_s=0)
+    job.play("advance 60s", "arrived 38s", "seen waits stands", "advance 1s", "seen waits stands", "fail n1")
+    seconds = job.view().ledger.seconds
+    assert (seconds.running, seconds.stalled) == (61.0 - 12.0, 12.0), "the others have waited for 12 s"
+    assert job.view().ledger.goodput is None
+
+
 @pytest.mark.parametrize(
     ("ago", "ask_in_s"),
     [
