@@ -191,11 +191,11 @@ def _workers(line: _Line) -> int:
 
 
 def _advertised_address(line: _Line) -> str | None:
-    """Return this host's address by `--advertise-addr` or `--interface`; None without both."""
+    """Return this host's address by its flag or that of its interface; None without both."""
     given = line.given
     address: str | None = given.advertise_addr or _address_of_interface(line)
     if address and ipaddress.ip_address(address.partition("%")[0]).is_loopback:
-        flag = "--advertise-addr" if given.advertise_addr else f"--interface {given.interface}:"
+        flag = line.parser.flag("advertise_addr") if given.advertise_addr else f"--interface {given.interface}:"
         line.remarks.append(
             f"{flag} {address} is of loopback, where no other host reaches this one: only rounds on this host use it"
         )

@@ -169,7 +169,7 @@ class SettingsParser(argparse.ArgumentParser):
         for setting in self._settings.values():
             self._settle(given, setting)
         missing = [
-            " or the environment variable ".join([setting.action.option_strings[0], *setting.variables])
+            " or the environment variable ".join([self.flag(dest), *setting.variables])
             for dest, setting in self._settings.items()
             if setting.required and self.source(dest) is Source.DEFAULT
         ]
@@ -216,6 +216,10 @@ class SettingsParser(argparse.ArgumentParser):
                 flags[dest] = f"--{setting.keys[0]}"
         return flags
 
+    def flag(self, dest: str) -> str:
+        """Return the flag of a setting by the name that this command line gives it first."""
+        return self._settings[dest].action.option_strings[0]
+
     def source(self, dest: str) -> Source:
         """Return the source of a setting's value."""
         return self._in_force[dest].source
@@ -240,7 +244,7 @@ class SettingsParser(argparse.ArgumentParser):
         Raises `SettingsError`.
         """
         if (getattr(given, one) is None) is not (getattr(given, other) is None):
-            flags = " and ".join(self._settings[dest].action.option_strings[0] for dest in (one, other))
+            flags = " and ".join(map(self.flag, (one, other)))
             self.error(f"{flags} belong together: give both, or neither")
 
     def reject_tokens(self, arguments: Sequence[str], place: str = "a file") -> None:

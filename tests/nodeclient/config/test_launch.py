@@ -61,6 +61,11 @@ def test_what_torchrun_has_is_read_from_its_variables_and_what_is_ours_from_ours
     assert (config.spec, config.coordinators, config.topology) == (given_spec(2, 2, 0), (Endpoint("h", 29400),), "b")
 
 
+def test_a_remark_names_a_flag_as_torchrun_does() -> None:
+    [remark] = script("--local-addr", "127.0.0.1").remarks
+    assert remark.startswith("--local-addr 127.0.0.1 is of loopback")
+
+
 # Where nodes meet
 
 
