@@ -32,7 +32,10 @@ from nodeclient.host.kernel_log import KMSG, read_records, xids
 from nodeclient.output.output import Output
 
 CONTEXT_LINES = 8
-"""How many lines before a traceback to show: they often have a library's warning about the cause."""
+"""How many lines from before a traceback to show below it: they often have a library's warning about the cause."""
+
+CONTEXT_CAPTION = "(before that, it wrote)"
+"""The line between a traceback and the lines from before it."""
 
 OUTER_LINES = 9
 """How many of the first lines of a long traceback to show: they have the frames of the script."""
@@ -145,13 +148,13 @@ def _error_line(record: RecordedError, call_stack: Sequence[str]) -> str:
 
 
 def _with_context(written: Sequence[str], logged: tracebacks.LoggedError) -> list[str]:
-    """Return the lines of an error, with some lines before it. An error that was also logged is shown only once."""
+    """Return the lines of an error, and below it some from before it. An error that was also logged is shown once."""
     repeated = {at for earlier in tracebacks.repeated(written, logged) for at in earlier}
     others = [line for at, line in enumerate(written[: logged.first]) if at not in repeated]
     before = [line for line in without_native_frames(others) if line]
     text = without_native_frames(written[logged.first :])
-    room = min(CONTEXT_LINES, max(0, LAST_LINES_MAX - len(text)))
-    return [*before[len(before) - room :], *text] if room < len(before) else [*before, *text]
+    room = min(len(before), CONTEXT_LINES, LAST_LINES_MAX - len(text) - 1)
+    return [*text, CONTEXT_CAPTION, *before[-room:]] if room > 0 else text
 
 
 def _shortened(lines: Sequence[str]) -> Sequence[str]:

@@ -220,7 +220,7 @@ class FailureStatus(Struct, frozen=True, kw_only=True):
     error: AnyText
     """The exception that ended the worker, in one line; empty if there was none, or it is not known."""
     last_lines: Items[AnyLine] = ()
-    """The end of the traceback, or of the worker's stderr; for a worker that hung, its stack."""
+    """The traceback, and below it what came before; or the end of stderr; or the stack of a worker that hung."""
     age_s: Number
     """How long ago it failed."""
     consequences: Items[OtherFailureStatus] = ()

@@ -11,7 +11,7 @@ import pytest
 from coordinatord.protocol.fields import LAST_LINES_MAX
 from nodeclient.core.events import Diagnosis
 from nodeclient.diagnosis import oom
-from nodeclient.diagnosis.diagnose import diagnose, log_text
+from nodeclient.diagnosis.diagnose import CONTEXT_CAPTION, diagnose, log_text
 from tests.support.programs import TIMEOUT_S
 
 pytestmark = pytest.mark.slow
@@ -201,10 +201,11 @@ except OSError as error:
 """
     _, found = end(tmp_path, program)
     assert found.error == "OSError: data"
-    assert found.last_lines.count("OSError: data") == 1
-    assert found.last_lines.count("OSError: other") == 1  # that was another one
-    assert "giving up" in found.last_lines
-    assert found.last_lines[-1] == "OSError: data"
+    assert found.last_lines[0] == "Traceback (most recent call last):"
+    shown, before = (" ".join(found.last_lines)).split(CONTEXT_CAPTION)
+    assert (shown.count("OSError: data"), before.count("OSError: data")) == (1, 0)
+    assert before.count("OSError: other") == 1  # that was another one
+    assert "giving up" in before
     assert not any("rank1" in line for line in found.last_lines)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nodeclient.diagnosis.diagnose import diagnose
+from nodeclient.diagnosis.diagnose import CONTEXT_CAPTION, diagnose
 from nodeclient.diagnosis.oom import OomKills
 from nodeclient.diagnosis.recorded_error import FILE_BYTES_MAX, RecordedError, read_error_file
 
@@ -94,7 +94,7 @@ def test_the_file_speaks_where_stderr_does_not(tmp_path: Path) -> None:
     assert silent.last_lines == tuple(stack.split("\n"))
     spoken = diagnose(1, 7, path, b"step 1\n" + stack.replace("in the file", "on stderr").encode(), OomKills())
     assert spoken.error == "ValueError: in the file"
-    assert spoken.last_lines[-1] == "ValueError: on stderr"
+    assert spoken.last_lines == (*stack.replace("in the file", "on stderr").split("\n"), CONTEXT_CAPTION, "step 1")
 
 
 def test_a_call_stack_alone_names_the_error(tmp_path: Path) -> None:
