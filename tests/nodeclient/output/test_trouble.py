@@ -14,7 +14,7 @@ import pytest
 from coordinatord.protocol.fields import EARLY_LINES_MAX
 from coordinatord.protocol.messages import Ended
 from nodeclient.diagnosis.diagnose import early_output
-from nodeclient.output import file_thread, pump
+from nodeclient.output import file_thread, output, pump
 from nodeclient.output.log_paths import LogPaths
 from nodeclient.output.output import UNREAD_BYTES_MAX
 from nodeclient.output.output_settings import OutputSettings, Streams
@@ -225,6 +225,21 @@ async def test_a_child_that_holds_the_pipe_delays_nothing() -> None:
         assert await stage.output.end_of_stderr(0) == b"no\n"
         await stage.workers.sweep()
     assert by_rank(stage.stderr.finish(), range(2)) == {0: [b"no"], 1: []}
+
+
+async def test_a_slow_disk_delays_the_end_of_stderr_for_a_while_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = threading.Event()
+    async with on_stage() as stage:
+        assert await stage.run('err("no\\n")') == {0: 0}
+        assert await stage.output.end_of_stderr(0) == b"no\n"
+        monkeypatch.setattr(output, "ANSWER_WITHIN_S", 0.1)
+        stage.output._files.post(written.wait)
+        try:
+            async with asyncio.timeout(TIMEOUT_S / 10):
+                assert await stage.output.end_of_stderr(0) == b"no\n"
+        finally:
+            written.set()
+    stage.stderr.finish()
 
 
 async def test_what_a_worker_that_exited_with_0_wrote_last_is_read_to_its_end(tmp_path: Path) -> None:

@@ -117,6 +117,16 @@ async def test_one_that_falls_silent_is_followed_by_the_next() -> None:
             await tasks.cancel()
 
 
+async def test_one_that_accepts_a_connection_and_never_answers_is_followed_by_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(coordinator_connection, "CONNECT_WITHIN_S", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        silent = f"127.0.0.1:{listener.getsockname()[1]}"
+        async with strange_coordinator(let_in) as (second, joins), attending([silent, second]):
+            await until(lambda: len(joins) == 1)
+
+
 async def test_a_node_says_why_nobody_leads() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"

@@ -1,11 +1,16 @@
 """What a worker asks its node for, and what waits until that is there."""
 
 import os
+import threading
 
 import pytest
+import torch
 
+from tests.support.kept_script import Script
+from tests.support.programs import TIMEOUT_S, wait_until
 from workerlib.contract.arena import Arena, ArenaSizes
 from workerlib.contract.channel_messages import Reserve
+from workerlib.keeping import arena_request
 from workerlib.keeping.arena_request import ArenaRequest
 from workerlib.keeping.small_state import SmallSnapshot
 
@@ -47,3 +52,36 @@ def test_a_state_that_has_outgrown_its_memory_gets_room_to_grow_on() -> None:
     memory.receive(arena())
     memory.want(100_000, 100, 1, taken(1))
     assert [request.generation for request in asked] == [900, 150_000]
+
+
+def test_a_step_that_outgrows_its_memory_is_kept(script: Script) -> None:
+    losses = {"sum": torch.zeros(3)}
+    with script.runs({"losses": losses}) as (_, kept):
+        for step in range(19):  # sizes are checked at powers of two in any case
+            losses["sum"] += 1
+            if step == 18:
+                losses["all"] = torch.zeros(100_000)
+            kept.step(step)
+            wait_until("memory", lambda: not kept._saver.memory.awaited)
+        assert script.saved(kept) == 18
+
+
+def test_training_waits_for_memory_that_its_state_has_outgrown(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    class GivingWhenAwaited(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            script.node.gives.set()
+            return super().wait(timeout)
+
+    losses = {"sum": torch.zeros(3)}
+    with script.runs({"losses": losses}) as (_, kept):
+        losses["sum"] += 1
+        kept.step(0)
+        script.await_memory(kept)
+        monkeypatch.setattr(arena_request, "WITHIN_S", TIMEOUT_S)
+        script.node.gives.clear()
+        kept._saver.memory.answered = GivingWhenAwaited()
+        losses["all"] = torch.zeros(100_000)
+        kept.step(1)
+        is_awaited = kept._saver.memory.awaited
+        script.node.gives.set()
+        assert not is_awaited

@@ -7,7 +7,7 @@ import torch
 
 from tests.support.kept_script import Objects, Script, do_steps, network, state_of
 from tests.support.programs import wait_until
-from workerlib.contract.channel_messages import NotSaved
+from workerlib.contract.channel_messages import NotSaved, Saved
 
 pytestmark = pytest.mark.slow
 
@@ -47,6 +47,21 @@ def test_a_worker_that_is_alone_without_an_optimizer_is_not_saved_within_a_step(
     fresh = torch.zeros(3)
     with script.runs({"weights": fresh}, world_size=1):
         assert fresh.tolist() == [4] * 3
+
+
+def test_a_question_that_waits_for_the_end_of_a_step_is_answered_when_training_ends(script: Script) -> None:
+    weights, answers = torch.zeros(3), []
+    with script.runs({"weights": weights}, world_size=1) as (_, kept):
+        weights += 1
+        kept.step(0)
+        script.await_memory(kept)
+        weights += 1
+        asking = threading.Thread(target=lambda: answers.extend(script.node.save(0)))
+        asking.start()
+        wait_until("the question", lambda: kept._lock._request is not None)
+    asking.join()
+    [answer] = answers
+    assert isinstance(answer, Saved | NotSaved), "the connection ended without an answer"
 
 
 def test_a_value_that_can_be_kept_no_more_is_an_answer_and_not_the_end_of_a_training(script: Script) -> None:
