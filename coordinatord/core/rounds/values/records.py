@@ -137,10 +137,15 @@ class NodeLeftBehind(NodeRecord, frozen=True):
     silent_s: Age
 
 
-class RoundFormed(Record, frozen=True):
-    """A round was formed of these nodes, with these ranks, which never change."""
+class RoundRecord(Record, frozen=True):
+    """One fact about a round."""
 
     round: Counter
+
+
+class RoundFormed(RoundRecord, frozen=True):
+    """A round was formed of these nodes, with these ranks, which never change."""
+
     nodes: Annotated[tuple[Ranks, ...], Meta(min_length=1, max_length=RANKS_MAX)]
     """The ranks by group rank."""
     master_address: Address
@@ -155,29 +160,27 @@ class RoundFormed(Record, frozen=True):
     """The first step in which ranks may differ, if this round goes on from there all the same."""
 
 
-class RoundRemembered(Record, frozen=True):
+class RoundRemembered(RoundRecord, frozen=True):
     """A `RoundFormed` without its nodes, as a history of rounds needs it.
 
     None is stored. The store makes them of its `RoundFormed`s where it need not read up to 10,000 nodes of each.
     """
 
-    round: Counter
     nodes: Count
     workers: Count
     spent: Spent
 
 
-class RoundsMissed(Record, frozen=True):
-    """Nodes know of a later round than the records: the records are an old copy of the history."""
+class RoundsMissed(RoundRecord, frozen=True):
+    """Nodes know of a later round than the records: the records are an old copy of the history.
 
-    round: Counter
-    """The latest known round; the next one has a higher number."""
+    Its round is the latest known one; the next one has a higher number.
+    """
 
 
-class RoundStarted(Record, frozen=True):
+class RoundStarted(RoundRecord, frozen=True):
     """All workers of a round are started."""
 
-    round: Counter
     steps_awaited: bool
     """Whether workers of this run report steps, so that training begins with the first one (`TrainingBegan`)."""
     spent: Spent
@@ -185,10 +188,9 @@ class RoundStarted(Record, frozen=True):
     """How the workers were started; None if no faster start than cold was possible, and in old records."""
 
 
-class ActivityRecord(Record, frozen=True):
+class ActivityRecord(RoundRecord, frozen=True):
     """The time of the run counts for another activity from here on, see `time_ledger.Activity`."""
 
-    round: Counter
     spent: Spent
 
 
@@ -223,16 +225,12 @@ class NodesHeard(ActivityRecord, frozen=True):
     """A node of a round is heard again, after all had been silent."""
 
 
-class BusyWorkerAwaited(Record, frozen=True):
+class BusyWorkerAwaited(RoundRecord, frozen=True):
     """All workers of a stalled round wait for one that may still compute; nothing is done about it."""
 
-    round: Counter
 
-
-class WorkersUnseen(Record, frozen=True):
+class WorkersUnseen(RoundRecord, frozen=True):
     """No worker of a round shows where it stands, so a hang would not be noticed; recorded once in a run."""
-
-    round: Counter
 
 
 class PreflightBegan(Record, frozen=True):
@@ -243,10 +241,9 @@ class PreflightEnded(Record, frozen=True):
     """A preflight is over; the reason says what it found, or why it was stopped, unless the run ended."""
 
 
-class ReplicasDiverged(Record, frozen=True):
+class ReplicasDiverged(RoundRecord, frozen=True):
     """Ranks of a round that should have the same parameters and optimizer state have different ones."""
 
-    round: Counter
     step: Step
     """The first step at which they were seen to differ."""
     agreed: Step | None
@@ -272,10 +269,9 @@ class FirstFailure(Strict, frozen=True):
     """The failure with its age as of the record."""
 
 
-class RoundStopped(Record, frozen=True):
+class RoundStopped(RoundRecord, frozen=True):
     """A round is being stopped; the reason is the trigger, which need not be the root cause."""
 
-    round: Counter
     planned: bool
     """Whether all is well, so that the workers get the time to save their state."""
     first_failure: FirstFailure | None
@@ -284,10 +280,9 @@ class RoundStopped(Record, frozen=True):
     condition: Condition
 
 
-class RoundEnded(Record, frozen=True):
+class RoundEnded(RoundRecord, frozen=True):
     """All workers of a round are gone, and the root cause is judged."""
 
-    round: Counter
     charged: bool
     """Whether the end of the round has used up one of the run's restarts."""
     restarts_used: Counter
