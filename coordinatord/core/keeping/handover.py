@@ -144,13 +144,10 @@ def _needed_steps(kept: KeptState) -> Iterator[KeptStep]:
     resume = durable.resume
     if resume is not None and resume.disk is None and not durable.stepped and kept.index.is_whole(resume.at):
         yield resume.at
-    newest = _newest_to_choose(kept)
-    if newest is not None:
-        yield newest
-
-
-def _newest_to_choose(kept: KeptState) -> KeptStep | None:
-    return next((at for at in kept.index.steps() if kept.index.is_whole(at) and may_be_chosen(kept, at)), None)
+    for at in kept.index.steps():
+        if kept.index.is_whole(at) and may_be_chosen(kept, at):
+            yield at
+            return
 
 
 def _is_handed_over(kept: KeptState) -> bool:

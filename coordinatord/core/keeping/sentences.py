@@ -26,7 +26,8 @@ UNHEARD = "what nodes keep is known when all are heard again"
 def resume_text(kept: KeptState, nodes: Sequence[Member]) -> str:
     """Say from which step a round of these nodes resumes, as the end of a sentence; empty if nothing was kept yet."""
     point = resume_point(kept, nodes)
-    text = f"; {why}" if (why := _left_out(kept, point)) else ""
+    newer = differing_step(kept, point)
+    text = "" if newer is None else f"; {_unused(kept, newer)}"
     if point is not None:
         return f"{text}; resumes {_resumed(kept, point)}"
     if not kept.index or kept.run.durable.reached is None:
@@ -58,13 +59,8 @@ def memory_of(point: ResumePoint) -> str:
     return f"node {point.nodes[0]}'s memory" if count == 1 else f"the memory of {name_some(point.nodes, count)}"
 
 
-def _left_out(kept: KeptState, point: ResumePoint | None) -> str:
-    """Explain why a round resumes from `point` and not from a newer step; empty if ranks differ in no newer one."""
-    at = differing_step(kept, point)
-    return "" if at is None else _unused(kept, at)
-
-
 def _unused(kept: KeptState, at: KeptStep) -> str:
+    """Explain why no round resumes from a step in which ranks differ."""
     return f"step {at.step:,} is not used: {_difference(kept, at)}"
 
 

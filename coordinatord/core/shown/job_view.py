@@ -375,8 +375,7 @@ def laggard_s(run: Run) -> float | None:
 
 def _laggard(run: Run) -> api.LaggardStatus | None:
     lateness = lateness_of(run)
-    laggard = None if lateness is None else lateness.laggard
-    if lateness is None or laggard is None:
+    if lateness is None or (laggard := lateness.laggard) is None:
         return None
     return api.LaggardStatus(
         rank=laggard.rank,

@@ -169,8 +169,8 @@ def first_step_overdue(run: Run) -> float | None:
     """
     if run.activity is not Activity.STARTING or run.durable.step_overdue:
         return None
-    sections = run.progress.sections
-    overdue_at = max(run.durable.entered_at, sections.ended_at) + run.first_step_within_s
+    sections, within_s = run.progress.sections, run.progress.early_step_within_s(run.policy.first_step_s)
+    overdue_at = max(run.durable.entered_at, sections.ended_at) + within_s
     return overdue_at if sections.longest is None else max(overdue_at, sections.longest.ends_at)
 
 

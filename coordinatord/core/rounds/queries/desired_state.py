@@ -98,7 +98,7 @@ def knows_goal(run: Run, member: Member) -> bool:
 
 def _urgent(run: Run, member: Member, goal: Goal) -> Urgent:
     pair = run.judging.orders.get(member.node) if goal is Goal.WAIT else None
-    outcome = _outcome(run, member, goal)
+    outcome = (member.durable.outcome or run.durable.outcome) if goal is Goal.EXIT else None
     return Urgent(run.id, _round(run, member), _is_planned(run, member, outcome, goal), outcome, pair)
 
 
@@ -151,10 +151,6 @@ def _is_planned(run: Run, member: Member, outcome: Outcome | None, goal: Goal) -
         return outcome.result in {Result.LEFT, Result.STOPPED}
     is_of_round = member.durable.in_round or run.is_about_round(member.observed)
     return goal is Goal.STOP and is_of_round and run.durable.state is State.STOPPING and run.durable.planned
-
-
-def _outcome(run: Run, member: Member, goal: Goal) -> Outcome | None:
-    return (member.durable.outcome or run.durable.outcome) if goal is Goal.EXIT else None
 
 
 def _wait_until(run: Run, member: Member) -> float | None:

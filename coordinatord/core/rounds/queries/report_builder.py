@@ -55,10 +55,8 @@ def report_on(run: Run, now: float) -> Report | None:
 def _followers(cause: WorkerFailure, *, same_error: bool) -> list[SecondaryFailure]:
     """Return the failures of a node after its first one; `same_error` if that has the same error as the root cause."""
     return [
-        SecondaryFailure(
-            cause.node, follower.rank, follower.exit_code, follower.same_error and same_error, follower.left
-        )
-        for follower in cause.failure.followers
+        SecondaryFailure(cause.node, each.rank, each.exit_code, each.same_error and same_error, each.left)
+        for each in cause.failure.followers
     ]
 
 

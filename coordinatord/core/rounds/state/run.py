@@ -214,11 +214,6 @@ class Run:
         return "" if self.durable.unseen_told else self.watching.unseen
 
     @property
-    def first_step_within_s(self) -> float:
-        """How many seconds after the start of its workers the first step of the round is overdue."""
-        return self.progress.early_step_within_s(self.policy.first_step_s)
-
-    @property
     def shown_state(self) -> State:
         """The state as it is shown: a round is shown as starting until its workers have done a step."""
         is_starting = self.durable.state is State.RUNNING and self.activity is Activity.STARTING
