@@ -56,9 +56,6 @@ class InternalError(CoordinatordError):
         `state` is the key of the missing row; None if another error was raised.
         """
         super().__init__(text)
-        self.table = table
-        self.state = state
-        self.stimulus = stimulus
         self.add_note(f"table {table}, state {_short(state)}, stimulus {_short(stimulus)}")
 
 
