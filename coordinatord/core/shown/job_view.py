@@ -19,7 +19,6 @@ from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.queries.past_round import restarts_counted
 from coordinatord.core.rounds.queries.reasons import Reasons, lasted
 from coordinatord.core.rounds.queries.report_builder import aged_report
-from coordinatord.core.rounds.queries.start_counts import starts_view
 from coordinatord.core.rounds.queries.time_attribution import spent
 from coordinatord.core.rounds.state.cluster import Cluster
 from coordinatord.core.rounds.state.durable import DurableCluster, EarlierRun, State
@@ -33,7 +32,7 @@ from coordinatord.core.watching.run_watch import lateness_of
 from coordinatord.hints.failure_status import failure_status
 from coordinatord.protocol.http import api
 from coordinatord.protocol.http.page_events import JobSummary
-from coordinatord.protocol.messages import CheckResult, Launcher, Observed, Phase, Report, ScaleUp
+from coordinatord.protocol.messages import CheckResult, Launcher, Observed, Phase, Report, ScaleUp, WorkerStarts
 from coordinatord.protocol.text import NAMES_MAX
 
 SPARE = "spare"
@@ -73,7 +72,7 @@ def job_view(run: Run, now: float, store_error: str | None) -> api.JobStatus:
         exit_code=None if run.durable.outcome is None else run.durable.outcome.exit_code,
         ledger=ledger,
         world_size=_world_size(run),
-        begun=None if run.durable.rounds.current is None else starts_view(run.durable.rounds.current.begun),
+        begun=None if run.durable.rounds.current is None else _starts(run.durable.rounds.current.begun),
         progress=_progress(run, steps_per_s),
         kept=kept_view(run),
         restarts=_restarts(run, now),
@@ -185,8 +184,15 @@ def _round_status(round_: Round, so_far: Spent, run_age_s: float) -> api.RoundSt
         stopped_s=ago(round_.stopped_at),
         ended_s=ago(round_.ended_at),
         seconds=_seconds((round_.after or so_far).minus(round_.before)),
-        begun=starts_view(round_.begun),
+        begun=_starts(round_.begun),
     )
+
+
+def _starts(starts: WorkerStarts | None) -> api.WorkerStartsStatus | None:
+    if starts is None:
+        return None
+    why_cold = "" if starts.why_cold is None else starts.why_cold.text
+    return api.WorkerStartsStatus(**asdict(starts) | {"why_cold": why_cold})
 
 
 def _progress(run: Run, steps_per_s: float | None) -> api.ProgressStatus:
@@ -348,7 +354,7 @@ def _node_status(
         behind=furthest.lag_of(observed, seen_s) if steps else 0,
         kept=_node_kept_view(run, member),
         late=late,
-        begun=starts_view(observed.begun) if here else None,
+        begun=_starts(observed.begun) if here else None,
     )
 
 

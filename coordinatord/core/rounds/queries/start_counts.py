@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.protocol.fields import MESSAGE_MAX
-from coordinatord.protocol.http.api import WorkerStartsStatus
 from coordinatord.protocol.messages import WorkerStarts
 from coordinatord.protocol.text import clip
 
@@ -42,16 +41,3 @@ def count_starts(run: Run) -> WorkerStarts | None:
         None,
     )
     return WorkerStarts(in_place, warm, workers - in_place - warm, clip(why_not, MESSAGE_MAX), why_cold)
-
-
-def starts_view(starts: WorkerStarts | None) -> WorkerStartsStatus | None:
-    """Return how workers were started, as a record of the HTTP API."""
-    if starts is None:
-        return None
-    return WorkerStartsStatus(
-        in_place=starts.in_place,
-        warm=starts.warm,
-        cold=starts.cold,
-        why_not=starts.why_not,
-        why_cold="" if starts.why_cold is None else starts.why_cold.text,
-    )
