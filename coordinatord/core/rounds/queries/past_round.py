@@ -27,6 +27,11 @@ class NoRestart(StrEnum):
     )
     NO_PROGRESS = "{futile} rounds in a row have failed without a new step, see --max-futile-rounds"
 
+    @property
+    def gets_nowhere(self) -> bool:
+        """Whether a restart was left, and would most likely not have got any further."""
+        return self not in {NoRestart.FINAL, NoRestart.SPENT}
+
 
 def verdict(run: Run) -> RoundVerdict:
     """Judge what ended the round, by the evidence so far."""

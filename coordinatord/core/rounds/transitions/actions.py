@@ -14,7 +14,6 @@ from coordinatord.core.rounds.queries import past_round
 from coordinatord.core.rounds.queries.corroboration import node_gone
 from coordinatord.core.rounds.queries.master_address import master_address
 from coordinatord.core.rounds.queries.next_round import can_spare, candidates, reserves
-from coordinatord.core.rounds.queries.past_round import NoRestart
 from coordinatord.core.rounds.queries.reasons import Reasons, pause_text
 from coordinatord.core.rounds.queries.report_builder import report_on
 from coordinatord.core.rounds.queries.start_counts import count_starts
@@ -274,7 +273,8 @@ def end_as_failed(run: Run, reason: Reason, decision: Decision) -> None:
     """End the run because its workers fail for good, with the exit code of the root cause."""
     cause = past_round.verdict(run).root_cause
     code = shell_exit_code(cause.failure.exit_code) if cause else ExitCode.INTERNAL
-    if past_round.no_restart(run) in {NoRestart.SAME_ERROR, NoRestart.SAME_ERROR_SOON, NoRestart.NO_PROGRESS}:
+    why = past_round.no_restart(run)
+    if why is not None and why.gets_nowhere:
         code = ExitCode.NO_PROGRESS
     reasons = Reasons(run)
     reason = replace(reason, sentence=f"{reason.sentence} ({reasons.budget}){reasons.last_step}")

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from coordinatord.core.rounds.queries import conditions
 from coordinatord.core.rounds.queries.report_builder import cause_in_brief
 from coordinatord.core.rounds.state.durable import (
     EARLIER_MAX,
@@ -269,8 +270,8 @@ def _round_stopped(run: DurableRun, record: records.RoundStopped, at: float) -> 
     if first is not None:
         run.first_failure = WorkerFailure(first.node, first.host, at - first.failure.age_s, first.failure)
     run.stop_reason, run.planned = records.Reason(record.condition, record.reason), record.planned
-    # If a step on the disk cannot be read, steps in memory are still good.
-    if record.condition == _SPOILS and run.resume is not None and run.resume.disk is None:
+    # The nodes could not get the step. If it is on the disk and cannot be read, steps in memory are still good.
+    if record.condition == conditions.unrestorable.__name__ and run.resume is not None and run.resume.disk is None:
         run.spoiled = with_spoiled(run.spoiled, SpoiledStep(run.resume.at, run.round, on_disk=False), None)
     run.rounds.follow(record)
     _enter(run, State.STOPPING, record.reason, at)
@@ -317,11 +318,8 @@ def _drop_rounds(run: DurableRun) -> None:
     run.rounds = RoundHistory()
 
 
-_FAILED_FOR_GOOD = {"exhausted", "given_up"}
+_FAILED_FOR_GOOD = {conditions.exhausted.__name__, conditions.given_up.__name__}
 """Conditions under which a run fails for good; under the others no node was left."""
-
-_SPOILS = "unrestorable"
-"""The condition that stops a round whose nodes cannot get the step that it resumes from."""
 
 _CONCLUSIONS = {Result.SUCCEEDED, Result.STOPPED}
 """Results with which the job itself is over. After a run that its nodes have left, the next node opens another."""
