@@ -7,7 +7,6 @@ sends nothing could use up the descriptors.
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import math
 import socket
@@ -26,29 +25,11 @@ ACCEPTED_AT_ONCE = 64
 """Connections that are accepted in one turn of the event loop: they delay a heartbeat by some milliseconds."""
 
 PAUSE_S = 0.1
-"""The pause in accepting without a free descriptor; the kernel queues connections meanwhile."""
+"""The pause in accepting after an error, mostly for want of a free descriptor; the kernel queues connections
+meanwhile."""
 
 WARN_EVERY_S = 60.0
 """The least time between two warnings about such pauses, which may go on for hours."""
-
-OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-"""Errors from accept(2) that pass when other connections end."""
-
-CONNECTION_ERRORS = frozenset(
-    {
-        errno.ECONNABORTED,
-        errno.EHOSTDOWN,
-        errno.EHOSTUNREACH,
-        errno.ENETDOWN,
-        errno.ENETUNREACH,
-        errno.ENONET,
-        errno.ENOPROTOOPT,
-        errno.EOPNOTSUPP,
-        errno.EPERM,
-        errno.EPROTO,
-    }
-)
-"""Errors from accept(2) of one connection, which broke early or which a firewall forbids. The socket still works."""
 
 CERTIFICATE_ERRORS = {
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the client has shown no certificate, and --tls-client-ca wants one",
@@ -103,10 +84,6 @@ class TlsListener:
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
-                if error.errno in CONNECTION_ERRORS:
-                    continue
-                if error.errno not in OUT_OF_RESOURCES:
-                    raise
                 self._pause_accepting(error)
                 return
             accepted.setblocking(False)
@@ -115,7 +92,7 @@ class TlsListener:
             handshake.task = self._tasks.spawn(self._shake_hands(handshake, accepted, str(address[0])), name="tls")
 
     def _pause_accepting(self, error: OSError) -> None:
-        """Stop accepting for `PAUSE_S`, because the system lacks resources."""
+        """Stop accepting for `PAUSE_S`: the system lacks resources, or the connection broke early."""
         if self._loop.time() - self._warned_at >= WARN_EVERY_S:
             self._warned_at = self._loop.time()
             text = "new connections have to wait, again and again for %g s: %s"
