@@ -66,7 +66,7 @@ def _run_command(settings: Config) -> int:
 
                 return copy(settings)
             case StepDownConfig():
-                from coordinatord.commands.step_down import step_down  # noqa: PLC0415
+                from coordinatord.commands.shared_store import step_down  # noqa: PLC0415
 
                 return step_down(settings)
             case TokenConfig():

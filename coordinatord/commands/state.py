@@ -28,7 +28,7 @@ def show(config: StateConfig) -> int:
     if isinstance(source, Path):
         found = _stored_state(Database.copy_of(source / DATABASE), str(source), _bytes_in(source))
     else:
-        from coordinatord.commands.shared_state import read_shared_state  # noqa: PLC0415 - a directory needs no HTTP
+        from coordinatord.commands.shared_store import read_shared_state  # noqa: PLC0415 - a directory needs no HTTP
 
         database, size, coordinators = read_shared_state(source)
         found = _stored_state(database, str(source), size, coordinators)
