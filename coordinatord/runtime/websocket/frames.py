@@ -72,8 +72,6 @@ def xored(payload: bytes, mask: bytes) -> bytes:
 class FrameReader:
     """Decodes the bytes that arrive at one endpoint, in pieces of any size."""
 
-    __slots__ = ("_begun", "_kind", "_masked", "_most", "_pieces", "_wanted", "allowed", "error")
-
     def __init__(self, *, masked: bool, most: int) -> None:
         """Expect frames that are `masked`, if they go to a server, and messages of at most `most` bytes."""
         self._masked = masked

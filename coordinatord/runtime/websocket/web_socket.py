@@ -25,19 +25,6 @@ QUEUED_MAX = 3
 class WebSocket(asyncio.Protocol):
     """One end of a WebSocket; a subclass handles what arrives."""
 
-    __slots__ = (
-        "_close_frame",
-        "_close_timeouts",
-        "_closing",
-        "_dropping",
-        "_paused",
-        "_pong",
-        "_queued",
-        "_reader",
-        "_transport",
-        "_unsent",
-    )
-
     def __init__(self, reader: FrameReader, close_timeouts: Timeouts[WebSocket]) -> None:
         """Decode with `reader`; `close_timeouts` limits the wait for the peer's close frame after ours."""
         self._transport: asyncio.Transport

@@ -26,8 +26,6 @@ HTTP = b"HTTP/1."
 class WebSocketClient(WebSocket):
     """The client's end; a subclass acts once it is `opened`, and handles messages."""
 
-    __slots__ = ("_connected", "_head", "_host", "_key", "_path", "agreed", "bug", "lost", "reason")
-
     def __init__(self, host: str, path: str, most: int, close_timeouts: Timeouts[WebSocket]) -> None:
         """Request a WebSocket at `host`, with its port, and `path`; messages have at most `most` bytes."""
         super().__init__(FrameReader(masked=False, most=most), close_timeouts)

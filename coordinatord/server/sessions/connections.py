@@ -349,8 +349,6 @@ async def start_runner(app: web.Application, *, idle_s: float, shutdown_s: float
 class _NewConnection(asyncio.Protocol):
     """A connection that has not sent enough to tell a session from HTTP."""
 
-    __slots__ = ("_connections", "_is_routed", "data", "transport")
-
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
         self._is_routed = False

@@ -293,20 +293,6 @@ class NodeSessions:
 class NodeSession(WebSocket):
     """The coordinator's end of one node's WebSocket."""
 
-    __slots__ = (
-        "_frame",
-        "_lost",
-        "_owner",
-        "_refilled_at",
-        "_sent",
-        "caller",
-        "job",
-        "node",
-        "number",
-        "revoked",
-        "version",
-    )
-
     def __init__(
         self,
         owner: NodeSessions,

@@ -123,8 +123,6 @@ class TlsListener:
 class _Handshake:
     """A connection before the end of its TLS handshake."""
 
-    __slots__ = ("_accepted", "has_begun", "task")
-
     def __init__(self, accepted: socket.socket) -> None:
         self._accepted = accepted
         self.task: asyncio.Task[None] | None = None
