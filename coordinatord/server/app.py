@@ -147,7 +147,7 @@ async def serve(
     change_signal, rounds_reader, sampler = ChangeSignal(), RoundsReader(driver, store), SeriesSampler(driver)
     driver.durable_records.watchers.append(change_signal.on_records)
     admin_api, metrics = AdminApi(driver), Metrics(driver, counters, gatekeeper)
-    stream = LiveUpdates(driver, change_signal, rounds_reader, sampler, insecure=security is None)
+    stream = LiveUpdates(driver, change_signal, rounds_reader, sampler, security is None)
     apis = (
         JobsApi(driver, change_signal, rounds_reader, insecure=security is None),
         EventsApi(driver, store, change_signal),

@@ -126,24 +126,18 @@ class _Topic:
         return self.made_at + max(AFTER_RECORD_S if changed else EVERY_S, self.cost_s / SHARE)
 
 
+@dataclass(eq=False)
 class LiveUpdates:
     """The streams of all viewers of the live page."""
 
-    def __init__(
-        self,
-        driver: Driver,
-        change_signal: ChangeSignal,
-        rounds_reader: RoundsReader,
-        sampler: SeriesSampler,
-        *,
-        insecure: bool,
-    ) -> None:
-        """Show the state of the driver's machine."""
-        self._driver = driver
-        self._insecure = insecure
-        self._change_signal = change_signal
-        self._rounds_reader = rounds_reader
-        self._sampler = sampler
+    _driver: Driver
+    _change_signal: ChangeSignal
+    _rounds_reader: RoundsReader
+    _sampler: SeriesSampler
+    _insecure: bool
+    """Whether no token is needed."""
+
+    def __post_init__(self) -> None:
         self._jobs = _Topic("jobs", partial(self._show_jobs, ANYBODY))
         """All jobs. Its state is kept without viewers, for the next one."""
         self._viewed_topics: dict[tuple[str, str], _Topic] = {}

@@ -81,34 +81,29 @@ class _Log:
         )
 
 
+@dataclass(eq=False)
 class LogReading:
     """One reader's logs of one run."""
 
-    def __init__(
-        self,
-        driver: Driver,
-        store: Store,
-        reads: NodeReads,
-        change_signal: ChangeSignal,
-        run: Run,
-        query: LogQuery,
-    ) -> None:
-        self._driver = driver
-        self._store = store
-        self._reads = reads
-        self._change_signal = change_signal
-        self._run = run
-        """The live or last run of the job."""
-        self._query = query
-        self.run_id = query.run or run.id
+    _driver: Driver
+    _store: Store
+    _reads: NodeReads
+    _change_signal: ChangeSignal
+    _run: Run
+    """The live or last run of the job."""
+    _query: LogQuery
+    _bytes_left: int = TOTAL_BYTES_MAX
+
+    def __post_init__(self) -> None:
+        query = self._query
+        self.run_id = query.run or self._run.id
         """The id of the wanted run, which may be an earlier one."""
         wanted = query.after_round if query.round is None else query.round
-        self.round = run.durable.round if wanted is None else wanted
+        self.round = self._run.durable.round if wanted is None else wanted
         """The number of the round that is being read."""
         self._names_round = wanted is not None
         """Whether the query names a round."""
-        self._bytes_left = TOTAL_BYTES_MAX
-        self._until = driver.now + WITHIN_S
+        self._until = self._driver.now + WITHIN_S
 
     @property
     def _limit_reached(self) -> bool:

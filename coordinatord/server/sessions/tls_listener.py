@@ -12,6 +12,7 @@ import math
 import socket
 import ssl
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.pinned_tls import send_alert
@@ -41,34 +42,26 @@ TlsProvider = Callable[[], ssl.SSLContext]
 """Returns the TLS context of a new connection. A reload may have changed it, such as the authorities of clients."""
 
 
+@dataclass(eq=False)
 class TlsListener:
-    """Accepts the connections of one listening socket."""
+    """Accepts the connections of one listening socket, from its construction on."""
 
-    def __init__(
-        self,
-        listener: socket.socket,
-        tls: TlsProvider,
-        make_protocol: Callable[[], asyncio.Protocol],
-        pending: PendingConnections[Closable],
-        tasks: Tasks,
-        record_bad_certificate: Callable[[str, str], None],
-    ) -> None:
-        """Start accepting. `make_protocol` returns the protocol of a connection after its handshake.
+    _listener: socket.socket
+    _tls: TlsProvider
+    _make_protocol: Callable[[], asyncio.Protocol]
+    """Returns the protocol of a connection after its handshake."""
+    _pending: PendingConnections[Closable]
+    """Limits the connections in a handshake."""
+    _tasks: Tasks
+    _record_bad_certificate: Callable[[str, str], None]
+    """Gets the reason why a client's certificate was rejected, and the client's address."""
+    _pause: asyncio.TimerHandle | None = None
+    _warned_at: float = -math.inf
 
-        `pending` limits the connections in a handshake. `record_bad_certificate` gets the reason why a client's
-        certificate was rejected, and the client's address.
-        """
+    def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._listener = listener
-        self._tls = tls
-        self._make_protocol = make_protocol
-        self._pending = pending
-        self._tasks = tasks
-        self._record_bad_certificate = record_bad_certificate
-        self._pause: asyncio.TimerHandle | None = None
-        self._warned_at = -math.inf
-        listener.setblocking(False)
-        self._loop.add_reader(listener.fileno(), self._accept)
+        self._listener.setblocking(False)
+        self._loop.add_reader(self._listener.fileno(), self._accept)
 
     def close(self) -> None:
         """Stop accepting."""
