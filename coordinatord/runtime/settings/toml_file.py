@@ -54,21 +54,14 @@ class ConfigFile:
 def _read(path: Path) -> str:
     try:
         # Without O_NONBLOCK, a named pipe would block the daemon at a reload.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise ConfigFileError(f"the settings file {path} is no regular file")
+            data = file.read(BYTES_MAX + 1)
     except OSError as error:
         raise ConfigFileError(f"the settings file {path} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise ConfigFileError(f"{str(path)!r} is no name of a settings file: {error}") from error
-    try:
-        mode = os.fstat(descriptor).st_mode
-        if not stat.S_ISREG(mode):
-            problem = "is a directory" if stat.S_ISDIR(mode) else "is no regular file"
-            raise ConfigFileError(f"the settings file {path} {problem}")
-        data = os.read(descriptor, BYTES_MAX + 1)
-    except OSError as error:
-        raise ConfigFileError(f"the settings file {path} cannot be read: {error.strerror}") from error
-    finally:
-        os.close(descriptor)
     if len(data) > BYTES_MAX:
         raise ConfigFileError(f"the settings file {path} has more than {BYTES_MAX // 1024} KiB: is it the right one?")
     try:

@@ -48,7 +48,7 @@ def test_a_flag_may_be_written_with_dashes_or_underscores() -> None:
         ({"PROGRAM_LEVEL": "loud"}, [], "PROGRAM_LEVEL"),
         ({"PROGRAM_JSON": "maybe"}, [], "PROGRAM_JSON"),
         ({"PROGRAM_CONFIG": "/no/such/file"}, [], "the settings file /no/such/file cannot be read: No such file"),
-        ({}, ["--config", "/"], "the settings file / is a directory"),
+        ({}, ["--config", "/"], "the settings file / cannot be read: Is a directory"),
         ({}, ["--config", os.devnull], "is no regular file"),
     ],
 )
