@@ -125,7 +125,7 @@ async def _lead(location: EtcdLocation) -> AsyncIterator[tuple[History, Candidat
             raise StoreError(
                 f"{keys.prefix}/: a coordinatord stands by ({standbys[0].endpoint}): end all that share it first"
             )
-        yield History(gateway, keys, candidate.fence), candidate
+        yield History(gateway, keys, candidate.election.fence), candidate
     finally:
         await tasks.cancel()
         await candidate.resign()

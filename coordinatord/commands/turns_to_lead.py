@@ -139,7 +139,7 @@ class TurnsToLead:
         tasks.spawn(candidate.lead(), name="lease")
         tasks.spawn(self._systemd.keep_alive(), name="watchdog")
         try:
-            await access.publish_key(candidate.fence)
+            await access.publish_key(candidate.election.fence)
             return await EtcdStore.open(gateway, keys, candidate, self._settings.state_dir)
         finally:
             await tasks.cancel()
@@ -151,11 +151,7 @@ class TurnsToLead:
         gatekeeper, tls = (None, None) if security is None else (security.gatekeeper, lambda: security.context)
         # Set once this coordinator leads, or the program ends.
         finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def finish(_: object) -> None:
-            set_done(finished)
-
-        self._ended.add_done_callback(finish)
+        self._ended.add_done_callback(lambda _: set_done(finished))
         tasks = Tasks()
         async with serve_standby(
             listeners, lambda: candidate.leader, gatekeeper, tls, why=lambda: self._why(candidate)
@@ -167,7 +163,6 @@ class TurnsToLead:
             try:
                 await tasks.guard(finished)
             finally:
-                self._ended.remove_done_callback(finish)
                 await tasks.cancel()
 
     async def _win(self, candidate: Candidate, won: asyncio.Future[None]) -> None:

@@ -59,7 +59,7 @@ class EtcdStore(Store):
 
         Raises `LeadershipLostError` and `StoreError`.
         """
-        history = History(gateway, keys, candidate.fence, steps)
+        history = History(gateway, keys, candidate.election.fence, steps)
         try:
             stored = await history.read()
         except NothingStoredError:

@@ -275,7 +275,7 @@ class EtcdCoordinator(SimulatedCoordinator):
 
     async def _read(self) -> StoredHistory:
         """Read the history, as `EtcdStore.open` does."""
-        self._history = History(self._gateway, KEYS, self._candidate.fence)
+        self._history = History(self._gateway, KEYS, self._candidate.election.fence)
         try:
             found = await self._history.read()
         except NothingStoredError:

@@ -66,11 +66,6 @@ class Candidate:
         """Called while this coordinator leads; raises `LeadershipLostError` if etcd has lost a commit."""
         self.roster = Roster(gateway, keys)
 
-    @property
-    def fence(self) -> int:
-        """The revision of this coordinator's leader key; 0 if it does not lead."""
-        return self.election.fence
-
     async def let_others_lead(self, longest_s: float) -> None:
         """Wait until another coordinator leads, at most `longest_s` seconds.
 

@@ -30,7 +30,7 @@ async def leading(space: EtcdNamespace, first: Secured | None) -> AsyncIterator[
     candidate = Candidate(gateway, space.keys, NOBODY, LEASE_S)
     try:
         await candidate.win_at_once()
-        await _access(gateway, space, first).publish_key(candidate.fence)
+        await _access(gateway, space, first).publish_key(candidate.election.fence)
         yield gateway
     finally:
         await candidate.resign()

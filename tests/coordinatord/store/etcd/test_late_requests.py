@@ -93,7 +93,7 @@ def _led(gateway: Gateway) -> History:
     """Lead, and write nothing so far."""
     candidate = Candidate(gateway, KEYS, Coordinatord("h1", "h1:1", secure=False, since=0.0), 5.0)
     _done(candidate.win_at_once())
-    return History(gateway, KEYS, candidate.fence)
+    return History(gateway, KEYS, candidate.election.fence)
 
 
 def _begun(gateway: Gateway) -> History:

@@ -68,7 +68,7 @@ async def test_a_standby_knows_who_leads_and_leads_when_that_one_resigns(space: 
         await tasks.guard(won)
         there = await read_coordinators(gateway, space.keys)
         assert ((there.leader and there.leader.name), there.standbys) == ("h2", ())
-        assert second.fence > 0
+        assert second.election.fence > 0
         assert second.may_act()
         await gateway.close()
         await tasks.cancel()
@@ -228,7 +228,7 @@ async def test_a_copied_history_is_whole_or_not_there(space: EtcdNamespace, monk
         candidate = Candidate(gateway, space.keys, NOBODY, LONG_LEASE_S)
         await candidate.win_at_once()
         gateway.stepping = True
-        await History(gateway, space.keys, candidate.fence).replace(source.rows(), source.identity)
+        await History(gateway, space.keys, candidate.election.fence).replace(source.rows(), source.identity)
         gateway.stepping = False
         await candidate.resign()
     unfinished, written = left[:-2], left[-2:]  # the last request deletes what was there before
