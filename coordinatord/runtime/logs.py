@@ -37,8 +37,6 @@ PRIORITIES = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6), (logg
 COLOURS = ((logging.ERROR, 31), (logging.WARNING, 33))
 """The colour of a level's name on a terminal, from each level upward (ECMA-48, SGR): red, and yellow."""
 
-END = "\n"
-
 QUOTED = frozenset(' "=')
 """A value with one of these is quoted."""
 
@@ -133,7 +131,7 @@ def write_last_lines(text: str) -> None:
     In systemd's journal they have the priority of errors, because they explain the end.
     """
     if leads_to_journal(STDERR):
-        text = f"{prioritized(text.removesuffix(END), logging.ERROR)}{END}"
+        text = prioritized(text.removesuffix("\n"), logging.ERROR) + "\n"
     handler = _handler_of_stderr()
     if handler is not None:
         handler.writer.put(_encoded(text))
@@ -189,9 +187,7 @@ class _Formatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Render a record; for the journal each line begins with its priority."""
         text = self._render(record)
-        if not self._for_journal:
-            return text
-        return prioritized(text, record.levelno)
+        return prioritized(text, record.levelno) if self._for_journal else text
 
     def _render(self, record: logging.LogRecord) -> str:
         raise NotImplementedError
@@ -285,7 +281,7 @@ def explain_end(program: str, error: Exception) -> int:
     if is_for_machines():
         text = "this is a bug of %s, please report it"
         logging.getLogger(program).error(text, program, exc_info=error, extra=fields("bug"))
-        return ExitCode.INTERNAL
-    text = "".join(traceback.format_exception(error))
-    write_last_lines(f"{text}{program}: this is a bug of {program}, please report it with the lines above\n")
+    else:
+        text = "".join(traceback.format_exception(error))
+        write_last_lines(f"{text}{program}: this is a bug of {program}, please report it with the lines above\n")
     return ExitCode.INTERNAL

@@ -156,7 +156,9 @@ async def serve(
         *(admin_api, stream, metrics, page_access),
     )
     # Each guard calls the next: errors of all are made uniform, and a token is recorded once `access` has accepted it.
-    browser_guard = BrowserGuard(_own_names(address))
+    names = OwnNames([address.host, *address.names])
+    names.look_up()
+    browser_guard = BrowserGuard(names)
     guards = [uniform_errors, connections.limit, browser_guard.guard, access.guard, connections.record_token]
     app = web.Application(client_max_size=REQUEST_BYTES_MAX, middlewares=[*guards, _while_leading(driver)])
     app.add_routes([web.get(SESSION_PATH, connections.take_over, allow_head=False), *page.routes(), *openapi.routes()])
@@ -184,12 +186,6 @@ async def serve(
         await runner.cleanup()
         metrics.close()
         await tasks.cancel()
-
-
-def _own_names(address: ListenAddress) -> OwnNames:
-    names = OwnNames([address.host, *address.names])
-    names.look_up()
-    return names
 
 
 def _while_leading(driver: Driver) -> Middleware:

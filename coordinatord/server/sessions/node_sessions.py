@@ -187,8 +187,10 @@ class NodeSessions:
     ) -> None:
         """Count a refusal; if it `is_new`, log it with these fields, unless there are too many lines."""
         self._counters.refused[code] += 1
-        if is_new and (suffix := self._refusal_log.line_suffix(session.caller.name, code, self.now)) is not None:
-            log.warning("%s%s", line, suffix, extra=names)
+        if is_new:
+            suffix = self._refusal_log.throttle.line_suffix((session.caller.name, code), self.now)
+            if suffix is not None:
+                log.warning("%s%s", line, suffix, extra=names)
 
     # Messages of nodes
 

@@ -11,7 +11,6 @@ from collections.abc import Hashable, Sequence
 
 from coordinatord.core.rounds.effects import Refuse
 from coordinatord.core.rounds.values.records import NodeJoined
-from coordinatord.protocol.messages import RefusalCode
 from coordinatord.store.interface import Entry
 
 SUBJECTS_MAX = 1_000
@@ -74,7 +73,8 @@ class RefusalLog:
         """The refusals after a `Join`, by node."""
         self.of_peers = LastLogged()
         """The refusals before a `Join`, by address. The caller asks it, since there is no `Refuse` yet."""
-        self._throttle = LogThrottle()
+        self.throttle = LogThrottle()
+        """The lines about each token and kind of refusal."""
 
     def is_new(self, refuse: Refuse) -> bool:
         """Whether a refusal has another reason than the last one of its node; remember it.
@@ -82,10 +82,6 @@ class RefusalLog:
         A final refusal always counts as new: the node does not retry.
         """
         return not refuse.message.retry or self._of_nodes.is_new((refuse.job, refuse.node), refuse.message.message)
-
-    def line_suffix(self, token: str, code: RefusalCode, now: float) -> str | None:
-        """Count a line about a refusal; return a suffix for it, or None if it must not be logged."""
-        return self._throttle.line_suffix((token, code), now)
 
     def on_records(self, entries: Sequence[Entry]) -> None:
         """Forget the refusals of nodes that have joined, as one of the driver's watchers."""
