@@ -116,13 +116,12 @@ class Guard:
         A guard that dies before it is up is replaced once. Raises `GuardError` if that one fails too, and `OSError` if
         no process can be started.
         """
-        self.start()
-        failure = self._await_start()
-        if failure:
+        for _ in range(2):
             self.start()
             failure = self._await_start()
-        if failure:
-            raise GuardError(f"{_GUARD}, {failure}")
+            if not failure:
+                return
+        raise GuardError(f"{_GUARD}, {failure}")
 
     async def await_ready_in_loop(self) -> None:
         """Do the same as `await_ready`; the event loop is blocked only if the first guard dies before it is up."""
