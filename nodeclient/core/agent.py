@@ -281,7 +281,7 @@ class Agent:
         if self._tests.checks.again_at is not None and not self.phase.has_workers:
             dues.append((self._tests.checks.again_at, self._check_again))
         connection = self._connection
-        dues += self._leaving.deadlines(self.phase, connection, self._abandon)
+        dues += [(at, self._abandon) for at in self._leaving.deadlines(self.phase, connection)]
         if connection.connected:
             lease_end = connection.heard_at + connection.lease_s
             dues.append((lease_end, lambda now: self._effects.append(connection.expire(now))))

@@ -227,10 +227,9 @@ class ConnectionState:
 
     def record_report(self, observed: Observed, now: float) -> bool:
         """Return whether to send this report: it has changed, or a heartbeat is due. If so, record it as sent."""
-        beat = self.beat_at <= now
-        if beat:
+        if observed.beat:
             self.beat_at = now + self.heartbeat_s
-        due = beat or self._reported is None or _is_change(self._reported, observed)
+        due = observed.beat or self._reported is None or _is_change(self._reported, observed)
         if due:
             self._reported = observed
         return due

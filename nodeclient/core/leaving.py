@@ -8,7 +8,6 @@ comes in time, or no coordinator is there.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.messages import Desired, Goal, Phase, Result
@@ -114,16 +113,13 @@ class Leaving:
         """Return when the workers have to be asked to end, so that they have time; infinity if they were, or end."""
         return self._asked_at + STAGE_SHARE * self._stop_timeout_s if phase in WORKING else math.inf
 
-    def deadlines(
-        self, phase: Phase, connection: ConnectionState, abandon: Callable[[float], None]
-    ) -> list[tuple[float, Callable[[float], None]]]:
-        """Return each deadline with its action, which is `abandon`: it makes the node leave without a decision."""
-        dues: list[tuple[float, Callable[[float], None]]] = []
+    def deadlines(self, phase: Phase, connection: ConnectionState) -> list[float]:
+        """Return the times at which the node leaves without a decision."""
+        dues: list[float] = []
         if self.decide_by is not None and phase is not Phase.STOPPING:
-            dues.append((self.decide_by, abandon))
+            dues.append(self.decide_by)
         if self.leaves and self.exit is None:
-            until = self._wait_until(phase) if connection.connected else self._search_until(connection, phase)
-            dues.append((until, abandon))
+            dues.append(self._wait_until(phase) if connection.connected else self._search_until(connection, phase))
         return dues
 
     # Its exit

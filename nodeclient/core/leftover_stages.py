@@ -56,9 +56,8 @@ class Leftovers:
     def __init__(self, stop_timeout_s: float) -> None:
         """Begin with none. At the end of the node, leftovers have as long as workers have: `stop_timeout_s`."""
         self._stop_timeout_s = stop_timeout_s
-        self._stages: dict[str, LeftoverStage] = {}
-        self._since: dict[str, float] = {}
-        """When the leftovers of each mark were found."""
+        self._stages: dict[str, tuple[LeftoverStage, float]] = {}
+        """The stage of the leftovers of each mark, and when they were found."""
         self._stopped_at = math.inf
         """When the workers, or the node, were first asked to end in this round; infinity if they were not."""
         self._end_by: float | None = None
@@ -84,12 +83,11 @@ class Leftovers:
     def add(self, marks: Sequence[str], now: float) -> None:
         """Record that workers with these marks have ended and left processes behind."""
         for mark in marks:
-            self._stages[mark], self._since[mark] = LeftoverStage.UNASKED, now
+            self._stages[mark] = LeftoverStage.UNASKED, now
 
     def remove(self, mark: str) -> None:
         """Record that all leftovers of a worker have ended."""
         self._stages.pop(mark, None)
-        self._since.pop(mark, None)
 
     def end(self, now: float) -> float:
         """Record that the node ends once no leftover lives; return the deadline of the leftovers."""
@@ -99,20 +97,20 @@ class Leftovers:
     def due(self, now: float) -> list[tuple[str, Signals]]:
         """Return the signals to send now, each with the mark of a worker."""
         signals: list[tuple[str, Signals]] = []
-        for mark, stage in self._stages.items():
-            if stage in NEXT and self._until(mark, stage) <= now:
+        for mark, (stage, since) in self._stages.items():
+            if stage in NEXT and self._until(stage, since) <= now:
                 # The entry of ASKED has SIGKILL, with which leftovers end at once if the user hurries.
-                self._stages[mark], signum = NEXT[LeftoverStage.ASKED if self._hurries else stage]
+                following, signum = NEXT[LeftoverStage.ASKED if self._hurries else stage]
+                self._stages[mark] = following, since
                 signals.append((mark, signum))
         return signals
 
     def next_deadline(self) -> float | None:
         """Return when `due` has the next signal; None if there is none."""
-        return min((self._until(mark, stage) for mark, stage in self._stages.items() if stage in NEXT), default=None)
+        return min((self._until(stage, since) for stage, since in self._stages.values() if stage in NEXT), default=None)
 
-    def _until(self, mark: str, stage: LeftoverStage) -> float:
-        """Return when the leftovers of a worker come to the next stage."""
-        since = self._since[mark]
+    def _until(self, stage: LeftoverStage, since: float) -> float:
+        """Return when leftovers that were found at `since` come to the next stage."""
         if self._hurries:
             return since
         until = since + min(BESIDE_S, self._stop_timeout_s) if self._end_by is None else self._end_by
