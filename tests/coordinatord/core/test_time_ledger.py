@@ -128,6 +128,10 @@ CAUSES: dict[str, tuple[str, dict[str, float]]] = {
         f"{SLOW}\nadvance 15s\nstep n1 n2 3\nadvance 12s\nfail n1",
         {**START, "training": 35.0},
     ),
+    "stands for a moment before its node is gone, and that is what it stands for": (
+        f"{PAIR}\nstep n1 n2 0\nadvance 2s\nstep n1 n2 1\nadvance 2s\nsilence n2\nadvance 12s",
+        {**START, "training": 4.0, "detecting": 5.0, "stopping": 7.0},
+    ),
     "nor one of less than ten seconds": (f"{SLOW}\nadvance 9s\nfail n1", {**START, "training": 17.0}),
     "nor a section": (
         f"{SLOW}\nsection n1 eval limit=100s\nadvance 20s\nfail n1",

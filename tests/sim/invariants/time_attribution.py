@@ -38,7 +38,6 @@ from tests.sim.workers import STEP_S, Round
 
 if TYPE_CHECKING:  # the world imports its invariants
     from tests.sim.host import Host
-    from tests.sim.workers import Training
 
 TIGHT_S = 2.0
 """A heartbeat, the time that the connection of a process that died lingers, and that of a few messages."""
@@ -370,8 +369,6 @@ class TimeLaws(Laws):
             most = (training.stalled_s(now) + since_s + unknown_s) * (1 + skew) + slack
             stalled = record.spent.stalled - before.stalled
             self.check(stalled <= most, "round %d stalled for %.3f s, of %.3f", key[1], stalled, most)
-        if tight and training is not None:
-            self._judge_standstill(training, record, before, slack)
         # At work no shorter than the round was undisturbed.
         quiet = self._quiet_until.get(key)
         slack = (TIGHT_S if self._reports_at_once else LOOSE_S) + odd_s
@@ -381,22 +378,6 @@ class TimeLaws(Laws):
             if key in self._running_at:
                 least = (quiet - self._running_at[key]) * (1 - skew) - slack
                 self.check(trained >= least, "round %d trained for %.3f s, not for %.3f", key[1], trained, least)
-
-    def _judge_standstill(
-        self, training: Training, record: RoundStopped | RunEnded, before: Spent, slack: float
-    ) -> None:
-        """Check that a round that ends, and stood still for longer than ever before, did not train meanwhile."""
-        stepped, key, progress = training.stepped(), training.key, self.world.daemon.machine.jobs["job"].progress
-        if stepped is None or key not in self._running_at or not progress._stepped_twice:
-            return
-        if any(standstill.section is not None for standstill in training.standstills.known):
-            return
-        idle_s = min(stepped[1], self.world.queue.now - self._running_at[key])
-        if idle_s < max(STALL_S_MIN, *progress._slowest, *progress._stalls) + 2 * CALM_S:
-            return
-        trained = record.spent.training + record.spent.redone - before.training - before.redone
-        most = (self.world.queue.now - self._running_at[key] - idle_s) * (1 + self.world.scenario.skew) + slack
-        self.check(trained <= most, "round %d trained for %.3f s, and did steps for %.3f", key[1], trained, most)
 
 
 def _held_up_until(host: Host) -> float:

@@ -57,8 +57,6 @@ EXACT_S = 1e-6
 SHOWN_S = 0.004
 """The tolerance of the status, which rounds each activity to milliseconds."""
 
-_DETECTED = {Activity.DETECTING}
-
 _GOES_TO: dict[type[Record], set[Activity]] = {
     RoundFormed: {Activity.STARTING},
     RoundStarted: {Activity.STARTING, Activity.RUNNING},
@@ -81,8 +79,8 @@ _KNOWN_BY: dict[type[Record], set[Activity]] = {
     TrainingResumed: {Activity.TRAINING, Activity.REDONE},
     NodesSilent: {Activity.SILENT},
     NodesHeard: set(),
-    RoundStopped: _DETECTED,
-    RunEnded: _DETECTED,
+    RoundStopped: {Activity.DETECTING, Activity.STALLED},
+    RunEnded: {Activity.DETECTING, Activity.STALLED},
 }
 """The activities to which the next record of the round may move that time."""
 
@@ -278,7 +276,9 @@ class LedgerLaws(Laws):
             grows = seconds - before > EXACT_S
             self.check(not grows or activity in may_grow, "%s has %s after %s", record, activity, page.kind.KIND)
             self.check(
-                not (grows and activity in _DETECTED and (planned or well)), "%s was detected, and on purpose", record
+                not (grows and activity is Activity.DETECTING and (planned or well)),
+                "%s was detected, and on purpose",
+                record,
             )
 
     # The status

@@ -32,7 +32,7 @@ def spent(run: Run, now: float) -> Spent:
 
 def spent_when_stopped(run: Run, now: float) -> Spent:
     """Return the time spent by a run whose round is stopped, though nothing is known to be wrong with it."""
-    stood_since = _stood_since(run)
+    stood_since = _stood_since(run, now)
     return spent(run, now) if stood_since is None else _split(run, stood_since, Activity.STALLED, now)
 
 
@@ -42,19 +42,20 @@ def spent_when_broken(run: Run, now: float) -> Spent:
     signs = _break_signs(run) or [member.lived_at for member in run.roll.doubtful]
     if run.activity is Activity.SILENT:
         signs = [sign for sign in signs if sign > run.durable.ledger.settled_at]  # up to then it was silent
-    broken_at, stood_since = min(signs, default=now), _stood_since(run)
+    broken_at = min(signs, default=now)
+    stood_since = _stood_since(run, broken_at)
     if stood_since is None or stood_since >= broken_at:
         return _split(run, broken_at, Activity.DETECTING, now)
     until_broken = _split(run, stood_since, Activity.STALLED, broken_at)
     return until_broken.plus(Activity.DETECTING, max(0.0, now - max(broken_at, run.durable.ledger.settled_at)))
 
 
-def _stood_since(run: Run) -> float | None:
-    """Return since when no worker of a round that ends now got on; None if they did, or it is not known."""
+def _stood_since(run: Run, ended_at: float) -> float | None:
+    """Return since when no worker of a round that ended at `ended_at` got on; None if they did, or it is not known."""
     if run.activity is Activity.SILENT:
         return None
     if run.durable.stepped:
-        return run.progress.stood_since
+        return run.progress.stood_since(ended_at)
     return None if run.watching.suspect is None else run.watching.suspect.at
 
 

@@ -224,15 +224,16 @@ class TrainingProgress:
         least = STALL_S_MIN if self._timed else STALL_S_UNKNOWN
         return least if self._stepped_twice else max(least, self._second_within_s)
 
-    @property
-    def stood_since(self) -> float | None:
-        """When the newest step was done, if a round that ends now stood still since then; else None.
+    def stood_since(self, ended_at: float) -> float | None:
+        """Return when the newest step was done, if a round that ended at `ended_at` stood still by then; else None.
 
         It stood still if the step that never came took longer than any step or stall of late. While the round goes on,
         the patience is longer, because such a step may still come.
         """
-        stood = self._quiet_s >= max(self._least_patience_s, *self._slowest, *self._stalls)
-        return self.stepped_at if stood else None
+        if self.stepped_at is None:
+            return None
+        quiet_s = min(self._quiet_s, ended_at - self.stepped_at)
+        return self.stepped_at if quiet_s >= max(self._least_patience_s, *self._slowest, *self._stalls) else None
 
 
 def _has_stepped(observed: Observed, before: Observed) -> bool:
