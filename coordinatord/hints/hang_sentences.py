@@ -85,7 +85,7 @@ def _describe_culprits(kind: HangKind, culprits: Sequence[SeenWorker]) -> str:
         return f"{'has' if alone else 'have'} ended"
     if first is None or kind is HangKind.ABSENT:
         return f"{'does' if alone else 'do'} not answer"
-    place = _place(first)
+    place = place_of(first)
     if first.state in HALTED:
         is_held = "is held by a debugger" if alone else "are held by a debugger"
         is_stopped = "has been stopped by a signal" if alone else "have been stopped by a signal"
@@ -97,7 +97,7 @@ def _describe_culprits(kind: HangKind, culprits: Sequence[SeenWorker]) -> str:
     return f"{verb}{'s' if alone else ''}{f' in {where}' if where else ' still'}"
 
 
-def _place(worker: WorkerStacks) -> str:
+def place_of(worker: WorkerStacks) -> str:
     """Return the position of the script: the function that it called, and its own line; empty if it is not known."""
     if worker.stands_at:
         return worker.stands_at

@@ -117,10 +117,21 @@ def cause_of(failure: Failure) -> Cause:
         return Cause.DIVERGENCE
     if failure.final:
         return Cause.USER_CODE
-    rule = next((rule for rule in RULES if not (rule.alone or rule.early) and _found(rule, failure)), None)
+    rule = _rule_of_node(failure)
     if rule is not None:
         return rule.cause
     return Cause.USER_CODE if failure.error else Cause.UNKNOWN
+
+
+def timed_out(failure: Failure) -> bool:
+    """Whether a worker failed because others did not come to a collective within torch's timeout."""
+    rule = _rule_of_node(failure)
+    return rule is not None and rule.waits
+
+
+def _rule_of_node(failure: Failure) -> HintRule | None:
+    """Return the rule of a failure's known cause, by the report of its own node."""
+    return next((rule for rule in RULES if not (rule.alone or rule.early) and _found(rule, failure)), None)
 
 
 _ERROR_OF_TORCH = re.compile(r"torch\.distributed|Dist\w+Error|gloo/|NCCL|nccl")

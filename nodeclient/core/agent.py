@@ -370,11 +370,12 @@ class Agent:
             leave_within_s=None if is_last else settings.abort_timeout_s,
             signum=leaving.signum or Signals.SIGTERM,
             kills=settings.kills,
+            hung=desired.remark if desired is not None and desired.goal is Goal.STOP else "",
         )
 
     def _kill(self) -> None:
         ranks = [self._group.exits.rank(rank) for rank in sorted(self._group.alive)]
-        self._effects += self._group.ending.kill(ranks, self._settings.stop_timeout_s)
+        self._effects += self._group.ending.kill(ranks, self._settings.stop_timeout_s, self._terms.hung)
 
     def _end_group(self, now: float) -> None:
         """Begin to sweep, since no worker of the round lives; after a failure, check this host if it may go on."""

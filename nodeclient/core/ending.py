@@ -47,6 +47,8 @@ class Terms(Struct, frozen=True):
     """The signal that asks them to end."""
     kills: bool
     """Whether this node kills those that do not end in time."""
+    hung: str
+    """Which worker of the round was known to hang when it was stopped, for people; empty if none was."""
 
 
 class GroupEnding:
@@ -135,7 +137,8 @@ class GroupEnding:
         order = SaveKept(terms.planned or self.stage is EndStage.HALTING)
         if self.stage is not EndStage.HALTING or terms.halt is None:
             return [order]
-        text = notices.step_not_common(terms.halt.step, writes_checkpoints=terms.keeping.writes_checkpoints)
+        writes = terms.keeping.writes_checkpoints
+        text = notices.step_not_common(terms.halt.step, terms.hung, writes_checkpoints=writes)
         return [Notice(Level.WARNING, text, "step_not_common"), order]
 
     def _leave_round(self, terms: Terms, reuse: Reuse, now: float) -> list[Effect] | None:
@@ -187,12 +190,15 @@ class GroupEnding:
             waits = reuse.any_may_leave(alive)
             self.until = self._with_aborts(reuse, self.until) if waits else min(self.until, now)
 
-    def kill(self, ranks: list[int], grace_s: float) -> list[Effect]:
-        """Kill the workers with these ranks, which had `grace_s` to end in a planned stop; return the effects."""
+    def kill(self, ranks: list[int], grace_s: float, hung: str) -> list[Effect]:
+        """Kill the workers with these ranks, which had `grace_s` to end in a planned stop; return the effects.
+
+        `hung` is that of `Terms`.
+        """
         kill_at, self.until, self.stage = self.until, None, EndStage.KILLED
         if ranks and self._may_save and kill_at is not None:
             self.killed = Killed(tuple(ranks[:CONSEQUENCES_MAX]), len(ranks), min(grace_s, DURATION_S_MAX))
-            text = notices.killed(self.killed, self.signum, max(0.0, kill_at - self.signalled_at))
+            text = notices.killed(self.killed, self.signum, max(0.0, kill_at - self.signalled_at), hung)
             return [Kill(), Notice(Level.WARNING, text, "workers_killed")]
         return [Kill()]
 

@@ -116,13 +116,16 @@ def cut_off(grace_s: float, settings: Settings) -> str:
     )
 
 
-def killed(workers: Killed, signum: int, signalled_s: float) -> str:
-    """Return the notice that workers did not save their state in time; they had this signal for `signalled_s`."""
+def killed(workers: Killed, signum: int, signalled_s: float, hung: str) -> str:
+    """Return the notice that workers did not save their state in time; they had this signal for `signalled_s`.
+
+    `hung` says which worker of the round was known to hang; it is empty if none was.
+    """
     are_several = workers.count > 1
     listed = ", ".join(str(rank) for rank in workers.ranks)
     more = f" and {workers.count - len(workers.ranks)} more" if workers.count > len(workers.ranks) else ""
     subject, were, they = (f"ranks {listed}{more}", "were", "they") if are_several else (f"rank {listed}", "was", "it")
-    lost = f"what {they} had not saved is lost; see --stop-timeout"
+    lost = f"what {they} had not saved is lost; {hung or 'see --stop-timeout'}"
     when = f"{round(signalled_s, 1):g} s after {Signals(signum).name}"
     return f"{subject} did not end within {workers.after_s:g} s and {were} killed, {when}: {lost}"
 
@@ -138,9 +141,10 @@ def _gpu_in_use(gpu: GpuUse) -> str:
     return f"{gpu.used_bytes / 2**30:.1f} GiB of {gpu.name} by {f'{users}{more}' or 'no process that this node sees'}"
 
 
-def step_not_common(step: int | None, *, writes_checkpoints: bool) -> str:
+def step_not_common(step: int | None, hung: str, *, writes_checkpoints: bool) -> str:
     """Return the notice that not all workers reached, in time, the step that all were to keep before they end.
 
+    `hung` says which worker of the round was known to hang; it is empty if none was.
     Workers that write a checkpoint at that step may have reached it without finishing the checkpoint.
     """
     goal = "the end of their step" if step is None else f"step {step:,}"
@@ -150,7 +154,7 @@ def step_not_common(step: int | None, *, writes_checkpoints: bool) -> str:
         done = f"{done} and write a checkpoint" if step is None else f"write their checkpoint of {goal}"
         what = "they end without it"
     text = f"the workers of this round did not all {done} in time, so {what}"
-    return f"{text}: steps may be done again; see --stop-timeout"
+    return f"{text}: steps may be done again; {hung or 'see --stop-timeout'}"
 
 
 def not_let_in(error: str, waited_s: float) -> str:

@@ -8,6 +8,8 @@ report no steps are *at rest*, so that they may hang.
 
 from __future__ import annotations
 
+from collections import Counter
+
 from coordinatord.core.rounds.effects import Look
 from coordinatord.core.rounds.events import Compared, Looked
 from coordinatord.core.rounds.queries.conditions import NOW
@@ -26,17 +28,25 @@ from coordinatord.core.watching.lateness import Lateness, present_pause
 from coordinatord.core.watching.lateness_watch import LatenessWatch, describe_laggard, is_training, laggard_to_drain
 from coordinatord.core.watching.look_comparison import APART_S, UNASKED, may_hang, why_inconclusive, why_unseen
 from coordinatord.core.watching.stack_sources import NoStacksError, stack_sources
+from coordinatord.hints.hang_sentences import place_of
 from coordinatord.hints.hang_verdict import HangVerdict, notice_of
-from coordinatord.hints.seen_worker import longest_wait_s
+from coordinatord.hints.match import timed_out
+from coordinatord.hints.seen_worker import SeenWorker, longest_wait_s
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.fields import CONSEQUENCES_MAX, LAST_LINES_MAX, LINE_MAX, MESSAGE_MAX
 from coordinatord.protocol.log_messages import stderr_log
 from coordinatord.protocol.messages import Failure, HangKind, Launcher
 from coordinatord.protocol.stack_messages import unpack_stacks
-from coordinatord.protocol.text import clip
+from coordinatord.protocol.text import clip, counted
 
-_LEFT_TO_TORCH = "; a failed round would now end the job, so only torch's own timeout ends this"
+_LEFT_TO_TORCH = (
+    "; a failed round would now end the job, so only torch's own timeout ends this "
+    "(30 min with gloo, 10 min with NCCL, or timeout= of init_process_group); {remedy}"
+)
 """The end of a notice about a round that goes on although it seems to hang, see `RunWatch._is_left_to_torch`."""
+
+_REMEDY = "`nodeclient restart` begins another round now"
+_REMEDY_IF_AGAIN = "see what that line waits for, and end the job by `nodeclient stop`"
 
 UNSEEN = (
     "hangs cannot be detected, since no worker can be asked for its stack: "
@@ -67,10 +77,15 @@ class RunWatch(WatchingWing):
         """Whether a `BusyWorkerAwaited` is recorded since workers last made progress, so that it is not repeated."""
         self._is_at_rest = False
         """Whether workers that report no steps enter no collectives any more, so that the round may hang."""
+        self._hung_at = Counter[str]()
+        """How many rounds hung at each place: the script's line at which the culprit stood."""
 
     def follow(self, record: Record) -> None:
         """Forget the looks when workers make progress, or a new round begins."""
         if isinstance(record, records.RoundFormed):
+            last = self._run.durable.report
+            if last is not None and last.round == record.round - 1 and last.failure.hang is not None:
+                self._hung_at[self._place] += 1
             self.lateness_watch.clear()
             self._divergence, self._is_unseen, self.rests_at = DivergenceWatch(), False, None
         if isinstance(record, records.RoundFormed | records.TrainingBegan | records.TrainingResumed):
@@ -157,7 +172,9 @@ class RunWatch(WatchingWing):
             watch.judge(watch.first, look)
             self.notice = "" if watch.verdict is None else notice_of(watch.verdict, look.workers)
             if self._is_left_to_torch():
-                self.notice = clip(self.notice, MESSAGE_MAX - len(_LEFT_TO_TORCH)) + _LEFT_TO_TORCH
+                remedy = _REMEDY_IF_AGAIN if self.hung_before else _REMEDY
+                end = self.hung_before + _LEFT_TO_TORCH.format(remedy=remedy)
+                self.notice = clip(self.notice, MESSAGE_MAX - len(end)) + end
         return True
 
     def _record_unseen(self, event: Compared, now: float) -> bool:
@@ -213,6 +230,26 @@ class RunWatch(WatchingWing):
         return self.suspect if self._is_hung() else None
 
     @property
+    def hung_before(self) -> str:
+        """How many earlier rounds hung at this place, as the end of a sentence; empty if none did.
+
+        A coordinator that was started again knows of none.
+        """
+        place, rounds = self._place, self._hung_at[self._place]
+        if not place or not rounds:
+            return ""
+        return f"; {counted(rounds, 'earlier round')} hung at the same place"
+
+    @property
+    def _place(self) -> str:
+        """The script's line at which the first culprit of the last verdict stands; empty if it is not known."""
+        verdict, look = self._hang.verdict, self._hang.judged
+        if verdict is None or look is None:
+            return ""
+        culprit = _first_culprit(verdict, look).now
+        return "" if culprit is None else place_of(culprit)
+
+    @property
     def awaited(self) -> str:
         """What `BusyWorkerAwaited` is to record: the notice of a worker that others wait for in a round that goes on.
 
@@ -225,13 +262,16 @@ class RunWatch(WatchingWing):
     def _is_hung(self) -> bool:
         """Whether the round hangs: workers wait for one that will not come, or for longer than `--hang-timeout` allows.
 
-        A worker that waits for something outside the job is tolerated for some minutes. With `--hang-timeout`, looks
+        A worker that waits for something outside the job is tolerated for some minutes, but not once another worker has
+        failed because it waited for torch's whole timeout. With `--hang-timeout`, looks
         begin only when so much time has passed since a step. So any worker that is awaited then is too slow. Before the
         first step there is no such limit, since a worker may load or compile.
         """
         verdict = self._hang.verdict
         is_timed_out = bool(self._run.spec.hang_timeout_s) and self._run.durable.stepped
-        is_tolerated = self._hang.is_tolerated or self._is_left_to_torch()
+        first = self._run.evidence.first
+        have_given_up = first is not None and timed_out(first.failure)
+        is_tolerated = (self._hang.is_tolerated or self._is_left_to_torch()) and not have_given_up
         return verdict is not None and ((verdict.is_hang and not is_tolerated) or is_timed_out)
 
     def _is_left_to_torch(self) -> bool:
@@ -324,7 +364,7 @@ def _section_end(run: Run) -> float | None:
 
 def _failure_of(run: Run, verdict: HangVerdict, look: AnsweredLook) -> WorkerFailure:
     """Return the hang as the failure of the first culprit: it failed when the others began to wait for it."""
-    culprit = next(worker for worker in look.workers if worker.rank == verdict.ranks[0])
+    culprit = _first_culprit(verdict, look)
     age_s = longest_wait_s(look.workers)
     offer, place = run.members[culprit.node].offer, (run.id, run.durable.round, culprit.rank)
     has_several = len(verdict.ranks) > 1 and verdict.kind is not HangKind.NETWORK
@@ -343,6 +383,10 @@ def _failure_of(run: Run, verdict: HangVerdict, look: AnsweredLook) -> WorkerFai
         hang_ranks=verdict.ranks[:CONSEQUENCES_MAX] if has_several else (),
     )
     return WorkerFailure(culprit.node, offer.host, look.at - age_s, failure)
+
+
+def _first_culprit(verdict: HangVerdict, look: AnsweredLook) -> SeenWorker:
+    return next(worker for worker in look.workers if worker.rank == verdict.ranks[0])
 
 
 def _frames(stacks: bytes) -> tuple[str, ...]:

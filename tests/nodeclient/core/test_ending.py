@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from coordinatord.protocol.kept_state import Halt
 from coordinatord.protocol.messages import Goal
-from nodeclient.core.effects import Effect, HaltWorkers, Kill, LeaveRound, Notice, SaveKept, Terminate
+from nodeclient.core.effects import Effect, HaltWorkers, Kill, LeaveRound, Level, Notice, SaveKept, Terminate
 from tests.support.bench import SETTINGS, Bench
 
 STOP_TIMEOUT_S = 32.0
@@ -55,6 +55,16 @@ def test_each_stage_may_take_half_of_what_is_left() -> None:
     stop(bench)
     assert bench.to_the_end() == [(HaltWorkers, 0.0), (SaveKept, 16.0), (Terminate, 24.0), (Kill, 32.0)]
     assert "did not end within 32 s and were killed, 8 s after SIGTERM" in bench.last(Notice).text
+
+
+def test_a_worker_that_hung_is_why_others_did_not_end_in_time_and_the_timeout_is_not() -> None:
+    bench = a_bench()
+    hung = "the round hung: rank 3 on node n2 stands still"
+    bench.receive(Goal.STOP, planned=True, halt=Halt(None), remark=hung)
+    bench.to_the_end()
+    warnings = [effect.text for effect in bench.effects if isinstance(effect, Notice) and effect.level is Level.WARNING]
+    assert len(warnings) == 3, "at once, when its workers come to no step, and when they are killed"
+    assert all(text.endswith(hung) for text in warnings)
 
 
 def test_workers_that_leave_the_round_for_another_one_have_no_more() -> None:

@@ -181,7 +181,7 @@ def stalled(run: Run) -> float | None:
 
 
 def hung(run: Run) -> float | None:
-    """Two looks have shown a worker that all others wait for, and that will not come."""
+    """Two looks have shown a worker that all others wait for; and it will not come, or they have given up."""
     return _now_if(run.watching.hang)
 
 

@@ -124,6 +124,8 @@ def desired(run: Run, member: Member, heartbeat_s: float, now: float) -> Desired
 def _remark(run: Run, member: Member, goal: Goal) -> str:
     if goal is Goal.EXIT:
         return ""
+    if goal is Goal.STOP:
+        return clip(Reasons(run).suspect, MESSAGE_MAX) if run.durable.planned else ""
     if member.state is not MemberState.RUNNING:
         return member.remark
     divergence = "" if run.durable.divergence is None else run.durable.divergence.reason

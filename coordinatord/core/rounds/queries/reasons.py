@@ -24,7 +24,7 @@ from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import UNHEARD, Member, MemberState
 from coordinatord.core.rounds.state.roll import MAY_HAVE_WORKERS
 from coordinatord.core.rounds.state.run import Health, Run
-from coordinatord.protocol.messages import JobSpec, Killed, Launcher
+from coordinatord.protocol.messages import HangKind, JobSpec, Killed, Launcher
 from coordinatord.protocol.text import NAMES_MAX, name_some
 
 KILLED_MAX = 2
@@ -50,12 +50,17 @@ class Reasons:
 
     @property
     def verdict(self) -> str:
-        """What ended the round, by the evidence so far, and which workers were killed before they had saved."""
-        return verdict(self._run).reason + self._killed
+        """What ended the round, by the evidence so far, and which workers were killed before they had saved.
+
+        Of a hang, it says how often that was at the same place.
+        """
+        judged = verdict(self._run)
+        has_hung = judged.root_cause is not None and judged.root_cause.failure.hang is not None
+        return judged.reason + (self._run.watching.hung_before if has_hung else "") + self._killed
 
     @property
     def _killed(self) -> str:
-        """Name workers that were killed before they had saved their state, as the end of a sentence."""
+        """Name workers that were killed before they had saved their state, and who hung, as the end of a sentence."""
         run, parts = self._run, []
         for member in run.roll.inside:
             killed = member.observed.killed
@@ -65,7 +70,17 @@ class Reasons:
             return ""
         named = [f"{ranks(killed)} on node {node} (within {killed.after_s:g} s)" for node, killed in parts[:KILLED_MAX]]
         more = f" and on {len(parts) - KILLED_MAX} more nodes" if len(parts) > KILLED_MAX else ""
-        return f"; killed, as they had not ended in time, so what they had not saved is lost: {', '.join(named)}{more}"
+        lost = f"; killed, as they had not ended in time, so what they had not saved is lost: {', '.join(named)}{more}"
+        return "; ".join(filter(None, (lost, self.suspect)))
+
+    @property
+    def suspect(self) -> str:
+        """Name the worker that hangs, and its host, though the round is not ended for it; empty if none is known."""
+        suspect = self._run.watching.suspect
+        if suspect is None:
+            return ""
+        is_named = suspect.host == suspect.node or suspect.failure.hang is HangKind.NETWORK
+        return f"the round hung{'' if is_named else f' on host {suspect.host}'}: {suspect.failure.message}"
 
     @property
     def starts(self) -> str:

@@ -244,6 +244,11 @@ class WatchingWing:
         return None
 
     @property
+    def hung_before(self) -> str:
+        """How many earlier rounds hung at the same place as this one, as the end of a sentence; empty if none did."""
+        return ""
+
+    @property
     def awaited(self) -> str:
         """Which worker computes while the others wait for it, in words, if no record says so yet; else empty."""
         return ""

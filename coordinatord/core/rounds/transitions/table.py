@@ -72,6 +72,8 @@ _TABLE: list[tuple[tuple[State, ...], Condition, State | None, Action, str]] = [
     # Whatever ends the round, the next one does not resume from a step that is known to be wrong.
     ((RUNNING,), when.divergence_found, None, do.record_divergence, ""),
     (_AT_WORK, when.outrun, STOPPING, do.stop_at_once, "{run.durable.superseded_reason}"),
+    # A worker that hangs comes before those that fail because it did not come.
+    ((RUNNING,), when.hung, STOPPING, do.stop_hung, "{run.watching.hang.failure.message}{run.watching.hung_before}"),
     (_AT_WORK, when.worker_failed, STOPPING, do.stop_at_once, "{run.evidence.first}"),
     (_AT_WORK, when.node_lost, STOPPING, do.stop_at_once, "lost {reasons.lost}"),
     (_AT_WORK, when.unrestorable, STOPPING, do.stop_at_once, "{run.keeping.restore_problem}"),
@@ -94,7 +96,6 @@ _TABLE: list[tuple[tuple[State, ...], Condition, State | None, Action, str]] = [
     ((RUNNING,), when.stalled, None, do.record_activity, "{reasons.idle}"),
     ((RUNNING,), when.resumed, None, do.record_activity, "workers do steps again"),
     ((RUNNING,), when.diverged, STOPPING, do.stop_diverged, "{run.durable.divergence.reason}"),
-    ((RUNNING,), when.hung, STOPPING, do.stop_hung, "{run.watching.hang.failure.message}"),
     ((RUNNING,), when.watching_due, None, do.advance_watching, ""),
     # A round that ends. If all workers succeeded before their nodes received the stop, another would repeat their work.
     ((STOPPING,), when.all_succeeded, SUCCEEDED, do.end_as_succeeded, "all workers succeeded"),

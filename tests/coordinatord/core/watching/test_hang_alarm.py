@@ -6,7 +6,8 @@ from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.values.records import BusyWorkerAwaited, RoundEnded, RunEnded
 from coordinatord.core.shown.job_view import job_view
 from coordinatord.protocol.codec import decode, encode
-from coordinatord.protocol.messages import Desired, HangKind
+from coordinatord.protocol.messages import Desired, HangKind, Killed, Phase
+from tests.support.builders import a_failure
 from tests.support.running_job import Job
 from tests.support.script import Stage, play
 
@@ -70,6 +71,11 @@ def test_without_a_restart_left_the_run_fails_with_the_code_of_a_timeout(setting
 
 STANDS = "waiting for rank 1 on node n2, which stands in get (train.py:41)"
 
+LEFT_TO_TORCH = (
+    "; a failed round would now end the job, so only torch's own timeout ends this "
+    "(30 min with gloo, 10 min with NCCL, or timeout= of init_process_group)"
+)
+
 CUT = "all 2 workers wait in all_reduce 7 for 12 s, and it completes for none: look at the network between nodes n1, n2"
 
 
@@ -78,7 +84,7 @@ def test_without_a_restart_left_what_does_not_move_is_said_once_and_left_to_torc
     job = Job("restarts=0")
     job.play("advance 10s", "seen waits computes", "advance 1s", "seen waits computes", "advance 10s")
     _stands(job, shown, 40)
-    said = f"{says}; a failed round would now end the job, so only torch's own timeout ends this"
+    said = f"{says}{LEFT_TO_TORCH}; `nodeclient restart` begins another round now"
     assert job.stops == []
     assert job.reason.endswith(f"; {said}")
     noted = [record.reason for record in job.records(BusyWorkerAwaited)]
@@ -97,9 +103,58 @@ def test_what_is_left_to_torch_is_said_in_a_message_that_nodes_accept() -> None:
     stage.play("advance 10s", *2 * ("seen waits waits waits waits", "advance 2s"))
     for member in stage.run.members.values():
         assert member.session.sent is not None
-        assert decode(encode(member.session.sent), Desired).remark.endswith(
-            "; a failed round would now end the job, so only torch's own timeout ends this"
-        )
+        assert f"{LEFT_TO_TORCH}; " in decode(encode(member.session.sent), Desired).remark
+
+
+TIMED_OUT = "RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 1800000ms for recv operation"
+
+HANGS = ("advance 10s", "seen waits stands", "advance 1s", "seen waits stands")
+
+
+def test_a_hang_that_comes_back_at_the_same_place_says_how_often_it_was_there() -> None:
+    job = Job("restarts=2")
+    for step in (20, 30):
+        job.play(*HANGS, "stopped n1 n2", "running n1 n2", f"step n1 n2 {step}", "advance 1s", f"step n1 n2 {step + 1}")
+    assert [record.reason.partition("all_reduce 7")[2] for record in job.records(RoundEnded)] == [
+        "",
+        "; 1 earlier round hung at the same place",
+    ]
+    job.play(*HANGS)
+    again = "; 2 earlier rounds hung at the same place"
+    assert job.reason.endswith(
+        f"; {STANDS}{again}{LEFT_TO_TORCH}; see what that line waits for, and end the job by `nodeclient stop`"
+    )
+
+
+def test_the_worker_that_all_waited_for_is_the_root_cause_when_torchs_timeout_is_over() -> None:
+    job = Job("restarts=0")
+    job.play(*HANGS, "advance 60s")
+    job.report("n1", phase=Phase.STOPPING, failure=a_failure(error=TIMED_OUT))
+    job.play("stopped n1 n2")
+    [ended] = job.records(RunEnded)
+    assert ended.report is not None
+    assert (ended.report.node, ended.report.failure.hang) == ("n2", HangKind.STUCK)
+    assert [each.node for each in ended.report.consequences] == ["n1"]
+    assert ended.outcome.exit_code == 124
+    assert job.stops == ["hung"]
+
+
+def test_a_planned_stop_names_the_worker_that_hangs_where_others_may_not_end_in_time() -> None:
+    job = Job("restarts=0")
+    job.play(*HANGS, "ask restart default")
+    seen = "rank 1 on node n2 stands in get (train.py:41) for 12 s; rank 0 waits in all_reduce 7"
+    hung = f"the round hung on host host-n2: {seen}"
+    assert [job.desired(node).remark for node in ("n1", "n2")] == [hung, hung]
+    job.report("n1", phase=Phase.STOPPED, killed=Killed((0,), 1, 30.0))
+    job.play("stopped n2")
+    [ended] = job.records(RoundEnded)
+    assert ended.reason.endswith(f"rank 0 on node n1 (within 30 s); {hung}")
+
+
+def test_another_failure_than_torchs_timeout_proves_no_hang() -> None:
+    job = Job("restarts=0")
+    job.play(*HANGS, "fail n1", "stopped n1 n2")
+    assert job.stops == ["worker_failed"]
 
 
 def test_who_hangs_after_it_has_computed_is_named_all_the_same() -> None:
