@@ -153,7 +153,8 @@ class StepNumbers:
             if self._unchanged == UNCHANGED:
                 self._warn(
                     f"{UNCHANGED} calls of ctx.step, and no parameter that was given to ctx.keep has changed: no step "
-                    "is kept before one has, so a script that trains none should not give them to ctx.keep"
+                    "is kept before one has. Give it the tensors that are trained, such as the dict that is passed to "
+                    "torch.func.functional_call, and no parameters that are not"
                 )
             return False
         if number <= self.last_step:

@@ -2,6 +2,8 @@
 
 * The state of an optimizer that changes kept parameters and was not given to `ctx.keep`. It may be inside another one,
   as in SAM, or inside an object of the script. It counts as kept if a given object has all of its state.
+* The parameters of a given optimizer that no given object has, as where `torch.func.functional_call` is given others
+  than the module's own.
 * A given object whose state dict is empty: torchmetrics leaves its sums out by default.
 * The state of a DDP communication hook, such as the errors that PowerSGD corrects in the next step.
 """
@@ -41,6 +43,7 @@ class UnkeptState:
         if not self._has_checked_objects:
             self._has_checked_objects = True
             yield from self._empty_objects()
+            yield from self._parameters_elsewhere()
             yield from self._hook_states()
         new, self._new = self._new, []
         for optimizer in new:
@@ -53,6 +56,20 @@ class UnkeptState:
         for name, kept in self._objects.items():
             if isinstance(kept, KeptStateful) and kept.is_empty:
                 yield f"{name}, whose state_dict is empty: if it has a state, give that to ctx.keep by itself"
+
+    def _parameters_elsewhere(self) -> Iterator[str]:
+        try:
+            tensors = self._given_tensors()
+        except KeptStateError:  # no step is kept then, and the user is told why
+            return
+        for name, kept in self._objects.items():
+            if isinstance(kept, KeptOptimizer) and not tensors.issuperset(_parameters(kept.optimizer)):
+                yield f"parameters of {name} that no object given to ctx.keep has: give it those too"
+
+    def _given_tensors(self) -> set[int]:
+        """Return the identities of all tensors of the given objects. Raises `KeptStateError`."""
+        tensors = {id(tensor) for kept in self._objects.values() for _, tensor in kept.big_tensors()}
+        return tensors.union(*(kept.tensor_ids for kept in self._objects.values() if isinstance(kept, KeptStateful)))
 
     def _hook_states(self) -> Iterator[str]:
         for name, kept in self._objects.items():
@@ -67,14 +84,17 @@ class UnkeptState:
         given = [kept.optimizer for kept in self._objects.values() if isinstance(kept, KeptOptimizer)]
         groups = {id(group) for each in given for group in each.param_groups}
         try:
-            tensors = {id(tensor) for kept in self._objects.values() for _, tensor in kept.big_tensors()}
-            tensors.update(*(kept.tensor_ids for kept in self._objects.values() if isinstance(kept, KeptStateful)))
+            tensors = self._given_tensors()
             state = {id(tensor) for _, tensor in KeptOptimizer("", optimizer, {}).big_tensors()}
         except KeptStateError:  # no step is kept then, and the user is told why
             return True
-        changes = any(id(parameter) in tensors for group in optimizer.param_groups for parameter in group["params"])
-        if not changes:
+        if tensors.isdisjoint(_parameters(optimizer)):
             return True
         # An optimizer without state tensors, such as plain SGD, is kept if a given one has its parameter groups.
         shares_groups = all(id(group) in groups for group in optimizer.param_groups)
         return state <= tensors and (shares_groups or bool(state))
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[int]:
+    """Yield the identity of each parameter of an optimizer."""
+    return (id(parameter) for group in optimizer.param_groups for parameter in group["params"])

@@ -66,7 +66,8 @@ def test_a_script_whose_kept_parameters_never_change_is_told(caplog: pytest.LogC
     [record] = caplog.records
     assert record.getMessage() == (
         "100 calls of ctx.step, and no parameter that was given to ctx.keep has changed: no step is kept before one "
-        "has, so a script that trains none should not give them to ctx.keep"
+        "has. Give it the tensors that are trained, such as the dict that is passed to torch.func.functional_call, and "
+        "no parameters that are not"
     )
 
 

@@ -143,3 +143,18 @@ def test_the_state_of_a_communication_hook_is_said(script: Script, group: None) 
         do_steps(kept, model, optimizer)
         script.save(kept)
         assert said(script) == ["the PowerSGDState of a communication hook of model, which only its own rank has"]
+
+
+@pytest.mark.parametrize("is_given", [True, False])
+def test_parameters_that_only_a_given_optimizer_has_are_said(script: Script, *, is_given: bool) -> None:
+    model = network()
+    weights = {name: weight.detach().clone().requires_grad_() for name, weight in model.named_parameters()}
+    optimizer = SGD(weights.values(), lr=0.1)
+    objects: Objects = {"model": model, "optim": optimizer, **({"weights": weights} if is_given else {})}
+    with script.runs(objects) as (_, kept):
+        torch.func.functional_call(model, weights, torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+        kept.step(0)
+        script.save(kept)
+        words = "parameters of optim that no object given to ctx.keep has: give it those too"
+        assert said(script) == ([] if is_given else [words])
