@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.watching.lateness_watch import is_training
-from coordinatord.core.watching.run_watch import lateness_of, reports_no_steps, rests_at
+from coordinatord.core.watching.run_watch import lateness_of, reports_no_steps
 from coordinatord.core.watching.stack_sources import WORKERS_AT_ONCE_MAX, in_questions
 from coordinatord.protocol.arrival_messages import ARRIVALS_MAX, AskArrivals
 from coordinatord.protocol.messages import Launcher
@@ -67,7 +67,7 @@ def ask_at(run: Run, trains_since: float, asked_at: float | None) -> float:
         return since + first_s
     has_laggard = lateness is not None and lateness.laggard is not None
     usual_at = asked_at + (EVERY_S if has_laggard else min(EVERY_S, max(first_s, asked_at - since) / 2))
-    foreseen_at = rests_at(run)
+    foreseen_at = run.watching.rests_at
     return usual_at if foreseen_at is None or foreseen_at <= asked_at else min(usual_at, foreseen_at)
 
 

@@ -67,10 +67,7 @@ class RunWatch(WatchingWing):
         """Begin without a look."""
         self._run = run
         self._hang, self.lateness_watch, self._divergence = HangWatch(), LatenessWatch(), DivergenceWatch()
-        self.changes, self.notice, self._is_unseen = 0, "", False
-        self.rests_at: float | None = None
-        """When to ask workers that report no steps again: they are at rest if they enter no collective until then. It
-        is set only during a pause that is longer than all before it, so that training is not asked more often."""
+        self._is_unseen = False
         self._torch_notice = ""
         """The recorded notice that only torch's own timeout can still end the wait; empty without one."""
         self._is_recorded = False
@@ -398,8 +395,3 @@ def lateness_of(run: Run) -> Lateness | None:
     """Return how late the workers of a run are; None if that is not known, or while it does not train."""
     watch = run.watching
     return watch.lateness_watch.lateness if isinstance(watch, RunWatch) and is_training(run) else None
-
-
-def rests_at(run: Run) -> float | None:
-    """Return when to ask the workers of a run again because they may be at rest then; None if that is not foreseen."""
-    return run.watching.rests_at if isinstance(run.watching, RunWatch) else None

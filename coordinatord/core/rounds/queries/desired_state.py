@@ -37,10 +37,7 @@ _GOALS: dict[State, dict[MemberState, Goal]] = {
     State.STARTING: _OUTSIDE | dict.fromkeys(_INSIDE, Goal.RUN),
     State.RUNNING: _OUTSIDE | dict.fromkeys(_INSIDE, Goal.RUN),
     State.STOPPING: _OUTSIDE | dict.fromkeys(_INSIDE, Goal.STOP),
-    State.SUCCEEDED: dict.fromkeys(MemberState, Goal.EXIT),
-    State.FAILED: dict.fromkeys(MemberState, Goal.EXIT),
-    State.STOPPED: dict.fromkeys(MemberState, Goal.EXIT),
-    State.LEFT: dict.fromkeys(MemberState, Goal.EXIT),
+    **{state: dict.fromkeys(MemberState, Goal.EXIT) for state in State if state.ended},
 }
 GOALS = Table[tuple[State, MemberState], Goal]("goals of a node")
 """Nodes that can be sent nothing (disconnected, silent) have no goal while the run is live."""

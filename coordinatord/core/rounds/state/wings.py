@@ -202,6 +202,9 @@ class WatchingWing:
 
     changes: int = 0
     """Counts the changes of the remark that no record makes; see `Run.revision`."""
+    rests_at: float | None = None
+    """When to ask workers that report no steps again: they are at rest if they enter no collective until then. It is
+    set only during a pause that is longer than all before it, so that training is not asked more often."""
     notice: str = ""
     """What the last looks have found, if nothing is done about it; empty if they found nothing."""
 
