@@ -21,7 +21,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from coordinatord.core.keeping.known import KeptState
-from coordinatord.core.keeping.persistence import ends_by, holds_parts, overwriter, unwritten, writes
+from coordinatord.core.keeping.persistence import ends_by, may_write, overwriter, unwritten, writes
 from coordinatord.core.keeping.resumption import has_restored, is_reachable, may_be_chosen
 from coordinatord.core.keeping.sentences import lost_step
 from coordinatord.core.keeping.shards import Coverage, are_whole
@@ -40,12 +40,12 @@ def may_be_needed(kept: KeptState, member: Member) -> bool:
     """Whether a step may be lost with a node that wants to leave, while workers of other nodes still end.
 
     That is not certain yet. If a step has several shards, the other nodes may still save those that are missing, or
-    fail to save one that this node has saved. `hold_back` decides when all have ended.
+    fail to save one that this node has saved. Nor is it known yet which node writes what to the disk. `hold_back`
+    decides when all have ended.
     """
     parts = list(_big_parts(kept, member))
-    if any(part.shards > 1 for part in parts) or holds_parts(kept, member):
-        return True
-    return bool(parts) and _is_lacking_without(member, _steps_for_others(kept))
+    may_have_to_stay = may_write(member) or any(part.shards > 1 for part in parts)
+    return bool(parts) and (may_have_to_stay or _is_lacking_without(member, _steps_for_others(kept)))
 
 
 def hold_back(kept: KeptState, members: Sequence[Member], now: float) -> Collection[str]:

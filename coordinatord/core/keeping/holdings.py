@@ -32,7 +32,7 @@ def record_report(kept: KeptState, member: Member) -> None:
     has_planned = run.durable.state is State.RUNNING and _plan_copies(kept)
     if has_planned or kept.protection.steps != before:
         kept.changes += 1
-    if observed.run == run.id and observed.round == run.durable.round and member.durable.in_round:
+    if member.durable.in_round and run.is_about_round(observed):
         _record_round(kept, member, holding)
     _record_disk(kept, member)
     if member.durable.in_round:

@@ -99,7 +99,7 @@ def new_attempt(kept: KeptState, now: float, without: tuple[str, ...] = ()) -> W
     The nodes in `without` write nothing, since they have just failed. The committer is a node that stays, if any does.
     """
     members, able = kept.run.members, _able_holders(kept, step_to_write(kept))
-    holders = {node: parts for node, parts in able.items() if _may_write(members[node]) and node not in without}
+    holders = {node: parts for node, parts in able.items() if may_write(members[node]) and node not in without}
     leaving = [node for node in holders if members[node].leaves]
     plan = _plan_writes(holders, leaving)
     if not plan:
@@ -172,7 +172,8 @@ def _able_holders(kept: KeptState, at: KeptStep | None) -> Held:
     return {node: parts for node, parts in held.items() if _is_able(kept.run.members[node])}
 
 
-def _may_write(member: Member) -> bool:
+def may_write(member: Member) -> bool:
+    """Whether a node can write parts that it holds to the disk now."""
     return member.session.id is not None and _is_able(member)
 
 
@@ -228,7 +229,7 @@ def gone_writers(kept: KeptState, attempt: WriteAttempt) -> list[str]:
     return [
         node
         for node, member in members.items()
-        if member is None or not (_is_writer(member, attempt) and _may_write(member))
+        if member is None or not (_is_writer(member, attempt) and may_write(member))
     ]
 
 
@@ -255,7 +256,7 @@ def why_none(kept: KeptState) -> str:
     able = _able_holders(kept, step_to_write(kept))
     if not are_whole(able.values()):
         return "not all of the step is held by nodes with --persist"
-    away = next((node for node in able if not _may_write(kept.run.members[node])), None)
+    away = next((node for node in able if not may_write(kept.run.members[node])), None)
     return "a node would have to write too many groups of parts" if away is None else _gone_text(away)
 
 
@@ -307,13 +308,3 @@ def _is_in_reach(kept: KeptState) -> bool:
     at = step_to_write(kept)
     wanted = (each for each in unwritten(kept) if at is None or each >= at)
     return any(are_whole(_able_holders(kept, each).values()) for each in wanted)
-
-
-def holds_parts(kept: KeptState, member: Member) -> bool:
-    """Whether a departing node has big state that it may have to write before it leaves.
-
-    Which node writes what is decided only when all workers of the round have ended.
-    """
-    holding = member.observed.kept
-    ours = () if holding is None or member.observed.run != kept.run.id else holding.parts
-    return _may_write(member) and any(part.big for part in ours)

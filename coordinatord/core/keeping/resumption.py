@@ -120,9 +120,8 @@ def is_obtainable(kept: KeptState) -> bool:
 
 def has_restored(kept: KeptState, member: Member) -> bool:
     """Whether a node has all parts that its workers resume from in the current round."""
-    observed = member.observed
-    here = observed.round == kept.run.durable.round and observed.run == kept.run.id
-    return here and observed.kept is not None and observed.kept.restoring is Restoring.READY
+    holding = member.observed.kept if kept.run.is_about_round(member.observed) else None
+    return holding is not None and holding.restoring is Restoring.READY
 
 
 def resume_for(kept: KeptState, member: Member, goal: Goal) -> Resume | None:
