@@ -199,9 +199,8 @@ class PairSearch:
 
     def _finding(self, node: str, usual: _Usual, cleared: set[str]) -> NodeFinding:
         mb_s = max((each.mb_s for each in self._results_of(node) if each.mb_s is not None), default=None)
-        verdict, text = self._judge(
-            node, usual, cleared, "no sum came" if mb_s is None else f"{mb_s:,.0f} MB/s at best"
-        )
+        link = "no sum came" if mb_s is None else f"{mb_s:,.0f} MB/s at best"
+        verdict, text = self._judge(node, usual, cleared, link)
         return NodeFinding(verdict, self._gflops(node), mb_s, text)
 
     def _judge(self, node: str, usual: _Usual, cleared: set[str], link: str) -> tuple[NodeVerdict, str]:

@@ -158,11 +158,8 @@ def compare_arrivals(arrivals: Iterable[tuple[str, ArrivalTimes]], step_s: float
     if not latest:
         return None
     ranks = tuple(latest[rank] for rank in sorted(latest))
-    slow_workers = (
-        Laggard(worker.node, worker.rank, worker.last_share, worker.late_s)
-        for worker in ranks
-        if worker.is_usually_last
-    )
+    last = (worker for worker in ranks if worker.is_usually_last)
+    slow_workers = (Laggard(worker.node, worker.rank, worker.last_share, worker.late_s) for worker in last)
     # The first one, workers before nodes, whose lateness is above all limits and the error of clocks.
     least_s = max(LATE_S_MIN, error_s, STEP_SHARE * (step_s or 0.0))
     laggard = next((found for found in chain(slow_workers, slow_nodes) if found.late_s >= least_s), None)

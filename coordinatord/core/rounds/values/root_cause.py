@@ -176,11 +176,7 @@ def _first_of(failures: Collection[WorkerFailure], collateral_s: float) -> Worke
     first = min(failures, key=lambda failure: failure.at)
     if not lost_connection(first.failure):
         return first
-    soon = (
-        failure
-        for failure in failures
-        if failure.at <= first.at + collateral_s and not lost_connection(failure.failure)
-    )
+    soon = (each for each in failures if each.at <= first.at + collateral_s and not lost_connection(each.failure))
     return min(soon, default=first, key=lambda failure: failure.at)
 
 
