@@ -168,16 +168,16 @@ class RunKeeping(KeptState, KeepingWing):
 
     def next_at(self) -> float | None:
         """Return when the first row of the wing's table is due; None if none is."""
-        rows = table.BY_STATE[self.run.durable.state]
-        return min((due for row in rows if (due := row.when(self)) is not None), default=None)
+        rows = table.ROWS.get(self.run.durable.state, ())
+        return min((due for when, _ in rows if (due := when(self)) is not None), default=None)
 
     def act(self, now: float) -> Iterable[Member]:
         """Execute the first row of the wing's table that is due."""
-        for row in table.BY_STATE[self.run.durable.state]:
-            due = row.when(self)
+        for when, action in table.ROWS.get(self.run.durable.state, ()):
+            due = when(self)
             if due is not None and due <= now:
                 self.changes += 1
-                return row.action(self, now)
+                return action(self, now)
         return ()
 
     def end_round(self, now: float) -> Iterable[Member]:

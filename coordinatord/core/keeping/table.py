@@ -1,15 +1,13 @@
 """What this wing does by itself, as a table: it has steps written to the disk, and names the step to halt after.
 
-Each row has a state of the run, a condition and an action. In each of these states, the kernel's own table has one row
-that calls this wing, which then executes the first row here whose condition holds. No action is recorded: the files
+Each row has a condition and an action, for a state of the run. In each of these states, the kernel's own table has one
+row that calls this wing, which then executes the first row here whose condition holds. No action is recorded: the files
 show which steps are on the disk, and nodes report again after which steps their workers have promised to halt.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-
-from msgspec import Struct
 
 from coordinatord.core.keeping import persistence
 from coordinatord.core.keeping.known import KeptState
@@ -24,14 +22,6 @@ Condition = Callable[[KeptState], float | None]
 
 Action = Callable[[KeptState, float], Iterable[Member]]
 """Is given the time, and returns the nodes that may have to be sent something."""
-
-
-class KeepingRow(Struct, frozen=True):
-    """An action to execute in a state of the run when a condition holds."""
-
-    state: State
-    when: Condition
-    action: Action
 
 
 # Conditions
@@ -140,21 +130,18 @@ def name_step(kept: KeptState, _: float) -> Iterable[Member]:
     return kept.run.members.values()
 
 
-ROWS = (
-    KeepingRow(State.FORMING, last_step_due, begin_write),
-    KeepingRow(State.FORMING, write_over, end_write),
-    KeepingRow(State.FORMING, write_done, commit_write),
+ROWS: dict[State, tuple[tuple[Condition, Action], ...]] = {
+    State.FORMING: ((last_step_due, begin_write), (write_over, end_write), (write_done, commit_write)),
     # STARTING has no rows: it takes a moment, and the attempt goes on in RUNNING.
-    KeepingRow(State.RUNNING, write_over, end_write),
-    KeepingRow(State.RUNNING, write_done, commit_write),
-    KeepingRow(State.RUNNING, write_due, begin_write),
+    State.RUNNING: ((write_over, end_write), (write_done, commit_write), (write_due, begin_write)),
     # A job whose workers have failed for good stays in this state until the disk has what was kept.
-    KeepingRow(State.STOPPING, write_over, end_write),
-    KeepingRow(State.STOPPING, write_done, commit_write),
-    KeepingRow(State.STOPPING, all_promised, name_step),
-    KeepingRow(State.STOPPING, last_step_due, begin_write),
-)
-"""All rows, in the order in which they are checked. An attempt that is over is ended, even if all parts are written: a
-writer may be gone. A new one is due only while there is none, so its place makes no difference."""
-
-BY_STATE = {state: tuple(row for row in ROWS if row.state is state) for state in State}
+    State.STOPPING: (
+        (write_over, end_write),
+        (write_done, commit_write),
+        (all_promised, name_step),
+        (last_step_due, begin_write),
+    ),
+}
+"""The rows of each state of the run, in the order in which they are checked. An attempt that is over is ended, even if
+all parts are written: a writer may be gone. A new one is due only while there is none, so its place makes no
+difference."""
