@@ -20,8 +20,7 @@ def follow(cluster: Cluster, record: Record, now: float) -> None:
             cluster.jobs.pop(record.job, None)
             cluster.jobs[record.job] = Run(cluster.durable.jobs[record.job], cluster.policy, cluster.wings)
         case records.JobForgotten():
-            if record.job not in cluster.durable.jobs:
-                cluster.jobs.pop(record.job, None)
+            cluster.jobs.pop(record.job, None)
         case records.HostJudged():
             apply_quarantines(cluster, now, record.node)
         case _:
