@@ -57,8 +57,12 @@ EFFECTS_AT_ONCE = 128
 RECORDS_AT_ONCE = 100
 """Records that are logged and counted in one turn of the event loop: some 5 ms, for the same reason."""
 
+NODES_AT_ONCE = 1_000
+"""Nodes of jobs that are read without a pause: one to four milliseconds, by which a heartbeat may be delayed."""
+
 JOB_COST = 40
-"""What it costs to read a job besides its nodes, as the number of nodes that cost as much."""
+"""What it costs to read a job besides its nodes, as the number of nodes that cost as much. So at most 25 jobs are read
+without a pause."""
 
 RECORDED = Subject(
     "coordinatord",
@@ -328,10 +332,10 @@ def _log_records(entries: Sequence[Entry]) -> None:
         log.info("%s: %s", " ".join(record.kind_words()), record.reason, extra=names)
 
 
-async def iterate_jobs(driver: Driver, nodes_at_once: int) -> AsyncIterator[Run]:
+async def iterate_jobs(driver: Driver) -> AsyncIterator[Run]:
     """Yield the live or last run of each job, after `written`.
 
-    It pauses after about `nodes_at_once` nodes, so that heartbeats are answered. So jobs are from different moments.
+    It pauses after about `NODES_AT_ONCE` nodes, so that heartbeats are answered. So jobs are from different moments.
     """
     await driver.written()
     cost = 0
@@ -341,7 +345,7 @@ async def iterate_jobs(driver: Driver, nodes_at_once: int) -> AsyncIterator[Run]
             continue  # it was forgotten in a pause
         yield run
         cost += JOB_COST + len(run.members)
-        if cost > nodes_at_once:
+        if cost > NODES_AT_ONCE:
             cost = 0
             await asyncio.sleep(0)
             await driver.written()

@@ -43,9 +43,6 @@ MAX_AGE_S = 1.0
 WAIT_S_MAX = 30.0
 """The longest wait for the end of a run: proxies close idle connections after a minute or less."""
 
-NODES_AT_ONCE = 1_000
-"""Nodes of jobs that are formatted without a pause: about four milliseconds."""
-
 Key = tuple[str | None, str, str]
 """What distinguishes answers: the job, or None for all that match a pattern; this pattern; and the encoding."""
 
@@ -170,7 +167,7 @@ class JobsApi:
         driver = self._driver
         jobs = [
             job_view(run, driver.now, driver.machine.store_error)
-            async for run in iterate_jobs(driver, NODES_AT_ONCE)
+            async for run in iterate_jobs(driver)
             if caller.is_for(run.job)
         ]
         machine, sees_all = driver.machine, caller.jobs == ALL_JOBS

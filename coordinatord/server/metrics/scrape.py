@@ -30,9 +30,6 @@ from coordinatord.server.metrics.rounds import RoundMeter
 LEADING, LEADING_MEANS = "coordinatord_leading", "1 for the coordinator that decides, 0 for a standby."
 """Name and help text of the only metric of a standby."""
 
-NODES_AT_ONCE = 2_000
-"""Nodes of jobs that are read without a pause: about a millisecond, by which a heartbeat may be delayed."""
-
 
 class Metrics:
     """The metrics of one server, with a registry of its own, since a process may have two servers."""
@@ -66,8 +63,8 @@ class Metrics:
         return web.Response(body=text, headers={"Content-Type": content_type})
 
     async def _read_jobs(self) -> list[JobFigures]:
-        read = iterate_jobs(self._driver, NODES_AT_ONCE)
-        return [figures_of(run, self._rounds.tally(run.job), self._driver.now) async for run in read]
+        driver, tally = self._driver, self._rounds.tally
+        return [figures_of(run, tally(run.job), driver.now) async for run in iterate_jobs(driver)]
 
     def _encode(self, encode: Callable[[Collector], bytes], jobs: Sequence[JobFigures]) -> bytes:
         """Format metrics with the figures of jobs, in the thread and without garbage collections.

@@ -24,9 +24,6 @@ POLL_EVERY_S = 0.5
 """How often to check which rounds are due. A round that is due before the next check is read at its exact time, because
 half a second may be many steps."""
 
-NODES_AT_ONCE = 1_000
-"""Nodes of jobs that are checked without a pause, as in `series_sampler`."""
-
 ANSWER_WITHIN_S = 5.0
 """How long to wait for an answer: a node takes at most two seconds."""
 
@@ -57,7 +54,7 @@ class ArrivalReads:
         while True:
             await asyncio.sleep(POLL_EVERY_S)
             asked: dict[str, _LastAsked] = {}
-            async for run in iterate_jobs(self._driver, NODES_AT_ONCE):
+            async for run in iterate_jobs(self._driver):
                 if can_be_compared(run):
                     asked[run.id] = self._ask_if_due(run)
             self._asked = asked

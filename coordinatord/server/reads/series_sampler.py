@@ -26,10 +26,6 @@ SAMPLES_PER_POINT = 4
 """Samples taken for each point of a series, whose pace is their mean. The interval never exceeds `WINDOW_S`, over which
 a sample has the mean pace, so that no time is left out."""
 
-NODES_AT_ONCE = 1_000
-"""How many nodes are sampled without a pause, which takes a millisecond. Each job counts as `driver.JOB_COST` more, so
-these are at most 25 jobs."""
-
 
 @dataclass(slots=True)
 class _RunSeries:
@@ -51,7 +47,7 @@ class SeriesSampler:
         """Sample live runs while the daemon serves."""
         while True:
             await asyncio.sleep(SAMPLE_EVERY_S)
-            async for run in iterate_jobs(self._driver, NODES_AT_ONCE):
+            async for run in iterate_jobs(self._driver):
                 sampled = self._series.get(run.id)
                 if not run.durable.state.ended and (sampled is None or sampled.due_at <= self._driver.now):
                     self.sample_run(run, run.durable.rounds)

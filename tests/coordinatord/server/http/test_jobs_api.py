@@ -13,6 +13,7 @@ from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.shown.job_view import job_view
 from coordinatord.protocol.http.api import JobStatus
 from coordinatord.protocol.messages import Goal, Phase
+from coordinatord.server import driver
 from coordinatord.server.driver import iterate_jobs
 from coordinatord.server.http import jobs_api
 from tests.coordinatord.server.conftest import Start
@@ -130,7 +131,10 @@ async def test_an_unknown_job_is_looked_for_again_each_time(start: Start, dear: 
             assert (await get(f"{server.url}/v1/jobs/job"))[0] == 200
 
 
-async def test_jobs_are_read_in_pieces_and_one_that_is_forgotten_meanwhile_is_not_read(start: Start) -> None:
+async def test_jobs_are_read_in_pieces_and_one_that_is_forgotten_meanwhile_is_not_read(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver, "NODES_AT_ONCE", 0)
     async with start() as server:
         for job in "xyz":
             async with connect(server.url, join("a", job=job)) as a:
@@ -138,7 +142,7 @@ async def test_jobs_are_read_in_pieces_and_one_that_is_forgotten_meanwhile_is_no
                 await a.report(Phase.SUCCEEDED, run)
                 await a.receive_goal(Goal.EXIT)
         await until(lambda: not any(run.members for run in server.driver.machine.jobs.values()))
-        read = iterate_jobs(server.driver, 0)
+        read = iterate_jobs(server.driver)
         assert (await anext(read)).job == "x"
         assert (await ask(f"{server.url}/v1/jobs/y/forget"))[0] == 200
         others: list[str] = []
@@ -147,7 +151,8 @@ async def test_jobs_are_read_in_pieces_and_one_that_is_forgotten_meanwhile_is_no
         assert [run async for run in read] == []
 
 
-async def test_what_is_read_after_a_pause_is_durable_as_well(start: Start) -> None:
+async def test_what_is_read_after_a_pause_is_durable_as_well(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "NODES_AT_ONCE", 0)
     store = SlowStore()
     async with start(store) as server, AsyncExitStack() as stack:
         for job in "xy":
@@ -155,7 +160,7 @@ async def test_what_is_read_after_a_pause_is_durable_as_well(start: Start) -> No
             node = await stack.enter_async_context(connect(server.url, join("a", job=job, nodes=2)))
             await node.receive_goal(Goal.WAIT)
             await store.asked.get()
-        read = iterate_jobs(server.driver, 0)
+        read = iterate_jobs(server.driver)
         assert (await anext(read)).job == "x"
         asking = asyncio.ensure_future(ask(f"{server.url}/v1/nodes/b/drain", AHEAD))
         await store.asked.get()
