@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator
 from functools import partial
 
 from aiohttp import web
@@ -22,7 +22,7 @@ from coordinatord.runtime.local_time import now
 from coordinatord.server.driver import Driver
 from coordinatord.server.http.responses import (
     EVENT_STREAM,
-    STREAM_HEADERS,
+    KEEP_ALIVE,
     MalformedQueryError,
     ReaderLimit,
     UnknownJobError,
@@ -30,6 +30,7 @@ from coordinatord.server.http.responses import (
     error_response,
     respond,
     seconds_in,
+    stream,
 )
 from coordinatord.server.reads.change_signal import ChangeSignal
 from coordinatord.store.database_store import Store
@@ -40,6 +41,8 @@ AT_ONCE_MAX = 1_000
 
 FOLLOWERS_MAX = 100
 """The limit of followers, which read a stream: each reads the store at every event, and few people watch."""
+
+REFUSAL = f"{FOLLOWERS_MAX} others follow already, the limit: try again later"
 
 QUIET_S = 15.0
 """The interval of keep-alives without events: proxies close idle connections after a minute or less."""
@@ -85,7 +88,8 @@ class EventsApi:
         if job is not None and job not in self._driver.machine.jobs:
             raise UnknownJobError(job)
         if EVENT_STREAM in request.headers.get("Accept", ""):
-            return await self._follow(request, selection, after)
+            with self._followers.admit(FOLLOWERS_MAX, REFUSAL):
+                return await stream(request, self._frames(selection, after))
         try:
             page = await self._read(selection, after)
         except StoreError as error:
@@ -93,26 +97,15 @@ class EventsApi:
         events = tuple(self._event(logged) for logged in page.events)
         return respond(request, EventsAnswer(job=job, events=events, upto=self._id(page.upto)))
 
-    async def _follow(self, request: web.Request, selection: _Selection, after: int | None) -> web.StreamResponse:
-        response = web.StreamResponse(headers=STREAM_HEADERS)
-        with self._followers.admit(FOLLOWERS_MAX, f"{FOLLOWERS_MAX} others follow already, the limit: try again later"):
-            try:
-                await response.prepare(request)
-                async for events in self._pages(selection, after):
-                    await response.write(b"".join(map(self._encoded, events)) or b": nothing new\n\n")
-            except (ConnectionError, StoreError):
-                pass  # the client reconnects with the id of its last event
-        return response
-
-    async def _pages(self, selection: _Selection, after: int | None) -> AsyncIterator[Sequence[LoggedEvent]]:
-        """Yield existing events, then new ones, and an empty sequence after each `QUIET_S` without any.
+    async def _frames(self, selection: _Selection, after: int | None) -> AsyncGenerator[bytes]:
+        """Yield existing events, then new ones, and a keep-alive after each `QUIET_S` without any.
 
         It ends when the job is forgotten.
         """
         while not self._change_signal.closed:
             version = self._change_signal.version
             page = await self._read(selection, after)
-            yield page.events
+            yield b"".join(map(self._encoded, page.events)) or KEEP_ALIVE
             after = page.upto
             gone = selection.job is not None and selection.job not in self._driver.machine.jobs
             # The last event of a job is that it is forgotten; a reader of chosen kinds may not get it.
@@ -124,7 +117,7 @@ class EventsApi:
                 async with asyncio.timeout(QUIET_S):
                     await self._change_signal.wait_after(version)
             except TimeoutError:
-                yield ()
+                yield KEEP_ALIVE
 
     async def _read(self, selection: _Selection, after: int | None) -> EventPage:
         """Return the events after a number, or the newest ones for None.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 
 from aiohttp import web
@@ -20,18 +20,18 @@ from coordinatord.server.http.log_query import PARAMETERS, LogQuery, parse_query
 from coordinatord.server.http.log_reading import LogReading
 from coordinatord.server.http.responses import (
     EVENT_STREAM,
-    STREAM_HEADERS,
+    KEEP_ALIVE,
     MalformedQueryError,
     ReaderLimit,
     UnknownJobError,
     check_query,
     error_response,
     respond,
+    stream,
 )
 from coordinatord.server.reads.change_signal import ChangeSignal
 from coordinatord.server.sessions.node_reads import NodeReads
 from coordinatord.store.database_store import Store
-from coordinatord.store.interface import StoreError
 
 READERS_MAX = 16
 """The limit of readers at one time: each has one chunk in memory, and few people read logs at once."""
@@ -62,30 +62,23 @@ class LogsApi:
             try:
                 found = await reading.find()
                 if streams:
-                    return await self._stream(request, reading, found)
+                    return await stream(request, _frames(reading, found))
                 return respond(request, await _answer(reading, found, job))
             except NoLogError as error:
                 return error_response(request, 404, "unknown_log", str(error))
 
-    async def _stream(self, request: web.Request, reading: LogReading, found: LogSources) -> web.StreamResponse:
-        response = web.StreamResponse(headers=STREAM_HEADERS)
-        loop = asyncio.get_running_loop()
-        try:
-            await response.prepare(request)
-            written_at = loop.time()
-            async with aclosing(reading.parts(found)) as parts:
-                async for part in parts:
-                    if part is not None:
-                        await response.write(_encoded(part))
-                        written_at = loop.time()
-                    elif loop.time() - written_at >= QUIET_S:
-                        await response.write(b": nothing new\n\n")
-                        written_at = loop.time()
-            if not reading.is_interrupted:
-                await response.write(_encoded(LogPart(over=True)))
-        except (ConnectionError, StoreError):
-            pass  # the reader has gone, or asks again after the last part
-        return response
+
+async def _frames(reading: LogReading, found: LogSources) -> AsyncGenerator[bytes]:
+    """Yield the parts of the logs, and a keep-alive after each `QUIET_S` without any."""
+    loop = asyncio.get_running_loop()
+    yielded_at = loop.time()
+    async with aclosing(reading.parts(found)) as parts:
+        async for part in parts:
+            if part is not None or loop.time() - yielded_at >= QUIET_S:
+                yield KEEP_ALIVE if part is None else _encoded(part)
+                yielded_at = loop.time()
+    if not reading.is_interrupted:
+        yield _encoded(LogPart(over=True))
 
 
 def _query(request: web.Request, *, streams: bool) -> LogQuery:

@@ -18,7 +18,7 @@ from coordinatord.protocol.http.page_events import PageViewer
 from coordinatord.protocol.schema import check
 from coordinatord.runtime.logs import fields
 from coordinatord.security.browser_sessions import LINK_S, SESSION_S
-from coordinatord.security.gatekeeper import DeniedError, Gatekeeper
+from coordinatord.security.gatekeeper import Gatekeeper
 from coordinatord.server.http.browser_guard import is_on_this_host
 from coordinatord.server.http.request_body import read_body
 from coordinatord.server.http.responses import error_response, respond
@@ -82,10 +82,7 @@ class PageAccess:
         if self._gatekeeper is None:
             return respond(request, PageSessionAnswer(token="", role="admin"))
         peer = plain_address(request.remote or "")
-        try:
-            secret, token = self._gatekeeper.open_session(wanted.code, peer)
-        except DeniedError as error:
-            return error_response(request, error.status, error.code, str(error))
+        secret, token = self._gatekeeper.open_session(wanted.code, peer)
         answer = respond(request, PageSessionAnswer(token=token.name, role=token.role))
         answer.set_cookie(self.cookie, secret, max_age=int(SESSION_S), secure=True, httponly=True, samesite="Strict")
         text = "a browser was let in with the rights of the token %s"

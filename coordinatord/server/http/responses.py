@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, contextmanager, suppress
 from typing import Any
 
 from aiohttp import web
@@ -20,6 +20,8 @@ from coordinatord.protocol.http.api import ErrorAnswer
 from coordinatord.protocol.text import clip
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.websocket.handshake import REASON
+from coordinatord.security.gatekeeper import DeniedError
+from coordinatord.store.interface import StoreError
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +35,9 @@ STREAM_HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 """The headers of a stream of events."""
+
+KEEP_ALIVE = b": nothing new\n\n"
+"""A comment in a stream, which keeps proxies from closing a connection as idle."""
 
 JSON = "application/json"
 
@@ -53,6 +58,20 @@ def respond(request: web.Request, answer: Any, status: int = 200) -> web.Respons
     """Answer with a struct of `protocol.http`."""
     kind = accepted_encoding(request)
     return web.Response(body=encoded(answer, kind), status=status, content_type=kind)
+
+
+async def stream(request: web.Request, frames: AsyncGenerator[bytes]) -> web.StreamResponse:
+    """Answer with these frames of server-sent events.
+
+    After an error of the connection or the store the stream ends: the client asks again from its last event.
+    """
+    response = web.StreamResponse(headers=STREAM_HEADERS)
+    with suppress(ConnectionError, StoreError):
+        await response.prepare(request)
+        async with aclosing(frames):
+            async for frame in frames:
+                await response.write(frame)
+    return response
 
 
 def error_response(request: web.Request, status: int, code: str, message: str) -> web.Response:
@@ -105,7 +124,7 @@ async def uniform_errors(request: web.Request, handler: Handler) -> web.StreamRe
     """Answer errors in the form of `error_response`: ours, those that aiohttp's router or parser raises, and bugs."""
     try:
         return await handler(request)
-    except RequestRejectedError as error:
+    except (DeniedError, RequestRejectedError) as error:
         return error_response(request, error.status, error.code, str(error))
     except web.HTTPMethodNotAllowed as error:
         allowed = ", ".join(sorted(error.allowed_methods))
