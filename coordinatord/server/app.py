@@ -156,9 +156,7 @@ async def serve(
         *(admin_api, stream, metrics, page_access),
     )
     # Each guard calls the next: errors of all are made uniform, and a token is recorded once `access` has accepted it.
-    names = OwnNames([address.host, *address.names])
-    names.look_up()
-    browser_guard = BrowserGuard(names)
+    browser_guard = BrowserGuard(OwnNames([address.host, *address.names]))
     guards = [uniform_errors, connections.limit, browser_guard.guard, access.guard, connections.record_token]
     app = web.Application(client_max_size=REQUEST_BYTES_MAX, middlewares=[*guards, _while_leading(driver)])
     app.add_routes([web.get(SESSION_PATH, connections.take_over, allow_head=False), *page.routes(), *openapi.routes()])

@@ -78,6 +78,8 @@ class BrowserGuard:
     """Rejects requests that a foreign page may have sent."""
 
     def __init__(self, names: OwnNames) -> None:
+        """Begin to look up these names."""
+        names.look_up()
         self._names = names
         self._throttle = LogThrottle()
 

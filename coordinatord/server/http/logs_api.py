@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 
@@ -38,6 +39,9 @@ READERS_MAX = 16
 
 QUIET_S = 15.0
 """The interval of keep-alives without new output: proxies close idle connections after a minute or less."""
+
+GENERAL = (None, "")
+"""Rank and stream of a part that is about no log in particular."""
 
 
 class LogsApi:
@@ -96,25 +100,21 @@ def _encoded(part: LogPart) -> bytes:
 
 async def _answer(reading: LogReading, found: LogSources, job: str) -> LogsAnswer:
     """Return all logs in one answer, with at most `LOG_TEXT_MAX` characters of text."""
-    sources = {(source.rank, str(source.stream)): source for source in found.sources}
-    texts: dict[tuple[int, str], list[str]] = {key: [] for key in sources}
-    notes = {key: [source.problem] for key, source in sources.items()}
-    general: list[str] = []
+    texts: dict[tuple[int | None, str], list[str]] = defaultdict(list)
+    notes: dict[tuple[int | None, str], list[str]] = defaultdict(list)
+    for source in found.sources:
+        notes[source.rank, source.stream].append(source.problem)
     left = LOG_TEXT_MAX
     async with aclosing(reading.parts(found)) as parts:
         async for part in parts:
-            if part is None:
+            if part is None or (part.rank is None and part.node):  # the latter is the problem of a source
                 continue
-            if part.rank is None:
-                if not part.node:  # else it is the problem of a source
-                    general.append(part.note)
-                continue
-            key = part.rank, part.stream
-            texts[key].append(part.text[:left])
-            notes[key].append(part.note)
+            texts[part.rank, part.stream].append(part.text[:left])
+            notes[part.rank, part.stream].append(part.note)
             left -= len(part.text)
             if left < 0:
-                general.append(f"the rest is left out, beyond {LOG_TEXT_MAX:,} characters: ask for a stream of it")
+                text = f"the rest is left out, beyond {LOG_TEXT_MAX:,} characters: ask for a stream of it"
+                notes[GENERAL].append(text)
                 break
     logs = tuple(
         LogStatus(
@@ -123,12 +123,12 @@ async def _answer(reading: LogReading, found: LogSources, job: str) -> LogsAnswe
             host=source.host,
             stream=source.stream,
             file=source.file,
-            text="".join(texts[key]),
-            note=_joined(notes[key]),
+            text="".join(texts[source.rank, source.stream]),
+            note=_joined(notes[source.rank, source.stream]),
         )
-        for key, source in sources.items()
+        for source in found.sources
     )
-    return LogsAnswer(job=job, run=reading.run_id, round=reading.round, logs=logs, note=_joined(general))
+    return LogsAnswer(job=job, run=reading.run_id, round=reading.round, logs=logs, note=_joined(notes[GENERAL]))
 
 
 def _joined(notes: Iterable[str]) -> str:
