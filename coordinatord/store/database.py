@@ -26,7 +26,7 @@ from coordinatord.core.rounds.values.round_history import ROUND_RECORDS
 from coordinatord.store import row_codec
 from coordinatord.store.error_texts import DAMAGED, store_errors
 from coordinatord.store.interface import Entry, EventPage, LoggedEvent, NothingStoredError, UnreadableStoreError
-from coordinatord.store.migrations import STEPS, Steps, migrate, refuse_newer, version_of
+from coordinatord.store.migrations import STEPS, Steps, migrate, version_of
 from coordinatord.store.retention import deletion_by
 
 BUSY_S = 0.5
@@ -322,8 +322,7 @@ def _connect(path: Path, steps: Steps = STEPS) -> sqlite3.Connection:
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
     connection = _open(_address(path, "mode=rw"))
     try:
-        refuse_newer(connection, steps)
-        if version_of(connection) != len(steps):
+        if version_of(connection, steps) != len(steps):
             _check(connection)
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
@@ -355,7 +354,7 @@ def _copy_into_memory(path: Path) -> sqlite3.Connection:
             path = Path(elsewhere, path.name)
         with closing(_open(_address(path, options))) as connection:
             _check(connection)
-            refuse_newer(connection)
+            version_of(connection)  # to refuse one that is newer
             copy = _open(":memory:")
             connection.backup(copy)
     return copy

@@ -45,20 +45,15 @@ STEPS: Steps = (
 because databases of its version exist. A step that changes records uses SQLite's JSON functions on their bodies."""
 
 
-def version_of(connection: sqlite3.Connection) -> int:
-    """Return the version of the existing tables; 0 if there are none."""
+def version_of(connection: sqlite3.Connection, steps: Steps = STEPS) -> int:
+    """Return the version of the tables; 0 if there are none. Raises `UnreadableStoreError` if they are newer."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    return int(version)
-
-
-def refuse_newer(connection: sqlite3.Connection, steps: Steps = STEPS) -> None:
-    """Reject tables of a newer version. Raises `UnreadableStoreError`."""
-    version = version_of(connection)
     if version > len(steps):
         raise UnreadableStoreError(
             f"it was written by a newer coordinatord (its version is {version}, this one knows up to {len(steps)}):"
             " install that release again, or choose another directory with --state-dir"
         )
+    return int(version)
 
 
 def migrate(connection: sqlite3.Connection, steps: Steps = STEPS) -> None:
@@ -67,10 +62,9 @@ def migrate(connection: sqlite3.Connection, steps: Steps = STEPS) -> None:
     The version is written even if it is the newest, to detect a read-only database.
     Raises `UnreadableStoreError`, and `sqlite3.Error`.
     """
-    refuse_newer(connection, steps)
     with connection:
         connection.execute("BEGIN IMMEDIATE")
-        for step in steps[version_of(connection) :]:
+        for step in steps[version_of(connection, steps) :]:
             for statement in step:
                 connection.execute(statement)
         connection.execute(f"PRAGMA user_version = {len(steps)}")
