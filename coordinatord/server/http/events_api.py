@@ -28,6 +28,7 @@ from coordinatord.server.http.responses import (
     UnknownJobError,
     check_query,
     error_response,
+    number_in,
     respond,
     seconds_in,
     stream,
@@ -83,7 +84,8 @@ class EventsApi:
         job = request.match_info.get("job")
         check_query(request, "after", "last", "since", "kind")
         after = _after(request, self._store.identity)
-        selection = _Selection(job, _kinds(request), _since(request), _last(request))
+        last = number_in(request.query, "last", AT_ONCE_MAX, AT_ONCE_MAX, least=1)
+        selection = _Selection(job, _kinds(request), _since(request), last)
         await self._driver.written()
         if job is not None and job not in self._driver.machine.jobs:
             raise UnknownJobError(job)
@@ -171,11 +173,3 @@ def _since(request: web.Request) -> float:
     """Return the time that `since` means. Raises `MalformedQueryError`."""
     age_s = seconds_in(request, "since", "how many seconds ago")
     return 0.0 if age_s is None else now().timestamp() - age_s
-
-
-def _last(request: web.Request) -> int:
-    """Parse the requested number of newest events. Raises `MalformedQueryError`."""
-    text = request.query.get("last", str(AT_ONCE_MAX))
-    if not re.fullmatch(r"\d{1,9}", text, re.ASCII) or not 1 <= int(text) <= AT_ONCE_MAX:
-        raise MalformedQueryError(f"last is 1 to {AT_ONCE_MAX}, not {text[:40]!r}")
-    return int(text)

@@ -15,7 +15,7 @@ from multidict import MultiMapping
 from coordinatord.core.shown.log_sources import WORKERS_AT_ONCE_MAX, LogChoice
 from coordinatord.protocol.fields import COUNTER_MAX, RANKS_MAX
 from coordinatord.protocol.log_messages import FILE_MAX, LOG_BYTES_MAX, LOG_LINES_MAX, LogPlace, LogStream
-from coordinatord.server.http.responses import MalformedQueryError
+from coordinatord.server.http.responses import MalformedQueryError, number_in
 
 LAST_LINES = 100
 """The default number of lines: a long traceback and some screens before it."""
@@ -68,7 +68,7 @@ def parse_query(query: MultiMapping[str]) -> LogQuery:
     ranks, nodes = parse_ranks(query), frozenset(query.getall("node", []))
     if len(nodes) > PARTS_MAX:
         raise MalformedQueryError(f"at most {PARTS_MAX} nodes are chosen at once")
-    number = _number(query, "round", COUNTER_MAX, COUNTER_MAX) if "round" in query else None
+    number = number_in(query, "round", 0, COUNTER_MAX) if "round" in query else None
     places = [parse_place(text) for text in query.getall("after", [])]
     after_rounds = {after.round for after in places}
     named_rounds = after_rounds if number is None else after_rounds | {number}
@@ -80,7 +80,7 @@ def parse_query(query: MultiMapping[str]) -> LogQuery:
         round=number,
         after={after.log: after.place for after in places},
         after_round=next(iter(after_rounds), None),
-        last_bytes=_number(query, "last_bytes", LOG_BYTES_MAX, LOG_BYTES_MAX),
+        last_bytes=number_in(query, "last_bytes", LOG_BYTES_MAX, LOG_BYTES_MAX),
         last_lines=_last_lines(query),
         follow=_follows(query),
     )
@@ -131,15 +131,7 @@ def _last_lines(query: MultiMapping[str]) -> int | None:
     """Parse `last`; None for no limit, also if only `last_bytes` is given. Raises `MalformedQueryError`."""
     if query.get("last") == ALL or ("last" not in query and "last_bytes" in query):
         return None
-    return _number(query, "last", LAST_LINES)
-
-
-def _number(query: MultiMapping[str], name: str, default: int, most: int = LOG_LINES_MAX) -> int:
-    text = query.get(name, str(default))
-    if not re.fullmatch(r"\d{1,19}", text, re.ASCII) or int(text) > most:
-        choice = f" or {ALL}" if name == "last" else ""
-        raise MalformedQueryError(f"{name} is 0 to {most}{choice}, not {text[:40]!r}")
-    return int(text)
+    return number_in(query, "last", LAST_LINES, LOG_LINES_MAX, other=f" or {ALL}")
 
 
 def _streams(text: str) -> tuple[LogStream, ...]:

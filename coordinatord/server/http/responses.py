@@ -14,6 +14,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.typedefs import Handler
 from msgspec import json, msgpack
+from multidict import MultiMapping
 
 from coordinatord.protocol.errors import OperationalError, operational
 from coordinatord.protocol.http.api import ErrorAnswer
@@ -110,6 +111,14 @@ def seconds_in(request: web.Request, name: str, meaning: str) -> float | None:
     if text is not None and not re.fullmatch(r"\d{1,12}(\.\d{1,9})?", text, re.ASCII):
         raise MalformedQueryError(f"{name} is {meaning}, not {text[:40]!r}")
     return None if text is None else float(text)
+
+
+def number_in(query: MultiMapping[str], name: str, default: int, most: int, *, least: int = 0, other: str = "") -> int:
+    """Return a whole number in a query; `other` is what else it may be. Raises `MalformedQueryError`."""
+    text = query.get(name, str(default))
+    if not re.fullmatch(r"\d{1,19}", text, re.ASCII) or not least <= int(text) <= most:
+        raise MalformedQueryError(f"{name} is {least} to {most}{other}, not {text[:40]!r}")
+    return int(text)
 
 
 class UnknownJobError(RequestRejectedError):
