@@ -67,7 +67,7 @@ class WorkerStarter:
         before the first parent is ready or has failed. So the initial text means that it has just ended."""
         self.why_cold: WhyCold | None = None
         """Why the last started worker is cold; None if it is warm, or need not be."""
-        self._settled = asyncio.Event()
+        self.settled = asyncio.Event()
         """Set once the first parent is ready, or there can be none."""
         self._parent_missed = asyncio.Event()
         """Set when a worker was started cold for lack of a parent."""
@@ -76,10 +76,6 @@ class WorkerStarter:
     def pids(self) -> frozenset[int]:
         """The process ids of the children that this object reaps."""
         return frozenset() if self._parent is None else frozenset({self._parent.pid})
-
-    async def await_settled(self) -> None:
-        """Wait until the first parent is ready, or there can be none."""
-        await self._settled.wait()
 
     async def delay_start(self, *, needed: bool) -> None:
         """Give the node of rank 0 a head start, if the round makes that `needed` and the workers of this node are warm.
@@ -103,13 +99,13 @@ class WorkerStarter:
                     until = "" if self._failures == FAILURES_MAX else " until there is another one"
                     self._obstacle = _why_cold(error)
                     self._notify(Level.WARNING, f"--preload: {error}: workers start cold{until}")
-                self._settled.set()
+                self.settled.set()
                 await self._parent_missed.wait()
         except (ColdError, OSError, SubprocessError, ValueError) as error:
             self._obstacle = _why_cold(error)
             self._notify(Level.WARNING, f"--preload: workers start cold: {error}")
         finally:
-            self._settled.set()
+            self.settled.set()
 
     async def _check_hook(self) -> None:
         """Check that the command's Python runs our `sitecustomize`: try it without the program. Raises `ColdError`."""
@@ -136,22 +132,19 @@ class WorkerStarter:
             took_s = loop.time() - began_at
             self._notify(Level.INFO, f"preloaded {names} ({count} modules) in {took_s:.1f} s: workers start warm")
             parent.fork_ahead(self._workers)
-            self._settled.set()
+            self.settled.set()
             await parent.end()
         finally:
             await parent.close()
             self._parent = None
 
-    def spawn(
-        self, command: WorkerCommand, local_rank: int, stdout: int | None, stderr: int | None, with_stdin: bool
-    ) -> int:
+    def spawn(self, command: WorkerCommand, local_rank: int, stdout: int, stderr: int, with_stdin: bool) -> int:
         """Start a worker; return its process id, as `nodeclient.workers.spawn.spawn` does. Raises `SpawnError`."""
         parent, self.why_cold = self._parent, self._obstacle
         if parent is not None and parent.usable:
-            outputs = (1 if stdout is None else stdout, 2 if stderr is None else stderr)
             try:
                 with stdin_of_worker(with_stdin) as stdin:
-                    pid = parent.fork(command, (stdin, *outputs))
+                    pid = parent.fork(command, (stdin, stdout, stderr))
             except ForkServerError as error:
                 self._notify(Level.WARNING, f"worker {local_rank} starts cold: {error}")
                 self.why_cold = _why_cold(error)

@@ -191,7 +191,7 @@ class Node:
         await self._participation.session.run()
 
     async def _prepare(self) -> None:
-        await self._setup.starter.await_settled()
+        await self._setup.starter.settled.wait()
         self.submit(events.Prepared())
 
     async def _watch_embedded(self, embedded: EmbeddedCoordinator) -> None:

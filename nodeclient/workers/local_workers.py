@@ -105,13 +105,13 @@ class LocalWorkers:
     def start(
         self,
         commands: Sequence[WorkerCommand],
-        streams: Sequence[WorkerStreams] | None = None,
-        reused: Mapping[int, ContinueWorker] | None = None,
+        streams: Sequence[WorkerStreams],
+        reused: Mapping[int, ContinueWorker] = {},
     ) -> None:
-        """Start the workers; a command's index is its local rank. The last round must have been swept.
+        """Start the workers; the index of a command and of its streams is the local rank.
 
-        Without `streams`, they write to the outputs of this process. For a local rank in `reused` no process is
-        started: the function there makes the parked process continue.
+        The last round must have been swept. For a local rank in `reused` no process is started: the function there
+        makes the parked process continue.
 
         Raises `SpawnError` at the first failure; the workers before it live until `sweep` ends them.
         """
@@ -119,19 +119,18 @@ class LocalWorkers:
         assert len(parked) == len(self._workers), "the last round was not swept"  # noqa: S101
         self._signalled = False
         self._pids.clear()
-        for local_rank, command in enumerate(commands):
+        for local_rank, (command, own) in enumerate(zip(commands, streams, strict=True)):
             rank = command.environ.get("RANK", str(local_rank))
-            stdout, stderr = (streams[local_rank].stdout, streams[local_rank].stderr) if streams else (None, None)
-            worker, make_continue = parked.get(local_rank), (reused or {}).get(local_rank)
-            if worker and make_continue and stdout is not None and stderr is not None:
+            worker = parked.get(local_rank)
+            if worker is not None and local_rank in reused:
                 worker.parked, worker.rank = False, rank
                 self._pids.append(worker.pid)
-                make_continue(local_rank, stdout, stderr)
+                reused[local_rank](local_rank, own.stdout, own.stderr)
                 continue
             mark = f"{self._mark}:{next(self._marks)}"
             marked = replace(command, environ={**command.environ, process_tree.MARK_VARIABLE: mark})
             with_stdin = len(commands) == 1  # for debugging, as under torchrun; several would compete for it
-            pid = self._spawn(marked, local_rank, stdout, stderr, with_stdin)
+            pid = self._spawn(marked, local_rank, own.stdout, own.stderr, with_stdin)
             self._pids.append(pid)
             self._workers[pid] = _Worker(local_rank, pid, mark, rank)
             self._watch(self._workers[pid], pid)

@@ -61,21 +61,15 @@ class SpawnError(OperationalError):
         self.exit_code = exit_code
 
 
-Spawn = Callable[[WorkerCommand, int, int | None, int | None, bool], int]
+Spawn = Callable[[WorkerCommand, int, int, int, bool], int]
 """A function that starts a worker, as `spawn` does."""
 
 
-def spawn(
-    command: WorkerCommand,
-    local_rank: int,
-    stdout: int | None = None,
-    stderr: int | None = None,
-    with_stdin: bool = False,
-) -> int:
+def spawn(command: WorkerCommand, local_rank: int, stdout: int, stderr: int, with_stdin: bool = False) -> int:
     """Start the worker; return its process id, which the caller reaps.
 
-    It inherits the two descriptors, that of its slots and, if `with_stdin`, this process's stdin, but no others. For
-    None it inherits the same descriptor of this process. All stay open here.
+    It inherits the two descriptors, that of its slots and, if `with_stdin`, this process's stdin, but no others. All
+    stay open here.
 
     Call it in the main thread, since the kernel kills the worker when the *thread* that started it ends. Raises
     `SpawnError`, and then leaves no process.

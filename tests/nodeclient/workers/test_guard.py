@@ -28,6 +28,7 @@ NOWHERE = Path("/nowhere/at/all")
 PARENT = """
 import asyncio, os, sys, uvloop
 from pathlib import Path
+from nodeclient.output.output import WorkerStreams
 from nodeclient.workers.guard import Guard
 from nodeclient.workers.spawn import WorkerCommand
 from nodeclient.workers.local_workers import LocalWorkers
@@ -38,7 +39,8 @@ async def main():
     guard.start()
     print(guard.pid, flush=True)
     group = LocalWorkers(mark, print, print)
-    group.start([WorkerCommand(("sh", "-c", script), os.environ)] * int(workers))
+    streams = [WorkerStreams(1, 2, Path(), {})] * int(workers)
+    group.start([WorkerCommand(("sh", "-c", script), os.environ)] * int(workers), streams)
     await asyncio.Event().wait()
 
 uvloop.run(main())

@@ -19,6 +19,7 @@ from nodeclient.workers.leftover_processes import EndedWorker
 from nodeclient.workers.local_workers import LocalWorkers
 from nodeclient.workers.process_tree import kill, kill_marked, marked, pidfds_by_mark, statuses
 from nodeclient.workers.spawn import SpawnError, WorkerCommand
+from tests.support.own_outputs import own_outputs
 from tests.support.programs import TIMEOUT_S
 
 pytestmark = [pytest.mark.timeout(TIMEOUT_S), pytest.mark.slow]
@@ -45,9 +46,13 @@ class Group:
         for pidfds in pidfds_by_mark([worker.mark for worker in ended], groups).values():
             self.left |= pidfds
 
+    def launch(self, commands: Sequence[WorkerCommand]) -> None:
+        """Start workers that write to the outputs of this process."""
+        self.workers.start(commands, own_outputs(len(commands)))
+
     def start(self, *scripts: str) -> None:
         """Start a shell for each script."""
-        self.workers.start([self.shell(script) for script in scripts])
+        self.launch([self.shell(script) for script in scripts])
 
     def shell(self, script: str) -> WorkerCommand:
         """Return a worker that runs a script of the shell."""
@@ -122,7 +127,7 @@ async def test_fifty_that_end_at_once_are_each_reported_once_as_subprocess_does_
 
 async def test_a_worker_that_ignores_sigterm_is_swept(group: Group) -> None:
     deaf = group.python("expect(signal.SIGTERM); say('term'); expect(signal.SIGUSR1)")
-    group.workers.start([deaf, group.shell("exec sleep 1000")])
+    group.launch([deaf, group.shell("exec sleep 1000")])
     assert await group.line() == "ready"
     group.workers.terminate()
     assert await group.line() == "term"
@@ -158,7 +163,7 @@ def _with_grandchildren(group: Group, folder: Path, end: str) -> tuple[WorkerCom
 async def test_a_worker_that_is_killed_takes_only_its_process_group_with_it(group: Group, tmp_path: Path) -> None:
     command, ready = _with_grandchildren(group, tmp_path, "exec sleep 1000")
     with ready:
-        group.workers.start([command])
+        group.launch([command])
         in_group, elsewhere = [await group.pidfd() for _ in range(2)], [int(await group.line())]
         ready.write(b"\n")
         elsewhere.append(int(await group.line()))
@@ -173,7 +178,7 @@ async def test_a_worker_that_is_killed_takes_only_its_process_group_with_it(grou
 async def test_all_that_a_worker_has_left_behind_lives_on(group: Group, tmp_path: Path) -> None:
     command, ready = _with_grandchildren(group, tmp_path, "read line < $READY; exit 0")
     with ready:
-        group.workers.start([command])
+        group.launch([command])
         grandchildren = [int(await group.line()) for _ in range(3)]
         ready.write(b"\n")
         grandchildren.append(int(await group.line()))
@@ -209,7 +214,7 @@ async def test_a_shell_that_is_killed_takes_the_script_with_it(group: Group) -> 
 async def test_a_script_may_save_its_state_though_the_shell_around_it_died(group: Group) -> None:
     script = group.python("expect(signal.SIGTERM); say('saving'); expect(signal.SIGUSR1); say('saved')")
     around = WorkerCommand(("sh", "-c", '"$@"; exit 1', "sh", *script.argv), script.environ)
-    group.workers.start([around])
+    group.launch([around])
     assert await group.line() == "ready"
     shell = os.pidfd_open(*group.workers.pids)
     group.workers.terminate()
@@ -230,7 +235,7 @@ SAVES = "say('saved' if os.waitpid(child, os.WNOHANG) == (0, 0) else 'lost its c
 async def test_who_catches_sigterm_is_asked_and_its_children_are_its_own_business(group: Group) -> None:
     catches = f"signal.signal(signal.SIGTERM, lambda *_: {SAVES}); signal.pthread_sigmask(signal.SIG_SETMASK, ())\n"
     loads = "child = os.fork(); child or signal.signal(signal.SIGTERM, signal.SIG_DFL); say(f'{child > 0}')\n"
-    group.workers.start([group.python(f"{catches}{loads}while True: signal.sigtimedwait([], 0.1)")])
+    group.launch([group.python(f"{catches}{loads}while True: signal.sigtimedwait([], 0.1)")])
     assert {await group.line() for _ in range(3)} == {"ready", "True", "False"}, "both are ready"
     group.workers.terminate()
     assert await group.line() == "saved"
@@ -242,7 +247,7 @@ async def test_who_catches_sigterm_is_asked_and_its_children_are_its_own_busines
 async def test_a_shell_that_traps_sigterm_does_not_keep_it_from_its_child(group: Group) -> None:
     script = group.python("expect(signal.SIGTERM); say('saved')")
     around = WorkerCommand(("sh", "-c", "trap 'exit 7' TERM; \"$@\"; exit 1", "sh", *script.argv), script.environ)
-    group.workers.start([around])
+    group.launch([around])
     assert await group.line() == "ready"
     group.workers.terminate()
     assert await group.line() == "saved"
@@ -269,7 +274,7 @@ async def test_a_command_that_cannot_be_started_is_explained(
         program.chmod(mode)
     bad = WorkerCommand((str(program),), os.environ)
     with pytest.raises(SpawnError, match=message) as caught:
-        group.workers.start([group.shell("exec sleep 1000"), bad, group.shell("exec sleep 1000")])
+        group.launch([group.shell("exec sleep 1000"), bad, group.shell("exec sleep 1000")])
     assert (caught.value.local_rank, caught.value.exit_code) == (1, exit_code)
     assert group.exits.empty()
     await group.workers.sweep()
@@ -288,7 +293,7 @@ async def test_a_command_that_cannot_be_started_is_explained(
 )
 async def test_a_command_that_cannot_be_run_is_explained(group: Group, command: WorkerCommand, message: str) -> None:
     with pytest.raises(SpawnError, match=message):
-        group.workers.start([command])
+        group.launch([command])
     group.assert_nothing_is_left()
 
 
@@ -300,7 +305,7 @@ async def test_workers_inherit_no_open_file(group: Group) -> None:
         "print(fds, file=open(os.environ['FIFO'], 'w'))"
     )
     command = WorkerCommand((sys.executable, "-I", "-S", "-c", program), {"FIFO": str(group.fifo)})
-    group.workers.start([command])
+    group.launch([command])
     assert await group.line() == "[0, 1, 2]"
     os.close(read_end)
     os.close(write_end)
@@ -345,7 +350,7 @@ async def test_the_process_of_a_worker_is_known_even_after_its_end(group: Group,
     assert group.workers.pid_of(1) not in {0, pid}
     bad = WorkerCommand((str(tmp_path / "absent"),), os.environ)
     with pytest.raises(SpawnError):
-        group.workers.start([bad, bad])
+        group.launch([bad, bad])
     assert [group.workers.pid_of(rank) for rank in range(2)] == [0, 0]
 
 
@@ -353,7 +358,7 @@ async def test_a_worker_leads_a_session_reads_nothing_and_runs_on_its_cpus_with_
     cpu = min(os.sched_getaffinity(0))
     allowed = "$(grep Cpus_allowed_list /proc/self/status)"
     command = group.shell(f'echo "$(ps -o sid= -p $$ | tr -d " ") $$ $(cat | wc -c) {allowed}" > $FIFO')
-    group.workers.start([replace(command, cpus=frozenset({cpu}))])
+    group.launch([replace(command, cpus=frozenset({cpu}))])
     session, pid, size, _, cpus = (await group.line()).split()
     assert (session, size, cpus) == (pid, "0", str(cpu))
     await group.workers.sweep()

@@ -12,6 +12,7 @@ from nodeclient.workers.leftover_processes import EndedWorker
 from nodeclient.workers.local_workers import LocalWorkers
 from nodeclient.workers.process_tree import kill_marked, marked
 from nodeclient.workers.spawn import WorkerCommand
+from tests.support.own_outputs import own_outputs
 from tests.support.programs import TIMEOUT_S
 
 pytestmark = [pytest.mark.timeout(TIMEOUT_S), pytest.mark.slow]
@@ -41,7 +42,8 @@ class TwoWorkers:
     async def start(self) -> list[int]:
         """Start them; return the daemons by local rank."""
         scripts = [WITH_DAEMON.format(fifo=fifo) for fifo in self._fifos]
-        self.workers.start([WorkerCommand(("sh", "-c", script), dict(os.environ)) for script in scripts])
+        commands = [WorkerCommand(("sh", "-c", script), dict(os.environ)) for script in scripts]
+        self.workers.start(commands, own_outputs(len(commands)))
         return [int(await asyncio.to_thread(fifo.read_text)) for fifo in self._fifos]
 
 

@@ -23,6 +23,7 @@ from nodeclient.workers.local_workers import LocalWorkers
 from nodeclient.workers.process_tree import UnkillableError
 from nodeclient.workers.reusable_workers import STOPPED, ReusableWorkers
 from nodeclient.workers.spawn import WorkerCommand
+from tests.support.own_outputs import own_outputs
 from tests.support.programs import TIMEOUT_S, wait_until
 from workerlib.contract.env import ROUNDS, STACKS
 from workerlib.contract.packets import PACKET_BYTES
@@ -70,7 +71,8 @@ class Stage:
 
     def park(self, number: int) -> None:
         """Have real workers that wait for the next round."""
-        self.workers.start([WorkerCommand(("sleep", "1000"), dict(os.environ)) for _ in range(number)])
+        commands = [WorkerCommand(("sleep", "1000"), dict(os.environ)) for _ in range(number)]
+        self.workers.start(commands, own_outputs(number))
         for local_rank in range(number):
             self.workers.park(local_rank)
 
