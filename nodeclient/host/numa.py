@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from msgspec import Struct
 
 from coordinatord.protocol.errors import OperationalError
+from coordinatord.protocol.exit_codes import ExitCode
 from nodeclient.host.cpus import allowed_cpus, core_of, format_cpus, parse_cpus
 from nodeclient.host.devices import Gpu, Host, visible_gpus
 from nodeclient.host.process_state import read_number
@@ -25,6 +26,8 @@ UNKNOWN = -1
 
 class BindingError(OperationalError):
     """Workers cannot be bound as requested; the text says why and what to do."""
+
+    exit_code = ExitCode.USAGE
 
 
 def bindings(

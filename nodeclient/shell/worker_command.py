@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from math import lcm
+from fractions import Fraction
 from pathlib import Path
 
 from coordinatord.protocol.errors import OperationalError
@@ -20,7 +20,7 @@ from nodeclient.forkserver.eligibility import is_python
 from nodeclient.host.addresses import interface_towards
 from nodeclient.host.cpus import allowed_cpus, core_of, cpu_quota, format_cpus
 from nodeclient.host.devices import Host
-from nodeclient.host.numa import BindingError, bindings
+from nodeclient.host.numa import bindings
 from nodeclient.output.output import WorkerStreams
 from nodeclient.workers.spawn import LOCAL_RANK_MACRO, WorkerCommand
 from workerlib.contract import env
@@ -52,13 +52,19 @@ class CommandBuilder:
     """Builds the commands of one node's workers in each round."""
 
     def __init__(self, config: JoinConfig, inherited: Mapping[str, str], host: Host | None = None) -> None:
-        """Divide the host's GPUs and CPUs among the workers; `inherited` is the environment. Raises `LaunchError`."""
+        """Divide the host's GPUs and CPUs among the workers; `inherited` is the environment.
+
+        Raises `LaunchError` and `BindingError`.
+        """
         host = host or Host()
         self._config = config
         self._inherited = {name: value for name, value in inherited.items() if name not in _NOT_INHERITED}
         self._gpus = [_own_gpu(inherited, rank) if config.virtual_local_rank else {} for rank in range(config.workers)]
-        self._cpus = _cpus(config, inherited, host)
-        remarks = [] if config.numa is None else [_binding_in_words(config.numa, self._cpus)]
+        self._cpus: Sequence[frozenset[int]] = [allowed_cpus()] * config.workers
+        remarks = []
+        if config.numa is not None:
+            self._cpus = bindings(config.numa, config.workers, inherited, host)
+            remarks.append(_binding_in_words(config.numa, self._cpus))
         self._threads: list[int] | None = None
         """The threads of each worker by local rank; None if the user's or torch's own number counts."""
         # Torch's own default is a thread for each core, in every worker. torchrun sets 1.
@@ -173,16 +179,6 @@ def _own_gpu(inherited: Mapping[str, str], local_rank: int) -> dict[str, str]:
     return own if own or inherited.keys() & set(VISIBLE_GPUS) else {VISIBLE_GPUS[0]: str(local_rank)}
 
 
-def _cpus(config: JoinConfig, inherited: Mapping[str, str], host: Host) -> Sequence[frozenset[int]]:
-    """Return the CPUs that each worker may use. Raises `LaunchError`."""
-    if config.numa is None:
-        return [allowed_cpus()] * config.workers
-    try:
-        return bindings(config.numa, config.workers, inherited, host)
-    except BindingError as error:
-        raise LaunchError(str(error)) from error
-
-
 def _binding_in_words(choice: str, cpus: Sequence[frozenset[int]]) -> str:
     bound = "; ".join(f"{local_rank}: {format_cpus(own)}" for local_rank, own in enumerate(cpus))
     return f"--numa-binding {choice}, CPUs by local rank: {bound}"
@@ -192,8 +188,7 @@ def _threads(cores: Sequence[Collection[int]], quota: float | None) -> list[int]
     """Return how many threads each worker gets: its cores, divided among the workers that share them."""
     sharers = Counter(core for own in cores for core in own)
     most = float("inf") if quota is None else quota / len(cores)
-    parts = lcm(*sharers.values())  # a core counts as so many, so that each share of it is an integer
-    return [max(1, int(min(most, sum(parts // sharers[core] for core in own) // parts))) for own in cores]
+    return [max(1, int(min(most, sum(Fraction(1, sharers[core]) for core in own)))) for own in cores]
 
 
 def _threads_in_words(threads: Sequence[int], cores: int, quota: float | None) -> str:

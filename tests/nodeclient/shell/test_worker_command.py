@@ -14,6 +14,7 @@ from coordinatord.protocol.messages import Assignment, JobSpec
 from nodeclient.config.join_config import JoinConfig
 from nodeclient.core.effects import Start
 from nodeclient.host.devices import Host
+from nodeclient.host.numa import BindingError
 from nodeclient.output.output import WorkerStreams
 from nodeclient.shell.worker_command import CommandBuilder, LaunchError
 from nodeclient.workers.spawn import WorkerCommand
@@ -236,7 +237,7 @@ def test_only_bound_workers_get_the_cores_that_they_are_bound_to(big: Host) -> N
 
 
 def test_a_binding_that_cannot_be_is_a_launch_that_cannot_be(big: Host) -> None:
-    with pytest.raises(LaunchError, match="--numa-binding exclusive gives no two workers the same core"):
+    with pytest.raises(BindingError, match="--numa-binding exclusive gives no two workers the same core"):
         CommandBuilder(replace(CONFIG, workers=99, numa="exclusive"), {}, big)
 
 
