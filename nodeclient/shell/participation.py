@@ -60,10 +60,6 @@ class AgentLoop:
         self._events: deque[tuple[Event, float]] = deque()
         self._recorder = FlightRecorder(RECORDED, agent)
 
-    def start(self) -> None:
-        """Arm the timer for the agent's deadlines."""
-        self._timer.arm(self._agent.next_deadline())
-
     def submit(self, event: Event) -> None:
         """Let the agent handle an event now, or right after the one that it is handling."""
         self._handle(event, self._loop.time())

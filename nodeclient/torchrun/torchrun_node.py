@@ -81,7 +81,7 @@ class TorchrunNode:
         if self._config.remark:
             log(self._config.job, Level.INFO, self._config.remark)
         try:
-            self._participation.events.start()
+            self._submit(events.SearchBegan())
             self._tasks.spawn(self._participation.session.run(), name="session")
             return await self._tasks.guard(self._participation.ended)
         finally:
