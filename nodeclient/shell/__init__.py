@@ -3,8 +3,8 @@
 `node` is the whole of one node, and puts the rest together. `participation` is its part in a job: it runs the agent in
 the `event_loop`.
 
-- The coordinator: `coordinator_connection` keeps the session with it, and `join_attempts` prepares each attempt.
-  `embedded_coordinator` starts one where the node brings it along.
+- The coordinator: `coordinator_connection` keeps the session with it, and `embedded_coordinator` starts one where the
+  node brings it along.
 - A round: `master_probe` finds out whether its master can be reached, `round_setup` sets it up, and `worker_command`
   builds the commands of its workers.
 - The host: `host_programs` runs the programs that test it, each as a `timed_command`, and `host_check` those of its

@@ -25,7 +25,7 @@ from http import HTTPStatus
 
 from msgspec import structs
 
-from coordinatord.protocol.access_token import Role
+from coordinatord.protocol.access_token import AccessToken, Role
 from coordinatord.protocol.arrival_messages import Arrivals, AskArrivals
 from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.log_messages import LogChunk, ReadLog
@@ -57,7 +57,6 @@ from nodeclient.access.keyring import INSECURE_ACCESS, AccessSettings
 from nodeclient.access.secured_attempt import AccessError, PlaintextError, SecuredAttempt, WrongTokenError
 from nodeclient.core.events import CoordinatorDegraded, DesiredReceived, Event, SessionClosed, SessionOpened, TurnedAway
 from nodeclient.output.log_reader import refused_chunk
-from nodeclient.shell.join_attempts import JoinAttempts
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +80,9 @@ NEXT_ADDRESS_S = 0.25
 
 TURNED_AWAY_MOST_S = 10.0
 """The longest pause if the coordinator has no place for this node until a person makes one, which takes minutes."""
+
+READ_WITHIN_S = 5.0
+"""How long to wait for the files of tokens and certificates. A file system that takes longer counts as hanging."""
 
 WRONG_FOR_S = 3.0
 """How long all attempts must fail because of a wrong token before that is final. A coordinator knows of a new token
@@ -112,6 +114,36 @@ UNPROVEN = (
     "%s serves in the clear, so this node cannot verify which coordinator answers there, although it has a token: with"
     " --token-file FILE, it connects only to the coordinator of that token"
 )
+
+
+class JoinAttempts:
+    """Prepares attempts to join: reads tokens and certificates, anew for each, since a user may replace them meanwhile.
+
+    It prepares at most one attempt at a time, so that a file system that hangs blocks one thread.
+    """
+
+    def __init__(self, settings: AccessSettings) -> None:
+        self.settings = settings
+        self.proven: AccessToken | None = None
+        """The token that let this node in last. While it is valid, the coordinator refuses the node with any other."""
+        self._reading: asyncio.Future[SecuredAttempt] | None = None
+        """The attempt whose files are being read."""
+
+    async def prepare(self, coordinator: Endpoint) -> SecuredAttempt:
+        """Return an attempt, with its tokens and certificates. Raises `AccessError`, or `OSError` without a thread."""
+        if self._reading is not None:  # the last call gave up; its result would be out of date, and is not used
+            await asyncio.wait([self._reading], timeout=READ_WITHIN_S)
+        if self._reading is None or self._reading.done():
+            read = partial(SecuredAttempt, self.settings, coordinator, Role.JOIN, self.proven)
+            self._reading = in_thread(read, "access")
+            await asyncio.wait([self._reading], timeout=READ_WITHIN_S)
+        if not self._reading.done():
+            raise AccessError(
+                f"the files of tokens and certificates were not read within {READ_WITHIN_S:g} s: their file system "
+                "hangs, or a token is in a pipe that nobody writes to; copy them to a local disk"
+            )
+        reading, self._reading = self._reading, None
+        return reading.result()
 
 
 @dataclass(slots=True)
@@ -150,6 +182,8 @@ class CoordinatorConnection:
         `access` says where tokens may be. `make_join` returns the node's present `Join`. `submit` gets the messages of
         the coordinator, and `read` its requests for logs, stacks and arrivals.
         """
+        self.close_timeouts = Timeouts[WebSocket](CLOSE_WITHIN_S, WebSocket.abort)
+        """The timeouts of all sessions that wait for a close frame."""
         self._contacts = ContactPoints(coordinators)
         self._attempts = JoinAttempts(access)
         self._make_join = make_join
@@ -176,10 +210,9 @@ class CoordinatorConnection:
     async def run(self) -> None:
         """Connect and carry messages until cancelled."""
         pause = PAUSE_FIRST_S
-        close_timeouts = Timeouts[WebSocket](CLOSE_WITHIN_S, WebSocket.abort)
         while True:
             contact = self._contacts.current
-            reason = await self._attempt(contact, close_timeouts)
+            reason = await self._attempt(contact)
             result = self._result
             if not result.token_may_be_wrong:
                 self._wrong_since = None
@@ -196,14 +229,14 @@ class CoordinatorConnection:
                 pause = pause_after(pause, let_in=result.let_in, turned_away=result.turned_away)
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads load, keeps no secret
 
-    async def _attempt(self, contact: ContactPoint, close_timeouts: Timeouts[WebSocket]) -> str:
+    async def _attempt(self, contact: ContactPoint) -> str:
         """Attempt a session in the newest version that both sides know; return why it ended or did not begin."""
         self._result = _AttemptResult()
         coordinator = contact.coordinator
         refused: Refused | None = None
         try:
             for version in SUPPORTED:
-                ended = await self._attempt_in(version, contact, close_timeouts)
+                ended = await self._attempt_in(version, contact)
                 if isinstance(ended, str):
                     return ended
                 refused = refused or ended  # the first refusal names the versions of both sides
@@ -233,9 +266,7 @@ class CoordinatorConnection:
         self._submit(TurnedAway(Refused(RefusalCode.FORBIDDEN, reason, retry=retry), left_s))
         return reason
 
-    async def _attempt_in(
-        self, version: int, contact: ContactPoint, close_timeouts: Timeouts[WebSocket]
-    ) -> str | Refused:
+    async def _attempt_in(self, version: int, contact: ContactPoint) -> str | Refused:
         """Attempt a session in one version, and hold it until it ends; return why, or the refusal of the version.
 
         If access with the token fails, try again without it where that is allowed. Raises `AccessError`, and errors of
@@ -245,11 +276,11 @@ class CoordinatorConnection:
         attempts = self._attempts
         attempt = await attempts.prepare(coordinator)
         try:
-            return await self._hold(_CoordinatorSession(self, coordinator, version, close_timeouts, attempt), contact)
+            return await self._hold(_CoordinatorSession(self, coordinator, version, attempt), contact)
         except (HandshakeError, OSError) as error:
             if attempts.proven is not None and isinstance(error, HandshakeError) and error.status in DENIALS:
                 attempts.proven = None  # it was revoked, and there may be a newer one in its place
-                return await self._attempt_in(version, contact, close_timeouts)
+                return await self._attempt_in(version, contact)
             if isinstance(error, HandshakeError) and error.status == HTTPStatus.UNAUTHORIZED and attempt.token_source:
                 text = f"{_explain(coordinator, error)} (this node's token is from {attempt.token_source})"
                 raise WrongTokenError(text) from error
@@ -263,7 +294,7 @@ class CoordinatorConnection:
                     raise
                 raise explained from error
         in_the_clear = SecuredAttempt(INSECURE_ACCESS, coordinator, Role.JOIN)
-        session = _CoordinatorSession(self, coordinator, version, close_timeouts, in_the_clear)
+        session = _CoordinatorSession(self, coordinator, version, in_the_clear)
         return await self._hold(session, contact, token_unused=True)
 
     async def _hold(
@@ -317,17 +348,16 @@ class CoordinatorConnection:
         if kind != BINARY:
             return "the coordinator sent a text frame"
         try:
-            kinds = (Desired, Degraded, Refused, ReadLog, AskStacks, AskArrivals)
-            received = decode(message, *kinds)
+            received = decode(message, Desired, Degraded, Refused, ReadLog, AskStacks, AskArrivals)
         except SchemaError as error:
             return f"the coordinator sent a malformed message: {error}"
-        if isinstance(received, Refused) and received.code is RefusalCode.VERSION:
-            return received
-        if isinstance(received, Refused):
-            self._result.turned_away = received.code in {RefusalCode.DRAINED, RefusalCode.LIMIT, RefusalCode.FORBIDDEN}
-            self._submit(TurnedAway(received))
-            return received.message
         match received:
+            case Refused(RefusalCode.VERSION):
+                return received
+            case Refused(code, text):
+                self._result.turned_away = code in {RefusalCode.DRAINED, RefusalCode.LIMIT, RefusalCode.FORBIDDEN}
+                self._submit(TurnedAway(received))
+                return text
             case ReadLog() | AskStacks() | AskArrivals():
                 self._read(received, session.answer)
             case Desired() | Degraded():
@@ -342,14 +372,9 @@ class _CoordinatorSession(WebSocketClient):
     """One connection to a coordinator."""
 
     def __init__(
-        self,
-        owner: CoordinatorConnection,
-        coordinator: Endpoint,
-        version: int,
-        close_timeouts: Timeouts[WebSocket],
-        attempt: SecuredAttempt,
+        self, owner: CoordinatorConnection, coordinator: Endpoint, version: int, attempt: SecuredAttempt
     ) -> None:
-        super().__init__(str(coordinator), SESSION_PATH, FRAME_BYTES_MAX, close_timeouts)
+        super().__init__(str(coordinator), SESSION_PATH, FRAME_BYTES_MAX, owner.close_timeouts)
         self._owner = owner
         self.attempt = attempt
         self.coordinator = coordinator

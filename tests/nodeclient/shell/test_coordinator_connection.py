@@ -25,7 +25,7 @@ from coordinatord.store.memory_store import MemoryStore
 from nodeclient.access.keyring import INSECURE_ACCESS, AccessSettings
 from nodeclient.config.flag_values import endpoints
 from nodeclient.core.events import DesiredReceived, Event, SessionClosed, SessionOpened, TurnedAway
-from nodeclient.shell import coordinator_connection, join_attempts
+from nodeclient.shell import coordinator_connection
 from nodeclient.shell.coordinator_connection import CoordinatorConnection, pause_after
 from tests.support.builders import a_join, a_spec
 from tests.support.canned_http import canned, stands_by
@@ -229,7 +229,7 @@ async def test_a_node_shows_the_token_that_it_came_with_until_that_is_revoked(
 async def test_a_token_on_a_file_system_that_hangs_holds_up_one_thread_and_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(join_attempts, "READ_WITHIN_S", 0.01)
+    monkeypatch.setattr(coordinator_connection, "READ_WITHIN_S", 0.01)
     hangs = tmp_path / "token"
     os.mkfifo(hangs)  # whoever opens it waits for somebody who writes
     async with attending(["127.0.0.1:1"], access=AccessSettings(token_file=hangs)) as heard:
