@@ -63,20 +63,16 @@ class Console:
 
     def follow(self, waiting: Waiting) -> None:
         """Show what the node waits for, and redraw the live line every `REDRAW_S` until something else is shown."""
-        self.waiting_for = waiting.reason
-        self.show_wait(waiting, asyncio.get_running_loop().time())
-        self._redraw_later()
-
-    def _redraw_later(self) -> None:
-        loop = asyncio.get_running_loop()
+        loop, self.waiting_for = asyncio.get_running_loop(), waiting.reason
+        self.show_wait(waiting, loop.time())
         if self._redrawing is not None:
             self._redrawing.cancel()
+        self._redrawing = loop.call_later(REDRAW_S, self._redraw_on)
 
-        def redraw() -> None:
-            if self.redraw(loop.time()):
-                self._redraw_later()
-
-        self._redrawing = loop.call_later(REDRAW_S, redraw)
+    def _redraw_on(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self.redraw(loop.time()):
+            self._redrawing = loop.call_later(REDRAW_S, self._redraw_on)
 
     def show_wait(self, waiting: Waiting, now: float) -> None:
         """Show what the node waits for, in the live line or in a log line; `now` is the agent's clock."""
