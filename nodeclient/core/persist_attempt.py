@@ -51,8 +51,6 @@ class PersistAttempt:
         self.order = order
         """The last order for this attempt."""
         self.stage = Stage.WRITING
-        self._bytes = self._bytes_before = 0
-        """The bytes written so far, and those written before the present stage."""
         self._problem = ""
         """Why the attempt failed, if it did."""
 
@@ -65,10 +63,6 @@ class PersistAttempt:
         assert self.is_for(self.run, order)  # noqa: S101 - the caller has checked
         self.order = order
 
-    def record_bytes(self, count: int) -> None:
-        """Record how many bytes were checked and written so far in the present stage."""
-        self._bytes = max(self._bytes, self._bytes_before + count)
-
     def record_written(self) -> None:
         """Record that all files of this node are on the disk."""
         self._go(Stage.WRITTEN, Stage.WRITING)
@@ -78,7 +72,6 @@ class PersistAttempt:
         begins = self.order.commit and self.stage is Stage.WRITTEN
         if begins:
             self._go(Stage.COMMITTING, Stage.WRITTEN)
-            self._bytes_before = self._bytes
         return begins
 
     def record_committed(self) -> None:
@@ -90,11 +83,10 @@ class PersistAttempt:
         self._go(Stage.FAILED, Stage.WRITING, Stage.COMMITTING)
         self._problem = why
 
-    @property
-    def report(self) -> PersistReport:
-        """The state of the attempt for the coordinator."""
+    def report(self, done: int) -> PersistReport:
+        """Return the state of the attempt for the coordinator; `done` is how many bytes were checked and written."""
         order = self.order
-        return PersistReport(order.round, order.step, _REPORTED[self.stage], self._bytes, self._problem, order.attempt)
+        return PersistReport(order.round, order.step, _REPORTED[self.stage], done, self._problem, order.attempt)
 
     def _go(self, stage: Stage, *before: Stage) -> None:
         assert self.stage in before, f"{self.stage} does not lead to {stage}"  # noqa: S101 - a mistake of the caller

@@ -23,7 +23,7 @@ from nodeclient.core.events import KeptChanged
 from nodeclient.keeping.disk.disk_thread import DiskHangsError
 from nodeclient.keeping.disk.durable_file import Progress
 from nodeclient.keeping.parts.arena_memory import NoMemoryError, Owned, size_in_words
-from nodeclient.keeping.parts.arenas import Arenas, Held, read_only
+from nodeclient.keeping.parts.arenas import Arenas, DamagedPartError, Held, read_only
 from nodeclient.keeping.parts.landing import Landed, Landing
 from nodeclient.keeping.parts.part_fetch import FetchError, fetch
 from nodeclient.keeping.parts.part_messages import Kind, PartName, kinds_of
@@ -41,15 +41,6 @@ class RestoreError(OperationalError):
 
 class TransientError(RestoreError):
     """A part cannot be read now, but may be later: the file system fails, or too little memory is free."""
-
-
-class DamagedError(RestoreError):
-    """A part on this node is damaged."""
-
-    def __init__(self, held: Held) -> None:
-        commit = held.commit
-        super().__init__(f"the state of rank {commit.rank} at step {commit.step} is damaged in memory")
-        self.held = held
 
 
 @dataclass(slots=True)
@@ -103,7 +94,7 @@ class Restoration:
         return next(iter(self._problems.values()), "")
 
     async def get(self, resume: Resume) -> None:
-        """Get all parts into `ready`. Raises `RestoreError`. May be cancelled."""
+        """Get all parts into `ready`. Raises `RestoreError` and `DamagedPartError`. May be cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
                 for source in resume.sources:
@@ -115,7 +106,7 @@ class Restoration:
             await asyncio.shield(asyncio.gather(*map(asyncio.wrap_future, computing)))  # others may wait for it too
         except BaseExceptionGroup as errors:
             self.give_up()
-            damaged = (error for error in errors.exceptions if isinstance(error, DamagedError))
+            damaged = (error for error in errors.exceptions if isinstance(error, DamagedPartError))
             raise next(damaged, errors.exceptions[0]) from None
         except BaseException:
             self.give_up()
@@ -152,7 +143,7 @@ class Restoration:
                 continue
             check = self._resources.digests.check(held.place, held.commit)
             if not await asyncio.shield(asyncio.wrap_future(check)):  # others may wait for it too
-                raise DamagedError(held)
+                raise DamagedPartError(held)
             held_there.append(held)
         for file, held_there in by_file.items():
             big, small = any(part.kind is Kind.BIG for part in held_there), any(part.small for part in held_there)
@@ -282,8 +273,8 @@ class ResumeAnswers:
         began = loop.time()
         try:
             await restoration.get(resume)
-        except (RestoreError, OSError) as error:
-            if isinstance(error, DamagedError):
+        except (RestoreError, DamagedPartError, OSError) as error:
+            if isinstance(error, DamagedPartError):
                 resources.withdraw_damaged(error.held)
                 self._problem = str(error)
                 # The coordinator may name another holder meanwhile, which cancels this.

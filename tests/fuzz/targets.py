@@ -15,7 +15,7 @@ from coordinatord.protocol.codec import encode
 from coordinatord.runtime.websocket.frames import BINARY, CLOSE, CONTINUATION, PING, framed
 from coordinatord.runtime.websocket.handshake import accepted, answer_to, headers_of, request_for
 from coordinatord.security.identity import own_identity
-from nodeclient.keeping.disk.step_folder import Contents, Manifest, Note, PartFile, StepName, shard_file, small_file
+from nodeclient.keeping.disk.step_folder import Contents, Manifest, Note, PartFile, StepName, file_name
 from nodeclient.keeping.disk.tensor_file import LENGTH_BYTES, describe
 from nodeclient.keeping.parts.part_messages import Exchange, Kind, PartName, pack_request
 from tests.fuzz.access_targets import PIN, SECRETS, certificate, header, token
@@ -131,8 +131,8 @@ def _disks() -> Iterator[bytes]:
     yield b"\0\x18" + describe(layout).header[LENGTH_BYTES:]
     yield b"\1" + layout.manifest.ljust(layout.end, b"\0")
     of = StepName("r-1", 1, 4, 1, 1)
-    shard = PartFile(shard_file(0), Contents.SHARD, 0, 0, 24, 1)
-    small = PartFile(small_file(0), Contents.SMALL, 0, 0, 4096, 1)
+    shard = PartFile(file_name(Contents.SHARD, 0, 0), Contents.SHARD, 0, 0, 24, 1)
+    small = PartFile(file_name(Contents.SMALL, 0, 0), Contents.SMALL, 0, 0, 4096, 1)
     for file in (Manifest(1, 1, of, (shard, small)), Note(of, shard)):
         yield b"\2" + json.dumps(file, default=asdict).encode()
 

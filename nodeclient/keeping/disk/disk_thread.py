@@ -39,8 +39,8 @@ class DiskThread:
         self._hangs = False
         """Whether the last work hangs. Then further work fails at once, and does not wait for `STALL_S` again."""
 
-    async def run(self, work: Callable[[], Result], progress: Progress, record_bytes: Callable[[int], None]) -> Result:
-        """Run work that counts its `progress`, and return its result; call `record_bytes` with the progress meanwhile.
+    async def run(self, work: Callable[[], Result], progress: Progress) -> Result:
+        """Run work that counts its `progress`, and return its result.
 
         Raises `DiskHangsError` if the work makes no progress, or if earlier work does not end, and the errors of the
         work. Cancelling this call gives the work up.
@@ -49,13 +49,12 @@ class DiskThread:
         self._hangs = False
         self._working = thread = in_thread(work, THREAD)
         try:
-            await _await_progress(thread, progress, record_bytes, "written")
+            await _await_progress(thread, progress, "written")
             return thread.result()
         except DiskHangsError:
             self._hangs = True
             raise
         finally:
-            record_bytes(progress.bytes)
             progress.give_up()  # work that goes on ends at its next chunk
 
     async def _await_last(self, progress: Progress) -> None:
@@ -76,13 +75,11 @@ async def read_in_thread(work: Callable[[], Result], progress: Progress) -> Resu
     Raises `DiskHangsError` if the work makes no progress, and the errors of the work.
     """
     thread = in_thread(work, THREAD)
-    await _await_progress(thread, progress, lambda _: None, "read")
+    await _await_progress(thread, progress, "read")
     return thread.result()
 
 
-async def _await_progress(
-    thread: asyncio.Future[Any], progress: Progress, record_bytes: Callable[[int], None], participle: str
-) -> None:
+async def _await_progress(thread: asyncio.Future[Any], progress: Progress, participle: str) -> None:
     """Wait until a thread has ended. Raises `DiskHangsError` if it makes no progress for `STALL_S`.
 
     `participle` is "read" or "written", for the text of the error.
@@ -95,6 +92,5 @@ async def _await_progress(
             return
         if progress.bytes != seen:
             seen, seen_at = progress.bytes, loop.time()
-            record_bytes(seen)
         elif loop.time() >= seen_at + STALL_S:
             raise DiskHangsError(f"the disk hangs: nothing was {participle} for {STALL_S:g} s")

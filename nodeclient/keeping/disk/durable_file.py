@@ -42,8 +42,9 @@ class GivenUpError(OperationalError):
 class Progress:
     """The progress of a thread that reads or writes. Other threads read it, and may give the work up."""
 
-    def __init__(self) -> None:
-        self.bytes = 0
+    def __init__(self, done: int = 0) -> None:
+        """Begin with the bytes that were `done` before."""
+        self.bytes = done
         """How many bytes were checked, written or read. While this grows, the disk does not hang."""
         self._given_up = Event()
 

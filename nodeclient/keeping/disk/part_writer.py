@@ -12,18 +12,9 @@ from pathlib import Path
 
 from coordinatord.protocol.errors import OperationalError
 from nodeclient.keeping.disk.durable_file import Progress, write_file
-from nodeclient.keeping.disk.step_folder import (
-    BUFFERS_FILE,
-    Contents,
-    Note,
-    PartFile,
-    StepName,
-    shard_file,
-    small_file,
-    write_note,
-)
+from nodeclient.keeping.disk.step_folder import Contents, Note, PartFile, StepName, file_name, write_note
 from nodeclient.keeping.disk.tensor_file import TensorFile, describe
-from nodeclient.keeping.parts.arenas import Held
+from nodeclient.keeping.parts.arenas import DamagedPartError, Held
 from nodeclient.keeping.parts.digests import crc32_in_chunks
 from nodeclient.keeping.parts.part_messages import Kind
 from workerlib.contract.arena import ALIGNMENT
@@ -34,22 +25,17 @@ RANDOM = "random/"
 
 
 class PartLostError(OperationalError):
-    """A part to write is not in memory any more, or is damaged there; the text says which."""
-
-
-class DamagedPartError(PartLostError):
-    """A part in memory is damaged."""
-
-    def __init__(self, held: Held) -> None:
-        super().__init__(f"the state of rank {held.commit.rank} at step {held.commit.step} is damaged in memory")
-        self.held = held
+    """A part to write is not in memory any more; the text says which."""
 
 
 def write_big(folder: Path, step_name: StepName, held: Held, progress: Progress) -> None:
-    """Write one shard of the big state. Raises `OSError`, `PartLostError`, `ManifestError` and `TensorFileError`."""
+    """Write one shard of the big state.
+
+    Raises `OSError`, `PartLostError`, `DamagedPartError`, `ManifestError` and `TensorFileError`.
+    """
     data = _verified(held, progress)
     blocks = _blocks(describe(read_layout(data)), data)
-    _write(folder, step_name, held, shard_file(held.commit.shard), Contents.SHARD, blocks, progress)
+    _write(folder, step_name, held, Contents.SHARD, blocks, progress)
 
 
 def write_small(folder: Path, step_name: StepName, held: Held, progress: Progress, *, buffers: bool) -> None:
@@ -58,17 +44,12 @@ def write_small(folder: Path, step_name: StepName, held: Held, progress: Progres
     if held.kind is Kind.BIG:  # this place of an arena has both: the small state follows the big one, aligned
         end = read_layout(data).end
         data = data[end + -end % ALIGNMENT :]
-    _write(folder, step_name, held, small_file(held.commit.rank), Contents.SMALL, [data], progress)
+    _write(folder, step_name, held, Contents.SMALL, [data], progress)
     layout = read_layout(data)
     numbers = [number for number, piece in enumerate(layout.pieces) if not piece.name.startswith(RANDOM)]
     if buffers and numbers:
         blocks = _blocks(describe(layout, only=numbers), data)
-        _write(folder, step_name, held, BUFFERS_FILE, Contents.BUFFERS, blocks, progress)
-
-
-def file_name(kind: Kind, held: Held) -> str:
-    """Return the name of the file for a part. The buffers of a rank are in a further file."""
-    return shard_file(held.commit.shard) if kind is Kind.BIG else small_file(held.commit.rank)
+        _write(folder, step_name, held, Contents.BUFFERS, blocks, progress)
 
 
 def _blocks(file: TensorFile, memory: memoryview) -> list[memoryview | bytes]:
@@ -79,19 +60,23 @@ def _write(
     folder: Path,
     step_name: StepName,
     held: Held,
-    name: str,
     contents: Contents,
     blocks: Sequence[memoryview | bytes],
     progress: Progress,
 ) -> None:
+    rank, shard = held.commit.rank, held.commit.shard
+    name = file_name(contents, rank, shard)
     written = write_file(folder / name, blocks, progress)
     _check_unchanged(held)
-    part = PartFile(name, contents, held.commit.rank, held.commit.shard, written.size, written.crc)
+    part = PartFile(name, contents, rank, shard, written.size, written.crc)
     write_note(folder, Note(step_name, part), progress)
 
 
 def _verified(held: Held, progress: Progress) -> memoryview:
-    """Return the data of a part in memory, after a check of their digest if one is known. Raises `PartLostError`."""
+    """Return the data of a part in memory, after a check of their digest if one is known.
+
+    Raises `PartLostError` and `DamagedPartError`.
+    """
     data = held.place.data[: held.commit.length]
     known = held.place.digest(held.commit)
     if known is not None and crc32_in_chunks(data, progress.add) != known:

@@ -26,11 +26,11 @@ from nodeclient.keeping.disk.complaints import Complaints, Notify, Work
 from nodeclient.keeping.disk.disk_thread import THREAD, DiskThread
 from nodeclient.keeping.disk.durable_file import GivenUpError, Progress
 from nodeclient.keeping.disk.folder_claim import FolderClaim, FolderInUseError
-from nodeclient.keeping.disk.part_writer import DamagedPartError, file_name, write_big, write_small
+from nodeclient.keeping.disk.part_writer import write_big, write_small
 from nodeclient.keeping.disk.persist_settings import PersistSettings
-from nodeclient.keeping.disk.step_folder import BUFFERS_FILE, StepName, UnusableError
-from nodeclient.keeping.disk.steps_on_disk import StepsOnDisk
-from nodeclient.keeping.parts.arenas import Arenas, Held
+from nodeclient.keeping.disk.step_folder import Contents, StepName, UnusableError, file_name
+from nodeclient.keeping.disk.steps_on_disk import CONTENTS, StepsOnDisk
+from nodeclient.keeping.parts.arenas import Arenas, DamagedPartError, Held
 from nodeclient.keeping.parts.digests import withdraw
 from nodeclient.keeping.parts.part_messages import Kind, kinds_of
 from workerlib.contract.manifest import ManifestError
@@ -57,7 +57,7 @@ class Persister:
         self._attempt: PersistAttempt | None = None
         """The attempt to write the step that the coordinator has ordered; None if it has ordered none."""
         self._progress = Progress()
-        """The progress of that attempt."""
+        """The progress of that attempt, in the stage that it is in; its bytes are those of all stages."""
         self._thread = DiskThread()
         self._complaints = Complaints(notify)
         self._claiming: asyncio.Future[None] | None = None
@@ -68,7 +68,7 @@ class Persister:
     @property
     def report(self) -> PersistReport | None:
         """The state of the ordered write; None if none is ordered."""
-        return None if self._attempt is None else self._attempt.report
+        return None if self._attempt is None else self._attempt.report(self._progress.bytes)
 
     def close(self) -> None:
         """Give up the write in progress and the claim on the folder, without waiting for a thread."""
@@ -112,22 +112,20 @@ class Persister:
                 self.steps.request_scan()
         elif current is not None and current.is_for(run, order):
             current.record_order(order)
-            if current.begin_commit():
-                self._progress = Progress()
-                self._tasks.spawn(self._commit(current, self._progress), name="persist")
+            self._begin_commit(current)
         else:
             self._progress.give_up()
             self._attempt, self._progress = PersistAttempt(run, order), Progress()
             self._tasks.spawn(self._write(self._attempt, self._progress), name="persist")
 
     async def _write(self, attempt: PersistAttempt, progress: Progress) -> None:
-        """Write the parts of an attempt, and make the step whole if this node is the committer."""
+        """Write the parts of an attempt, and then make the step whole if this node is the committer."""
         order, name = attempt.order, _name_of(attempt)
         try:
             names = ((rank, kind) for each in order.parts for rank in each.each_rank for kind in kinds_of(each))
             parts = [(kind, self._find(order, rank, kind)) for rank, kind in names]
             work = partial(self._write_all, name, parts, progress, order.aborted)
-            await self._thread.run(work, progress, attempt.record_bytes)
+            await self._thread.run(work, progress)
         except GivenUpError:
             return
         except (OperationalError, ManifestError, OSError) as error:
@@ -136,9 +134,14 @@ class Persister:
         attempt.record_written()
         self._complaints.forget(Work.WRITE)
         self._changed()
-        if attempt is self._attempt and attempt.begin_commit():
-            self._progress = Progress()
-            await self._commit(attempt, self._progress)
+        if attempt is self._attempt:
+            self._begin_commit(attempt)
+
+    def _begin_commit(self, attempt: PersistAttempt) -> None:
+        """Begin to make the step whole, if all files of this node are written and it is the committer."""
+        if attempt.begin_commit():
+            self._progress = Progress(self._progress.bytes)
+            self._tasks.spawn(self._commit(attempt, self._progress), name="persist")
 
     def _find(self, order: PersistOrder, rank: int, kind: Kind) -> Held:
         held = self._arenas.find(rank, order.round, order.step, kind)
@@ -163,9 +166,10 @@ class Persister:
                 elif not held.commit.pending:  # else its rank has not done the step, and resumes with another's
                     write_small(folder, name, held, progress, buffers=held.commit.rank in with_buffers)
         except BaseException:
+            files = [(CONTENTS[kind], held.commit.rank, held.commit.shard) for kind, held in parts]
+            files += [(Contents.BUFFERS, rank, 0) for rank in with_buffers]
             with suppress(OSError):
-                names = [file_name(kind, held) for kind, held in parts]
-                step_folder.remove_files(folder, [*names, *([BUFFERS_FILE] if with_buffers else [])])
+                step_folder.remove_files(folder, [file_name(*file) for file in files])
             raise
 
     async def _commit(self, attempt: PersistAttempt, progress: Progress) -> None:
@@ -173,7 +177,7 @@ class Persister:
         folder, name, small = self.steps.folder, _name_of(attempt), attempt.order.small
         try:
             work = partial(_commit_and_list, folder, name, small, progress, self.settings.command)
-            whole, unfinished = await self._thread.run(work, progress, attempt.record_bytes)
+            whole, unfinished = await self._thread.run(work, progress)
         except (OperationalError, OSError) as error:
             self._fail(attempt, Work.COMMIT, error)
             return

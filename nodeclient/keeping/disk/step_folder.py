@@ -14,7 +14,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -164,17 +164,15 @@ def job_folder(root: Path, job: str) -> Path:
     return root / name
 
 
-def shard_file(shard: int) -> str:
-    """Return the name of the file of a shard, as torch's distributed checkpoints name it."""
-    return f"shard-{shard + 1:05}-model-00001-of-00001.safetensors"
-
-
-BUFFERS_FILE = "buffers.safetensors"
-
-
-def small_file(rank: int) -> str:
-    """Return the name of the file with the small state of a rank."""
-    return f"small-{rank:05}.kept"
+def file_name(contents: Contents, rank: int, shard: int) -> str:
+    """Return the name of a file with the state of a rank; those of shards are as in torch's distributed checkpoints."""
+    match contents:
+        case Contents.SHARD:
+            return f"shard-{shard + 1:05}-model-00001-of-00001.safetensors"
+        case Contents.BUFFERS:
+            return "buffers.safetensors"
+        case Contents.SMALL:
+            return f"small-{rank:05}.kept"
 
 
 def write_note(folder: Path, note: Note, progress: Progress) -> None:
@@ -365,7 +363,7 @@ def _check_whole(name: StepName, files: tuple[PartFile, ...]) -> None:
     if len(names) < len(files) or any(file.rank >= name.world_size or file.shard >= name.shards for file in files):
         raise UnusableError("its files do not fit together")
     for file in files:
-        if file.name != _NAMES[file.contents](file):
+        if file.name != file_name(file.contents, file.rank, file.shard):
             raise UnusableError(f"{file.name!r} is not the name of such a file")
     missing = {*range(name.shards)} - {file.shard for file in files if file.contents is Contents.SHARD}
     if missing:
@@ -381,13 +379,6 @@ def _check_sizes(folder: Path, files: tuple[PartFile, ...], progress: Progress) 
         progress.add(FILE_PROGRESS)
         if size != file.bytes:
             raise UnusableError(f"{file.name} has {size:,} bytes, and {file.bytes:,} were written")
-
-
-_NAMES: dict[Contents, Callable[[PartFile], str]] = {
-    Contents.SHARD: lambda file: shard_file(file.shard),
-    Contents.BUFFERS: lambda _: BUFFERS_FILE,
-    Contents.SMALL: lambda file: small_file(file.rank),
-}
 
 
 def _read(path: Path, kind: type[Noted], limit: int, progress: Progress) -> Noted:

@@ -45,6 +45,9 @@ MISTAKEN = frozenset(
 )
 """The errors of a wrong directory, or of one that must not be written. A retry would not help."""
 
+CONTENTS = {Kind.BIG: Contents.SHARD, Kind.SMALL: Contents.SMALL}
+"""What the file of each kind of part has."""
+
 RETRIED = f"this is tried again every {SCAN_EVERY_S:g} s"
 
 
@@ -206,7 +209,7 @@ class StepsOnDisk:
         manifest = self.known.manifest(resume.disk, resume.step)
         if manifest is None:
             raise UnusableError(f"step {resume.step} is not on the disk any more")
-        part = manifest.find(Contents.SHARD if kind is Kind.BIG else Contents.SMALL, rank)
+        part = manifest.find(CONTENTS[kind], rank)
         if part is None:
             raise UnusableError(f"it has nothing of rank {rank} of this kind")
         step_name = replace(manifest.of, round=resume.round)  # a step of an earlier run counts as one of round 0

@@ -23,6 +23,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 from msgspec import Struct
 
+from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.fields import COUNTER_MAX, RANKS_MAX
 from coordinatord.protocol.kept_state import KeptParts
 from nodeclient.keeping.parts.arena_memory import ArenaMemory, NoMemoryError, Owned, size_in_words
@@ -50,6 +51,14 @@ class Held(Struct, frozen=True):
     def small(self) -> bool:
         """Whether the small state of the step is in it."""
         return self.kind is Kind.SMALL or self.commit.has_small
+
+
+class DamagedPartError(OperationalError):
+    """A part in memory is damaged."""
+
+    def __init__(self, held: Held) -> None:
+        super().__init__(f"the state of rank {held.commit.rank} at step {held.commit.step} is damaged in memory")
+        self.held = held
 
 
 class Arenas:
@@ -219,12 +228,11 @@ class Arenas:
 
         Arenas with a protected step are kept, because a newer step may not be whole on other nodes.
         """
-        for local_rank, owned in self._owned.items():
-            *older, last = owned
-            if any(place.read() is not None for place in last.arena.generations):
-                superseded = [entry for entry in older if not self._has_protected(entry.arena)]
-                self._owned[local_rank] = [entry for entry in owned if entry not in superseded]
-                self.memory.free(superseded)
+        kept: list[Owned] = []
+        for *older, last in self._owned.values():
+            has_generation = any(place.read() is not None for place in last.arena.generations)
+            kept += [last] if has_generation else [*older, last]
+        self._drop_unprotected(self._owned, kept)
 
     def _has_protected(self, arena: Arena) -> bool:
         commits = [place.read() for place in (*arena.generations, *arena.smalls)]

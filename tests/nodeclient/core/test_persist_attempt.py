@@ -14,7 +14,7 @@ COMMIT = replace(WRITE, commit=True, stays=(3,), small=1)
 
 
 def reported(attempt: PersistAttempt) -> tuple[Stage, PersistState]:
-    return attempt.stage, attempt.report.state
+    return attempt.stage, attempt.report(0).state
 
 
 def test_a_step_is_made_whole_once_it_is_written_and_that_is_wanted() -> None:
@@ -46,7 +46,8 @@ def test_what_cannot_be_done_is_reported_and_not_done_again(order: PersistOrder)
         attempt.record_written()
         assert attempt.begin_commit()
     attempt.fail("the disk is full")
-    assert (attempt.report.state, attempt.report.problem) == (PersistState.FAILED, "the disk is full")
+    assert reported(attempt) == (Stage.FAILED, PersistState.FAILED)
+    assert attempt.report(0).problem == "the disk is full"
     assert not attempt.begin_commit()
 
 
@@ -66,14 +67,3 @@ def test_what_cannot_be_done_is_reported_and_not_done_again(order: PersistOrder)
 def test_only_another_step_or_other_parts_are_other_work(run: str, order: PersistOrder, *, same: bool) -> None:
     assert PersistAttempt("r-1", WRITE).is_for(run, order) is same
     assert PersistAttempt("r-1", COMMIT).is_for(run, order) is same
-
-
-def test_what_is_done_to_make_a_step_whole_counts_on_top_of_what_was_written_which_never_shrinks() -> None:
-    """A large step has tens of thousands of files to look at, and the coordinator waits only while something comes."""
-    attempt = PersistAttempt("r-1", COMMIT)
-    attempt.record_bytes(100)
-    attempt.record_written()
-    assert attempt.begin_commit()
-    for count in (0, 1, 2):
-        attempt.record_bytes(count)
-        assert attempt.report.bytes == 100 + count

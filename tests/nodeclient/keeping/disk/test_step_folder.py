@@ -19,10 +19,11 @@ from coordinatord.protocol.kept_state import SERIAL_MAX
 from nodeclient.keeping.disk import durable_file, step_folder
 from nodeclient.keeping.disk.durable_file import Progress, write_file
 from nodeclient.keeping.disk.part_reader import read_part
-from nodeclient.keeping.disk.part_writer import DamagedPartError, PartLostError, write_big, write_small
+from nodeclient.keeping.disk.part_writer import PartLostError, write_big, write_small
 from nodeclient.keeping.disk.step_folder import Contents, Manifest, StepName, UnusableError, find_whole, read_manifest
 from nodeclient.keeping.disk.tensor_file import TensorFileError, read_header
 from nodeclient.keeping.parts import digests
+from nodeclient.keeping.parts.arenas import DamagedPartError
 from tests.support.kept_places import empty_place, held, sharded, small_bytes
 from workerlib.contract.arena import Commit, Place
 
@@ -197,7 +198,7 @@ def test_no_job_has_a_folder_outside_its_directory_or_that_of_another(tmp_path: 
 @pytest.mark.parametrize("at", [0, 9, 40, -1])
 def test_a_bit_that_flips_on_the_disk_is_found(tmp_path: Path, at: int) -> None:
     folder, manifest = persisted(tmp_path)
-    path = folder / step_folder.shard_file(1)
+    path = folder / step_folder.file_name(Contents.SHARD, 0, 1)
     raw = bytearray(path.read_bytes())
     raw[at] ^= 1
     path.write_bytes(raw)
@@ -218,7 +219,7 @@ def test_a_file_that_is_cut_off_or_missing_makes_its_step_useless_and_is_named(t
 
 def test_a_pipe_or_a_link_in_a_files_place_is_refused(tmp_path: Path) -> None:
     folder, manifest = persisted(tmp_path)
-    path = folder / step_folder.shard_file(0)
+    path = folder / step_folder.file_name(Contents.SHARD, 0, 0)
     size = path.stat().st_size
     path.rename(tmp_path / "elsewhere")
     path.symlink_to(tmp_path / "elsewhere")
