@@ -201,7 +201,7 @@ class Agent:
 
     def _on_tick(self, _: events.Tick, now: float) -> None:
         for due, act in self._deadlines():
-            if due <= now and not self.exited:
+            if due <= now:
                 act(now)
 
     def _on_worker_end(self, event: events.WorkerEnd, now: float) -> None:
@@ -239,6 +239,8 @@ class Agent:
 
     def _give_up(self, now: float) -> None:
         """Exit, because a node without workers has found no coordinator in time."""
+        if self._leaving.exit is not None:
+            return  # it was asked to leave, and its program was stopped until both deadlines had passed
         connection, failure = self._connection, self._group.exits.failure(now)
         gave_up = connection.exit_of_search(self._settings.join_timeout_s, self.phase, failure)
         self._leaving.end_with(unreported_success(connection.error) if self._knows_of_success else gave_up)

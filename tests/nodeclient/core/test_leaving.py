@@ -5,9 +5,9 @@ import signal
 from coordinatord.protocol.kept_state import PersistOrder
 from coordinatord.protocol.messages import Goal
 from nodeclient.core.agent_settings import LEAVE_WITHIN_S
-from nodeclient.core.effects import Terminate
+from nodeclient.core.effects import Exit, Terminate
 from nodeclient.core.leaving import ECHO_S, LeaveSignals
-from tests.support.bench import Bench
+from tests.support.bench import SETTINGS, Bench
 
 
 def test_a_signal_that_comes_twice_at_once_counts_once() -> None:
@@ -28,3 +28,11 @@ def test_an_order_to_write_that_was_sent_before_does_not_make_a_node_that_leaves
     node.degraded()
     node.advance(LEAVE_WITHIN_S - 1.0)
     assert node.count(Terminate) == 1
+
+
+def test_a_node_that_was_frozen_past_the_end_of_its_search_leaves_by_the_signal_that_came_meanwhile() -> None:
+    node = Bench()
+    node.now += SETTINGS.join_timeout_s + 1.0
+    node.leave(signal.SIGTERM)
+    node.advance(0.0)
+    assert node.last(Exit).code == 128 + signal.SIGTERM
