@@ -11,8 +11,10 @@ import ctypes
 import os
 import re
 import struct
+import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 
@@ -24,6 +26,9 @@ _UUID_BYTES = 96
 
 _PCI_INFO = struct.Struct("=16s5I32s")
 """`nvmlPciInfo_t` in nvml.h; domain, bus and device are the second to the fourth."""
+
+_MINOR = struct.Struct("@I")
+"""The number of a GPU's device file."""
 
 _MEMORY = struct.Struct("@I4Q")
 """`nvmlMemory_v2_t` in nvml.h: its version, then the total, reserved, free and used memory."""
@@ -59,6 +64,9 @@ class Host(Struct, frozen=True):
     processes: Path = Path("/proc")
 
 
+THIS_HOST = Host()
+
+
 class Gpu(Struct, frozen=True):
     """One GPU, as described by its host."""
 
@@ -74,28 +82,24 @@ class Gpu(Struct, frozen=True):
     """The action that NVIDIA's driver wants before it can be used, see `GpuFacts`; None if unknown."""
 
 
-def workers_per_node(spec: str | None, environ: Mapping[str, str], host: Host | None = None) -> int:
+def workers_per_node(spec: str | None, environ: Mapping[str, str], host: Host = THIS_HOST) -> int:
     """Return the number of workers that `--nproc-per-node` means: a number, `gpu`, `cpu` or `auto`.
 
     `gpu` means one worker for each GPU, and is an error without GPUs. `cpu` means one for each CPU that this process
     may use; torchrun counts all CPUs of the host. `auto` is `gpu` with GPUs, else `cpu`. An empty text or None means
     one for each GPU, or a single worker without GPUs. Raises `WorkersPerNodeError`.
     """
-    host = host or Host()
-    if not spec:
-        return gpu_count(environ, host) or 1
+    cpus = len(os.sched_getaffinity(0))
     if spec == "cpu":
-        return len(os.sched_getaffinity(0))
-    if spec == "auto":
-        return gpu_count(environ, host) or len(os.sched_getaffinity(0))
-    if spec == "gpu":
-        count = gpu_count(environ, host)
-        if count == 0:
+        return cpus
+    if spec in {None, "", "auto", "gpu"}:
+        gpus = gpu_count(environ, host)
+        if spec == "gpu" and gpus == 0:
             raise WorkersPerNodeError(
                 f"--nproc-per-node is gpu, but this host offers no GPU{visibility_note(environ)}: "
                 "check the driver with nvidia-smi or rocm-smi, or use a number or cpu"
             )
-        return count
+        return gpus or (cpus if spec == "auto" else 1)
     if spec.isascii() and spec.isdigit() and 1 <= int(spec) <= WORKERS_MAX:
         return int(spec)
     raise WorkersPerNodeError(
@@ -213,40 +217,29 @@ def _nvml_gpu(nvml: ctypes.CDLL, index: int) -> Gpu:
     if not (is_found and _succeeds(nvml, "nvmlDeviceGetUUID", device, uuid, _UUID_BYTES)):
         # The GPU counts all the same, and can still be chosen by its number.
         return Gpu(f"unknown-{index}", None)
-    name = uuid.value.decode("ascii", "replace")
-    file, used_bytes = _nvml_file(nvml, device), _nvml_used_bytes(nvml, device)
-    return Gpu(name, _nvml_pci_address(nvml, device), file, used_bytes, _nvml_recovery(nvml, device))
+    pci = _structure(nvml, "nvmlDeviceGetPciInfo_v3", device, layout=_PCI_INFO)
+    minor = _structure(nvml, "nvmlDeviceGetMinorNumber", device, layout=_MINOR)
+    # Drivers report the memory in use without their own since 510, and the recovery action since 570.
+    memory = _structure(nvml, "nvmlDeviceGetMemoryInfo_v2", device, layout=_MEMORY, first=_MEMORY_VERSION)
+    recovery = _structure(nvml, "nvmlDeviceGetFieldValues", device, 1, layout=_FIELD_VALUE, first=_RECOVERY_ACTION)
+    return Gpu(
+        uuid.value.decode("ascii", "replace"),
+        f"{pci[1]:04x}:{pci[2]:02x}:{pci[3]:02x}.0" if pci else None,
+        f"nvidia{minor[0]}" if minor else "",
+        memory[-1] if memory else 0,
+        recovery[-1] if recovery and recovery[-2] == 0 else None,
+    )
 
 
-def _nvml_pci_address(nvml: ctypes.CDLL, device: ctypes.c_void_p) -> str | None:
-    info = ctypes.create_string_buffer(_PCI_INFO.size)
-    if not _succeeds(nvml, "nvmlDeviceGetPciInfo_v3", device, info):
-        return None
-    _, domain, bus, slot, *_ = _PCI_INFO.unpack(info.raw)
-    return f"{domain:04x}:{bus:02x}:{slot:02x}.0"
+def _structure(
+    nvml: ctypes.CDLL, function: str, *arguments: object, layout: struct.Struct, first: int = 0
+) -> tuple[Any, ...] | None:
+    """Return the fields of a structure that a function of NVML fills; None if it fails.
 
-
-def _nvml_file(nvml: ctypes.CDLL, device: ctypes.c_void_p) -> str:
-    minor = ctypes.c_uint()
-    return f"nvidia{minor.value}" if _succeeds(nvml, "nvmlDeviceGetMinorNumber", device, ctypes.byref(minor)) else ""
-
-
-def _nvml_used_bytes(nvml: ctypes.CDLL, device: ctypes.c_void_p) -> int:
-    """Return the memory in use, without what the driver reserves for itself; drivers before 510 do not tell."""
-    memory = ctypes.create_string_buffer(_MEMORY.pack(_MEMORY_VERSION, 0, 0, 0, 0), _MEMORY.size)
-    if not _succeeds(nvml, "nvmlDeviceGetMemoryInfo_v2", device, memory):
-        return 0
-    used: int = _MEMORY.unpack(memory.raw)[-1]
-    return used
-
-
-def _nvml_recovery(nvml: ctypes.CDLL, device: ctypes.c_void_p) -> int | None:
-    """Return the recovery action, which drivers report since 570."""
-    field = ctypes.create_string_buffer(_FIELD_VALUE.pack(_RECOVERY_ACTION, 0, 0, 0, 0, 0, 0), _FIELD_VALUE.size)
-    if not _succeeds(nvml, "nvmlDeviceGetFieldValues", device, 1, field):
-        return None
-    *_, error, value = _FIELD_VALUE.unpack(field.raw)
-    return int(value) if error == 0 else None
+    `first` is the integer in its first field, by which NVML knows what is wanted.
+    """
+    filled = ctypes.create_string_buffer(first.to_bytes(4, sys.byteorder), layout.size)
+    return layout.unpack(filled.raw) if _succeeds(nvml, function, *arguments, filled) else None
 
 
 def _amd_gpus(system: Path) -> list[Gpu]:

@@ -12,13 +12,12 @@ import os
 import pwd
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 from coordinatord.runtime.tasks import in_thread
 from nodeclient.core.host_health import GpuProcess, GpuUse
 from nodeclient.core.sweeping import FREE_BYTES
-from nodeclient.host.devices import Gpu, Host, visible_gpus
+from nodeclient.host.devices import THIS_HOST, Gpu, Host, visible_gpus
 from nodeclient.host.process_state import STAT_FLAGS, STAT_PARENT, STAT_SESSION, STAT_STATE, open_files, stat_fields
 
 _ENDING_STATES = frozenset("DZX")
@@ -36,22 +35,16 @@ hangs, an error of the workers will say more."""
 
 
 async def sample_gpus(
-    environ: Mapping[str, str], host: Host | None = None, within_s: float = SAMPLE_WITHIN_S
+    environ: Mapping[str, str], host: Host = THIS_HOST, within_s: float = SAMPLE_WITHIN_S
 ) -> tuple[GpuUse, ...]:
-    """Return the result of `gpus_in_use`, or nothing if NVIDIA's driver is missing, hangs, or may not be used."""
-    host = host or Host()
+    """Return `uses_of` the GPUs that workers see; nothing if NVIDIA's driver is missing, hangs, or may not be used."""
     if not (host.devices / "nvidiactl").exists():
         return ()
     with suppress(OSError):
-        sample = in_thread(partial(gpus_in_use, environ, host), "gpus")
+        sample = in_thread(lambda: uses_of(visible_gpus(environ, host), host, os.getpid()), "gpus")
         await asyncio.wait([sample], timeout=within_s)
         return sample.result() if sample.done() else ()
     return ()
-
-
-def gpus_in_use(environ: Mapping[str, str], host: Host) -> tuple[GpuUse, ...]:
-    """Return the GPUs visible to workers that have more than `FREE_BYTES` in use, by NVML."""
-    return uses_of(visible_gpus(environ, host), host, os.getpid())
 
 
 def uses_of(gpus: Iterable[Gpu], host: Host, node: int) -> tuple[GpuUse, ...]:

@@ -6,16 +6,14 @@ and tells those that it has in time.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import sys
-import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from threading import Thread
 from typing import Any
 
 from msgspec import json
@@ -24,8 +22,9 @@ from msgspec.structs import replace
 from coordinatord.hints.xid import OF_THE_NODE
 from coordinatord.protocol.text import clip
 from coordinatord.runtime.own_python import isolated
+from coordinatord.runtime.tasks import in_thread
 from nodeclient.core.host_health import SHARED_MEMORY, GpuFacts, HostFacts, Interface, Space, Xid
-from nodeclient.host.devices import Host, visible_gpus
+from nodeclient.host.devices import THIS_HOST, Host, visible_gpus
 from nodeclient.host.gpu_memory import uses_of
 from nodeclient.host.kernel_log import KMSG, read_records, xids
 from nodeclient.host.process_state import read_if_there, read_number
@@ -59,7 +58,7 @@ def main() -> None:
     folders = {what: Path(folder) for what, _, folder in (word.partition("=") for word in sys.argv[1:])}
     temporary = Path(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108 - the place as tempfile chooses it
     folders = {"temporary files": temporary, SHARED_MEMORY: Path("/dev/shm"), **folders}  # noqa: S108
-    facts = read_facts(folders, os.environ, Host())
+    facts = read_facts(folders, os.environ, THIS_HOST)
     os.write(1, json.encode(facts) + b"\n")
     os._exit(0)
 
@@ -80,34 +79,26 @@ def read_facts(
     }
     for what, folder in folders.items():
         readers[f"the space of {clip(str(folder))} ({what})"] = partial(_space, what, folder)
-    answers = SimpleQueue[tuple[str, Any]]()
-    """The name of each fact that was read, and the fields of `HostFacts`, a `Space`, or an error as a text."""
-    missing, unread = set(readers), list[str]()
     facts = HostFacts(has_driver=(host.devices / "nvidiactl").exists())
+    return asyncio.run(_with_answers(facts, readers, within_s))
 
-    def answer(name: str, read: Callable[[], object]) -> None:
-        try:
-            answers.put((name, read()))
-        except Exception as error:  # noqa: BLE001 - a fact that cannot be read is said, and costs no host
-            answers.put((name, getattr(error, "strerror", None) or repr(error)))
 
-    for name, read in readers.items():
-        Thread(target=answer, args=(name, read), daemon=True).start()
-    ends_at = time.monotonic() + within_s
-    while missing:
-        try:
-            name, read_or_error = answers.get(timeout=max(0.0, ends_at - time.monotonic()))
-        except Empty:
-            break
-        missing.remove(name)
-        match read_or_error:
-            case Space():
-                facts = replace(facts, spaces=(*facts.spaces, read_or_error))
-            case dict():
-                facts = replace(facts, **read_or_error)
-            case error:
-                unread.append(f"{name} ({error})")
-    unread += [f"{name} (no answer within {within_s:g} s)" for name in sorted(missing)]
+async def _with_answers(
+    facts: HostFacts, readers: Mapping[str, Callable[[], dict[str, Any] | Space]], within_s: float
+) -> HostFacts:
+    """Return the facts with the answers of these readers, each of which gives fields of `HostFacts`, or a space."""
+    unread = []
+    reading = {in_thread(read, name): name for name, read in readers.items()}
+    await asyncio.wait(reading, timeout=within_s)
+    for future, name in reading.items():
+        if not future.done():
+            unread.append(f"{name} (no answer within {within_s:g} s)")
+        elif error := future.exception():  # a fact that cannot be read is said, and costs no host
+            unread.append(f"{name} ({getattr(error, 'strerror', None) or repr(error)})")
+        elif isinstance(found := future.result(), Space):
+            facts = replace(facts, spaces=(*facts.spaces, found))
+        else:
+            facts = replace(facts, **found)
     return replace(facts, spaces=tuple(sorted(facts.spaces, key=lambda space: space.what)), unread=tuple(unread))
 
 

@@ -17,7 +17,7 @@ from msgspec import Struct
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
 from nodeclient.host.cpus import allowed_cpus, core_of, format_cpus, parse_cpus
-from nodeclient.host.devices import Gpu, Host, visible_gpus
+from nodeclient.host.devices import THIS_HOST, Gpu, Host, visible_gpus
 from nodeclient.host.process_state import read_number
 
 UNKNOWN = -1
@@ -34,7 +34,7 @@ def bindings(
     choice: str,
     workers: int,
     environ: Mapping[str, str],
-    host: Host | None = None,
+    host: Host = THIS_HOST,
     allowed: frozenset[int] | None = None,
 ) -> tuple[frozenset[int], ...]:
     """Return the CPUs of each worker, by local rank, from those that are `allowed` (by default to this process).
@@ -44,7 +44,6 @@ def bindings(
     A worker's own GPU is the visible one with its local rank. With more workers than GPUs, the GPUs are counted again
     from the first. Without GPUs, the workers are distributed evenly over the NUMA nodes. Raises `BindingError`.
     """
-    host = host or Host()
     seats = _seats(workers, visible_gpus(environ, host), _nodes(host, allowed or allowed_cpus()), host)
     return tuple(CHOICES[choice](seats, local_rank) for local_rank in range(workers))
 

@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from glob import escape, iglob
 from itertools import islice
 from pathlib import Path
 
@@ -136,14 +137,14 @@ def with_descendants(pid: int, proc: Path) -> list[int]:
 def open_files(process: Path) -> Iterator[Path]:
     """Yield the visible open files of a process. After the end of the main thread, its other threads have the files."""
     with suppress(OSError):
-        descriptors = list((process / "fd").iterdir())
-        threads = iter(()) if descriptors else (process / "task").iterdir()
-        for thread in threads:
-            with suppress(OSError):
-                descriptors += (thread / "fd").iterdir()
-        for descriptor in descriptors:
+        for descriptor in list((process / "fd").iterdir()) or _files_of_threads(process):
             with suppress(OSError):
                 yield descriptor.readlink()
+
+
+def _files_of_threads(process: Path) -> Iterator[Path]:
+    # `Path.glob` would raise where a thread ends meanwhile.
+    return map(Path, iglob(f"{escape(str(process))}/task/*/fd/*"))  # noqa: PTH207
 
 
 def sockets(process: Path, *tables: str) -> Iterator[list[str]]:
