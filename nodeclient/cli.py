@@ -21,7 +21,6 @@ from coordinatord.runtime.own_python import prefer_standard_library
 if TYPE_CHECKING:
     from nodeclient.config.join_config import JoinConfig
     from nodeclient.config.operate import CrashReplayConfig, OperatorConfig
-    from nodeclient.config.up import UpConfig
 
 
 def main() -> None:
@@ -82,7 +81,7 @@ def _collect_garbage() -> None:
     gc.enable()
 
 
-def operate(config: OperatorConfig | UpConfig) -> int:
+def operate(config: OperatorConfig) -> int:
     """Run a command of an operator, and return the exit code. Raises `RequestError`, `OutputError` and `HostError`."""
     import io  # noqa: PLC0415
     from importlib import import_module  # noqa: PLC0415

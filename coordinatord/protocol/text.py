@@ -60,6 +60,13 @@ def name_ranks(ranks: Sequence[int]) -> str:
     return f"rank{'' if len(ranks) == 1 else 's'} {named}{more}"
 
 
+def most_similar(wrong: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """Return the known name that is most similar to a wrong one, if any is; `cutoff` is that of `difflib`."""
+    import difflib  # noqa: PLC0415 - few names are wrong
+
+    return next(iter(difflib.get_close_matches(wrong, list(known), n=1, cutoff=cutoff)), None)
+
+
 def spans(numbers: Iterable[int]) -> list[str]:
     """Format sorted numbers, with ranges: `0-2`, `8`."""
     found: list[list[int]] = []

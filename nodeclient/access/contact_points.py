@@ -17,7 +17,6 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from coordinatord.protocol.fields import DEFAULT_PORT
 from coordinatord.protocol.text import is_address
 from nodeclient.access.endpoint import Endpoint, read_endpoint
 
@@ -151,8 +150,6 @@ def addresses_of(coordinator: Endpoint) -> tuple[str, ...]:
 def leader_in(location: str) -> Endpoint | None:
     """Return the coordinator that a `Location` names, if any."""
     try:
-        found = urlsplit(location)
-        host, number = found.hostname or "", found.port or DEFAULT_PORT
-        return read_endpoint(f"[{host}]:{number}" if ":" in host else f"{host}:{number}")
+        return read_endpoint(urlsplit(location).netloc)
     except (ValueError, argparse.ArgumentTypeError):
         return None

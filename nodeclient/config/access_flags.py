@@ -1,4 +1,4 @@
-"""The flags with which nodes and operators authenticate.
+"""The flags with which nodes and operators find a coordinator, and authenticate.
 
 No flag takes a token: everybody on a host can read command lines, and a shell's history stores them.
 """
@@ -6,19 +6,20 @@ No flag takes a token: everybody on a host can read command lines, and a shell's
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from coordinatord.runtime.settings import SettingsParser, filled
+from coordinatord.runtime.settings import SettingsParser, filled, joined
 from nodeclient.access.keyring import VARIABLE, AccessSettings
+from nodeclient.config import flag_values
 
 PREFIX = "NODECLIENT"
 """The prefix of the variables of flags that torchrun does not have."""
 
 
 def add_access_flags(parser: SettingsParser) -> None:
-    """Add the flags; their variables begin with `NODECLIENT_` on each command line."""
+    """Add the flags for authentication; their variables begin with `NODECLIENT_` on each command line."""
     add = partial(parser.add_setting, prefix=PREFIX)
     add(
         "--token-file FILE",
@@ -39,17 +40,29 @@ def add_access_flags(parser: SettingsParser) -> None:
     add("--insecure", "use neither TLS nor a token, as a coordinator with --insecure does")
 
 
+def add_coordinators(parser: SettingsParser, **options: Any) -> None:
+    """Add `--coord` with these options of `add_setting`."""
+    parser.add_setting(
+        "--coord HOST[:PORT][,...]",
+        "where coordinatord listens (port: 29400); several are tried in turn",
+        flag_values.endpoints,
+        array=joined,
+        default=(),
+        **options,
+    )
+
+
 def read_access(
-    parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str], *, plaintext_allowed: bool = False
+    parser: SettingsParser, given: argparse.Namespace, *, plaintext_allowed: bool = False
 ) -> AccessSettings:
     """Make the settings. Raises `SettingsError`."""
     parser.require_both(given, "certificate", "key")
     return filled(
         AccessSettings,
         given,
-        token=environ.get(VARIABLE, "").strip(),
-        credentials=environ.get("CREDENTIALS_DIRECTORY", ""),
-        config_home=environ.get("XDG_CONFIG_HOME", ""),
+        token=parser.environ.get(VARIABLE, "").strip(),
+        credentials=parser.environ.get("CREDENTIALS_DIRECTORY", ""),
+        config_home=parser.environ.get("XDG_CONFIG_HOME", ""),
         plaintext_allowed=plaintext_allowed,
     )
 

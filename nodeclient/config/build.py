@@ -25,7 +25,7 @@ from nodeclient.config.access_flags import read_access
 from nodeclient.config.join_config import DEFAULT_JOB, JoinConfig, command_digest
 from nodeclient.core.agent_settings import ABORT_TIMEOUT_S, NCCL_ABORT_TIMEOUT_S
 from nodeclient.host.addresses import address_of, fresh_node_id, interfaces
-from nodeclient.host.devices import Host, WorkersPerNodeError, workers_per_node
+from nodeclient.host.devices import THIS_HOST, WorkersPerNodeError, workers_per_node
 from nodeclient.host.memory import memory
 from nodeclient.host.schedulers import SchedulerError, SchedulerValue, scheduler_values, srun_advice
 from nodeclient.keeping.disk.persist_settings import PersistSettings
@@ -66,24 +66,21 @@ class _Line(Struct, frozen=True):
 
     parser: SettingsParser
     given: argparse.Namespace
-    environ: Mapping[str, str]
     front_end: FrontEnd
     from_scheduler: Mapping[str, SchedulerValue]
     remarks: list[str]
 
 
-def join_config(
-    parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str], front_end: FrontEnd
-) -> JoinConfig:
+def join_config(parser: SettingsParser, given: argparse.Namespace, front_end: FrontEnd) -> JoinConfig:
     """Make the settings. Raises `SettingsError`."""
     settings_file = () if parser.file is None else (f"settings from {parser.file.absolute()}",)
-    remarks = [*settings_file, *parser.misspelt, *front_end.remarks, *_ignored_variables(environ)]
-    from_scheduler = {} if given.standalone else _scheduler(parser, given, environ)
-    line = _Line(parser, given, environ, front_end, from_scheduler, remarks)
+    remarks = [*settings_file, *parser.misspelt, *front_end.remarks, *_ignored_variables(parser.environ)]
+    from_scheduler = {} if given.standalone else _scheduler(parser, given)
+    line = _Line(parser, given, front_end, from_scheduler, remarks)
     job = given.job_id or _scheduler_value(line, "job_id", "job id")
     if job is None and front_end.remark_if_unnamed:
         remarks.append(front_end.remark_if_unnamed)
-    if given.nnodes is None and not given.standalone and (advice := srun_advice(environ)):
+    if given.nnodes is None and not given.standalone and (advice := srun_advice(parser.environ)):
         remarks.append(advice)
     nodes = given.nnodes or front_end.nodes
     if given.nnodes is None and (number := _scheduler_value(line, "nnodes", "number of nodes")):
@@ -93,7 +90,7 @@ def join_config(
     if shown is not None and not any(local_rank < workers for local_rank in shown):
         remarks.append(f"--local-ranks-filter keeps all {workers} workers of this node from the terminal")
     address = _advertised_address(line)
-    access = read_access(parser, given, environ, plaintext_allowed=front_end.own_coordinator)
+    access = read_access(parser, given, plaintext_allowed=front_end.own_coordinator)
     own_coordinator = front_end.own_coordinator and _may_start_coordinator(access, remarks)
     config = filled(
         JoinConfig,
@@ -111,7 +108,7 @@ def join_config(
         output=output_settings(given, remarks),
         keep_bytes=_keep_bytes(given.keep_memory, remarks),
         persist=_persist(line, job),
-        error_file=Path(error_file) if (error_file := environ.get("TORCHELASTIC_ERROR_FILE")) else None,
+        error_file=Path(error_file) if (error_file := parser.environ.get("TORCHELASTIC_ERROR_FILE")) else None,
         own_coordinator=own_coordinator,
         access=access,
         remarks=tuple(remarks),
@@ -174,7 +171,7 @@ def _on_divergence(line: _Line) -> OnDivergence:
     needed = {
         "--max-restarts": line.given.max_restarts[0],
         "--keep-memory": line.given.keep_memory,
-        DIGESTS: line.environ.get(DIGESTS) != "0",
+        DIGESTS: line.parser.environ.get(DIGESTS) != "0",
     }
     lacking = [name for name, value in needed.items() if not value]
     if chosen is not OnDivergence.REPORT and lacking:
@@ -184,8 +181,8 @@ def _on_divergence(line: _Line) -> OnDivergence:
 
 def _workers(line: _Line) -> int:
     try:
-        check_program(WorkerCommand(line.front_end.command, line.environ))
-        return workers_per_node(line.given.nproc_per_node, line.environ)
+        check_program(WorkerCommand(line.front_end.command, line.parser.environ))
+        return workers_per_node(line.given.nproc_per_node, line.parser.environ)
     except (SpawnError, WorkersPerNodeError) as error:
         line.parser.error(str(error))
 
@@ -227,9 +224,9 @@ def _address_of_interface(line: _Line) -> str | None:
             " shows the addresses of all"
         )
     line.remarks.extend(
-        f"{variable}={line.environ[variable]} is set, so --interface {interface} does not change it"
+        f"{variable}={line.parser.environ[variable]} is set, so --interface {interface} does not change it"
         for variable in INTERFACE_VARIABLES
-        if variable in line.environ
+        if variable in line.parser.environ
     )
     return address
 
@@ -254,7 +251,7 @@ def _keep_bytes(given: float, remarks: list[str]) -> int:
     if isinstance(given, int):
         return given
     try:
-        return int(memory(Host()).total * given)
+        return int(memory(THIS_HOST).total * given)
     except OSError as error:
         remarks.append(f"no state of workers is kept: how much memory there is cannot be read: {error.strerror}")
         return 0
@@ -279,14 +276,12 @@ def _ignored_variables(environ: Mapping[str, str]) -> list[str]:
     ]
 
 
-def _scheduler(
-    parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]
-) -> Mapping[str, SchedulerValue]:
+def _scheduler(parser: SettingsParser, given: argparse.Namespace) -> Mapping[str, SchedulerValue]:
     """Return the scheduler's values; none if our own flags set all of them. Raises `SettingsError`."""
     if None not in {given.job_id, given.nnodes, given.node_rank}:
         return {}
     try:
-        return scheduler_values(environ)
+        return scheduler_values(parser.environ)
     except SchedulerError as error:
         parser.error(str(error))
 

@@ -6,7 +6,7 @@ So the flags of a subcommand are in the module of that subcommand, and `parse` i
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from msgspec import Struct
@@ -20,8 +20,8 @@ class CommandLine(Struct, Generic[Settings], frozen=True):
     """The flags of one subcommand, and the function that makes its settings."""
 
     add_flags: Callable[[SettingsParser], None]
-    read: Callable[[SettingsParser, argparse.Namespace, Mapping[str, str]], Settings]
-    """Makes the settings; its last argument is the environment. Raises `SettingsError`."""
+    read: Callable[[SettingsParser, argparse.Namespace], Settings]
+    """Makes the settings. Raises `SettingsError`."""
     explain: Callable[[str], str | None] = lambda _: None
     """Returns a hint about an unknown flag, if there is any."""
     env_prefix: str = "NODECLIENT"

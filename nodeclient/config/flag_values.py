@@ -217,14 +217,16 @@ def filter_words_joined(parts: Sequence[str]) -> str:
     return ",".join(part.replace(",", ",,") for part in parts)
 
 
-def size(text: str, least: int = ROTATE_BYTES_MIN) -> int:
+def size(
+    text: str, least: int = ROTATE_BYTES_MIN, expected: str = "a size, such as 100MB or 2G, of at least 10k"
+) -> int:
     """Parse a number of bytes, such as `100MB` or `64MiB`."""
     match = _SIZE.fullmatch(text)
     number = 0
     if match is not None:
         number = int(match["number"]) * (1024 if match["binary"] else 1000) ** _POWERS[match["unit"].lower()]
     if number < least:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a size, such as 100MB or 2G, of at least 10k")
+        raise argparse.ArgumentTypeError(f"{text!r}: expected {expected}")
     return number
 
 
@@ -242,11 +244,7 @@ def memory_share(text: str) -> int | float:
 
 def rate(text: str) -> int:
     """Parse a number of bytes a second, such as `100MB`; 0 is none."""
-    try:
-        return 0 if text == "0" else size(text, RATE_MIN)
-    except argparse.ArgumentTypeError:
-        message = f"{text!r}: expected bytes a second, such as 100MB, of at least 2MB, or 0"
-        raise argparse.ArgumentTypeError(message) from None
+    return 0 if text == "0" else size(text, RATE_MIN, "bytes a second, such as 100MB, of at least 2MB, or 0")
 
 
 def modules(text: str) -> tuple[str, ...]:

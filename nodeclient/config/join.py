@@ -6,11 +6,11 @@ Users of torchrun try its flags here, so each of them has a hint.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
 
 from coordinatord.protocol.fields import RANKS_MAX
-from coordinatord.runtime.settings import SettingsParser, joined
+from coordinatord.runtime.settings import SettingsParser
 from nodeclient.config import flag_values, flags
+from nodeclient.config.access_flags import add_coordinators
 from nodeclient.config.build import FrontEnd, check_script, join_config
 from nodeclient.config.command_line import CommandLine
 from nodeclient.config.join_config import DEFAULT_JOB, JoinConfig
@@ -57,13 +57,7 @@ def add_join_flags(parser: SettingsParser, nodes: str = "1:", *, of_one_node: bo
     )
     parser.add_heading("what most jobs need")
     add = parser.add_setting
-    add(
-        "--coord HOST[:PORT][,...]",
-        "where coordinatord listens (port: 29400); several are tried in turn",
-        flag_values.endpoints,
-        array=joined,
-        default=(),
-    )
+    add_coordinators(parser)
     if of_one_node:
         add("--standalone", "bring a coordinator along: a job on this host only")
     add("--job-id ID", "nodes with the same id train together", flag_values.name, by_default=DEFAULT_JOB)
@@ -83,7 +77,7 @@ def add_join_flags(parser: SettingsParser, nodes: str = "1:", *, of_one_node: bo
     parser.add_command("command", metavar="COMMAND", help="what each worker runs, after --")
 
 
-def _read_join(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> JoinConfig:
+def _read_join(parser: SettingsParser, given: argparse.Namespace) -> JoinConfig:
     advice = "give --coord HOST[:PORT], or --standalone for a job on this host only, and not both"
     parser.exclude(given, "standalone", "coord", advice)
     if not given.standalone and not given.coord:
@@ -95,9 +89,7 @@ def _read_join(parser: SettingsParser, given: argparse.Namespace, environ: Mappi
     if script and not option and "${" not in script:  # a value of each worker's own is substituted later
         check_script(parser, script)
     nodes = (1, 1 if given.standalone else RANKS_MAX)
-    return join_config(
-        parser, given, environ, FrontEnd(nodes, command, remark_if_unnamed="" if given.standalone else UNNAMED)
-    )
+    return join_config(parser, given, FrontEnd(nodes, command, remark_if_unnamed="" if given.standalone else UNNAMED))
 
 
 def explain(flag: str) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from coordinatord.runtime.settings import SettingsParser, filled, folder
 from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import DEFAULT_ACCESS, AccessSettings
 from nodeclient.config import flag_values
-from nodeclient.config.access_flags import add_access_flags, read_access
+from nodeclient.config.access_flags import add_access_flags, add_coordinators, read_access
 from nodeclient.config.command_line import CommandLine
 
 LAST_LINES = 100
@@ -245,12 +245,12 @@ def _add_stacks(parser: SettingsParser) -> None:
     )
 
 
-def _read_stacks(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> OperatorConfig:
+def _read_stacks(parser: SettingsParser, given: argparse.Namespace) -> OperatorConfig:
     if given.dumps is None and not given.coordinators:
         parser.error("--coord says where coordinatord listens, or --dumps where files of torch's flight recorder are")
     if given.dumps is not None and (given.job is not None or given.ranks):
         parser.error("--dumps is for all files in a folder: leave out JOB and --rank")
-    return _read(StacksConfig, parser, given, environ)
+    return _read(StacksConfig, parser, given)
 
 
 def _add_wait(parser: SettingsParser) -> None:
@@ -276,20 +276,18 @@ def _add_for_nodes(parser: SettingsParser) -> None:
     )
 
 
-def _read_command(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> OperatorConfig:
+def _read_command(parser: SettingsParser, given: argparse.Namespace) -> OperatorConfig:
     given.verb = Verb(given.subcommand)
     if given.verb is Verb.DRAIN and given.dry_run and len(given.nodes) > DRAINED_BEFORE_MAX + 1:
         parser.error(f"--dry-run takes {DRAINED_BEFORE_MAX + 1} nodes at most, and these are {len(given.nodes)}")
-    return _read(CommandConfig, parser, given, environ)
+    return _read(CommandConfig, parser, given)
 
 
-def _read(
-    kind: type[OperatorConfig], parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]
-) -> OperatorConfig:
+def _read(kind: type[OperatorConfig], parser: SettingsParser, given: argparse.Namespace) -> OperatorConfig:
     """Make the settings of a command, whose fields are named as its flags."""
     if vars(given).get("job") == "":
         parser.error("'' cannot be the name of a job: is a variable empty?")
-    return filled(kind, given, access=read_access(parser, given, environ))
+    return filled(kind, given, access=read_access(parser, given))
 
 
 def _add_crash(parser: SettingsParser) -> None:
@@ -332,15 +330,12 @@ def _log_end(text: str) -> LogEnd:
         if lines > LOG_LINES_MAX:
             raise argparse.ArgumentTypeError(f"{text!r}: at most {LOG_LINES_MAX} lines, or a size such as 10MB, or all")
         return LogEnd(lines=lines)
-    try:
-        return LogEnd(bytes=flag_values.size(text, least=1))
-    except argparse.ArgumentTypeError:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected lines, a size such as 64KB, or all") from None
+    return LogEnd(bytes=flag_values.size(text, 1, "lines, a size such as 64KB, or all"))
 
 
 def _line(
     add_flags: Callable[[SettingsParser], None],
-    read: Callable[[SettingsParser, argparse.Namespace, Mapping[str, str]], OperatorConfig],
+    read: Callable[[SettingsParser, argparse.Namespace], OperatorConfig],
     explain: Callable[[str], str | None] = lambda _: None,
     *,
     json: str = "",
@@ -359,14 +354,7 @@ def _line(
         if job:
             parser.add_argument("job", nargs="?", metavar="JOB", help=job)
         parser.add_heading("connection to the coordinator")
-        parser.add_setting(
-            "--coord HOST[:PORT][,...]",
-            "where coordinatord listens (port: 29400); several are tried in turn",
-            flag_values.endpoints,
-            default=(),
-            required=needs_coordinator,
-            dest="coordinators",
-        )
+        add_coordinators(parser, required=needs_coordinator, dest="coordinators")
         add_access_flags(parser)
 
     return CommandLine(add, read, explain)
@@ -395,5 +383,5 @@ COMMAND_LINES: dict[str, CommandLine[OperatorConfig] | CommandLine[CrashReplayCo
     "restart": _line(_add_command, _read_command, job=ONLY_LIVE_JOB),
     "forget": _line(_add_command, _read_command, job=ONLY_JOB),
     "check": _line(_add_check, partial(_read, CheckConfig), json=_JSON, needs_coordinator=False),
-    "replay": CommandLine(_add_crash, lambda _parser, given, _environ: CrashReplayConfig(given.crash)),
+    "replay": CommandLine(_add_crash, lambda _, given: CrashReplayConfig(given.crash)),
 }

@@ -16,7 +16,7 @@ from importlib import import_module
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from coordinatord.protocol.text import clip
+from coordinatord.protocol.text import clip, most_similar
 from coordinatord.runtime import __version__
 from coordinatord.runtime.settings import SettingsParser, add_completion, help_texts, with_help_flag
 from nodeclient.access.keyring import VARIABLE
@@ -27,9 +27,8 @@ if TYPE_CHECKING:
 
     from nodeclient.config.join_config import JoinConfig
     from nodeclient.config.operate import CrashReplayConfig, OperatorConfig
-    from nodeclient.config.up import UpConfig
 
-    Config: TypeAlias = JoinConfig | UpConfig | OperatorConfig | CrashReplayConfig
+    Config: TypeAlias = JoinConfig | OperatorConfig | CrashReplayConfig
 
 _NODE_EXIT_CODES = (
     "0 the run succeeded, 64 wrong flags, 69 no coordinator, 77 refused; else that of the worker that failed"
@@ -147,7 +146,7 @@ def parse(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | N
     unknown = unknown or _flag_in_command(given, arguments)
     if unknown:
         own_parser.error(_explain_unknown(own_parser, chosen, unknown))
-    config = chosen.read(own_parser, given, environ)
+    config = chosen.read(own_parser, given)
     own_parser.show_if_requested(given)  # `--show-config` ends the program
     return config
 
@@ -168,12 +167,8 @@ def _require_command(parser: SettingsParser, arguments: Sequence[str]) -> None:
             parser.error(f"{clip(word)} comes after the command: {_command_text(command, *others)}")
         nearest = parser.nearest(word)
     else:
-        from difflib import get_close_matches  # noqa: PLC0415 - few command lines are wrong
-
         problem = f"there is no command {clip(word)!r}"
-        nearest = _FAMILIAR_COMMANDS.get(word) or next(
-            iter(get_close_matches(word, SUBCOMMANDS, n=1, cutoff=0.7)), None
-        )
+        nearest = _FAMILIAR_COMMANDS.get(word) or most_similar(word, SUBCOMMANDS, cutoff=0.7)
     if nearest is not None:
         parser.error(f"{problem}; did you mean {nearest}?")
     if word.startswith("-") or not {".", "/"}.isdisjoint(word):

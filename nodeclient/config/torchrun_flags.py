@@ -43,18 +43,17 @@ LOG_LEVELS |= dict.fromkeys(("critical", "fatal"), "error")
 def _add_run(parser: SettingsParser) -> None:
     """Add the flags of `nodeclient run`: all of torchrun's, and ours without a counterpart there."""
     _add_common(parser)
-    parser.usage = "nodeclient run [flags] SCRIPT [ARGUMENTS ...]"
     parser.set_defaults(use_env=True)
 
 
 def _add_launch(parser: SettingsParser) -> None:
     _add_common(parser)
-    parser.usage = "nodeclient launch [flags] SCRIPT [ARGUMENTS ...]"
     parser.add_heading("only of torch.distributed.launch")
     parser.add_setting("--use-env", "do not give the script --local-rank=N; it reads LOCAL_RANK", variables=())
 
 
 def _add_common(parser: SettingsParser) -> None:
+    parser.usage = f"{parser.prog} [flags] SCRIPT [ARGUMENTS ...]"
     parser.epilog = (
         f"{parser.epilog}\n"
         "torchrun's flags may be written with - or _, and can also be given as the environment variables in brackets,"
@@ -66,26 +65,39 @@ def _add_common(parser: SettingsParser) -> None:
     flags.add_job_flags(parser)
     flags.add_identity_flags(parser)
     add_rendezvous_flags(parser)
-    _add_program(parser)
+    add = parser.add_setting
+    parser.add_heading("what SCRIPT is")
+    add("--module -m", "SCRIPT is a module, as in python -m")
+    add("--no-python", "SCRIPT is a program, to be run as it is")
+    add("--run-path", "run SCRIPT by runpy.run_path")
     flags.add_output_flags(parser, template_variable="PET_LOG_LINE_PREFIX_TEMPLATE")
     flags.add_worker_flags(
         parser, numa_variables=(), signals_variables=("PET_SIGNALS_TO_HANDLE", "TORCHELASTIC_SIGNALS_TO_HANDLE")
     )
     flags.add_node_flags(parser)
-    parser.add_setting(
+    add(
         "--shutdown-timeout S",
         "--stop-timeout and --abort-timeout in one",
         flag_values.seconds_or_zero,
         variables=("PET_SHUTDOWN_TIMEOUT", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"),
     )
-    _add_without_effect(parser)
+    # The values of flags without an effect are checked all the same.
+    parser.add_heading("flags of torchrun that have no effect here")
+    add("--monitor-interval S", "no effect: the end of a worker is seen at once", float)
+    add("--start-method HOW", "no effect: workers are programs of their own", choices=("spawn", "fork", "forkserver"))
+    add(
+        "--event-log-handler NAME",
+        "no effect: events are log lines, see --log-level",
+        choices=("null", "console", "dynamic_rendezvous"),
+    )
+    add("--logs-specs NAME", "default; others are refused: such a class runs in torchrun", variables=())
     flags.add_file_flags(parser)
     parser.add_argument("script", metavar="SCRIPT", help="what each worker runs")
     arguments = parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="of the script")
     arguments.required = False  # as in Python 3.12: a script may have none
 
 
-def _read_run(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> JoinConfig:
+def _read_run(parser: SettingsParser, given: argparse.Namespace) -> JoinConfig:
     if given.logs_specs not in {None, "default"}:
         parser.error(
             f"--logs-specs {given.logs_specs}: such a class runs inside of torchrun; see --log-dir, --redirects, --tee"
@@ -96,21 +108,21 @@ def _read_run(parser: SettingsParser, given: argparse.Namespace, environ: Mappin
     rendezvous = choose_coordinators(parser, given, (given.nnodes or NODES)[1])
     remarks.extend(rendezvous.remarks)
     if not (rendezvous.coordinators or given.standalone or given.nnodes):
-        remarks.extend(_remark_on_lone_node(environ))
+        remarks.extend(_remark_on_lone_node(parser.environ))
     _translate(parser, given, rendezvous)
     if parser.source("log_level") is Source.DEFAULT:
-        given.log_level = _log_level(environ, remarks) or given.log_level
+        given.log_level = _log_level(parser.environ, remarks) or given.log_level
     # A job without an id is worth a remark only where others may run jobs too.
     may_have_other_jobs = rendezvous.coordinators and not rendezvous.own_coordinator
     front_end = FrontEnd(
         nodes=NODES,
-        command=worker_command(parser, given, environ),
+        command=worker_command(parser, given),
         group_rank=0 if rendezvous.static else None,  # torchrun uses its --node-rank, 0 by default, with `static` only
         own_coordinator=rendezvous.own_coordinator,
         remarks=tuple(remarks),
         remark_if_unnamed=UNNAMED if may_have_other_jobs else "",
     )
-    return join_config(parser, given, environ, front_end)
+    return join_config(parser, given, front_end)
 
 
 def explain(flag: str) -> str | None:
@@ -154,28 +166,6 @@ def _log_level(environ: Mapping[str, str], remarks: list[str]) -> str | None:
     return level
 
 
-def _add_program(parser: SettingsParser) -> None:
-    parser.add_heading("what SCRIPT is")
-    add = parser.add_setting
-    add("--module -m", "SCRIPT is a module, as in python -m")
-    add("--no-python", "SCRIPT is a program, to be run as it is")
-    add("--run-path", "run SCRIPT by runpy.run_path")
-
-
-def _add_without_effect(parser: SettingsParser) -> None:
-    """Add the flags of torchrun that have no effect here; their values are checked all the same."""
-    parser.add_heading("flags of torchrun that have no effect here")
-    add = parser.add_setting
-    add("--monitor-interval S", "no effect: the end of a worker is seen at once", float)
-    add("--start-method HOW", "no effect: workers are programs of their own", choices=("spawn", "fork", "forkserver"))
-    add(
-        "--event-log-handler NAME",
-        "no effect: events are log lines, see --log-level",
-        choices=("null", "console", "dynamic_rendezvous"),
-    )
-    add("--logs-specs NAME", "default; others are refused: such a class runs in torchrun", variables=())
-
-
 RUN_PATH = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
 """A program with the effect of torchrun's `run_script_path`, in a process of its own."""
 
@@ -186,21 +176,18 @@ SCRIPT_BYTES_MAX = 1024 * 1024
 """The limit of a script that is searched for the spelling of the flag: larger than any written by a person."""
 
 
-def worker_command(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> tuple[str, ...]:
+def worker_command(parser: SettingsParser, given: argparse.Namespace) -> tuple[str, ...]:
     """Return the command line; the precedence of the flags is torchrun's."""
-    python = environ.get("PYTHON_EXEC") or sys.executable
+    python = parser.environ.get("PYTHON_EXEC") or sys.executable
     arguments = (*(() if given.use_env else (_local_rank_flag(given) + LOCAL_RANK,)), *given.arguments)
-    if given.run_path:
-        check_script(parser, given.script)
-        return (python, "-u", "-c", RUN_PATH, given.script, *arguments)
-    if given.no_python:
+    if given.no_python and not given.run_path:
         if given.module:
             parser.error("give --module or --no-python, and not both: a module is run by Python")
         return (given.script, *arguments)
-    if given.module:
+    if given.module and not given.run_path:
         return (python, "-u", "-m", given.script, *arguments)
     check_script(parser, given.script)
-    return (python, "-u", given.script, *arguments)
+    return (python, "-u", *(("-c", RUN_PATH) if given.run_path else ()), given.script, *arguments)
 
 
 def _local_rank_flag(given: argparse.Namespace) -> str:

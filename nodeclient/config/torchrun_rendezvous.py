@@ -8,13 +8,12 @@ node on the host of the endpoint starts a coordinator, or a job of one host brin
 from __future__ import annotations
 
 import argparse
-import difflib
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from msgspec import Struct
 
-from coordinatord.protocol.text import clip
+from coordinatord.protocol.text import clip, most_similar
 from coordinatord.runtime.settings import SettingsParser, joined, port
 from nodeclient.access.endpoint import Endpoint, read_endpoint
 from nodeclient.config import flag_values
@@ -112,7 +111,7 @@ def choose_coordinators(parser: SettingsParser, given: argparse.Namespace, most:
     is_host = read_conf(parser, given.rdzv_conf, "is_host", flag_values.truth)
     named = given.coord
     if given.standalone:
-        return Rendezvous(remarks=(f"--standalone: {_listed(named)} is not used",) if named else ())
+        return Rendezvous(remarks=(f"--standalone: {', '.join(map(str, named))} is not used",) if named else ())
     if any(endpoint.port == 0 for endpoint in named):
         if most > 1:
             parser.error("--rdzv-endpoint has port 0, where other nodes cannot find it: give coordinatord's port")
@@ -150,7 +149,7 @@ def _default_coordinators(parser: SettingsParser, given: argparse.Namespace, bac
 def _backend_remarks(backend: str, coordinators: tuple[Endpoint, ...], *, hosted: bool) -> tuple[str, ...]:
     if backend == OURS:
         return ()
-    where = _listed(coordinators)
+    where = ", ".join(map(str, coordinators))
     if backend not in HOSTED_BY_A_NODE:
         return (f"--rdzv-backend {backend}: no etcd is used, but coordinatord, which is expected at {where}",)
     host = "which the host with that address starts if needed" if hosted else "which runs on another host"
@@ -180,9 +179,5 @@ def remarks_on_conf(parser: SettingsParser, conf: Mapping[str, str], backend: st
 
 def unknown_key(key: str) -> str:
     """Return the remark that a key of `--rdzv-conf` is unknown, and which one may be meant."""
-    near = difflib.get_close_matches(key, CONF_KEYS, n=1)
-    return f"no backend knows the key {clip(key)!r}, it has no effect{f'; did you mean {near[0]}?' if near else ''}"
-
-
-def _listed(endpoints: tuple[Endpoint, ...]) -> str:
-    return ", ".join(map(str, endpoints))
+    near = most_similar(key, CONF_KEYS)
+    return f"no backend knows the key {clip(key)!r}, it has no effect{f'; did you mean {near}?' if near else ''}"

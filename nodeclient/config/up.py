@@ -1,6 +1,7 @@
 """The flags of `nodeclient up`, besides those of `nodeclient join`, which it passes on to the nodes.
 
-`up` starts one `nodeclient join` on each of several hosts by ssh, and a coordinator unless one is named.
+`up` starts one `nodeclient join` on each of several hosts by ssh, and a coordinator unless one is named. A flag names
+the hosts, or a host file of DeepSpeed or of MPI.
 """
 
 from __future__ import annotations
@@ -8,21 +9,18 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import ClassVar, Literal
 
-from msgspec import Struct
-
+from coordinatord.protocol.text import clip
+from coordinatord.runtime.private_files import PrivateFileError, read_given
 from coordinatord.runtime.settings import SettingsParser, filled, folder, joined
-from nodeclient.access.endpoint import Endpoint
-from nodeclient.access.keyring import AccessSettings
 from nodeclient.config import flag_values
 from nodeclient.config.access_flags import read_access
 from nodeclient.config.command_line import CommandLine
-from nodeclient.config.host_list import Hosts, read_hostfile, read_hosts
 from nodeclient.config.join import UNNAMED, add_join_flags, explain
 from nodeclient.config.join_config import DEFAULT_JOB
+from nodeclient.config.operate import OperatorConfig
 
 OWN_HEADING = "the hosts"
 """The heading of the flags that `join` lacks."""
@@ -43,15 +41,29 @@ _PLAIN_PATH = re.compile(r"[\w@%+=:,./ -]+", re.ASCII)
 """A path that all login shells read alike if it is quoted."""
 
 
-class UpConfig(Struct, frozen=True):
-    """All settings of `nodeclient up`; durations in seconds."""
+HOSTS_MAX = 128
+"""The limit of hosts. Each costs an ssh and four descriptors, of which a process usually has 1,024."""
 
-    PROGRAM: ClassVar[Literal["command"]] = "command"
-    MODULE: ClassVar[str] = "remote.bring_up"
+_HOST = re.compile(
+    r"""(?P<user> \w[\w.-]*@ )?
+        (?: (?P<name> \w[\w.-]* ) | \[ (?P<bracketed> [0-9a-f:.]+ ) \] | (?P<bare> [0-9a-f]*:[0-9a-f.]*:[0-9a-f:.]* ) )
+        (?: : (?P<slots> \d+ ) )?
+        (?: \s+ (?: slots \s*=\s* (?P<named_slots> \S+ ) | max[_-]slots \s*=\s* \S+ ) )*""",
+    re.VERBOSE | re.ASCII | re.IGNORECASE,
+)
+"""A host as ssh(1) takes it, with or without slots; an IPv6 address with slots stands in brackets. None begins with a
+dash, so ssh takes none for a flag. `max_slots` says how far Open MPI may overload a host: here nothing does."""
 
+
+Hosts = dict[str, int | None]
+"""The names of hosts for ssh, such as `gpu1` or `ana@gpu1`, each with its number of workers; None for the default."""
+
+
+class UpConfig(OperatorConfig, frozen=True):
+    """All settings of `nodeclient up`; durations in seconds. Without `coordinators` it starts one."""
+
+    MODULE = "remote.bring_up"
     hosts: Hosts
-    coordinators: tuple[Endpoint, ...]
-    """The coordinators that are there; empty to start one."""
     coordinator_host: str
     remote_python: str
     workdir: Path
@@ -61,11 +73,55 @@ class UpConfig(Struct, frozen=True):
     arguments: tuple[str, ...]
     """The flags of `nodeclient join` that are the same on all hosts."""
     command: tuple[str, ...]
-    access: AccessSettings
     log_level: str
     log_format: str
     remarks: tuple[str, ...]
     """Lines to log at the start."""
+
+
+def read_hosts(text: str) -> Hosts:
+    """Parse `HOST[:SLOTS][,...]`. Raises `ArgumentTypeError`."""
+    return _merged(_host(part.strip()) for part in text.split(",") if part.strip())
+
+
+def read_hostfile(path: str) -> Hosts:
+    """Parse a host file: `gpu1 slots=8` (DeepSpeed), `gpu1 slots=8 max_slots=8` (Open MPI) or `gpu1:8` (MPICH).
+
+    Raises `ArgumentTypeError`, which names the line.
+    """
+    hosts = []
+    try:
+        text = read_given(Path(path)).removeprefix("\ufeff")  # an editor may begin it so
+    except PrivateFileError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    for number, line in enumerate(text.splitlines(), 1):
+        if words := line.partition("#")[0].strip():
+            try:
+                hosts.append(_host(words))
+            except argparse.ArgumentTypeError as error:
+                raise argparse.ArgumentTypeError(f"line {number}: {error}") from None
+    return _merged(hosts)
+
+
+def _host(text: str) -> tuple[str, int | None]:
+    match = _HOST.fullmatch(text)
+    if match is None:
+        expected = "expected HOST, HOST:SLOTS or HOST slots=SLOTS, such as gpu1, ana@gpu1:8 or [fd00::5]:8"
+        raise argparse.ArgumentTypeError(f"{clip(text)!r}: {expected}")
+    name = (match["user"] or "") + (match["name"] or match["bracketed"] or match["bare"])
+    slots = match["named_slots"] or match["slots"]
+    return name, None if slots is None else flag_values.slots(slots)
+
+
+def _merged(hosts: Iterable[tuple[str, int | None]]) -> Hosts:
+    """Add up the slots of a host that is named more than once. As in MPI, a host without slots then counts as one."""
+    merged: Hosts = {}
+    for name, slots in hosts:
+        merged[name] = flag_values.slots(str((merged[name] or 1) + (slots or 1))) if name in merged else slots
+    if len(merged) > HOSTS_MAX:
+        text = f"{len(merged)} hosts are more than {HOSTS_MAX}: have a scheduler start nodeclient join"
+        raise argparse.ArgumentTypeError(text)
+    return merged
 
 
 def _add_up_flags(parser: SettingsParser) -> None:
@@ -91,7 +147,7 @@ def _add_up_flags(parser: SettingsParser) -> None:
     parser.usage = "nodeclient up --hosts HOST[:SLOTS],... [flags] -- COMMAND ..."
 
 
-def _read_up(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> UpConfig:
+def _read_up(parser: SettingsParser, given: argparse.Namespace) -> UpConfig:
     parser.exclude(given, "hosts", "hostfile", "give --hosts or --hostfile, and not both")
     flags = parser.given_flags()
     if given.coord and "coordinator_host" in flags:
@@ -127,7 +183,7 @@ def _read_up(parser: SettingsParser, given: argparse.Namespace, environ: Mapping
         nodes=given.nnodes or (len(hosts), len(hosts)),
         arguments=tuple(passed_on.values()),
         command=tuple(given.command),
-        access=read_access(parser, given, environ),
+        access=read_access(parser, given),
         remarks=(*parser.misspelt, *([UNNAMED] if given.coord and "job_id" not in flags else [])),
     )
 

@@ -97,12 +97,11 @@ def _access() -> AccessSettings:
 
     Workers inherit torchrun's environment, so a token in it is removed. Raises `ValueError`.
     """
-    environ = dict(os.environ)
+    parser = SettingsParser(prog="nodeclient join", env_prefix=PREFIX, environ=dict(os.environ))
     forget_variable()
-    parser = SettingsParser(prog="nodeclient join", env_prefix=PREFIX, environ=environ)
     add_access_flags(parser)
     try:
-        return read_access(parser, parser.parse_args([]), environ)
+        return read_access(parser, parser.parse_args([]))
     except SettingsError as error:
         raise ValueError(with_torchrun_names(str(error))) from None
 

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from coordinatord.protocol.access_token import contains_token
 from coordinatord.protocol.errors import OperationalError, OutputError
 from coordinatord.protocol.exit_codes import ExitCode
-from coordinatord.protocol.text import clip
+from coordinatord.protocol.text import clip, most_similar
 from coordinatord.runtime import PAGES
 from coordinatord.runtime.settings.setting import InForce, Setting, Source
 from coordinatord.runtime.settings.setting_values import types
@@ -29,9 +29,6 @@ _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: 
 VARIABLE_SIMILARITY = 0.85
 """The least similarity of an unknown environment variable to a known one to count as misspelt. COORDS and MAX_RESTART
 have it, and Kubernetes' SERVICE_PORT under our prefix has not."""
-
-FLAG_SIMILARITY = 0.6
-"""The least similarity of a known flag to an unknown one to be suggested: the default of `difflib`."""
 
 _HELP_WIDTH = 110
 """The width of a help text, in characters."""
@@ -57,7 +54,7 @@ class SettingsParser(argparse.ArgumentParser):
     def __init__(self, *, env_prefix: str, environ: Mapping[str, str] | None = None, **options: Any) -> None:
         super().__init__(allow_abbrev=False, formatter_class=_HelpFormatter, **options)
         self._env_prefix = env_prefix
-        self._environ = os.environ if environ is None else environ
+        self.environ = os.environ if environ is None else environ
         self._settings: dict[str, Setting] = {}
         """The settings by attribute, as in the parsed arguments."""
         self._in_force: dict[str, InForce] = {}
@@ -129,7 +126,7 @@ class SettingsParser(argparse.ArgumentParser):
         self._add(
             "--config",
             metavar="FILE",
-            default=self._environ.get(variable) or None,
+            default=self.environ.get(variable) or None,
             help=f"settings in TOML, named as the flags are; flags and variables win over it [{variable}]",
         )
         self._add(
@@ -187,10 +184,10 @@ class SettingsParser(argparse.ArgumentParser):
         """Remarks about unknown environment variables that seem misspelt."""
         known = {name for setting in self._settings.values() for name in setting.variables} | {self._config_variable}
         remarks = []
-        for name in sorted(name for name, value in self._environ.items() if value and name not in known):
+        for name in sorted(name for name, value in self.environ.items() if value and name not in known):
             prefix, _, suffix = name.partition("_")
             suffixes = [other.removeprefix(f"{prefix}_") for other in known if other.startswith(f"{prefix}_")]
-            if near := _alike(suffix, suffixes, VARIABLE_SIMILARITY):
+            if near := most_similar(suffix, suffixes, VARIABLE_SIMILARITY):
                 remarks.append(f"environment variable {clip(name)} has no effect: did you mean {prefix}_{near}?")
         return remarks
 
@@ -297,7 +294,7 @@ class SettingsParser(argparse.ArgumentParser):
         dest, value = setting.action.dest, setting.default
         has_flag = getattr(given, dest) != [] if setting.is_command else dest in given
         # An empty variable of an environment file means that the setting is not given.
-        variable = next((variable for variable in setting.variables if self._environ.get(variable)), None)
+        variable = next((variable for variable in setting.variables if self.environ.get(variable)), None)
         values = self._file.values if self._file is not None else {}
         key = next((key for key in setting.keys if key in values), None)
         if has_flag:
@@ -306,8 +303,8 @@ class SettingsParser(argparse.ArgumentParser):
             written = value if setting.is_switch or setting.is_command or text is None else setting.as_toml(text)
             in_force = InForce(Source.FLAG, "flag", written)
         elif variable is not None:
-            value = self._from_environment(setting, variable, self._environ[variable])
-            written = value if setting.is_switch else setting.as_toml(self._environ[variable])
+            value = self._from_environment(setting, variable, self.environ[variable])
+            written = value if setting.is_switch else setting.as_toml(self.environ[variable])
             in_force = InForce(Source.ENVIRONMENT, f"environment variable {variable}", written)
         elif key is not None and self._file is not None:
             value = self._from_file(self._file, setting, key)
@@ -442,14 +439,7 @@ def with_help_flag(arguments: Sequence[str]) -> Sequence[str]:
 def _nearest(wrong: str, known: Sequence[str]) -> str | None:
     """Return the known name that begins with a wrong one, or else the most similar one."""
     continued = [name for name in known if wrong and name.startswith(wrong)]
-    return continued[0] if continued else _alike(wrong, known)
-
-
-def _alike(wrong: str, known: Sequence[str], cutoff: float = FLAG_SIMILARITY) -> str | None:
-    """Return the known name that is most similar to a wrong one."""
-    import difflib  # noqa: PLC0415 - few command lines are wrong
-
-    return next(iter(difflib.get_close_matches(wrong, known, n=1, cutoff=cutoff)), None)
+    return continued[0] if continued else most_similar(wrong, known)
 
 
 def _as_toml(value: object) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeclient.config.host_list import HOSTS_MAX, Hosts, read_hostfile, read_hosts
+from nodeclient.config.up import HOSTS_MAX, Hosts, read_hostfile, read_hosts
 
 DEEPSPEED = """
 # the first rack
