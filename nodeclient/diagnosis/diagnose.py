@@ -20,14 +20,8 @@ from coordinatord.protocol.messages import Ended, LastOutput
 from coordinatord.protocol.text import clip, sized
 from nodeclient.core.events import Diagnosis
 from nodeclient.diagnosis import oom, tracebacks
-from nodeclient.diagnosis.oversized import explain_oversized
-from nodeclient.diagnosis.recorded_error import RecordedError, read_error_file
-from nodeclient.diagnosis.stderr_text import (
-    last_lines,
-    last_statement,
-    program_lines,
-    without_native_frames,
-)
+from nodeclient.diagnosis.error_file import RecordedError, read_error_file
+from nodeclient.diagnosis.stderr_text import last_lines, last_statement, program_lines, without_native_frames
 from nodeclient.host.kernel_log import KMSG, read_records, xids
 from nodeclient.output.output import Output
 
@@ -124,7 +118,7 @@ def diagnose(
         error = _error_line(record, call_stack) or error
         if logged is None and call_stack:
             shown = _shortened(without_native_frames(call_stack))
-    finding = _explain_kill(signum, pid, oom_before, root, kmsg) or explain_oversized(error, root)
+    finding = _explain_kill(signum, pid, oom_before, root, kmsg) or oom.explain_oversized(error, root)
     if not finding and _DATA_LOADER_KILLED.search("\n".join((error, *shown))) and oom_before.cgroup is not None:
         finding = f"some process killed the DataLoader's worker, {_NOT_OOM}"
     if not error and signum is None and not finding:

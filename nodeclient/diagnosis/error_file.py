@@ -1,17 +1,77 @@
-"""Writes the root cause into the file TORCHELASTIC_ERROR_FILE for a scheduler, in torch's format."""
+"""Reads and writes error files, in torch's format.
+
+`workerlib.record` or torch's `@record` writes one when a worker's script fails. The node writes the root cause into the
+file TORCHELASTIC_ERROR_FILE, for a scheduler.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import stat
 import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from coordinatord.hints.failure_status import failure_status
 from coordinatord.protocol.exit_codes import describe_exit
 from coordinatord.protocol.messages import Report
+
+FILE_BYTES_MAX = 4 * 1024 * 1024
+"""The limit of a file: a call stack takes some KiB, and an exception may quote data."""
+
+
+class RecordedError(Struct, frozen=True):
+    """The content of an error file; each part may be empty."""
+
+    message: str
+    """The exception, on all of its lines."""
+    call_stack: str
+    """The traceback, as by Python."""
+    final: bool = False
+    """Whether `workerlib` declares that a restart would not help."""
+
+
+def read_error_file(path: Path) -> RecordedError | None:
+    """Parse an error file; return None without content.
+
+    The file is not trusted: it may have any type, size and content. Never raises, never waits for a writer.
+    """
+    try:
+        content = json.loads(_read_bounded(path))
+    except (OSError, ValueError, RecursionError):
+        return None
+    message = content.get("message") if isinstance(content, dict) else None
+    if isinstance(message, dict):
+        extra = message.get("extraInfo")
+        extra = extra if isinstance(extra, dict) else {}
+        found = RecordedError(
+            _text(message.get("message")), _text(extra.get("py_callstack")), extra.get("final") is True
+        )
+    else:
+        found = RecordedError(_text(message), "")
+    return found if found.message or found.call_stack else None
+
+
+def _read_bounded(path: Path) -> str:
+    """Return the whole of a regular file. Raises `OSError` or `ValueError` if it is anything else, or too large."""
+    if not stat.S_ISREG(os.lstat(path).st_mode):  # opening a device may have side effects
+        raise ValueError(f"{path} is not a plain file")
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    with open(fd, "rb") as file:  # noqa: PTH123  # a descriptor has no path
+        if not stat.S_ISREG(os.fstat(fd).st_mode):  # it was replaced meanwhile
+            raise ValueError(f"{path} is not a plain file")
+        content = file.read(FILE_BYTES_MAX + 1)
+    if len(content) > FILE_BYTES_MAX:
+        raise ValueError(f"{path} is larger than {FILE_BYTES_MAX} bytes")
+    return content.decode(errors="replace")
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
 
 
 def write(path: Path, report: Report, now: float) -> str | None:

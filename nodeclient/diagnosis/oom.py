@@ -1,9 +1,12 @@
-"""Finds out, without privileges, whether the kernel's OOM killer ended a worker.
+"""Finds out, without privileges, whether a worker ended for lack of memory.
 
-The worker itself only dies of SIGKILL, and writes nothing. So the kernel's counters of such kills are compared with
-those before the worker was started: that of this process's cgroup, which its workers share (cgroup v2, or the memory
-controller of v1), and that of the whole host. The kernel counts before it kills, so the kill of a worker that has ended
-is counted. The kernel log has the memory of the worker, if this process may read it.
+A worker that the kernel's OOM killer ends only dies of SIGKILL, and writes nothing. So the kernel's counters of such
+kills are compared with those before the worker was started: that of this process's cgroup, which its workers share
+(cgroup v2, or the memory controller of v1), and that of the whole host. The kernel counts before it kills, so the kill
+of a worker that has ended is counted. The kernel log has the memory of the worker, if this process may read it.
+
+An allocation that is larger than all memory of the host or the GPU fails at once. Such a size is a mistake of the
+script, often in a unit or a shape, and no host is short of memory.
 """
 
 from __future__ import annotations
@@ -18,8 +21,11 @@ from coordinatord.protocol.text import sized
 from nodeclient.host.control_groups import control_groups
 from nodeclient.host.devices import Host
 from nodeclient.host.kernel_log import KMSG, read_records
-from nodeclient.host.memory import limit_of
+from nodeclient.host.memory import limit_of, memory_and_swap
 from nodeclient.host.process_state import read_if_there
+
+_COUNTERS = ("memory.events", "memory.oom_control")
+"""The files with the kills of a cgroup, of version 2 and 1."""
 
 
 class OomKills(Struct, frozen=True):
@@ -46,11 +52,8 @@ def count_kills(root: Path = Path("/")) -> OomKills:
     """Read the counters in the file system `root`. Never raises."""
     groups = list(_memory_cgroups(root))
     hits = {group: hit for group in groups if (hit := _read_counter(group / "memory.events.local", "oom")) is not None}
-    own = None
-    if groups:
-        own = _read_counter(groups[0] / "memory.events", "oom_kill")
-        if own is None:
-            own = _read_counter(groups[0] / "memory.oom_control", "oom_kill")
+    files = (groups[0] / name for name in _COUNTERS) if groups else ()
+    own = next((count for file in files if (count := _read_counter(file, "oom_kill")) is not None), None)
     return OomKills(own, _read_counter(root / "proc/vmstat", "oom_kill"), hits)
 
 
@@ -81,7 +84,7 @@ def _exhausted(before: OomKills, now: OomKills, root: Path) -> str:
 def _memory_cgroups(root: Path) -> Iterator[Path]:
     """Yield the memory cgroup of this process, and those above it that count kills."""
     for group, _ in control_groups("memory", Host(system=root / "sys", processes=root / "proc")):
-        if any((group / file).exists() for file in ("memory.events", "memory.oom_control")):
+        if any((group / file).exists() for file in _COUNTERS):
             yield group
 
 
@@ -114,3 +117,41 @@ def memory_of_killed(pid: int, root: Path = Path("/"), kmsg: Path = KMSG) -> int
         if (killed := _KILLED.search(record)) and int(killed["pid"]) == pid:
             size = (int(killed["anon"]) + int(killed["shmem"] or 0)) * 1024
     return size
+
+
+_SIZE = r"([\d.]+) (bytes|[KMGTPE]iB)"
+
+_HOST_REQUEST = re.compile(rf"you tried to allocate {_SIZE}|Unable to allocate {_SIZE} for an array")
+"""What torch and NumPy write."""
+
+_GPU_REQUEST = re.compile(rf"Tried to allocate {_SIZE}\. GPU \d+ has a total capacity of {_SIZE}")
+"""What torch writes of a GPU, whatever its maker."""
+
+_EXPONENTS = {unit: exponent for exponent, unit in enumerate(("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"))}
+
+
+def explain_oversized(error: str, root: Path = Path("/")) -> str:
+    """Say how much memory a worker asked for, if that was more than there is in all; empty otherwise. Never raises.
+
+    `error` is its exception in one line, and `root` the file system whose /proc says how much the host has.
+    """
+    if found := _GPU_REQUEST.search(error):
+        return _explain(_bytes(found[1], found[2]), _bytes(found[3], found[4]), "GPU")
+    if found := _HOST_REQUEST.search(error):
+        number, unit = filter(None, found.groups())
+        return _explain(_bytes(number, unit), memory_and_swap(Host(processes=root / "proc")), "host")
+    return ""
+
+
+def _explain(wanted: int, total: int | None, owner: str) -> str:
+    if total is None or wanted <= total:
+        return ""
+    return f"it asked for {sized(wanted)} at once, and the {owner} has {sized(total)} in all"
+
+
+def _bytes(number: str, unit: str) -> int:
+    """Return a size in bytes; 0 if it is none."""
+    try:
+        return int(float(number) * 1024 ** _EXPONENTS[unit])
+    except (ValueError, OverflowError):
+        return 0

@@ -45,8 +45,9 @@ def lines(failure: FailureStatus, seen_at: datetime) -> list[str]:
     process = "" if failure.pid is None else f", pid {failure.pid}"
     whose = f"rank {failure.rank}: " if failure.left_early or failure.shared_by else ""
     error = "" if failure.last_lines[-1:] == (failure.error,) else failure.error  # the line above it is the same
+    summary, in_full = _root_cause(failure)
     facts = [
-        ("root cause", _root_cause(failure) if started else f"the workers on {_place(failure)} were not started"),
+        ("root cause", in_full if started else f"the workers on {_place(failure)} were not started"),
         ("since" if failure.hang else "when", _when(failure.age_s, seen_at)),
         ("how", f"{whose}{failure.how}{process}" if started else ""),
         ("because" if started else "why", failure.message),
@@ -60,7 +61,7 @@ def lines(failure: FailureStatus, seen_at: datetime) -> list[str]:
     ]
     fact_lines = [line for label, text in facts if text for line in _fact(label, text)]
     return [
-        f"{RULE[:4]} round {failure.round} {_verb(failure)}: {_summary(failure)} {RULE}"[: len(RULE)].rstrip(),
+        f"{RULE[:4]} round {failure.round} {_verb(failure)}: {summary} {RULE}"[: len(RULE)].rstrip(),
         *_last_lines(failure)[len(fact_lines) + 2 - LINES_MAX :],  # 2 for the title and the rule
         *fact_lines,
         RULE,
@@ -73,33 +74,24 @@ def _verb(failure: FailureStatus) -> str:
     return "hung" if failure.hang else "failed"
 
 
-def _summary(failure: FailureStatus) -> str:
+def _root_cause(failure: FailureStatus) -> tuple[str, str]:
+    """Return which ranks failed, in a few words and in full."""
     if failure.cause == Cause.DIVERGENCE:
-        return "replicas are not alike"
+        return "replicas are not alike", "ranks that should have the same state, and do not"
     if failure.hang == HangKind.NETWORK:
-        return "a collective completes for none"
+        in_full = "no rank alone: they wait in collectives that complete for none"
+        return "a collective completes for none", in_full
     if failure.left_early:
-        return f"rank {failure.early[0].rank} on {failure.early[0].node} left early"
+        return f"rank {failure.early[0].rank} on {failure.early[0].node} left early", failure.left_early
     if failure.hang_ranks:
-        return name_ranks(failure.hang_ranks)
-    if failure.shared_by:
-        return failure.shared_by
-    who = f"rank {failure.rank}" if failure.hang or failure.pid is not None else "no workers"
-    return f"{who} on {failure.host}"
-
-
-def _root_cause(failure: FailureStatus) -> str:
-    if failure.cause == Cause.DIVERGENCE:
-        return "ranks that should have the same state, and do not"
-    if failure.hang == HangKind.NETWORK:
-        return "no rank alone: they wait in collectives that complete for none"
-    if failure.left_early:
-        return failure.left_early
-    if failure.hang_ranks:
+        ranks = name_ranks(failure.hang_ranks)
         relation = ", which wait in different collectives" if failure.hang == HangKind.MISMATCHED else ""
-        return f"{name_ranks(failure.hang_ranks)}{relation}"
+        return ranks, f"{ranks}{relation}"
     one = f"rank {failure.rank} (local rank {failure.local_rank}) on {_place(failure)}"
-    return f"{failure.shared_by}, with the same error; shown is that of {one}" if failure.shared_by else one
+    if failure.shared_by:
+        return failure.shared_by, f"{failure.shared_by}, with the same error; shown is that of {one}"
+    who = f"rank {failure.rank}" if failure.hang or failure.pid is not None else "no workers"
+    return f"{who} on {failure.host}", one
 
 
 def _place(failure: FailureStatus) -> str:

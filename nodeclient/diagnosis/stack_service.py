@@ -24,7 +24,7 @@ from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
 
-from msgspec import Struct
+from msgspec.structs import replace
 
 from coordinatord.hints.seen_worker import TRACED
 from coordinatord.protocol.arrival_messages import Arrivals, AskArrivals, WorkerArrivals
@@ -51,7 +51,7 @@ from nodeclient.diagnosis.stack_text import (
 )
 from nodeclient.host.awaited import awaited_outside
 from nodeclient.host.process_state import HALTED, ProcessState, catches, sample_process, state_between
-from nodeclient.host.worker_socket import WorkerSocket
+from nodeclient.host.worker_socket import WorkerSocket, receive_packet
 from nodeclient.workers.syscalls import pidfd_open, pidfd_send_signal
 from workerlib.contract.env import STACKS
 from workerlib.responder import ARRIVALS, DESCRIPTORS_MAX, PACKET_BYTES, WHERE
@@ -112,14 +112,6 @@ class _Responder:
     """The unanswered questions, in the order of its answers."""
 
 
-class _Inspection(Struct, frozen=True):
-    """The stacks of a worker, or why there are none."""
-
-    origin: StackOrigin = StackOrigin.NONE
-    answer: WorkerAnswer = WorkerAnswer()
-    problem: str = ""
-
-
 class StackService:
     """Samples the workers of one round at a time; all methods are for the running event loop."""
 
@@ -129,9 +121,8 @@ class StackService:
         self._tasks = tasks
         self._loop = asyncio.get_running_loop()
         self._round = ("", 0)
-        self._first_rank = 0
-        self._workers = 0
-        """How many workers of this node are in the round."""
+        self._ranks = range(0)
+        """The ranks of this node's workers in the round."""
         self._store_port = 0
         self._socket: WorkerSocket | None = None
         self._unidentified: set[socket.socket] = set()
@@ -147,8 +138,7 @@ class StackService:
         At `store_port` rank 0 serves torch's store.
         """
         self.close()
-        self._store_port = store_port
-        self._round, self._first_rank, self._workers = (run, number), ranks.start, len(ranks)
+        self._round, self._ranks, self._store_port = (run, number), ranks, store_port
         try:
             self._socket = WorkerSocket(folder, "stacks", self._accept)
         except OSError:  # without the socket, there is only /proc
@@ -175,7 +165,7 @@ class StackService:
     # Connections of workers
 
     def _accept(self, connection: socket.socket, pid: int) -> None:
-        if len(self._unidentified) >= self._workers:
+        if len(self._unidentified) >= len(self._ranks):
             connection.close()
             return
         self._unidentified.add(connection)
@@ -189,7 +179,7 @@ class StackService:
         try:
             packet, pipes, _, _ = socket.recv_fds(connection, PACKET_BYTES, DESCRIPTORS_MAX)
             local_rank, signum = read_hello(packet)
-            expected = 0 <= local_rank < self._workers and len(pipes) == 1
+            expected = 0 <= local_rank < len(self._ranks) and len(pipes) == 1
             pidfd = pidfd_open(pid) if expected and stat.S_ISFIFO(os.fstat(pipes[0]).st_mode) else None
         except (OSError, MalformedAnswerError):
             pidfd = None
@@ -206,12 +196,9 @@ class StackService:
 
     def _receive(self, local_rank: int) -> None:
         responder = self._responders[local_rank]
-        try:
-            packet = responder.connection.recv(PACKET_BYTES)
-        except BlockingIOError:
+        packet = receive_packet(responder.connection)
+        if packet is None:
             return
-        except OSError:
-            packet = b""
         if not packet:
             self._forget(local_rank)
         elif responder.questions:
@@ -238,9 +225,9 @@ class StackService:
         if (wanted.run, wanted.round) != self._round:
             respond(Stacks(wanted.request, (), NO_SUCH_ROUND))
             return
-        local_ranks = [rank for rank in wanted.local_ranks if rank < self._workers]
-        first = self._first_rank  # if another round begins meanwhile, the same processes get other ranks
-        found = await asyncio.gather(*(self._sample(rank, first + rank, brief=wanted.brief) for rank in local_ranks))
+        ranks = self._ranks  # if another round begins meanwhile, the same processes get other ranks
+        local_ranks = [local_rank for local_rank in wanted.local_ranks if local_rank < len(ranks)]
+        found = await asyncio.gather(*(self._sample(each, ranks[each], brief=wanted.brief) for each in local_ranks))
         respond(Stacks(wanted.request, tuple(found), ""))
 
     async def _read_arrivals(self, wanted: AskArrivals, respond: Callable[[Arrivals], None]) -> None:
@@ -249,8 +236,8 @@ class StackService:
             respond(Arrivals(wanted.request, began_at, 0.0, (), NO_SUCH_ROUND))
             return
         present = [(rank, self._responders[rank]) for rank in wanted.local_ranks if rank in self._responders]
-        first, most = self._first_rank, wanted.most
-        found = await asyncio.gather(*(self._arrivals_of(first + rank, responder, most) for rank, responder in present))
+        asked = (self._arrivals_of(self._ranks[rank], responder, wanted.most) for rank, responder in present)
+        found = await asyncio.gather(*asked)
         now = self._loop.time()
         respond(Arrivals(wanted.request, now, now - began_at, tuple(found), ""))
 
@@ -276,20 +263,19 @@ class StackService:
         after = sample_process(pid) if before is not None else None
         took_s = self._loop.time() - began_at
         used_s = 0.0 if before is None or after is None else after.cpu_s - before.cpu_s
-        inspection = await self._inspect(responder, packet, after)
-        answer = inspection.answer
+        answer = await self._inspect(responder, packet, after)
         shown = answer.threads[:1] if brief else answer.threads
         waits_for = clip(await self._awaited_by(pid, after), WAITS_FOR_MAX) if after is not None else ""
         most = BRIEF_BYTES_MAX if brief else PACKED_BYTES_MAX - len(answer.places) - len(waits_for.encode())
         return WorkerStacks(
             rank=rank,
-            origin=inspection.origin,
+            origin=answer.origin,
             stacks=pack_stacks(shown, most - len(answer.stands_at.encode())),
             state=TRACED if answer.is_debugged else clip(state_between(before, after), 16),
             waits_in=clip(after.waits_in, 64) if after is not None else "",
             cpus=round(max(0.0, used_s) / took_s, 2),
             collective=answer.collective,
-            problem=inspection.problem if after is not None else "its process has ended",
+            problem=answer.problem if after is not None else "its process has ended",
             pid=pid,
             io_bytes=min(after.io_bytes, STEP_MAX) if after is not None else 0,
             network_bytes=answer.network_bytes,
@@ -305,7 +291,7 @@ class StackService:
         A process that hangs in the kernel may have locked its memory, and then a thread that reads it hangs too.
         """
         responders = {responder.pid for responder in self._responders.values()}
-        started = {self._pid_of(local_rank) for local_rank in range(self._workers)} - {0}
+        started = {self._pid_of(local_rank) for local_rank in range(len(self._ranks))} - {0}
         if (reading := self._readings.get(pid)) is None:
             look = partial(awaited_outside, pid, state.waits_in, responders | started, self._store_port)
             try:
@@ -318,21 +304,22 @@ class StackService:
 
     async def _inspect(
         self, responder: _Responder | None, packet: bytes | None, state: ProcessState | None
-    ) -> _Inspection:
+    ) -> WorkerAnswer:
         """Return the stacks in the packet; without one, send the signal that makes the worker dump its stacks."""
         if responder is None:
-            return _Inspection(problem=NO_RESPONDER)
+            return WorkerAnswer(problem=NO_RESPONDER)
         if packet == b"":
-            return _Inspection(problem="its process has ended")
+            return WorkerAnswer(problem="its process has ended")
         try:
             if packet is not None:
-                return _Inspection(StackOrigin.WORKER, read_answer(packet, _folder()))
+                return replace(read_answer(packet, _folder()), origin=StackOrigin.WORKER)
             if state is None or state.state in HALTED:
-                return _Inspection(problem=f"it cannot answer: its process is {state.state if state else 'gone'}")
+                return WorkerAnswer(problem=f"it cannot answer: its process is {state.state if state else 'gone'}")
             answer = read_dump((await self._dump(responder)).decode(errors="replace"), _folder())
         except (OSError, MalformedAnswerError) as error:
-            return _Inspection(problem=clip(str(error), LINE_MAX))
-        return _Inspection(StackOrigin.SIGNAL, answer) if answer.threads else _Inspection(problem="it does not answer")
+            return WorkerAnswer(problem=clip(str(error), LINE_MAX))
+        no_answer = WorkerAnswer(problem="it does not answer")
+        return replace(answer, origin=StackOrigin.SIGNAL) if answer.threads else no_answer
 
     async def _ask(self, responder: _Responder, text: bytes, within_s: float) -> bytes | None:
         """Return the answer to a question; None if it times out.

@@ -16,7 +16,15 @@ from msgspec.structs import replace
 from coordinatord.protocol.arrival_messages import AGE_US_MAX, ARRIVALS_MAX, GROUPS_MAX, GroupArrivals, pack_ages
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.fields import COUNTER_MAX, DURATION_S_MAX, STEP_MAX
-from coordinatord.protocol.stack_messages import FRAME_MAX, Collective, CollectiveState, Thread, find_place, pack_places
+from coordinatord.protocol.stack_messages import (
+    FRAME_MAX,
+    Collective,
+    CollectiveState,
+    StackOrigin,
+    Thread,
+    find_place,
+    pack_places,
+)
 from coordinatord.protocol.text import clip
 
 NAME_MAX = 64
@@ -68,7 +76,7 @@ def read_hello(packet: bytes) -> tuple[int, int]:
 
 
 class WorkerAnswer(Struct, frozen=True):
-    """The stacks and the collectives of a worker at one moment."""
+    """The stacks and the collectives of a worker at one moment, or why there are none."""
 
     threads: tuple[Thread, ...] = ()
     collective: Collective | None = None
@@ -83,6 +91,10 @@ class WorkerAnswer(Struct, frozen=True):
     """The place of the script in its main thread; empty if not known."""
     is_debugged: bool = False
     """Whether one of its threads is in a debugger or a prompt of Python."""
+    origin: StackOrigin = StackOrigin.NONE
+    """How the stacks were taken."""
+    problem: str = ""
+    """Why there are no stacks."""
 
 
 def read_answer(packet: bytes, folder: str) -> WorkerAnswer:
@@ -132,13 +144,13 @@ def _arrivals(entry: dict[str, Any], now_s: float) -> GroupArrivals:
 
 def read_dump(text: str, folder: str) -> WorkerAnswer:
     """Parse faulthandler's stacks, and move that of the main thread from the end to the front."""
-    threads: list[tuple[str, list[tuple[str, str, str]]]] = []
+    threads: list[list[Sequence[str]]] = []
     for line in text.splitlines():
         if _THREAD.match(line):
-            threads.append(("thread", []))
+            threads.append([])
         elif threads and (frame := _FRAME.match(line)):
-            threads[-1][1].append((frame[1], frame[2], frame[3]))
-    own = [frames for _, frames in threads if frames and not frames[0][0].endswith(_RESPONDER)]
+            threads[-1].append(frame.groups())
+    own = [frames for frames in threads if frames and not frames[0][0].endswith(_RESPONDER)]
     names = ["MainThread", *("thread" for _ in own)]
     ordered = [*own[-1:], *(frames for frames in own[:-1] if not _awaits_nodeclient(frames))]
     shown = tuple((name, _frames(frames, folder)) for name, frames in zip(names, ordered, strict=False))
@@ -157,25 +169,19 @@ def _awaits_nodeclient(frames: Sequence[Sequence[object]]) -> bool:
 
 def _frames(frames: Iterable[Sequence[object]], folder: str) -> tuple[str, ...]:
     """Return the frames as text, without those of the import system, as in tracebacks."""
-    return tuple(_format_frame(frame, folder) for frame in frames if not str(frame[0]).startswith(_IMPORTS))
+    shown = (map(str, frame) for frame in frames if not str(frame[0]).startswith(_IMPORTS))
+    return tuple(clip(_place(function, path, line, folder), 400) for path, line, function in shown)
 
 
-def _format_frame(frame: Sequence[object], folder: str) -> str:
-    path, line, function = map(str, frame)
-    return clip(f"{function} ({_shorten(path, folder)}:{line})", 400)
-
-
-def _shorten(path: str, folder: str) -> str:
-    return path.removeprefix(f"{folder}/") if path.startswith(f"{folder}/") else _LIBRARIES.sub("", path)
+def _place(function: str, path: str, line: str, folder: str) -> str:
+    is_below = path.startswith(f"{folder}/")
+    return f"{function} ({path.removeprefix(f'{folder}/') if is_below else _LIBRARIES.sub('', path)}:{line})"
 
 
 def _script_place(frames: Iterable[Sequence[object]], folder: str) -> str:
     """Return the place of the script. Library paths are shortened first: they may be below the script's folder."""
     found = find_place([(str(function), _LIBRARIES.sub("", str(path)), str(line)) for path, line, function in frames])
-    if found is None:
-        return ""
-    function, path, line = found
-    return clip(f"{function} ({_shorten(path, folder)}:{line})", FRAME_MAX)
+    return "" if found is None else clip(_place(*found, folder), FRAME_MAX)
 
 
 def _collective(entry: dict[str, Any]) -> Collective:

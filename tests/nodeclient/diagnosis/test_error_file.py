@@ -9,7 +9,7 @@ import pytest
 
 from coordinatord.protocol.messages import EarlyEnd, SecondaryFailure
 from nodeclient.diagnosis import error_file
-from nodeclient.diagnosis.recorded_error import RecordedError, read_error_file
+from nodeclient.diagnosis.error_file import RecordedError, read_error_file
 from tests.support.builders import LOST_PEER, a_failure, a_report
 from tests.support.programs import TIMEOUT_S
 

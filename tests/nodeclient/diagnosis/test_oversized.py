@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from nodeclient.diagnosis.diagnose import diagnose
-from nodeclient.diagnosis.oom import OomKills
-from nodeclient.diagnosis.oversized import explain_oversized
+from nodeclient.diagnosis.oom import OomKills, explain_oversized
 
 TORCH = (
     "RuntimeError: [enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: "

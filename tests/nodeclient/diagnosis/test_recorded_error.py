@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from nodeclient.diagnosis.diagnose import CONTEXT_CAPTION, diagnose
+from nodeclient.diagnosis.error_file import FILE_BYTES_MAX, RecordedError, read_error_file
 from nodeclient.diagnosis.oom import OomKills
-from nodeclient.diagnosis.recorded_error import FILE_BYTES_MAX, RecordedError, read_error_file
 
 SHAPES: list[tuple[Any, RecordedError | None]] = [
     (

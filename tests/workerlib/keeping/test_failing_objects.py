@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from nodeclient.diagnosis.recorded_error import read_error_file
+from nodeclient.diagnosis.error_file import read_error_file
 from tests.support.kept_script import Objects, Script, do_steps, network, train
 from tests.support.programs import TIMEOUT_S
 
