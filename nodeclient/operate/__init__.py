@@ -4,8 +4,7 @@ Each command is an HTTP client, and most end with the first answer. A person wai
 aiohttp or asyncio. The coordinator makes all decisions and writes the reasons.
 
 The commands are `status`, `event_log`, `worker_logs`, `worker_stacks`, `report`, `job_end`, `page_link`,
-`preflight_report` and `admin_commands`; `watch` shows an answer anew every second, and `repeat` repeats a read over
-outages for commands that wait or follow. `client` finds a coordinator that answers, sends requests, and parses the
-answers as records of `protocol.http`. `job_lookup` finds a job by its name. `formatting` formats lines for the terminal
-that `terminal_info` describes.
+`preflight_report` and `admin_commands`; `watch` shows an answer anew every second. `client` finds a coordinator that
+answers, sends requests, repeats a read over outages, and parses the answers as records of `protocol.http`. `job_lookup`
+finds a job by its name. `formatting` formats lines for the terminal that `terminal_info` describes.
 """

@@ -16,7 +16,7 @@ from coordinatord.protocol.http.api import AdminAnswer, AdminBody, DrainBody
 from coordinatord.protocol.text import clip
 from nodeclient.config.operate import CommandConfig, Verb
 from nodeclient.operate.client import Client, RequestError, UnknownNameError, read
-from nodeclient.operate.job_lookup import job_path, node_path, only_job, unknown_job
+from nodeclient.operate.job_lookup import job_path, known_job, node_path, only_job
 from nodeclient.operate.terminal_info import write
 
 PERSON_MAX = 128
@@ -29,10 +29,8 @@ def run(config: CommandConfig) -> int:
     body: AdminBody | DrainBody = AdminBody(person(), config.reason, config.dry_run)
     if config.verb in {Verb.STOP, Verb.RESTART, Verb.FORGET}:
         job = only_job(client, config.job, live=config.verb is not Verb.FORGET)
-        try:
+        with known_job(client, job):
             _write(read(AdminAnswer, client.post(f"{job_path(job)}/{config.verb}", body)))
-        except UnknownNameError:
-            raise unknown_job(client, job) from None
         return ExitCode.OK
     code: int = ExitCode.OK
     for number, node in enumerate(config.nodes):

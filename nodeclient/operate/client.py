@@ -3,7 +3,8 @@
 Each request is a function that asks one contact point: a coordinator by its name, or at one address. The client calls
 it for one after the other until one answers, and follows a standby to the leader that it names. It skips coordinators
 that are silent; if the leader is, it waits for a standby to take over. A command is sent to one coordinator at most
-once: if its answer is lost or is not that of a coordinatord, nobody knows whether it was done.
+once: if its answer is lost or is not that of a coordinatord, nobody knows whether it was done. Commands that wait or
+follow `repeat` a read, so that they outlast a coordinator's restart.
 
 Every failure is a `RequestError`, one line with the address and the reason. `protocol.http` defines the answers.
 """
@@ -15,9 +16,10 @@ import math
 import select
 import socket
 import ssl
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from email.utils import parsedate_to_datetime
 from http import HTTPMethod, HTTPStatus
@@ -52,6 +54,9 @@ LEAST_S = 0.1
 
 RETRY_AFTER_S = 0.5
 """The pause before all coordinators are retried."""
+
+REPEAT_EVERY_S = 1.0
+"""The interval of repeated reads: nodes report once a second, and a restarted coordinator serves within a second."""
 
 ASK_NEXT_AFTER_S = 1.0
 """How long a coordinator may take before the next one is asked too: a hundred times the usual time of an answer."""
@@ -91,11 +96,6 @@ class RequestError(OperationalError):
         super().__init__(clip(text))
         self.exit_code = exit_code
 
-    @property
-    def is_temporary(self) -> bool:
-        """Whether the same read may succeed later, such as after a restart of the coordinator."""
-        return self.exit_code is ExitCode.TEMPFAIL
-
 
 class UnknownNameError(RequestError):
     """The coordinator knows no such job, or no such node."""
@@ -103,8 +103,6 @@ class UnknownNameError(RequestError):
 
 class LostError(RequestError):
     """No coordinator answers, or the connection was lost; a read may be retried."""
-
-    is_temporary = True
 
 
 def pause(seconds: float) -> None:
@@ -118,6 +116,33 @@ def read(kind: type[Answer], data: Any, where: str = "answer") -> Answer:
         return check(data, kind, where)
     except SchemaError as error:
         raise RequestError(f"the answer is not that of a coordinatord ({error}): see --coord") from error
+
+
+def repeat(
+    request: Callable[[], Iterable[Result]], *, answered: bool = True, ends_at: float = math.inf
+) -> Iterator[Result]:
+    """Yield the results of one request after the other, once a second, until `ends_at` (monotonic clock, in seconds).
+
+    `request` returns the results of one: a single answer, or those of a stream. `answered` tells whether a coordinator
+    has answered this command already. Until one has, every error is raised; after that only those that last.
+    """
+    is_warned = False
+    while True:
+        asked_at = time.monotonic()
+        try:
+            for result in request():
+                answered, is_warned = True, False
+                yield result
+        except RequestError as error:
+            is_temporary = isinstance(error, LostError) or error.exit_code is ExitCode.TEMPFAIL
+            if not (answered and is_temporary):
+                raise
+            if not is_warned:
+                sys.stderr.write(f"nodeclient: {error}; trying again\n")
+            is_warned = True
+        if time.monotonic() >= ends_at:
+            return
+        pause(max(0.0, min(asked_at + REPEAT_EVERY_S, ends_at) - time.monotonic()))
 
 
 class _WrongAnswerError(OperationalError):
@@ -412,17 +437,14 @@ def _decode(answer: http.client.HTTPResponse) -> Any:
     body = answer.read(ANSWER_BYTES_MAX)
     if answer.status == STANDBY_STATUS:
         raise _StandbyError(leader_in(answer.getheader("Location") or ""))
-    try:
-        decoded = msgpack.decode(body)
-    except ERRORS as error:
-        if answer.status == HTTPStatus.OK:
-            raise _WrongAnswerError("does not answer as a coordinatord does") from error
-        decoded = None
     if answer.status == HTTPStatus.OK:
-        return decoded
+        try:
+            return msgpack.decode(body)
+        except ERRORS as error:
+            raise _WrongAnswerError("does not answer as a coordinatord does") from error
     try:
-        refusal = check(decoded, ErrorAnswer, "answer")
-    except SchemaError as error:
+        refusal = check(msgpack.decode(body), ErrorAnswer, "answer")
+    except (SchemaError, *ERRORS) as error:
         is_rejected = HTTPStatus.BAD_REQUEST <= answer.status < HTTPStatus.INTERNAL_SERVER_ERROR
         kind = _NotServedError if is_rejected else _WrongAnswerError
         raise kind(f"answers with HTTP {answer.status}, not as a coordinatord does") from error

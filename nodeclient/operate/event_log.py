@@ -11,7 +11,6 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
-from urllib.parse import urlencode
 
 from msgspec.structs import asdict
 
@@ -19,9 +18,8 @@ from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.http.api import ApiEvent, EventsAnswer
 from coordinatord.runtime.local_time import local, moment
 from nodeclient.config.operate import EventsConfig
-from nodeclient.operate.client import Client, LostError, UnknownNameError, read
-from nodeclient.operate.job_lookup import get_job_data, job_path
-from nodeclient.operate.repeat import repeat
+from nodeclient.operate.client import Client, LostError, UnknownNameError, read, repeat
+from nodeclient.operate.job_lookup import get_job_data, job_path, query
 from nodeclient.operate.terminal_info import Colour, TerminalInfo, terminal, width, write
 
 EVENT_WIDTH = 18
@@ -61,9 +59,9 @@ def run(config: EventsConfig) -> int:
     printer = _EventPrinter(terminal(), as_json=config.json, with_job=config.job is None)
     kinds = ",".join(config.kinds) or None
     last = FOLLOWED_FIRST if config.follow and config.last is None else config.last
-    query = _query(last=last, since=config.since_s, kind=kinds)
+    wanted = query(last=last, since=config.since_s, kind=kinds)
     job = config.job
-    data = client.get(f"{ALL_PATH}{query}") if job is None else get_job_data(client, job, f"/events{query}")
+    data = client.get(f"{ALL_PATH}{wanted}") if job is None else get_job_data(client, job, f"/events{wanted}")
     answer = read(EventsAnswer, data)
     printer.print(answer.events)
     if config.follow:
@@ -72,18 +70,12 @@ def run(config: EventsConfig) -> int:
     return ExitCode.OK
 
 
-def _query(**values: object) -> str:
-    """Return the query with those of the values that are given."""
-    given = {name: value for name, value in values.items() if value is not None}
-    return f"?{urlencode(given)}" if given else ""
-
-
 def _follow(client: Client, job: str | None, kinds: str | None, last: str) -> Iterator[ApiEvent]:
     """Yield the events after that with the id `last`, until the job is forgotten.
 
     However long no coordinator answers, all that has happened meanwhile is new to the reader.
     """
-    path = f"{ALL_PATH if job is None else f'{job_path(job)}/events'}{_query(kind=kinds)}"
+    path = f"{ALL_PATH if job is None else f'{job_path(job)}/events'}{query(kind=kinds)}"
     is_over = False
 
     def stream() -> Iterator[Any]:

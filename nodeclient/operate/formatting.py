@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 
 from msgspec import Struct
@@ -84,24 +85,21 @@ def table(
     indent: str = "  ",
 ) -> list[str]:
     """Return the lines of a table with its titles; `paint` colours a cell of a row, and the titles are row -1."""
-    kept = list(range(len(columns)))
     lines = [[column.title for column in columns], *rows]
     widths = [max(width(line[index]) for line in lines) for index in range(len(columns))]
-    room = None if terminal.columns is None else terminal.columns - width(indent)
-    if room is not None:
-        kept = _fitting(columns, widths, room)
-        widths = _shrunk(widths, kept, room)
+    room = sys.maxsize if terminal.columns is None else terminal.columns - width(indent)
+    kept = _fitting(columns, widths, room)
+    widths = _shrunk(widths, kept, room)
     shown = []
     for number, line in enumerate(lines, start=-1):
-        cells = [_cell(line[index], widths[index], terminal, is_last=index == kept[-1]) for index in kept]
+        cells = [_cell(line[index], widths[index], is_last=index == kept[-1]) for index in kept]
         painted = [paint(number, columns[index].title, cell) for index, cell in zip(kept, cells, strict=True)]
         shown.append(f"{indent}{GAP.join(painted)}".rstrip())
     return shown
 
 
-def _cell(text: str, columns: int, terminal: TerminalInfo, *, is_last: bool) -> str:
-    if terminal.columns is not None:
-        text = cut(text, columns)
+def _cell(text: str, columns: int, *, is_last: bool) -> str:
+    text = cut(text, columns)
     return text if is_last else f"{text}{' ' * (columns - width(text))}"
 
 

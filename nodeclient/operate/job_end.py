@@ -13,10 +13,9 @@ import time
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.http.api import EarlierRunStatus, JobStatus
 from nodeclient.config.operate import WaitConfig
-from nodeclient.operate.client import Client, RequestError, read
+from nodeclient.operate.client import Client, RequestError, read, repeat
 from nodeclient.operate.formatting import duration
 from nodeclient.operate.job_lookup import get_job_data, only_job
-from nodeclient.operate.repeat import repeat
 from nodeclient.operate.terminal_info import terminal, write
 
 ANSWERED_EVERY_S = 5.0

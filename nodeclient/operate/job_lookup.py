@@ -5,14 +5,16 @@ Where a coordinator has only one job, commands need no name for it.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from msgspec import Struct
 
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.http.api import JobsAnswer
+from coordinatord.protocol.text import most_similar
 from nodeclient.operate.client import Client, RequestError, UnknownNameError, read
 from nodeclient.operate.formatting import listed
 
@@ -34,15 +36,19 @@ def get_status(client: Client, job: str | None) -> Status:
 
 def get_job_data(client: Client, job: str, subpath: str) -> Any:
     """Return data about one job; `subpath` follows the path of the job, and may be a query."""
-    try:
+    with known_job(client, job):
         return client.get(f"{job_path(job)}{subpath}")
-    except UnknownNameError:
-        raise unknown_job(client, job) from None
 
 
 def job_path(job: str) -> str:
     """Return the path of a job, quoted."""
     return f"/v1/jobs/{_quoted(job)}"
+
+
+def query(**values: object) -> str:
+    """Return a query with those of the values that are given."""
+    given = {name: value for name, value in values.items() if value is not None}
+    return f"?{urlencode(given, doseq=True, safe=':')}" if given else ""
 
 
 def node_path(node: str) -> str:
@@ -68,19 +74,16 @@ def only_job(client: Client, named: str | None, *, live: bool = False) -> str:
     return names[0]
 
 
-def unknown_job(client: Client, job: str) -> UnknownNameError:
-    """Return the error for an unknown job, with a suggestion."""
-    known = [status.job for status in read(JobsAnswer, client.get("/v1/jobs")).jobs]
-    return UnknownNameError(f"the coordinator knows no job {job!r}{_suggestion(job, known)}")
-
-
-def _suggestion(wrong: str, known: Collection[str]) -> str:
-    if not known:
-        return "; it knows none"
-    from difflib import get_close_matches  # noqa: PLC0415 - few names are wrong
-
-    likely = get_close_matches(wrong, known, n=1)
-    return f"; did you mean {likely[0]!r}?" if likely else f"; it knows {listed(list(known))}"
+@contextmanager
+def known_job(client: Client, job: str) -> Iterator[None]:
+    """Add a suggestion to the error of a request about an unknown job."""
+    try:
+        yield
+    except UnknownNameError:
+        known = [status.job for status in read(JobsAnswer, client.get("/v1/jobs")).jobs]
+        likely = most_similar(job, known)
+        hint = f"did you mean {likely!r}?" if likely else f"it knows {listed(known) or 'none'}"
+        raise UnknownNameError(f"the coordinator knows no job {job!r}; {hint}") from None
 
 
 def _quoted(name: str) -> str:

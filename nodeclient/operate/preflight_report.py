@@ -16,10 +16,9 @@ from coordinatord.protocol.http.api import AdminAnswer, AdminBody, PreflightStat
 from coordinatord.protocol.text import clip, counted
 from nodeclient.config.operate import PreflightConfig
 from nodeclient.operate.admin_commands import person
-from nodeclient.operate.client import Client, RequestError, UnknownNameError, read
+from nodeclient.operate.client import Client, RequestError, read, repeat
 from nodeclient.operate.formatting import Column, table
-from nodeclient.operate.job_lookup import get_job_data, job_path, only_job, unknown_job
-from nodeclient.operate.repeat import repeat
+from nodeclient.operate.job_lookup import get_job_data, job_path, known_job, only_job
 from nodeclient.operate.terminal_info import Colour, terminal, write
 
 SUSPECT = 1
@@ -38,10 +37,8 @@ def run(config: PreflightConfig) -> int:
     client = Client(config.coordinators, config.access)
     job = only_job(client, config.job, live=True)
     body = AdminBody(person(), config.reason, config.dry_run)
-    try:
+    with known_job(client, job):
         answer = read(AdminAnswer, client.post(f"{job_path(job)}/preflight", body))
-    except UnknownNameError:
-        raise unknown_job(client, job) from None
     if config.dry_run:
         write([clip(answer.message)])
         return ExitCode.OK

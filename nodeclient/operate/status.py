@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.http.api import (
@@ -44,22 +45,6 @@ LOST_MAX = 8
 DRAINS_MAX = 8
 """The drained names on a terminal without `--all`."""
 
-COLUMNS = (
-    Column("JOB"),
-    Column("NODE"),
-    Column("HOST", drop_order=3),
-    Column("ADDRESS", drop_order=4),
-    Column("STATE"),
-    Column("RANKS", drop_order=1),
-    Column("STEP"),
-    Column("STEPPED", drop_order=2),
-    Column("LATE"),
-    Column("SEEN", drop_order=2),
-    Column("VERSION"),
-    Column("PIDS"),
-    Column("REASON"),
-)
-
 STATES = {
     "running": Colour.GOOD,
     "succeeded": Colour.GOOD,
@@ -80,9 +65,7 @@ def run(config: StatusConfig) -> int:
     """Print the jobs and return the exit code."""
     client = Client(config.coordinators, config.access)
     output = terminal()
-
-    def fetch() -> Status:
-        return get_status(client, config.job)
+    fetch = partial(get_status, client, config.job)
 
     def lines(status: Status) -> list[str]:
         if config.json:
@@ -165,28 +148,23 @@ def _job_lines(job: JobStatus, output: TerminalInfo, rows_max: int | None, hint:
     title, *rest = output.wrapped(f"job {job.job}  {state}{since}: {job.reason}")
     title = title.replace(f"  {state}", f"  {output.paint(state, STATES.get(state, Colour.BOLD))}", 1)
     lines = [title, *rest]
-    for fact in _facts(job):
+    for fact in filter(None, _facts(job)):
         lines += output.wrapped(f"  {fact}", indent="    ")
     return lines + _node_lines(job, output, rows_max, hint)
 
 
 def _facts(job: JobStatus) -> Iterable[str]:
-    """Yield the lines between a job's title and its table of nodes."""
+    """Yield the lines between a job's title and its table of nodes; an empty one is not shown."""
     spares = f", {counted(job.spares, 'spare')}" if job.spares else ""
     nodes = "" if job.ended and not job.nodes else f", {counted(len(job.nodes), 'node')}{spares}"
     yield f"run {job.run}, {_round(job)}, {budget(job.restarts)}{nodes}"
-    if work := _progress(job):
-        yield work
+    yield _progress(job)
     worse = () if job.begun is None else (("not in place", job.begun.why_not), ("cold", job.begun.why_cold))
     yield from (f"{way} on {why}" for way, why in worse if why and why not in job.reason)
-    if job.laggard is not None:
-        yield job.laggard.sentence
-    if job.unseen:
-        yield job.unseen
-    if job.kept is not None and (kept := _kept(job.kept, job.reason)):
-        yield kept
-    if copies := _copies(job):
-        yield copies
+    yield "" if job.laggard is None else job.laggard.sentence
+    yield job.unseen
+    yield "" if job.kept is None else _kept(job.kept, job.reason)
+    yield _copies(job)
     if job.earlier:
         yield f"before: {'; '.join(map(_earlier, job.earlier))}"
     if missing := job.missing.count:
@@ -319,21 +297,17 @@ def _is_ordinary(node: NodeStatus) -> bool:
 
 
 def _table(job: JobStatus, nodes: Sequence[NodeStatus], output: TerminalInfo, *, pids: bool) -> list[str]:
-    rows = [_row(job, node) for node in nodes]
-    columns = list(COLUMNS)
-    if output.is_terminal:
-        is_useful = {
-            "JOB": False,
-            "HOST": any(node.host != node.node for node in nodes),
-            "STEP": any(map(_reported_steps, nodes)),
-            "STEPPED": any(map(_reported_steps, nodes)),
-            "LATE": any(node.late for node in nodes),
-            "VERSION": len({_version(node) for node in job.nodes} - {""}) > 1,
-            "PIDS": pids and any(node.pids for node in nodes),
-        }
-        shown = [index for index, column in enumerate(COLUMNS) if is_useful.get(column.title, True)]
-        columns = [COLUMNS[index] for index in shown]
-        rows = [tuple(row[index] for index in shown) for row in rows]
+    is_useful = {
+        "JOB": False,
+        "HOST": any(node.host != node.node for node in nodes),
+        "STEP": any(map(_reported_steps, nodes)),
+        "STEPPED": any(map(_reported_steps, nodes)),
+        "LATE": any(node.late for node in nodes),
+        "VERSION": len({_version(node) for node in job.nodes} - {""}) > 1,
+        "PIDS": pids and any(node.pids for node in nodes),
+    }
+    columns = [column for column in CELLS if not output.is_terminal or is_useful.get(column.title, True)]
+    rows = [[CELLS[column](job, node) for column in columns] for node in nodes]
 
     def paint(row: int, title: str, cell: str) -> str:
         if row < 0:
@@ -350,22 +324,22 @@ def _table(job: JobStatus, nodes: Sequence[NodeStatus], output: TerminalInfo, *,
     return table(columns, rows, output, paint)
 
 
-def _row(job: JobStatus, node: NodeStatus) -> tuple[str, ...]:
-    return (
-        job.job,
-        node.node,
-        node.host,
-        node.address,
-        _state(node),
-        _span(node.ranks[0], node.ranks[-1]) if node.ranks else "-",
-        _steps(node),
-        "-" if node.step_age_s is None else duration(node.step_age_s),
-        _late(node.late),
-        duration(node.last_seen_s),
-        _version(node) or "-",
-        ",".join(map(str, node.pids)) or "-",
-        node.reason,
-    )
+CELLS: Mapping[Column, Callable[[JobStatus, NodeStatus], str]] = {
+    Column("JOB"): lambda job, _: job.job,
+    Column("NODE"): lambda _, node: node.node,
+    Column("HOST", drop_order=3): lambda _, node: node.host,
+    Column("ADDRESS", drop_order=4): lambda _, node: node.address,
+    Column("STATE"): lambda _, node: _state(node),
+    Column("RANKS", drop_order=1): lambda _, node: _span(node.ranks[0], node.ranks[-1]) if node.ranks else "-",
+    Column("STEP"): lambda _, node: _steps(node),
+    Column("STEPPED", drop_order=2): lambda _, node: "-" if node.step_age_s is None else duration(node.step_age_s),
+    Column("LATE"): lambda _, node: _late(node.late),
+    Column("SEEN", drop_order=2): lambda _, node: duration(node.last_seen_s),
+    Column("VERSION"): lambda _, node: _version(node) or "-",
+    Column("PIDS"): lambda _, node: ",".join(map(str, node.pids)) or "-",
+    Column("REASON"): lambda _, node: node.reason,
+}
+"""The columns of a job's table, each with its cell for a node."""
 
 
 def _steps(node: NodeStatus) -> str:

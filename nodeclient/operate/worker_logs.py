@@ -11,16 +11,14 @@ import re
 import sys
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import urlencode
 
 from msgspec.structs import asdict
 
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.http.log_answers import LogPart
 from nodeclient.config.operate import LogEnd, LogsConfig
-from nodeclient.operate.client import Client, UnknownNameError, read
-from nodeclient.operate.job_lookup import job_path, only_job, unknown_job
-from nodeclient.operate.repeat import repeat
+from nodeclient.operate.client import Client, read, repeat
+from nodeclient.operate.job_lookup import job_path, known_job, only_job, query
 from nodeclient.operate.terminal_info import TerminalInfo, terminal, write_text
 from nodeclient.output.lines import LineCutter, WorkerLabel, as_lines, as_overwritten, make_prefix, prefixed
 
@@ -36,11 +34,9 @@ def run(config: LogsConfig) -> int:
     client = Client(config.coordinators, config.access)
     job = only_job(client, config.job)
     printer = _LogPrinter(terminal(), single=config.ranks.isdecimal(), follow=config.follow, as_json=config.json)
-    try:
+    with known_job(client, job):
         for part in _LogParts(client, job, config).parts():
             printer.print(part)
-    except UnknownNameError:
-        raise unknown_job(client, job) from None
     printer.end()
     return ExitCode.UNAVAILABLE if printer.found_none else ExitCode.OK
 
@@ -76,7 +72,7 @@ class _LogParts:
                 yield part
 
     def _stream(self) -> Iterator[Any]:
-        return self._client.events(f"{job_path(self._job)}/logs?{self._query()}", None)
+        return self._client.events(f"{job_path(self._job)}/logs{self._query()}", None)
 
     def _is_new(self, part: LogPart) -> bool:
         """Record a part; return whether it has anything new."""
@@ -96,19 +92,17 @@ class _LogParts:
         config = self._config
         # After the first round, each whole log is wanted, even if nothing of it was read yet.
         last = config.last if self._round == self._first_round else LogEnd()
-        query = {
-            "stream": config.stream,
-            "follow": str(config.follow).lower(),
-            "rank": config.ranks or None,
-            "node": config.nodes,
-            "run": self._run or None,
-            "round": config.round,
-            "last_bytes": last.bytes,
-            "last": None if last.bytes is not None else "all" if last.lines is None else last.lines,
-            "after": list(self._places.values()),
-        }
-        given = {name: value for name, value in query.items() if value is not None}
-        return urlencode(given, doseq=True, safe=":")
+        return query(
+            stream=config.stream,
+            follow=str(config.follow).lower(),
+            rank=config.ranks or None,
+            node=config.nodes,
+            run=self._run or None,
+            round=config.round,
+            last_bytes=last.bytes,
+            last=None if last.bytes is not None else "all" if last.lines is None else last.lines,
+            after=list(self._places.values()),
+        )
 
 
 class _LogPrinter:

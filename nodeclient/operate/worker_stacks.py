@@ -10,7 +10,6 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from urllib.parse import urlencode
 
 from msgspec.structs import replace
 
@@ -21,7 +20,7 @@ from coordinatord.protocol.text import counted, spans
 from nodeclient.config.operate import StacksConfig
 from nodeclient.operate.client import Client, RequestError, read
 from nodeclient.operate.formatting import NAMES_MAX, listed
-from nodeclient.operate.job_lookup import get_job_data, only_job
+from nodeclient.operate.job_lookup import get_job_data, only_job, query
 from nodeclient.operate.terminal_info import terminal, write
 
 BUSY_CPUS = 0.05
@@ -40,8 +39,7 @@ def run(config: StacksConfig) -> int:
         return _print_culprits(config.dumps, as_json=config.json)
     client = Client(config.coordinators, config.access)
     job = only_job(client, config.job, live=True)
-    query = f"?{urlencode({'rank': config.ranks})}" if config.ranks else ""
-    data = get_job_data(client, job, f"/stacks{query}")
+    data = get_job_data(client, job, f"/stacks{query(rank=config.ranks or None)}")
     answer = read(StacksAnswer, data)
     if config.json:
         write([json.dumps(data)])
@@ -103,14 +101,12 @@ def _group(group: StackGroup) -> Iterator[str]:
 
 def _collectives(workers: Sequence[StackedWorker]) -> Iterator[str]:
     """Yield a line for each collective in which workers wait, with the longest of their times in it."""
-    places: dict[CollectiveStatus, list[StackedWorker]] = {}
-    for worker in sorted(workers, key=lambda worker: -worker.collective.age_s if worker.collective else 0.0):
-        if worker.collective is not None:
-            same = (place for place in places if replace(place, age_s=worker.collective.age_s) == worker.collective)
-            places.setdefault(next(same, worker.collective), []).append(worker)
-    for place, group in places.items():
-        ranks = "" if len(group) == len(workers) else f" ({_ranks(sorted(worker.rank for worker in group))})"
-        yield f"  {_collective(place)}{ranks}"
+    waiting = [(worker.collective, worker.rank) for worker in workers if worker.collective is not None]
+    places: dict[CollectiveStatus, tuple[CollectiveStatus, list[int]]] = {}
+    for collective, rank in sorted(waiting, key=lambda pair: -pair[0].age_s):
+        places.setdefault(replace(collective, age_s=0.0), (collective, []))[1].append(rank)
+    for longest, ranks in places.values():
+        yield f"  {_collective(longest)}{'' if len(ranks) == len(workers) else f' ({_ranks(sorted(ranks))})'}"
 
 
 def _ranks_and_hosts(workers: Sequence[StackedWorker]) -> str:

@@ -28,7 +28,7 @@ from nodeclient.host.ports import LOOPBACK
 from nodeclient.operate.client import Client
 from nodeclient.output.lines import prefixed
 from nodeclient.remote.host_link import HostError, HostLink
-from nodeclient.remote.link_messages import Errand, RunNode
+from nodeclient.remote.link_messages import Errand, RunNode, encode_line
 
 log = logging.getLogger(__name__)
 
@@ -45,10 +45,11 @@ def run(config: UpConfig) -> int:
     for remark in config.remarks:
         log.info("%s", remark)
 
-    async def bring_up() -> int:
-        return await _Up(config).run()
+    return asyncio.run(_bring_up(config))
 
-    return asyncio.run(bring_up())
+
+async def _bring_up(config: UpConfig) -> int:
+    return await _Up(config).run()
 
 
 class _Up:
@@ -113,7 +114,7 @@ class _Up:
     async def _work(self) -> int:
         tasks = await self._start()
         for link, task in zip(self._nodes, tasks, strict=True):
-            link.begin(task)  # at once, so that no signal reaches a node before its task
+            link.send(encode_line(task))  # at once, so that no signal reaches a node before its task
         await asyncio.gather(*map(self._attend, self._nodes))
         return self._fleet.exit_code
 

@@ -19,7 +19,7 @@ from nodeclient.core.fleet import LOST, why_not_ready
 from nodeclient.output.descriptors import READ_BYTES
 from nodeclient.output.lines import LineCutter, as_lines
 from nodeclient.remote import UP_HOST
-from nodeclient.remote.link_messages import Arrival, Errand, Message, decode_line, encode_line
+from nodeclient.remote.link_messages import Arrival, Errand, decode_line, encode_line
 from nodeclient.shell.embedded_coordinator import START_WITHIN_S, is_here
 
 SSH = shlex.split(
@@ -129,10 +129,6 @@ class HostLink:
                 " do files of its login shell read the input, or print without an end?"
             ) from None
         raise HostError(f"{self.host}: {why_not_ready(self.host, code, is_here=self.is_here, serves=serves)}")
-
-    def begin(self, task: Message) -> None:
-        """Give the program its task."""
-        self.send(encode_line(task))
 
     async def relay(self) -> int:
         """Relay the program's output until it ends; return its exit code, or `LOST`."""
