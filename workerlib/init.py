@@ -263,7 +263,7 @@ def _require_torch() -> None:
 def _store_arguments(environment: WorkerEnvironment, timeout: timedelta | None) -> dict[str, Any]:
     """Serve the store on rank 0; return the arguments that give it to the process group.
 
-    On other ranks, and if another process serves the store, there are none. The prefix is torch's own, so the other
+    On other ranks, and if torchrun's agent serves the store, there are none. The prefix is torch's own, so the other
     ranks connect as to a store that torch serves.
     """
     import torch.distributed
@@ -273,8 +273,6 @@ def _store_arguments(environment: WorkerEnvironment, timeout: timedelta | None) 
     if environment.rank > 0 or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True):
         return {}
     served = store.serve(environment, timeout or store.TIMEOUT)
-    if served is None:
-        return {}
     prefixed = torch.distributed.PrefixStore("default_pg", served)  # type: ignore[attr-defined]  # public all the same
     return {"store": prefixed, "rank": environment.rank, "world_size": environment.world_size}
 

@@ -66,7 +66,7 @@ def main() -> None:
         sys.exit(f"workerlib.store: {error}")
     responder.begin()  # nodeclient asks where this worker waits, also if the script never uses `workerlib`
     # The store ends with its last reference, so it is kept until the script is over.
-    store = _serve_anywhere(environment)
+    store = _serve_before_script(environment)
     sys.argv = arguments[is_module:]
     if is_module:
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
@@ -76,30 +76,38 @@ def main() -> None:
     del store
 
 
-def serve(environment: WorkerEnvironment, timeout: timedelta = TIMEOUT) -> torch.distributed.TCPStore | None:  # type: ignore[name-defined]  # public all the same
-    """Serve the store only at MASTER_ADDR; return the object that keeps it alive.
+def serve(environment: WorkerEnvironment, timeout: timedelta = TIMEOUT) -> torch.distributed.TCPStore:  # type: ignore[name-defined]  # public all the same
+    """Serve the store only at MASTER_ADDR, or else at every address; return the object that keeps it alive.
 
-    If that fails, write a line to standard error and return None: torch then listens at every address. Raises the
-    errors of `TCPStore`.
+    Raises the errors of `TCPStore`.
     """
     import torch.distributed  # noqa: PLC0415  # importing this module stays cheap
 
-    address, port = environment.master_address, environment.master_port
+    listener = listen(environment)
+    return torch.distributed.TCPStore(  # type: ignore[attr-defined]  # as above
+        environment.master_address,
+        environment.master_port,
+        is_master=True,
+        timeout=timeout,
+        wait_for_workers=False,
+        master_listen_fd=None if listener is None else listener.detach(),  # it is the store's from now on
+        # Compared as versions; before 2.8, libuv's store takes no listening socket.
+        use_libuv=listener is None or torch.__version__ >= "2.8",
+    )
+
+
+def listen(environment: WorkerEnvironment) -> socket.socket | None:
+    """Return a socket for the store at MASTER_ADDR only.
+
+    If there can be none, write a line to standard error and return None: torch then listens at every address.
+    """
+    address = environment.master_address
     try:
-        listener = _bind(_endpoint(address, port))
+        return _bind(_endpoint(address, environment.master_port))
     except (OSError, UnicodeError) as error:  # UnicodeError: not a host name at all
         why = getattr(error, "strerror", None) or error
         sys.stderr.write(f"workerlib: torch's store listens at every address of this host, not at {address}: {why}\n")
         return None
-    return torch.distributed.TCPStore(  # type: ignore[attr-defined]  # as above
-        address,
-        port,
-        is_master=True,
-        timeout=timeout,
-        wait_for_workers=False,
-        master_listen_fd=listener.detach(),  # it is the store's from now on
-        use_libuv=torch.__version__ >= "2.8",  # compared as versions; before, libuv's store takes no listening socket
-    )
 
 
 def await_listener(environment: WorkerEnvironment) -> None:
@@ -159,24 +167,16 @@ def _bind(where: _Endpoint) -> socket.socket:
     return listener
 
 
-def _serve_anywhere(environment: WorkerEnvironment) -> object:
-    """Serve the store at MASTER_ADDR, or if that fails at every address; return the object that keeps it alive.
+def _serve_before_script(environment: WorkerEnvironment) -> object:
+    """Serve the store if this is rank 0, and no agent of torchrun does; return the object that keeps it alive.
 
-    None if another process serves it. Raises the errors of `TCPStore`.
+    Raises the errors of `TCPStore`.
     """
-    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True):  # torchrun's agent serves it
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True):
         return None
     # `init_process_group` then connects, in rank 0 too, under a prefix for each restart.
     os.environ["TORCHELASTIC_USE_AGENT_STORE"] = str(True)
-    if environment.rank > 0:
-        return None
-    import torch.distributed  # noqa: PLC0415  # in the other workers the script may import it when it likes
-
-    served = serve(environment)
-    if served is not None:
-        return served
-    address, port = environment.master_address, environment.master_port
-    return torch.distributed.TCPStore(address, port, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]  # public all the same
+    return serve(environment) if environment.rank == 0 else None  # the script may import torch when it likes
 
 
 if __name__ == "__main__":
