@@ -11,7 +11,7 @@ import math
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 PROGRESS = "COORDINATORD_PROGRESS"
 """The slot of this worker as PATH:BYTE: the file with the slots of all workers of its node, and its own first byte."""
@@ -78,38 +78,6 @@ DEFAULTS = {ERROR_HANDLING: "1"}
 
 The value is torchrun's: a collective that failed or timed out ends its process instead of hanging."""
 
-_VARIABLES = {
-    "rank": "RANK",
-    "local_rank": "LOCAL_RANK",
-    "world_size": "WORLD_SIZE",
-    "local_world_size": "LOCAL_WORLD_SIZE",
-    "group_rank": "GROUP_RANK",
-    "group_world_size": "GROUP_WORLD_SIZE",
-    "role": "ROLE_NAME",
-    "role_rank": "ROLE_RANK",
-    "role_world_size": "ROLE_WORLD_SIZE",
-    "master_address": "MASTER_ADDR",
-    "master_port": "MASTER_PORT",
-    "restart_count": "TORCHELASTIC_RESTART_COUNT",
-    "max_restarts": "TORCHELASTIC_MAX_RESTARTS",
-    "job": "COORDINATORD_JOB",
-    "run": "COORDINATORD_RUN",
-    "round": "COORDINATORD_ROUND",
-    "node": "COORDINATORD_NODE",
-    "worker": "COORDINATORD_WORKER",
-    "reason": "COORDINATORD_REASON",
-}
-"""The variable of each field of `WorkerEnvironment`."""
-
-_TORCHRUN_SUBSTITUTES = {
-    "job": "TORCHELASTIC_RUN_ID",
-    "run": "TORCHELASTIC_RUN_ID",
-    "round": "TORCHELASTIC_RESTART_COUNT",
-    "node": "GROUP_RANK",
-    "worker": "LOCAL_RANK",
-}
-"""The variables of torchrun that take the place of ours in a process that torchrun started."""
-
 NO_SECTION = (0, 0, 0, 0)
 """The words in the slot of a worker that is in no section."""
 
@@ -163,56 +131,61 @@ def unpack_digest(words: Sequence[int]) -> tuple[int, int, int] | None:
     return first - 1, second >> _DIGEST_BITS, second & (2**_DIGEST_BITS - 1)
 
 
+_REASON = "COORDINATORD_REASON"
+"""The one variable that may be missing or empty: torchrun gives no reason."""
+
 _NUMBER = re.compile("[0-9]{1,18}")
 """A number without sign, space or underscore, which fits 64 bits."""
-
-_MAY_BE_EMPTY = frozenset({"reason"})
-"""The fields whose variable may be missing or empty: torchrun gives no reason."""
 
 
 class NotLaunchedError(RuntimeError):
     """No launcher started this process, or its environment is damaged; the text says what to do."""
 
 
+def _from(variable: str, torchrun: str | None = None) -> dict[str, str | None]:
+    """Return the metadata of a field with this variable; `torchrun` takes its place where torchrun is the launcher."""
+    return {"variable": variable, "torchrun": torchrun}
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerEnvironment:
     """The environment of one worker; ranks count from 0."""
 
-    rank: int
+    rank: int = field(metadata=_from("RANK"))
     """The rank among all workers of the round."""
-    local_rank: int
+    local_rank: int = field(metadata=_from("LOCAL_RANK"))
     """The rank on this node; always 0 if each worker sees only its own GPU (`--virtual-local-rank`)."""
-    world_size: int
-    local_world_size: int
-    group_rank: int
+    world_size: int = field(metadata=_from("WORLD_SIZE"))
+    local_world_size: int = field(metadata=_from("LOCAL_WORLD_SIZE"))
+    group_rank: int = field(metadata=_from("GROUP_RANK"))
     """The rank of this node among the nodes of the round."""
-    group_world_size: int
+    group_world_size: int = field(metadata=_from("GROUP_WORLD_SIZE"))
     """The number of nodes in the round."""
-    role: str
-    role_rank: int
+    role: str = field(metadata=_from("ROLE_NAME"))
+    role_rank: int = field(metadata=_from("ROLE_RANK"))
     """The rank among the workers with the same role."""
-    role_world_size: int
-    master_address: str
+    role_world_size: int = field(metadata=_from("ROLE_WORLD_SIZE"))
+    master_address: str = field(metadata=_from("MASTER_ADDR"))
     """Where rank 0 serves the store of `init_process_group`."""
-    master_port: int
-    restart_count: int
+    master_port: int = field(metadata=_from("MASTER_PORT"))
+    restart_count: int = field(metadata=_from("TORCHELASTIC_RESTART_COUNT"))
     """How many restarts of the run's budget are used up; the same on all nodes."""
-    max_restarts: int
-    job: str
-    run: str
+    max_restarts: int = field(metadata=_from("TORCHELASTIC_MAX_RESTARTS"))
+    job: str = field(metadata=_from("COORDINATORD_JOB", "TORCHELASTIC_RUN_ID"))
+    run: str = field(metadata=_from("COORDINATORD_RUN", "TORCHELASTIC_RUN_ID"))
     """One execution of the job, from join to outcome."""
-    round: int
+    round: int = field(metadata=_from("COORDINATORD_ROUND", "TORCHELASTIC_RESTART_COUNT"))
     """One formation of the worker group; only goes up."""
-    node: str
+    node: str = field(metadata=_from("COORDINATORD_NODE", "GROUP_RANK"))
     """The node id; the same in all rounds."""
-    worker: int
+    worker: int = field(metadata=_from("COORDINATORD_WORKER", "LOCAL_RANK"))
     """The number of this worker on its node, by which nodeclient knows it; no two workers have the same."""
-    reason: str
-    """Why this round was formed, in words."""
+    reason: str = field(metadata=_from(_REASON))
+    """Why this round was formed, in words; empty if torchrun formed it."""
 
     def to_environ(self) -> dict[str, str]:
         """Return the variables that are added to the environment that a worker inherits."""
-        environ = {variable: str(getattr(self, name)) for name, variable in _VARIABLES.items()}
+        environ = {each.metadata["variable"]: str(getattr(self, each.name)) for each in fields(self)}
         environ["TORCHELASTIC_RUN_ID"] = self.job  # torch takes it as the sign of an elastic launch
         # Rank 0 serves the store, at a port that is new in each round, so no key of an earlier round is found in it.
         environ["TORCHELASTIC_USE_AGENT_STORE"] = str(False)
@@ -221,7 +194,7 @@ class WorkerEnvironment:
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> WorkerEnvironment:
         """Read the variables. Raises `NotLaunchedError`, which names a variable that is missing or malformed."""
-        values = {field.name: _read(environ, field.name, field.type) for field in fields(cls)}
+        values = {each.name: _read(environ, each.type, **each.metadata) for each in fields(cls)}
         return cls(**values)  # type: ignore[arg-type]  # `_read` goes by the fields' own types
 
 
@@ -234,18 +207,17 @@ def escape_for_locale(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value.encode(encoding, "backslashreplace").decode(encoding) for name, value in environ.items()}
 
 
-def _read(environ: Mapping[str, str], name: str, kind: object) -> int | str:
-    variable = _VARIABLES[name]
-    if variable not in environ and name in _TORCHRUN_SUBSTITUTES:
-        variable = _TORCHRUN_SUBSTITUTES[name]
-    text = environ.get(variable, "" if name in _MAY_BE_EMPTY else None)
+def _read(environ: Mapping[str, str], kind: object, variable: str, torchrun: str | None) -> int | str:
+    if variable not in environ and torchrun is not None:
+        variable = torchrun
+    text = environ.get(variable, "" if variable == _REASON else None)
     if text is None:
         raise _not_launched(f"the environment variable {variable} is missing")
     if kind == "int":
         if not _NUMBER.fullmatch(text):
             raise _not_launched(f"the environment variable {variable} is {text!r}, not a number")
         return int(text)
-    if not text and name not in _MAY_BE_EMPTY:
+    if not text and variable != _REASON:
         raise _not_launched(f"the environment variable {variable} is empty")
     return text
 
