@@ -83,6 +83,8 @@ class StepNumbers:
         """How many steps had a new state in this round."""
         self.has_optimizer = False
         """Whether an optimizer has called its hook in this round; a script may use optimizers without hooks."""
+        self.is_accumulating = False
+        """Whether the last `ctx.step` had no new state."""
         self.stage = StateStage.UNTRAINED
         self._reported = -1
         """The number in the last `ctx.step`, whether the state was new or not."""
@@ -105,11 +107,6 @@ class StepNumbers:
     def is_changing(self) -> bool:
         """Whether an optimizer has begun a step since the last `ctx.step`."""
         return self._changed > 0
-
-    @property
-    def is_accumulating(self) -> bool:
-        """Whether a `ctx.step` without a new state has followed on the last step."""
-        return self._reported != self.last_step
 
     @property
     def problem(self) -> str:
@@ -148,6 +145,7 @@ class StepNumbers:
         if number > self._reported >= 0:
             self._stride = number - self._reported
         self._reported = number
+        self.is_accumulating = not changed
         if not changed:
             self._unchanged += not self.count
             if self._unchanged == UNCHANGED:

@@ -35,6 +35,7 @@ def test_gradients_that_are_summed_up_are_part_of_no_step(caplog: pytest.LogCapt
     assert [numbers.on_step(number) for number in (9, 10, 11)] == [False] * 3
     assert numbers.next_step == 12
     assert not numbers.on_step(8), "the same number, as of a script that counts the optimizer's steps"
+    assert numbers.is_accumulating
     assert not numbers.problem
     assert not caplog.records
 
