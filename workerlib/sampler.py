@@ -143,7 +143,7 @@ class ElasticDistributedSampler:
 
     def __len__(self) -> int:
         """Return how many micro-batches of the epoch are left, which is the same on all ranks."""
-        return sum(len(self._split(start)) for start in self._starts())
+        return sum(1 for _ in self._left())
 
     def __iter__(self) -> Iterator[list[int]]:
         """Return the samples of each micro-batch of this rank that is left of the epoch.
@@ -154,12 +154,12 @@ class ElasticDistributedSampler:
             raise RuntimeError(
                 f"epoch {self._epoch} has been trained on: call set_epoch({self._epoch + 1}) before the next one"
             )
-        return self._shares()
+        order = self._samples()
+        return ([order[(start + place) % self._length] for place in micro.samples] for start, micro in self._left())
 
     def micro_batches(self) -> Iterator[MicroBatch]:
         """Yield the weight of each micro-batch that is left of the epoch, in step with the loader."""
-        for start in self._starts():
-            yield from self._split(start)
+        return (micro for _, micro in self._left())
 
     def repeats(self) -> list[int]:
         """Return the samples with which the last batch is filled, each as often as it is repeated."""
@@ -176,21 +176,12 @@ class ElasticDistributedSampler:
         left = (self._length - self._done) % self._batch_size
         return list(self._samples()[self._length - left :])
 
-    def _shares(self) -> Iterator[list[int]]:
-        order = self._samples()
-        for start in self._starts():
-            for micro in self._split(start):
-                yield [order[(start + place) % self._length] for place in micro.samples]
-
-    def _split(self, start: int) -> tuple[MicroBatch, ...]:
-        """Return the micro-batches of the batch that begins at a place in the order."""
-        return split(self._size(start), self._micro, self._rank, self._world_size)
-
-    def _starts(self) -> Iterator[int]:
-        """Yield the places in the order at which the batches that are left begin."""
+    def _left(self) -> Iterator[tuple[int, MicroBatch]]:
+        """Yield each micro-batch that is left of the epoch, and the place in the order at which its batch begins."""
         start = self._done
         while size := self._size(start):
-            yield start
+            for micro in split(size, self._micro, self._rank, self._world_size):
+                yield start, micro
             start = min(start + size, self._length)
 
     def _size(self, start: int) -> int:
