@@ -19,6 +19,7 @@ Linux only, standard library only.
 
 from __future__ import annotations
 
+import _socket  # the class whose constructor `GroupSockets` does not wrap
 import functools
 import os
 import socket
@@ -44,19 +45,13 @@ def _sockets() -> dict[str, int]:
     return sockets
 
 
-class _Own(socket.socket):
-    """A socket of this module, whose constructor `GroupSockets` does not wrap."""
-
-    __init__ = socket.socket.__init__
-
-
 class GroupSockets:
     """The connections of the process groups of one round. One thread makes groups, another one may shut them down."""
 
     def __init__(self) -> None:
         self._inodes: set[str] = set()
         """The inodes of the sockets that appeared while groups were made; `shut` leaves out those of the script."""
-        self._shut: dict[str, socket.socket] = {}
+        self._shut: dict[str, _socket.socket] = {}
         """The connections that were shut down, by inode; each has a second descriptor, since gloo closes its own."""
         self._before: set[str] | None = None
         """The inodes of the sockets before the group that is being made now; None if none is being made."""
@@ -138,18 +133,18 @@ class GroupSockets:
             socket.socket.__init__ = original  # type: ignore[method-assign]
 
 
-def _shut(fd: int, inode: str, side: int) -> socket.socket | None:
+def _shut(fd: int, inode: str, side: int) -> _socket.socket | None:
     """Shut down one direction of a socket; return it with another descriptor, which stays open.
 
     None if the descriptor now belongs to another file, or to no TCP connection.
     """
     try:
-        own: socket.socket = _Own(fileno=os.dup(fd))
+        own = _socket.socket(fileno=os.dup(fd))
     except OSError:
         return None
     try:
         is_same = _inode(own.fileno()) == inode
-        is_tcp = own.family in _TCP and own.type is socket.SOCK_STREAM
+        is_tcp = own.family in _TCP and own.type == socket.SOCK_STREAM
         if is_same and is_tcp and not own.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             own.shutdown(side)
             return own
