@@ -38,8 +38,10 @@ def piece_of(name: str, tensor: Any) -> Piece:
     if is_lazy(tensor):
         raise KeptStateError(f"{name} has no size yet: call keep() after a first forward of its lazy module")
     local = local_part(tensor)
-    if (why := _copy_obstacle(local)) is not None:
+    if (why := bytes_obstacle(local)) is not None:
         raise KeptStateError(f"{name} {why}")
+    if any(stride == 0 and size > 1 for stride, size in zip(local.stride(), local.shape, strict=True)):
+        raise KeptStateError(f"{name} is expanded, so that nothing can be copied back into it: keep its clone()")
     whole, offsets = tuple(tensor.shape), (0,) * tensor.dim()
     if is_sharded(tensor):
         if not hasattr(tensor, "__create_chunk_list__"):
@@ -53,15 +55,6 @@ def piece_of(name: str, tensor: Any) -> Piece:
     dtype = str(local.dtype).removeprefix("torch.")
     strides = () if is_sharded(tensor) or local.is_contiguous() else local.stride()
     return Piece(name, dtype, whole, offsets, tuple(local.shape), local.numel() * local.element_size(), strides)
-
-
-def _copy_obstacle(local: torch.Tensor) -> str | None:
-    """Return why the bytes of a tensor cannot be saved and copied back; None if they can."""
-    if (why := bytes_obstacle(local)) is not None:
-        return why
-    if any(stride == 0 and size > 1 for stride, size in zip(local.stride(), local.shape, strict=True)):
-        return "is expanded, so that nothing can be copied back into it: keep its clone()"
-    return None
 
 
 def bytes_obstacle(local: torch.Tensor) -> str | None:

@@ -197,18 +197,14 @@ def _of_numpy(value: Any, path: str) -> Any:
             if type(item).__module__ != "numpy":  # numpy's `longdouble` has no form in Python
                 return to_plain(item, path)
         if type(value).__name__ == "ndarray":
-            return {"$array": _tensor(_as_tensor(value, path), path)}
+            try:
+                return {"$array": _tensor(torch.from_numpy(value.copy()), path)}
+            except TypeError as error:
+                raise KeptStateError(f"{path}: {error}") from None
     raise KeptStateError(
         f"{path} is a {type(value).__module__}.{type(value).__qualname__}, which cannot be kept: keep numbers, texts, "
         "tensors, and lists, tuples and dicts of them"
     )
-
-
-def _as_tensor(array: Any, path: str) -> torch.Tensor:
-    try:
-        return torch.from_numpy(array.copy())
-    except TypeError as error:
-        raise KeptStateError(f"{path}: {error}") from None
 
 
 def _tensor(tensor: torch.Tensor, path: str) -> list[Any]:

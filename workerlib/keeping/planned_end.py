@@ -206,14 +206,10 @@ class PlannedEnd:
         if halt.step == BEFORE_NAMED:
             # `promised` is -1 if training has ended before its first step.
             self._channel.report(Halted(max(promised, 0), halt.number))
-        elif self._has_ended:
-            self._answer_after_end(halt)
-
-    def _answer_after_end(self, halt: HaltAt) -> None:
-        if self._save_after_end is None:
-            self._channel.report(NotSaved("training has ended", halt.number))
-        else:
+        elif self._has_ended and self._save_after_end is not None:
             self._save_after_end(halt)
+        elif self._has_ended:
+            self._channel.report(NotSaved("training has ended", halt.number))
 
     def _reject(self, message: Message, _: list[int]) -> None:
         if isinstance(message, SaveNow):
