@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -56,7 +57,7 @@ def held(parts: Parts, commit: Commit, small: bytes | None = None) -> Held:
         end += len(small)
     place = empty_place(end)
     place.data[:] = data[:end]
-    commit = commit.completed(end, 1, 0 if small is None else WITH_SMALL)
+    commit = replace(commit, length=end, serial=1, flags=0 if small is None else WITH_SMALL)
     place.commit(commit)
     return Held(-1, place, commit, Kind.BIG)
 

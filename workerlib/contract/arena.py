@@ -24,7 +24,7 @@ import errno
 import mmap
 import os
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 MEMORY_NAME = "coordinatord-kept"
@@ -119,7 +119,7 @@ class ArenaSizes:
         """Round sizes up to whole pages. Raises `ArenaError` for sizes out of bounds."""
         if not 0 <= generation <= BYTES_MAX or not 0 <= small <= BYTES_MAX:
             raise ArenaError(f"an arena cannot have places of {generation} and {small} bytes")
-        return cls(_round_up(generation, PAGE_BYTES), _round_up(small, PAGE_BYTES))
+        return cls(_whole_pages(generation), _whole_pages(small))
 
     @property
     def total(self) -> int:
@@ -166,10 +166,6 @@ class Commit:
     def is_same_part(self, other: Commit) -> bool:
         """Whether both are of the same rank's state at the same step."""
         return (self.round, self.step, self.rank) == (other.round, other.step, other.rank)
-
-    def completed(self, length: int, serial: int, flags: int | None = None) -> Commit:
-        """Return this commit with a length and a serial, and with other flags if they are given."""
-        return replace(self, length=length, serial=serial, flags=self.flags if flags is None else flags)
 
     @property
     def words(self) -> tuple[int, ...]:
@@ -406,8 +402,8 @@ def _commit_bits(commit: Commit) -> int:
     return (commit.check ^ commit.check >> _CRC_BITS) & (2**_CRC_BITS - 1) or 1
 
 
-def _round_up(size: int, unit: int) -> int:
-    return -(-size // unit) * unit
+def _whole_pages(size: int) -> int:
+    return -(-size // PAGE_BYTES) * PAGE_BYTES
 
 
 _LIMITS = {

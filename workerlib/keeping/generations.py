@@ -10,6 +10,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -63,9 +64,6 @@ class GenerationWriter:
         """Take the objects to write; by default `queue` and `gate` follow from where their tensors are."""
         self._objects = objects
         self._arena: Arena | None = None
-        self._layout = lay_out(())
-        self._views: dict[int, list[torch.Tensor]] = {}
-        """The tensors in each place that has the manifest of the present layout, by the place's identity."""
         self._size_changes = 0
         """The sum of `Adapter.size_changes` at the last call of `has_changed_size`."""
         self._sample: list[torch.Tensor] = []
@@ -88,7 +86,6 @@ class GenerationWriter:
     def attach(self, arena: Arena) -> None:
         """Write into this arena from now on."""
         self._arena = arena
-        self._views = {}
         touch = threading.Timer(TOUCH_AFTER_S, arena.touch)
         touch.daemon = True
         touch.start()
@@ -195,7 +192,7 @@ class GenerationWriter:
         if self.gate is not None and not self.gate.has_ended(WITHIN_S if last else None):
             raise NotNowError(f"the GPU did not come to the end of the step within {WITHIN_S:g} s")
         tensors = self.tensors()
-        layout = self._lay_out(tensors)
+        layout = lay_out(_pieces_of(tensors))
         end = small_offset(layout)
         """Where the big state ends, and the small one begins."""
         length = end if small is None else end + len(small)
@@ -206,26 +203,14 @@ class GenerationWriter:
             raise NotNowError("the steps that are in memory are still needed, so there is no place for another one")
         place.data[: len(layout.manifest)] = layout.manifest
         copy = copy_tensors if self._queue is None else self._queue.copy
-        copy(self._views_of(place), [local_part(tensor) for _, tensor in tensors])
+        copy(views_of(layout, place.data), [local_part(tensor) for _, tensor in tensors])
         if small is not None:
             place.data[end:length] = small
         if watch and self.has_changed():
             raise NotNowError("tensors have changed while they were copied")
-        serial = self._arena.newest_serial() + 1
-        place.commit(commit.completed(length, serial, 0 if small is None else WITH_SMALL))
+        serial, flags = self._arena.newest_serial() + 1, 0 if small is None else WITH_SMALL
+        place.commit(replace(commit, length=length, serial=serial, flags=flags))
         return length
-
-    def _lay_out(self, tensors: list[tuple[str, torch.Tensor]]) -> Layout:
-        pieces = _pieces_of(tensors)
-        if pieces != self._layout.pieces:
-            self._layout = lay_out(pieces)
-            self._views = {}
-        return self._layout
-
-    def _views_of(self, place: Place) -> list[torch.Tensor]:
-        if id(place) not in self._views:
-            self._views[id(place)] = views_of(self._layout, place.data)
-        return self._views[id(place)]
 
 
 def _pieces_of(tensors: list[tuple[str, torch.Tensor]]) -> tuple[Piece, ...]:

@@ -265,7 +265,7 @@ class SmallStateWriter:
             end = layout.end + len(snapshot.rest)
             data[layout.end : end] = snapshot.rest
             self._serial += 1
-            place.commit(commit.completed(end, self._serial))
+            place.commit(replace(commit, length=end, serial=self._serial))
             self._pending = (commit, snapshot) if commit.pending else None
             return True
 
