@@ -31,6 +31,7 @@ from workerlib.keeping.keeper import StepKeeper
 from workerlib.keeping.kept_errors import KeptStateError, LeftRoundError
 from workerlib.keeping.kept_objects import adapt
 from workerlib.keeping.pieces import views_of
+from workerlib.keeping.restoring import RestorePoint
 from workerlib.keeping.small_state import SmallStateWriter
 
 STEPS = 3
@@ -317,7 +318,7 @@ def kept_steps(play: Play, kind: type[Gate], path: Path) -> Steps:
     worker = environment(0, 2, 1, 1)
     kept = StepKeeper(worker, objects, generations, small, KeepChannel(str(path), worker))
     kept._saver.numbers.resume(play.training.first - 1)
-    kept._saver.on_whole()
+    kept._saver.begin(RestorePoint(0, -1, ()))
     kept._saver.record_comparison(alike=True)
     kept._hooks.before_optimizers(kept._before_optimizer)
     sizes = ArenaSizes.at_least(generations.bytes_needed(0) + 65536, small.bytes_needed(small.first_snapshot({})))

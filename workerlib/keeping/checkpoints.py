@@ -13,7 +13,7 @@ import time
 from workerlib import progress, responder
 from workerlib.agreement import any_of, should_stop
 from workerlib.contract.env import KEEP, WorkerEnvironment
-from workerlib.keeping.keep_channel import KeepChannel
+from workerlib.keeping.keep_channel import connect_if_offered
 from workerlib.keeping.kept_errors import KeptStateError
 from workerlib.keeping.planned_end import PlannedEnd
 from workerlib.stop import STOP_REQUEST
@@ -121,15 +121,14 @@ def check_unused(what: str) -> None:
 
 
 def _connect_if_offered() -> None:
-    path = os.environ.get(KEEP)
-    if _planned_end is not None or path is None:
+    if _planned_end is not None or KEEP not in os.environ:
         return
     try:
-        channel = KeepChannel(path, WorkerEnvironment.from_environ(os.environ))
-    except OSError as error:
-        text = "nodeclient cannot be reached at %s, so no checkpoint is asked for before a planned end: %s"
-        LOG.warning(text, path, error.strerror)
+        channel = connect_if_offered(WorkerEnvironment.from_environ(os.environ))
+    except KeptStateError as error:
+        LOG.warning("no checkpoint is asked for before a planned end: %s", error)
         return
-    planned_end = PlannedEnd(channel)
-    planned_end.listen()
-    connect(planned_end)
+    if channel is not None:
+        planned_end = PlannedEnd(channel)
+        planned_end.listen()
+        connect(planned_end)

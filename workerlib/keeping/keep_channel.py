@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 from workerlib.agent_channel import AgentChannel
 from workerlib.contract.channel_messages import CODEC, Hello, Message
-from workerlib.contract.env import WorkerEnvironment
+from workerlib.contract.env import KEEP, WorkerEnvironment
+from workerlib.keeping.kept_errors import KeptStateError
 
 
 class KeepChannel(AgentChannel[Message]):
@@ -13,3 +16,17 @@ class KeepChannel(AgentChannel[Message]):
     def __init__(self, path: str, environment: WorkerEnvironment) -> None:
         """Connect at a path. Raises `OSError`."""
         super().__init__(path, CODEC, Hello(environment.worker, environment.round))
+
+
+def connect_if_offered(environment: WorkerEnvironment) -> KeepChannel | None:
+    """Connect to nodeclient; return None if this launcher keeps no state. Raises `KeptStateError` if it fails."""
+    path = os.environ.get(KEEP)
+    if path is None:
+        return None
+    try:
+        return KeepChannel(path, environment)
+    except OSError as error:
+        raise KeptStateError(
+            f"nodeclient cannot be reached at {path} ({error.strerror}): run the script in the same container as"
+            " nodeclient, or start nodeclient with --keep-memory 0"
+        ) from error

@@ -40,12 +40,12 @@ from workerlib.contract.channel_messages import (
     Unkept,
     at_own_step,
 )
-from workerlib.contract.env import KEEP, WorkerEnvironment
+from workerlib.contract.env import WorkerEnvironment
 from workerlib.keeping import restoring
 from workerlib.keeping.adapter import Adapter
 from workerlib.keeping.generations import GenerationWriter
-from workerlib.keeping.keep_channel import KeepChannel
-from workerlib.keeping.kept_errors import KeptStateError, UnreachableError
+from workerlib.keeping.keep_channel import KeepChannel, connect_if_offered
+from workerlib.keeping.kept_errors import KeptStateError
 from workerlib.keeping.kept_objects import adapt
 from workerlib.keeping.planned_end import PlannedEnd
 from workerlib.keeping.process_hooks import ProcessHooks, after_closure
@@ -111,10 +111,9 @@ class StepKeeper:
             point = restoring.request_state(self._channel)
             if point.step >= 0:
                 restored = restoring.restore_objects(point, self._objects, environment.rank, environment.world_size)
-                saver.begin(point)
+            saver.begin(point)
             # All of this is there before the other thread begins to read, which may be asked to save at once.
             self.planned_end.halt_between_steps(saver.last_step, self._save_before_checkpoint, self._save_after_end)
-            saver.on_whole()
             self._hooks.before_optimizers(self._before_optimizer)
             if not saver.has_unique_state:  # others may complete a step without this rank, from its forward on
                 self._hooks.after_forward(modules, self._after_forward)
@@ -407,16 +406,12 @@ def keep(environment: WorkerEnvironment, objects: Mapping[str, Any]) -> tuple[in
         if error.__cause__ is None:  # with a cause, an object of the script has failed, perhaps only this time
             declare_final(error)
         raise
-    path = os.environ.get(KEEP)
-    if path is None:
+    channel = connect_if_offered(environment)
+    if channel is None:
         LOG.info("no state is kept: this launcher offers no memory for it")
         return -1, None
-    modules = [kept for kept in objects.values() if isinstance(kept, torch.nn.Module)]
-    try:
-        channel = KeepChannel(path, environment)
-    except OSError as error:
-        raise UnreachableError(path, error) from error
     keeper = StepKeeper(environment, adapters, generations, small, channel)
+    modules = [kept for kept in objects.values() if isinstance(kept, torch.nn.Module)]
     return keeper.begin(modules), keeper
 
 

@@ -7,17 +7,6 @@ class KeptStateError(RuntimeError):
     """State cannot be kept or restored; the text says which, and what to do."""
 
 
-class UnreachableError(KeptStateError):
-    """There is no connection to nodeclient, which has the memory for kept state."""
-
-    def __init__(self, path: str, error: OSError) -> None:
-        """Describe the system's error for the socket at a path."""
-        super().__init__(
-            f"nodeclient cannot be reached at {path} ({error.strerror}): run the script in the same container as"
-            " nodeclient, or start nodeclient with --keep-memory 0"
-        )
-
-
 class UnfitStateError(KeptStateError):
     """The kept state does not fit the objects of this script."""
 

@@ -61,8 +61,8 @@ from workerlib.contract.manifest import BYTES_MARK, Piece, lay_out
 from workerlib.keeping import checkpoints, restoring
 from workerlib.keeping.arena_request import SLACK
 from workerlib.keeping.generations import read_generation, small_offset
-from workerlib.keeping.keep_channel import KeepChannel
-from workerlib.keeping.kept_errors import KeptStateError, UnreachableError
+from workerlib.keeping.keep_channel import connect_if_offered
+from workerlib.keeping.kept_errors import KeptStateError
 from workerlib.keeping.pieces import SavedTensors, narrow, views_of
 from workerlib.keeping.planned_end import PlannedEnd
 from workerlib.keeping.small_state import copy_tensors
@@ -102,15 +102,12 @@ class _StorageConnection:
         self._warned: set[str] = set()
         """The reasons for which a save was left out with a warning."""
         self.last_step = -1
-        self._channel: KeepChannel | None = None
-        if (path := os.environ.get(KEEP)) is None:
+        if KEEP in os.environ:
+            checkpoints.check_unused(_USED_BY)
+        self._channel = connect_if_offered(self.environment)
+        if self._channel is None:
             self._refusal = "this launcher offers no memory for it"
             return
-        checkpoints.check_unused(_USED_BY)
-        try:
-            self._channel = KeepChannel(path, self.environment)
-        except OSError as error:
-            raise UnreachableError(path, error) from error
         try:
             self.point = restoring.request_state(self._channel)
         except KeptStateError:
@@ -129,8 +126,11 @@ class _StorageConnection:
 
     def reserve(self, length: int, shard: int, shards: int) -> Arena | None:
         """Return an arena for generations of `length` bytes; warn and return None if there is none."""
-        if not self._has_room(length) and not self._refusal and self._answered.is_set():
-            self._request(Reserve(generation=length + length // SLACK, small=0, shard=shard, shards=shards))
+        if not self._has_room(length) and self._answered.is_set():
+            self._answered.clear()  # before the look at the refusal, which `_end_requests` sets first
+            if not self._refusal:
+                self.report(Reserve(generation=length + length // SLACK, small=0, shard=shard, shards=shards))
+                self._answered.wait(WITHIN_S)
         if self._has_room(length):
             return self.arena
         self.warn(self._refusal or "its memory is not there yet", length)
@@ -138,16 +138,6 @@ class _StorageConnection:
 
     def _has_room(self, length: int) -> bool:
         return self.arena is not None and self.arena.sizes.generation >= length
-
-    def _request(self, memory: Reserve) -> None:
-        assert self._channel is not None  # noqa: S101 - else there is a refusal
-        self._answered.clear()
-        try:
-            self._channel.send(memory)
-        except OSError as error:
-            self._refusal = f"nodeclient cannot be reached ({error.strerror})"
-        else:
-            self._answered.wait(WITHIN_S)
 
     def skip_save(self, length: int) -> None:
         """Leave a save out, since all places hold steps that are still needed."""
@@ -161,8 +151,8 @@ class _StorageConnection:
             self._warned.add(reason)
             LOG.warning("a checkpoint of %s bytes is not kept, and training goes on: %s", f"{length:,}", reason)
 
-    def report(self, message: Saved | NotSaved | Interval) -> None:
-        """Report a save to nodeclient, if there is a connection."""
+    def report(self, message: Message) -> None:
+        """Send a message to nodeclient, if there is a connection."""
         if self._channel is not None:
             self._channel.report(message)
 
@@ -187,14 +177,9 @@ class _StorageConnection:
             os.close(file)
 
 
-_connection: _StorageConnection | None = None
-
-
+@cache  # one process has one connection
 def _open_connection() -> _StorageConnection:
-    global _connection  # noqa: PLW0603 - one process has one connection
-    if _connection is None:
-        _connection = _StorageConnection()
-    return _connection
+    return _StorageConnection()
 
 
 class _WithoutNames:

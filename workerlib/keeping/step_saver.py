@@ -210,10 +210,12 @@ class StepSaver:
     # The beginning and the end
 
     def begin(self, point: RestorePoint) -> None:
-        """Resume from the restored state."""
-        self.numbers.resume(point.step)
-        self.commits.resume(point)
-        self._update_role()
+        """Begin with the present state, which is that of `point` if there is a step to resume from."""
+        if point.step >= 0:
+            self.numbers.resume(point.step)
+            self.commits.resume(point)
+            self._update_role()
+        self._generations.record_step()
 
     def ask_for_memory(self, restored: Mapping[str, Any]) -> None:
         """Request memory before the first step, and wait for it: this rank may die after its part in that step."""
@@ -298,10 +300,6 @@ class StepSaver:
     def has_trained(self) -> bool:
         """Whether training without hooks has changed the state since the last step; False once hooks are called."""
         return not self.numbers.has_optimizer and self._generations.has_trained()
-
-    def on_whole(self) -> None:
-        """Record that the state is that of a whole step before training begins."""
-        self._generations.record_step()
 
     def on_forward(self, *, with_gradients: bool, in_step: bool) -> None:
         """Save the small state after a forward, as pending: from now on this rank may contribute to the step.

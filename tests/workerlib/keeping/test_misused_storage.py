@@ -22,7 +22,7 @@ from workerlib import Context, KeptReader, KeptWriter
 from workerlib.contract.env import KEEP
 from workerlib.keeping import checkpoints, kept_storage, restoring
 from workerlib.keeping.keep_channel import KeepChannel
-from workerlib.keeping.kept_errors import KeptStateError, UnreachableError
+from workerlib.keeping.kept_errors import KeptStateError
 
 STATE: dict[str, Any] = {"w": torch.ones(4)}
 
@@ -37,8 +37,8 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Keep]:
     for name, value in environment(0, 1, 1, 1).to_environ().items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv(KEEP, str(keep.nodes[0].path))
-    monkeypatch.setattr(kept_storage, "_connection", None)
     yield keep
+    kept_storage._open_connection.cache_clear()
     if checkpoints._planned_end is not None:
         checkpoints._planned_end.close()
     checkpoints.begin_round()
@@ -87,7 +87,7 @@ def test_a_connection_that_the_node_refuses_is_explained(tmp_path: Path) -> None
 def test_a_reader_without_its_node_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(KEEP, str(tmp_path / "gone"))
     for _ in range(2):
-        with pytest.raises(UnreachableError, match=r"nodeclient cannot be reached at .*gone"):
+        with pytest.raises(KeptStateError, match=r"nodeclient cannot be reached at .*gone"):
             KeptReader()
 
 
