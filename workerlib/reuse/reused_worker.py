@@ -183,9 +183,8 @@ class ReusedWorker:
     def enter_next_round(self) -> None:
         """Wait for the next round, and set the environment and the streams that a new process would have in it."""
         received = self._channel.next_round()
-        if received is None:
-            why = self._channel.failure or "the connection to nodeclient has ended"
-            sys.exit(f"workerlib: there is no next round for this worker: {why}")
+        if isinstance(received, str):
+            sys.exit(f"workerlib: there is no next round for this worker: {received}")
         message, (stdout, stderr, *slots) = received
         _replace_streams([stdout, stderr])
         if message.environ.keys() & {"RANK", "WORLD_SIZE"}:

@@ -25,10 +25,8 @@ class RoundChannel(AgentChannel[RoundMessage]):
     def __init__(self, path: str, environment: WorkerEnvironment) -> None:
         """Connect at a path. Raises `OSError`."""
         super().__init__(path, ROUND_CODEC, CanStay(environment.worker, environment.round))
-        self._rounds: SimpleQueue[tuple[NextRound, list[int]] | None] = SimpleQueue()
-        """Received rounds with their descriptors; None when no more will come."""
-        self.failure = ""
-        """Why no more will come although nodeclient is there; empty if it is not, or if more may come."""
+        self._rounds: SimpleQueue[tuple[NextRound, list[int]] | str] = SimpleQueue()
+        """Received rounds with their descriptors; at the end, why no more will come."""
 
     def await_requests(self, leave: Callable[[AskToLeave], None]) -> None:
         """Read messages in a thread from now on, which calls `leave` when nodeclient asks to leave the round."""
@@ -42,11 +40,10 @@ class RoundChannel(AgentChannel[RoundMessage]):
         def on_end(failure: Exception | None) -> None:
             if failure is not None:
                 LOG.warning("this process cannot go into another round: %r", failure)
-                self.failure = repr(failure)
-            self._rounds.put(None)
+            self._rounds.put("the connection to nodeclient has ended" if failure is None else repr(failure))
 
         self.listen("workerlib-rounds", on_message, on_end)
 
-    def next_round(self) -> tuple[NextRound, list[int]] | None:
-        """Wait for the next round; return it with its descriptors, or None if no more will come."""
+    def next_round(self) -> tuple[NextRound, list[int]] | str:
+        """Wait for the next round; return it with its descriptors, or why no more will come."""
         return self._rounds.get()
