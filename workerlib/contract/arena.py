@@ -246,15 +246,14 @@ class Arena:
         self.sizes = ArenaSizes.at_least(generation, small)
         if self.sizes.total != len(memory):
             raise ArenaError(f"an arena of {self.sizes.total} bytes has {len(memory)}")
-        places = [(HEADER_BYTES + number * generation, generation) for number in range(GENERATIONS)]
-        begin = HEADER_BYTES + GENERATIONS * generation
-        places += [(begin + number * small, small) for number in range(SMALL_PLACES)]
-        made = [Place(self._control(number), memory[at : at + size]) for number, (at, size) in enumerate(places)]
-        self.generations: Sequence[Place] = made[:GENERATIONS]
-        self.smalls: Sequence[Place] = made[GENERATIONS:]
+        places: list[Place] = []
+        begin, control = HEADER_BYTES, HEADER_WORDS
+        for size in [generation] * GENERATIONS + [small] * SMALL_PLACES:
+            places.append(Place(self._words[control : control + CONTROL_WORDS], memory[begin : begin + size]))
+            begin, control = begin + size, control + CONTROL_WORDS
+        self.generations: Sequence[Place] = places[:GENERATIONS]
+        self.smalls: Sequence[Place] = places[GENERATIONS:]
         self._protections = range(_PROTECTED, _PROTECTED + 3 * PROTECTED_MAX, 3)
-        self._last_read: tuple[list[int], frozenset[tuple[int, int]]] = ([], frozenset())
-        """The words of the protected steps that were read last, and these steps."""
 
     @classmethod
     def create(cls, file: int, sizes: ArenaSizes) -> Arena:
@@ -277,11 +276,7 @@ class Arena:
     @property
     def protected(self) -> frozenset[tuple[int, int]]:
         """The round and step of each generation that must not be overwritten."""
-        words = self._words[self._protections.start : self._protections.stop].tolist()
-        if words != self._last_read[0]:
-            protected = (_protected_step(words[at : at + 3]) for at in range(0, len(words), 3))
-            self._last_read = words, frozenset(filter(None, protected))
-        return self._last_read[1]
+        return frozenset(filter(None, map(self._protected_at, self._protections)))
 
     def protect(self, steps: Collection[tuple[int, int]]) -> None:
         """Protect these rounds and steps, at most `PROTECTED_MAX`, and no others.
@@ -291,12 +286,17 @@ class Arena:
         unchanged = self.protected & {*steps}
         new = sorted({*steps} - unchanged)
         for at in self._protections:
-            if _protected_step(self._words[at : at + 3].tolist()) not in unchanged:
+            if self._protected_at(at) not in unchanged:
                 self._words[at + 2] = 0
                 if new:
                     round_, step = new.pop()
                     self._words[at], self._words[at + 1] = round_, step
                     self._words[at + 2] = _SALT ^ round_ ^ step << 1
+
+    def _protected_at(self, at: int) -> tuple[int, int] | None:
+        """Return the round and step of the protection at a word; None if its words do not belong together."""
+        round_, step, check = self._words[at : at + 3]
+        return (round_, step) if check == _SALT ^ round_ ^ step << 1 else None
 
     def touch(self, generations: int = GENERATIONS) -> None:
         """Have the kernel map the pages of the first generations. This blocks, so call it in a thread.
@@ -340,10 +340,6 @@ class Arena:
         """Return the highest serial of a whole place; 0 if there is none."""
         commits = [place.read() for place in (*self.generations, *self.smalls)]
         return max((commit.serial for commit in commits if commit is not None), default=0)
-
-    def _control(self, number: int) -> memoryview:
-        begin = HEADER_WORDS + number * CONTROL_WORDS
-        return self._words[begin : begin + CONTROL_WORDS]
 
 
 def oldest_generation(
@@ -389,12 +385,6 @@ def oldest_small(places: Sequence[Place], protected: Collection[tuple[int, int]]
     needed.update({(commit.rank, commit.round, commit.step): commit.serial for commit in wanted}.values())
     free = [(commit.serial, number) for number, commit in enumerate(commits) if commit.serial not in needed]
     return places[min(free)[1]] if free else None
-
-
-def _protected_step(words: Sequence[int]) -> tuple[int, int] | None:
-    """Return the round and step in the words of a protection; None if they do not belong together."""
-    round_, step, check = words
-    return (round_, step) if check == _SALT ^ round_ ^ step << 1 else None
 
 
 def _commit_bits(commit: Commit) -> int:
