@@ -91,7 +91,12 @@ def collectives() -> list[dict[str, Any]]:
     now_ns = time.time_ns()
     moves = any(_counters(c10d, recorder) != counters for recorder, counters in before.items())
     if moves:
-        return [each for counters in before.values() for each in _begun_counts(counters)]
+        # Counters have only torch's number of a group, and not its name: nothing compares the groups of such a worker.
+        return [
+            {"group": group, "number": counters["last_enqueued_collective"], "state": "moves"}
+            for status in before.values()
+            for group, counters in islice(status.items(), GROUPS_MAX)
+        ]
     found: list[dict[str, Any]] = []
     entries: list[dict[str, Any]] = []
     for recorder, counters in before.items():
@@ -198,17 +203,6 @@ def _dump_without_lock(c10d: Any) -> str:
     response = type("Response", (c10d._Response,), setters)  # noqa: SLF001 - none of it is public
     c10d._get_handler(HANDLER)(request(), response())  # noqa: SLF001 - as above
     return contents[0]
-
-
-def _begun_counts(status: dict[str, dict[str, str]]) -> list[dict[str, Any]]:
-    """Return how many collectives a worker that gets on has begun in each group.
-
-    Counters have only torch's number of a group, and not its name: nothing compares the groups of such a worker.
-    """
-    return [
-        {"group": group, "number": counters["last_enqueued_collective"], "state": "moves"}
-        for group, counters in list(status.items())[:GROUPS_MAX]
-    ]
 
 
 def _pending_entries(text: str, recorder: str) -> list[dict[str, Any]]:
