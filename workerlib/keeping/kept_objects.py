@@ -273,9 +273,7 @@ class KeptOptimizer(Adapter):
 
     def discard_step(self) -> None:
         """Drop the gradients."""
-        for group in self.optimizer.param_groups:
-            for parameter in group["params"]:
-                parameter.grad = None
+        torch.optim.Optimizer.zero_grad(self.optimizer)  # and not what the script may have in its place
 
     def _name_parameters(self) -> None:
         """Name all parameters: a script may have added a group of them."""

@@ -144,7 +144,7 @@ def restore_objects(
             with _fitting(name):
                 adapter.load_values(values[name])
     if own is not None:
-        restore(own.random_tensors, dict(own.random))
+        restore(own.random_tensors, own.random)
         return values
     seed = reseed(point.round, point.step, rank)
     LOG.info(

@@ -45,29 +45,22 @@ _KIND = attrgetter("shape", "dtype")
 class SmallState:
     """A small state read from a place."""
 
-    tensors: Mapping[str, torch.Tensor]
+    buffers: Mapping[str, torch.Tensor]
+    random_tensors: dict[str, torch.Tensor]
+    """The random states that are tensors, by the names of their generators."""
     values: Mapping[str, Any]
-    random: Mapping[str, Any]
+    random: dict[str, Any]
     """The part of the random state that is no tensor."""
-
-    @property
-    def buffers(self) -> dict[str, torch.Tensor]:
-        """The tensors that are no random state, by name."""
-        return {name: tensor for name, tensor in self.tensors.items() if not name.startswith(RANDOM)}
-
-    @property
-    def random_tensors(self) -> dict[str, torch.Tensor]:
-        """The random states that are tensors, by the names of their generators."""
-        return {name.removeprefix(RANDOM): tensor for name, tensor in self.tensors.items() if name.startswith(RANDOM)}
 
 
 def read_small(data: memoryview) -> SmallState:
     """Return the small state in the data of a place. Raises `KeptStateError` and `ManifestError`."""
     layout = read_layout(data)
     tensors = dict(zip((piece.name for piece in layout.pieces), views_of(layout, data), strict=True))
+    random = {name.removeprefix(RANDOM): tensors.pop(name) for name in [*tensors] if name.startswith(RANDOM)}
     try:
         rest = json.loads(bytes(data[layout.end :]))
-        return SmallState(tensors, dict(rest["values"]), dict(rest["random"]))
+        return SmallState(tensors, random, dict(rest["values"]), dict(rest["random"]))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise KeptStateError(f"kept values cannot be read: {error}") from None
 
@@ -109,8 +102,6 @@ class _ValueHistory:
     """Learns when in a step the values of one object change."""
 
     changes: _Changes
-    key: str
-    """The name of the object as JSON."""
     at_forward: str = ""
     """The values as JSON after the last forward in the present step; empty if they were not read."""
     at_optimizer: str = ""
@@ -163,7 +154,7 @@ class SmallStateWriter:
         self._objects = objects
         self._buffer_places: list[BufferPlace] = [place for kept in objects.values() for place in kept.buffer_places()]
         self._histories = {
-            name: _ValueHistory(_Changes.LATE if kept.changes_late else _Changes.UNKNOWN, json.dumps(name))
+            name: _ValueHistory(_Changes.LATE if kept.changes_late else _Changes.UNKNOWN)
             for name, kept in objects.items()
         }
         self._random = RandomState()
@@ -171,8 +162,6 @@ class SmallStateWriter:
         """Held while a small state is written. `StepSaver.attach` holds it too, from `attach` here to its `write`."""
         self._arena: Arena | None = None
         self._serial = 0
-        self._plain_random: tuple[Any, str] = (None, "")
-        """The part of the random state without a fixed size, and the same as JSON."""
         self._kinds: object = None
         """The names, sizes and types of the tensors for which places are laid out, to notice other ones."""
         self._layout = Layout((), (), b"", 0)
@@ -215,7 +204,7 @@ class SmallStateWriter:
             text = history.text_of(value)
             history.end_step(text)
             if value is not None:
-                texts.append(f"{history.key}:{text}")
+                texts.append(f"{json.dumps(name)}:{text}")
         return self._snapshot_with(texts)
 
     def pending_snapshot(self, *, at_optimizer: bool) -> SmallSnapshot:
@@ -229,7 +218,7 @@ class SmallStateWriter:
                 value = self._objects[name].values()
                 text = history.read(value, at_optimizer=at_optimizer)
                 if history.changes is not _Changes.UNKNOWN and value is not None:
-                    texts.append(f"{history.key}:{text}")
+                    texts.append(f"{json.dumps(name)}:{text}")
         return self._snapshot_with(texts)
 
     def bytes_needed(self, snapshot: SmallSnapshot) -> int:
@@ -305,10 +294,9 @@ class SmallStateWriter:
 
     def _snapshot_with(self, texts: Iterable[str]) -> SmallSnapshot:
         """Return a snapshot whose values are `texts`, each a key and a value in JSON."""
-        random, plain = self._random.read(), self._random.spare_normals()
-        if plain != self._plain_random[0]:
-            self._plain_random = plain, json.dumps(plain, separators=_SEPARATORS)
-        rest = f'{{"values":{{{",".join(texts)}}},"random":{self._plain_random[1]}}}'
+        random = self._random.read()
+        spare_normals = json.dumps(self._random.spare_normals(), separators=_SEPARATORS)
+        rest = f'{{"values":{{{",".join(texts)}}},"random":{spare_normals}}}'
         return SmallSnapshot(self._buffers(), random, rest.encode())
 
 
