@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 from workerlib.contract.arena import ALIGNMENT
 
@@ -20,9 +19,6 @@ BYTES_MARK = "/bytes"
 
 LENGTH_BYTES = 8
 """The size of the length in front of a manifest."""
-
-_CRC_POLYNOMIAL, _CRC_ONE = 0xEDB88320, 1 << 31
-"""The polynomial of crc32 and the polynomial 1: bits stand for coefficients, the highest one for the constant term."""
 
 Shape = tuple[int, ...]
 
@@ -46,7 +42,7 @@ class Piece:
     length: int
     """The number of bytes."""
     strides: Shape = field(default=(), repr=False)
-    """The strides of the whole tensor in memory; empty if contiguous. They are no part of a digest, which `digests_of`
+    """The strides of the whole tensor in memory; empty if contiguous. They are no part of a digest, which nodeclient
     makes of the `repr`: equal tensors may have different strides."""
 
     @property
@@ -96,56 +92,6 @@ def read_layout(data: memoryview) -> Layout:
     if end > len(data):
         raise ManifestError(f"tensors of {end} bytes do not fit into {len(data)}")
     return Layout(pieces, begins, head, end)
-
-
-def digests_of(data: memoryview, crc32: Callable[[memoryview | bytes, int], int]) -> tuple[int, int]:
-    """Return a crc32 of all data of a place, and one of its tensors and their names, which ignores their order.
-
-    The first one shows damage. The second one is compared between ranks that should have the same state. The data are
-    read only once, since a gigabyte takes a second. `crc32` is zlib's or does the same. Raises `ManifestError`.
-    """
-    layout = read_layout(data)
-    whole, end = 0, 0
-    crcs: list[tuple[Piece, int]] = []
-    for piece, begin in zip(layout.pieces, layout.begins, strict=True):
-        gap, end = data[end:begin], begin + piece.length
-        crc = crc32(data[begin:end], 0)
-        whole = joined_crc32(crc32(gap, whole), crc, piece.length)
-        if not piece.name.endswith(BYTES_MARK):
-            crcs.append((piece, crc))
-    tensors = 0
-    for piece, crc in sorted(crcs, key=lambda each: (each[0].name, each[0].offsets)):
-        tensors = joined_crc32(crc32(repr(piece).encode(), tensors), crc, piece.length)
-    return crc32(data[end:], whole), tensors
-
-
-def joined_crc32(first: int, second: int, length: int) -> int:
-    """Return the crc32 of two byte sequences in a row from the crc32 of each; `length` is that of the second one.
-
-    This is zlib's `crc32_combine`, which Python has from 3.15 on.
-    """
-    return _product(_shift(length), first) ^ second
-
-
-@lru_cache(maxsize=1_024)
-def _shift(length: int) -> int:
-    """Return the polynomial by which a crc32 is multiplied when `length` bytes follow: x to the power of their bits."""
-    power, square = _CRC_ONE, _CRC_ONE >> 8
-    while length:
-        if length & 1:
-            power = _product(power, square)
-        square, length = _product(square, square), length >> 1
-    return power
-
-
-def _product(one: int, other: int) -> int:
-    """Return the product of two polynomials over bits, modulo that of crc32."""
-    product = 0
-    for bit in range(31, -1, -1):
-        if one >> bit & 1:
-            product ^= other
-        other = other >> 1 ^ (_CRC_POLYNOMIAL if other & 1 else 0)
-    return product
 
 
 def read_piece(fields: Sequence[object]) -> Piece:

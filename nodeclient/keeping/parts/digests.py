@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError, Executor, Future
 from weakref import WeakKeyDictionary
 
+from nodeclient.keeping.parts.place_digests import digests_of
 from workerlib.contract.arena import CHOSEN, Commit, Place
-from workerlib.contract.manifest import ManifestError, digests_of
+from workerlib.contract.manifest import ManifestError
 
 CHUNK_BYTES = 4 << 20
 """The bytes of which a digest is computed at a time."""

@@ -10,8 +10,9 @@ from threading import Event
 import pytest
 
 from nodeclient.keeping.parts.digests import Digests, is_comparable
+from nodeclient.keeping.parts.place_digests import digests_of
 from workerlib.contract.arena import CHOSEN, CONTROL_WORDS, Commit, Place
-from workerlib.contract.manifest import BYTES_MARK, Piece, digests_of, lay_out
+from workerlib.contract.manifest import BYTES_MARK, Piece, lay_out
 
 COMMIT = Commit(step=7, round=2, length=40, rank=1, world_size=3, shard=0, shards=1, serial=1)
 
