@@ -260,12 +260,12 @@ class Agent:
     def _knows_of_success(self) -> bool:
         """Whether this node knows that the run has succeeded, since it is the only node of the round.
 
-        The last goal must have been to run this round: after a round that was being stopped, the coordinator decides.
+        The last goal must have been about this round. A stop changes nothing, as it came when all workers had exited.
         """
         assignment = self._group.assignment
         return (
             self.phase is Phase.SUCCEEDED
-            and self._goal is Stimulus.RUN
+            and self._goal in {Stimulus.RUN, Stimulus.STOP}
             and assignment is not None
             and assignment.group_world_size == 1
         )

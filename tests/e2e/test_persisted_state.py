@@ -159,6 +159,21 @@ def test_all_programs_are_killed_and_the_last_whole_step_on_the_disk_is_gone_on_
     assert digest.partition("-")[0] == notes_of(first)[0][step][-1][1].partition("-")[0]
 
 
+@pytest.mark.parametrize("kind", ["ddp", pytest.param("fsdp", marks=pytest.mark.long)])
+def test_a_longer_training_goes_on_from_the_last_step_of_one_that_has_succeeded(tmp_path: Path, kind: str) -> None:
+    disk, first, second = tmp_path / "disk", tmp_path / "first", tmp_path / "second"
+    with a_job() as cluster:
+        for notes, steps in ((first, 6), (second, 9)):
+            nodes = train(cluster, kind, "ab", disk, notes, 3600, steps)
+            assert [node.wait() for node in nodes] == [0, 0], shown(nodes)
+            for node in nodes:
+                assert f"all workers succeeded; step {steps - 1} is on the disk" in node.output
+    [newest, before], problems = find_whole(job_folder(disk, JOB))
+    assert (problems, newest.of.step, before.of.step) == ([], 8, 5)
+    step, digest = begins(second)
+    assert (step, digest.partition("-")[0]) == (5, notes_of(first)[0][5][-1][1].partition("-")[0])
+
+
 def test_of_two_jobs_without_a_name_that_share_a_directory_the_second_is_refused(tmp_path: Path) -> None:
     command = ("--persist", str(tmp_path / "disk"), "--", "sh", "-c", "echo up; exec sleep infinity")
     with Program(BIN / "nodeclient", "join", "--standalone", *command) as first:

@@ -1,12 +1,13 @@
 """Coincidences around the disk that all nodes write steps to: the end of one run, and the beginning of the next.
 
-They are played like those of `coincidences`, each by itself.
+They are played like those of `coincidences`, each by itself. `DONE` strikes in a kind of its own (`finishes`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from coordinatord.core.rounds.queries.past_round import has_succeeded
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.values.admin_requests import StopJob
 from tests.sim.coincidences import in_round, once, trains
@@ -153,3 +154,42 @@ PERSISTING: dict[str, Strike] = {
     "steps on the disk unreadable while a node is away": _unreadable_without_node,
 }
 """The coincidences of a job whose nodes write steps to a disk, by name."""
+
+
+def _done(world: World, act: Callable[[], object]) -> None:
+    """Act once a job has succeeded, and its nodes write the last step before they go."""
+    once(world, lambda: world.state is State.STOPPING and has_succeeded(world.run), act)
+
+
+def _done_without_coordinator(world: World) -> None:
+    """Kill the coordinator of a job that is done, for a moment."""
+
+    def kill() -> None:
+        world.daemon.crash()
+        world.queue.plan(world.chance.uniform(0.1, 2.0), world.daemon.start)
+
+    _done(world, kill)
+
+
+def _done_on_a_bad_disk(world: World) -> None:
+    """Let the disk fail for a while, as nodes write the last step of a job that is done."""
+
+    def fail() -> None:
+        world.disks.break_down(world.chance.choice(list(DiskFault)))
+        world.queue.plan(world.chance.uniform(*SLOW_S), world.disks.heal)
+
+    _done(world, fail)
+
+
+DONE: dict[str, Strike] = {
+    "coordinator dies when the job is done": _done_without_coordinator,
+    "disk fails when the job is done": _done_on_a_bad_disk,
+    "node dies when the job is done": lambda world: _done(world, lambda: world.chance.choice(in_round(world)).kill()),
+    "node leaves when the job is done": lambda world: _done(
+        world, lambda: world.chance.choice(in_round(world)).leave()
+    ),
+    "job is stopped when it is done": lambda world: _done(
+        world, lambda: world.daemon.ask(StopJob(JOB, "operator", ""))
+    ),
+}
+"""The coincidences of a job that has succeeded, and whose last step is not on the disk yet."""

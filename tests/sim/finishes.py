@@ -12,10 +12,11 @@ from dataclasses import replace
 
 from coordinatord.core.rounds.values.admin_requests import StopJob
 from tests.sim.coincidences import in_round, once, trains, when_some_are_done
+from tests.sim.disk_coincidences import DONE
 from tests.sim.faults import Strike
 from tests.sim.history import play_coincidence
 from tests.sim.host import Host
-from tests.sim.scenario import draw_calm_scenario
+from tests.sim.scenario import draw_calm_scenario, draw_persisting_scenario
 from tests.sim.world import JOB, World
 
 HEARD_WITHIN_S = 4.0
@@ -87,3 +88,11 @@ def finishing_world(seed: int, *, strikes: dict[str, Strike] = FINISHES) -> Worl
 def early_leaving_world(seed: int) -> World:
     """Play one in which a worker exits with 0 while the others train."""
     return finishing_world(seed, strikes=EARLY)
+
+
+def done_world(seed: int) -> World:
+    """Play one whose nodes write the last step to a disk when the job is done."""
+    chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
+    drawn = draw_persisting_scenario(chance)
+    workers = replace(drawn.workers, work_s=20.0, ends_within_s=chance.choice([0.5, 3.0]))
+    return play_coincidence(seed, chance, replace(drawn, nodes_min=2, workers=workers), DONE)

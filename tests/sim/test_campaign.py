@@ -10,7 +10,7 @@ import pytest
 
 from tests.sim import campaign, cut_leaders, finishes, handovers, history, leavers
 from tests.sim.coincidences import COINCIDENCES, KEEPING
-from tests.sim.disk_coincidences import PERSISTING
+from tests.sim.disk_coincidences import DONE, PERSISTING
 from tests.sim.invariants.all_laws import AllLaws
 from tests.sim.takeovers import TAKEOVERS
 from tests.sim.torn_sessions import TORN
@@ -82,6 +82,7 @@ KINDS = (
     Kind(history.blackout_world, 5, ((lambda laws: laws.redone.unknown, 1 / 2),)),
     Kind(finishes.finishing_world, 20, ((lambda laws: laws.rounds.done_without, 1 / 8),), finishes.FINISHES),
     Kind(finishes.early_leaving_world, 10, ((lambda laws: laws.root_cause.early_named, 1 / 4),)),
+    Kind(finishes.done_world, 10, ((lambda laws: laws.kept.persisted.written, 1),), DONE),
     Kind(history.often_heard_world, 5, ((lambda laws: laws.hangs.named, 1 / 4),)),
     Kind(handovers.late_giving_world, 5, ((drained, 1),)),
     Kind(handovers.undrained_world, 10, ((lambda laws: laws.facts.records["NodeUndrained"], 1 / 2),)),

@@ -25,7 +25,7 @@ from coordinatord.core.keeping.persisting import (
 from coordinatord.core.keeping.resume_plan import Needs, grouped, need
 from coordinatord.core.keeping.shards import Held, are_whole, holders_by_shard
 from coordinatord.core.rounds.policy import END_S
-from coordinatord.core.rounds.queries.past_round import has_failed, is_ending
+from coordinatord.core.rounds.queries.past_round import is_ending, is_last
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.protocol.kept_state import ATTEMPTS_MAX, WANTED_MAX, KeptStep, PersistOrder, WantedParts
@@ -49,7 +49,7 @@ def unwritten(kept: KeptState) -> list[KeptStep]:
     round 0 was made by an earlier run, and came from the disk.
     """
     index, whole, done = kept.index, kept.protection.whole, kept.disk.step
-    if kept.run.durable.state is State.FORMING or has_failed(kept.run):
+    if kept.run.durable.state is State.FORMING or is_last(kept.run):
         steps = index.whole_steps()
     else:  # a holder that does not protect the step yet may overwrite it
         steps = [whole] if whole is not None and index.is_protected_by_holders(whole) else []

@@ -13,7 +13,7 @@ from coordinatord.core.keeping import persistence
 from coordinatord.core.keeping.known import KeptState
 from coordinatord.core.keeping.persisting import STUCK_S, WriteState
 from coordinatord.core.rounds.queries.conditions import NOW, before_first_timeout
-from coordinatord.core.rounds.queries.past_round import has_failed, is_ending
+from coordinatord.core.rounds.queries.past_round import is_ending, is_last
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member
 
@@ -85,7 +85,7 @@ def _may_go_on(kept: KeptState) -> bool:
     What follows a failed attempt depends on whether nodes leave, which is known only when all workers have ended. Then
     `RunKeeping.end_round` ends an attempt that is over.
     """
-    return kept.run.durable.state is not State.STOPPING or has_failed(kept.run)
+    return kept.run.durable.state is not State.STOPPING or is_last(kept.run)
 
 
 # Actions

@@ -29,7 +29,7 @@ from coordinatord.core.rounds.values.records import (
     TrainingBegan,
 )
 from coordinatord.core.rounds.values.time_ledger import Activity, Spent
-from coordinatord.protocol.messages import Cause, ColdCause
+from coordinatord.protocol.messages import Cause, ColdCause, Result
 from coordinatord.store.interface import Entry
 
 WORKER_FAILED = conditions.worker_failed.__name__
@@ -41,8 +41,13 @@ NODE_LOST = conditions.node_lost.__name__
 OTHER = "other"
 """The label of an unknown reason in a record of another version."""
 
-_CONDITIONS = dict.fromkeys(row.when.__name__ for row in ROWS if row.source.at_work and not row.target.at_work)
-"""The conditions in the table of a run's transitions at which a round stops its work, each once and in order."""
+_CONDITIONS = dict.fromkeys(
+    row.when.__name__
+    for row in ROWS
+    if row.source.at_work and not row.target.at_work and row.when is not conditions.success_unwritten
+)
+"""The conditions in the table of a run's transitions at which a round stops its work, each once and in order. A round
+whose job has succeeded counts as `all_succeeded`, whether its last step was to be written or not."""
 
 REASONS = (*_CONDITIONS, OTHER)
 """Every label of a round's end: the names of these conditions, and `OTHER`."""
@@ -201,6 +206,8 @@ def _reason_of(tally: JobTally, record: RoundEnded | RunEnded) -> str:
     A report means that the verdict blames a worker. Without one, workers that failed or hung did so only because a node
     was lost.
     """
+    if isinstance(record, RunEnded) and record.outcome.result is Result.SUCCEEDED:
+        return known_reason(record.condition)
     if record.report is not None:
         failure = record.report.failure
         return DIVERGED if failure.diverged else WORKER_FAILED if failure.hang is None else HUNG

@@ -234,7 +234,10 @@ class DecisionLaws(Laws):
         self.facts.life_of_stop[key] = self.world.daemon.life
         early = self._too_soon(run) if record.condition == "arrived" else ""
         self.check(not early, "round %d is stopped for arrivals: %s", record.round, early)
-        if record.planned and not run.leaving and not run.durable.stop_asked:
+        if record.condition == "success_unwritten":
+            writes = self.world.scenario.persist_every_s is not None
+            self.check(writes, "round %d waits for a disk, and no node writes to one", record.round)
+        elif record.planned and not run.leaving and not run.durable.stop_asked:
             done = any(member.durable.in_round and member.durable.succeeded for member in run.members.values())
             self.check(not done, "round %d is stopped for arrivals, and about to succeed", record.round)
 

@@ -154,7 +154,8 @@ class KeptStateLaws(Laws):
         if isinstance(record, NodeLost):
             self.persisted.unheard.get(run.id, {}).pop(record.node, None)  # a run that ends waits for it no longer
         writes = self.world.scenario.persist_every_s is not None
-        if writes and isinstance(record, RunEnded) and record.condition in {"stop_asked", "all_left", "exhausted"}:
+        ends = {"stop_asked", "all_left", "exhausted", "all_succeeded"}
+        if writes and isinstance(record, RunEnded) and record.condition in ends:
             members = [
                 member for member in run.members.values() if member.session.id is not None and not member.lease.expired
             ]
@@ -170,6 +171,7 @@ class KeptStateLaws(Laws):
             elif writes and record.outcome.result is Result.TIMED_OUT:
                 self.persisted.judge_in_vain(run, record, self._newest_with(run, record.node))
         if isinstance(record, RoundFormed):
+            self.persisted.begins(record)
             chosen = None if record.resume is None else record.resume.at
             nodes = [run.members[ranks.node] for ranks in record.nodes]
             self._judge_choice(run, record, nodes, chosen)

@@ -120,17 +120,22 @@ class PersistedStateLaws(Laws):
             return False
         return (point.disk.run, KeptStep(point.disk.round, point.step)) not in self._found(member)
 
+    def begins(self, record: RoundFormed) -> None:
+        """Note that a round begins."""
+        self._stopped.pop(record.run, None)
+
     def stops(self, record: RoundStopped) -> None:
         """Note when a round is stopped."""
         self._stopped[record.run] = self.world.queue.now
 
     def judge_last(self, run: Run, record: RunEnded | NodeReleased, kept: KeptStep | None) -> None:
-        """Check that a run which is stopped, or whose nodes all leave, has its last whole step on the disk.
+        """Check that a run which succeeds or is stopped, or whose nodes all leave, has its last whole step on the disk.
 
         Attempts go on until there is no time for another one, or nothing was written for long. Then the reason of the
         end names the lost step.
         """
-        waited_s = self.world.queue.now - self._stopped.get(run.id, 0.0)
+        now = self.world.queue.now
+        waited_s = now - self._stopped.get(run.id, now)
         if not self._is_stuck(run) and waited_s < ROUGHLY * (END_S - RETRY_S):
             self.judge_there(run, kept, f"{record.reason!r}:")
         elif not self._is_there(run, kept):

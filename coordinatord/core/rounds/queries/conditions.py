@@ -15,7 +15,7 @@ from collections.abc import Callable
 from coordinatord.core.rounds.queries import next_round
 from coordinatord.core.rounds.queries.corroboration import node_gone
 from coordinatord.core.rounds.queries.next_round import next_size, pause_s
-from coordinatord.core.rounds.queries.past_round import has_failed, no_restart, verdict
+from coordinatord.core.rounds.queries.past_round import has_failed, has_succeeded, no_restart, verdict
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import MemberState
 from coordinatord.core.rounds.state.run import Run
@@ -113,11 +113,20 @@ def all_started(run: Run) -> float | None:
 
 
 def all_succeeded(run: Run) -> float | None:
-    """Every worker of the round exited with 0, and none because it was asked to end.
+    """The job has succeeded, and kept state is on the disk, see `stop_asked`, or no node writes there.
 
-    Each node's success is recorded, so it counts even if the node is lost later.
+    A round that is being stopped may wait for nodes to be heard after a restart of the coordinator, which does not know
+    before whether they write.
     """
-    return _now_if(len(run.durable.succeeded) == len(run.durable.order))
+    if not has_succeeded(run):
+        return None
+    may_write = run.keeping.has_disk or run.durable.state is State.STOPPING
+    return run.keeping.wait_at_end().until if may_write else NOW
+
+
+def success_unwritten(run: Run) -> float | None:
+    """The job has succeeded, and the row of `all_succeeded`, which comes first, waits for the disk."""
+    return _now_if(has_succeeded(run))
 
 
 def worker_failed(run: Run) -> float | None:
@@ -293,7 +302,7 @@ def given_up(run: Run) -> float | None:
 
 def all_stopped(run: Run) -> float | None:
     """All workers of the round are gone, and another round may follow."""
-    return _now_if(not run.roll.with_workers and no_restart(run) is None)
+    return _now_if(not (run.roll.with_workers or has_succeeded(run)) and no_restart(run) is None)
 
 
 def stop_overdue(run: Run) -> float | None:

@@ -161,13 +161,26 @@ def _fails_as_before(run: Run, failure: Failure) -> bool:
     return is_at_step and is_same(failure, last.failure) and is_same_place(failure, last.failure)
 
 
+def has_succeeded(run: Run) -> bool:
+    """Whether the job has succeeded: every worker of the round exited with 0, and none because it was asked to end.
+
+    Each node's success is recorded, so it counts even if the node is lost later.
+    """
+    return 0 < len(run.durable.succeeded) == len(run.durable.order)
+
+
 def has_failed(run: Run) -> bool:
     """Whether the job has failed for good: no worker lives, and no other round may follow."""
     return run.durable.state is State.STOPPING and not run.roll.with_workers and no_restart(run) is not None
+
+
+def is_last(run: Run) -> bool:
+    """Whether the round is over and was the last one: the job has succeeded, or failed for good."""
+    return has_succeeded(run) or has_failed(run)
 
 
 def is_ending(run: Run) -> bool:
     """Whether no worker lives, and nodes are about to leave with what their memory holds."""
     if run.durable.state is State.FORMING:
         return bool(run.durable.stop_asked or run.leaving or run.roll.count(MemberState.HANDING_OVER))
-    return has_failed(run)
+    return is_last(run)

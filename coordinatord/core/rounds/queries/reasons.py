@@ -14,6 +14,7 @@ from coordinatord.core.rounds.queries.next_round import candidates, pause_s
 from coordinatord.core.rounds.queries.past_round import (
     NoRestart,
     futile,
+    is_last,
     no_restart,
     over_at,
     restarts_counted,
@@ -292,6 +293,8 @@ class Reasons:
             parts.append(halt)
         if run.roll.with_workers:
             parts.append(f"waiting for the workers of {self.slow} to end")
+        elif is_last(run):
+            parts.append(run.keeping.wait_at_end().why)
         if run.durable.stop_asked and run.durable.stop_asked != run.durable.reason:
             parts.append(f"then it ends: {run.durable.stop_asked}")
         return "; ".join(parts)

@@ -166,6 +166,13 @@ def stop_diverged(run: Run, reason: Reason, decision: Decision) -> None:
     _stop(run, reason, decision, planned=False)
 
 
+def stop_succeeded(run: Run, reason: Reason, decision: Decision) -> None:
+    """Stop a round whose workers have all succeeded, as its nodes have to write the last step before the run ends."""
+    so_far = spent_at_the_end(run, decision.now)
+    decision.record(records.RoundStopped(*_round_fields(run, reason), True, None, so_far, reason.condition))
+    decision.notify_all(run)
+
+
 def stop_planned(run: Run, reason: Reason, decision: Decision) -> None:
     """Stop the round on purpose: workers get the time to save their state."""
     _stop(run, reason, decision, planned=True)

@@ -16,6 +16,7 @@ from itertools import islice, takewhile
 from msgspec import Struct
 
 from coordinatord.core.rounds.queries.next_round import pause_s
+from coordinatord.core.rounds.queries.past_round import has_succeeded
 from coordinatord.core.rounds.queries.reasons import Reasons
 from coordinatord.core.rounds.state.cluster import DRAINED_MAX, HOSTS_MAX, Cluster, apply_drains
 from coordinatord.core.rounds.state.durable import State
@@ -81,6 +82,9 @@ def _reply(request: Request, decision: Decision) -> Reply:
 def _stop(run: Run, request: Request, decision: Decision) -> Reply:
     if run.durable.state.ended:
         return Reply(AdminResult.NOTHING, f"job {run.job} has ended already: {run.durable.reason}")
+    if has_succeeded(run):
+        text = f"job {run.job} is ending already: {Reasons(run).situation(decision.now)}"
+        return Reply(AdminResult.NOTHING, text)
     if run.durable.stop_asked:
         return Reply(AdminResult.NOTHING, f"job {run.job} is being stopped already: {run.durable.stop_asked}")
     how = _how_it_ends(run)
@@ -101,8 +105,9 @@ def _how_it_ends(run: Run) -> str:
 
 
 def _restart(run: Run, request: Request, decision: Decision) -> Reply:
-    if run.durable.state.ended:
-        text = f"job {run.job} has ended ({run.durable.reason}): start its nodes again to run it anew"
+    if run.durable.state.ended or has_succeeded(run):
+        how = "has ended" if run.durable.state.ended else "is ending"
+        text = f"job {run.job} {how} ({run.durable.reason}): start its nodes again to run it anew"
         return Reply(AdminResult.REFUSED, text)
     if run.durable.stop_asked:
         return Reply(AdminResult.REFUSED, f"job {run.job} is being stopped: {run.durable.stop_asked}")

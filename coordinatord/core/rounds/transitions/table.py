@@ -48,6 +48,7 @@ FORMING, STARTING, RUNNING, STOPPING, SUCCEEDED, FAILED, STOPPED, LEFT = State
 
 _LEFT = "{reasons.because}the last node has left, as asked"
 _ABANDONED = "{reasons.because}no node is left: all have gone, were lost or gave up"
+_SUCCEEDED = "all workers succeeded{reasons.last_step}"
 _REPLACED = "all nodes are gone, a run with other settings follows"
 _CUT_OFF = "{reasons.stopped} had ended the workers, out of touch for too long"
 
@@ -68,7 +69,8 @@ _TABLE: list[tuple[tuple[State, ...], Condition, State | None, Action, str]] = [
     ((FORMING,), when.short_of_nodes, None, do.enlist_quarantined, ""),
     # A round at work
     ((STARTING,), when.all_started, RUNNING, do.record_started, "all workers are started{reasons.starts}"),
-    ((RUNNING,), when.all_succeeded, SUCCEEDED, do.end_as_succeeded, "all workers succeeded"),
+    ((RUNNING,), when.all_succeeded, SUCCEEDED, do.end_as_succeeded, _SUCCEEDED),
+    ((RUNNING,), when.success_unwritten, STOPPING, do.stop_succeeded, "all workers succeeded"),
     # Whatever ends the round, the next one does not resume from a step that is known to be wrong.
     ((RUNNING,), when.divergence_found, None, do.record_divergence, ""),
     (_AT_WORK, when.outrun, STOPPING, do.stop_at_once, "{run.durable.superseded_reason}"),
@@ -98,7 +100,7 @@ _TABLE: list[tuple[tuple[State, ...], Condition, State | None, Action, str]] = [
     ((RUNNING,), when.diverged, STOPPING, do.stop_diverged, "{run.durable.divergence.reason}"),
     ((RUNNING,), when.watching_due, None, do.advance_watching, ""),
     # A round that ends. If all workers succeeded before their nodes received the stop, another would repeat their work.
-    ((STOPPING,), when.all_succeeded, SUCCEEDED, do.end_as_succeeded, "all workers succeeded"),
+    ((STOPPING,), when.all_succeeded, SUCCEEDED, do.end_as_succeeded, _SUCCEEDED),
     ((STOPPING,), when.corroborated, None, do.lose_corroborated, "{reasons.corroborated}"),
     ((STOPPING,), when.exhausted, FAILED, do.end_as_failed, "{reasons.verdict}"),
     ((STOPPING,), when.given_up, FAILED, do.end_as_failed, "{reasons.verdict}"),

@@ -6,15 +6,16 @@ from coordinatord.core.keeping.persisting import RETRY_S
 from coordinatord.core.rounds.policy import END_S
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.transitions.runs import SIGNALS_APART_S
-from coordinatord.protocol.messages import Goal
+from coordinatord.core.rounds.values.records import RoundStopped
+from coordinatord.protocol.messages import Goal, Outcome, Result
 from tests.support.running_job import order, running_job
 from tests.support.script import Stage
 
 NODES = ("n1", "n2", "n3")
 THREE = "min=3 max=3 keeps=600s restarts=0"
-LEAVE, STOP, FAIL = "leave n1 n2 n3", "ask stop default", "fail n1"
-ENDS = {LEAVE: State.LEFT, STOP: State.STOPPED, FAIL: State.FAILED}
-WAITS = {LEAVE: State.FORMING, STOP: State.FORMING, FAIL: State.STOPPING}
+LEAVE, STOP, FAIL, SUCCEED = "leave n1 n2 n3", "ask stop default", "fail n1", "succeed n1"
+ENDS = {LEAVE: State.LEFT, STOP: State.STOPPED, FAIL: State.FAILED, SUCCEED: State.SUCCEEDED}
+WAITS = {LEAVE: State.FORMING, STOP: State.FORMING, FAIL: State.STOPPING, SUCCEED: State.STOPPING}
 """The state in which a run waits for the disk before it ends."""
 
 
@@ -22,9 +23,10 @@ def ending(shards: int, end: str = LEAVE) -> Stage:
     """Let all nodes of a job go that have kept step 100; they have been told to write it."""
     stage = running_job(NODES, THREE)
     stage.play(f"keep n1 n2 n3 1:100 of=3 shards={shards}")
-    stage.play("advance 1s", end, f"{'failed' if end == FAIL else 'stopped'} n1")
+    ended = "succeed" if end == SUCCEED else "stopped"
+    stage.play("advance 1s", end, f"{'failed' if end == FAIL else ended} n1")
     assert writers(stage) == {}, "workers of two nodes may still save"
-    stage.play("stopped n2 n3")
+    stage.play(f"{ended} n2 n3")
     assert writers(stage) == {"n1": 100, "n2": 100, "n3": 100}
     return stage
 
@@ -273,3 +275,63 @@ def test_who_fails_to_write_while_workers_end_is_not_asked_again_if_others_can_w
     assert writers(stage) == dict.fromkeys(NODES, 100)
     stage.play(end, "write n2 failed why=full", "stopped n1 n2 n3")
     assert writers(stage) == {"n1": 100, "n3": 100}
+
+
+def test_a_job_that_succeeds_says_what_it_waits_for() -> None:
+    stage = ending(shards=3, end=SUCCEED)
+    waits = "all workers succeeded; what is kept is written to the disk first"
+    assert stage.view().reason == waits
+    assert f"nothing: job default is ending already: {waits}" in "\n".join(stage.play("ask stop default"))
+    refused = "refused: job default is ending (all workers succeeded): start its nodes again to run it anew"
+    assert refused in "\n".join(stage.play("ask restart default"))
+    write(stage, *NODES)
+    assert stage.run.durable.outcome == Outcome(Result.SUCCEEDED, 0, "all workers succeeded; step 100 is on the disk")
+
+
+@pytest.mark.parametrize(
+    "setting", [pytest.param("", id="without --persist"), pytest.param("keeps=600s", id="on the disk already")]
+)
+def test_a_job_succeeds_at_once_if_there_is_nothing_to_write(setting: str) -> None:
+    stage = running_job(NODES, f"min=3 max=3 {setting}")
+    stage.play("keep n1 n2 n3 1:100 of=3 protected=yes", "advance 600s")
+    if setting:
+        write(stage, *NODES)
+    stage.play("succeed n1 n2", "advance 100s")
+    assert stage.state() is State.RUNNING
+    stage.play("succeed n3")
+    assert stage.state() is State.SUCCEEDED
+    assert stage.records(RoundStopped) == []
+
+
+def test_nodes_without_a_disk_succeed_at_once_after_a_restart_of_the_coordinator() -> None:
+    stage = running_job(NODES, "min=3 max=3")
+    stage.play("succeed n1 n2", "die 1s", "reconnect n3", "succeed n3")
+    assert stage.state() is State.SUCCEEDED
+
+
+def test_a_restarted_coordinator_hears_all_nodes_of_a_job_that_has_succeeded_and_has_them_write() -> None:
+    stage = ending(shards=3, end=SUCCEED)
+    stage.play("die 1s")
+    assert stage.state() is State.STOPPING
+    for node in NODES:
+        stage.play(f"reconnect {node}")
+    assert writers(stage) == dict.fromkeys(NODES, 100)
+    write(stage, *NODES)
+    assert stage.state() is State.SUCCEEDED
+
+
+@pytest.mark.parametrize("gone", ["leave n2", "ask drain n2", "ask stop default"])
+def test_who_is_asked_to_leave_a_job_that_has_succeeded_has_succeeded(gone: str) -> None:
+    stage = ending(shards=3, end=SUCCEED)
+    stage.play(gone)
+    assert (stage.state(), writers(stage)) == (State.STOPPING, dict.fromkeys(NODES, 100))
+    write(stage, *NODES)
+    assert stage.desired("n2").outcome == stage.desired("n1").outcome == stage.run.durable.outcome
+    assert stage.state() is State.SUCCEEDED
+
+
+def test_a_job_has_succeeded_though_all_of_its_nodes_go_before_the_last_step_is_written() -> None:
+    stage = ending(shards=3, end=SUCCEED)
+    stage.play("drop n1 n2 n3", "advance 20s")
+    assert stage.state() is State.SUCCEEDED
+    assert "; step 100 is not on the disk: node n" in stage.run.durable.reason

@@ -16,11 +16,12 @@ from coordinatord.core.rounds.values.records import (
     RoundFormed,
     RoundStarted,
     RoundStopped,
+    RunEnded,
     RunOpened,
     TrainingBegan,
 )
 from coordinatord.core.rounds.values.time_ledger import Spent
-from coordinatord.protocol.messages import HangKind, JobSpec
+from coordinatord.protocol.messages import HangKind, JobSpec, Outcome, Result
 from coordinatord.server.metrics.rounds import OTHER, REASONS, RoundMeter, known_reason
 from tests.support.builders import a_failure, a_report
 from tests.support.histories import made_at
@@ -123,7 +124,7 @@ ENDINGS = [row for row in ROWS if row.source in AT_WORK and row.target not in AT
 
 
 def test_each_row_that_ends_a_round_has_its_condition_as_the_reason_and_no_other_row() -> None:
-    names = {row.when.__name__ for row in ENDINGS}
+    names = {row.when.__name__ for row in ENDINGS} - {"success_unwritten"}
     assert set(REASONS) == {*names, OTHER}
     assert all(known_reason(name) == name for name in names)
 
@@ -137,3 +138,9 @@ def test_a_round_that_hung_or_diverged_counts_as_such(reason: str, found: dict[s
     over = RoundEnded("job", "e-1", "r", 1, True, 1, a_report(failure=a_failure(**found)), Spent(), 0)
     meter = metered(opened(), formed(1), stopped(1, planned=False), over)
     assert meter.tallies["job"].rounds == {reason: 1}
+
+
+def test_a_round_whose_last_step_was_written_when_the_job_had_succeeded_counts_as_a_success() -> None:
+    waits = RoundStopped("job", "e-1", "r", 1, True, None, Spent(), "success_unwritten")
+    over = RunEnded("job", "e-1", "r", Outcome(Result.SUCCEEDED, 0, "r"), None, Spent(), "all_succeeded")
+    assert metered(opened(), formed(1), waits, over).tallies["job"].rounds == {"all_succeeded": 1}
