@@ -42,6 +42,12 @@ def others_wait(kind: HangKind, culprits: Sequence[SeenWorker], waiting: Sequenc
     return f"{does}; {others}{lasted}" if _have_ended(kind, culprits) else f"{does}{lasted}; {others}"
 
 
+def halted(culprits: Sequence[SeenWorker], others: Sequence[SeenWorker]) -> str:
+    """Say that the culprits were stopped, and that the others, which wait in no collective, do not work either."""
+    rest = f"rank {others[0].rank} does" if len(others) == 1 else f"the {len(others)} others do"
+    return f"{_name_workers(culprits)} {_describe_culprits(HangKind.STUCK, culprits)}, and {rest} nothing"
+
+
 def over_for_others(places: Places, peers: Sequence[SeenWorker], waiting: Sequence[SeenWorker]) -> str:
     """Say that workers wait in a collective that is over for their peers."""
     over = f"rank {peers[0].rank}" if len(peers) == 1 else f"{len(peers)} others"

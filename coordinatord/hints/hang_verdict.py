@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from coordinatord.hints import hang_sentences as say
 from coordinatord.hints.seen_worker import (
     GONE,
+    HALTED,
     SeenWorker,
     WaitPlace,
     collective_of,
@@ -65,7 +66,7 @@ class HangVerdict(Struct, frozen=True):
 
 
 def find_hang(seen_workers: Sequence[SeenWorker]) -> HangVerdict | None:
-    """Return which workers block a round; None if a worker makes progress, or none waits.
+    """Return which workers block a round; None if a worker makes progress, or none waits and none is halted.
 
     The first of these that are found are judged:
 
@@ -79,8 +80,10 @@ def find_hang(seen_workers: Sequence[SeenWorker]) -> HangVerdict | None:
     workers need not all be in it: a broadcast completes at different times, and groups differ.
     """
     waiting = [worker for worker in seen_workers if state_of(worker) is CollectiveState.WAITS]
-    if not waiting or any(state_of(worker) is CollectiveState.MOVES for worker in seen_workers):
+    if any(state_of(worker) is CollectiveState.MOVES for worker in seen_workers):
         return None
+    if not waiting:
+        return _judge_halted(seen_workers)
     awaited = find_awaited([_places_of(worker, len(seen_workers)) for worker in seen_workers])
     ends = [worker for index, worker in enumerate(seen_workers) if index in awaited.ends]
     behind = [worker for index, worker in enumerate(seen_workers) if index in awaited.ends & awaited.behind]
@@ -141,6 +144,19 @@ def _judge_outside(
     kind = HangKind.BUSY if busy else HangKind.STUCK if alive else HangKind.ABSENT
     culprits = busy or alive or idle
     return _verdict(kind, culprits, waiting, say.others_wait(kind, culprits, waiting))
+
+
+def _judge_halted(seen_workers: Sequence[SeenWorker]) -> HangVerdict | None:
+    """Return the verdict on workers that somebody has stopped, though no recorder shows that others wait for them.
+
+    The recorder has no `send` and `recv` of gloo, and a halted worker does nothing. None if none is halted, all are, or
+    another one is at work.
+    """
+    halted = [worker for worker in seen_workers if worker.now is not None and worker.now.state in HALTED]
+    others = [worker for worker in seen_workers if worker not in halted]
+    if not halted or not others or any(map(is_busy, others)):
+        return None
+    return _verdict(HangKind.STUCK, halted, (), say.halted(halted, others))
 
 
 def _judge_behind(behind: Sequence[SeenWorker], waiting: Sequence[SeenWorker]) -> HangVerdict:

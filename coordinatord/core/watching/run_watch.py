@@ -360,9 +360,12 @@ def _section_end(run: Run) -> float | None:
 
 
 def _failure_of(run: Run, verdict: HangVerdict, look: AnsweredLook) -> WorkerFailure:
-    """Return the hang as the failure of the first culprit: it failed when the others began to wait for it."""
+    """Return the hang as the failure of the first culprit: it failed when the others began to wait for it.
+
+    If no recorder shows that, it failed at the newest step.
+    """
     culprit = _first_culprit(verdict, look)
-    age_s = longest_wait_s(look.workers)
+    age_s = longest_wait_s(look.workers) or run.progress.idle_s
     offer, place = run.members[culprit.node].offer, (run.id, run.durable.round, culprit.rank)
     has_several = len(verdict.ranks) > 1 and verdict.kind is not HangKind.NETWORK
     failure = Failure(

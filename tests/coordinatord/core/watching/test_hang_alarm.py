@@ -139,6 +139,22 @@ def test_the_worker_that_all_waited_for_is_the_root_cause_when_torchs_timeout_is
     assert job.stops == ["hung"]
 
 
+def test_who_is_stopped_by_a_signal_is_named_where_ranks_only_send_and_receive() -> None:
+    job = Job()
+    job.play("advance 10s", "seen stopped untold", "advance 1s", "seen stopped untold", "stopped n1 n2")
+    [ended] = job.records(RoundEnded)
+    assert ended.report is not None
+    assert ended.report.failure.message == "rank 0 on node n1 has been stopped by a signal, and rank 1 does nothing"
+    assert ended.report.failure.age_s == 11.0, "since the last step"
+
+
+@pytest.mark.parametrize("shown", ["stopped stopped", "stopped computes", "traced untold"])
+def test_nobody_is_named_if_all_are_stopped_or_one_works_or_a_debugger_holds_one(shown: str) -> None:
+    job = Job()
+    job.play("advance 10s", f"seen {shown}", "advance 10s", f"seen {shown}", "advance 60s")
+    assert job.stops == []
+
+
 def test_a_planned_stop_names_the_worker_that_hangs_where_others_may_not_end_in_time() -> None:
     job = Job("restarts=0")
     job.play(*HANGS, "ask restart default")
@@ -232,7 +248,7 @@ NO_COLLECTIVES = (
     ("shown", "notice", "then"),
     [
         *((shown, NOBODY_WAITS, "moves stands") for shown in ("stands stands", "stands ended", "stands computes")),
-        ("held stopped", NOBODY_WAITS, "moves stands"),
+        ("stopped stopped", NOBODY_WAITS, "moves stands"),
         ("untold untold", NO_COLLECTIVES, "untold moves"),
     ],
 )
