@@ -44,8 +44,8 @@ def others_wait(kind: HangKind, culprits: Sequence[SeenWorker], waiting: Sequenc
 
 def halted(culprits: Sequence[SeenWorker], others: Sequence[SeenWorker]) -> str:
     """Say that the culprits were stopped, and that the others, which wait in no collective, do not work either."""
-    rest = f"rank {others[0].rank} does" if len(others) == 1 else f"the {len(others)} others do"
-    return f"{_name_workers(culprits)} {_describe_culprits(HangKind.STUCK, culprits)}, and {rest} nothing"
+    rest = f"rank {others[0].rank} is" if len(others) == 1 else f"the {len(others)} others are"
+    return f"{_name_workers(culprits)} {_describe_culprits(HangKind.STUCK, culprits)}; {rest} idle"
 
 
 def over_for_others(places: Places, peers: Sequence[SeenWorker], waiting: Sequence[SeenWorker]) -> str:

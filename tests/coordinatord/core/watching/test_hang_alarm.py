@@ -144,7 +144,7 @@ def test_who_is_stopped_by_a_signal_is_named_where_ranks_only_send_and_receive()
     job.play("advance 10s", "seen stopped untold", "advance 1s", "seen stopped untold", "stopped n1 n2")
     [ended] = job.records(RoundEnded)
     assert ended.report is not None
-    assert ended.report.failure.message == "rank 0 on node n1 has been stopped by a signal, and rank 1 does nothing"
+    assert ended.report.failure.message == "rank 0 on node n1 has been stopped by a signal; rank 1 is idle"
     assert ended.report.failure.age_s == 11.0, "since the last step"
 
 
