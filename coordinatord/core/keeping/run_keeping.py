@@ -123,6 +123,12 @@ class RunKeeping(KeptState, KeepingWing):
         """Whether any node has asked to write to a disk."""
         return self.disk.every_s is not None
 
+    @property
+    def reached(self) -> int | None:
+        """The newest step of the current or last round that is kept whole, in memory or on the disk."""
+        whole, number = (self.index.newest_whole, self.disk.step), self.run.durable.round
+        return max((at.step for at in whole if at is not None and at.round == number), default=None)
+
     # Waits
 
     may_be_needed = handover.may_be_needed

@@ -221,10 +221,14 @@ class Run:
 
     @property
     def step(self) -> int | None:
-        """The step that all workers of the current or last round have reached, as far as any is known."""
+        """The step that all workers of the current or last round have reached, as far as any is known.
+
+        A node that was lost may not have reported its last steps. One that is kept whole shows that all have done it.
+        """
         if self.durable.last_step is not None:
             return self.durable.last_step
-        return self._least_step(self.members.values())
+        known = (self._least_step(self.members.values()), self.keeping.reached)
+        return max((step for step in known if step is not None), default=None)
 
     @property
     def furthest(self) -> int | None:

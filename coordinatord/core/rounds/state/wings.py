@@ -112,6 +112,11 @@ class KeepingWing:
         return ""
 
     @property
+    def reached(self) -> int | None:
+        """The newest step of the current or last round that is kept whole; None without one."""
+        return None
+
+    @property
     def restore_problem(self) -> str:
         """Why nodes of the round cannot get what it resumes from; empty if they can."""
         return ""

@@ -335,3 +335,14 @@ def test_a_job_has_succeeded_though_all_of_its_nodes_go_before_the_last_step_is_
     stage.play("drop n1 n2 n3", "advance 20s")
     assert stage.state() is State.SUCCEEDED
     assert "; step 100 is not on the disk: node n" in stage.run.durable.reason
+
+
+def test_the_last_step_in_the_status_is_no_older_than_the_one_on_the_disk() -> None:
+    stage = running_job(("n1", "n2"), "min=2 max=2 keeps=600s restarts=0")
+    stage.play("step n1 n2 90", "advance 1s", "step n1 100", "drop n2", "advance 2s")
+    stage.play("keep n1 1:100", "stopped n1", "ask stop default")
+    stage.play("write n1 written", "write n1 committed")
+    view = stage.view()
+    assert view.state is State.STOPPED
+    assert view.reason.endswith("; step 100 is on the disk")
+    assert view.progress.step == 100, "the node that was lost had reported step 90 last"
