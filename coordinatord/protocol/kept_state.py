@@ -30,6 +30,7 @@ from coordinatord.protocol.fields import (
     Step,
 )
 from coordinatord.protocol.schema import SchemaError, Strict, printable
+from coordinatord.protocol.text import RANKS_NAMED_MAX
 
 BYTES_MAX = 2**53
 """The limit of a number of bytes: more than any host has, and still exact in JSON readers."""
@@ -260,6 +261,10 @@ that is being written to a disk. A node has memory for as many."""
 FIRST_STATES_MAX = 2
 """The most digests of first states in a report: two different ones show that not all ranks have the same state."""
 
+UNSTEPPED_MAX = RANKS_NAMED_MAX + 1
+"""The most ranks in a report that never call `ctx.step`: as many as a text names, and one to show that there are more.
+"""
+
 Key = Annotated[str, printable(32, least=32)]
 """A secret in hexadecimal digits. It is never shown, logged or stored."""
 
@@ -350,6 +355,8 @@ class Holding(Strict, frozen=True):
     """Why the node cannot fetch a copy; empty if it has all of them, or is fetching them."""
     unkept: Sentence = ""
     """State that its workers need but do not keep, as far as noticed; empty without any."""
+    unstepped: Annotated[tuple[Count, ...], Meta(max_length=UNSTEPPED_MAX)] = ()
+    """The first ranks of its workers that train in its round, and keep state, and never call `ctx.step`."""
 
     def __post_init__(self) -> None:
         """Check that the parts are not of too many ranks. Raises `SchemaError`."""

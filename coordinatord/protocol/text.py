@@ -78,6 +78,11 @@ def spans(numbers: Iterable[int]) -> list[str]:
     return ["-".join(map(str, span)) for span in found]
 
 
+def unstepped_words(ranks: Sequence[int]) -> str:
+    """Say that ranks train without a `ctx.step`, and what follows."""
+    return f"{name_ranks(ranks)} never called ctx.step, so no step is kept; call it on every rank"
+
+
 def counted(number: int, noun: str) -> str:
     """Format a number with its noun: `1 node`, `2 nodes`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

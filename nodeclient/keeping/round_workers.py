@@ -110,6 +110,8 @@ class RoundWorkers:
     """The digest of each worker's state after its first step, in a round that began from nothing."""
     alike: bool | None = None
     """Whether all ranks had the same state after that step; None before the coordinator has compared them."""
+    unstepped: set[int] = field(default_factory=set)
+    """The ranks of workers that train what they keep, and never call `ctx.step`."""
     saves: SaveRequests = field(default_factory=SaveRequests)
 
     def lose(self, local_rank: int) -> None:

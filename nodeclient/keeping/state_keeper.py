@@ -19,10 +19,10 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from coordinatord.protocol.fields import DURATION_S_MAX, MESSAGE_MAX, STEP_MAX
-from coordinatord.protocol.kept_state import Holding, Keeper, PersistReport, Restoring
+from coordinatord.protocol.fields import DURATION_S_MAX, MESSAGE_MAX, RANKS_MAX, STEP_MAX
+from coordinatord.protocol.kept_state import UNSTEPPED_MAX, Holding, Keeper, PersistReport, Restoring
 from coordinatord.protocol.messages import Observed
-from coordinatord.protocol.text import clip
+from coordinatord.protocol.text import clip, unstepped_words
 from coordinatord.runtime.tasks import Tasks
 from nodeclient.core import effects, kept_groups, notices
 from nodeclient.core.effects import Level
@@ -58,6 +58,7 @@ from workerlib.contract.channel_messages import (
     Saved,
     SaveNow,
     Unkept,
+    Unstepped,
 )
 from workerlib.contract.env import KEEP
 
@@ -114,6 +115,8 @@ class StateKeeper:
         """Whether there is a disk for kept state, no worker has used any, and the user has not been told so."""
         self._unkept: list[str] = []
         """State that the training of this run depends on, but its workers do not keep."""
+        self._told_unstepped = False
+        """Whether the user was told of workers that never call `ctx.step`."""
         self._may_listen = True
         """False once workers could not connect, so that the user is warned of that only once."""
 
@@ -240,6 +243,13 @@ class StateKeeper:
             self._resources.notify(Level.WARNING, notices.keeps_nothing(observed.round), "state_not_kept")
             self._disk_unused = False
 
+    def warn_of_unstepped(self) -> None:
+        """Tell the user once that workers never call `ctx.step`. All of a node come to that at almost the same time."""
+        if self._round.unstepped and not self._told_unstepped:
+            self._told_unstepped = True
+            ranks = sorted(self._round.unstepped)
+            self._resources.notify(Level.WARNING, unstepped_words(ranks), "state_not_kept")
+
     def complete(self, observed: Observed) -> Observed:
         """Return the node's report with the kept state of its run, and with the steps on the disk.
 
@@ -272,6 +282,7 @@ class StateKeeper:
             first_states=current.named_first_states(resources.workers) if here else (),
             copy_problem=clip(self._copier.problem, MESSAGE_MAX),
             unkept=clip(" and ".join(self._unkept), MESSAGE_MAX),
+            unstepped=tuple(sorted(current.unstepped)[:UNSTEPPED_MAX]) if here else (),
         )
         return observed if holding == Holding(()) else replace(observed, kept=holding)
 
@@ -304,6 +315,8 @@ class StateKeeper:
             case Unkept(what) if what not in self._unkept and len(self._unkept) < UNKEPT_MAX:
                 self._unkept.append(what)
                 self._resources.notify(Level.WARNING, f"not kept, and lost with its worker: {what}", "state_not_kept")
+            case Unstepped(rank):
+                current.unstepped.add(min(max(rank, 0), RANKS_MAX))
             case Halted(step):  # no answer yet: the worker saves once the coordinator has named the step
                 current.promised[local_rank] = min(step, STEP_MAX)
                 if current.halts_after is not None:

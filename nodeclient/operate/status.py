@@ -214,6 +214,8 @@ def _kept(kept: KeptStatus, reason: str) -> str:
     if resumed and resumed not in reason:
         redone = "" if kept.redone is None else f", {counted(kept.redone, 'step')} redone"
         parts.append(f"resumed {resumed}{redone}")
+    if kept.unstepped:
+        parts.append(kept.unstepped)
     if kept.unkept:
         parts.append(f"not kept: {kept.unkept}")
     if kept.interval_steps is not None:

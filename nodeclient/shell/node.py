@@ -380,6 +380,7 @@ class Node:
         return self._workers.pid_of(local_rank)
 
     def _completed(self, observed: Observed) -> Observed:
+        self._keeper.warn_of_unstepped()
         return self._keeper.complete(self._setup.slots.complete(observed))
 
     def _status(self) -> str:

@@ -15,6 +15,7 @@ and begins with `Hello`. `packets` has the form of a packet; arenas come with it
 | worker | `AskRestore` | `ResumeFrom`, with a descriptor for each of its parts, once all of them are on this host |
 | worker | `FirstState` | `Comparison`, once it is known |
 | worker | `Unkept` | |
+| worker | `Unstepped` | |
 | nodeclient | `Reserved` with a descriptor, of memory that is `lent` | |
 | nodeclient | `SaveNow` | `Saved` or `NotSaved` |
 | nodeclient | `HaltAt` | `Halted` before the step is named, then `Saved` or `NotSaved`, or `Checkpointed` |
@@ -140,6 +141,13 @@ class Unkept:
 
 
 @dataclass(frozen=True, slots=True)
+class Unstepped:
+    """The script trains what it keeps on this rank, and never calls `ctx.step`, so that no step of it is whole."""
+
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
 class SaveNow:
     """The round is over: save the big state now, if a step is whole."""
 
@@ -242,6 +250,7 @@ Message = (
     | FirstState
     | Comparison
     | Unkept
+    | Unstepped
     | SaveNow
     | HaltAt
     | Halted

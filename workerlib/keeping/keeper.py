@@ -38,6 +38,7 @@ from workerlib.contract.channel_messages import (
     Saved,
     SaveNow,
     Unkept,
+    Unstepped,
     at_own_step,
 )
 from workerlib.contract.env import WorkerEnvironment
@@ -195,7 +196,8 @@ class StepKeeper:
             self._saver.on_change()
             if not self._lock.is_in_step:
                 self._acquire_for_training()
-        self._saver.numbers.on_optimizer()
+        if self._saver.numbers.on_optimizer():
+            self._channel.report(Unstepped(self._environment.rank))
 
     def _after_forward(self, *_: object) -> None:
         if torch.compiler.is_compiling() or self._has_ended:

@@ -96,6 +96,8 @@ class StepNumbers:
         """The calls of `ctx.step` before the first new state."""
         self._refusal = ""
         """Why state cannot be kept any more; empty while it can."""
+        self._is_called = False
+        """Whether the script has called `ctx.step` in this round."""
         self._warned = False
 
     @property
@@ -127,13 +129,14 @@ class StepNumbers:
         self._refusal = why
         self.apply(StateEvent.REFUSED)
 
-    def on_optimizer(self) -> None:
-        """Record that an optimizer begins a step."""
+    def on_optimizer(self) -> bool:
+        """Record that an optimizer begins a step; return whether it is certain from now on that no `ctx.step` comes."""
         self.has_optimizer = True
         self._changed += 1
         self.apply(StateEvent.CHANGED)
         if self._changed == UNREPORTED:
             self._warn(f"{UNREPORTED} steps of an optimizer without ctx.step: call it after each, or none is kept")
+        return self._changed == UNREPORTED and not self._is_called
 
     def on_step(self, number: int, *, trained: bool = False) -> bool:
         """Record a `ctx.step`; return whether the state is new, and this number is higher than those before.
@@ -141,7 +144,7 @@ class StepNumbers:
         `trained` says that training without hooks has changed the state. The state may be one that cannot be kept all
         the same: `problem` tells.
         """
-        changed, self._changed = self.is_changing or trained, 0
+        changed, self._changed, self._is_called = self.is_changing or trained, 0, True
         if number > self._reported >= 0:
             self._stride = number - self._reported
         self._reported = number

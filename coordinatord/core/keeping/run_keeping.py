@@ -107,6 +107,7 @@ class RunKeeping(KeptState, KeepingWing):
     resume_point = resumption.resume_point
     differing_step = resumption.differing_step
     resume_text = sentences.resume_text
+    unstepped = property(sentences.unstepped)
     doubt = sentences.doubt
     restore_problem = property(sentences.restore_problem)
 

@@ -17,7 +17,7 @@ from coordinatord.core.rounds.queries.next_round import candidates
 from coordinatord.core.rounds.state.member import Member
 from coordinatord.core.rounds.values.resume_point import ResumePoint
 from coordinatord.protocol.kept_state import KeptStep, PersistedStep
-from coordinatord.protocol.text import name_some, redone_words
+from coordinatord.protocol.text import name_some, redone_words, unstepped_words
 
 UNHEARD = "what nodes keep is known when all are heard again"
 """Why no round is formed after a restart of the coordinator, before it knows what each node keeps."""
@@ -30,6 +30,8 @@ def resume_text(kept: KeptState, nodes: Sequence[Member]) -> str:
     text = "" if newer is None else f"; {_unused(kept, newer)}"
     if point is not None:
         return f"{text}; resumes {_resumed(kept, point)}"
+    if lacking := unstepped(kept):
+        return f"{text}; {lacking}"
     if not kept.index or kept.run.durable.reached is None:
         return ""
     is_spoiled = any(kept.index.is_whole(at) and kept.run.durable.has_spoiled(at) for at in kept.index.steps())
@@ -49,6 +51,13 @@ def unkept(kept: KeptState) -> str:
     run = kept.run
     held = (member.observed.kept for member in run.members.values() if member.observed.run == run.id)
     return next((holding.unkept for holding in held if holding is not None and holding.unkept), "")
+
+
+def unstepped(kept: KeptState) -> str:
+    """Say which ranks of the round never call `ctx.step`, so that no step is kept; empty if all do, or none trains."""
+    reports = (member.observed for member in kept.run.members.values() if kept.run.is_about_round(member.observed))
+    ranks = sorted(rank for each in reports if each.kept is not None for rank in each.kept.unstepped)
+    return unstepped_words(ranks) if ranks else ""
 
 
 def memory_of(point: ResumePoint) -> str:

@@ -14,7 +14,7 @@ from coordinatord.core.judging.judgements import weight
 from coordinatord.core.judging.run_judging import RunJudging
 from coordinatord.core.keeping.copying import copy_problem
 from coordinatord.core.keeping.known import kept_of
-from coordinatord.core.keeping.sentences import memory_of, unkept
+from coordinatord.core.keeping.sentences import memory_of, unkept, unstepped
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.queries.past_round import restarts_counted
 from coordinatord.core.rounds.queries.reasons import Reasons, lasted
@@ -455,7 +455,7 @@ def kept_view(run: Run) -> api.KeptStatus | None:
     resume = run.durable.resume
     kept = kept_of(run)
     index, disk = kept.index, kept.disk
-    if resume is None and not index and disk.every_s is None:
+    if resume is None and not index and disk.every_s is None and not unstepped(kept):
         return None
     newest, copied = index.newest_whole, kept.copied
     holdings = [member.observed.kept for member in run.members.values() if member.observed.kept is not None]
@@ -471,6 +471,7 @@ def kept_view(run: Run) -> api.KeptStatus | None:
         copied=None if copied is None else copied.step,
         copy_problem=copy_problem(kept),
         unkept=unkept(kept),
+        unstepped=unstepped(kept),
         disk_step=None if disk.step is None else disk.step.step,
         disk_writing=None if disk.attempt is None else disk.attempt.at.step,
         disk_problem=disk.problem,

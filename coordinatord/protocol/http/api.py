@@ -90,6 +90,8 @@ class KeptStatus(Struct, frozen=True, kw_only=True):
     unkept: AnyText = ""
     """State that training depends on but does not keep, such as that of an optimizer that was not given to `ctx.keep`;
     empty if none was noticed."""
+    unstepped: AnyText = ""
+    """Which ranks train and never call `ctx.step`, so that no step is kept; empty without any."""
     disk_step: Whole | None = None
     """The newest complete step of this run on the disk; None without one."""
     disk_writing: Whole | None = None

@@ -84,7 +84,7 @@ function keptOf({ kept }) {
 }
 
 function keptWords(kept) {
-  const parts = [];
+  const parts = kept.unstepped ? [kept.unstepped] : [];
   if (kept.step !== null) parts.push(`${count(kept.step)} in memory`);
   if (kept.copied !== null) parts.push(`${count(kept.copied)} outlives any host`);
   if (kept.disk_step !== null) parts.push(`${count(kept.disk_step)} on the disk`);

@@ -31,6 +31,7 @@ from workerlib.contract.channel_messages import (
     Saved,
     SaveNow,
     Unkept,
+    Unstepped,
 )
 
 KEPT = KeptParts(1, 7, 1, 1, 0, 1, 0, big=True, small=True, pending=False, protected=False)
@@ -93,6 +94,19 @@ async def test_the_line_about_a_resume_says_what_is_done_again(
     known = replace(a_resume(1, 7, node.source(wanted())), redone=redone)
     await node.worker(node.begin(2, known)).resume()
     assert node.texts[-1] == f"round 2 resumes at step 7 from memory{words}: all of it is on this host"
+
+
+async def test_workers_that_never_call_ctx_step_are_named_in_one_warning_and_in_reports_of_their_round(
+    node: KeepingNode,
+) -> None:
+    for number in (1, 2):
+        worker = node.worker(node.begin(number))
+        worker.send(Unstepped(5))
+        worker.send(Unstepped(4))
+        await node.reports(lambda holding: holding.unstepped == (4, 5))
+        node.keeper.warn_of_unstepped()
+    words = "ranks 4, 5 never called ctx.step, so no step is kept; call it on every rank"
+    assert node.texts.count(words) == 1
 
 
 async def test_what_workers_do_not_keep_is_said_once_and_with_each_resume_of_the_run(node: KeepingNode) -> None:

@@ -88,11 +88,16 @@ def test_a_number_that_is_no_higher_names_nothing(number: int, caplog: pytest.Lo
 
 def test_who_never_says_that_a_step_is_done_is_told(caplog: pytest.LogCaptureFixture) -> None:
     numbers = StepNumbers()
-    for _ in range(2 * UNREPORTED):
-        numbers.on_optimizer()
+    assert [numbers.on_optimizer() for _ in range(2 * UNREPORTED)].index(True) == UNREPORTED - 1
     assert [record.getMessage() for record in caplog.records] == [
         "100 steps of an optimizer without ctx.step: call it after each, or none is kept"
     ]
+
+
+def test_a_script_that_has_once_said_that_a_step_is_done_may_do_so_again() -> None:
+    numbers = StepNumbers()
+    assert stepped(numbers, 1)
+    assert not any(numbers.on_optimizer() for _ in range(2 * UNREPORTED))
 
 
 def test_torn_state_stays_torn_whatever_training_does_then() -> None:

@@ -173,6 +173,12 @@ class Reasons:
         """Where the newest step of an ending run is, or why it is lost, as the end of a sentence."""
         return self._run.keeping.wait_at_end().last_step
 
+    @property
+    def unstepped(self) -> str:
+        """Which ranks never called `ctx.step`, so that nothing was kept, as the end of a sentence."""
+        unstepped = self._run.keeping.unstepped
+        return unstepped and f"; {unstepped}"
+
     def came_late(self, now: float) -> str:
         """Explain to a node that comes after the end of the run how it ended."""
         run = self._run

@@ -107,6 +107,11 @@ class KeepingWing:
         """Say what a round of these nodes resumes from, as the end of a sentence; empty if nothing has been kept."""
         return ""
 
+    @property
+    def unstepped(self) -> str:
+        """Which ranks train and never report a step, so that no step is kept; empty without any."""
+        return ""
+
     def doubt(self, since: KeptStep) -> str:
         """Say which step stays on the disk though ranks may differ from `since` on, as the end of a sentence."""
         return ""

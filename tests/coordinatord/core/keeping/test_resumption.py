@@ -53,6 +53,21 @@ def test_the_reason_says_in_whose_memory_the_step_is_and_what_is_not_kept(unkept
     assert view.unkept == unkept
 
 
+@pytest.mark.parametrize("ends", ["succeed n1 n2", "fail n1"])
+def test_ranks_that_never_report_a_step_are_named_while_they_train_and_when_the_round_ends(ends: str) -> None:
+    stage = train("n1", "n2")
+    words = "rank 1 never called ctx.step, so no step is kept; call it on every rank"
+    stage.play("keep n2 unstepped=1", "step n1 1204", "step n2 0")
+    assert (view := stage.view().kept) is not None
+    assert view.unstepped == words
+    if ends == "fail n1":
+        break_round(stage, "n1", "n2")
+        assert stage.past[-1][1].reason.endswith(f"; {words}")
+    else:
+        stage.play(ends)
+        assert stage.past[-1][1].reason == f"all workers succeeded; {words}"
+
+
 def test_no_node_resumes_where_one_cannot() -> None:
     stage = train("n1", "n2", n2="")
     stage.play("keep n1 1:8")
