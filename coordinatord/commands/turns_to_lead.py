@@ -135,14 +135,11 @@ class TurnsToLead:
 
     async def _open(self, gateway: Gateway, keys: Keys, candidate: Candidate, access: SharedAccess) -> EtcdStore:
         """Open the store while the lease is renewed. Raises `LeadershipLostError`, `OtherKeyError` and `StoreError`."""
-        tasks = Tasks()
-        tasks.spawn(candidate.lead(), name="lease")
-        tasks.spawn(self._systemd.keep_alive(), name="watchdog")
-        try:
+        async with Tasks() as tasks:
+            tasks.spawn(candidate.lead(), name="lease")
+            tasks.spawn(self._systemd.keep_alive(), name="watchdog")
             await access.publish_key(candidate.election.fence)
             return await EtcdStore.open(gateway, keys, candidate, self._settings.state_dir)
-        finally:
-            await tasks.cancel()
 
     async def _stand_by(self, candidate: Candidate, access: SharedAccess, listeners: Sequence[socket.socket]) -> None:
         """Redirect clients to the leader, until this coordinator leads or the program ends."""
@@ -152,18 +149,13 @@ class TurnsToLead:
         # Set once this coordinator leads, or the program ends.
         finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._ended.add_done_callback(lambda _: set_done(finished))
-        tasks = Tasks()
-        async with serve_standby(
-            listeners, lambda: candidate.leader, gatekeeper, tls, why=lambda: self._why(candidate)
-        ):
+        standby = serve_standby(listeners, lambda: candidate.leader, gatekeeper, tls, why=lambda: self._why(candidate))
+        async with standby, Tasks() as tasks:
             self._systemd.notify("READY=1", status_of("stands by"))
             tasks.spawn(self._win(candidate, finished), name="candidate")
             tasks.spawn(access.watch(), name="access")
             tasks.spawn(self._systemd.keep_alive(), name="watchdog")
-            try:
-                await tasks.guard(finished)
-            finally:
-                await tasks.cancel()
+            await tasks.guard(finished)
 
     async def _win(self, candidate: Candidate, won: asyncio.Future[None]) -> None:
         """Set `won` once this coordinator leads; after another turn, let others lead first."""

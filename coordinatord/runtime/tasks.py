@@ -11,7 +11,7 @@ import errno
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 Result = TypeVar("Result")
 
@@ -23,13 +23,19 @@ OF_ONE_CONNECTION = "aiohttp"
 
 
 class Tasks:
-    """The background tasks of one owner, which awaits `guard`."""
+    """The background tasks of one owner, which awaits `guard`. As a context it cancels them at its end."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # Otherwise asyncio would log a failure after the end of `guard` as never retrieved.
         self._failure.add_done_callback(lambda failure: failure.cancelled() or failure.exception())
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.cancel()
 
     def spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Run a coroutine in the background."""

@@ -42,6 +42,15 @@ async def _check_nothing() -> None:
     """Do nothing, before a history was read."""
 
 
+async def _retried(work: Callable[[], Awaitable[None]]) -> None:
+    """Do some work until etcd has no error at it; other tasks report those."""
+    while True:
+        try:
+            return await work()
+        except StoreError:
+            await asyncio.sleep(RETRY_S)
+
+
 class Candidate:
     """This coordinator, which stands by, leads and resigns in a namespace."""
 
@@ -73,11 +82,7 @@ class Candidate:
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(longest_s):
-                while True:
-                    with suppress(StoreError):
-                        await self._await_other()
-                        return
-                    await asyncio.sleep(RETRY_S)
+                await _retried(self._await_other)
 
     async def win(self) -> None:
         """Stand by until this coordinator leads. Log errors of etcd, and retry."""
@@ -107,13 +112,11 @@ class Candidate:
     async def _stand_by(self) -> None:
         """Stand by with a new lease until this coordinator leads. Raises `StoreError`."""
         await self._enroll()
-        tasks, won = Tasks(), asyncio.get_running_loop().create_future()
-        tasks.spawn(self._renew_as_standby(), name="lease of a standby")
-        tasks.spawn(self._campaign(won), name="campaign")
-        try:
+        won = asyncio.get_running_loop().create_future()
+        async with Tasks() as tasks:
+            tasks.spawn(self._renew_as_standby(), name="lease of a standby")
+            tasks.spawn(self._campaign(won), name="campaign")
             await tasks.guard(won)
-        finally:
-            await tasks.cancel()
 
     async def _campaign(self, won: asyncio.Future[None]) -> None:
         """Try to lead whenever nobody does; set `won` once this coordinator leads."""
@@ -170,25 +173,18 @@ class Candidate:
 
     async def lead(self) -> None:
         """Renew the lease and check the commits in etcd until cancelled. Raises `LeadershipLostError`."""
-        tasks, never = Tasks(), asyncio.get_running_loop().create_future()
-        tasks.spawn(self._renew(), name="renewals")
-        tasks.spawn(self._watch_leader_key(), name="end of the term")
-        tasks.spawn(self._check_commits(), name="check of commits")
-        try:
+        never = asyncio.get_running_loop().create_future()
+        async with Tasks() as tasks:
+            tasks.spawn(self._renew(), name="renewals")
+            tasks.spawn(self._watch_leader_key(), name="end of the term")
+            tasks.spawn(self._check_commits(), name="check of commits")
             await tasks.guard(never)  # until a task fails, or a cancellation
-        finally:
-            await tasks.cancel()
 
     async def _watch_leader_key(self) -> None:
         """Watch the leader key, which `coordinatord --step-down` deletes. Raises `LeadershipLostError`."""
-        while True:
-            try:
-                await self._await_end()
-            except StoreError:
-                await asyncio.sleep(RETRY_S)  # the renewals report it
-            else:
-                self.election.end()
-                raise LeadershipLostError("the leader key is gone, so another coordinator may lead: this one stands by")
+        await _retried(self._await_end)
+        self.election.end()
+        raise LeadershipLostError("the leader key is gone, so another coordinator may lead: this one stands by")
 
     async def _check_commits(self) -> None:
         """Check the commits in etcd as often as the lease is renewed. Raises `LeadershipLostError`."""
