@@ -120,8 +120,9 @@ def describe_silent_jobs(cluster: Cluster) -> str:
 
 
 def drained_view(cluster: DurableCluster) -> tuple[api.DrainedStatus, ...]:
-    """Return the names that operators keep out of all jobs, each with the reason."""
-    return tuple(api.DrainedStatus(node=name, reason=drain.reason) for name, drain in sorted(cluster.drained.items()))
+    """Return the names that all jobs or some keep out, each with all reasons."""
+    drained = sorted(cluster.drained.items())
+    return tuple(api.DrainedStatus(node=name, reason="; ".join(reasons.values())) for name, reasons in drained)
 
 
 def charged_view(cluster: DurableCluster, policy: Policy, now: float) -> tuple[api.HostStatus, ...]:

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from coordinatord.core.rounds.effects import Answer, Batch
 from coordinatord.core.rounds.events import AdminRequested, StoreFailed, StoreRecovered
-from coordinatord.core.rounds.state.durable import Drain, State
+from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.transitions import admin
 from coordinatord.core.rounds.values.admin_requests import (
     AdminResult,
@@ -76,7 +76,7 @@ def test_a_node_that_is_drained_leaves_though_the_coordinator_starts_again_meanw
     stage = play(*PAIR, "ask drain n2")
     assert stage.state() is State.STOPPING
     stage.play("die 100s")
-    assert stage.coordinator.cluster.durable.drained == {"n2": Drain("n2 drained by alice", "")}
+    assert stage.coordinator.cluster.durable.drained == {"n2": {"": "n2 drained by alice"}}
     stage.play("reconnect n1 n2")
     assert [stage.desired(node).goal for node in ("n1", "n2")] == [Goal.STOP] * 2
     stage.play("stopped n1 n2")

@@ -93,11 +93,11 @@ def opens_another_run(run: Run, join: Join, now: float) -> bool:
 
 def check_drained(cluster: DurableCluster, join: Join) -> None:
     """Refuse a drained node until it is undrained. Raises `RefusedError`."""
-    for name in (join.node, join.offer.host):
-        why = cluster.why_drained(join.job, name)
-        if why is not None:
-            text = f"{why}; to let it in: nodeclient undrain {name}"
-            raise RefusedError(RefusalCode.DRAINED, text, retry=True)
+    drained = cluster.why_drained(join.job, join.node, join.offer.host)
+    if drained is not None:
+        name, why = drained
+        text = f"{why}; to let it in: nodeclient undrain {name}"
+        raise RefusedError(RefusalCode.DRAINED, text, retry=True)
 
 
 def check_token(known: Member | None, event: Connected) -> None:

@@ -90,7 +90,7 @@ def apply_drains(cluster: Cluster) -> list[Run]:
         for member in run.members.values():
             why = cluster.durable.why_drained(run.job, member.node, member.offer.host)
             if why is not None and not member.drained and member.durable.outcome is None:
-                member.drained = why
+                _, member.drained = why
                 run.roll.place(member)
                 run.claims[member.node] = None  # so that it is let go when the run is advanced
                 if run not in touched:

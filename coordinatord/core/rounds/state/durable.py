@@ -281,22 +281,14 @@ class DurableRun:
         return (member for member in self.members.values() if member.in_round)
 
 
-class Drain(Struct, frozen=True):
-    """A name that is drained: that of a node or of a host."""
-
-    reason: str
-    only_job: str
-    """The only job that refuses it; empty if all jobs do."""
-
-
 @dataclass(slots=True)
 class DurableCluster:
     """The durable state of one coordinator."""
 
     jobs: dict[str, DurableRun] = field(default_factory=dict)
     """The live or last run of each job, in the order in which they were opened."""
-    drained: dict[str, Drain] = field(default_factory=dict)
-    """The drained nodes and hosts, by name."""
+    drained: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Why nodes and hosts are drained, by name, and then by the only job that refuses it; empty if all jobs do."""
     hosts: dict[str, JudgedHost] = field(default_factory=dict)
     """The hosts that are charged with failed rounds or quarantined, by name, the last one judged at the end."""
     hosts_stay_until: float = math.inf
@@ -309,7 +301,11 @@ class DurableCluster:
         known = self.hosts.get(host)
         return "" if known is None else known.quarantined
 
-    def why_drained(self, job: str, *names: str) -> str | None:
-        """Return why the first of these names that is drained for a job is drained; None if none is."""
-        drains = (self.drained.get(name) for name in names)
-        return next((drain.reason for drain in drains if drain is not None and drain.only_job in {"", job}), None)
+    def why_drained(self, job: str, node: str, host: str, besides: str = "") -> tuple[str, str] | None:
+        """Return the name under which a node is drained for a job, and why; None if it is not.
+
+        A name that a job has drained by itself is that of a node, and never of a host. `besides` does not count.
+        """
+        drains = ((node, ""), (node, job), (host, ""))
+        found = ((name, self.drained.get(name, {}).get(only_job)) for name, only_job in drains if name != besides)
+        return next(((name, reason) for name, reason in found if reason is not None), None)

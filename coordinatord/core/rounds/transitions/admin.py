@@ -169,10 +169,10 @@ def _preflight(run: Run, request: Request, decision: Decision) -> Reply:
 
 def _drain(request: DrainNode, decision: Decision) -> Reply:
     cluster, name = decision.cluster, request.target
-    known = cluster.durable.drained.get(name)
-    if known is not None and not known.only_job:
-        return Reply(AdminResult.NOTHING, f"nothing to do: {known.reason}")
-    if known is None and len(cluster.durable.drained) >= DRAINED_MAX:
+    known = cluster.durable.drained.get(name, {})
+    if "" in known:
+        return Reply(AdminResult.NOTHING, f"nothing to do: {known['']}")
+    if not known and len(cluster.durable.drained) >= DRAINED_MAX:
         text = f"{DRAINED_MAX} names are drained, the limit: take some back with nodeclient undrain"
         return Reply(AdminResult.REFUSED, text)
     if not (request.ahead or name in _known_names(cluster)):
@@ -254,11 +254,11 @@ def _undrain(request: Request, decision: Decision) -> Reply:
         text = f"{name} is not drained. Drained are: {known} (the name of a host counts for its nodes)"
         return Reply(AdminResult.NOTHING, text)
     named = [
-        (run, member, cluster.durable.why_drained(run.job, *({member.node, member.offer.host} - {name})))
+        (run, member, cluster.durable.why_drained(run.job, member.node, member.offer.host, besides=name))
         for run in cluster.jobs.values()
         for member in _members_named(run, name)
     ]
-    kept = dict.fromkeys(why for _, _, why in named if why is not None)
+    kept = dict.fromkeys(why[1] for _, _, why in named if why is not None)
     staying = [(run, member) for run, member, why in named if why is None and member.drained]
     if not request.dry_run:
         decision.record(records.NodeUndrained("", "", f"{name} {request.attribution('undrained')}", name))

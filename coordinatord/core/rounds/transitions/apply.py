@@ -18,7 +18,6 @@ from coordinatord.core.rounds.state.durable import (
     LOST_MAX,
     LOST_ROUNDS,
     RELEASED_MAX,
-    Drain,
     DurableCluster,
     DurableMember,
     DurableRun,
@@ -44,7 +43,7 @@ def apply(cluster: DurableCluster, record: records.Record, at: float) -> None:
     """Apply a record that was made at `at`, by the coordinator's clock. Raises `HistoryError`."""
     match record:
         case records.NodeDrained():
-            cluster.drained[record.node] = Drain(record.reason, record.only_job)
+            cluster.drained.setdefault(record.node, {})[record.only_job] = record.reason
         case records.NodeUndrained():
             cluster.drained.pop(record.node, None)
         case records.HostJudged():

@@ -4,8 +4,11 @@ from itertools import pairwise
 
 import pytest
 
+from coordinatord.core.rounds.state.durable import DurableCluster
 from coordinatord.core.rounds.transitions import releases
-from coordinatord.core.rounds.values.records import NodeDrained
+from coordinatord.core.rounds.transitions.apply import apply
+from coordinatord.core.rounds.values.records import NodeDrained, NodeUndrained
+from coordinatord.core.shown.job_view import drained_view
 from coordinatord.core.watching.arrivals import EVERY_S, ask_at
 from coordinatord.core.watching.lateness_watch import AGREEING_MIN
 from coordinatord.protocol.http.api import LateStatus
@@ -93,6 +96,25 @@ def test_a_node_with_the_same_id_in_another_job_stays_there() -> None:
     assert not other.leaves
     job.play("ask drain n2")
     assert other.leaves
+
+
+def test_two_jobs_that_drain_nodes_of_one_id_do_without_both_and_an_operator_takes_both_back() -> None:
+    cluster = DurableCluster()
+    for job in ("a", "b"):
+        apply(cluster, NodeDrained("", "", f"late in {job}", "n1", job), 0.0)
+    drains = [cluster.why_drained(job, "n1", "h1") for job in ("a", "b", "c")]
+    assert drains == [("n1", "late in a"), ("n1", "late in b"), None]
+    assert [(each.node, each.reason) for each in drained_view(cluster)] == [("n1", "late in a; late in b")]
+    apply(cluster, NodeUndrained("", "", "back", "n1"), 0.0)
+    assert cluster.why_drained("a", "n1", "h1") is None
+
+
+def test_a_late_node_with_the_name_of_its_host_takes_no_other_node_of_the_host_along() -> None:
+    cluster = DurableCluster()
+    apply(cluster, NodeDrained("", "", "late", "h1", "a"), 0.0)
+    assert [cluster.why_drained("a", node, "h1") for node in ("h1", "n2")] == [("h1", "late"), None]
+    apply(cluster, NodeDrained("", "", "drained by an operator", "h1"), 0.0)
+    assert cluster.why_drained("a", "n2", "h1") == ("h1", "drained by an operator")
 
 
 def test_looks_come_soon_until_somebody_is_named() -> None:
