@@ -40,7 +40,7 @@ def may_be_needed(kept: KeptState, member: Member) -> bool:
     """Whether a step may be lost with a node that wants to leave, while workers of other nodes still end.
 
     That is not certain yet. If a step has several shards, the other nodes may still save those that are missing, or
-    fail to save one that this node has saved. Nor is it known yet which node writes what to the disk. `hold_back`
+    fail to save one that this node has saved. Which node writes what to the disk is not known yet either. `hold_back`
     decides when all have ended.
     """
     parts = list(_big_parts(kept, member))

@@ -301,6 +301,11 @@ class DurableCluster:
         known = self.hosts.get(host)
         return "" if known is None else known.quarantined
 
+    @property
+    def drains(self) -> int:
+        """The number of drains, of all names."""
+        return sum(map(len, self.drained.values()))
+
     def why_drained(self, job: str, node: str, host: str, besides: str = "") -> tuple[str, str] | None:
         """Return the name under which a node is drained for a job, and why; None if it is not.
 

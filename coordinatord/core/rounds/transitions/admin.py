@@ -172,7 +172,7 @@ def _drain(request: DrainNode, decision: Decision) -> Reply:
     known = cluster.durable.drained.get(name, {})
     if "" in known:
         return Reply(AdminResult.NOTHING, f"nothing to do: {known['']}")
-    if not known and len(cluster.durable.drained) >= DRAINED_MAX:
+    if not known and cluster.durable.drains >= DRAINED_MAX:
         text = f"{DRAINED_MAX} names are drained, the limit: take some back with nodeclient undrain"
         return Reply(AdminResult.REFUSED, text)
     if not (request.ahead or name in _known_names(cluster)):

@@ -98,7 +98,7 @@ def _timed_out(run: Run, member: Member, lost: str) -> Outcome:
 def drain_laggard(run: Run, decision: Decision) -> list[Run]:
     """Drain the node of a laggard from its job, if that wants it; return the run to advance, if there is one."""
     drain = run.watching.laggard()
-    if drain is None or len(decision.cluster.durable.drained) >= DRAINED_MAX:
+    if drain is None or decision.cluster.durable.drains >= DRAINED_MAX:
         return []
     decision.record(drain)
     return apply_drains(decision.cluster)
