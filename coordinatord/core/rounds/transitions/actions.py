@@ -263,17 +263,8 @@ def lose_corroborated(run: Run, reason: Reason, decision: Decision) -> None:
 def leave_behind(run: Run, reason: Reason, decision: Decision) -> None:
     """End the round without the nodes that could not end their workers in time; they remain members."""
     for member in list(run.roll.in_state(*MAY_HAVE_WORKERS)):
-        decision.record(
-            records.NodeLeftBehind(
-                run.job,
-                run.id,
-                reason.sentence,
-                member.node,
-                member.incarnation,
-                run.durable.round,
-                _silent_for(member, decision.now),
-            )
-        )
+        fields, silent_s = _node_fields(run, member, reason.sentence), _silent_for(member, decision.now)
+        decision.record(records.NodeLeftBehind(*fields, run.durable.round, silent_s))
 
 
 def end_as_failed(run: Run, reason: Reason, decision: Decision) -> None:
@@ -324,9 +315,7 @@ def lose(run: Run, member: Member, reason: str, decision: Decision) -> None:
     if member.durable.in_round and not member.durable.succeeded:
         run.evidence.record_loss(member.lived_at)
     silent = member.session.id is not None
-    decision.record(
-        records.NodeLost(run.job, run.id, reason, member.node, member.incarnation, silent_s, leaving, silent)
-    )
+    decision.record(records.NodeLost(*_node_fields(run, member, reason), silent_s, leaving, silent))
 
 
 def end_run(
@@ -367,6 +356,10 @@ def loss_reason(member: Member) -> str:
 
 def _round_fields(run: Run, reason: Reason) -> tuple[str, str, str, int]:
     return run.job, run.id, reason.sentence, run.durable.round
+
+
+def _node_fields(run: Run, member: Member, reason: str) -> tuple[str, str, str, str, int]:
+    return run.job, run.id, reason, member.node, member.incarnation
 
 
 def _stop(run: Run, reason: Reason, decision: Decision, *, planned: bool) -> None:
