@@ -16,7 +16,7 @@ from coordinatord.config.state_flags import STATE_DIR_DEFAULT, state_dir
 from coordinatord.config.store_flags import SharedStore, StepDownConfig, add_store, read_store
 from coordinatord.core.rounds.policy import OUTAGE_GRACE_S_MIN, SETTLE_S_MIN, Policy, PreflightWhen
 from coordinatord.core.rounds.values.judged_host import CHARGES_MAX
-from coordinatord.protocol.fields import DEFAULT_PORT, HEARTBEAT_S_MIN
+from coordinatord.protocol.fields import DEFAULT_PORT, DURATION_S_MAX, HEARTBEAT_S_MIN
 from coordinatord.runtime import __version__
 from coordinatord.runtime.logs import FORMATS, LEVELS
 from coordinatord.runtime.settings import SettingsParser, filled, folder, joined, number, port, seconds
@@ -26,9 +26,6 @@ _HOST_NAME = re.compile(r"\.?[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*\.?", re.ASC
 
 HALF_LIFE_H_MAX = 720.0
 """The limit of a half-life in hours: a month, as long as the longest runs."""
-
-_ZERO = re.compile(r"0+(?:\.0*)?", re.ASCII)
-"""Any form of 0, such as 0.0 in a file."""
 
 
 class ServeConfig(Struct, frozen=True):
@@ -136,7 +133,7 @@ def _add_times(parser: SettingsParser) -> None:
         "--retry-pause S",
         "seconds before the next round when the same error has come twice in a row without a step in between; doubled"
         f" each time, up to {defaults.retry_pause_max_s:g}; 0 for none",
-        _retry_pause,
+        partial(number, least=0.0, most=DURATION_S_MAX, expected=f"seconds from 0 to {DURATION_S_MAX}"),
         default=defaults.retry_pause_s,
     )
     add(
@@ -203,11 +200,6 @@ def _add_log(parser: SettingsParser) -> None:
         choices=FORMATS,
         default="text",
     )
-
-
-def _retry_pause(text: str) -> float:
-    """Parse a duration in seconds, or 0, which `seconds` rejects."""
-    return 0.0 if _ZERO.fullmatch(text) else seconds(text)
 
 
 def read_serve(
