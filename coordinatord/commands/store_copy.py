@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -73,15 +73,12 @@ async def _read(source: Path | EtcdLocation) -> AsyncIterator[tuple[list[Row], s
 def _write_directory(folder: Path, rows: list[Row], identity: str) -> None:
     directory = StateDirectory.claim(folder)
     try:
-        database = Database.open(directory.database)
-        try:
+        with closing(Database.open(directory.database)) as database:
+            directory.chown_database()
             if database.count():
                 held = counted(database.count(), "record")
                 raise StoreError(f"state directory {folder}: it holds {held} already: name an empty directory")
             database.fill(rows, identity)
-        finally:
-            database.close()
-            directory.chown_database()
     finally:
         directory.release()
     if not (folder / FOLDER / KEY).exists():
