@@ -74,7 +74,7 @@ def _open_security(settings: ServeConfig) -> Security | None:
         return None
     directory = None if settings.state_dir is None else settings.state_dir / FOLDER
     where = SecuritySettings(directory, settings.certificate, settings.key, settings.client_authorities)
-    return Security.open(where, os.environ, time.monotonic)
+    return Security(where, os.environ, time.monotonic)
 
 
 async def _serve(

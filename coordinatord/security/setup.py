@@ -80,32 +80,24 @@ class _Loaded(Struct, frozen=True):
 class Security:
     """The key, the certificate and the tokens of a coordinator."""
 
-    def __init__(self, settings: SecuritySettings, store: TokenStore) -> None:
-        self._settings = settings
-        self.token_store = store
-        self._ephemeral_file: tuple[Path, int] | None = None
-        """The file of tokens that end with this process, and the descriptor that locks it; None if they are durable."""
-        self._ephemeral_identity: Identity | None = None
-        """The key and certificate that end with this process; None if they are durable."""
-        self._loaded: _Loaded
-        self.gatekeeper: Gatekeeper
-
-    @classmethod
-    def open(cls, settings: SecuritySettings, environ: Mapping[str, str], clock: Callable[[], float]) -> Security:
+    def __init__(self, settings: SecuritySettings, environ: Mapping[str, str], clock: Callable[[], float]) -> None:
         """Read the files, and make missing ones; `clock` returns seconds that only grow.
 
         Raises `NoTokensDirectoryError`, `IdentityError`, `TokenStoreError` and `PrivateFileError`.
         """
-        store = TokenStore(settings.directory)
-        security = cls(settings, store)
-        security._loaded = loaded = security._load()
-        security._store_pin(loaded.pin)
-        security.gatekeeper = Gatekeeper(store, _browsers(loaded), clock)
-        store.refresh()
+        self._settings = settings
+        self.token_store = TokenStore(settings.directory)
+        self._ephemeral_file: tuple[Path, int] | None = None
+        """The file of tokens that end with this process, and the descriptor that locks it; None if they are durable."""
+        self._ephemeral_identity: Identity | None = None
+        """The key and certificate that end with this process; None if they are durable."""
+        self._loaded = self._load()
+        self._store_pin(self.pin)
+        self.gatekeeper = Gatekeeper(self.token_store, _browsers(self._loaded), clock)
+        self.token_store.refresh()
         # There may be other tokens: `coordinatord token new` works before the first start.
-        if not FIRST_NAMES.keys() & {token.name for token in store.tokens}:
-            store.make(loaded.pin, FIRST_NAMES, ALL_JOBS, lambda first: security._hand_out(first, environ))
-        return security
+        if not FIRST_NAMES.keys() & {token.name for token in self.token_store.tokens}:
+            self.token_store.make(self.pin, FIRST_NAMES, ALL_JOBS, lambda first: self._hand_out(first, environ))
 
     @property
     def has_given_certificate(self) -> bool:

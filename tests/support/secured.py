@@ -74,7 +74,7 @@ def secured(folder: Path, clock: Callable[[], float] = time.monotonic, **own: Pa
     """Make what a first start makes; `own` are the files of an organisation, as in `SecuritySettings`."""
     environ = clean_environ(**as_by_default(folder / "config"))
     settings = SecuritySettings(folder / "state" / FOLDER, **own)
-    return Secured(folder, Security.open(settings, environ, clock))
+    return Secured(folder, Security(settings, environ, clock))
 
 
 TRUSTING = pinned_context(lambda _: None)

@@ -31,7 +31,7 @@ HOMELESS = {"XDG_CONFIG_HOME": NO_HOME}
 
 
 def opened(folder: Path | None, environ: dict[str, str] = HOMELESS, **own: Path) -> Security:
-    return Security.open(SecuritySettings(folder, **own), environ, lambda: 0.0)
+    return Security(SecuritySettings(folder, **own), environ, lambda: 0.0)
 
 
 def test_the_first_start_makes_all_and_the_next_keeps_it(tmp_path: Path) -> None:
