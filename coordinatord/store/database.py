@@ -15,10 +15,10 @@ import shutil
 import sqlite3
 import tempfile
 import weakref
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 from urllib.parse import quote
 
 from coordinatord.core.rounds.values.records import Record, RoundEnded, RoundFormed, RoundsMissed, RunEnded, RunOpened
@@ -143,8 +143,7 @@ class Database:
 
     def shift_times(self, by_s: float) -> None:
         """Add `by_s` to the times of all records. Raises `StoreError`."""
-        with store_errors(self._where):
-            self._connection.execute("UPDATE records SET at = min(max(at + ?, 0.0), ?)", (by_s, row_codec.AT_MAX))
+        self._run("UPDATE records SET at = min(max(at + ?, 0.0), ?)", (by_s, row_codec.AT_MAX))
 
     def _append(self, entries: Iterable[Entry]) -> None:
         self._connection.execute("BEGIN IMMEDIATE")
@@ -209,34 +208,28 @@ class Database:
 
     def finish(self, *, commit: bool) -> None:
         """Commit the transaction of `append_uncommitted`, or roll it back. Raises `StoreError`."""
-        with store_errors(self._where):
-            self._connection.execute("COMMIT" if commit else "ROLLBACK")
+        self._run("COMMIT" if commit else "ROLLBACK")
 
     def rows(self, seqs: Sequence[int] | None = None) -> list[row_codec.Row]:
         """Return the rows with these numbers, as far as they exist, in order; None: all rows. Raises `StoreError`."""
         condition = "" if seqs is None else "WHERE seq IN (SELECT value FROM json_each(?))"
-        with store_errors(self._where):
-            return self._connection.execute(
-                f"SELECT * FROM records {condition} ORDER BY seq",  # noqa: S608 - our own text
-                () if seqs is None else (json.dumps(list(seqs)),),
-            ).fetchall()
+        statement = f"SELECT * FROM records {condition} ORDER BY seq"  # noqa: S608 - our own text
+        return self._run(statement, () if seqs is None else (json.dumps(list(seqs)),))
 
     def prefetch(self) -> None:
         """Prefetch the rows of the next `load` into a table in memory, unless they are there. Raises `StoreError`.
 
         It is one statement, which does not need Python's lock, so that another thread can import modules meanwhile.
         """
-        with store_errors(self._where):
-            self._connection.execute("PRAGMA temp_store = MEMORY")
-            self._connection.execute(f"CREATE TEMP TABLE IF NOT EXISTS prefetched AS {_LOAD}")
+        self._run("PRAGMA temp_store = MEMORY")
+        self._run(f"CREATE TEMP TABLE IF NOT EXISTS prefetched AS {_LOAD}")
 
     def load(self) -> list[Entry]:
         """Return the records as of the last `prefetch`, or as of now: see `Store.load`. Raises `StoreError`."""
         self.prefetch()
-        with store_errors(self._where):
-            rows = self._connection.execute("SELECT * FROM prefetched ORDER BY seq").fetchall()
-            self._connection.execute("PRAGMA temp_store = DEFAULT")  # drops the table, and frees its memory
-            return [row_codec.decode(row) for row in rows]
+        entries = self._entries("SELECT * FROM prefetched ORDER BY seq")
+        self._run("PRAGMA temp_store = DEFAULT")  # drops the table, and frees its memory
+        return entries
 
     def rounds(self, job: str, run: str) -> list[Record]:
         """Return the records about the rounds of a run: see `Store.read_rounds`. Raises `StoreError`."""
@@ -244,11 +237,10 @@ class Database:
 
     def runs(self) -> list[tuple[str, str]]:
         """Return job and run of all stored runs, oldest first. Raises `StoreError`."""
-        with store_errors(self._where):
-            return self._connection.execute(
-                "SELECT job, run FROM records WHERE job <> '' AND kind <> 'JobForgotten'"
-                " GROUP BY job, run ORDER BY min(seq)"
-            ).fetchall()
+        return self._run(
+            "SELECT job, run FROM records WHERE job <> '' AND kind <> 'JobForgotten'"
+            " GROUP BY job, run ORDER BY min(seq)"
+        )
 
     def history(self, job: str, run: str) -> list[Entry]:
         """Return the stored records of one run, oldest first. Raises `StoreError`."""
@@ -257,8 +249,7 @@ class Database:
     @property
     def identity(self) -> str:
         """A token that no other database has. Raises `StoreError`."""
-        with store_errors(self._where):
-            (token,) = self._connection.execute("SELECT word FROM identity").fetchone()
+        [(token,)] = self._run("SELECT word FROM identity")
         return str(token)
 
     def read_events(
@@ -269,14 +260,12 @@ class Database:
         condition += " AND kind IN (SELECT value FROM json_each(:kinds))" if kinds else ""
         arguments = {"job": job, "after": after or 0, "most": most, "since": since, "kinds": json.dumps(list(kinds))}
         order = "DESC" if after is None else "ASC"
-        with store_errors(self._where):
-            # Read before the page, so that records after it are left to the next call.
-            (newest,) = self._connection.execute("SELECT ifnull(max(seq), 0) FROM records").fetchone()
-            rows = self._connection.execute(
-                f"{_READ_EVENTS} WHERE {condition} AND seq > :after AND seq <= {newest:d}"
-                f" ORDER BY seq {order} LIMIT :most",
-                arguments,
-            ).fetchall()
+        # Read before the page, so that records after it are left to the next call.
+        [(newest,)] = self._run("SELECT ifnull(max(seq), 0) FROM records")
+        rows = self._run(
+            f"{_READ_EVENTS} WHERE {condition} AND seq > :after AND seq <= {newest:d} ORDER BY seq {order} LIMIT :most",
+            arguments,
+        )
         found = tuple(LoggedEvent(*row) for row in (rows if order == "ASC" else reversed(rows)))
         whole = after is None or len(found) < most
         return EventPage(found, newest if whole else found[-1].number)
@@ -284,8 +273,7 @@ class Database:
     def read_round(self, job: str, run: str, number: int) -> list[Record]:
         """Return a round's records: see `Store.read_round`. Raises `StoreError`."""
         formed = "SELECT max(seq) FROM records WHERE job = ? AND run = ? AND kind = 'RoundFormed' AND round = ?"
-        with store_errors(self._where):
-            (seq,) = self._connection.execute(formed, (job, run, number)).fetchone()
+        [(seq,)] = self._run(formed, (job, run, number))
         if seq is None:
             return []
         entries = self._entries(
@@ -297,8 +285,7 @@ class Database:
 
     def count(self) -> int:
         """Return how many records there are. Raises `StoreError`."""
-        with store_errors(self._where):
-            (number,) = self._connection.execute("SELECT count(*) FROM records").fetchone()
+        [(number,)] = self._run("SELECT count(*) FROM records")
         return int(number)
 
     def close(self) -> None:
@@ -309,6 +296,11 @@ class Database:
     def _entries(self, query: str, arguments: Sequence[str | int] = ()) -> list[Entry]:
         with store_errors(self._where):
             return [row_codec.decode(row) for row in self._connection.execute(query, arguments)]
+
+    def _run(self, statement: str, arguments: Sequence[float | str] | Mapping[str, Any] = ()) -> list[Any]:
+        """Run a statement, and return its rows. Raises `StoreError`."""
+        with store_errors(self._where):
+            return self._connection.execute(statement, arguments).fetchall()
 
 
 def _connect(path: Path, steps: Steps = STEPS) -> sqlite3.Connection:
