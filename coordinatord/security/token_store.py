@@ -141,11 +141,8 @@ def merge_tokens(shared: Iterable[KnownToken], own: Iterable[KnownToken]) -> tup
 def find_by_secret(tokens: tuple[KnownToken, ...], secret: str) -> KnownToken | None:
     """Return the token with this secret, in constant time, so that a caller cannot measure how near a guess is."""
     digest = _digest(secret)
-    found = None
-    for token in tokens:
-        if hmac.compare_digest(token.digest, digest):
-            found = token
-    return found
+    found = [token for token in tokens if hmac.compare_digest(token.digest, digest)]  # all are compared
+    return found[0] if found else None
 
 
 @dataclass(slots=True)

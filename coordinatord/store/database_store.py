@@ -24,9 +24,9 @@ class Store:
         self._reader = reader
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="store")
         """The thread that writes, in the order of calls."""
-        self._reading = self._writing
-        if reader is not database:
-            self._reading = ThreadPoolExecutor(1, thread_name_prefix="store-reader")
+        self._reading = (
+            self._writing if reader is database else ThreadPoolExecutor(1, thread_name_prefix="store-reader")
+        )
         self.identity = database.identity
         """A token that no other store has: each store numbers its records itself."""
 

@@ -239,16 +239,13 @@ class LogReading:
             async with asyncio.timeout(FOLLOW_EVERY_S):
                 await self._change_signal.wait_after(version)
 
-    def _may_read(self, log: _Log) -> bool:
-        return not (log.has_failed or self._limit_reached or self.is_interrupted)
-
     async def _new_parts(self, log: _Log, *, is_last: bool) -> AsyncIterator[LogPart]:
         """Yield what is new in a log, at most `TURN_BYTES`, and advance its place.
 
         `is_last` means that there is no later call, so the whole rest is read.
         """
         turn_ends_at = self._bytes_left - TURN_BYTES
-        while self._may_read(log):
+        while not (log.has_failed or self._limit_reached or self.is_interrupted):
             log.is_behind = not is_last and self._bytes_left <= turn_ends_at
             if log.is_behind:
                 return

@@ -6,6 +6,7 @@ thread makes the families without holding up the loop.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
@@ -182,10 +183,8 @@ class JobsCollector(Collector):
 
 
 def _jobs_by_state(jobs: Iterable[JobFigures]) -> Metric:
-    counts = dict.fromkeys(State, 0)
-    for job in jobs:
-        counts[job.state] += 1
+    counts = Counter(job.state for job in jobs)
     family = GaugeMetricFamily("coordinatord_jobs", "Jobs that are known, by the state of their run.", labels=["state"])
-    for state, count in counts.items():
-        family.add_metric([state], count)
+    for state in State:
+        family.add_metric([state], counts[state])
     return family

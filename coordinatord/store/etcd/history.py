@@ -174,7 +174,9 @@ class History:
         self.log = CommitLog()
         pieces = [rows[begin : begin + ROWS_AT_ONCE] for begin in range(0, len(rows), ROWS_AT_ONCE)]
         for number, piece in enumerate(pieces, 1):
-            await self._write_value(about.generation, number, piece)
+            value = pack(piece, ())
+            await self._write([self._same_head], await self._stage(about.generation, number, value))
+            self.log.add(number, len(value), [row[0] for row in piece], ())
         await self._begin_generation(about, commits=len(pieces))
         await self.sweep()
 
@@ -183,11 +185,6 @@ class History:
         new = about.packed()  # unlike any other value, so that a retry is recognized by the digest
         await self._write_head(Head(commits, _digest(new)), [put(self._keys.about, new)])
         self.about = about
-
-    async def _write_value(self, generation: int, number: int, rows: Sequence[Row]) -> None:
-        value = pack(rows, ())
-        await self._write([self._same_head], await self._stage(generation, number, value))
-        self.log.add(number, len(value), [row[0] for row in rows], ())
 
     async def _stage(self, generation: int, number: int, value: bytes) -> list[Body]:
         """Return the operations that store a value; before, write the parts of one that is too large for one key.
