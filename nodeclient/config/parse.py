@@ -128,9 +128,6 @@ _FAMILIAR_COMMANDS = {
 _LINE_MAX = 300
 """The limit of a command line in an error, in characters."""
 
-_TORCHRUN_COMMANDS = frozenset({"run", "launch"})
-"""Subcommands that accept all flags of torchrun."""
-
 
 def parse(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | None = None) -> Config:
     """Parse the command line, the environment and a settings file if one is named. Raises `SettingsError`."""
@@ -223,7 +220,7 @@ def _make_parser(
         own = commands.add_parser(subcommand, **texts, env_prefix=prefix, environ=environ)
         if chosen is not None:
             chosen.add_flags(own)
-            if subcommand in _TORCHRUN_COMMANDS:
+            if shown.module == "torchrun_flags":  # it accepts all flags of torchrun, which has this one
                 add_completion(own, _full_parser)
     return parser, commands.choices
 

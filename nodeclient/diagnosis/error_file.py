@@ -44,15 +44,10 @@ def read_error_file(path: Path) -> RecordedError | None:
         content = json.loads(_read_bounded(path))
     except (OSError, ValueError, RecursionError):
         return None
-    message = content.get("message") if isinstance(content, dict) else None
-    if isinstance(message, dict):
-        extra = message.get("extraInfo")
-        extra = extra if isinstance(extra, dict) else {}
-        found = RecordedError(
-            _text(message.get("message")), _text(extra.get("py_callstack")), extra.get("final") is True
-        )
-    else:
-        found = RecordedError(_text(message), "")
+    message = _fields(content).get("message")
+    extra = _fields(_fields(message).get("extraInfo"))
+    text = message if isinstance(message, str) else _text(_fields(message).get("message"))
+    found = RecordedError(text, _text(extra.get("py_callstack")), extra.get("final") is True)
     return found if found.message or found.call_stack else None
 
 
@@ -68,6 +63,10 @@ def _read_bounded(path: Path) -> str:
     if len(content) > FILE_BYTES_MAX:
         raise ValueError(f"{path} is larger than {FILE_BYTES_MAX} bytes")
     return content.decode(errors="replace")
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _text(value: Any) -> str:

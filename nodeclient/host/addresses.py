@@ -82,9 +82,7 @@ def address_of(interface: str) -> str | None:
 
     A link-local address does not count: it has no meaning without the name of an interface.
     """
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
-        ipv4 = _ipv4_of(interface, control)
-    found = (ipv4, *(address for name, address in _ipv6_addresses() if name == interface))
+    found = (_ipv4_of(interface), *(address for name, address in _ipv6_addresses() if name == interface))
     return next((str(address) for address in found if address is not None and not address.is_link_local), None)
 
 
@@ -96,13 +94,13 @@ def interface_of(address: str) -> str | None:
         return None
     if wanted.version == 6:  # noqa: PLR2004  # the version of the Internet Protocol
         return next((name for name, own in _ipv6_addresses() if own == wanted), None)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
-        return next((name for name in interfaces() if _ipv4_of(name, control) == wanted), None)
+    return next((name for name in interfaces() if _ipv4_of(name) == wanted), None)
 
 
-def _ipv4_of(interface: str, control: socket.socket) -> ipaddress.IPv4Address | None:
+def _ipv4_of(interface: str) -> ipaddress.IPv4Address | None:
     try:
-        answer = fcntl.ioctl(control, _SIOCGIFADDR, _IFREQ.pack(os.fsencode(interface), 0))
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+            answer = fcntl.ioctl(control, _SIOCGIFADDR, _IFREQ.pack(os.fsencode(interface), 0))
     except OSError:  # it has no IPv4 address
         return None
     return ipaddress.IPv4Address(answer[20:24])

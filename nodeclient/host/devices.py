@@ -93,7 +93,7 @@ def workers_per_node(spec: str | None, environ: Mapping[str, str], host: Host = 
     if spec == "cpu":
         return cpus
     if spec in {None, "", "auto", "gpu"}:
-        gpus = gpu_count(environ, host)
+        gpus = len(visible_gpus(environ, host))
         if spec == "gpu" and gpus == 0:
             raise WorkersPerNodeError(
                 f"--nproc-per-node is gpu, but this host offers no GPU{visibility_note(environ)}: "
@@ -105,11 +105,6 @@ def workers_per_node(spec: str | None, environ: Mapping[str, str], host: Host = 
     raise WorkersPerNodeError(
         f"--nproc-per-node is {spec!r}, but has to be a number from 1 to {WORKERS_MAX}, or gpu, cpu or auto"
     )
-
-
-def gpu_count(environ: Mapping[str, str], host: Host) -> int:
-    """Return the number of GPUs that a worker will see."""
-    return len(visible_gpus(environ, host))
 
 
 def visible_gpus(environ: Mapping[str, str], host: Host) -> list[Gpu]:

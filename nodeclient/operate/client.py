@@ -204,8 +204,7 @@ class Client:
 
         def ask(contact: ContactPoint) -> Any:
             with self._connected(contact, Role.READ) as (connection, headers):
-                connection.request(HTTPMethod.GET, path, headers={"Accept": MSGPACK, **headers})
-                return _decode(connection.getresponse())
+                return _decode(_get(connection, path, {"Accept": MSGPACK, **headers}))
 
         return self._with_failover(ask)
 
@@ -237,8 +236,7 @@ class Client:
         def ask(contact: ContactPoint) -> tuple[ExitStack, http.client.HTTPResponse]:
             with ExitStack() as stack:
                 connection, token = stack.enter_context(self._connected(contact, Role.READ, SILENT_S_MAX))
-                connection.request(HTTPMethod.GET, path, headers={**headers, **token})
-                answer = connection.getresponse()
+                answer = _get(connection, path, {**headers, **token})
                 if answer.status != HTTPStatus.OK:
                     _decode(answer)
                 if not (answer.getheader("Content-Type") or "").startswith(STREAM):
@@ -288,8 +286,7 @@ class Client:
         """
         with self._connected(contact, role) as (connection, _):
             if isinstance(connection.sock, ssl.SSLSocket):
-                connection.request(HTTPMethod.GET, HEALTH_PATH)
-                connection.getresponse()
+                _get(connection, HEALTH_PATH, {})
 
     def clock_ahead_s(self) -> float:
         """Return how far this host's clock is ahead of a coordinator's at least, in seconds; negative if it is behind.
@@ -300,8 +297,7 @@ class Client:
         def ask(contact: ContactPoint) -> float:
             with self._connected(contact, Role.READ) as (connection, _):
                 sent_at = now().timestamp()
-                connection.request(HTTPMethod.GET, HEALTH_PATH)
-                date = connection.getresponse().getheader("Date") or ""
+                date = _get(connection, HEALTH_PATH, {}).getheader("Date") or ""
                 try:
                     told_at = parsedate_to_datetime(date).timestamp()
                 except ValueError as error:
@@ -315,8 +311,7 @@ class Client:
 
         def ask(contact: ContactPoint) -> str:
             with self._connected(contact, Role.JOIN) as (connection, headers):
-                connection.request(HTTPMethod.GET, HEALTH_PATH)  # without TLS, only this shows that no token is wanted
-                connection.getresponse()
+                _get(connection, HEALTH_PATH, {})  # without TLS, only this shows that no token is wanted
                 return headers.get("Authorization", "").removeprefix(BEARER)
 
         return self._with_failover(ask)
@@ -370,8 +365,7 @@ class Client:
         client = Client([contact.coordinator], self._access)
         try:
             with client._connected(contact, Role.READ) as (connection, _):
-                connection.request(HTTPMethod.GET, HEALTH_PATH)
-                return connection.getresponse().status == HTTPStatus.OK
+                return _get(connection, HEALTH_PATH, {}).status == HTTPStatus.OK
         except (*_ADDRESS_ERRORS, OperationalError):
             return False
 
@@ -430,6 +424,12 @@ def _expand_addresses(contact: ContactPoint) -> list[ContactPoint]:
     if len(addresses) <= 1:
         return [contact]
     return [ContactPoint(contact.coordinator, address) for address in addresses[:ADDRESSES_MAX]]
+
+
+def _get(connection: http.client.HTTPConnection, path: str, headers: dict[str, str]) -> http.client.HTTPResponse:
+    """Send a read, and return the answer once its head is there."""
+    connection.request(HTTPMethod.GET, path, headers=headers)
+    return connection.getresponse()
 
 
 def _decode(answer: http.client.HTTPResponse) -> Any:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeclient.host.devices import Host, WorkersPerNodeError, gpu_count, visible_gpus, workers_per_node
+from nodeclient.host.devices import Host, WorkersPerNodeError, visible_gpus, workers_per_node
 from tests.support.machines import compile_c
 from tests.support.sick_gpus import NVML
 
@@ -67,7 +67,7 @@ CUDA_LISTS = [
 
 @pytest.mark.parametrize(("listed", "count"), CUDA_LISTS)
 def test_cuda_visible_devices_is_read_as_cuda_does(nvidia: Host, listed: str, count: int) -> None:
-    assert gpu_count({"CUDA_VISIBLE_DEVICES": listed}, nvidia) == count
+    assert len(visible_gpus({"CUDA_VISIBLE_DEVICES": listed}, nvidia)) == count
 
 
 UUID_LISTS = [
@@ -84,24 +84,24 @@ UUID_LISTS = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("listed", "count"), UUID_LISTS)
 def test_uuids_may_be_shortened_while_they_are_unique(nvml: Host, listed: str, count: int) -> None:
-    assert gpu_count({"CUDA_VISIBLE_DEVICES": listed}, nvml) == count
+    assert len(visible_gpus({"CUDA_VISIBLE_DEVICES": listed}, nvml)) == count
 
 
 @pytest.mark.slow
 def test_nvml_is_asked_first(nvml: Host) -> None:
-    assert gpu_count({}, nvml) == 12
+    assert len(visible_gpus({}, nvml)) == 12
 
 
 @pytest.mark.slow
 def test_where_nvml_fails_the_device_files_count(nvml: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TEST_NVML_FAILS", "1")
-    assert gpu_count({}, nvml) == 4
+    assert len(visible_gpus({}, nvml)) == 4
 
 
 def test_without_nvml_uuids_are_believed_if_there_are_gpus(bare: Host) -> None:
-    assert gpu_count({"CUDA_VISIBLE_DEVICES": "GPU-5,GPU-6"}, bare) == 0
+    assert len(visible_gpus({"CUDA_VISIBLE_DEVICES": "GPU-5,GPU-6"}, bare)) == 0
     (bare.devices / "nvidia0").touch()
-    assert gpu_count({"CUDA_VISIBLE_DEVICES": "GPU-5,GPU-6"}, bare) == 2
+    assert len(visible_gpus({"CUDA_VISIBLE_DEVICES": "GPU-5,GPU-6"}, bare)) == 2
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_without_nvml_uuids_are_believed_if_there_are_gpus(bare: Host) -> None:
     ],
 )
 def test_amd_gpus_are_counted_without_their_cpus(amd: Host, environ: dict[str, str], count: int) -> None:
-    assert gpu_count(environ, amd) == count
+    assert len(visible_gpus(environ, amd)) == count
 
 
 @pytest.mark.parametrize("spec", [None, ""])
