@@ -70,7 +70,7 @@ def run(config: StatusConfig) -> int:
     def lines(status: Status) -> list[str]:
         if config.json:
             return [json.dumps(status.data)]
-        if config.all:
+        if config.all or not output.is_terminal:
             return status_lines(status, output, None, None)
         return status_lines(status, output, ROWS_MAX, ENDED_MAX, " (--all shows them)")
 
@@ -91,9 +91,9 @@ def status_lines(
 ) -> list[str]:
     """Return the lines about the jobs of a coordinator; `hint` says how to see rows and jobs that are omitted.
 
-    On a terminal, `rows_max` limits the table of each job, and `ended_max` the number of ended jobs.
+    `rows_max` limits the table of each job, and `ended_max` the number of ended jobs; None for no limit.
     """
-    jobs = _select_jobs(status.answer.jobs, ended_max if output.is_terminal else None)
+    jobs = _select_jobs(status.answer.jobs, ended_max)
     blocks = [_job_lines(job, output, rows_max, hint) for job in jobs] or [["no jobs"]]
     if more := len(status.answer.jobs) - len(jobs):
         have = "has" if more == 1 else "have"
@@ -134,7 +134,7 @@ def _select_jobs(jobs: Sequence[JobStatus], ended_max: int | None) -> list[JobSt
 
 
 def _drain_lines(drains: Sequence[DrainedStatus], output: TerminalInfo, rows_max: int | None) -> list[str]:
-    shown = list(drains) if rows_max is None or not output.is_terminal else drains[:DRAINS_MAX]
+    shown = drains if rows_max is None else drains[:DRAINS_MAX]
     lines = [f"{drain.node}: {drain.reason.removeprefix(drain.node).strip() or 'drained'}" for drain in shown]
     if len(drains) > len(shown):
         lines.append(f"and {len(drains) - len(shown)} more are drained")
@@ -267,18 +267,18 @@ def _failure_log(failure: FailureStatus) -> str:
 
 
 def _node_lines(job: JobStatus, output: TerminalInfo, rows_max: int | None, hint: str) -> list[str]:
-    """Return the table of a job's nodes, and on a terminal a line about those that it omits."""
+    """Return the table of a job's nodes, and a line about those that it omits."""
     if not job.nodes and not job.lost:
         return [] if job.ended else ["  no nodes"]
     shown, hidden = list(job.nodes), Counter[str]()
     lost = [_lost_node(node) for node in job.lost]
     if output.is_terminal:
         shown.sort(key=lambda node: -node.behind)
-    if output.is_terminal and rows_max is not None and len(shown) > rows_max:
+    if rows_max is not None and len(shown) > rows_max:
         shown.sort(key=_is_ordinary)
         hidden.update(_state(node) for node in shown[rows_max:])
         del shown[rows_max:]
-    if output.is_terminal and rows_max is not None and len(lost) > LOST_MAX:
+    if rows_max is not None and len(lost) > LOST_MAX:
         hidden["lost"] = len(lost) - LOST_MAX
         del lost[LOST_MAX:]
     lines = _table(job, [*shown, *lost], output, pids=rows_max is None) if shown or lost else []
