@@ -1,6 +1,6 @@
 """Looks up a coordinator's jobs for the commands: all, one, or the only one; explains unknown names.
 
-Where a coordinator has only one job, commands need no name for it.
+Where a coordinator has only one job, commands need no name for it. The paths and the queries of requests are made here.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ def job_path(job: str) -> str:
     return f"/v1/jobs/{_quoted(job)}"
 
 
+def node_path(node: str) -> str:
+    """Return the path of a node, quoted."""
+    return f"/v1/nodes/{_quoted(node)}"
+
+
 def query(**values: object) -> str:
     """Return a query with those of the values that are given."""
     given = {name: value for name, value in values.items() if value is not None}
     return f"?{urlencode(given, doseq=True, safe=':')}" if given else ""
-
-
-def node_path(node: str) -> str:
-    """Return the path of a node, quoted."""
-    return f"/v1/nodes/{_quoted(node)}"
 
 
 def only_job(client: Client, named: str | None, *, live: bool = False) -> str:
@@ -76,7 +76,7 @@ def only_job(client: Client, named: str | None, *, live: bool = False) -> str:
 
 @contextmanager
 def known_job(client: Client, job: str) -> Iterator[None]:
-    """Add a suggestion to the error of a request about an unknown job."""
+    """Add a suggestion to the error of a request, if the coordinator does not know its job."""
     try:
         yield
     except UnknownNameError:

@@ -55,6 +55,7 @@ class SettingsParser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, formatter_class=_HelpFormatter, **options)
         self._env_prefix = env_prefix
         self.environ = os.environ if environ is None else environ
+        """The environment whose variables count."""
         self._settings: dict[str, Setting] = {}
         """The settings by attribute, as in the parsed arguments."""
         self._in_force: dict[str, InForce] = {}
