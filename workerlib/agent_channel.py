@@ -54,8 +54,7 @@ class AgentChannel(Generic[Message]):
         Raises `OSError`, `ClosedError` once nodeclient has closed the connection, and `ChannelError` for a malformed
         packet, or for descriptors that this process cannot take.
         """
-        received = socket.recv_fds(self._socket, PACKET_BYTES, DESCRIPTORS_MAX, socket.MSG_CMSG_CLOEXEC)
-        packet, files, flags, _ = received
+        packet, files, flags, _ = socket.recv_fds(self._socket, PACKET_BYTES, DESCRIPTORS_MAX, socket.MSG_CMSG_CLOEXEC)
         try:
             return self._message_in(packet, flags), files
         except ChannelError:

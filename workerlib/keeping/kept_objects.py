@@ -13,7 +13,7 @@ import operator
 import random
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from functools import partial
-from itertools import chain, repeat
+from itertools import chain, count, islice, repeat
 from typing import Any
 
 import torch
@@ -246,13 +246,13 @@ class KeptOptimizer(Adapter):
     def load_values(self, values: Any) -> None:
         """Load the options and the state, once the targets are filled."""
         places = {name: at for at, name in enumerate(self._parameters)}
-        groups, at = [], 0
         if len(values["groups"]) != len(self.optimizer.param_groups):
             raise UnfitStateError(f"{self._name} has a different number of parameter groups than was kept")
-        for group, kept in zip(self.optimizer.param_groups, values["groups"], strict=True):
-            count = len(group["params"])
-            groups.append({**from_plain(kept), "params": list(range(at, at + count))})
-            at += count
+        numbers = count()
+        groups = [
+            {**from_plain(kept), "params": [*islice(numbers, len(group["params"]))]}
+            for group, kept in zip(self.optimizer.param_groups, values["groups"], strict=True)
+        ]
         global_state = self._new_state.pop(_NO_PARAMETER, {})
         state: dict[Any, Any] = {places[name]: dict(entries) for name, entries in self._new_state.items()}
         options = [set(group) for group in self.optimizer.param_groups]

@@ -208,18 +208,17 @@ def _fitting(name: str) -> Iterator[None]:
 
 def _fill_buffers(objects: Mapping[str, Adapter], kept: Mapping[str, torch.Tensor], device: torch.device) -> None:
     """Restore the buffers. Raises `UnfitStateError` unless the same ones were kept."""
-    targets, sources, names = [], [], set(kept)
-    for name, mapping, key in (place for adapter in objects.values() for place in adapter.buffer_places()):
+    places = [place for adapter in objects.values() for place in adapter.buffer_places()]
+    targets, sources = [], []
+    for name, mapping, key in places:
         buffer, saved = mapping[key], kept.get(name)
         if buffer is None:  # a forward makes some buffers, such as those that are as large as its input
             mapping[key] = None if saved is None else saved.to(device, copy=True)
-            names.discard(name)
-            continue
-        if saved is None or saved.shape != buffer.shape or saved.dtype != buffer.dtype:
+        elif saved is None or saved.shape != buffer.shape or saved.dtype != buffer.dtype:
             raise UnfitStateError(f"the buffer {name} was not kept, or has another size or type")
-        targets.append(buffer.detach())
-        sources.append(saved)
-        names.discard(name)
-    if names:
-        raise UnfitStateError(f"the buffer {min(names)} was kept, and no module has it")
+        else:
+            targets.append(buffer.detach())
+            sources.append(saved)
+    if unused := kept.keys() - {name for name, _, _ in places}:
+        raise UnfitStateError(f"the buffer {min(unused)} was kept, and no module has it")
     copy_tensors(targets, sources)

@@ -316,21 +316,19 @@ class StepSaver:
         # so their save when the round breaks fails. Saves at intervals are what remains.
         self.role.saves_at_intervals |= in_step or self._generations.has_changed()
         renews_pending = self._small.is_pending and not in_step
-        if self._may_write_small and (with_gradients or renews_pending):
+        if with_gradients or renews_pending:
             self._write_pending(at_optimizer=False)
 
     def on_change(self) -> None:
         """Save the small state of the step as pending, before its parameters change."""
         if not self.numbers.is_changing:
             self._collectives = TorchGroups().begun_count()
-        if self._may_write_small and not self.has_unique_state:  # otherwise nobody completes the step without this rank
+        if not self.has_unique_state:  # otherwise nobody completes the step without this rank
             self._write_pending(at_optimizer=True)
 
-    @property
-    def _may_write_small(self) -> bool:
-        return self.memory.arena is not None and self.numbers.stage is not StateStage.UNKEPT
-
     def _write_pending(self, *, at_optimizer: bool) -> None:
+        if self.memory.arena is None or self.numbers.stage is StateStage.UNKEPT:
+            return
         try:
             snapshot = self._small.pending_snapshot(at_optimizer=at_optimizer)
         except KeptStateError:
