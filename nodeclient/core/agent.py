@@ -353,7 +353,9 @@ class Agent:
         desired, begins = self._desired, self._group.ending.stage is None
         self._effects += self._group.ending.enter(stage, self._terms, self._reuse, now)
         if begins and desired is not None and desired.goal is not Goal.RUN:
-            self._notice(Level.INFO, "stopping", f"stopping the workers of round {self.round}: {desired.reason}")
+            is_own = self._leaving.leaves and desired.planned  # the round may be stopped for another one that leaves
+            why = "this node leaves" if is_own else desired.reason
+            self._notice(Level.INFO, "stopping", f"stopping the workers of round {self.round}: {why}")
 
     @property
     def _terms(self) -> Terms:

@@ -127,7 +127,8 @@ class Leaving:
     def abandon(self, *, hurry: bool) -> None:
         """Leave without a decision of the coordinator."""
         self.decide_by = None
-        self.end_with(Exit(128 + (self.signum or 0), "left the job", Level.INFO), hurry=hurry)
+        signum = self.signum or 0
+        self.end_with(Exit(128 + signum, notices.left(signum, "left the job"), Level.INFO), hurry=hurry)
 
     def end_with(self, decided: Exit, *, hurry: bool = False) -> None:
         """Decide on an exit; with `hurry`, workers get no time to save."""
@@ -147,10 +148,11 @@ class Leaving:
         """Return the exit that the coordinator asks for."""
         outcome = desired.outcome
         assert outcome is not None  # noqa: S101 - `exit` carries one, see `messages`
-        left = outcome.result is Result.LEFT and self.signum is not None
-        code = 128 + (self.signum or 0) if left else outcome.exit_code
+        code, summary = outcome.exit_code, outcome.summary
+        if outcome.result is Result.LEFT and self.signum is not None:
+            code, summary = 128 + self.signum, notices.left(self.signum, summary)
         well = outcome.result in {Result.SUCCEEDED, Result.LEFT, Result.STOPPED}
-        return Exit(code, outcome.summary, Level.INFO if well else Level.ERROR, desired.report)
+        return Exit(code, summary, Level.INFO if well else Level.ERROR, desired.report)
 
 
 def unreported_success(error: str) -> Exit:

@@ -101,6 +101,11 @@ def leaving(signum: int, grace_s: float | None, leaves_in_s: float | None) -> st
     return text if grace_s is None else f"{text}; workers get up to {grace_s:g} s to save, a second signal kills them"
 
 
+def left(signum: int, summary: str) -> str:
+    """Return the last line of a node that has left because of a signal, 0 if there was none."""
+    return f"{Signals(signum).name}: {summary}" if signum else summary
+
+
 def _waits(leaves_in_s: float) -> str:
     """Return the part of a notice about a leaving node that waits for a coordinator."""
     limit = f"no coordinator is back within {round(leaves_in_s, 1):g} s to name the step that all save"

@@ -69,6 +69,7 @@ def play(
         codes = [node.wait() for node in joined]
         shown = "\n".join(node.output for node in joined)
         assert codes == [128 + signum] * nodes, shown
+        assert all(f"{signum.name}: left the job" in node.output for node in joined), shown
         if shutdown is not None:
             assert coordinator.wait() == 0, coordinator.output
         return _judge(moment, disk, notes, joined, shown)

@@ -87,7 +87,7 @@ def test_a_node_says_where_it_stands_and_no_child_of_its_speaks_for_it(
     assert node.await_line("inherited(.*)")[1] == ""
     assert node.stop() == ExitCode.TERMINATED
     await_message(notified, "STOPPING=1\nEXTEND_TIMEOUT_USEC=120000000")
-    await_message(notified, "STOPPING=1\nSTATUS=left the job")
+    await_message(notified, "STOPPING=1\nSTATUS=SIGTERM: left the job")
 
 
 def test_a_daemon_that_awaits_nodes_asks_for_as_long_as_they_may_take(
