@@ -217,7 +217,7 @@ class Gatekeeper:
             self._count_failure(DeniedError(HTTPStatus.UNAUTHORIZED, "certificate", reason), peer)
 
     def _count_failure(self, error: DeniedError, peer: str) -> None:
-        """Count and log a failure. Raises a shorter `DeniedError` if the address has had too many."""
+        """Count and log a failure. Raises a `DeniedError` that says so as well if the address has had too many."""
         self.denied += 1
         address, now = client_network(peer), self._clock()
         began, failures = self._failures.pop(address, (now, 0))
@@ -233,7 +233,7 @@ class Gatekeeper:
         if failures == FAILURES_MAX:
             text = "not let in: %s; more of this address is not logged for now"
             log.warning(text, error, extra=fields("access_denied_often", peer=peer, code=error.code))
-        text = f"too many requests of this address were not let in: wait a minute; the last one: {error.code}"
+        text = f"{error}; too many requests of this address were not let in within a minute"
         raise DeniedError(HTTPStatus.TOO_MANY_REQUESTS, "too_many", text) from error
 
 

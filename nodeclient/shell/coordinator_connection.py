@@ -281,9 +281,10 @@ class CoordinatorConnection:
             if attempts.proven is not None and isinstance(error, HandshakeError) and error.status in DENIALS:
                 attempts.proven = None  # it was revoked, and there may be a newer one in its place
                 return await self._attempt_in(version, contact)
-            if isinstance(error, HandshakeError) and error.status == HTTPStatus.UNAUTHORIZED and attempt.token_source:
+            status = error.status if isinstance(error, HandshakeError) else None
+            if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.TOO_MANY_REQUESTS} and attempt.token_source:
                 text = f"{_explain(coordinator, error)} (this node's token is from {attempt.token_source})"
-                raise WrongTokenError(text) from error
+                raise (WrongTokenError if status == HTTPStatus.UNAUTHORIZED else AccessError)(text) from error
             if attempt.context is None and isinstance(error, CUT_SHORT) and await in_thread(attempt.speaks_tls, "tls"):
                 raise attempt.tls_required() from error
             explained = attempt.explain(error)

@@ -17,6 +17,7 @@ from coordinatord.protocol.access_token import Role
 from coordinatord.protocol.codec import encode
 from coordinatord.protocol.messages import Join, RefusalCode, Refused
 from coordinatord.runtime.tasks import Tasks
+from coordinatord.security import gatekeeper
 from coordinatord.server import driver
 from coordinatord.server.app import ListenAddress, serve
 from coordinatord.server.sessions import revocation
@@ -279,6 +280,23 @@ async def test_a_token_that_is_wrong_for_some_time_is_wrong_for_good(
             await until(lambda: any(refused.retry is False for refused in refusals(heard)))
     assert refusals(heard)[0].retry, "a coordinator may not know of a new token yet"
     assert {refused.code for refused in refusals(heard)} == {RefusalCode.FORBIDDEN}
+    assert re.search(words, refusals(heard)[0].message)
+
+
+async def test_a_node_that_is_turned_away_too_often_still_says_why_and_tries_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordinator_connection, "WRONG_FOR_S", 0.001)
+    monkeypatch.setattr(gatekeeper, "FAILURES_MAX", 0)
+    ours, file = secured(tmp_path / "ours"), tmp_path / "token"
+    file.write_text(ours.token().text)
+    ours.store.revoke("first-join")
+    async with serving(secured(tmp_path / "ours")) as server:
+        address = server.url.removeprefix("https://")
+        async with attending([address], access=AccessSettings(token_file=file)) as heard:
+            await until(lambda: len(refusals(heard)) > 1)
+    assert {refused.retry for refused in refusals(heard)} == {True}
+    words = r"the token first-join was revoked: .*; too many requests .* \(this node's token is from /.*/token\)$"
     assert re.search(words, refusals(heard)[0].message)
 
 
