@@ -22,13 +22,14 @@ _HANGS = {
         "what it wrote last"
     ),
     HangKind.STUCK: (
-        "its stack says what it waited for, such as data, a lock or a file system of {host}; `nodeclient stacks` shows "
-        "all workers while a job stands. A phase that may take long is named by `ctx.section(name, limit=SECONDS)`; "
-        "`--hang-timeout` sets another time, or `off`"
+        "its stack shows where it stood: look for what it waited for there, such as data, a lock or a file system of "
+        "{host}, or for an exception that it caught while the others went on. If that place may take long, put it into "
+        "`with ctx.section(name, limit=SECONDS):`; `--hang-timeout` sets another time for all, and `off` none"
     ),
     HangKind.BUSY: (
-        "it computed for longer than --hang-timeout allows. An evaluation is named by `ctx.section(name, "
-        "limit=SECONDS)`; else its stack shows where it loops. Without --hang-timeout, a worker may compute for ever"
+        "it computed for longer than --hang-timeout allows. If it is an evaluation, put that into `with "
+        "ctx.section(name, limit=SECONDS):`. If not, its stack shows where it loops. Without --hang-timeout, a worker "
+        "may compute for ever"
     ),
     HangKind.MISMATCHED: (
         "the ranks came to different collectives: look for one in a branch that not all take, for loops of different "
@@ -43,18 +44,19 @@ _HANGS = {
 
 _STOPPED = (
     "a signal (SIGSTOP, SIGTSTP) has stopped it on {host}. Schedulers suspend jobs in that way (`scontrol suspend`), "
-    "and so do people; `kill -CONT PID` lets such a process go on. With --hang-timeout off the others wait for it"
+    "and so do people. This one was ended with its round. `kill -CONT PID` lets a stopped process go on; with "
+    "`--hang-timeout off` no round is ended because of one, and the others wait"
 )
 
 _DISK = (
     "its disk or network file system has not answered for minutes: the kernel log of {host} (`dmesg`) may name it. "
-    "The next round may wait for it again. If a disk may take that long, name the phase by `ctx.section(name, "
-    "limit=SECONDS)`"
+    "The next round may wait for it again. If a disk may take that long, put this into `with ctx.section(name, "
+    "limit=SECONDS):`"
 )
 
 _OUTSIDE = (
     "what it waits for is no part of the job, and has not come for minutes: see what it does on {host}. If it may "
-    "take that long, name the phase by `ctx.section(name, limit=SECONDS)`"
+    "take that long, put this into `with ctx.section(name, limit=SECONDS):`"
 )
 
 _STUCK_IN_ANOTHER_WAY = {

@@ -367,9 +367,7 @@ def pace(run: Run, now: float) -> float | None:
     steps_per_s = run.progress.pace.steps_per_s
     if run.durable.state is not State.RUNNING or run.health is not Health.WELL or steps_per_s is None:
         return None
-    straggler = run.straggler
-    stands = straggler is not None and straggler.lag > 1 and now - straggler.stepped_at >= run.progress.patience_s
-    return None if stands else round(steps_per_s, 6)
+    return None if run.left_behind(now) else round(steps_per_s, 6)
 
 
 def laggard_s(run: Run) -> float | None:

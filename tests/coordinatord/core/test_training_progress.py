@@ -83,6 +83,19 @@ def test_the_pace_falls_while_a_job_is_stalled() -> None:
     assert 0 < paces[-1] < 1
 
 
+def test_a_worker_that_others_leave_behind_is_named() -> None:
+    job = Job()
+    job.train(5, 2)
+    for step in range(11, 26):
+        job.play("advance 1s", f"step n2 {step} {step}")
+    says = (
+        "; rank 0 on node n1 has done no step for 15 s, and is 15 behind: others may skip collectives that it waits for"
+    )
+    assert says in job.view().reason
+    job.play("section n2 eval limit=60s")
+    assert "behind" not in job.view().reason
+
+
 def test_the_pace_is_back_soon_after_a_stall() -> None:
     job = Job()
     step = job.train(60, per_s=10)

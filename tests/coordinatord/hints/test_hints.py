@@ -73,7 +73,7 @@ def test_no_advice_is_longer_than_four_rows() -> None:
     ("kind", "says"),
     [
         (HangKind.ABSENT, "`nodeclient events`"),
-        (HangKind.STUCK, "a file system of host-n1; `nodeclient stacks`"),
+        (HangKind.STUCK, "a file system of host-n1, or"),
         (HangKind.BUSY, "--hang-timeout"),
         (HangKind.MISMATCHED, "TORCH_DISTRIBUTED_DEBUG=DETAIL"),
         (HangKind.NETWORK, "GLOO_SOCKET_IFNAME"),
@@ -91,7 +91,7 @@ def test_each_kind_of_hang_gets_advice_whatever_its_words_are(kind: HangKind, sa
 @pytest.mark.parametrize(
     ("state", "awaited", "says"),
     [
-        ("sleeping", "", "its stack says what it waited for"),
+        ("sleeping", "", "its stack shows where it stood"),
         ("stopped", "", "a signal (SIGSTOP, SIGTSTP) has stopped it on host-n1"),
         (WAITS_FOR_DISK, "", "the kernel log of host-n1 (`dmesg`)"),
         ("sleeping", "the program rsync (process 99)", "see what it does on host-n1"),

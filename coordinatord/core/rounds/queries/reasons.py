@@ -235,7 +235,17 @@ class Reasons:
         if self._run.durable.step_overdue and not self._run.durable.stepped:
             return self._noticed(self._without_step(now - self._run.durable.entered_at))
         awaited = "no step yet; " if self._run.shown_state is not self._run.durable.state else ""
-        return self._noticed(awaited + self._section + self._run.durable.reason)
+        return self._noticed(awaited + self._section + self._run.durable.reason + self._left_behind(now))
+
+    def _left_behind(self, now: float) -> str:
+        """Say that one worker does no steps while others do, as the end of a sentence; empty if that is not so."""
+        run = self._run
+        worker = None if run.durable.state is not State.RUNNING or self._section else run.left_behind(now)
+        if worker is None:
+            return ""
+        stands = f"rank {worker.rank} on node {worker.node} has done no step for {lasted(now - worker.stepped_at)}"
+        why = "others may skip collectives that it waits for, see nodeclient stacks"
+        return f"; {stands}, and is {worker.lag:,} behind: {why}"
 
     def _silence(self, now: float) -> str:
         """Explain why no node of the round may be heard, and when the round is given up."""
