@@ -11,6 +11,7 @@ from tests.support.dying import die_within
 from tests.support.keeping import Keep, play, workers
 from tests.support.kept_training import POINTS, notes_of, train_ddp, train_sharded
 from tests.support.programs import TIMEOUT_S
+from tests.support.torch_names import skip_without
 from tests.support.undisturbed import train_undisturbed
 from workerlib.contract.channel_messages import Reserve
 
@@ -92,6 +93,7 @@ def test_a_worker_killed_while_it_restores_has_its_own_state_once_more(
 
 
 def test_shards_are_brought_back_at_any_world_size(keep: Keep, tmp_path: Path) -> None:
+    skip_without("torch.distributed.fsdp:fully_shard")
     # Each round has another world size or another way to share the model than the one before, which was killed.
     rounds = [(3, True), (2, True), (3, True), (2, False), (3, True)]
     disk = tmp_path / "disk"

@@ -23,6 +23,7 @@ from tests.support.kept_checkpoint import (
     without_memory,
 )
 from tests.support.programs import TIMEOUT_S, wait_until
+from tests.support.torch_names import skip_without
 from workerlib.contract.channel_messages import BEFORE_NAMED, Halted, Interval, Saved
 from workerlib.keeping import kept_storage
 from workerlib.keeping.kept_errors import KeptStateError
@@ -31,6 +32,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_state_dict_that_was_saved_is_loaded_at_another_world_size(tmp_path: Path) -> None:
+    skip_without("torch.distributed.fsdp:fully_shard")
     keep = Keep(tmp_path, 3)
     said: dict[int, list[str]] = {}
     for number, world_size in enumerate((3, 2, 3), 1):
@@ -58,6 +60,7 @@ def test_a_value_that_only_code_could_bring_back_is_neither_kept_nor_loaded(tmp_
 
 @pytest.mark.parametrize("plan_caching", [pytest.param(False, marks=pytest.mark.long), True])
 def test_each_rank_gets_back_what_it_had_under_a_key_of_its_own(tmp_path: Path, *, plan_caching: bool) -> None:
+    skip_without("torch.distributed.checkpoint:SavePlan.usable")
     keep = Keep(tmp_path, 2)
     for number in (1, 2):
         play(keep, own_values, 2, number, tmp_path, plan_caching=plan_caching)
@@ -68,6 +71,7 @@ def test_each_rank_gets_back_what_it_had_under_a_key_of_its_own(tmp_path: Path, 
 
 
 def test_a_part_of_which_a_node_was_lost_is_never_said_to_be_whole(tmp_path: Path) -> None:
+    skip_without("torch.distributed.checkpoint:SavePlan.usable")
     keep = Keep(tmp_path, 2)
     play(keep, own_values, 2, 1, tmp_path, plan_caching=True)
     assert {(commit.shard, commit.shards) for commit in keep.commits(0)} == {(0, 2)}

@@ -27,7 +27,7 @@ from workerlib.keeping.kept_errors import KeptStateError
 STATE: dict[str, Any] = {"w": torch.ones(4)}
 
 
-pytestmark = [pytest.mark.filterwarnings("ignore:torch.distributed is disabled"), pytest.mark.slow]
+pytestmark = [pytest.mark.filterwarnings("ignore:torch.distributed is (disabled|unavailable)"), pytest.mark.slow]
 
 
 @pytest.fixture
