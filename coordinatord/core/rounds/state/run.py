@@ -223,7 +223,7 @@ class Run:
     def step(self) -> int | None:
         """The step that all workers of the current or last round have reached, as far as any is known.
 
-        A node that was lost may not have reported its last steps. One that is kept whole shows that all have done it.
+        A node that was lost may not have reported its last steps. One that is kept whole counts: all can go on from it.
         """
         if self.durable.last_step is not None:
             return self.durable.last_step
