@@ -1,7 +1,8 @@
 """Puts the verdict of `hang_verdict` into words: which workers the others wait for, and where.
 
-There is one public function for each form of a verdict. A worker that the others wait for is a *culprit*, and a *place*
-is the collective of a process group in which a worker waits.
+There is one public function for each form of a verdict. A worker that the others wait for is a *culprit*. A *place* is
+the collective of a process group in which a worker waits, and a *position* is a line of the script. `waiting` are
+always all workers that wait in a collective. `peers`, `stuck` and the workers of `places` are some of these.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from coordinatord.hints.seen_worker import (
     wait_place,
 )
 from coordinatord.protocol.messages import HangKind
-from coordinatord.protocol.stack_messages import WorkerStacks, find_place, unpack_stacks
+from coordinatord.protocol.stack_messages import WorkerStacks, find_position, unpack_stacks
 
 Places = Mapping[WaitPlace, Sequence[SeenWorker]]
 """The workers that wait at each place, by place."""
@@ -43,7 +44,7 @@ def others_wait(kind: HangKind, culprits: Sequence[SeenWorker], waiting: Sequenc
 
 
 def halted(culprits: Sequence[SeenWorker], others: Sequence[SeenWorker]) -> str:
-    """Say that the culprits were stopped, and that the others, which wait in no collective, do not work either."""
+    """Say that the culprits were stopped, and that all `others`, which wait in no collective, do not work either."""
     rest = f"rank {others[0].rank} is" if len(others) == 1 else f"the {len(others)} others are"
     return f"{_name_workers(culprits)} {_describe_culprits(HangKind.STUCK, culprits)}; {rest} idle"
 
@@ -55,14 +56,20 @@ def over_for_others(places: Places, peers: Sequence[SeenWorker], waiting: Sequen
 
 
 def left_behind(places: Places, ahead: int, waiting: Sequence[SeenWorker]) -> str:
-    """Say where workers wait that are behind all others; `ahead` is how many of the others wait, in other groups."""
+    """Say where workers wait that are behind all others; `ahead` is how many of the others wait, in other groups.
+
+    For example `rank 5 on node a waits in barrier 7, behind the 3 others, for 12 s`.
+    """
     lasted = _lasting(waiting)
     where = f", behind {'the other one' if ahead == 1 else f'the {ahead} others'}" if ahead else ""
     return f"{_name_places(places)}{where}{',' if where and lasted else ''}{lasted}"
 
 
 def apart(places: Places, most: Places, waiting: Sequence[SeenWorker]) -> str:
-    """Say at which `places` workers wait, and where `most` others wait; `most` has one place, or is empty."""
+    """Say at which `places` workers wait, and where `most` others wait; `most` has one place, or is empty.
+
+    For example `rank 2 on node b waits in barrier 4, where 2 others wait in all_reduce 4, for 12 s`.
+    """
     where, lasted = "", _lasting(waiting)
     if most:
         [(place, others)] = most.items()
@@ -72,7 +79,7 @@ def apart(places: Places, most: Places, waiting: Sequence[SeenWorker]) -> str:
 
 
 def never_completes(place: WaitPlace, groups: int, stuck: Sequence[SeenWorker], waiting: Sequence[SeenWorker]) -> str:
-    """Say that all members of each of `groups` groups wait at one place, such as `place`."""
+    """Say that all members of each of `groups` groups wait at one place, such as `place`; together they are `stuck`."""
     subject = f"all {len(waiting)} workers" if len(stuck) == len(waiting) else _name_workers(stuck)
     several = f" in collectives of {groups} groups, such as {_name(place)}," if groups > 1 else f" in {_name(place)}"
     none = "none of them completes" if groups > 1 else "it completes for none"
@@ -80,7 +87,7 @@ def never_completes(place: WaitPlace, groups: int, stuck: Sequence[SeenWorker], 
 
 
 def _have_ended(kind: HangKind, culprits: Sequence[SeenWorker]) -> bool:
-    """Whether these have ended: of workers that are absent, their node's answer shows it."""
+    """Whether these are absent because they have ended. Of those that do not answer, their node sent nothing."""
     return kind is HangKind.ABSENT and all(worker.now is not None for worker in culprits)
 
 
@@ -91,31 +98,31 @@ def _describe_culprits(kind: HangKind, culprits: Sequence[SeenWorker]) -> str:
         return f"{'has' if alone else 'have'} ended"
     if first is None or kind is HangKind.ABSENT:
         return f"{'does' if alone else 'do'} not answer"
-    place = place_of(first)
+    position = script_position(first)
     if first.state in HALTED:
         is_held = "is held by a debugger" if alone else "are held by a debugger"
         is_stopped = "has been stopped by a signal" if alone else "have been stopped by a signal"
-        return f"{is_held if first.state == TRACED else is_stopped}{f' in {place}' if place else ''}"
-    where = place or (f"the kernel's {first.waits_in}" if first.waits_in else "")
+        return f"{is_held if first.state == TRACED else is_stopped}{f' in {position}' if position else ''}"
+    where = position or (f"the kernel's {first.waits_in}" if first.waits_in else "")
     verb = "compute" if kind is HangKind.BUSY else "stand"
     if kind is HangKind.STUCK and (thing := outside_wait(first)):
         return f"wait{'s' if alone else ''} for {thing}{f' in {where}' if where else ''}"
     return f"{verb}{'s' if alone else ''}{f' in {where}' if where else ' still'}"
 
 
-def place_of(worker: WorkerStacks) -> str:
-    """Return the position of the script: the function that it called, and its own line; empty if it is not known."""
+def script_position(worker: WorkerStacks) -> str:
+    """Return where the script stands: the function that it called, and its own line; empty if it is not known."""
     if worker.stands_at:
         return worker.stands_at
     threads = unpack_stacks(worker.stacks)
-    place = find_place([_split(frame) for frame in threads[0][1]]) if threads else None
-    return f"{place[0]} ({place[1]}:{place[2]})" if place is not None and place[0] else ""
+    found = find_position([_split(frame) for frame in threads[0][1]]) if threads else None
+    return f"{found[0]} ({found[1]}:{found[2]})" if found is not None and found[0] else ""
 
 
 def _split(frame: str) -> tuple[str, str, str]:
     """Split `function (file:line)`."""
-    name, _, place = frame.partition(" (")
-    file, _, line = place.removesuffix(")").rpartition(":")
+    name, _, position = frame.partition(" (")
+    file, _, line = position.removesuffix(")").rpartition(":")
     return name, file, line
 
 

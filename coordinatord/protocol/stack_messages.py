@@ -3,7 +3,7 @@
 Most messages have a whole state. These are a question and its answer: one `Stacks` answers each `AskStacks`, and a
 session, the connection of a node, has at most one of them in flight. A worker's sample has its Python stacks, and its
 *places*: how far it is in each of its process groups. Thousands of workers may answer at once, so both are packed into
-less than a kilobyte by the functions below. `find_place` finds the line of the script in a stack.
+less than a kilobyte by the functions below. `find_position` finds the line of the script in a stack.
 """
 
 from __future__ import annotations
@@ -294,7 +294,7 @@ _GO_BETWEEN = re.compile(r"(?:.*\.)?(?:wrapper|decorate_context|_wrapped_call_im
 """Functions that only call another one: those of torch's decorators, and those that call the forward of a module."""
 
 
-def find_place(frames: Sequence[Frame]) -> Frame | None:
+def find_position(frames: Sequence[Frame]) -> Frame | None:
     """Return the function that the script has called, with the file and the line of the call; None without a frame.
 
     The innermost frame comes first. The script's files are the one that was started, and those in its folder. Without

@@ -22,7 +22,7 @@ from coordinatord.protocol.stack_messages import (
     CollectiveState,
     StackOrigin,
     Thread,
-    find_place,
+    find_position,
     pack_places,
 )
 from coordinatord.protocol.text import clip
@@ -88,17 +88,20 @@ class WorkerAnswer(Struct, frozen=True):
     network_bytes: int = 0
     """The bytes that its connections have sent and received; 0 if not known."""
     stands_at: str = ""
-    """The place of the script in its main thread; empty if not known."""
+    """The position of the script in its main thread; empty if not known."""
     is_debugged: bool = False
     """Whether one of its threads is in a debugger or a prompt of Python."""
     origin: StackOrigin = StackOrigin.NONE
-    """How the stacks were taken."""
+    """How the stacks were taken. `stack_service`, which asks for them, fills it in."""
     problem: str = ""
     """Why there are no stacks."""
 
 
 def read_answer(packet: bytes, folder: str) -> WorkerAnswer:
-    """Parse a worker's answer; paths within `folder` become relative to it. Raises `MalformedAnswerError`."""
+    """Parse the answer of a worker's responder; paths within `folder` become relative to it.
+
+    Raises `MalformedAnswerError`.
+    """
     try:
         answer = json.loads(packet)
         given = answer["threads"] or ()
@@ -106,16 +109,19 @@ def read_answer(packet: bytes, folder: str) -> WorkerAnswer:
         shown = [*given[:1], *(thread for thread in given[1:] if not _awaits_nodeclient(thread["frames"]))]
         threads = tuple((clip(str(thread["name"]), NAME_MAX), _frames(thread["frames"], folder)) for thread in shown)
         is_debugged = any(_is_debugged(thread["frames"]) for thread in given)
-        stands_at = _script_place(shown[0]["frames"], folder) if shown else ""
-        place = locate(answer["collectives"])
+        stands_at = _script_position(shown[0]["frames"], folder) if shown else ""
+        located = locate(answer["collectives"])
         network_bytes = _number(answer.get("network_bytes", 0))
     except _MALFORMED as error:
         raise MalformedAnswerError(_NOT_OURS) from error
-    return replace(place, threads=threads, network_bytes=network_bytes, stands_at=stands_at, is_debugged=is_debugged)
+    return replace(located, threads=threads, network_bytes=network_bytes, stands_at=stands_at, is_debugged=is_debugged)
 
 
 def locate(collectives: Iterable[dict[str, Any]]) -> WorkerAnswer:
-    """Return an answer with only the places of a worker in its collectives. Raises any error if one is malformed."""
+    """Return an answer with only the places of a worker in its collectives, which `recorders.in_order` has sorted.
+
+    Raises any error if one is malformed.
+    """
     found = [(_collective(entry), min(_number(entry.get("members", 0)), COUNTER_MAX)) for entry in collectives]
     if not found:
         return WorkerAnswer()
@@ -143,7 +149,10 @@ def _arrivals(entry: dict[str, Any], now_s: float) -> GroupArrivals:
 
 
 def read_dump(text: str, folder: str) -> WorkerAnswer:
-    """Parse faulthandler's stacks, and move that of the main thread from the end to the front."""
+    """Parse faulthandler's stacks, and move that of the main thread from the end to the front.
+
+    They include the responder's own thread, which a responder's answer leaves out.
+    """
     threads: list[list[Sequence[str]]] = []
     for line in text.splitlines():
         if _THREAD.match(line):
@@ -154,7 +163,7 @@ def read_dump(text: str, folder: str) -> WorkerAnswer:
     names = ["MainThread", *("thread" for _ in own)]
     ordered = [*own[-1:], *(frames for frames in own[:-1] if not _awaits_nodeclient(frames))]
     shown = tuple((name, _frames(frames, folder)) for name, frames in zip(names, ordered, strict=False))
-    stands_at = _script_place(ordered[0], folder) if ordered else ""
+    stands_at = _script_position(ordered[0], folder) if ordered else ""
     return WorkerAnswer(shown, stands_at=stands_at, is_debugged=any(map(_is_debugged, own)))
 
 
@@ -170,18 +179,20 @@ def _awaits_nodeclient(frames: Sequence[Sequence[object]]) -> bool:
 def _frames(frames: Iterable[Sequence[object]], folder: str) -> tuple[str, ...]:
     """Return the frames as text, without those of the import system, as in tracebacks."""
     shown = (map(str, frame) for frame in frames if not str(frame[0]).startswith(_IMPORTS))
-    return tuple(clip(_place(function, path, line, folder), 400) for path, line, function in shown)
+    return tuple(clip(_frame_text(function, path, line, folder), FRAME_MAX) for path, line, function in shown)
 
 
-def _place(function: str, path: str, line: str, folder: str) -> str:
+def _frame_text(function: str, path: str, line: str, folder: str) -> str:
     is_below = path.startswith(f"{folder}/")
     return f"{function} ({path.removeprefix(f'{folder}/') if is_below else _LIBRARIES.sub('', path)}:{line})"
 
 
-def _script_place(frames: Iterable[Sequence[object]], folder: str) -> str:
-    """Return the place of the script. Library paths are shortened first: they may be below the script's folder."""
-    found = find_place([(str(function), _LIBRARIES.sub("", str(path)), str(line)) for path, line, function in frames])
-    return "" if found is None else clip(_place(*found, folder), FRAME_MAX)
+def _script_position(frames: Iterable[Sequence[object]], folder: str) -> str:
+    """Return the line of the script. Library paths are shortened first: they may be below the script's folder."""
+    found = find_position(
+        [(str(function), _LIBRARIES.sub("", str(path)), str(line)) for path, line, function in frames]
+    )
+    return "" if found is None else clip(_frame_text(*found, folder), FRAME_MAX)
 
 
 def _collective(entry: dict[str, Any]) -> Collective:

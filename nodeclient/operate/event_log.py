@@ -73,7 +73,7 @@ def run(config: EventsConfig) -> int:
 def _follow(client: Client, job: str | None, kinds: str | None, last: str) -> Iterator[ApiEvent]:
     """Yield the events after that with the id `last`, until the job is forgotten.
 
-    However long no coordinator answers, all that has happened meanwhile is new to the reader.
+    After an interruption of any length it continues after the last event, so the reader misses none.
     """
     path = f"{ALL_PATH if job is None else f'{job_path(job)}/events'}{query(kind=kinds)}"
     is_over = False
@@ -82,9 +82,10 @@ def _follow(client: Client, job: str | None, kinds: str | None, last: str) -> It
         try:
             yield from client.events(path, last)
         except LostError:
-            if is_over:
-                raise UnknownNameError(f"job {job} is forgotten") from None
-            raise
+            if not is_over:
+                raise
+            # The coordinator ends the stream of a job that is forgotten. `repeat` would ask for more of it for ever.
+            raise UnknownNameError(f"job {job} is forgotten") from None
 
     try:
         for data in repeat(stream):
@@ -92,7 +93,7 @@ def _follow(client: Client, job: str | None, kinds: str | None, last: str) -> It
             last, is_over = event.id, event.kind == LAST_KIND and job is not None
             yield event
     except UnknownNameError:
-        if not is_over:
+        if not is_over:  # else its last event, which is printed, has said so
             sys.stderr.write(f"nodeclient: the coordinator no longer knows job {job}\n")
 
 

@@ -1,7 +1,8 @@
 """What this wing does by itself, as a table: it has steps written to the disk, and names the step to halt after.
 
-Each row has a condition and an action, for a state of the run. In each of these states, the kernel's own table has one
-row that calls this wing, which then executes the first row here whose condition holds. No action is recorded: the files
+Each row has a condition and an action, for a state of the run. In each of these states, the table of all transitions
+(`core/rounds/transitions/table`) has one row that calls this wing, which then executes the first row here whose
+condition holds. No action is recorded: the files
 show which steps are on the disk, and nodes report again after which steps their workers have promised to halt.
 """
 
@@ -18,7 +19,7 @@ from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member
 
 Condition = Callable[[KeptState], float | None]
-"""Returns the time from which it holds, or None if it does not, like a condition of the kernel."""
+"""Returns the time from which it holds, or None if it does not, like those of the transitions."""
 
 Action = Callable[[KeptState, float], Iterable[Member]]
 """Is given the time, and returns the nodes that may have to be sent something."""
@@ -42,13 +43,14 @@ def last_step_due(kept: KeptState) -> float | None:
     """Nodes outside a round keep a newer step than the disk has, and may leave.
 
     If the run ends, the step is written as soon as one may be. Between two rounds it is written when no round has
-    followed for `WAITS_S`, or before the first node's `--join-timeout` ends its wait: with the node its memory goes.
+    followed for `WAITS_S`, or earlier if a node's `--join-timeout` expires. That node then leaves after the write, see
+    `RunKeeping.wait_at_timeout`.
 
-    That timeout also ends the wait of a restarted coordinator for the nodes' look at the disk (`LOOK_S`): a step that
-    the disk has already may be written once more. It does not end the pause after a failed attempt: the disk would
-    most likely fail again.
+    A write may have to wait longer, for one of two reasons. After a failed attempt there is a pause, which also a node
+    whose timeout expires waits for: at once the disk would most likely fail again. A restarted coordinator first has
+    nodes look at the disk (`LOOK_S`). No timeout waits for that: at worst a step is written twice.
     """
-    at, run = persistence.may_write_at(kept), kept.run
+    at, run = persistence.may_write_at(kept), kept.run  # `at` is the end of such a pause or look, or in the past
     if at is None or is_ending(run):
         return at
     if run.durable.state is not State.FORMING:
@@ -80,9 +82,9 @@ def all_promised(kept: KeptState) -> float | None:
 
 
 def _may_go_on(kept: KeptState) -> bool:
-    """Whether an attempt may be committed or ended: not while workers end.
+    """Whether the next stage of an attempt may begin: not while workers end.
 
-    What follows a failed attempt depends on whether nodes leave, which is known only when all workers have ended. Then
+    What follows depends on whether nodes leave, which is known only when all workers have ended. Then
     `RunKeeping.end_round` ends an attempt that is over.
     """
     return kept.run.durable.state is not State.STOPPING or is_last(kept.run)
@@ -103,7 +105,7 @@ def begin_write(kept: KeptState, now: float) -> Iterable[Member]:
 
 
 def commit_write(kept: KeptState, _: float) -> Iterable[Member]:
-    """Have the committer make the step whole, now that all have written their parts; memory may overwrite it now."""
+    """Have the committer make the step whole, as all parts are written; workers may overwrite it in memory now."""
     kept.disk.commit()
     attempt = kept.disk.attempt
     return [] if attempt is None else [kept.run.members[attempt.committer]]
@@ -134,7 +136,7 @@ ROWS: dict[State, tuple[tuple[Condition, Action], ...]] = {
     State.FORMING: ((last_step_due, begin_write), (write_over, end_write), (write_done, commit_write)),
     # STARTING has no rows: it takes a moment, and the attempt goes on in RUNNING.
     State.RUNNING: ((write_over, end_write), (write_done, commit_write), (write_due, begin_write)),
-    # A job whose workers have failed for good stays in this state until the disk has what was kept.
+    # A job that has succeeded, or failed for good, stays in this state until the disk has its last step.
     State.STOPPING: (
         (write_over, end_write),
         (write_done, commit_write),

@@ -28,7 +28,7 @@ from coordinatord.core.watching.lateness import Lateness, present_pause
 from coordinatord.core.watching.lateness_watch import LatenessWatch, describe_laggard, is_training, laggard_to_drain
 from coordinatord.core.watching.look_comparison import APART_S, UNASKED, may_hang, why_inconclusive, why_unseen
 from coordinatord.core.watching.stack_sources import NoStacksError, stack_sources
-from coordinatord.hints.hang_sentences import place_of
+from coordinatord.hints.hang_sentences import script_position
 from coordinatord.hints.hang_verdict import HangVerdict, notice_of
 from coordinatord.hints.match import timed_out
 from coordinatord.hints.seen_worker import SeenWorker, longest_wait_s
@@ -75,14 +75,14 @@ class RunWatch(WatchingWing):
         self._is_at_rest = False
         """Whether workers that report no steps enter no collectives any more, so that the round may hang."""
         self._hung_at = Counter[str]()
-        """How many rounds hung at each place: the script's line at which the culprit stood."""
+        """How many rounds hung with the culprit at each position of the script."""
 
     def follow(self, record: Record) -> None:
         """Forget the looks when workers make progress, or a new round begins."""
         if isinstance(record, records.RoundFormed):
             last = self._run.durable.report
             if last is not None and last.round == record.round - 1 and last.failure.hang is not None:
-                self._hung_at[self._place] += 1
+                self._hung_at[self._position] += 1
             self.lateness_watch.clear()
             self._divergence, self._is_unseen, self.rests_at = DivergenceWatch(), False, None
         if isinstance(record, records.RoundFormed | records.TrainingBegan | records.TrainingResumed):
@@ -232,19 +232,19 @@ class RunWatch(WatchingWing):
 
         A coordinator that was started again knows of none.
         """
-        place, rounds = self._place, self._hung_at[self._place]
-        if not place or not rounds:
+        position, rounds = self._position, self._hung_at[self._position]
+        if not position or not rounds:
             return ""
         return f"; {counted(rounds, 'earlier round')} hung at the same place"
 
     @property
-    def _place(self) -> str:
+    def _position(self) -> str:
         """The script's line at which the first culprit of the last verdict stands; empty if it is not known."""
         verdict, look = self._hang.verdict, self._hang.judged
         if verdict is None or look is None:
             return ""
         culprit = _first_culprit(verdict, look).now
-        return "" if culprit is None else place_of(culprit)
+        return "" if culprit is None else script_position(culprit)
 
     @property
     def awaited(self) -> str:

@@ -21,7 +21,7 @@ from coordinatord.protocol.stack_messages import (
     StackOrigin,
     Stacks,
     WorkerStacks,
-    find_place,
+    find_position,
     pack_places,
     pack_stacks,
     place_of,
@@ -205,4 +205,4 @@ RUN: Frame = ("_run_code", "<frozen runpy>", "88")
     ],
 )
 def test_the_innermost_own_line_is_found_and_what_it_has_called(frames: tuple[Frame, ...], place: Frame | None) -> None:
-    assert find_place(frames) == place
+    assert find_position(frames) == place

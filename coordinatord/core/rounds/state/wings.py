@@ -46,7 +46,10 @@ class Wait(Struct, frozen=True):
 
 
 class KeptDesired(Struct, frozen=True):
-    """The fields of `Desired` about kept state, with the same names. `halt`, `persist` and `alike` are urgent."""
+    """The fields of `Desired` about kept state, with the same names.
+
+    `halt`, `persist` and `alike` are urgent: workers stand still, or nodes stay, until they have them.
+    """
 
     halt: Halt | None = None
     persist: PersistOrder | None = None
@@ -57,7 +60,12 @@ class KeptDesired(Struct, frozen=True):
 
 
 class KeepingWing:
-    """The wing for training state that outlives workers; this one keeps none."""
+    """The wing for training state that outlives workers; this one keeps none.
+
+    A report of a node comes first to `record_progress` and `report`, and a record to `follow`. Then `before_table` is
+    called, and the table of transitions asks the queries and waits, and has the wing `act`. When it has come to rest,
+    nodes are sent `desired`.
+    """
 
     changes: int = 0
     """Counts the changes that may change the message to a running node; see `Run.revision`."""
@@ -85,7 +93,7 @@ class KeepingWing:
         """Remove a node that is no longer a member."""
 
     def follow(self, record: Record) -> None:
-        """Bring the wing up to date with a record, after the run."""
+        """Bring the wing up to date with a record, after the run: it reads what the record has changed there."""
 
     def after_restart(self, now: float) -> None:
         """Go on after a restart of the coordinator."""
@@ -113,7 +121,10 @@ class KeepingWing:
         return ""
 
     def doubt(self, since: KeptStep) -> str:
-        """Say which step stays on the disk though ranks may differ from `since` on, as the end of a sentence."""
+        """Say which step stays on the disk though ranks may differ from `since` on, as the end of a sentence.
+
+        It is a part of the reason with which a round ends whose replicas have diverged.
+        """
         return ""
 
     @property
@@ -146,7 +157,7 @@ class KeepingWing:
         return False
 
     def hold_back(self, members: Sequence[Member], now: float) -> Collection[str]:
-        """Begin the waits of those of `members` that cannot leave yet, and return their nodes. All are to leave."""
+        """Begin the wait of each of these members, which are to leave, that cannot leave yet; return their nodes."""
         return ()
 
     def waits(self) -> Mapping[str, Wait]:
@@ -189,7 +200,7 @@ class KeepingWing:
     # Outputs to nodes
 
     def choose_sources(self) -> None:
-        """Choose from which nodes each node gets the state that it resumes from, once for each round."""
+        """Choose from which nodes each node gets the state that it resumes from; called when a round was formed."""
 
     def desired(self, member: Member, goal: Goal, *, at_once: bool = False) -> KeptDesired:
         """Return the fields to send a node with its goal; with `at_once`, only the urgent ones, at less cost."""
@@ -213,8 +224,11 @@ class WatchingWing:
     changes: int = 0
     """Counts the changes of the remark that no record makes; see `Run.revision`."""
     rests_at: float | None = None
-    """When to ask workers that report no steps again: they are at rest if they enter no collective until then. It is
-    set only during a pause that is longer than all before it, so that training is not asked more often."""
+    """When to ask workers for their arrivals in collectives, apart from the usual requests; None if those are enough.
+
+    Workers that report no steps are at rest, and may hang, if they enter no collective for much longer than before. So
+    this is set only while their present pause is already the longest one.
+    """
     notice: str = ""
     """What the last looks have found, if nothing is done about it; empty if they found nothing."""
 
@@ -236,7 +250,7 @@ class WatchingWing:
         return False
 
     def next_at(self) -> float | None:
-        """Return when to begin the next look, perhaps `NOW`; None if none is planned."""
+        """Return when to begin the next look, in the past if at once; None if none is planned."""
         return None
 
     def begin_look(self, now: float) -> Look | None:
@@ -267,7 +281,7 @@ class WatchingWing:
         return ""
 
     def record_digests(self, member: Member) -> None:
-        """Record the digests in a member's last report, which is about the present round."""
+        """Record the digests in a member's last report; called for each report about the present round."""
 
     @property
     def agreed(self) -> int | None:
@@ -328,7 +342,10 @@ class JudgingWing:
         """Remove a node that is no longer a member."""
 
     def postpone(self, by: float) -> None:
-        """Put off all deadlines by so many seconds."""
+        """Put off all deadlines by so many seconds, in which the coordinator was asleep and heard no node.
+
+        The other wings have no deadlines for answers of nodes.
+        """
 
     def next_at(self) -> float | None:
         """Return when to call `act`; None if nothing is due."""
