@@ -68,6 +68,8 @@ class RunWatch(WatchingWing):
         self._run = run
         self._hang, self.lateness_watch, self._divergence = HangWatch(), LatenessWatch(), DivergenceWatch()
         self._is_unseen = False
+        self._culprit: WorkerFailure | None = None
+        """The first culprit of the last verdict, made with it: in a stop, a culprit's node may be lost."""
         self._torch_notice = ""
         """The recorded notice that only torch's own timeout can still end the wait; empty without one."""
         self._is_recorded = False
@@ -93,7 +95,7 @@ class RunWatch(WatchingWing):
 
     def _clear(self) -> None:
         """Forget all looks, but not the number of the last one: its answer may still come."""
-        self._hang = HangWatch(self._hang.number)
+        self._hang, self._culprit = HangWatch(self._hang.number), None
         self.notice, self._is_recorded, self._torch_notice, self._is_at_rest = "", False, "", False
 
     @property
@@ -167,7 +169,10 @@ class RunWatch(WatchingWing):
             watch.repeat_second(now)
         else:
             watch.judge(watch.first, look)
-            self.notice = "" if watch.verdict is None else notice_of(watch.verdict, look.workers)
+            self.notice, self._culprit = "", None
+            if watch.verdict is not None:
+                self.notice = notice_of(watch.verdict, look.workers)
+                self._culprit = _failure_of(self._run, watch.verdict, look)
             if self._is_left_to_torch():
                 remedy = _REMEDY_IF_AGAIN if self.hung_before else _REMEDY
                 end = self.hung_before + _LEFT_TO_TORCH.format(remedy=remedy)
@@ -216,15 +221,13 @@ class RunWatch(WatchingWing):
     @property
     def suspect(self) -> WorkerFailure | None:
         """The culprit as a failure, whether or not the round is ended for it; None if it may be at work."""
-        verdict, look = self._hang.verdict, self._hang.judged
-        if verdict is None or look is None or not (verdict.is_hang or self._is_hung()):
-            return None
-        return _failure_of(self._run, verdict, look)
+        verdict = self._hang.verdict
+        return self._culprit if verdict is not None and (verdict.is_hang or self._is_hung()) else None
 
     @property
     def hang(self) -> WorkerFailure | None:
         """The culprit as the failure that the round is charged for; None if the round does not hang."""
-        return self.suspect if self._is_hung() else None
+        return self._culprit if self._is_hung() else None
 
     @property
     def hung_before(self) -> str:

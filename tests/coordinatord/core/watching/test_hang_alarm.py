@@ -167,6 +167,16 @@ def test_a_planned_stop_names_the_worker_that_hangs_where_others_may_not_end_in_
     assert ended.reason.endswith(f"rank 0 on node n1 (within 30 s); {hung}")
 
 
+@pytest.mark.parametrize("ask", ["ask stop default", "ask restart default", "leave n1"])
+def test_a_planned_stop_names_the_worker_that_hangs_after_its_node_is_lost(ask: str) -> None:
+    job = Job("restarts=0")
+    job.play(*HANGS, ask)
+    hung = job.desired("n1").remark
+    job.play("drop n2", "advance 5s")
+    assert "n2" not in job.run.members
+    assert job.desired("n1").remark == hung != ""
+
+
 def test_another_failure_than_torchs_timeout_proves_no_hang() -> None:
     job = Job("restarts=0")
     job.play(*HANGS, "fail n1", "stopped n1 n2")
