@@ -24,6 +24,7 @@ from coordinatord.core.rounds.state.cluster import Cluster
 from coordinatord.core.rounds.state.durable import DurableCluster, EarlierRun, State
 from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.state.run import Health, Run
+from coordinatord.core.rounds.values.records import REASON_MAX
 from coordinatord.core.rounds.values.round_history import Round, RoundHistory
 from coordinatord.core.rounds.values.time_ledger import Spent
 from coordinatord.core.watching.lateness import WorkerLateness
@@ -33,7 +34,7 @@ from coordinatord.hints.failure_status import failure_status
 from coordinatord.protocol.http import api
 from coordinatord.protocol.http.page_events import JobSummary
 from coordinatord.protocol.messages import CheckResult, Launcher, Observed, Phase, Report, ScaleUp, WorkerStarts
-from coordinatord.protocol.text import NAMES_MAX
+from coordinatord.protocol.text import NAMES_MAX, clip
 
 SPARE = "spare"
 """The state that is shown of a ready node for which the round at work has no place."""
@@ -120,9 +121,9 @@ def describe_silent_jobs(cluster: Cluster) -> str:
 
 
 def drained_view(cluster: DurableCluster) -> tuple[api.DrainedStatus, ...]:
-    """Return the names that all jobs or some keep out, each with all reasons."""
-    drained = sorted(cluster.drained.items())
-    return tuple(api.DrainedStatus(node=name, reason="; ".join(reasons.values())) for name, reasons in drained)
+    """Return the names that all jobs or some keep out, each with as many of its reasons as fit."""
+    named = ((name, clip("; ".join(reasons.values()), REASON_MAX)) for name, reasons in sorted(cluster.drained.items()))
+    return tuple(api.DrainedStatus(node=name, reason=why) for name, why in named)
 
 
 def charged_view(cluster: DurableCluster, policy: Policy, now: float) -> tuple[api.HostStatus, ...]:

@@ -7,7 +7,7 @@ import pytest
 from coordinatord.core.rounds.state.durable import DurableCluster
 from coordinatord.core.rounds.transitions import releases
 from coordinatord.core.rounds.transitions.apply import apply
-from coordinatord.core.rounds.values.records import NodeDrained, NodeUndrained
+from coordinatord.core.rounds.values.records import REASON_MAX, NodeDrained, NodeUndrained
 from coordinatord.core.shown.job_view import drained_view
 from coordinatord.core.watching.arrivals import EVERY_S, ask_at
 from coordinatord.core.watching.lateness_watch import AGREEING_MIN
@@ -107,6 +107,17 @@ def test_two_jobs_that_drain_nodes_of_one_id_do_without_both_and_an_operator_tak
     assert [(each.node, each.reason) for each in drained_view(cluster)] == [("n1", "late in a; late in b")]
     apply(cluster, NodeUndrained("", "", "back", "n1"), 0.0)
     assert cluster.why_drained("a", "n1", "h1") is None
+
+
+def test_a_node_that_many_jobs_drained_has_as_many_reasons_as_an_answer_may_have() -> None:
+    cluster = DurableCluster()
+    for job in range(40):
+        apply(
+            cluster, NodeDrained("", "", f"late in job {job}: {'last in most collectives ' * 8}", "n1", f"{job}"), 0.0
+        )
+    [shown] = drained_view(cluster)
+    assert len(shown.reason) == REASON_MAX
+    assert shown.reason.startswith("late in job 0")
 
 
 def test_a_late_node_with_the_name_of_its_host_takes_no_other_node_of_the_host_along() -> None:
