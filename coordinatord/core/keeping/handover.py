@@ -21,7 +21,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from coordinatord.core.keeping.known import KeptState
-from coordinatord.core.keeping.persistence import ends_by, may_write, overwriter, unwritten, writes
+from coordinatord.core.keeping.persistence import ends_by, is_unsure, may_write, overwriter, unwritten, writes
 from coordinatord.core.keeping.resumption import has_restored, is_reachable, may_be_chosen
 from coordinatord.core.keeping.sentences import lost_step
 from coordinatord.core.keeping.shards import Coverage, are_whole
@@ -39,10 +39,12 @@ carries 20 GB."""
 def may_be_needed(kept: KeptState, member: Member) -> bool:
     """Whether a step may be lost with a node that wants to leave, while workers of other nodes still end.
 
-    That is not certain yet. If a step has several shards, the other nodes may still save those that are missing, or
-    fail to save one that this node has saved. Which node writes what to the disk is not known yet either. `hold_back`
-    decides when all have ended.
+    That is not certain yet. A restarted coordinator has to hear all nodes first. If a step has several shards, the
+    other nodes may still save those that are missing, or fail to save one that this node has saved. Which node writes
+    what to the disk is not known yet either. `hold_back` decides when all have ended.
     """
+    if is_unsure(kept):
+        return True
     parts = list(_big_parts(kept, member))
     may_have_to_stay = may_write(member) or any(part.shards > 1 for part in parts)
     return bool(parts) and (may_have_to_stay or _is_lacking_without(member, _steps_for_others(kept)))

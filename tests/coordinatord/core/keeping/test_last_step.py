@@ -200,6 +200,24 @@ def test_a_run_does_not_wait_to_hear_a_node_that_was_released_before_a_restart(r
     assert stage.state() is (State.STARTING if restarts else State.FAILED)
 
 
+@pytest.mark.parametrize("restart", [("ask drain n2", "die 1s"), ("die 1s", "ask drain n2")], ids=["before", "after"])
+def test_a_node_that_succeeded_and_is_drained_stays_until_a_restarted_coordinator_hears_it(
+    restart: tuple[str, str],
+) -> None:
+    stage = running_job(NODES, THREE)
+    stage.play("keep n1 n2 n3 1:100 of=3 shards=3", "succeed n1 n2 n3", *restart, "reconnect n1", "reconnect n3")
+    assert stage.desired("n1").goal is Goal.STOP
+    stage.play("reconnect n2")
+    assert writers(stage) == {"n1": 100, "n2": 100, "n3": 100}
+
+
+def test_a_run_that_succeeded_ends_without_a_drained_node_that_does_not_come_back() -> None:
+    stage = running_job(NODES, THREE)
+    stage.play("keep n1 n2 n3 1:100 of=3 shards=3", "succeed n1 n2 n3", "ask drain n2", "die 1s", "reconnect n1 n3")
+    stage.play("advance 30s")
+    assert stage.state() is State.SUCCEEDED
+
+
 def may_end(stage: Stage, asked_at: float) -> bool:
     """Return whether a coordinator that was asked to end at this time may do so now."""
     return stage.coordinator.registry.may_end_at(asked_at) <= stage.now
