@@ -106,8 +106,7 @@ class KeptIndex:
         """Begin with the recorded members: their parts are not known before they are heard."""
         self._durable = durable
         self._unheard = {node for node, member in durable.members.items() if member.outcome is None}
-        """The members that have not reported their parts since the coordinator was started. Released ones report no
-        more."""
+        """The members that have not reported their parts since the coordinator was started, without released ones."""
         self._of_node: dict[str, Parts] = {}
         self._of_step: dict[KeptStep, StepHolders] = {}
         self._differing: list[KeptStep] = []
@@ -146,6 +145,10 @@ class KeptIndex:
             self._differing = [*self._differing[1 - DIFFERING_MAX :], at]
         if not holders.parts:
             del self._of_step[at]
+
+    def record_release(self, node: str) -> None:
+        """Record that a node is released: it reports no more."""
+        self._unheard.discard(node)
 
     @property
     def all_heard(self) -> bool:

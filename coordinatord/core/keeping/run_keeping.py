@@ -20,7 +20,14 @@ from coordinatord.core.rounds.queries.past_round import is_ending
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.state.wings import KeepingWing, KeptDesired, Wait
-from coordinatord.core.rounds.values.records import NodeJoined, Record, RoundFormed, RoundStopped, RunEnded
+from coordinatord.core.rounds.values.records import (
+    NodeJoined,
+    NodeReleased,
+    Record,
+    RoundFormed,
+    RoundStopped,
+    RunEnded,
+)
 from coordinatord.protocol.kept_state import PROTECTED_MAX, KeptStep
 from coordinatord.protocol.messages import Goal
 
@@ -56,6 +63,8 @@ class RunKeeping(KeptState, KeepingWing):
         match record:
             case NodeJoined():
                 self.copies.drop_all()
+            case NodeReleased():
+                self.index.record_release(record.node)
             case RoundFormed():
                 self._begin_round(record)
             case RoundStopped():

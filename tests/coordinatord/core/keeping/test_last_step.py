@@ -218,6 +218,14 @@ def test_a_run_that_succeeded_ends_without_a_drained_node_that_does_not_come_bac
     assert stage.state() is State.SUCCEEDED
 
 
+@pytest.mark.parametrize(("end", "state"), [("succeed n1 n3", State.SUCCEEDED), (FAIL, State.FAILED)])
+def test_a_run_does_not_wait_to_hear_a_node_that_was_released_after_a_restart(end: str, state: State) -> None:
+    stage = running_job(NODES, THREE)
+    stage.play("succeed n2", "die 1s", "ask drain n2", "reconnect n1", "reconnect n3", "advance 20s", end)
+    stage.play("stopped n1 n3" if end == FAIL else "advance 1s", "advance 130s")
+    assert stage.state() is state
+
+
 def may_end(stage: Stage, asked_at: float) -> bool:
     """Return whether a coordinator that was asked to end at this time may do so now."""
     return stage.coordinator.registry.may_end_at(asked_at) <= stage.now
