@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from coordinatord.core.rounds.values.pace import SPACING_S, WINDOW_S
 from coordinatord.core.rounds.values.training_progress import TrainingProgress
 from tests.support.builders import an_observed
+from tests.support.running_job import running_job
 from tests.support.script import Stage
 
 
@@ -151,6 +152,12 @@ def test_another_node_that_reports_the_pace_makes_nobody_forget_who_is_gone() ->
     job.play("step n2 7 8", "step n3 9 9", "drop n2", "advance 2s", "step n1 9 9", "stopping n1")
     assert [node.node for node in job.view().nodes] == ["n1", "n3"]
     assert job.progress() == (7, None)
+
+
+def test_a_step_that_is_kept_of_an_earlier_epoch_hides_no_step_of_a_script_that_counts_anew() -> None:
+    job = running_job(("n1", "n2"), "min=2 max=2 keeps=600s")
+    job.play("step n1 n2 99", "keep n1 n2 1:99", "advance 1s", "step n1 n2 0", "advance 5s", "step n1 n2 38")
+    assert job.view().progress.step == 38
 
 
 def test_what_is_kept_does_not_grow_with_the_words_of_a_node() -> None:

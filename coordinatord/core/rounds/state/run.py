@@ -227,7 +227,8 @@ class Run:
         """
         if self.durable.last_step is not None:
             return self.durable.last_step
-        known = (self._least_step(self.members.values()), self.keeping.reached)
+        kept = None if self.progress.pace.counts_anew else self.keeping.reached  # that is of an earlier epoch
+        known = (self._least_step(self.members.values()), kept)
         return max((step for step in known if step is not None), default=None)
 
     @property
