@@ -124,6 +124,22 @@ def test_a_late_report_of_the_same_step_is_no_step_and_makes_nobody_wait_longer_
     assert (progress.stepped_at, progress.patience_s) == (10.0, 10.0)
 
 
+def test_steps_that_every_heartbeat_brings_are_timed_by_their_ages() -> None:
+    progress, before = TrainingProgress(), an_observed()
+    for beat in range(1, 24):
+        at = 2.5 * beat
+        observed = an_observed(steps=(int(at / 2.4),), step_age_s=at % 2.4)
+        progress.record(0, observed, before, at)
+        before = observed
+    assert progress.patience_s == pytest.approx(22.0), "ten times the longest time that was seen without a step"
+
+
+def test_a_step_that_is_heard_of_late_is_as_old_as_its_node_says() -> None:
+    job = Job()
+    job.play("advance 1s", "step n1 1", "advance 1s", "step n1 2", "advance 30s", "step n1 3 age=9s")
+    assert job.run.progress.idle_s == 9.0
+
+
 def test_a_step_of_the_same_number_is_a_step() -> None:
     job = Job()
     step = job.train(10, per_s=10)

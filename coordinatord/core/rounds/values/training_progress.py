@@ -153,21 +153,24 @@ class TrainingProgress:
     def _record_newest(self, group_rank: int, at: float, heard_at: float, *, stepped: bool) -> None:
         """Record when the newest step of a node was done; `stepped` if that is another step than it reported before.
 
-        The node that reports a newer step than any other becomes the stepper. Its later reports without a new step show
-        for how long no worker has done one.
+        The node that reports a newer step than any other becomes the stepper. The age of its step in the last report
+        before a newer one counts as the time of that step. From one reported step to the next would be too long, since
+        there may have been many between them.
         """
         if self.stepped_at is None:
-            self.first_at, self.stepped_at, self._stepper, self.idle_s = at, at, group_rank, heard_at - at
+            self.first_at = at
         elif stepped and at > self.stepped_at + STEP_APART_S:
             if heard_at > self._slowest_from + LATELY_S:
                 self._slowest, self._stalls = [0.0, self._slowest[0]], [0.0, self._stalls[0]]
                 self._slowest_from = heard_at
-            longest = self._stalls if self.is_idle else self._slowest
+            longest = self._stalls if self.is_idle else self._slowest  # as of the report before
             longest[0] = max(longest[0], self._quiet_s)
-            self.stepped_at, self._stepper = at, group_rank
-            self.idle_s, self._timed = 0.0, True
+            self._timed = True
         elif group_rank == self._stepper:
-            self.idle_s = heard_at - self.stepped_at
+            at = self.stepped_at
+        else:
+            return
+        self.stepped_at, self._stepper, self.idle_s = at, group_rank, heard_at - at
 
     def record_start(self, running_at: float) -> None:
         """Record, at the first step of a round, when all its workers were started."""
@@ -192,7 +195,7 @@ class TrainingProgress:
 
     @property
     def is_idle(self) -> bool:
-        """Whether reports show that no worker has done a step for longer than the patience, or its section's limit.
+        """Whether reports show that no worker has done a step for longer than the patience, or the section's limit.
 
         A step within a section begins the limit anew.
         """
