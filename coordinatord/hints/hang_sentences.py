@@ -27,7 +27,7 @@ Places = Mapping[WaitPlace, Sequence[SeenWorker]]
 """The workers that wait at each place, by place."""
 
 NAMED_MAX = 4
-"""The most ranks that a sentence names; the others are counted."""
+"""The most ranks and places that a sentence names; other ranks are counted."""
 
 
 def awaited(kind: HangKind, culprits: Sequence[SeenWorker]) -> str:
@@ -134,9 +134,11 @@ def _name(place: WaitPlace) -> str:
 
 def _name_places(places: Places) -> str:
     """Say which workers wait where: `rank 5 on node a waits in barrier 7 and rank 9 on node b in all_reduce 3`."""
-    (place, first), *more = [*places.items()][:NAMED_MAX]
+    (place, first), *more = places.items()
     named = f"{_name_workers(first)} {'waits' if len(first) == 1 else 'wait'} in {_name(place)}"
-    return named + "".join(f" and {_name_workers(workers)} in {_name(place)}" for place, workers in more)
+    named += "".join(f" and {_name_workers(workers)} in {_name(place)}" for place, workers in more[: NAMED_MAX - 1])
+    elsewhere = sum(len(workers) for _, workers in more[NAMED_MAX - 1 :])
+    return f"{named} and {elsewhere} more in other collectives" if elsewhere else named
 
 
 def _lasting(waiting: Sequence[SeenWorker]) -> str:

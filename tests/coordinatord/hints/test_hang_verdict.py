@@ -191,6 +191,14 @@ def test_where_no_place_has_most_of_the_workers_all_of_them_are_named() -> None:
     )
 
 
+def test_workers_at_more_places_than_a_sentence_names_are_counted() -> None:
+    found = find_hang([seen_worker(rank, stands(rank, replace(BARRIER, number=rank))) for rank in range(7)])
+    assert found is not None
+    assert found.sentence.endswith(
+        "in barrier 3 and 2 more in other collectives, where rank 6 waits in barrier 6, for 12 s"
+    )
+
+
 def test_all_who_wait_elsewhere_than_most_are_named() -> None:
     found = find_hang(
         job(
