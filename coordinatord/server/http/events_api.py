@@ -10,6 +10,7 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from functools import partial
 
 from aiohttp import web
@@ -100,7 +101,7 @@ class EventsApi:
         return respond(request, EventsAnswer(job=job, events=events, upto=self._id(page.upto)))
 
     async def _frames(self, selection: _Selection, after: int | None) -> AsyncGenerator[bytes]:
-        """Yield existing events, then new ones, and a keep-alive after each `QUIET_S` without any.
+        """Yield existing events, then new ones, and a keep-alive in place of none, at least each `QUIET_S`.
 
         It ends when the job is forgotten.
         """
@@ -115,11 +116,9 @@ class EventsApi:
                 return
             if len(page.events) == AT_ONCE_MAX:
                 continue  # there may be more
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(QUIET_S):
                     await self._change_signal.wait_after(version)
-            except TimeoutError:
-                yield KEEP_ALIVE
 
     async def _read(self, selection: _Selection, after: int | None) -> EventPage:
         """Return the events after a number, or the newest ones for None.
