@@ -102,7 +102,7 @@ class _Topic:
     made_at: float = -math.inf
     """The time of the last state, by the loop's clock."""
     cost_s: float = 0.0
-    """The seconds of CPU time that it took to make the last state."""
+    """The seconds of CPU time that the loop used while the last state was made, other work of a busy loop included."""
     is_live: bool = True
     """Whether the last state changes with time."""
 
@@ -167,7 +167,7 @@ class LiveUpdates:
         ):
             await response.prepare(request)
             viewer = json.encode(viewer_of(request))
-            await response.write(b"retry: %d\n\nevent: viewer\ndata: %s\n\n" % (RETRY_MS, viewer))
+            await self._write(response, b"retry: %d\n\nevent: viewer\ndata: %s\n\n" % (RETRY_MS, viewer))
             await self._update(response, topics)
         return response
 
@@ -207,7 +207,7 @@ class LiveUpdates:
                         return
                     sent_at = self._driver.now
             if self._driver.now - sent_at >= ALIVE_S:
-                await response.write(b"event: alive\ndata: {}\n\n")
+                await self._write(response, b"event: alive\ndata: {}\n\n")
                 sent_at = self._driver.now
             await self._pause(topics, sent_at + ALIVE_S)
 
@@ -240,7 +240,7 @@ class LiveUpdates:
         return min(self._due_at(topic, has_seen=True) for topic in topics)
 
     async def _write(self, response: web.StreamResponse, frame: bytes) -> bool:
-        """Write one state, as fast as the viewer reads it; return False if the daemon ends first."""
+        """Write events, as fast as the viewer reads it; return False if the daemon ends first."""
         async with self._within(math.inf) as wait:
             for start in range(0, len(frame), PIECE_BYTES):
                 await response.write(frame[start : start + PIECE_BYTES])
