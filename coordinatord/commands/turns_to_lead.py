@@ -114,13 +114,12 @@ class TurnsToLead:
             await self._stand_by(candidate, access, [listener.dup() for listener in listeners])
             if not self._ended.done():
                 store = await self._open(gateway, keys, candidate, access)
-                self._failure = ""
                 log.info("this coordinator leads", extra=fields("leading"))
                 await self._lead(store, [listener.dup() for listener in listeners], candidate, access)
         except LeadershipLostError as error:
             remedy = candidate.election.remedy
             log.warning("%s%s", error, f"; {remedy}" if remedy else "", extra=fields("leadership_lost"))
-            self._let_others_lead_s = RETRY_PAUSE_S
+            self._failure, self._let_others_lead_s = "", RETRY_PAUSE_S
             if isinstance(error, CutOffError):
                 self._failure, self._let_others_lead_s = CUT_OFF, LET_LEAD_S
         except UnreadableStoreError:
