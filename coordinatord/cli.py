@@ -79,7 +79,7 @@ def _run_command(settings: Config) -> int:
 def _printing() -> Iterator[None]:
     """Print like other tools: end quietly if the reader has ended (`| head`), and escape what cannot be encoded.
 
-    Raises `OutputError` if the output cannot be written.
+    Raises `OutputError` for an `OSError`: commands handle those of files, so it is one of the output.
     """
     from coordinatord.protocol.errors import OutputError  # noqa: PLC0415 - as above
 

@@ -35,7 +35,7 @@ class VersionError(SchemaError):
 
 
 def encode(message: Message, version: int = PROTOCOL_VERSION) -> bytes:
-    """Encode one message for a session of this version, in at most `FRAME_BYTES_MAX` bytes."""
+    """Encode one message for a session of this version; the limits of its fields keep it below `FRAME_BYTES_MAX`."""
     # The `Observed` within a `Join` has no `type` on the wire, and `msgspec` would give it one.
     as_it_is = version == PROTOCOL_VERSION and type(message) is not Join
     return _encoder.encode(message if as_it_is else plain(message, later_than(version)))

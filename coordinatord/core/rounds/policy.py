@@ -106,7 +106,7 @@ class Policy(Struct, frozen=True):
     charge_half_life_s: float = 86_400.0
     """The half-life of charges. In a public trace the three worst of 63 hosts cause a failed round every few days
     (Lablup, arXiv 2605.09370), and a healthy one not once in a month. In `benchmarks/policy`, three days and seven
-    avoid no more of their rounds (86, 88 and 86 %), and seven keep good hosts out for four times as long."""
+    avoid as many of their rounds (86, 88 and 86 %), and seven keep good hosts out for four times as long."""
 
     quarantine_share: float = 0.25
     """The most hosts of a job that are quarantined at a time, as a share; one may always be. Without a limit, a fault

@@ -75,7 +75,7 @@ class Gateway:
     async def call(self, path: str, body: Mapping[str, Any], try_within_s: float | None = None) -> Any:
         """Return the answer to a request; one member may take `try_within_s`, or `TRY_WITHIN_S` if that is less.
 
-        Raises `EtcdRefusedError`, and `EtcdAwayError` if nobody answers.
+        Raises `EtcdRefusedError`, `EtcdAwayError` if nobody answers, and `StoreError` if the user cannot be read.
         """
         last: StoreError = EtcdAwayError(f"etcd {self._location}: no member answers within {REQUEST_WITHIN_S:g} s")
         try:
@@ -99,7 +99,7 @@ class Gateway:
         return next(iter(key_values(await self.call("/v3/kv/range", {"key": text_of(key)}))), None)
 
     async def watch(self, key: bytes) -> AsyncIterator[KeyValue | None]:
-        """Yield a key, or None, now and after each change. Raises `EtcdRefusedError` and `EtcdAwayError`."""
+        """Yield a key, or None, now and after each change. Raises as `call` does."""
         shown_at = -1  # the revision of the last yielded value: none yet
         while True:
             now = await self.call("/v3/kv/range", {"key": text_of(key)})  # needs a member with a majority
@@ -128,9 +128,9 @@ class Gateway:
                     yield None if gone else key_values({"kvs": [event.get("kv")]})[0]
 
     async def renew(self, lease: int, try_within_s: float) -> float:
-        """Renew a lease; return how many seconds it lasts now, 0 if it has expired. `try_within_s` is as in `call`.
+        """Renew a lease; return how many seconds it lasts now, 0 if it has expired.
 
-        Raises `EtcdRefusedError` and `EtcdAwayError`.
+        Has `try_within_s`, and raises, as `call` does.
         """
         answer = await self.call("/v3/lease/keepalive", {"ID": str(lease)}, try_within_s)
         return float(number(answer.get("result", {}), "TTL"))

@@ -71,7 +71,7 @@ class Spent(Strict, frozen=True):
 
     @property
     def at_work(self) -> float:
-        """The seconds in which all workers of a round were started, and nothing was known to be wrong."""
+        """The seconds in which all workers of a round were started, whether they trained or had stalled."""
         return self.training + self.redone + self.running + self.stalled
 
     def by_activity(self) -> dict[str, float]:
