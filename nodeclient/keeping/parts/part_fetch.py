@@ -8,7 +8,8 @@ from __future__ import annotations
 import secrets
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from threading import Event
 
 from coordinatord.protocol.errors import OperationalError
@@ -43,27 +44,36 @@ def fetch(
 
     `room` is called once with the control words of the part, and returns the place for it. Another thread sets
     `given_up` to end the transfer. `pace` is called with the size of each received piece, and blocks until the next one
-    may be received. Raises `FetchError`, also for a transfer that was given up, and the errors of `room` that it has no
-    place for.
+    may be received. Raises `FetchError` if the holder does not send the part, or the transfer was given up; and all
+    errors of `room`, which are those of this node.
     """
-    try:
+    with _errors_of(source.address):
         connection, exchange = _request(source, name, given_up)
-        with connection:
+    with connection:
+        with _errors_of(source.address):
             commit = exchange.read_answer(_receive(connection, ANSWER_BYTES, time.monotonic() + GRACE_S, given_up))
-            if commit is None:
-                raise FetchError(f"{source.address} does not hold it any more")
-            if (commit.rank, commit.round, commit.step) != (name.rank, name.round, name.step):
-                raise FetchError(f"{source.address} offers another part")
-            place = room(commit)
+        if commit is None:
+            raise FetchError(f"{source.address} does not hold it any more")
+        if (commit.rank, commit.round, commit.step) != (name.rank, name.round, name.step):
+            raise FetchError(f"{source.address} offers another part")
+        place = room(commit)
+        with _errors_of(source.address):
             crc = _receive_part(connection, exchange, place.data[: commit.length], given_up, pace)
-    except (TimeoutError, EOFError):
-        raise FetchError(f"{source.address} was too slow, or broke off") from None
-    except OSError as error:
-        raise FetchError(f"{source.address}: {error.strerror or error}") from error
-    except ValueError as error:
-        raise FetchError(f"{source.address}: {error}") from None
     place.commit(commit)
     place.store_digest(commit, crc)
+
+
+@contextmanager
+def _errors_of(holder: str) -> Iterator[None]:
+    """Turn errors of the connection, and of data that came over it, into a `FetchError` that names the holder."""
+    try:
+        yield
+    except (TimeoutError, EOFError):
+        raise FetchError(f"{holder} was too slow, or broke off") from None
+    except OSError as error:
+        raise FetchError(f"{holder}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise FetchError(f"{holder}: {error}") from None
 
 
 def _request(source: KeptSource, name: PartName, given_up: Event) -> tuple[socket.socket, Exchange]:
@@ -112,12 +122,12 @@ def _receive_into(connection: socket.socket, memory: memoryview, until: float, g
     while memory:
         if given_up.is_set():
             raise EOFError
+        if time.monotonic() >= until:
+            raise TimeoutError
         try:
             count = connection.recv_into(memory)
         except TimeoutError:
-            if time.monotonic() < until:
-                continue
-            raise
+            continue
         if not count:
             raise EOFError
         memory = memory[count:]

@@ -2,6 +2,8 @@
 
 import asyncio
 import dataclasses
+import errno
+import select
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -16,7 +18,14 @@ from coordinatord.protocol.kept_state import KeptSource, KeptStep, Restoring, Wa
 from nodeclient.core.effects import Protect, Restore
 from nodeclient.core.events import KeptChanged
 from nodeclient.keeping.parts import part_fetch
-from nodeclient.keeping.parts.part_messages import NONCE_BYTES, REQUEST_BYTES, TAG_BYTES, Exchange
+from nodeclient.keeping.parts.part_messages import (
+    NONCE_BYTES,
+    REQUEST_BYTES,
+    TAG_BYTES,
+    Exchange,
+    Kind,
+    PartName,
+)
 from tests.nodeclient.keeping.stage import (
     BIG,
     RUN,
@@ -29,7 +38,7 @@ from tests.nodeclient.keeping.stage import (
     wanted,
 )
 from tests.support.programs import TIMEOUT_S
-from workerlib.contract.arena import PENDING, WITH_SMALL, Commit
+from workerlib.contract.arena import PENDING, WITH_SMALL, Commit, Place
 from workerlib.contract.channel_messages import DESCRIPTORS_MAX
 
 
@@ -339,6 +348,14 @@ def talkative(reader: socket.socket) -> None:
     reader.recv(1_000)
 
 
+def trickling(reader: socket.socket) -> None:
+    reader.sendall(b"n" * NONCE_BYTES)
+    reader.recv(REQUEST_BYTES, socket.MSG_WAITALL)
+    with suppress(OSError):
+        while not select.select([reader], [], [], part_fetch.GRACE_S / 2)[0]:  # until the other end closes
+            reader.sendall(b"a")
+
+
 def gone(_: socket.socket) -> None:
     return
 
@@ -374,14 +391,29 @@ async def test_a_holder_that_lies_about_a_part_is_not_believed(
             assert said in await failed(b)
 
 
-@pytest.mark.parametrize("peer", [silent, talkative, gone])
+@pytest.mark.parametrize(
+    ("peer", "said"), [(silent, "was too slow"), (trickling, "was too slow"), (talkative, ""), (gone, "")]
+)
 async def test_a_strange_holder_costs_a_bounded_time(
-    tmp_path: Path, peer: Peer, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, peer: Peer, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(part_fetch, "GRACE_S", 0.3)
     async with keeping_nodes(tmp_path, "b") as [b], answering(peer) as port:
         b.begin(2, a_resume(1, 7, replace(b.source(wanted()), node="a", port=port)))
-        assert "could not be received from node a" in await failed(b)
+        problem = await failed(b)
+    assert "could not be received from node a" in problem
+    assert said in problem
+
+
+async def test_an_error_of_the_receiving_node_itself_is_not_laid_on_the_holder(tmp_path: Path) -> None:
+    def no_room(_: Commit) -> Place:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    async with keeping_nodes(tmp_path, "a") as [a]:
+        await holder(a)
+        name = PartName(RUN, 0, 1, 7, Kind.BIG)
+        with pytest.raises(OSError, match="too many open files"):
+            await asyncio.to_thread(part_fetch.fetch, a.source(wanted()), name, no_room, threading.Event())
 
 
 async def test_a_holder_that_stops_in_the_middle_is_given_up_with_the_round(tmp_path: Path) -> None:
