@@ -21,15 +21,13 @@ from coordinatord.protocol.text import clip, sized
 from nodeclient.core.events import Diagnosis
 from nodeclient.diagnosis import oom, tracebacks
 from nodeclient.diagnosis.error_file import RecordedError, read_error_file
+from nodeclient.diagnosis.report_text import CONTEXT_CAPTION
 from nodeclient.diagnosis.stderr_text import last_lines, last_statement, program_lines, without_native_frames
 from nodeclient.host.kernel_log import KMSG, read_records, xids
 from nodeclient.output.output import Output
 
 CONTEXT_LINES = 8
 """How many lines from before a traceback to show below it: they often have a library's warning about the cause."""
-
-CONTEXT_CAPTION = "(before that, it wrote)"
-"""The line between a traceback and the lines from before it."""
 
 OUTER_LINES = 9
 """How many of the first lines of a long traceback to show: they have the frames of the script."""

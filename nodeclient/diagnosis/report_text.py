@@ -6,6 +6,7 @@ import io
 import re
 import signal
 import textwrap
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from coordinatord.hints.failure_status import failure_status
@@ -35,6 +36,9 @@ _TITLE = re.compile(rb"---- round \d+ (?:failed|hung|diverged): ")
 LINES_MAX = 55
 """The limit of the whole block: a terminal that fills a screen. The last lines of workers get what is left of it."""
 
+CONTEXT_CAPTION = "(before that, it wrote)"
+"""The line between a traceback and the lines from before it, which are left out first where room is short."""
+
 FACT_LINES_MAX = 7
 """The limit of each fact: a node's diagnosis of 512 characters fits. Six facts may be as long, and five are short."""
 
@@ -62,7 +66,7 @@ def lines(failure: FailureStatus, seen_at: datetime) -> list[str]:
     fact_lines = [line for label, text in facts if text for line in _fact(label, text)]
     return [
         f"{RULE[:4]} round {failure.round} {_verb(failure)}: {summary} {RULE}"[: len(RULE)].rstrip(),
-        *_last_lines(failure)[len(fact_lines) + 2 - LINES_MAX :],  # 2 for the title and the rule
+        *_last_lines(failure, LINES_MAX - 2 - len(fact_lines)),  # 2 for the title and the rule
         *fact_lines,
         RULE,
     ]
@@ -111,17 +115,24 @@ def _age(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def _last_lines(failure: FailureStatus) -> list[str]:
-    own = [f"    {line}".rstrip() for line in failure.last_lines]
+def _last_lines(failure: FailureStatus, room: int) -> list[str]:
+    """Return as many of the lines of workers as there is room for."""
     if not failure.left_early:
-        return [*_caption(failure), *own]
-    left, own = failure.early[0], own[-WAITING_LINES_MAX:] or ["    (nothing)"]
+        return [*_caption(failure), *_shown(failure.last_lines, room)][-room:]
+    left = failure.early[0]
     needed = f"    (rank {failure.rank} on {failure.node}, which still needed rank {left.rank}, wrote this to stderr)"
-    if failure.early_lines is None:
-        return [needed, *own]
-    said = [f"    {line}".rstrip() for line in failure.early_lines] or ["    (nothing)"]
-    exited = f"    (rank {left.rank} on {left.node}, which exited with 0, wrote this to stderr last)"
-    return [needed, *own, exited, *said]
+    block = [needed, *(_shown(failure.last_lines, WAITING_LINES_MAX) or ["    (nothing)"])]
+    if failure.early_lines is not None:
+        exited = f"    (rank {left.rank} on {left.node}, which exited with 0, wrote this to stderr last)"
+        block += [exited, *(_shown(failure.early_lines, room) or ["    (nothing)"])]
+    return block[-room:]
+
+
+def _shown(lines: Sequence[str], room: int) -> list[str]:
+    """Return the last of a worker's lines; if they are too many, without those from before its traceback."""
+    if len(lines) > room and CONTEXT_CAPTION in lines:
+        lines = lines[: lines.index(CONTEXT_CAPTION)]
+    return [f"    {line}".rstrip() for line in lines[-room:]]
 
 
 def _caption(failure: FailureStatus) -> list[str]:

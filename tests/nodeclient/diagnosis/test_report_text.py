@@ -206,6 +206,23 @@ def test_the_largest_report_fits_a_screen() -> None:
     assert sum(line.startswith("    x") for line in lines) >= LAST_LINES_MAX / 4
 
 
+@pytest.mark.parametrize(
+    ("early", "room"),
+    [((), LAST_LINES_MAX - 9), ((EarlyEnd("n2", 3, 0.2),), report_text.WAITING_LINES_MAX)],
+    ids=["failed", "left early"],
+)
+def test_of_too_many_lines_those_from_before_a_traceback_go_first(early: tuple[EarlyEnd, ...], room: int) -> None:
+    trace = (TRACE[0], *["    frame"] * (room - len(TRACE)), *TRACE[1:])
+    before = (report_text.CONTEXT_CAPTION, *["a warning"] * 8)
+    message = f"{'w' * 49} " * 20
+    failure = a_failure(error=LOST_PEER, last_lines=(*trace, *before), message=message[:MESSAGE_MAX])
+    consequences = (SecondaryFailure("n" * 128, 1, -11),) * CONSEQUENCES_MAX
+    report = a_report(failure=failure, early=early, consequences=consequences, consequences_count=1_000_000)
+    shown = [line.strip() for line in report_text.lines(failure_status(report), SEEN_AT)]
+    assert TRACE[0] in shown
+    assert "a warning" not in shown
+
+
 def test_of_several_nodes_on_one_terminal_the_first_shows_a_report() -> None:
     first, second = (a_report(round=number, failure=a_failure(last_lines=TRACE)) for number in (1, 2))
     texts = [
