@@ -65,9 +65,9 @@ class Exits:
 
         A bug of the script ends all workers at once. Most of them have written their exception when this node signals
         them, and have not exited yet. So a worker with the same error counts as one that failed, however it ended: as
-        a follower of the first failure, or as `failed_too` until there is one. Exits may be judged in another order
-        than they came in, as diagnoses take different times. If the round failed elsewhere, there is no first failure
-        here, and the coordinator compares `failed_too` with the failures of other nodes.
+        a follower of the first failure, or as `failed_too` until there is one: the report of a failed collective is
+        judged after exits that came later. If the round failed elsewhere, there is no first failure here, and the
+        coordinator compares `failed_too` with the failures of other nodes.
         """
         first, new = self._failure, self._failure_of(local_rank, exit_code, diagnosis)
         before_end = exit_code != 0 and at < self._ending.began_at

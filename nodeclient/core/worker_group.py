@@ -54,7 +54,7 @@ class WorkerGroup:
         `workers` is how many workers the node has. While the round ends, further failures are only consequences, and
         the node waits for the last worker.
         """
-        at, diagnosis, has_failed_before = now, Diagnosis(), False
+        at, diagnosis, was_judged = now, Diagnosis(), False
         match event:
             case StartFailed():
                 self.alive.difference_update(range(event.local_rank, workers))
@@ -62,7 +62,8 @@ class WorkerGroup:
             case WorkerExited():
                 at, diagnosis = now - event.age_s, event.diagnosis
                 by_itself = self.exits.ended_by_itself(event.exit_code, at)
-                has_failed_before = reuse.record_end(event.local_rank, by_itself=by_itself)
+                # A collective that failed in it was its failure (`CollectiveFailed`), so its exit is no second one.
+                was_judged = reuse.record_end(event.local_rank, by_itself=by_itself)
                 if event.local_rank not in self.alive:
                     return None, []  # a parked worker takes part in no round, and is only no longer reusable
                 self.alive.discard(event.local_rank)
@@ -71,9 +72,7 @@ class WorkerGroup:
                 if not reuse.record_failure(event.local_rank, self.alive):
                     return None, []
                 at, diagnosis = now - event.age_s, replace(event.diagnosis, left=True)
-        # `judge` gets every end, also with 0 or in a stop, since an earlier failure may follow from it. The exit of a
-        # worker whose collective has failed is no second failure.
-        if not has_failed_before:
+        if not was_judged:  # also in a stop: it may have failed before the signal, or with the error of other workers
             self.exits.judge(event.local_rank, event.exit_code, diagnosis, at)
         failure = self.exits.failure(now)
         if self.ending.stage is not None:
