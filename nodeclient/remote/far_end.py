@@ -30,8 +30,8 @@ from nodeclient.remote.link_messages import Arrival, Errand, RunNode, decode_lin
 from nodeclient.shell.embedded_coordinator import FOR_OTHERS, EmbeddedCoordinator
 
 SILENCE_S = 30.0
-"""The silence after which `up` counts as gone: it sends an empty line each second, and the end of a cut connection may
-be noticed much later."""
+"""The silence after which `up` counts as gone: it sends empty lines (`bring_up.BEAT_S`), and the end of a cut
+connection may be noticed much later."""
 
 LINE_BYTES_MAX = 1024 * 1024
 """The limit of a message: the kernel allows a command line of 2 MiB, and people write a hundredth of that."""

@@ -44,6 +44,7 @@ class TorchrunStage(Enum):
     | IN_ROUND   | `await_round`   | WAITING    | a worker of this torchrun has failed                 |
     | ROUND_OVER | `await_round`   | WAITING    | torchrun has ended its workers, as it should         |
     | IN_ROUND   | `on_succeeded`  | SUCCEEDED  | torchrun enters its exit barrier                     |
+    | ROUND_OVER | `on_succeeded`  | SUCCEEDED  | the same, before it has seen that the round is over  |
     | SUCCEEDED  | `end_round`     | RELEASED   | the other nodes begin another round                  |
     | any        | `give_up`       | GONE       | torchrun cannot take part in its round, and ends     |
     | any        | `leave`         | GONE       | torchrun ends                                        |
