@@ -6,7 +6,7 @@ gone, or be asked once more, so requests have numbers, and answers name the requ
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from coordinatord.protocol.fields import COUNTER_MAX, STEP_MAX
@@ -110,8 +110,8 @@ class RoundWorkers:
     """The digest of each worker's state after its first step, in a round that began from nothing."""
     alike: bool | None = None
     """Whether all ranks had the same state after that step; None before the coordinator has compared them."""
-    unstepped: set[int] = field(default_factory=set)
-    """The ranks of workers that train what they keep, and never call `ctx.step`."""
+    unstepped: dict[int, int] = field(default_factory=dict)
+    """The rank of each worker that has trained what it keeps for long without a first `ctx.step`."""
     saves: SaveRequests = field(default_factory=SaveRequests)
 
     def lose(self, local_rank: int) -> None:
@@ -123,6 +123,10 @@ class RoundWorkers:
         """Return `Holding.first_states`: the distinct digests, once two differ or all `workers` have sent theirs."""
         different = sorted({*self.first_states.values()})[:FIRST_STATES_MAX]
         return tuple(different) if len(different) > 1 or len(self.first_states) == workers else ()
+
+    def still_unstepped(self, steps: Sequence[int | None]) -> list[int]:
+        """Return the ranks that never called `ctx.step`; `steps` are the last steps of all workers, if any is known."""
+        return sorted(rank for local_rank, rank in self.unstepped.items() if not steps or steps[local_rank] is None)
 
     @property
     def halting(self) -> set[int]:

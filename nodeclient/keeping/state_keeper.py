@@ -243,11 +243,11 @@ class StateKeeper:
             self._resources.notify(Level.WARNING, notices.keeps_nothing(observed.round), "state_not_kept")
             self._disk_unused = False
 
-    def warn_of_unstepped(self) -> None:
+    def warn_of_unstepped(self, observed: Observed) -> None:
         """Tell the user once that workers never call `ctx.step`. All of a node come to that at almost the same time."""
-        if self._round.unstepped and not self._told_unstepped:
+        ranks = self._round.still_unstepped(observed.steps)
+        if ranks and not self._told_unstepped:
             self._told_unstepped = True
-            ranks = sorted(self._round.unstepped)
             self._resources.notify(Level.WARNING, unstepped_words(ranks), "state_not_kept")
 
     def complete(self, observed: Observed) -> Observed:
@@ -282,7 +282,7 @@ class StateKeeper:
             first_states=current.named_first_states(resources.workers) if here else (),
             copy_problem=clip(self._copier.problem, MESSAGE_MAX),
             unkept=clip(" and ".join(self._unkept), MESSAGE_MAX),
-            unstepped=tuple(sorted(current.unstepped)[:UNSTEPPED_MAX]) if here else (),
+            unstepped=tuple(current.still_unstepped(observed.steps)[:UNSTEPPED_MAX]) if here else (),
         )
         return observed if holding == Holding(()) else replace(observed, kept=holding)
 
@@ -316,7 +316,7 @@ class StateKeeper:
                 self._unkept.append(what)
                 self._resources.notify(Level.WARNING, f"not kept, and lost with its worker: {what}", "state_not_kept")
             case Unstepped(rank):
-                current.unstepped.add(min(max(rank, 0), RANKS_MAX))
+                current.unstepped[local_rank] = min(max(rank, 0), RANKS_MAX)
             case Halted(step):  # no answer yet: the worker saves once the coordinator has named the step
                 current.promised[local_rank] = min(step, STEP_MAX)
                 if current.halts_after is not None:

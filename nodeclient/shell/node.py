@@ -380,8 +380,9 @@ class Node:
         return self._workers.pid_of(local_rank)
 
     def _completed(self, observed: Observed) -> Observed:
-        self._keeper.warn_of_unstepped()
-        return self._keeper.complete(self._setup.slots.complete(observed))
+        with_steps = self._setup.slots.complete(observed)
+        self._keeper.warn_of_unstepped(with_steps)
+        return self._keeper.complete(with_steps)
 
     def _status(self) -> str:
         observed = self._participation.agent.observed(self._now, beat=False)

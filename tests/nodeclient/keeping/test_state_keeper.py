@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from coordinatord.protocol.kept_state import KeptParts, KeptStep, Restoring
+from coordinatord.protocol.messages import Observed, Phase
 from nodeclient.core.effects import HaltWorkers, Protect, Restore, SaveKept
 from nodeclient.core.events import Keeping, KeptChanged, KeptSaved
 from tests.nodeclient.keeping.stage import BIG, RUN, SMALL, Hanging, KeepingNode, a_resume, keeping_nodes, wanted
@@ -97,16 +98,21 @@ async def test_the_line_about_a_resume_says_what_is_done_again(
 
 
 async def test_workers_that_never_call_ctx_step_are_named_in_one_warning_and_in_reports_of_their_round(
-    node: KeepingNode,
+    tmp_path: Path,
 ) -> None:
-    for number in (1, 2):
-        worker = node.worker(node.begin(number))
-        worker.send(Unstepped(5))
-        worker.send(Unstepped(4))
-        await node.reports(lambda holding: holding.unstepped == (4, 5))
-        node.keeper.warn_of_unstepped()
-    words = "ranks 4, 5 never called ctx.step, so no step is kept; call it on every rank"
-    assert node.texts.count(words) == 1
+    async with keeping_nodes(tmp_path, "a", workers=2) as [node]:
+        for number in (1, 2):
+            path = node.begin(number)
+            for local_rank, rank in ((0, 5), (1, 4)):
+                node.worker(path, local_rank).send(Unstepped(rank))
+            await node.reports(lambda holding: holding.unstepped == (4, 5))
+            observed = Observed(RUN, number, Phase.RUNNING, 2, False, None, 0.0, True)
+            node.keeper.warn_of_unstepped(observed)
+        words = "ranks 4, 5 never called ctx.step, so no step is kept; call it on every rank"
+        assert node.texts.count(words) == 1
+        kept = node.keeper.complete(replace(observed, steps=(7, None))).kept
+        assert kept is not None
+        assert kept.unstepped == (4,), "the first one called it after all"
 
 
 async def test_what_workers_do_not_keep_is_said_once_and_with_each_resume_of_the_run(node: KeepingNode) -> None:
