@@ -11,7 +11,8 @@ import pytest
 from coordinatord.protocol.fields import LAST_LINES_MAX
 from nodeclient.core.events import Diagnosis
 from nodeclient.diagnosis import oom
-from nodeclient.diagnosis.diagnose import CONTEXT_CAPTION, diagnose, log_text
+from nodeclient.diagnosis.diagnose import diagnose, log_text
+from nodeclient.diagnosis.report_text import CONTEXT_CAPTION
 from tests.support.programs import TIMEOUT_S
 
 pytestmark = pytest.mark.slow

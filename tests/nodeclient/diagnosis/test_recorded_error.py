@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from nodeclient.diagnosis.diagnose import CONTEXT_CAPTION, diagnose
+from nodeclient.diagnosis.diagnose import diagnose
 from nodeclient.diagnosis.error_file import FILE_BYTES_MAX, RecordedError, read_error_file
 from nodeclient.diagnosis.oom import OomKills
+from nodeclient.diagnosis.report_text import CONTEXT_CAPTION
 
 SHAPES: list[tuple[Any, RecordedError | None]] = [
     (
