@@ -155,8 +155,8 @@ def _start_of_last(files: Sequence[_OpenLogFile], wanted: ReadLog) -> tuple[int,
 def _resume(files: Sequence[_OpenLogFile], after: LogPlace) -> tuple[int, bool]:
     """Return the offset to continue from, and whether something after that place was deleted."""
     for file in files:
-        if _file_id(file, after.offset) == after.file:
-            return file.start + (after.offset if after.offset <= file.size else 0), False
+        if after.offset <= file.size and _file_id(file, after.offset) == after.file:
+            return file.start + after.offset, False
     return 0, after != LOG_START
 
 

@@ -144,6 +144,14 @@ def test_another_file_with_the_number_of_one_that_is_gone_is_read_from_its_begin
     assert (chunk.data, chunk.gap) == (b"new 1\nnew 2\n", True)
 
 
+def test_a_file_that_was_cut_in_place_is_read_from_its_beginning(log: Path) -> None:
+    log.write_bytes(b"x" * 2 * log_reader.IDENTIFYING_BYTES)
+    place = read(log, wanted()).place
+    log.write_bytes(b"x" * log_reader.IDENTIFYING_BYTES)
+    chunk = read(log, wanted(place))
+    assert (len(chunk.data), chunk.gap) == (log_reader.IDENTIFYING_BYTES, True)
+
+
 def test_lines_are_looked_for_within_bounds(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_reader, "LOOK_BACK_BYTES_MAX", 5)
     log.write_bytes(b"12345678\n")
