@@ -236,7 +236,7 @@ def memory_share(text: str) -> int | float:
         return 0
     share = text.removesuffix("%")
     if share == text:
-        return size(text)
+        return size(text, expected="a size, such as 64GB, a share, such as 25%, or 0")
     if not _WHOLE.fullmatch(share) or not 1 <= int(share) <= _PERCENT_MAX:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a share, such as 25%, of at most {_PERCENT_MAX}%")
     return int(share) / 100
