@@ -126,7 +126,7 @@ class AgentStore(PrefixStore):
 
     def get(self, key: str) -> bytes:
         """Return a value as soon as it exists; once the round is over, return a plausible one."""
-        self._wait_for([key], POLL_FIRST_S)
+        self._wait_for([key])
         is_there = not self._membership.wait_until_over(0)
         return (is_there and self._unless_over(partial(super().get, key), b"")) or self._plausible_value(key)
 
@@ -143,11 +143,11 @@ class AgentStore(PrefixStore):
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         """Wait until the keys exist or the round is over. Raises `DistStoreError` after the timeout."""
         del timeout  # torchrun's agent sets the store's own
-        self._wait_for(list(keys), POLL_LAST_S)
+        self._wait_for(list(keys))
 
-    def _wait_for(self, keys: list[str], pause_s: float) -> None:
+    def _wait_for(self, keys: list[str]) -> None:
         timeout = self.timeout  # type: ignore[attr-defined]  # torch's stubs do not know it
-        deadline = time.monotonic() + timeout.total_seconds()
+        deadline, pause_s = time.monotonic() + timeout.total_seconds(), POLL_FIRST_S
         while not self._membership.wait_until_over(pause_s) and not self._unless_over(partial(self.check, keys), True):
             if time.monotonic() >= deadline:
                 raise DistStoreError(f"no value of {', '.join(keys)} within {timeout}")
