@@ -106,17 +106,17 @@ class LeftoverProcesses:
         """Wait until no leftover lives. Those that do not end in time are killed."""
         end_by, said_at = self.stages.end(self._loop.time()), self._loop.time() + SAID_AFTER_S
         self._timer.arm(self.stages.next_deadline())
-        if not await self._are_gone_by(said_at) and said_at < end_by:
-            texts = [leftover_stages.named([*known.values()]) for known in self._watched.values() if known]
+        await self._are_gone_by(said_at)
+        texts = [leftover_stages.named([*known.values()]) for known in self._watched.values() if known]
+        if texts and said_at < end_by:
             self._notify(Level.INFO, leftover_stages.awaited(texts, end_by - self._loop.time()))
         await self._are_gone_by(end_by + DEAD_WITHIN_S)
 
-    async def _are_gone_by(self, until: float) -> bool:
-        """Wait until no leftover lives, or until this time; return whether none lives."""
+    async def _are_gone_by(self, until: float) -> None:
+        """Wait until no leftover lives, or until this time."""
         with suppress(TimeoutError):
             async with asyncio.timeout_at(until):
                 await self._none_left.wait()
-        return self._none_left.is_set()
 
     async def _scan(self, ended: Sequence[EndedWorker] = ()) -> None:
         """Find and watch the leftovers of workers that have just `ended`, and new leftovers of other workers."""
