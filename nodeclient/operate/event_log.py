@@ -20,7 +20,8 @@ from coordinatord.runtime.local_time import local, moment
 from nodeclient.config.operate import EventsConfig
 from nodeclient.operate.client import Client, LostError, UnknownNameError, read, repeat
 from nodeclient.operate.job_lookup import get_job_data, job_path, query
-from nodeclient.operate.terminal_info import Colour, TerminalInfo, terminal, width, write
+from nodeclient.operate.terminal_info import Colour, TerminalInfo, terminal, write
+from nodeclient.output.text_width import width
 
 EVENT_WIDTH = 18
 """The width of the column with the events' names: that of the longest, `training caught up`."""

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from coordinatord.protocol.http.api import RestartsStatus, WorkerStartsStatus
-from nodeclient.operate.terminal_info import TerminalInfo, cut, width
+from nodeclient.operate.terminal_info import TerminalInfo
+from nodeclient.output.text_width import cut, width
 
 NAMES_MAX = 8
 """How many names a sentence has; the others are counted."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-import unicodedata
 from collections.abc import Iterable
 from enum import StrEnum
 from signal import SIGPIPE
@@ -17,6 +16,7 @@ from msgspec import Struct
 
 from coordinatord.protocol.errors import OutputError
 from coordinatord.runtime.logs import colours_wanted
+from nodeclient.output.text_width import width
 
 NARROW = 20
 """The least width in columns for formatting, even on a narrower terminal."""
@@ -85,28 +85,3 @@ def write_text(text: str) -> None:
         if isinstance(error, BrokenPipeError):
             sys.exit(128 + SIGPIPE)
         raise OutputError(error) from error
-
-
-def width(text: str) -> int:
-    """Return the width of a text on a terminal, in columns."""
-    return len(text) if text.isascii() else sum(map(_width_of, text))
-
-
-def cut(text: str, columns: int) -> str:
-    """Cut a text to a width in columns, with a mark at the cut."""
-    if width(text) <= columns:
-        return text
-    kept = ""
-    left = columns - 1
-    for character in text:
-        left -= _width_of(character)
-        if left < 0:
-            break
-        kept += character
-    return f"{kept.rstrip()}…" if columns > 0 else ""
-
-
-def _width_of(character: str) -> int:
-    if unicodedata.combining(character):
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in "FW" else 1

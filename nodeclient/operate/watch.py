@@ -24,7 +24,8 @@ from coordinatord.protocol.text import counted
 from coordinatord.runtime.local_time import moment, now
 from nodeclient.operate.client import Client, RequestError, pause
 from nodeclient.operate.formatting import duration
-from nodeclient.operate.terminal_info import Colour, TerminalInfo, cut, terminal, write
+from nodeclient.operate.terminal_info import Colour, TerminalInfo, terminal, write
+from nodeclient.output.text_width import cut
 
 POLL_EVERY_S = 1.0
 """The interval of requests: nodes report once a second."""

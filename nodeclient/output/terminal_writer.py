@@ -17,6 +17,7 @@ from pathlib import Path
 
 from nodeclient.output.descriptors import open_writer
 from nodeclient.output.lines import as_overwritten, first_piece, plain, prefixed
+from nodeclient.output.text_width import beginning, width
 
 QUEUE_BYTES_MAX = 256 * 1024
 """The limit of queued bytes before workers have to wait: a few full pipes, so that a fast reader need not wait."""
@@ -155,7 +156,7 @@ class TerminalWriter(ByteQueue):
 
     def write_raw(self, data: bytes) -> None:
         """Pass bytes on as they are."""
-        self.put((self._clear_live() + data) if self._has_live else data)
+        self.put(self._clear_live() + data)
         self._at_start = data.endswith(b"\n")
         self._unfinished = None
 
@@ -199,8 +200,8 @@ class TerminalWriter(ByteQueue):
         if self.size > LIVE_BYTES_MAX or self.broken:
             return
         # Only one row can be erased. The last column stays free, or the cursor would wrap.
-        room = self.size_in_cells()[0] - 1 - len(plain(prefix.decode(errors="replace")))
-        shown = plain(text.decode(errors="replace"))[: max(0, room)].encode()
+        room = self.size_in_cells()[0] - 1 - width(plain(prefix.decode(errors="replace")))
+        shown = beginning(plain(text.decode(errors="replace")), room).encode()
         self.put((b"" if self._has_live else self._fresh_line()) + _ERASE_LINE + prefix + shown)
         self._has_live = True
 

@@ -17,6 +17,7 @@ from nodeclient.core import notices
 from nodeclient.core.effects import Level, Waiting
 from nodeclient.diagnosis import report_text
 from nodeclient.output.output import Terminal
+from nodeclient.output.text_width import beginning
 
 log = logging.getLogger("nodeclient")
 
@@ -97,7 +98,7 @@ class Console:
             limit = f" (workers stop in {left})" if self._waiting.working else f" ({left} left)"
         # Only one row can be erased. The last column stays free, or the cursor would wrap.
         room = self._terminal.columns() - 1 - len(limit)
-        self._terminal.draw(f"{reason[: max(0, room)]}{limit}")
+        self._terminal.draw(f"{beginning(reason, room)}{limit}")
         return True
 
     def _log(self, level: int, text: str, event: str, **more: object) -> None:

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from coordinatord.protocol.http.api import RestartsStatus
 from coordinatord.protocol.text import counted
 from nodeclient.operate.formatting import Column, budget, duration, listed, table
-from nodeclient.operate.terminal_info import NARROW, TerminalInfo, cut, width
+from nodeclient.operate.terminal_info import NARROW, TerminalInfo
+from nodeclient.output.text_width import cut, width
 
 PIPE = TerminalInfo(None, 0, is_terminal=False, coloured=False)
 

@@ -71,6 +71,13 @@ def test_on_a_terminal_what_is_waited_for_is_drawn_and_elsewhere_it_is_a_line() 
     assert file.lines[0].endswith("INFO    nodeclient: waiting for nodes (for at most 65 s) job=j node=a")
 
 
+def test_wide_characters_take_no_more_than_one_row() -> None:
+    screen = Screen(is_live=True)
+    a_console("text", screen).show_wait(Waiting("等" * 100, 65.0), 0.0)
+    limit = " (1 min 5 s left)"
+    assert screen.drawn == ["等" * ((80 - 1 - len(limit)) // 2) + limit]
+
+
 def test_what_is_waited_for_no_more_is_erased_also_by_a_line_that_is_not_written() -> None:
     screen = Screen(is_live=True)
     console = a_console("text", screen, level="error")
