@@ -33,9 +33,9 @@ CHECKPOINT_SHARE = 0.9
 after that."""
 
 LEAVE_WITHIN_S = 5.0
-"""A leaving node waits this long, one lease, for the coordinator's decision. Then it stops its workers by itself. Where
-workers train, it waits for `STAGE_SHARE` of `--stop-timeout` at most, here and for `BACK_WITHIN_S`: they need the rest
-to end."""
+"""A leaving node waits this long, one lease, for the coordinator's decision. Then it stops its workers by itself. While
+they train, neither this wait nor that of `BACK_WITHIN_S` takes more than `STAGE_SHARE` of `--stop-timeout`: they need
+the rest to end."""
 
 BACK_WITHIN_S = 10.0
 """A leaving node that keeps state waits this long for a coordinator that is out of reach, because without one no step

@@ -1,4 +1,4 @@
-"""Turns the coordinator's goals for kept state into effects: which steps to protect, resume from, write and copy.
+"""Turns the coordinator's goals for kept state into effects, such as which steps to protect, write and copy.
 
 Kept state is training state that workers leave in memory of their node. Each desired state of the coordinator repeats
 all of its goals, because a message may be lost. So this module remembers what it has begun, and begins only what is

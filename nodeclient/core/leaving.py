@@ -110,7 +110,7 @@ class Leaving:
         return min(connection.searching_since + (BACK_WITHIN_S if self.has_state else 0.0), self._wait_until(phase))
 
     def _wait_until(self, phase: Phase) -> float:
-        """Return when the workers have to be asked to end, so that they have time; infinity if they were, or end."""
+        """Return when the workers have to be asked to end, so that they have time; infinity if they do not work."""
         return self._asked_at + STAGE_SHARE * self._stop_timeout_s if phase in WORKING else math.inf
 
     def deadlines(self, phase: Phase, connection: ConnectionState) -> list[float]:

@@ -163,7 +163,7 @@ class Restoration:
             except (OperationalError, OSError) as error:
                 why = error.strerror if isinstance(error, OSError) and error.strerror else error
                 may_pass = isinstance(error, DiskHangsError | NoMemoryError) or (
-                    isinstance(error, OSError) and error.errno
+                    isinstance(error, OSError) and error.errno  # else the file is not as it should be
                 )
                 failure = TransientError if may_pass else RestoreError
                 raise failure(f"the state of rank {rank} at step {resume.step} cannot be read: {why}") from error

@@ -1,4 +1,4 @@
-"""`nodeclient preflight`: has the nodes of a job without workers tested in pairs, and prints what was found.
+"""`nodeclient preflight`: has the nodes of a job tested in pairs while it has no workers, and prints what was found.
 
 It searches for bad hosts and links before a job trains on them. The coordinator runs the preflight; this command starts
 it, waits for its end, and prints a line for each node.

@@ -1,7 +1,7 @@
 """`nodeclient stacks`: prints the stacks of a job's workers, and names the worker that all others wait for.
 
-Most workers of a job that hangs have the same stack, so equal stacks are printed once. With `--dumps` it names the
-workers that block all others from files of torch's flight recorder, without a coordinator.
+Most workers of a job that hangs have the same stack, so equal stacks are printed once. With `--dumps` it reads
+files of torch's flight recorder instead, without a coordinator, and names the workers that block all others.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ BEAT_S = 5.0
 """How often `up` shows that it lives; after 30 s of silence hosts count it as gone."""
 
 CLOSE_WITHIN_S = 20.0
-"""How long a program may take to end after its input, besides its workers: the coordinator takes 18 s at most."""
+"""How long a program may take to end after its input has, without its workers: the coordinator takes 18 s at most."""
 
 
 def run(config: UpConfig) -> int:

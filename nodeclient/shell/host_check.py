@@ -41,7 +41,7 @@ COORDINATOR_WITHIN_S = 3.0
 """How long a coordinator may take to tell the time: it answers in milliseconds, and the result of the check waits."""
 
 _NAMED = "directory"
-"""What a directory is for that `nodeclient check` was given."""
+"""The purpose that is shown for a directory which `nodeclient check` was given, with its number."""
 
 _SUMMARIES = {
     CheckResult.GOOD: "nothing is wrong with this host",

@@ -274,7 +274,7 @@ class Node:
             return  # a later round has begun meanwhile
         obstacle = await self._keeper.claim_disk(probe)
         await self._reusable.dismissals.await_all(self._clear_up)
-        self.submit(obstacle or result)  # at once, because a dismissal that began before it would end the new workers
+        self.submit(obstacle or result)  # without another await: a dismissal meanwhile would end the new workers
 
     async def _clear_up(self) -> None:
         """Wait until all exits are reported, and kill the leftovers with a GPU or a port that a round may need."""

@@ -93,7 +93,7 @@ class Ending:
 
     def _end(self) -> None:
         """Wait for gloo's threads, report the end of the program, and end early after an error. Called by atexit."""
-        if os.getpid() != self._worker:  # this is a child that the worker has forked
+        if os.getpid() != self._worker:  # this is the parent, or a child that the worker has forked
             return
         if DISTRIBUTED in sys.modules:
             self._gloo.let_threads_finish()  # threads of groups that were not destroyed
