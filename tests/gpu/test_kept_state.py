@@ -49,10 +49,28 @@ except RuntimeError:
 raise SystemExit("the context is said to be in order")
 """
 
+AMONG_VALUES = """
+import torch
+from workerlib.keeping.plain_values import from_plain, to_plain
+
+kept = to_plain([torch.arange(3, device="cuda"), torch.arange(3)], "value")
+assert [tensor.device.type for tensor in from_plain(kept)] == ["cuda", "cpu"]
+"""
+
+
+def run_program(program: str) -> None:
+    """Run a program that fails an assertion if something is wrong."""
+    command = (sys.executable, "-c", program)
+    ended = subprocess.run(command, env=clean_environ(), capture_output=True, text=True, timeout=WITHIN_S, check=False)
+    assert ended.returncode == 0, ended.stderr
+
 
 @pytest.mark.parametrize("program", [BESIDE, SPOILT], ids=["beside", "spoilt"])
 def test_a_save_is_made_beside_training_or_refused(program: str, gpus: list[Gpu]) -> None:
     del gpus
-    command = (sys.executable, "-c", program)
-    ended = subprocess.run(command, env=clean_environ(), capture_output=True, text=True, timeout=WITHIN_S, check=False)
-    assert ended.returncode == 0, ended.stderr
+    run_program(program)
+
+
+def test_small_tensors_come_back_on_the_gpu_that_they_were_on(gpus: list[Gpu]) -> None:
+    del gpus
+    run_program(AMONG_VALUES)

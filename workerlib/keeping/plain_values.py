@@ -1,8 +1,9 @@
 """Turns the state of schedulers, samplers and the like into JSON and back, exactly and without pickle.
 
 JSON has no tuples, no keys that are numbers, no bytes and no tensors. Each of them becomes an object whose one key
-names its kind, such as `{"$tuple": [1, 2]}`. Only a number of numpy comes back as one of Python. Anything else is
-refused, with the path to it. `NestedTensors` takes tensors out, so that they are saved as big state.
+names its kind, such as `{"$tuple": [1, 2]}`. A tensor comes back on its type of device, and requires no gradient; a
+number of numpy comes back as one of Python. Anything else is refused, with the path to it. `NestedTensors` takes
+tensors out, so that they are saved as big state.
 """
 
 from __future__ import annotations
@@ -171,10 +172,10 @@ def from_plain(plain: Any, find: Callable[[str, str], torch.Tensor] | None = Non
         case "$bytes" | "$bytearray":
             return (bytes if name == "$bytes" else bytearray)(base64.b64decode(content))
         case "$tensor" | "$array":
-            name_of_type, sizes, text = content
+            name_of_type, sizes, text, *devices = content  # the type of a device follows if it is not the CPU
             raw, dtype = bytearray(base64.b64decode(text)), _dtype(name_of_type)
             tensor = torch.frombuffer(raw, dtype=dtype) if raw else torch.empty(0)
-            tensor = tensor.to(dtype).reshape(sizes)
+            tensor = tensor.to(*devices, dtype=dtype).reshape(sizes)
             return tensor.numpy() if name == "$array" else tensor
         case "$dtype":
             return _dtype(content)
@@ -214,7 +215,8 @@ def _tensor(tensor: torch.Tensor, path: str) -> list[Any]:
         raise KeptStateError(f"{path} {why}")
     flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
     text = _text(bytes(flat.view(torch.uint8).numpy()) if flat.numel() else b"", path)
-    return [str(tensor.dtype).removeprefix("torch."), list(tensor.shape), text]
+    devices = [] if tensor.device.type == "cpu" else [tensor.device.type]
+    return [str(tensor.dtype).removeprefix("torch."), list(tensor.shape), text, *devices]
 
 
 def _text(raw: bytes, path: str) -> str:

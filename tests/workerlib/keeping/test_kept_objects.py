@@ -68,6 +68,12 @@ def test_small_tensors_are_values_too(value: torch.Tensor) -> None:
         assert torch.equal(torch.as_tensor(back), value)
 
 
+def test_a_small_tensor_comes_back_on_its_type_of_device() -> None:
+    kept = to_plain(torch.arange(3), "value")
+    back = from_plain({"$tensor": [*kept["$tensor"], "meta"]})
+    assert (back.device.type, back.dtype, back.shape) == ("meta", torch.int64, (3,))
+
+
 @pytest.mark.parametrize("plain", [{"$dtype": "load"}, {"$tensor": ["hub", [1], "AAAA"]}, {"$dtype": "float33"}])
 def test_a_type_that_is_none_is_refused(plain: Any) -> None:
     with pytest.raises(KeptStateError, match="is no type of a tensor's elements"):
