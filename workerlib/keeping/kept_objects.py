@@ -273,7 +273,10 @@ class KeptOptimizer(Adapter):
 
     def discard_step(self) -> None:
         """Drop the gradients."""
-        torch.optim.Optimizer.zero_grad(self.optimizer)  # and not what the script may have in its place
+        # torch's `zero_grad` needs its `__init__`, which optimizers around others do not call.
+        for group in self.optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
 
     def _name_parameters(self) -> None:
         """Name all parameters: a script may have added a group of them."""

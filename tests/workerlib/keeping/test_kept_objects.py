@@ -179,6 +179,27 @@ def test_a_module_forgets_what_the_step_that_broke_off_had_switched() -> None:
     assert module[1].training
 
 
+class Prepared(torch.optim.Optimizer):
+    """What a framework makes of an optimizer: it has the same groups and state, and did not call torch's `__init__`."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        self.inner, self.param_groups, self.state = inner, inner.param_groups, inner.state
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]  # torch returns the loss
+        """Let the inner one do it."""
+        self.inner.step(closure)
+
+
+def test_an_optimizer_around_another_one_drops_gradients_and_goes_on() -> None:
+    model = nn.Linear(2, 2)
+    optimizer = Prepared(torch.optim.SGD(model.parameters(), lr=0.1))
+    [kept] = adapt({"optimizer": optimizer}).values()
+    model(torch.ones(1, 2)).sum().backward()
+    kept.discard_step()
+    assert [parameter.grad for parameter in model.parameters()] == [None, None]
+    optimizer.step()
+
+
 class Scaled(nn.Module):
     """A module whose scale is extra state, as those of float8 have it."""
 
