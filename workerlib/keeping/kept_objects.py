@@ -390,8 +390,8 @@ class KeptStateful(Adapter):
         self.iterates_when_read = isinstance(stateful, Iterable)
         self._nested: dict[str, torch.Tensor] = {}
         """Its large tensors, when its values were last read."""
-        self.tensor_ids: set[int] = set()
-        """The identities of all of its tensors at that time."""
+        self.seen: set[Hashable] = set()
+        """All of its tensors at that time, by `memory_of`: a state dict has tensors of its own."""
         self.is_empty = False
         """Whether its state dict was empty then. A disabled gradient scaler does not count as empty."""
         self._targets: dict[str, torch.Tensor] = {}
@@ -409,7 +409,7 @@ class KeptStateful(Adapter):
         nested = NestedTensors(BYTES_MAX + 1)
         values = to_plain(state, self._name, nested)
         self.size_changes += len(nested.tensors) != len(self._nested)
-        self._nested, self.tensor_ids = nested.tensors, nested.seen
+        self._nested, self.seen = nested.tensors, nested.seen
         self.is_empty = not state and not isinstance(self._stateful, torch.amp.GradScaler)
         return values
 

@@ -34,18 +34,19 @@ class NestedTensors:
         self._least_bytes = least_bytes
         self._names = dict(others or {})
         self.tensors: dict[str, torch.Tensor] = {}
-        self.seen: set[int] = set()
-        """The identities of all tensors that were given to `collect`."""
+        self.seen: set[Hashable] = set()
+        """All tensors that were given to `collect`, by `memory_of`."""
 
     def collect(self, tensor: torch.Tensor, path: str) -> dict[str, Any] | None:
         """Return the value that stands for a tensor; None if the tensor itself belongs among the values.
 
         Raises `KeptStateError` if another tensor has its name.
         """
-        self.seen.add(id(tensor))
+        memory = memory_of(tensor)
+        self.seen.add(memory)
         if is_sharded(tensor) or tensor.numel() * tensor.element_size() < self._least_bytes:
             return None
-        name = self._names.setdefault(memory_of(tensor), path)
+        name = self._names.setdefault(memory, path)
         if name == path and self.tensors.setdefault(path, tensor) is not tensor:
             raise KeptStateError(f"two tensors have the name {path}, and only one of them could come back")
         return {NAMED: [name, tensor.device.type]}

@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from weakref import WeakSet
 
 import torch
@@ -19,6 +19,7 @@ from torch.distributed import ProcessGroup
 from workerlib.keeping.adapter import Adapter
 from workerlib.keeping.kept_errors import KeptStateError
 from workerlib.keeping.kept_objects import KeptModule, KeptOptimizer, KeptStateful
+from workerlib.keeping.plain_values import memory_of
 
 
 class UnkeptState:
@@ -66,10 +67,13 @@ class UnkeptState:
             if isinstance(kept, KeptOptimizer) and not tensors.issuperset(_parameters(kept.optimizer)):
                 yield f"parameters of {name} that no object given to ctx.keep has: give it those too"
 
-    def _given_tensors(self) -> set[int]:
-        """Return the identities of all tensors of the given objects. Raises `KeptStateError`."""
-        tensors = {id(tensor) for kept in self._objects.values() for _, tensor in kept.big_tensors()}
-        return tensors.union(*(kept.tensor_ids for kept in self._objects.values() if isinstance(kept, KeptStateful)))
+    def _given_tensors(self) -> set[Hashable]:
+        """Return all tensors of the given objects, by `memory_of`. Raises `KeptStateError`."""
+        tensors = (tensor for kept in self._objects.values() for _, tensor in kept.big_tensors())
+        return self._in_state_dicts().union(map(memory_of, tensors))
+
+    def _in_state_dicts(self) -> set[Hashable]:
+        return {each for kept in self._objects.values() if isinstance(kept, KeptStateful) for each in kept.seen}
 
     def _hook_states(self) -> Iterator[str]:
         for name, kept in self._objects.items():
@@ -85,16 +89,19 @@ class UnkeptState:
         groups = {id(group) for each in given for group in each.param_groups}
         try:
             tensors = self._given_tensors()
-            state = {id(tensor) for _, tensor in KeptOptimizer("", optimizer, {}).big_tensors()}
+            state = {memory_of(tensor) for _, tensor in KeptOptimizer("", optimizer, {}).big_tensors()}
         except KeptStateError:  # no step is kept then, and the user is told why
             return True
         if tensors.isdisjoint(_parameters(optimizer)):
             return True
-        # An optimizer without state tensors, such as plain SGD, is kept if a given one has its parameter groups.
+        if state:
+            return state <= tensors
+        # Plain SGD and the like have only options. A given optimizer with the same parameter groups has them, and an
+        # object whose state dict has the parameters may have them.
         shares_groups = all(id(group) in groups for group in optimizer.param_groups)
-        return state <= tensors and (shares_groups or bool(state))
+        return shares_groups or not self._in_state_dicts().isdisjoint(_parameters(optimizer))
 
 
-def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[int]:
-    """Yield the identity of each parameter of an optimizer."""
-    return (id(parameter) for group in optimizer.param_groups for parameter in group["params"])
+def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[Hashable]:
+    """Yield each parameter of an optimizer, by `memory_of`."""
+    return (memory_of(parameter) for group in optimizer.param_groups for parameter in group["params"])

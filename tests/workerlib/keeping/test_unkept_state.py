@@ -158,3 +158,33 @@ def test_parameters_that_only_a_given_optimizer_has_are_said(script: Script, *, 
         script.save(kept)
         words = "parameters of optim that no object given to ctx.keep has: give it those too"
         assert said(script) == ([] if is_given else [words])
+
+
+class App:
+    """An object of a script's own that has a module, and its state in its own."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+
+    def state_dict(self) -> Objects:
+        """Return that of the module, whose tensors are others than the parameters, in the same memory."""
+        return {"model": self.module.state_dict()}
+
+    def load_state_dict(self, state: Objects) -> None:
+        """Take it."""
+        self.module.load_state_dict(state["model"])
+
+
+@pytest.mark.parametrize(
+    ("make", "is_given", "unkept"), [(momentum, True, []), (momentum, False, ["SGD"]), (plain, False, [])]
+)
+def test_a_module_within_an_object_has_its_parameters_kept(
+    script: Script, make: Callable[[nn.Module], Optimizer], *, is_given: bool, unkept: list[str]
+) -> None:
+    """Whether such an object has the options of plain SGD too cannot be seen, so nothing is said of it."""
+    model = network()
+    optimizer = make(model)
+    with script.runs({"app": App(model), **({"optimizer": optimizer} if is_given else {})}) as (_, kept):
+        do_steps(kept, model, optimizer)
+        script.save(kept)
+        assert said(script) == [WORDS.format(name) for name in unkept]
