@@ -176,7 +176,7 @@ def from_plain(plain: Any, find: Callable[[str, str], torch.Tensor] | None = Non
             name_of_type, sizes, text, *devices = content  # the type of a device follows if it is not the CPU
             raw, dtype = bytearray(base64.b64decode(text)), _dtype(name_of_type)
             tensor = torch.frombuffer(raw, dtype=dtype) if raw else torch.empty(0)
-            tensor = tensor.to(*devices, dtype=dtype).reshape(sizes)
+            tensor = tensor.to(devices[0] if devices else "cpu", dtype).reshape(sizes)
             return tensor.numpy() if name == "$array" else tensor
         case "$dtype":
             return _dtype(content)
