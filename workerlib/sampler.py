@@ -154,8 +154,7 @@ class ElasticDistributedSampler:
             raise RuntimeError(
                 f"epoch {self._epoch} has been trained on: call set_epoch({self._epoch + 1}) before the next one"
             )
-        order = self._samples()
-        return ([order[(start + place) % self._length] for place in micro.samples] for start, micro in self._left())
+        return self._shares()
 
     def micro_batches(self) -> Iterator[MicroBatch]:
         """Yield the weight of each micro-batch that is left of the epoch, in step with the loader."""
@@ -175,6 +174,11 @@ class ElasticDistributedSampler:
             return []
         left = (self._length - self._done) % self._batch_size
         return list(self._samples()[self._length - left :])
+
+    def _shares(self) -> Iterator[list[int]]:
+        order = self._samples()  # read with the first share: a loader may call `iter` before `set_epoch`
+        for start, micro in self._left():
+            yield [order[(start + place) % self._length] for place in micro.samples]
 
     def _left(self) -> Iterator[tuple[int, MicroBatch]]:
         """Yield each micro-batch that is left of the epoch, and the place in the order at which its batch begins."""

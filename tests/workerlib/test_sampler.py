@@ -293,3 +293,12 @@ def test_rank_and_world_size_are_by_default_those_of_the_process_group(tmp_path:
         assert list(ElasticDistributedSampler(range(3), 2, shuffle=False)) == [[0, 1], [2]]
     finally:
         dist.destroy_process_group()
+
+
+def test_an_iterator_that_is_made_before_its_epoch_begins_has_the_order_of_that_epoch() -> None:
+    """torchdata's StatefulDataLoader makes one if its state is read before the loop."""
+    early, late = Round(1, 4).samplers(12) + Round(1, 4).samplers(12)
+    shares = iter(early)
+    for sampler in (early, late):
+        sampler.set_epoch(1)
+    assert list(shares) == list(late)
