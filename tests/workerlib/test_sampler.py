@@ -296,7 +296,7 @@ def test_rank_and_world_size_are_by_default_those_of_the_process_group(tmp_path:
 
 
 def test_an_iterator_that_is_made_before_its_epoch_begins_has_the_order_of_that_epoch() -> None:
-    """torchdata's StatefulDataLoader makes one if its state is read before the loop."""
+    """StatefulDataLoader of torchdata makes one if its state is read before the loop."""
     early, late = Round(1, 4).samplers(12) + Round(1, 4).samplers(12)
     shares = iter(early)
     for sampler in (early, late):

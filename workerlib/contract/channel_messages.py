@@ -142,7 +142,7 @@ class Unkept:
 
 @dataclass(frozen=True, slots=True)
 class Unstepped:
-    """The script trains what it keeps on this rank, and never calls `ctx.step`, so that no step of it is whole."""
+    """The script trains on this rank, and seems never to call `ctx.step`; it may still call it later."""
 
     rank: int
 

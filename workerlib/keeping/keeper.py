@@ -23,6 +23,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -179,11 +180,12 @@ class StepKeeper:
         Return the optimizer's arguments with another closure for torch, or None to leave them as they are.
         """
         self._unkept.record(optimizer)
-        if (wrapped := after_closure(args, kwargs, self._begin_change)) is None:
-            self._begin_change()
+        begin_change = partial(self._begin_change, optimizer)
+        if (wrapped := after_closure(args, kwargs, begin_change)) is None:
+            begin_change()
         return wrapped
 
-    def _begin_change(self) -> None:
+    def _begin_change(self, optimizer: torch.optim.Optimizer) -> None:
         """Record that parameters are about to change, so that the state is no longer that of a whole step.
 
         Before the first change of a step, this opens the gate. Raises as `Gate.open` and `_acquire_for_training` do.
@@ -196,7 +198,7 @@ class StepKeeper:
             self._saver.on_change()
             if not self._lock.is_in_step:
                 self._acquire_for_training()
-        if self._saver.numbers.on_optimizer():
+        if self._saver.numbers.on_optimizer(id(optimizer)):
             self._channel.report(Unstepped(self._environment.rank))
 
     def _after_forward(self, *_: object) -> None:

@@ -13,7 +13,7 @@ from enum import Enum, auto
 LOG = logging.getLogger("workerlib.keeping")
 
 UNREPORTED = 100
-"""How many optimizer steps without a `ctx.step` lead to a warning; no script has so many optimizers."""
+"""How many steps of one optimizer without a `ctx.step` lead to a warning."""
 
 UNCHANGED = 100
 """How many calls of `ctx.step` lead to a warning if nothing has changed the state in this round yet."""
@@ -90,8 +90,10 @@ class StepNumbers:
         """The number in the last `ctx.step`, whether the state was new or not."""
         self._stride = 1
         """The difference between successive reported numbers."""
-        self._changed = 0
-        """The optimizer steps since the last `ctx.step`."""
+        self._first_optimizer: int | None = None
+        """The identity of the optimizer that began to change the state after the last `ctx.step`; None before that."""
+        self._optimizer_steps = 0
+        """Its steps since then. Others are not counted: a script may have an optimizer for each parameter."""
         self._unchanged = 0
         """The calls of `ctx.step` before the first new state."""
         self._refusal = ""
@@ -108,7 +110,7 @@ class StepNumbers:
     @property
     def is_changing(self) -> bool:
         """Whether an optimizer has begun a step since the last `ctx.step`."""
-        return self._changed > 0
+        return self._first_optimizer is not None
 
     @property
     def problem(self) -> str:
@@ -129,14 +131,20 @@ class StepNumbers:
         self._refusal = why
         self.apply(StateEvent.REFUSED)
 
-    def on_optimizer(self) -> bool:
-        """Record that an optimizer begins a step; return whether it is certain from now on that no `ctx.step` comes."""
+    def on_optimizer(self, optimizer: int) -> bool:
+        """Record that an optimizer, given by its identity, begins a step.
+
+        Return whether it has just done so many steps that the script seems never to call `ctx.step`.
+        """
         self.has_optimizer = True
-        self._changed += 1
+        if self._first_optimizer is None:
+            self._first_optimizer = optimizer
+        self._optimizer_steps += optimizer == self._first_optimizer
         self.apply(StateEvent.CHANGED)
-        if self._changed == UNREPORTED:
-            self._warn(f"{UNREPORTED} steps of an optimizer without ctx.step: call it after each, or none is kept")
-        return self._changed == UNREPORTED and not self._is_called
+        if optimizer != self._first_optimizer or self._optimizer_steps != UNREPORTED:
+            return False
+        self._warn(f"{UNREPORTED} steps of an optimizer without ctx.step: call it after each, or none is kept")
+        return not self._is_called
 
     def on_step(self, number: int, *, trained: bool = False) -> bool:
         """Record a `ctx.step`; return whether the state is new, and this number is higher than those before.
@@ -144,7 +152,8 @@ class StepNumbers:
         `trained` says that training without hooks has changed the state. The state may be one that cannot be kept all
         the same: `problem` tells.
         """
-        changed, self._changed, self._is_called = self.is_changing or trained, 0, True
+        changed, self._is_called = self.is_changing or trained, True
+        self._first_optimizer, self._optimizer_steps = None, 0
         if number > self._reported >= 0:
             self._stride = number - self._reported
         self._reported = number

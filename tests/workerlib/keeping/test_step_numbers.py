@@ -10,7 +10,7 @@ pytestmark = pytest.mark.slow
 def stepped(numbers: StepNumbers, number: int, times: int = 1) -> bool:
     """Let optimizers step, and then the script say so."""
     for _ in range(times):
-        numbers.on_optimizer()
+        numbers.on_optimizer(1)
     return numbers.on_step(number)
 
 
@@ -18,7 +18,7 @@ def test_each_higher_number_is_a_new_step() -> None:
     numbers = StepNumbers()
     assert [stepped(numbers, number) for number in (0, 1, 5, 9)] == [True] * 4
     assert (numbers.last_step, numbers.next_step, numbers.problem) == (9, 13, "")
-    numbers.on_optimizer()
+    numbers.on_optimizer(1)
     assert numbers.problem == "a step is not whole"
 
 
@@ -88,16 +88,24 @@ def test_a_number_that_is_no_higher_names_nothing(number: int, caplog: pytest.Lo
 
 def test_who_never_says_that_a_step_is_done_is_told(caplog: pytest.LogCaptureFixture) -> None:
     numbers = StepNumbers()
-    assert [numbers.on_optimizer() for _ in range(2 * UNREPORTED)].index(True) == UNREPORTED - 1
+    assert [numbers.on_optimizer(1) for _ in range(2 * UNREPORTED)].index(True) == UNREPORTED - 1
     assert [record.getMessage() for record in caplog.records] == [
         "100 steps of an optimizer without ctx.step: call it after each, or none is kept"
     ]
 
 
+def test_an_optimizer_for_each_parameter_is_no_lack_of_steps(caplog: pytest.LogCaptureFixture) -> None:
+    numbers = StepNumbers()
+    for number in range(3):
+        assert not any(numbers.on_optimizer(each) for each in range(2 * UNREPORTED))
+        assert numbers.on_step(number)
+    assert not caplog.records
+
+
 def test_a_script_that_has_once_said_that_a_step_is_done_may_do_so_again() -> None:
     numbers = StepNumbers()
     assert stepped(numbers, 1)
-    assert not any(numbers.on_optimizer() for _ in range(2 * UNREPORTED))
+    assert not any(numbers.on_optimizer(1) for _ in range(2 * UNREPORTED))
 
 
 def test_torn_state_stays_torn_whatever_training_does_then() -> None:
