@@ -21,9 +21,6 @@ from typing import get_args
 
 from workerlib.contract.packets import PacketCodec
 
-STREAMS = 2
-"""The streams whose descriptors come with `NextRound`."""
-
 
 @dataclass(frozen=True, slots=True)
 class CanStay:

@@ -11,7 +11,7 @@ from queue import SimpleQueue
 
 from workerlib.agent_channel import AgentChannel
 from workerlib.contract.env import WorkerEnvironment
-from workerlib.contract.round_messages import ROUND_CODEC, STREAMS, AskToLeave, CanStay, NextRound, RoundMessage
+from workerlib.contract.round_messages import ROUND_CODEC, AskToLeave, CanStay, NextRound, RoundMessage
 
 LOG = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class RoundChannel(AgentChannel[RoundMessage]):
         """Read messages in a thread from now on, which calls `leave` when nodeclient asks to leave the round."""
 
         def on_message(message: RoundMessage, files: list[int]) -> None:
-            if isinstance(message, NextRound) and len(files) >= STREAMS:
+            if isinstance(message, NextRound):
                 self._rounds.put((message, files))
             elif isinstance(message, AskToLeave):
                 leave(message)
