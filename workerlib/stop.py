@@ -22,6 +22,10 @@ SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 """The signals if the variable is not set: torchrun's default, and those that torch 2.4 handles without the variable."""
 
 
+_ENDING = signal.SIG_DFL, signal.default_int_handler
+"""The handlers of a signal that ends the process, unless the script installs another one."""
+
+
 class StopRequest:
     """The request to stop that a signal makes, from the first call of `listen` on."""
 
@@ -57,18 +61,18 @@ class StopRequest:
             )
             self._has_fork_hooks = True
         for signum in _stop_signals(os.environ):
-            if signum is signal.SIGTERM or signal.getsignal(signum) in (signal.SIG_DFL, signal.default_int_handler):
+            if signum is signal.SIGTERM or signal.getsignal(signum) in _ENDING:
                 self._previous[signum] = signal.signal(signum, self._record)
 
     def listen_beside(self) -> None:
         """Record the signals of the node that the script handles or ignores, and call its handlers as before.
 
-        Only the main thread can do so; in another one this does nothing. So it does for a signal that ends the process.
+        Does nothing for a signal that ends the process, nor outside the main thread, where Python installs no handler.
         """
         if threading.current_thread() is threading.main_thread():
             for signum in _stop_signals(os.environ):
                 handler = signal.getsignal(signum)
-                if callable(handler) or handler is signal.SIG_IGN:
+                if handler is not None and handler not in _ENDING:
                     signal.signal(signum, functools.partial(self._record_and_call, handler))
 
     def _record_and_call(self, handler: Handler, signum: int, frame: FrameType | None) -> None:

@@ -107,8 +107,8 @@ def begin_round() -> None:
     _planned_end, _used_by, _by_collective, _early_calls = None, "", None, 0
 
 
-def script_writes_checkpoints() -> bool:
-    """Whether the script writes checkpoints by itself."""
+def script_asks() -> bool:
+    """Whether the script has called `should_checkpoint`, and so ends with a checkpoint before a planned end."""
     return _by_collective is not None
 
 

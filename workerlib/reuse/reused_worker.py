@@ -212,7 +212,7 @@ class ReusedWorker:
             return "the script has left its loop of rounds"
         if not self._has_kept:
             return "the script has not called ctx.keep, so nothing would bring this process to the state of the others"
-        if planned and (STOP_REQUEST.listening or checkpoints.script_writes_checkpoints()):
+        if planned and (STOP_REQUEST.listening or checkpoints.script_asks()):
             return "the script saves at a step of its own choice, and ends there"
         if keeper is not None and keeper.is_sharded:
             return "parameters are sharded, and bound to the process group of this round"
