@@ -69,14 +69,14 @@ class GenerationWriter:
         self._sample: list[torch.Tensor] = []
         """Some of the tensors, whose changes show those of the state; those that have gradients, if any has."""
         self._learning: list[_Version] = []
-        """All tensors that have gradients, with how often each had been changed at the last call of `has_trained`, or
-        before the first step."""
+        """All tensors that have gradients, with how often each had been changed at the last call of `has_trained`; the
+        first call compares them with those before the first step."""
         self._head_digest = 0
-        """A digest of the heads of the sample at that time, as long as no change was counted."""
+        """A digest of the heads of the sample at that time; not renewed once `is_trained`."""
         self._versions: list[int] = []
         """How often each tensor of the sample had been changed at the end of the last step."""
         self._first_versions: list[int] = []
-        """The same at the end of the first step of the round."""
+        """The same before the first step of the round."""
         self._queue = queue_of(tensor for _, tensor in self.tensors()) if queue is None else queue
         """The queue of the GPU that has the state; None if the host has it."""
         collectives = queue_of_collectives(self._queue)
@@ -137,7 +137,7 @@ class GenerationWriter:
 
     @property
     def is_trained(self) -> bool:
-        """Whether the state has changed since the first step of the round, by a sample of its tensors.
+        """Whether a step has changed the state in this round, by torch's counts of changes of a sample of its tensors.
 
         Also true if there are no tensors to train.
         """
@@ -151,7 +151,7 @@ class GenerationWriter:
         """Whether training has changed a tensor that has gradients since the last call, or put another in its place.
 
         Without such tensors this is always true: no gradients can be summed up. torch counts no writes to `.data`. So
-        as long as it has counted no change, the bits of the sample are compared too, which waits for a GPU.
+        the bits of the sample are compared too, which waits for a GPU, until it has counted a change in this round.
         """
         if not self._learning:
             return True
@@ -162,7 +162,7 @@ class GenerationWriter:
         before, self._learning = self._learning, _versions_of(learning)
         if len(learning) != len(before) or any(map(_is_changed, learning, before)):
             return True
-        if self.is_trained:
+        if self.is_trained:  # torch counts the changes of this script
             return False
         digest, self._head_digest = self._head_digest, self._digest_of_heads()
         return self._head_digest != digest

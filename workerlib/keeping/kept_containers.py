@@ -76,7 +76,8 @@ def _tensors(container: Any, path: str, depth: int = 0) -> Iterator[tuple[str, t
 def _put(container: Any, path: str, tensor: torch.Tensor) -> None:
     """Put a tensor at its path in a dict or list that has everything but its tensors.
 
-    Keys of dicts may have dots themselves, so a path is compared with the keys and not split at its dots.
+    Keys of dicts may have dots themselves, so a path is compared with the keys and not split at its dots. It leads into
+    the first dict or list with whose key it begins.
     """
     if isinstance(container, list):
         head, _, rest = path.partition(".")
