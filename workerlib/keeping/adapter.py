@@ -1,8 +1,8 @@
 """The base class of adapters: `ctx.keep` saves and restores every kind of object through the same methods.
 
 An adapter divides the state of its object. *Big* tensors are parameters and what an optimizer keeps of them: they are
-saved when the round breaks, or at an interval. *Small* state is saved at the end of each step: the buffers of modules,
-and *values*, which are the rest of its state as JSON.
+saved when the round breaks, or at an interval. *Small* state is saved at the end of each step, and within it as
+*pending* (`small_state`): the buffers of modules, and *values*, which are the rest of its state as JSON.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ class Adapter:
     """
 
     changes_late = True
-    """Whether its values change only between `optimizer.step` and `ctx.step`, if at all. A small state that is saved
-    before the optimizer's step then goes without them, because they are still those of the last step."""
+    """Whether its values change only between `optimizer.step` and `ctx.step`, if at all. A pending state then goes
+    without them, because they are still those of the last step."""
 
     iterates_when_read = False
-    """Whether reading its values may begin an iteration. If so, they are not read before the first step is done."""
+    """Whether reading its values may begin an iteration, as with a data loader. If so, they are not read before the
+    first step is done, since the script may set the epoch until then."""
 
     differs_by_rank = False
     """Whether its tensors, such as those of a metric, may differ between replicas. They are then not compared."""
@@ -39,7 +40,8 @@ class Adapter:
     """Whether ranks may do different numbers of steps. If so, replicas are not compared."""
 
     size_changes = 0
-    """How many calls of `values` returned more or less state than the call before, so that it may need more memory."""
+    """How many calls of `values` have returned more or less state than the one before. If another one has, it may need
+    more memory (`GenerationWriter.has_changed_size`)."""
 
     def big_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield its big tensors by name. Raises `KeptStateError` if the object has other tensors than at `keep`."""

@@ -117,7 +117,7 @@ class StepKeeper:
             # All of this is there before the other thread begins to read, which may be asked to save at once.
             self.planned_end.halt_between_steps(saver.last_step, self._save_before_checkpoint, self._save_after_end)
             self._hooks.before_optimizers(self._before_optimizer)
-            if not saver.has_unique_state:  # others may complete a step without this rank, from its forward on
+            if not saver.has_unique_state:  # after its forward, others may complete a step without this rank
                 self._hooks.after_forward(modules, self._after_forward)
             self.planned_end.listen(self._on_message)
             if point.step >= 0 or not saver.has_unique_state:  # otherwise nothing is saved before the first step
@@ -147,14 +147,14 @@ class StepKeeper:
             is_new = self._saver.numbers.on_step(number, trained=trained)
             if is_new:
                 step_counts = self._saver.keep_step()
-            # In a call that is no new step, as in accumulation, random numbers have gone on since the last new step.
-            # That one can still be saved if its small state has been; otherwise the request waits for the next one.
+            # At a call that is no new step, as in accumulation, random numbers are later ones than those of the last
+            # step. That one can still be saved if its small state is saved already. If not, the next one is.
             can_save = is_new or self._saver.role.saves_small
             if can_save and (request := self._lock.pop_request()) is not None:
                 self._save_for(request)
         finally:
             self._lock.release()  # from here on the other thread may save the step
-        if not step_counts:
+        if not step_counts:  # the round broke within this step
             self._stand_still()
         if is_new:
             self._finish_new_step(number)
@@ -188,7 +188,8 @@ class StepKeeper:
     def _begin_change(self, optimizer: torch.optim.Optimizer) -> None:
         """Record that parameters are about to change, so that the state is no longer that of a whole step.
 
-        Before the first change of a step, this opens the gate. Raises as `Gate.open` and `_acquire_for_training` do.
+        Before the first change of a step, this opens the gate, or stands still if the round has ended. Raises as
+        `Gate.open`, `_stand_still` and `_acquire_for_training` do.
         """
         if self._has_ended:
             return
@@ -267,10 +268,11 @@ class StepKeeper:
         A saved state is final, unless the request is a `late` one, during which training goes on.
         """
         saver = self._saver
-        # Where each rank has a shard of its own, a step is of use only if all of them save it. A rank that has died has
-        # saved none since its last save at an interval. At a planned end all may have done the same step.
-        may_be_common = request.planned and saver.is_whole_between_steps
-        if saver.has_unique_state and self._environment.world_size > 1 and not may_be_common:
+        # Where each rank has a shard of its own, a step is of use only if all of them save it. If a rank has died, that
+        # is one that it saved at an interval. At a planned end all may have come to the same step, and can save it if
+        # none has to do another step first (`is_whole_between_steps`).
+        may_all_save = request.planned and saver.is_whole_between_steps
+        if saver.has_unique_state and self._environment.world_size > 1 and not may_all_save:
             why = "each rank has state that no other rank has, and saves it at intervals"
             self._channel.report(NotSaved(why, request.number))
             return
@@ -317,7 +319,7 @@ class StepKeeper:
         Collectives may be aborted when this returns.
         """
         self._lock.interrupt()
-        self._saver.commits.answered.set()
+        self._saver.commits.answered.set()  # training may wait for it in `StepSaver.compare`
         self.planned_end.release()
         if self._gate is not None:
             self._gate.shut()

@@ -170,7 +170,7 @@ def _read(
         if part.big and (part.rank == rank or not only_own):
             saved.add(layout, data)
         if small is not None:
-            done.setdefault(part.rank, read_small(small))
+            done[part.rank] = read_small(small)  # as it is in the small places, if they still have it
     for part, place, commit in point.smalls:
         if not commit.pending:
             done[part.rank] = read_small(place.data[: commit.length])

@@ -177,6 +177,7 @@ class ReusedWorker:
         round_cleanup.destroy_groups()
         torch.set_grad_enabled(here.gradients)
         problem = "the script holds a device mesh, whose process groups are those of the round that has ended"
+        # Only now, since frames that `clear_tracebacks` has cleared may have held one.
         self._channel.report(Refusing(here.number, problem) if round_cleanup.holds_mesh() else Left(here.number))
         return True
 
