@@ -50,9 +50,9 @@ class Protection:
         """The newest step that is whole and protected; it stays until a newer step replaces it."""
         self.candidate: KeptStep | None = None
         """A newer step that is whole, but not yet copied, or not yet protected by all its holders."""
-        self.newest_proposed = self.whole
-        """The newest step that was ever the candidate. It and older ones are not proposed again, since a node may have
-        overwritten them and not reported that yet."""
+        self.passed = self.whole
+        """This step and older ones are not proposed any more, since a node may have overwritten them and not reported
+        that yet."""
         self.is_stopping = False
         """Whether the round is being stopped, so that nodes need a free place for its last step."""
 
@@ -96,7 +96,7 @@ class Protection:
         self.candidate = at if target is StepState.PROPOSED else None
         if target is StepState.PROTECTED:
             self.whole = at
-        self.newest_proposed = at if self.newest_proposed is None else max(self.newest_proposed, at)
+        self.passed = at if self.passed is None else max(self.passed, at)
 
     def begin_round(self, at: KeptStep | None) -> None:
         """Protect the step that the round resumes from (None: it begins anew), and no others.
@@ -112,12 +112,13 @@ class Protection:
             and not _leaves_no_place(self, at)
         )
         self.whole, self.candidate = (self.whole, at) if stays else (at, None)
-        known = (self.newest_proposed, at, *self.index.steps()[:1])
-        self.newest_proposed = max((step for step in known if step is not None), default=None)
+        # Workers of the new round may overwrite any other step of the earlier ones.
+        known = (self.passed, at, *self.index.steps()[:1])
+        self.passed = max((step for step in known if step is not None), default=None)
 
     def clear(self) -> None:
         """Protect nothing: the run is over."""
-        self.whole = self.candidate = self.newest_proposed = None
+        self.whole = self.candidate = self.passed = None
 
 
 def _resumed(durable: DurableRun) -> KeptStep | None:
@@ -153,7 +154,7 @@ def protected_before_restart(protection: Protection) -> KeptStep | None:
     A step with copies comes first, at once: a newer one may still lack its copies. A step without copies waits until
     all nodes are heard, since one of them may still report a step with copies.
     """
-    if protection.whole is not None or protection.newest_proposed is not None:
+    if protection.whole is not None or protection.passed is not None:
         return None
     index = protection.index
     useful = [at for at in index.steps() if protection.is_useful(at)]
@@ -163,14 +164,14 @@ def protected_before_restart(protection: Protection) -> KeptStep | None:
 
 
 def new_candidate(protection: Protection) -> KeptStep | None:
-    """Return the newest whole step if there is no candidate, it was never one, and nodes have a place for it.
+    """Return the newest whole step if there is no candidate, it is not `passed`, and nodes have a place for it.
 
     A spoiled step (damaged, or different between ranks) does not count: it would replace a step that is of use.
     """
     if protection.candidate is not None or (protection.whole is None and not protection.index.all_heard):
         return None
-    newest, proposed = protection.index.newest_whole, protection.newest_proposed
-    if newest is None or not protection.is_useful(newest) or (proposed is not None and newest <= proposed):
+    newest, passed = protection.index.newest_whole, protection.passed
+    if newest is None or not protection.is_useful(newest) or (passed is not None and newest <= passed):
         return None
     return None if _leaves_no_place(protection, newest) else newest
 
