@@ -113,10 +113,10 @@ def all_started(run: Run) -> float | None:
 
 
 def all_succeeded(run: Run) -> float | None:
-    """The job has succeeded, and kept state is on the disk, see `stop_asked`, or no node writes there.
+    """The job has succeeded, and no node writes kept state to the disk, or the wait for that is over.
 
-    A round that is being stopped may wait for nodes to be heard after a restart of the coordinator, which does not know
-    before whether they write.
+    In a round that is being stopped, nodes may write even if none is known to: after a restart, the coordinator has to
+    hear them first.
     """
     if not has_succeeded(run):
         return None
@@ -269,7 +269,7 @@ def node_stopped(run: Run) -> float | None:
     return _now_if(run.roll.count(MemberState.STOPPING, MemberState.STOPPED))
 
 
-def given(run: Run) -> float | None:
+def handed_over(run: Run) -> float | None:
     """A node that is held back has handed over its kept state, or its time for that is over."""
     return min((wait.until for wait in run.keeping.waits().values() if wait.until is not None), default=None)
 
