@@ -129,7 +129,7 @@ class Coordinator:
             return None
         lease_ends, row_due = self._leases.first, self.registry.deadlines.first
         if lease_ends is None:
-            return row_due  # a run without members has no deadline
+            return row_due  # there is no lease to check, and so no reason to look at the clock regularly
         return min(lease_ends, self._sleep_watch.look_at, lease_ends if row_due is None else row_due)
 
     def handle(self, event: events.Event, now: float) -> Batch:

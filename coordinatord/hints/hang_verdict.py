@@ -73,7 +73,7 @@ def find_hang(seen_workers: Sequence[SeenWorker]) -> HangVerdict | None:
     1. Busy workers outside of collectives, even if no collective shows that others wait for them: it may be for a file.
     2. Other workers outside of collectives, at which chains of waiting end.
     3. Waiting workers at which chains end, and that are behind others. One that is no end waits for others.
-    4. Other workers outside of collectives. They should have come to one, and that explains more than the next:
+    4. Other workers outside of collectives: more likely the cause than the next, since they should have come to one.
     5. All ends of chains: each waits for nobody, since its collective should complete, or they wait for each other.
 
     A slow collective makes progress while its data moves: on a slow network, a large one may outlast two samples. Its
@@ -207,7 +207,10 @@ def _judge_ends(ends: Sequence[SeenWorker], waiting: Sequence[SeenWorker]) -> Ha
 
 
 def _is_whole(members: Sequence[SeenWorker], workers: int, *, alone: bool) -> bool:
-    """Whether all members of a group wait in it, or probably do if their number is not known."""
+    """Whether all members of a group wait in it.
+
+    If their number is not known, they probably do if several wait, or if workers wait in no other group (`alone`).
+    """
     expected = 2 if _is_pair(members[0]) else _members(members[0], workers)
     return len(members) >= expected if expected else alone or len(members) > 1
 

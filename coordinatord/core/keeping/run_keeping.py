@@ -122,7 +122,11 @@ class RunKeeping(KeptState, KeepingWing):
 
     @property
     def checkpoint_at(self) -> float | None:
-        """When the last checkpoint became known; None if workers save their last step whenever they are asked to."""
+        """When the last checkpoint became known; None if nobody has to wait for one.
+
+        Nobody has to if workers save a step whenever they are asked to halt: the script writes no checkpoint, and no
+        state is saved only at an interval.
+        """
         held = (member.observed.kept for member in self.run.roll.inside)
         at_intervals = any(holding is not None and holding.interval_steps is not None for holding in held)
         is_awaited = self.checkpoints.writes_any or at_intervals or not all(map(can_halt, self.run.roll.inside))
@@ -154,7 +158,7 @@ class RunKeeping(KeptState, KeepingWing):
         """Return how long a node stays after its `--join-timeout`: for the disk, if it writes or the run is to end."""
         writes = persistence.writes(self, member)
         until = persistence.ends_by(self) if writes or self.run.durable.stop_asked else -math.inf
-        others_write = self.disk.attempt is not None and not writes
+        others_write = self.disk.attempt is not None and not writes  # so the step need not be lost
         return Wait(until, last_step="" if others_write else sentences.lost_step(self))
 
     def wait_at_end(self) -> Wait:
@@ -199,7 +203,7 @@ class RunKeeping(KeptState, KeepingWing):
     def end_round(self, now: float) -> Iterable[Member]:
         """Have the last step of a planned end written to the disk, at once if nodes are about to leave."""
         over_at = table.write_over(self)
-        if over_at is not None and over_at <= now:  # the table's row did not apply while workers ended
+        if over_at is not None and over_at <= now:  # until now, a worker of the round lived
             table.end_write(self, now)
         self.disk.wanted |= self.run.durable.planned
         nodes_leave = self.run.leaving or self.run.durable.stop_asked

@@ -246,7 +246,8 @@ def _ledger(time: Spent) -> api.LedgerStatus:
     seconds = _seconds(time)
     total = round(sum(asdict(seconds).values()), 3)  # the parts that are shown add up to the total to the last digit
     trained = seconds.training
-    # Without a report of a step, goodput is not known. A hang is known without steps, too; before it, workers run.
+    # Without a report of a step, goodput is not known. A stall shows such a report, unless workers counted as running
+    # before it: then it is a hang, which is seen without steps, too.
     stepped = trained or seconds.redone or (seconds.stalled and not seconds.running)
     goodput = round(trained / total, 6) if stepped else None
     return api.LedgerStatus(seconds=seconds, total=total, goodput=goodput)

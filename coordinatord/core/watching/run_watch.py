@@ -263,9 +263,9 @@ class RunWatch(WatchingWing):
         """Whether the round hangs: workers wait for one that will not come, or for longer than `--hang-timeout` allows.
 
         A worker that waits for something outside the job is tolerated for some minutes, but not once another worker has
-        failed because it waited for torch's whole timeout. With `--hang-timeout`, looks
-        begin only when so much time has passed since a step. So any worker that is awaited then is too slow. Before the
-        first step there is no such limit, since a worker may load or compile.
+        failed because it waited for torch's whole timeout. With `--hang-timeout`, looks begin only when so much time
+        has passed since a step. So any worker that is awaited then is too slow. Before the first step there is no such
+        limit, since a worker may load or compile.
         """
         verdict = self._hang.verdict
         is_timed_out = bool(self._run.spec.hang_timeout_s) and self._run.durable.stepped

@@ -55,7 +55,7 @@ def verdict(run: Run) -> RoundVerdict:
 
 
 def over_at(run: Run) -> float:
-    """Return the seconds from the run's opening to the stop of the round that is over, which settled the last ones."""
+    """Return the seconds from the run's opening to the stop of the round that is over, whose record settled them."""
     return run.durable.ledger.settled.total
 
 
@@ -89,7 +89,8 @@ def is_last_round(run: Run, total: float) -> bool:
 def repeats(run: Run) -> int:
     """Return how many rounds in a row before the one that is over had the same error.
 
-    All but the first of them, and the one that is over, were short and without a step. Others got somewhere.
+    The next round pauses for that (`Policy.pause_after`), so that rounds which fail at once do not use up the budget.
+    So only a short round without any step continues the row; `futile` asks whether rounds get any further.
     """
     root, last = verdict(run).root_cause, run.durable.report
     if root is None or last is None or last.round != run.durable.round - 1 or run.durable.stepped:

@@ -76,18 +76,18 @@ def form_round(run: Run, reason: Reason, decision: Decision) -> None:
 
 
 def _bad_steps(run: Run, point: ResumePoint | None) -> tuple[tuple[SpoiledStep, ...], KeptStep | None]:
-    """Return the spoiled steps and the first doubted one, once the next round resumes from `point`.
+    """Return the spoiled steps and the first doubted one for the next round, which resumes from `point`.
 
-    Ranks may differ in doubted steps, and rounds go on from these only where there is no better step. Once a round
-    resumes from an older step, it makes the doubted ones again, and so no other round may resume from them: they are
-    spoiled. A step in which ranks do differ is spoiled as well.
+    Ranks may differ in doubted steps, and rounds go on from these only where there is no better step. All steps that
+    such a round makes are doubted as well. Once a round resumes from an older step, it makes the doubted ones again, so
+    those that earlier rounds made are spoiled. A step in which ranks do differ is spoiled as well.
     """
     number, doubted, spoiled = run.durable.round + 1, run.durable.doubted, run.durable.spoiled
     back_to, differing = None if point is None else point.at, run.keeping.differing_step(point)
     if differing is not None:
         spoiled = with_spoiled(spoiled, SpoiledStep(differing, number), back_to)
     if point is not None and run.durable.doubts(*point.made_as(run.id)):
-        return spoiled, doubted or KeptStep(number, 0)  # without `doubted`, an earlier run doubts the step
+        return spoiled, doubted or KeptStep(number, 0)  # or all of the next round, if it resumes from an earlier run
     if doubted is not None:
         spoiled = with_spoiled(spoiled, SpoiledStep(doubted, number), back_to)
     return spoiled, None
@@ -236,7 +236,8 @@ def end_round(run: Run, reason: Reason, decision: Decision) -> None:
     for member in run.keeping.end_round(decision.now):
         decision.notify(run, member)
     releases.release_or_hold_back(run, [run.members[node] for node in sorted(run.leaving)], decision)
-    # Nodes that were released while they were in the round, and fell silent: no lease of theirs is left to end.
+    # Nodes that were released while they were in the round, and fell silent: their leases are over, so nothing else
+    # will remove them.
     for member in [member for member in run.roll.in_state(MemberState.RELEASED) if member.lease.expired]:
         decision.close(member)
         run.remove(member)

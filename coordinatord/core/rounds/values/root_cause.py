@@ -131,8 +131,8 @@ def find_root_cause(
     node is lost, may still be a consequence of that.
 
     A lost node that may have caused the first failure comes first, then a stop for another reason, then that failure.
-    It is counted how many of the round's `workers` had the same error. Those that `failed_too` were stopped before they
-    had exited, so they count for nothing else.
+    It is counted how many of the round's `workers` had the same error. The failures in `failed_too` count only for
+    that: these workers were stopped before they had exited.
     """
     if not failures:
         return RoundVerdict(trigger, None)
