@@ -20,14 +20,7 @@ from coordinatord.core.rounds.queries.past_round import is_ending
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.state.wings import KeepingWing, KeptDesired, Wait
-from coordinatord.core.rounds.values.records import (
-    NodeJoined,
-    NodeReleased,
-    Record,
-    RoundFormed,
-    RoundStopped,
-    RunEnded,
-)
+from coordinatord.core.rounds.values import records
 from coordinatord.protocol.kept_state import PROTECTED_MAX, KeptStep
 from coordinatord.protocol.messages import Goal
 
@@ -58,18 +51,18 @@ class RunKeeping(KeptState, KeepingWing):
         self.disk.found.record_departure(member.node, found_by(self, member))
         self.stays_until.pop(member.node, None)
 
-    def follow(self, record: Record) -> None:
+    def follow(self, record: records.Record) -> None:
         """Bring the kept state up to date with a record."""
         match record:
-            case NodeJoined():
+            case records.NodeJoined():
                 self.copies.drop_all()
-            case NodeReleased():
+            case records.NodeReleased():
                 self.index.record_release(record.node)
-            case RoundFormed():
+            case records.RoundFormed():
                 self._begin_round(record)
-            case RoundStopped():
+            case records.RoundStopped():
                 self._begin_stop(record)
-            case RunEnded():
+            case records.RunEnded():
                 self.index.clear()
                 self.protection.clear()
                 self.begin_round(None)
@@ -84,7 +77,7 @@ class RunKeeping(KeptState, KeepingWing):
         if disk.step is not None and run.durable.has_spoiled(disk.step, run.id):
             disk.step = newest_of_run(self)
 
-    def _begin_round(self, record: RoundFormed) -> None:
+    def _begin_round(self, record: records.RoundFormed) -> None:
         """Protect the step that the round resumes from, and give departing nodes time until others have fetched it."""
         self.checkpoints.begin_round(record.round)
         resume = record.resume
@@ -93,7 +86,7 @@ class RunKeeping(KeptState, KeepingWing):
         self.disk.failed_at = None  # from now on workers make newer steps
         handover.renew_time(self, self.run.durable.entered_at)
 
-    def _begin_stop(self, record: RoundStopped) -> None:
+    def _begin_stop(self, record: records.RoundStopped) -> None:
         """Make room in memory for the last step of the round, and begin to choose it.
 
         If nodes protect as many steps as they have places, the write of an older one to the disk is given up.

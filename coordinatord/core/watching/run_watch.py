@@ -70,6 +70,8 @@ class RunWatch(WatchingWing):
         self._is_unseen = False
         self._culprit: WorkerFailure | None = None
         """The first culprit of the last verdict, made with it: in a stop, a culprit's node may be lost."""
+        self._position = ""
+        """The script's line at which that culprit stands; empty if it is not known."""
         self._torch_notice = ""
         """The recorded notice that only torch's own timeout can still end the wait; empty without one."""
         self._is_recorded = False
@@ -95,7 +97,7 @@ class RunWatch(WatchingWing):
 
     def _clear(self) -> None:
         """Forget all looks, but not the number of the last one: its answer may still come."""
-        self._hang, self._culprit = HangWatch(self._hang.number), None
+        self._hang, self._culprit, self._position = HangWatch(self._hang.number), None, ""
         self.notice, self._is_recorded, self._torch_notice, self._is_at_rest = "", False, "", False
 
     @property
@@ -169,10 +171,12 @@ class RunWatch(WatchingWing):
             watch.repeat_second(now)
         else:
             watch.judge(watch.first, look)
-            self.notice, self._culprit = "", None
+            self.notice, self._culprit, self._position = "", None, ""
             if watch.verdict is not None:
+                culprit = next(worker for worker in look.workers if worker.rank == watch.verdict.ranks[0])
                 self.notice = notice_of(watch.verdict, look.workers)
-                self._culprit = _failure_of(self._run, watch.verdict, look)
+                self._culprit = _failure_of(self._run, watch.verdict, culprit, look)
+                self._position = "" if culprit.now is None else script_position(culprit.now)
             if self._is_left_to_torch():
                 remedy = _REMEDY_IF_AGAIN if self.hung_before else _REMEDY
                 end = self.hung_before + _LEFT_TO_TORCH.format(remedy=remedy)
@@ -235,19 +239,8 @@ class RunWatch(WatchingWing):
 
         A coordinator that was started again knows of none.
         """
-        position, rounds = self._position, self._hung_at[self._position]
-        if not position or not rounds:
-            return ""
-        return f"; {counted(rounds, 'earlier round')} hung at the same place"
-
-    @property
-    def _position(self) -> str:
-        """The script's line at which the first culprit of the last verdict stands; empty if it is not known."""
-        verdict, look = self._hang.verdict, self._hang.judged
-        if verdict is None or look is None:
-            return ""
-        culprit = _first_culprit(verdict, look).now
-        return "" if culprit is None else script_position(culprit)
+        rounds = self._hung_at[self._position] if self._position else 0
+        return f"; {counted(rounds, 'earlier round')} hung at the same place" if rounds else ""
 
     @property
     def awaited(self) -> str:
@@ -362,12 +355,11 @@ def _section_end(run: Run) -> float | None:
     return None if longest is None else longest.ends_at
 
 
-def _failure_of(run: Run, verdict: HangVerdict, look: AnsweredLook) -> WorkerFailure:
+def _failure_of(run: Run, verdict: HangVerdict, culprit: SeenWorker, look: AnsweredLook) -> WorkerFailure:
     """Return the hang as the failure of the first culprit: it failed when the others began to wait for it.
 
     If no recorder shows that, it failed at the newest step.
     """
-    culprit = _first_culprit(verdict, look)
     age_s = longest_wait_s(look.workers) or run.progress.idle_s
     offer, place = run.members[culprit.node].offer, (run.id, run.durable.round, culprit.rank)
     has_several = len(verdict.ranks) > 1 and verdict.kind is not HangKind.NETWORK
@@ -386,10 +378,6 @@ def _failure_of(run: Run, verdict: HangVerdict, look: AnsweredLook) -> WorkerFai
         hang_ranks=verdict.ranks[:CONSEQUENCES_MAX] if has_several else (),
     )
     return WorkerFailure(culprit.node, offer.host, look.at - age_s, failure)
-
-
-def _first_culprit(verdict: HangVerdict, look: AnsweredLook) -> SeenWorker:
-    return next(worker for worker in look.workers if worker.rank == verdict.ranks[0])
 
 
 def _frames(stacks: bytes) -> tuple[str, ...]:
