@@ -33,7 +33,7 @@ from nodeclient.output.output_settings import Choice, OutputSettings, Rotation
 from nodeclient.workers.spawn import SpawnError, WorkerCommand, check_program
 
 DIGESTS = "COORDINATORD_DIGESTS"
-"""The variable that switches digests off. workerlib has it too, and is imported only once it is known to be ours."""
+"""The variable that switches digests off. workerlib has it too, and is imported only after `check_workerlib`."""
 
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 """The workers' variables for the network interface of gloo and NCCL, which the user may have set."""

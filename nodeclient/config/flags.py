@@ -1,4 +1,4 @@
-"""The flags that all three command lines share; each command line sets their defaults, and adds its own flags.
+"""The flags that `join`, `run` and `up` share; each command line sets their defaults, and adds its own flags.
 
 torchrun's flags have torchrun's names here, and variables with the parser's own prefix. The variables of all other
 flags begin with `NODECLIENT_` in each command line.

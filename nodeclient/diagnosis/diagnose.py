@@ -67,7 +67,7 @@ class RoundDiagnoses:
 async def early_output(ended: Sequence[Ended], output: Output, ranks: Sequence[int]) -> LastOutput | None:
     """Return what the first of the workers that exited with 0 wrote last, once the round is over; None without one.
 
-    `ranks` are those of the node's workers, by local rank.
+    Other workers may have failed because it left them. `ranks` are those of the node's workers, by local rank.
     """
     if not ended or ended[0].rank not in ranks:
         return None

@@ -275,7 +275,7 @@ def _node_lines(job: JobStatus, output: TerminalInfo, rows_max: int | None, hint
     if output.is_terminal:
         shown.sort(key=lambda node: -node.behind)
     if rows_max is not None and len(shown) > rows_max:
-        shown.sort(key=_is_ordinary)
+        shown.sort(key=lambda node: node.state == "running" and not node.drained and not node.behind)
         hidden.update(_state(node) for node in shown[rows_max:])
         del shown[rows_max:]
     if rows_max is not None and len(lost) > LOST_MAX:
@@ -292,10 +292,6 @@ def _lost_node(lost: LostStatus) -> NodeStatus:
     when = f"lost {duration(lost.lost_s)} ago" + (f", in round {lost.round}" if lost.round else "")
     reason = f"{when}: {lost.reason}"
     return NodeStatus(node=lost.node, host=lost.host, address="-", state="lost", reason=reason, last_seen_s=lost.lost_s)
-
-
-def _is_ordinary(node: NodeStatus) -> bool:
-    return node.state == "running" and not node.drained and not node.behind
 
 
 def _table(job: JobStatus, nodes: Sequence[NodeStatus], output: TerminalInfo, *, pids: bool) -> list[str]:

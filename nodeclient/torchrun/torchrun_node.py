@@ -73,8 +73,8 @@ class TorchrunNode:
         self._succeeded: tuple[str, int] | None = None
         """The run and the round in which all of torchrun's workers succeeded."""
         self._leaving = False
-        self._exit_reason: effects.Exit | None = None
-        """How this node ends if it leaves by itself."""
+        self._own_exit: effects.Exit | None = None
+        """How this node ends if torchrun cannot take part in its round."""
 
     async def run(self) -> effects.Exit:
         """Take part in the job until it is over for this node."""
@@ -174,7 +174,7 @@ class TorchrunNode:
                 self._torchrun.on_waiting(with_torchrun_names(reason))
                 log(job, Level.INFO, reason)
             case effects.Exit():
-                self._participation.end(self._exit_reason or effect)
+                self._participation.end(self._own_exit or effect)
 
     async def _probe(self, probe: effects.Probe) -> None:
         event = await probe_master(probe)
@@ -192,6 +192,6 @@ class TorchrunNode:
             log(self._config.job, Level.WARNING, text)
 
     def _give_up(self, event: Event, why: str) -> None:
-        self._exit_reason = effects.Exit(ExitCode.UNAVAILABLE, why)
+        self._own_exit = effects.Exit(ExitCode.UNAVAILABLE, why)
         self._submit(event)
         self.leave()

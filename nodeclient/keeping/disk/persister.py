@@ -61,7 +61,7 @@ class Persister:
         self._thread = DiskThread()
         self._complaints = Complaints(notify)
         self._claiming: asyncio.Future[None] | None = None
-        """The last attempt to claim the folder. While the disk hangs, no other one is made, so no other round waits."""
+        """The last attempt to claim the folder. If it takes too long, no other is made, so no other round waits."""
         self._claim = FolderClaim(step_folder.job_folder(settings.root, settings.job))
         self.steps = StepsOnDisk(settings, notify, self._complaints, changed, tasks)
 
