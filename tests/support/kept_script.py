@@ -13,10 +13,10 @@ from torch.optim.optimizer import _global_optimizer_pre_hooks as optimizer_hooks
 from tests.support.environments import environment
 from tests.support.keeping import Keep
 from tests.support.kept_training import digest_of
-from tests.support.programs import wait_until
+from tests.support.programs import TIMEOUT_S, wait_until
 from workerlib.contract.channel_messages import NotSaved, Saved
 from workerlib.contract.env import KEEP
-from workerlib.keeping import keeper
+from workerlib.keeping import arena_request, keeper
 from workerlib.keeping.keeper import StepKeeper
 
 Objects = dict[str, Any]
@@ -45,6 +45,8 @@ class Script:
         self.node = Keep(folder, 1)
         self.round = 0
         monkeypatch.setenv(KEEP, str(self.node.nodes[0].path))
+        # A step that is done before the first memory is there asks for no more, and is not saved.
+        monkeypatch.setattr(arena_request, "WITHIN_S", TIMEOUT_S)
 
     @contextmanager
     def runs(self, objects: Objects, world_size: int = 2) -> Iterator[tuple[int, keeper.StepKeeper]]:

@@ -7,10 +7,9 @@ import pytest
 import torch
 
 from tests.support.kept_script import Script
-from tests.support.programs import TIMEOUT_S, wait_until
+from tests.support.programs import wait_until
 from workerlib.contract.arena import Arena, ArenaSizes
 from workerlib.contract.channel_messages import Reserve
-from workerlib.keeping import arena_request
 from workerlib.keeping.arena_request import ArenaRequest
 from workerlib.keeping.small_state import SmallSnapshot
 
@@ -66,7 +65,7 @@ def test_a_step_that_outgrows_its_memory_is_kept(script: Script) -> None:
         assert script.saved(kept) == 18
 
 
-def test_training_waits_for_memory_that_its_state_has_outgrown(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_waits_for_memory_that_its_state_has_outgrown(script: Script) -> None:
     class GivingWhenAwaited(threading.Event):
         def wait(self, timeout: float | None = None) -> bool:
             script.node.gives.set()
@@ -77,7 +76,6 @@ def test_training_waits_for_memory_that_its_state_has_outgrown(script: Script, m
         losses["sum"] += 1
         kept.step(0)
         script.await_memory(kept)
-        monkeypatch.setattr(arena_request, "WITHIN_S", TIMEOUT_S)
         script.node.gives.clear()
         kept._saver.memory.answered = GivingWhenAwaited()
         losses["all"] = torch.zeros(100_000)
