@@ -90,10 +90,9 @@ class StepNumbers:
         """The number in the last `ctx.step`, whether the state was new or not."""
         self._stride = 1
         """The difference between successive reported numbers."""
-        self._first_optimizer: int | None = None
-        """The identity of the optimizer that began to change the state after the last `ctx.step`; None before that."""
-        self._optimizer_steps = 0
-        """Its steps since then. Others are not counted: a script may have an optimizer for each parameter."""
+        self._changed = 0, 0
+        """The identity of the optimizer that began to change the state after the last `ctx.step`, and its steps since
+        then; zeros before. Others are not counted: a script may have an optimizer for each parameter."""
         self._unchanged = 0
         """The calls of `ctx.step` before the first new state."""
         self._refusal = ""
@@ -110,7 +109,7 @@ class StepNumbers:
     @property
     def is_changing(self) -> bool:
         """Whether an optimizer has begun a step since the last `ctx.step`."""
-        return self._first_optimizer is not None
+        return self._changed != (0, 0)
 
     @property
     def problem(self) -> str:
@@ -137,11 +136,10 @@ class StepNumbers:
         Return whether it has just done so many steps that the script seems never to call `ctx.step`.
         """
         self.has_optimizer = True
-        if self._first_optimizer is None:
-            self._first_optimizer = optimizer
-        self._optimizer_steps += optimizer == self._first_optimizer
+        first, steps = self._changed
+        self._changed = first or optimizer, steps + (optimizer == (first or optimizer))
         self.apply(StateEvent.CHANGED)
-        if optimizer != self._first_optimizer or self._optimizer_steps != UNREPORTED:
+        if self._changed != (optimizer, UNREPORTED):
             return False
         self._warn(f"{UNREPORTED} steps of an optimizer without ctx.step: call it after each, or none is kept")
         return not self._is_called
@@ -152,8 +150,7 @@ class StepNumbers:
         `trained` says that training without hooks has changed the state. The state may be one that cannot be kept all
         the same: `problem` tells.
         """
-        changed, self._is_called = self.is_changing or trained, True
-        self._first_optimizer, self._optimizer_steps = None, 0
+        changed, self._changed, self._is_called = self.is_changing or trained, (0, 0), True
         if number > self._reported >= 0:
             self._stride = number - self._reported
         self._reported = number

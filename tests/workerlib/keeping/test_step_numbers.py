@@ -97,7 +97,7 @@ def test_who_never_says_that_a_step_is_done_is_told(caplog: pytest.LogCaptureFix
 def test_an_optimizer_for_each_parameter_is_no_lack_of_steps(caplog: pytest.LogCaptureFixture) -> None:
     numbers = StepNumbers()
     for number in range(3):
-        assert not any(numbers.on_optimizer(each) for each in range(2 * UNREPORTED))
+        assert not any(numbers.on_optimizer(1 + each) for each in range(2 * UNREPORTED))
         assert numbers.on_step(number)
     assert not caplog.records
 
