@@ -79,8 +79,9 @@ def spans(numbers: Iterable[int]) -> list[str]:
 
 
 def unstepped_words(ranks: Sequence[int]) -> str:
-    """Say that ranks train without a `ctx.step`, and what follows."""
-    return f"{name_ranks(ranks)} never called ctx.step, so no step is kept; call it on every rank"
+    """Say that ranks have trained without a `ctx.step` so far, and what follows."""
+    have = "has" if len(ranks) == 1 else "have"
+    return f"{name_ranks(ranks)} {have} not called ctx.step, so no step is kept; call it on every rank"
 
 
 def counted(number: int, noun: str) -> str:

@@ -173,6 +173,12 @@ def lost_step(kept: KeptState) -> str:
 
 
 def last_step(kept: KeptState) -> str:
-    """Say that the newest step of a run that ends is on the disk, or why it is lost; empty if it kept none."""
-    on_disk = kept.disk.step
-    return lost_step(kept) or ("" if on_disk is None else f"; step {on_disk.step:,} is on the disk")
+    """Say that the newest step of a run that ends is on the disk, or why it is lost; empty if it kept none.
+
+    Workers may have done more steps than that: one was not kept, or a part of it went with its node.
+    """
+    lost, on_disk, done = lost_step(kept), kept.disk.step, kept.run.step
+    if lost or on_disk is None:
+        return lost
+    later = "" if done is None or done <= on_disk.step else f", and no later one up to {done:,}"
+    return f"; step {on_disk.step:,} is on the disk{later}"

@@ -108,7 +108,7 @@ async def test_workers_that_never_call_ctx_step_are_named_in_one_warning_and_in_
             await node.reports(lambda holding: holding.unstepped == (4, 5))
             observed = Observed(RUN, number, Phase.RUNNING, 2, False, None, 0.0, True)
             node.keeper.warn_of_unstepped(observed)
-        words = "ranks 4, 5 never called ctx.step, so no step is kept; call it on every rank"
+        words = "ranks 4, 5 have not called ctx.step, so no step is kept; call it on every rank"
         assert node.texts.count(words) == 1
         kept = node.keeper.complete(replace(observed, steps=(7, None))).kept
         assert kept is not None

@@ -56,7 +56,7 @@ def test_the_reason_says_in_whose_memory_the_step_is_and_what_is_not_kept(unkept
 @pytest.mark.parametrize("ends", ["succeed n1 n2", "fail n1"])
 def test_ranks_that_never_report_a_step_are_named_while_they_train_and_when_the_round_ends(ends: str) -> None:
     stage = train("n1", "n2")
-    words = "rank 1 never called ctx.step, so no step is kept; call it on every rank"
+    words = "rank 1 has not called ctx.step, so no step is kept; call it on every rank"
     stage.play("keep n2 unstepped=1", "step n1 1204", "step n2 0")
     assert (view := stage.view().kept) is not None
     assert view.unstepped == words
