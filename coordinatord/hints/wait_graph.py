@@ -5,9 +5,12 @@ for whom is a graph, and the workers at which all chains end are looked for.
 
 A worker waits for the members of its process group that are behind it. With NCCL it also waits for members that are not
 behind, but still wait in an earlier operation: a worker begins dozens of operations ahead, and its GPU executes them in
-order. So a worker that is behind is no culprit while it waits for others. The exception is a collective that completes
-only once all have begun it. If it has completed for another worker, it should have completed here as well: such a
-worker is *overtaken*, and waits for nobody.
+order. So a worker that is behind is no culprit while it waits for others. There is one exception. Some collectives
+complete only once all have begun them. If one of these has completed for another worker, it should have completed for
+all: a worker that is still in it is *overtaken*, and waits for nobody.
+
+In an exchange with one peer, a worker waits for that peer. If the peer is at the other end of the same exchange, then
+neither waits for the other, since the exchange should complete.
 """
 
 from __future__ import annotations
@@ -86,7 +89,10 @@ def find_awaited(workers: Sequence[WorkerPlaces]) -> Awaited:
 
 
 def _with_backends(workers: Sequence[WorkerPlaces]) -> list[WorkerPlaces]:
-    """Replace a place without a backend by one for each backend that other workers use in that group."""
+    """Replace a place without a backend, such as `41.`, by one for each backend that other workers use in that group.
+
+    Its worker has begun no collective of the group, so it is behind in the sequence of each backend.
+    """
     used: dict[str, set[str]] = defaultdict(set)
     for place in (place for worker in workers for place in worker.places):
         name, _, backend = place.group.rpartition(".")
@@ -175,8 +181,10 @@ class _Graph:
         has_all_members = 0 < worker.members <= self._levels[first.group].total()
         if not has_all_members:
             yield from self._parts(SILENT)
+        # The host has begun the collective, even if an exchange comes first: who has not begun it holds this worker up.
         if (collective := worker.collective) is not None:
             yield from self._parts(("below", collective.group, collective.level))
+        # It waits for members that are not yet there only at its first place: at a later one, it is not there itself.
         if first.stage not in PAIRED:
             yield from self._parts(("not yet at", first.group, first.level))
             return
@@ -184,7 +192,7 @@ class _Graph:
         if peer is None:
             yield from self._parts(SILENT)
         elif peer in self._overtaken or self._workers[peer].first != other_end:
-            yield peer
+            yield peer  # an overtaken one is the end of the chain even if it is at the other end of this exchange
 
     def _parts(self, node: Node) -> Iterator[Node]:
         """Yield a part of a group, or `SILENT`, if it has workers."""
@@ -224,7 +232,7 @@ def _last_components(begin: Iterable[Node], successors: Callable[[Node], Iterabl
                     if not component & leads_on:
                         yield component
             elif following[-1] not in number:
-                enter(following[-1])
+                enter(following[-1])  # it is popped below, once its own walk is over
             elif (passed := following.pop()) in closed:
                 leads_on.add(node)
             else:

@@ -58,7 +58,8 @@ class RunJudging(JudgingWing):
         self._checked: dict[str, HealthCheck | None] = {}
         """The last health check of each node by which its host was judged."""
         self._suspect_rounds = 0
-        """How many rounds in a row have failed because of the network or a hang, since the last preflight for that."""
+        """How many rounds in a row have failed because of the network or a hang, since the last preflight on suspicion,
+        whatever that was about: it tests all nodes that wait, so it answers every suspicion."""
         self.idle_at = -math.inf
         """When to look again for idle members to test, after a time at which too few of them were on idle hosts."""
 
@@ -79,7 +80,7 @@ class RunJudging(JudgingWing):
         return HostJudgements(self._run, cluster.durable, now).on_round(report)
 
     def report(self, member: Member) -> bool:
-        """Record the result of a test; return whether the health check is another one than the last."""
+        """Record the result of a test in a member's report, if any; return whether its health check is a new one."""
         self.preflight.report(member)
         return member.observed.check != self._checked.get(member.node)
 
@@ -108,7 +109,8 @@ class RunJudging(JudgingWing):
     def obstacle(self) -> str:
         """Say for which preflight the next round waits; empty if for none."""
         durable, preflight = self._run.durable, self.preflight
-        # One that holds up a round began in this state, and at `holds_until` at the latest the round is formed.
+        # `holds_until` is -inf unless tests on suspicion go on. If these held up an earlier round, it is before the run
+        # entered this state.
         if preflight.holds_until <= durable.entered_at:
             return ""
         return f"nodes are tested in pairs before round {durable.round + 1}: {preflight.why}"
@@ -132,6 +134,7 @@ class RunJudging(JudgingWing):
 
     def _begin(self, members: Sequence[Member], why: str, now: float, holds_until: float = -math.inf) -> PreflightBegan:
         """Begin a preflight of some members; the next round waits for it until `holds_until`."""
+        # A restarted coordinator counts from 0 again. No old result in a report may pass for one of this preflight.
         reported = (member.observed.pair.number for member in members if member.observed.pair is not None)
         last = max((self.preflight.number, *(number for number in reported if number <= REPORTED_MAX)))
         self.preflight = Preflight(self._run, members, why, last + 1, now, holds_until)
@@ -158,7 +161,7 @@ class RunJudging(JudgingWing):
         if not self.preflight.is_over:
             return self._end_turn(cluster, now)
         if self._run.durable.state is State.FORMING:
-            _, why = self._suspicion() or (NOW, "")
+            _, why = self._suspicion() or (NOW, "")  # there is one: else `next_at` would have called for no preflight
             self._suspect_rounds = 0
             return (self._begin(testable(self._run), why, now, holds_until=now + HOLD_S),)
         # Hosts of a round that is over count as busy: the job mostly begins the next one soon, on the same hosts.
@@ -207,9 +210,10 @@ class RunJudging(JudgingWing):
         return max(waited, self.idle_at, self.preflight.ends_at + RETEST_AFTER_S)
 
     def _end_turn(self, cluster: Cluster, now: float) -> Iterable[Record]:
-        """Record the results of a turn; begin the next one, or judge the hosts if there is none."""
+        """End a turn; if the preflight has begun no further one, judge the hosts."""
         self.preflight.end_turn(now)
         if self.preflight.is_over:
+            # Here a host is busy only if workers may run on it now, since they slow the tests.
             busy = {member.offer.host for run in cluster.live for member in run.roll.inside}
             search = self.preflight.search
             yield from HostJudgements(self._run, cluster.durable, now).on_preflight(search, busy)
@@ -218,5 +222,5 @@ class RunJudging(JudgingWing):
 
 def _need_test(members: Sequence[Member]) -> bool:
     """Whether to test these members: they are on several hosts, and one was never tested or is quarantined."""
-    is_new = any(member.observed.pair is None or member.readiness.quarantined for member in members)
-    return is_new and len({member.offer.host for member in members}) > 1
+    is_unproven = any(member.observed.pair is None or member.readiness.quarantined for member in members)
+    return is_unproven and len({member.offer.host for member in members}) > 1

@@ -246,10 +246,10 @@ def _ledger(time: Spent) -> api.LedgerStatus:
     seconds = _seconds(time)
     total = round(sum(asdict(seconds).values()), 3)  # the parts that are shown add up to the total to the last digit
     trained = seconds.training
-    # Without a report of a step, goodput is not known. A stall shows such a report, unless workers counted as running
-    # before it: then it is a hang, which is seen without steps, too.
-    stepped = trained or seconds.redone or (seconds.stalled and not seconds.running)
-    goodput = round(trained / total, 6) if stepped else None
+    # Goodput is known only if steps were reported. New and repeated steps show that. Stalled seconds show it only
+    # without seconds of `RUNNING`, in which no step is reported: a hang counts as stalled without steps, too.
+    are_steps_known = trained or seconds.redone or (seconds.stalled and not seconds.running)
+    goodput = round(trained / total, 6) if are_steps_known else None
     return api.LedgerStatus(seconds=seconds, total=total, goodput=goodput)
 
 

@@ -29,9 +29,10 @@ LAST_SHARE = 2 / 3
 """The least share of the collectives in which a laggard is last."""
 
 CHANCE = 1.25
-"""The share of one of several equally fast workers may be larger by up to this by chance, divided by the root of the
-number of collectives. These are 2.5 standard deviations of a share of a half: one of two exceeds them once in a hundred
-times."""
+"""Divided by the root of the number of collectives, this is how far chance may lift a worker above its fair share.
+
+Of n equally fast workers, each is last in 1/n of the collectives. With two workers, the standard deviation of a share
+is 0.5, divided by that root. The limit is 2.5 of these, which one of the two exceeds once in a hundred comparisons."""
 
 STEP_SHARE = 0.02
 """The least lateness of a laggard, as a part of a step: less is not worth a remedy."""
@@ -89,7 +90,7 @@ class WorkerLateness(Struct, frozen=True):
     last_share: float
     """The share of the collectives in which it arrived last, 0 to 1."""
     is_usually_last: bool
-    """Whether that is at least `LAST_SHARE`, and more than chance explains."""
+    """Whether that is at least `LAST_SHARE`, and more than chance explains, see `CHANCE`."""
     late_s: float
     """How many seconds after the worker in the middle it arrives. Of each step the largest lateness counts, because
     with DDP each bucket of gradients is late by a bit more; of several steps, the median."""
@@ -169,8 +170,9 @@ def compare_arrivals(arrivals: Iterable[tuple[str, ArrivalTimes]], step_s: float
 def _slow_nodes(ranks: Sequence[WorkerLateness]) -> Iterator[Laggard]:
     """Yield the nodes whose workers take turns at being last in a group, as where the host itself is slow.
 
-    A node with half of its workers has the last one half of the time by chance. So the share that a laggard needs is
-    counted from there: two thirds of the way to 1. So at most one node of a group has it.
+    A node that has half of the group's workers also has the last worker in half of the collectives, by chance. So the
+    share that a laggard needs begins there, and goes two thirds of the way to 1: in this example it is 5/6. It is never
+    less than 2/3, so at most one node of a group has it.
     """
     by_node: dict[str, list[WorkerLateness]] = {}
     for worker in ranks:

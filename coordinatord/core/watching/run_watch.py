@@ -60,7 +60,9 @@ UNSEEN_AFTER_S = 180.0
 class RunWatch(WatchingWing):
     """Watches the workers of one run. `WatchingWing` says what its public attributes mean.
 
-    Looks are not recorded. A stall is, so a restarted coordinator looks twice again.
+    Looks are not recorded. A stall is, so a restarted coordinator looks twice again. One verdict has several readers:
+    `hang` ends the round, `awaited` is recorded, `suspect` tells since when workers stood still, `notice` is shown with
+    the job's state, and `remark` is sent to its nodes.
     """
 
     def __init__(self, run: Run) -> None:
@@ -82,7 +84,10 @@ class RunWatch(WatchingWing):
         """How many rounds hung with the culprit at each position of the script."""
 
     def follow(self, record: Record) -> None:
-        """Forget the looks when workers make progress, or a new round begins."""
+        """Forget the looks when workers make progress, or a new round begins.
+
+        If a hang ended the round before, it is counted first, by the culprit's position, which is then forgotten.
+        """
         if isinstance(record, records.RoundFormed):
             last = self._run.durable.report
             if last is not None and last.round == record.round - 1 and last.failure.hang is not None:
@@ -108,10 +113,13 @@ class RunWatch(WatchingWing):
     def next_at(self) -> float | None:
         """Return when to begin the next look, or to drop one without answers; None if no look is needed.
 
-        Looks begin when training has stalled. Before the first step, they begin if `--hang-timeout` limits the time to
-        it, or if workers report no steps and are at rest. None begins while a node is disconnected, or while workers
-        are in a section, which has its own limit. None begins at all if `--hang-timeout` is 0, or if torchrun has
-        started the workers: a node can ask only its own workers for their stacks.
+        Looks begin when training has stalled. Before the first step, they begin if workers report no steps and are at
+        rest, or once `--hang-timeout` has passed since the workers were started. In the second case the pair is as far
+        apart again (`_looks_apart_s`), so such a hang is proved after twice that time at the earliest.
+
+        None begins while a node is disconnected, or while workers are in a section, which has its own limit. None
+        begins at all if `--hang-timeout` is 0, or if torchrun has started the workers: a node can ask only its own
+        workers for their stacks.
         """
         run = self._run
         has_stalled = run.durable.ledger.activity is Activity.STALLED
@@ -204,7 +212,8 @@ class RunWatch(WatchingWing):
 
     def _record_rest(self, event: Compared, now: float) -> bool:
         """Record whether workers that report no steps are at rest; return whether that has changed."""
-        pause, self.rests_at = present_pause(event.nodes) if _is_judged_by_rest(self._run) else None, None
+        self.rests_at = None
+        pause = present_pause(event.nodes) if _is_judged_by_rest(self._run) else None
         if pause is None:
             return False
         if not pause.is_rest and pause.lasts_s > pause.longest_s:
@@ -257,8 +266,8 @@ class RunWatch(WatchingWing):
 
         A worker that waits for something outside the job is tolerated for some minutes, but not once another worker has
         failed because it waited for torch's whole timeout. With `--hang-timeout`, looks begin only when so much time
-        has passed since a step. So any worker that is awaited then is too slow. Before the first step there is no such
-        limit, since a worker may load or compile.
+        has passed since a step. So any worker that is awaited then is too slow, even if it computes. Before the first
+        step, a worker that computes is let alone, since it may load or compile.
         """
         verdict = self._hang.verdict
         is_timed_out = bool(self._run.spec.hang_timeout_s) and self._run.durable.stepped

@@ -4,9 +4,9 @@ Most of a report only updates the live state, at once. News that has to be recor
 makes the node a *claimant* (`Run.claims`), and `record_claims` makes the records when the run is advanced. So a report
 that comes while the store fails is not lost.
 
-For each report the machine asks `has_no_news` first, then sets `Member.observed`, and calls `record_steps`. After a
-report without news it then asks `steps_have_consequences`; after any other it calls `record_report`, and advances the
-run.
+For each heartbeat the machine asks `has_no_news` first. For each report it sets `Member.observed`, and calls
+`record_steps` if there are steps or sections. After a heartbeat without news it then asks `steps_have_consequences`;
+after any other report it calls `record_report`, and advances the run.
 
 `queries/admission` decides which nodes are let in. The machine handles sessions and leases.
 """
@@ -112,7 +112,8 @@ def _remarks(run: Run, member: Member, last_run: str) -> Iterator[str]:
 def has_no_news(run: Run, member: Member, observed: Observed) -> bool:
     """Whether a report can change only the member's lease and progress: by steps, sections, and bytes on the disk.
 
-    Most heartbeats are such reports. They need no check of the table, since ticks come for its deadlines.
+    Most heartbeats are such reports. They need no check of the table, since ticks come for its deadlines. While a node
+    of the round is silent, any report is news: that this member is heard may prove the other lost, see `node_lost`.
     """
     return (
         _is_same_news(observed, member.observed)
@@ -200,7 +201,7 @@ def _must_be_recorded(run: Run, member: Member, observed: Observed) -> bool:
         and _is_about_this_round(run, member, observed)
     )
     knows_more = observed.run == run.id and run.durable.round < observed.round <= ROUNDS_REMEMBERED_MAX
-    # The table lets go a node that was held back, and a released one is gone as soon as it knows that.
+    # If a node is held back already, the table lets it go. A released one exits as soon as it hears of its release.
     wants_to_leave = observed.leaving or bool(member.drained)
     leaves = wants_to_leave and member.state not in {MemberState.HANDING_OVER, MemberState.RELEASED}
     return leaves or succeeds or knows_more or _reports_first_step(run, member, observed)
@@ -225,6 +226,7 @@ def record_claims(run: Run, decision: Decision) -> None:
         decision.record(RoundsMissed(run.job, run.id, reason, latest))
     _record_first_step(run, claimants, decision)
     for member in claimants:
+        # A node counts as running until its success is recorded.
         if member.state is MemberState.RUNNING and member.observed.phase is Phase.SUCCEEDED:
             reason = f"all workers of node {member.node} succeeded"
             decision.record(NodeSucceeded(run.job, run.id, reason, member.node, member.incarnation, run.durable.round))
@@ -244,12 +246,16 @@ def _record_first_step(run: Run, claimants: list[Member], decision: Decision) ->
     step = max(step for step in run.members[node].observed.steps if step is not None)
     spent = spent_with_steps(run, began_at, step, decision.now)
     reason = f"a worker of node {node} has reported step {step}"
-    run.progress.record_start(run.durable.entered_at)  # the record moves that time
+    run.progress.record_start(run.durable.entered_at)  # workers run since then; the record moves that time
     decision.record(TrainingBegan(run.job, run.id, reason, run.durable.round, spent, step))
 
 
 def _let_leave(run: Run, member: Member, decision: Decision) -> None:
-    """Release a member that is to leave, if it may go now. Else it is noted in `run.leaving`, which stops its round."""
+    """Release a member that is to leave, if it may go now; else note it in `run.leaving`, or wait for its next report.
+
+    That a node of a round is noted stops the round. If that is being stopped already, the node goes at its end. A node
+    that has workers of an older round, or no session, is not noted: its next report makes it a claimant again.
+    """
     if member.durable.outcome is not None:
         return  # its release and this report have crossed
     has_ended = member.state in {MemberState.STOPPED, MemberState.SUCCEEDED} and run.durable.state is State.STOPPING
