@@ -25,7 +25,10 @@ WAITS_FOR_DISK = "waiting for IO"
 TRACED = "traced"
 """The state of a process that a debugger, of the kernel or of Python, has stopped."""
 
-HALTED = frozenset({"stopped", TRACED})
+STOPPED = "stopped"
+"""The state of a process that a signal such as SIGSTOP has stopped."""
+
+HALTED = frozenset({STOPPED, TRACED})
 """The states of a process that somebody has stopped."""
 
 

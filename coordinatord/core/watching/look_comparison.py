@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from coordinatord.hints.hang_verdict import HangVerdict, find_hang
-from coordinatord.hints.seen_worker import GONE, TRACED, SeenWorker, outside_wait
+from coordinatord.hints.seen_worker import GONE, STOPPED, TRACED, SeenWorker, outside_wait
 from coordinatord.protocol.messages import HangKind
 from coordinatord.protocol.stack_messages import CollectiveState, StackOrigin, WorkerStacks
 
@@ -20,7 +20,7 @@ APART_S = 1.0
 """The least seconds between the two looks of a pair, in which a collective of a healthy training ends. Where one takes
 longer, so do steps, and the first look comes only after ten times the slowest step."""
 
-_SILENT_STATES = GONE | {"stopped"}
+_SILENT_STATES = GONE | {STOPPED}
 """States of a process that explain why it does not answer, so that it counts as seen."""
 
 NO_COLLECTIVES = (

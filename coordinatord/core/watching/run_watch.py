@@ -31,7 +31,7 @@ from coordinatord.core.watching.stack_sources import NoStacksError, stack_source
 from coordinatord.hints.hang_sentences import script_position
 from coordinatord.hints.hang_verdict import HangVerdict, notice_of
 from coordinatord.hints.match import timed_out
-from coordinatord.hints.seen_worker import SeenWorker, longest_wait_s
+from coordinatord.hints.seen_worker import STOPPED, SeenWorker, longest_wait_s
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.fields import CONSEQUENCES_MAX, LAST_LINES_MAX, LINE_MAX, MESSAGE_MAX
 from coordinatord.protocol.log_messages import stderr_log
@@ -45,6 +45,7 @@ _LEFT_TO_TORCH = (
 )
 """The end of a notice about a round that goes on although it seems to hang, see `RunWatch._is_left_to_torch`."""
 
+_REMEDY_IF_STOPPED = "`kill -CONT {pid}` on its host lets it go on"
 _REMEDY = "`nodeclient restart` begins another round now"
 _REMEDY_IF_AGAIN = "see what that line waits for, and end the job by `nodeclient stop`"
 
@@ -185,11 +186,16 @@ class RunWatch(WatchingWing):
                 self.notice = notice_of(watch.verdict, look.workers)
                 self._culprit = _failure_of(self._run, watch.verdict, culprit, look)
                 self._position = "" if culprit.now is None else script_position(culprit.now)
-            if self._is_left_to_torch():
-                remedy = _REMEDY_IF_AGAIN if self.hung_before else _REMEDY
-                end = self.hung_before + _LEFT_TO_TORCH.format(remedy=remedy)
-                self.notice = clip(self.notice, MESSAGE_MAX - len(end)) + end
+                if self._is_left_to_torch():
+                    end = self.hung_before + _LEFT_TO_TORCH.format(remedy=self._remedy(culprit))
+                    self.notice = clip(self.notice, MESSAGE_MAX - len(end)) + end
         return True
+
+    def _remedy(self, culprit: SeenWorker) -> str:
+        """Say what a person can do about a worker that others wait for and that may be slow."""
+        if culprit.now is not None and culprit.now.state == STOPPED:
+            return _REMEDY_IF_STOPPED.format(pid=culprit.now.pid)
+        return _REMEDY_IF_AGAIN if self.hung_before else _REMEDY
 
     def _record_unseen(self, event: Compared, now: float) -> bool:
         """Record whether no worker of the round shows itself, if all nodes have answered; return if it is new."""

@@ -79,12 +79,26 @@ LEFT_TO_TORCH = (
 CUT = "all 2 workers wait in all_reduce 7 for 12 s, and it completes for none: look at the network between nodes n1, n2"
 
 
-@pytest.mark.parametrize(("shown", "says"), [("waits stands", STANDS), ("waits waits", CUT)], ids=["stands", "cut"])
-def test_without_a_restart_left_what_does_not_move_is_said_once_and_left_to_torch(shown: str, says: str) -> None:
+RESTART = "`nodeclient restart` begins another round now"
+
+STOPPED = "waiting for rank 1 on node n2, which has been stopped by a signal"
+
+
+@pytest.mark.parametrize(
+    ("shown", "says", "remedy"),
+    [
+        pytest.param("waits stands", STANDS, RESTART, id="stands"),
+        pytest.param("waits waits", CUT, RESTART, id="cut"),
+        pytest.param("waits stopped", STOPPED, "`kill -CONT 4711` on its host lets it go on", id="stopped"),
+    ],
+)
+def test_without_a_restart_left_what_does_not_move_is_said_once_and_left_to_torch(
+    shown: str, says: str, remedy: str
+) -> None:
     job = Job("restarts=0")
     job.play("advance 10s", "seen waits computes", "advance 1s", "seen waits computes", "advance 10s")
     _stands(job, shown, 40)
-    said = f"{says}{LEFT_TO_TORCH}; `nodeclient restart` begins another round now"
+    said = f"{says}{LEFT_TO_TORCH}; {remedy}"
     assert job.stops == []
     assert job.reason.endswith(f"; {said}")
     noted = [record.reason for record in job.records(BusyWorkerAwaited)]
