@@ -94,16 +94,19 @@ class TellAlike(Effect, frozen=True):
 
 
 class SaveKept(Effect, frozen=True):
-    """Ask all workers that keep state to save it now, before they are asked to end; answered by `KeptSaved`."""
+    """Ask all workers that keep state to save it now, before they are asked to end; answered by `KeptSaved`.
+
+    It is sent if they are not to halt after a common step (`HaltWorkers`), or did not come to that step in time.
+    """
 
     planned: bool
-    """Whether nothing has gone wrong. Then each worker has the time to go on to a step that it chooses."""
+    """Whether nothing has gone wrong. Then a script may put off the save until a step that it chooses."""
     late: bool = False
-    """Whether half of the workers' time to end is over, and they are not at the step that their script chose."""
+    """Whether it is the second request, to workers that have put off the first one: half of their time is over."""
 
 
 class HaltWorkers(Effect, frozen=True):
-    """Have all workers that keep state halt after this step and save it; answered by `KeptSaved`."""
+    """Have all workers that keep state halt after this step and save it, in a planned end; answered by `KeptSaved`."""
 
     step: int | None
     """None before the coordinator names a step: each worker halts after its present one, which the node reports."""
@@ -177,7 +180,7 @@ class SendObserved(Effect, frozen=True):
 
 
 class Reconnect(Effect, frozen=True):
-    """Close the session and connect anew."""
+    """Close the session, in which the coordinator has fallen silent, and connect anew."""
 
     reason: str
 

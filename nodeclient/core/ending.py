@@ -3,7 +3,7 @@
 Workers first get time to save the state that they keep, then to leave the round as processes that the next round
 reuses, then to exit after a signal, and are killed at last. A stage that does not apply is skipped: workers that keep
 no state have nothing to save, and those that cannot be reused do not leave the round. `table` has the transitions from
-stage to stage.
+stage to stage: the agent calls `enter` and `kill` for them, and `end_by` and `update_deadline` after each event.
 
 A planned end has `--stop-timeout` from its beginning until workers are killed, or from the moment at which the node was
 asked to leave, if that was earlier. What one stage leaves of it, the later ones have.
@@ -46,7 +46,7 @@ class Terms(Struct, frozen=True):
     signum: int
     """The signal that asks them to end."""
     kills: bool
-    """Whether this node kills those that do not end in time."""
+    """Whether this node kills those that do not end in time; torchrun kills its own."""
     hung: str
     """Which worker of the round was known to hang when it was stopped, for people; empty if none was."""
 
@@ -70,8 +70,8 @@ class GroupEnding:
         self.cut_off = False
         """Whether they end because the coordinator is out of reach, though none of them has failed."""
         self.planned = False
-        """Whether the workers were given time to save. They keep it if the coordinator calls the stop unplanned later,
-        since their round is over without this node, or the run has failed."""
+        """Whether the workers were given time to save. The coordinator may call the stop unplanned later, because their
+        round has ended without this node or the run has failed. They keep that time all the same."""
         self.killed: Killed | None = None
         """The workers that were killed before they had saved their state, if any."""
         self._may_save = False
@@ -134,7 +134,7 @@ class GroupEnding:
         if self.stage is EndStage.SAVING:
             return []
         self.until = min(now + terms.keeping.save_within_s, self._share_at(now))
-        order = SaveKept(terms.planned or self.stage is EndStage.HALTING)
+        order = SaveKept(terms.planned or self.stage is EndStage.HALTING)  # a halt is ordered in planned ends only
         if self.stage is not EndStage.HALTING or terms.halt is None:
             return [order]
         writes = terms.keeping.writes_checkpoints
@@ -166,7 +166,11 @@ class GroupEnding:
         return [Terminate(terms.signum, terms.planned)] if first else []
 
     def end_by(self, at: float, now: float) -> None:
-        """Have the workers end by this time, unless they have to earlier; that may cut the present stage."""
+        """Have the workers end by this time, unless they have to earlier; that may cut the present stage.
+
+        It cuts no halt: a planned end has a limit before its first stage begins. If the node is asked to leave after
+        that, the limit of the leave is later.
+        """
         if at >= self._end_by:
             return
         self._end_by = at
@@ -174,13 +178,14 @@ class GroupEnding:
             self.until = min(self.until, self._end_by if self.stage is EndStage.SIGNALLED else self._share_at(now))
 
     def _share_at(self, now: float, share: float = STAGE_SHARE) -> float:
-        """Return the end of a stage that begins now and takes this share of what is left."""
+        """Return the end of a stage that begins now and takes this share of what is left; infinity without a limit."""
         return now + share * (self._end_by - now)
 
     def _with_aborts(self, reuse: Reuse, until: float) -> float:
         """Return the end of the stage in which workers leave the round: `until`, or later if they abort NCCL.
 
-        Aborts may take their share of what was left when the last of these workers began one.
+        The stage then lasts until they have to be done with that. All the same, it takes no more than `STAGE_SHARE` of
+        the time that was left when the last of them began to abort.
         """
         return max(until, min(reuse.aborts_until, self._share_at(reuse.aborts_since)))
 
