@@ -77,7 +77,7 @@ DEFAULT_ACCESS = AccessSettings()
 """The settings without any flag or variable."""
 
 INSECURE_ACCESS = AccessSettings(insecure=True)
-"""The settings for a coordinator that serves only this host."""
+"""The settings for a connection in the clear, which sends no token."""
 
 
 class Keyring(Struct, frozen=True):
@@ -91,9 +91,10 @@ class Keyring(Struct, frozen=True):
     def token_for(self, pin: str, role: Role, *, any_key: bool = False) -> AccessToken:
         """Return the token for the coordinator with this pin. Raises `KeyringError`.
 
-        If there is none of this `role`, return one of another role: one for `admin` may read too, and for any other the
-        coordinator's refusal names the needed role. With `any_key`, return one of the first coordinator if there is
-        none for this pin: the key of a coordinator that an authority has certified may be new, or that of a proxy.
+        If there is none of this `role`, return one of another role. One for `admin` may read too. If the coordinator
+        refuses the token, its refusal names the role that is needed. With `any_key`, return one of the first
+        coordinator if there is none for this pin: the key of a coordinator that an authority has certified may be new,
+        or that of a proxy.
         """
         wanted = pin if pin in self.tokens or not any_key else next(iter(self.tokens), pin)
         found = self.tokens.get(wanted, ())

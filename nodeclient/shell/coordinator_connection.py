@@ -159,10 +159,11 @@ class _AttemptResult:
     """The leader that the coordinator, a standby, has named."""
     timed_out: bool = False
     """Whether there was no answer in time."""
-    token_may_be_wrong: bool = False
-    """Whether the token was denied as wrong, or a standby answered, which lets no node in."""
+    leaves_token_in_doubt: bool = False
+    """Whether a token that was denied before still counts as wrong: it was denied again, or a standby answered. A
+    standby lets no node in, so its answer says nothing about the token."""
     why_closed: str = ""
-    """Why this node has closed the session; empty if it has not."""
+    """Why this node has closed the session, which it does if the coordinator is silent; empty if it has not."""
 
 
 class CoordinatorConnection:
@@ -202,7 +203,7 @@ class CoordinatorConnection:
             self._session.put(encode(observed, self._session.version))
 
     def close(self, reason: str) -> None:
-        """End the present connection for this reason, and reconnect."""
+        """End the present connection, in which the coordinator has fallen silent, for this reason, and reconnect."""
         self._result.why_closed = reason
         if self._session is not None:
             self._session.close()
@@ -214,10 +215,10 @@ class CoordinatorConnection:
             contact = self._contacts.current
             reason = await self._attempt(contact)
             result = self._result
-            if not result.token_may_be_wrong:
+            if not result.leaves_token_in_doubt:
                 self._wrong_since = None
             self._submit(SessionClosed(reason))
-            silent = result.timed_out or bool(result.why_closed)
+            silent = result.timed_out or bool(result.why_closed)  # this node closes only silent sessions
             # The address that answered may not be the coordinator's. Then all addresses of the name are tried in turn.
             by_name = contact.address is None and result.leader is None and (silent or not result.let_in)
             addresses = await in_thread(partial(addresses_of, contact.coordinator), "names") if by_name else ()
@@ -247,7 +248,7 @@ class CoordinatorConnection:
             if status in DENIALS:
                 return self._deny(reason, wrong=status != HTTPStatus.TOO_MANY_REQUESTS)
             if isinstance(error, HandshakeError) and status == STANDBY_STATUS:
-                self._result.leader, self._result.token_may_be_wrong = leader_in(error.location), True
+                self._result.leader, self._result.leaves_token_in_doubt = leader_in(error.location), True
             self._result.timed_out = isinstance(error, TimeoutError)
             return reason
         assert refused is not None  # noqa: S101 - a session ends with a reason, or with a refusal of its version
@@ -259,10 +260,11 @@ class CoordinatorConnection:
         retry, left_s = True, math.inf
         if wrong:
             now = asyncio.get_running_loop().time()
-            self._result.token_may_be_wrong = True
+            self._result.leaves_token_in_doubt = True
             self._wrong_since = now if self._wrong_since is None else self._wrong_since
             wrong_until = self._wrong_since + WRONG_FOR_S
-            retry, left_s = now < wrong_until, wrong_until + PAUSE_MOST_S - now  # a pause precedes the final attempt
+            # The first denial after `wrong_until` is final, and a pause precedes that attempt.
+            retry, left_s = now < wrong_until, wrong_until + PAUSE_MOST_S - now
         self._submit(TurnedAway(Refused(RefusalCode.FORBIDDEN, reason, retry=retry), left_s))
         return reason
 
@@ -281,19 +283,14 @@ class CoordinatorConnection:
             if attempts.proven is not None and isinstance(error, HandshakeError) and error.status in DENIALS:
                 attempts.proven = None  # it was revoked, and there may be a newer one in its place
                 return await self._attempt_in(version, contact)
-            status = error.status if isinstance(error, HandshakeError) else None
-            if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.TOO_MANY_REQUESTS} and attempt.token_source:
-                text = f"{_explain(coordinator, error)} (this node's token is from {attempt.token_source})"
-                raise (WrongTokenError if status == HTTPStatus.UNAUTHORIZED else AccessError)(text) from error
-            if attempt.context is None and isinstance(error, CUT_SHORT) and await in_thread(attempt.speaks_tls, "tls"):
-                raise attempt.tls_required() from error
-            explained = attempt.explain(error)
-            # It may serve in the clear only if a node may have started it, and the token is from the user's directory.
+            problem = await _access_problem(coordinator, attempt, error)
+            if problem is None:
+                raise
+            # It may serve in the clear only if a node may have started it. If this program was given a token, it may
+            # not: that token is for this coordinator. Those in the user's directory may all be for others.
             may_be_in_the_clear = attempts.settings.plaintext_allowed and not attempts.settings.is_given
-            if not may_be_in_the_clear or not isinstance(explained, PlaintextError):
-                if explained is None:
-                    raise
-                raise explained from error
+            if not may_be_in_the_clear or not isinstance(problem, PlaintextError):
+                raise problem from error
         in_the_clear = SecuredAttempt(INSECURE_ACCESS, coordinator, Role.JOIN)
         session = _CoordinatorSession(self, coordinator, version, in_the_clear)
         return await self._hold(session, contact, token_unused=True)
@@ -311,7 +308,8 @@ class CoordinatorConnection:
             async with asyncio.timeout(CONNECT_WITHIN_S if self._contacts.is_only_one else REACH_WITHIN_S) as patience:
 
                 def reached() -> _CoordinatorSession:
-                    # A host that can be reached gets more time to answer, unless its coordinator fell silent just now.
+                    # asyncio calls this when TCP is connected, before the handshake of TLS. Such a host gets more time
+                    # to answer, unless its coordinator fell silent just now.
                     patience.reschedule(
                         loop.time() + (REACH_WITHIN_S if self._contacts.is_suspect else CONNECT_WITHIN_S)
                     )
@@ -420,6 +418,20 @@ DESCRIPTION = re.compile(r'error_description="([^"]*)"')
 
 ERRNO = re.compile(r"\[Errno (\d+)\]")
 """An error number in the text that asyncio makes of the errors of several addresses. The first one counts."""
+
+
+async def _access_problem(
+    coordinator: Endpoint, attempt: SecuredAttempt, error: HandshakeError | OSError
+) -> AccessError | None:
+    """Explain a failed attempt by tokens, keys or TLS; return None for any other cause, and for other denials."""
+    status = error.status if isinstance(error, HandshakeError) else None
+    # A 403 is about the rights of a valid token, and names it. Here the user has to know where the token is from.
+    if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.TOO_MANY_REQUESTS} and attempt.token_source:
+        text = f"{_explain(coordinator, error)} (this node's token is from {attempt.token_source})"
+        return (WrongTokenError if status == HTTPStatus.UNAUTHORIZED else AccessError)(text)
+    if attempt.context is None and isinstance(error, CUT_SHORT) and await in_thread(attempt.speaks_tls, "tls"):
+        return attempt.tls_required()
+    return attempt.explain(error)
 
 
 def _explain(coordinator: Endpoint, error: BaseException) -> str:
