@@ -76,9 +76,10 @@ class TensorFile(Struct, frozen=True):
     header: bytes
     """The header, with its length before it. It is padded so that the tensors are aligned."""
     layout: Layout
-    """The same tensors in a place of an arena."""
+    """The layout of the place in memory that `spans` refer to. It has all tensors of the place, even if the file has
+    only some. For a file that was read, it is made anew: its tensors are to be read into such a place."""
     spans: tuple[Span, ...]
-    """The bytes of each tensor, in the order of the file."""
+    """The bytes of each tensor in the file, in its order."""
 
 
 def describe(layout: Layout, *, only: Sequence[int] | None = None) -> TensorFile:
@@ -103,12 +104,13 @@ def describe(layout: Layout, *, only: Sequence[int] | None = None) -> TensorFile
             continue  # this rank has nothing of a tensor that others have
         key, kind, sizes, offsets = _entry(piece)
         if key in entries:
+            # The format has one entry for each key, so it holds no two pieces of one tensor.
             raise TensorFileError(clip(f"two tensors have the name {piece.name!r}", PROBLEM_MAX))
         entries[key] = {"dtype": kind, "shape": sizes, "data_offsets": [end, end + piece.length]}
         sharding[key] = {"saved_offsets": offsets}
         spans.append(Span(end, layout.begins[number], piece.length))
         end += piece.length
-    own = [piece.fields for _, piece in sorted(pieces)]
+    own = [piece.fields for _, piece in sorted(pieces)]  # also the empty ones that were left out above
     metadata = {"format": "pt", "DCP_VERSION": "1.0", _SHARDING: _json(sharding), _OWN: _json(own)}
     header = _json({_METADATA: metadata, **entries}).encode()
     header += b" " * (-len(header) % LENGTH_BYTES)
@@ -147,7 +149,9 @@ def _entry(piece: Piece) -> tuple[str, str, list[int], list[int]]:
     """Return the key, type, sizes and offsets of a piece in the header. A type that the format lacks becomes bytes."""
     if piece.dtype in TYPES:
         return piece.name, TYPES[piece.dtype][0], [*piece.sizes], [*piece.offsets]
-    begins = "x".join(map(str, piece.offsets))  # a file may have several pieces of one tensor
+    # torch takes entries with one key, in all files, for pieces of one tensor at their offsets. Bytes lie at no offset
+    # of the tensor, so each piece gets a key of its own.
+    begins = "x".join(map(str, piece.offsets))
     return f"{piece.name}/{piece.dtype}/{begins}", _RAW, [piece.length], [0]
 
 
