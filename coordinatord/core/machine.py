@@ -135,7 +135,8 @@ class Coordinator:
     def handle(self, event: events.Event, now: float) -> Batch:
         """Decide what follows from one event, at `now` in seconds of a clock that never goes back."""
         if self.store_error is None:
-            # After a sleep, the messages that came meanwhile are read one by one, and each comes late.
+            # After a sleep, the messages that came meanwhile are read one by one, and each comes late. To put off all
+            # deadlines for each would cost too much. A tick acts on deadlines, so it always puts them off first.
             least_s = 0.0 if type(event) is events.Tick else POSTPONED_EVERY_S
             if self._sleep_watch.on_event(self._due, least_s, self.policy, now):
                 self._wake(now)

@@ -136,7 +136,7 @@ class WantedParts(Strict, frozen=True):
     ranks: Annotated[int, Meta(ge=1, le=RANKS_MAX)]
     big: bool
     small: bool
-    """Whether to fetch the small state, or its pending part."""
+    """Whether to fetch the small state, even if the holder has only a pending one."""
 
     @property
     def each_rank(self) -> range:
@@ -145,8 +145,8 @@ class WantedParts(Strict, frozen=True):
 
 
 PERSISTED_MAX = 8
-"""The most steps on the disk that a node reports, the newest ones: one to resume from, and others in case it is
-damaged. Older ones that the node's last order has named to stay are among them."""
+"""The most steps on the disk that a node reports: those that its last order has named to stay, and the newest ones, one
+to resume from, and others in case it is damaged."""
 
 PERSISTED_PARTS_MAX = 32
 """The most groups of parts of one such step. Ranks with the same kinds of files share one, so three are usual."""

@@ -18,7 +18,7 @@ NONE_YET = -1
 
 @dataclass(slots=True)
 class CheckpointWatch:
-    """The newest checkpoint that all nodes of the current round have written which write any.
+    """The newest checkpoint that every node of the current round has written, of those that write any.
 
     It is the lowest of their newest ones. To find it at a low cost in a round of 10,000 nodes, nodes are counted by
     their newest checkpoints.
@@ -69,13 +69,18 @@ class CheckpointWatch:
         self._step_of_node[node] = step
         self._node_counts[step] += 1
         common = min(self._node_counts)
-        if self._unheard:  # the next node to be heard may have an older one
+        if self._unheard:
+            # All of these may be from before the restart. The lowest is the mark that a new one has to pass: the next
+            # node to be heard may have an older one still.
             self._common_step = common
         elif common > self._common_step:
             self._common_step, self.newest_at = common, now
 
     def record_saved_step(self, step: int, now: float) -> None:
-        """Record the newest whole step of this round, which is a save at an interval if it is a new one."""
+        """Record the newest whole step of this round. While the round runs, a new one is a save at an interval.
+
+        State that is not saved at an interval is saved only when the round breaks.
+        """
         if step > self._saved_step:
             self._saved_step = step
             if not self.writes_any and not self._unheard:

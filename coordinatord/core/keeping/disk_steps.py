@@ -94,17 +94,18 @@ def agreed_step(kept: KeptState, members: Iterable[Member], before: KeptStep | N
 
     It must not be deleted once replicas have diverged. The steps are those that these nodes find, and the one that was
     known before (`found.agreed`). Ranks may differ from the step `before` on; without it, from the step after the last
-    one of the present round at which digests were equal (`watching.agreed`).
+    one of the present round at which digests were equal (`watching.agreed`). Steps of earlier rounds count, unless a
+    difference that was found there puts them in doubt.
     """
     run, known = kept.run, kept.disk.found.agreed
     confirmed = -1 if run.watching.agreed is None else run.watching.agreed
-    end = before or KeptStep(run.durable.round, confirmed + 1)
-    if run.durable.doubted is not None:  # all steps before the first one in doubt are known to be right
-        end = max(end, run.durable.doubted)
+    first_unsure = before or KeptStep(run.durable.round, confirmed + 1)
+    if run.durable.doubted is not None:  # it is the first step in doubt, so all before it are known to be right
+        first_unsure = max(first_unsure, run.durable.doubted)
     found = [step for member in members for step in found_by(kept, member)]
     right = (
         step
         for step in (*found, *(() if known is None else (known,)))
-        if not run.durable.doubts(step.at, step.run) and (step.run != run.id or step.at < end)
+        if not run.durable.doubts(step.at, step.run) and (step.run != run.id or step.at < first_unsure)
     )
     return max(right, key=lambda step: step.serial, default=None)

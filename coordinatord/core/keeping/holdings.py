@@ -1,8 +1,9 @@
 """Records what nodes report about kept state, and decides at once what follows: steps to protect, and copies to make.
 
-`record_report` is called for each report with news, and adds to `KeptState.changes` if nodes have to be sent something
-else than before. `record_progress` is called for each heartbeat too: how far a write to the disk has come is no news,
-but only the node's word tells that it has not stopped.
+`record_report` is called for each report with news, and for any report while copies have to be planned
+(`RunKeeping.awaits_report`). It adds to `KeptState.changes` if nodes have to be sent something else than before.
+`record_progress` is called for each heartbeat too: how far a write to the disk has come is no news, but only the node's
+word tells that it has not stopped.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ def _plan_copies(kept: KeptState) -> bool:
     make way for another candidate, which needs a plan too. It must not wait for a later report: nodes whose memory is
     full make no new step, and so report no change.
     """
-    kept.copies.are_outdated = has_planned = False  # from here on, no report has to be awaited for a plan
+    kept.copies.are_outdated = False  # they are planned now, so `awaits_report` asks for no further report
+    has_planned = False
     while unplanned := [at for at in kept.protection.steps or () if at not in kept.copies.plans]:
         for at in unplanned:
             kept.copies.add(at, plan_for(kept, at))
@@ -100,7 +102,7 @@ def _record_disk(kept: KeptState, member: Member) -> None:
     ours = [persisted.at for persisted in found if persisted.run == kept.run.id]
     disk.step = max([*ours, *([] if disk.step is None else [disk.step])], default=None)
     if disk.pinned is not None and disk.step is not None and disk.pinned < disk.step:
-        disk.drop()  # a restarted coordinator did not know the newer step, see `LOOK_S`
+        disk.drop()  # a restarted coordinator did not know the newer step, see `persisting.LOOK_S`
         kept.changes += 1
 
 

@@ -55,7 +55,7 @@ class RunKeeping(KeptState, KeepingWing):
         """Bring the kept state up to date with a record."""
         match record:
             case records.NodeJoined():
-                self.copies.drop_all()
+                self.copies.drop_all()  # other nodes may take the copies now, or have to
             case records.NodeReleased():
                 self.index.record_release(record.node)
             case records.RoundFormed():
@@ -65,7 +65,7 @@ class RunKeeping(KeptState, KeepingWing):
             case records.RunEnded():
                 self.index.clear()
                 self.protection.clear()
-                self.begin_round(None)
+                self.begin_round(None)  # only to forget what was known of the last round
                 self.disk.drop()
         self._drop_spoiled()
 
@@ -196,11 +196,11 @@ class RunKeeping(KeptState, KeepingWing):
     def end_round(self, now: float) -> Iterable[Member]:
         """Have the last step of a planned end written to the disk, at once if nodes are about to leave."""
         over_at = table.write_over(self)
-        if over_at is not None and over_at <= now:  # until now, a worker of the round lived
-            table.end_write(self, now)
+        if over_at is not None and over_at <= now:
+            table.end_write(self, now)  # now, since no row does while workers end, and nodes may leave right after this
         self.disk.wanted |= self.run.durable.planned
         nodes_leave = self.run.leaving or self.run.durable.stop_asked
-        if nodes_leave and table.write_due(self) is not None:  # even if the last attempt has failed just now
+        if nodes_leave and table.write_due(self) is not None:  # not waiting for its time, the pause after a failure
             return table.begin_write(self, now)
         return ()
 

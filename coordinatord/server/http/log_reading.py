@@ -101,8 +101,8 @@ class LogReading:
         wanted = query.after_round if query.round is None else query.round
         self.round = self._run.durable.round if wanted is None else wanted
         """The number of the round that is being read."""
-        self._names_round = wanted is not None
-        """Whether the query names a round."""
+        self._knows_round = wanted is not None
+        """Whether the query names a round, or places in the logs of one at which to go on."""
         self._until = self._driver.now + WITHIN_S
 
     @property
@@ -121,7 +121,7 @@ class LogReading:
         Raises `NoLogError` and `StoreError`.
         """
         run, query = self._run, self._query
-        if self._is_earlier and not self._names_round:
+        if self._is_earlier and not self._knows_round:
             self.round = await self._last_round()
         records = await self._store.read_round(run.job, self.run_id, self.round)
         if not records and not self._is_earlier:
@@ -263,6 +263,7 @@ class LogReading:
             # A node that says it has more and does not go on would be asked for ever.
             is_stuck = chunk.more and not chunk.data and log.place == before
             problem = chunk.problem or ("its node sends nothing of the rest" if is_stuck else "")
+            # With a problem and more to come, the node is still asked for the rest.
             log.at_end, log.has_failed = not chunk.more, is_stuck or (bool(problem) and not chunk.more)
             self._bytes_left -= len(chunk.data)
             if chunk.gap:

@@ -40,11 +40,13 @@ def run_to_join(cluster: Cluster, event: Connected, store_error: str | None, now
     run = cluster.jobs.get(join.job)
     if run is None or opens_another_run(run, join, now):
         check_drained(durable, join)
-        return None
+        return None  # `Registry.open` checks whether it can be recorded, and how many jobs there are
     known = run.members.get(join.node)
     check_token(known, event)
     if known is None or known.incarnation != join.incarnation or run.spec != join.spec:
-        # This comes first: the checks below refuse a node for good, perhaps for a record that will never be durable.
+        # Something has to be recorded: a new process, or another run in place of this one. A process that is only back
+        # is a member already: if it is drained, `apply_drains` makes it leave. This check comes first, since those
+        # below refuse a node for good, perhaps for a record that will never be durable.
         check_not_degraded(store_error)
         if not run.durable.state.ended:  # a run that has ended only sends its outcome
             check_drained(durable, join)

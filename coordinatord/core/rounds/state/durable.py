@@ -288,11 +288,13 @@ class DurableCluster:
     jobs: dict[str, DurableRun] = field(default_factory=dict)
     """The live or last run of each job, in the order in which they were opened."""
     drained: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Why nodes and hosts are drained, by name, and then by the only job that refuses it; empty if all jobs do."""
+    """Why nodes and hosts are drained, by name, and then by job. An operator's drain holds for all jobs, and is under
+    the empty job. A job may drain a node only for itself (`--drain-laggards`): that is under the job's name."""
     hosts: dict[str, JudgedHost] = field(default_factory=dict)
     """The hosts that are charged with failed rounds or quarantined, by name, the last one judged at the end."""
     hosts_stay_until: float = math.inf
-    """No time on record of these hosts is over before this, so that most judgements need not look at all of them."""
+    """The least `stays_until` of these hosts, or an earlier time: before it, none of them is to be forgotten, so most
+    judgements need not look at all of them."""
     forgotten: dict[str, str] = field(default_factory=dict)
     """The last forgotten runs, by id, each with the reason: a node that comes back to one must not open another."""
 
@@ -309,7 +311,8 @@ class DurableCluster:
     def why_drained(self, job: str, node: str, host: str, besides: str = "") -> tuple[str, str] | None:
         """Return the name under which a node is drained for a job, and why; None if it is not.
 
-        A name that a job has drained by itself is that of a node, and never of a host. `besides` does not count.
+        A name that a job has drained by itself is that of a node, and never of a host. Drains of the name `besides` do
+        not count: an operator is about to cancel them.
         """
         drains = ((node, ""), (node, job), (host, ""))
         found = ((name, self.drained.get(name, {}).get(only_job)) for name, only_job in drains if name != besides)

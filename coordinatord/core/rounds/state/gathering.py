@@ -56,17 +56,21 @@ class Gathering:
             self.arrived_last = now
 
     def record_ready(self, member: Member, now: float) -> None:
-        """Record that a member became ready, which is an arrival, unless it arrived by beginning to prepare."""
+        """Record that a member became ready, which is an arrival, unless it arrived by beginning to prepare.
+
+        One that had arrived before arrives anew: a node that is only back comes to `begin_wait` instead.
+        """
         readiness = member.readiness
         if readiness.has_arrived or readiness.preparing_since is None:
             self.arrived_last = now
         if readiness.has_arrived:
-            readiness.arrived_at = now  # a new member arrived when it joined, perhaps before a restart
+            readiness.arrived_at = now  # a new member keeps the time of its join, perhaps before a restart
         readiness.has_arrived = True
         self.has_newcomer |= member.durable.joined_at > self._durable.formed_at
         self._ready_last = now
         ready = self._roll.count(MemberState.READY)
         is_needed = self._durable.state is State.FORMING and ready <= self._durable.spec.nodes_min
+        # If no other is ready, those that were ready before are gone, and their window with them.
         if self.settles_from is None or ready == 1 or is_needed:
             self.settles_from = now
         self.begin_wait(member, now)

@@ -125,7 +125,7 @@ class Run:
             self.roll.place(member)
         for ranks in nodes:
             member = self.members[ranks.node]
-            member.readiness.has_arrived = True
+            member.readiness.has_arrived = True  # one of a quarantined host was never recorded as ready
             self.roll.place(member)
 
     def announce_steps(self) -> None:
@@ -223,11 +223,13 @@ class Run:
     def step(self) -> int | None:
         """The step that all workers of the current or last round have reached, as far as any is known.
 
-        A node that was lost may not have reported its last steps. One that is kept whole counts: all can go on from it.
+        A node that was lost may not have reported its last steps. So a step whose kept state is whole counts as well:
+        all workers have reached it, even if the least step that is reported is an earlier one.
         """
         if self.durable.last_step is not None:
             return self.durable.last_step
-        kept = None if self.progress.pace.counts_anew else self.keeping.reached  # that is of an earlier epoch
+        # If the script has restarted its count within the round, the kept step is of the count before.
+        kept = None if self.progress.pace.counts_anew else self.keeping.reached
         known = (self._least_step(self.members.values()), kept)
         return max((step for step in known if step is not None), default=None)
 

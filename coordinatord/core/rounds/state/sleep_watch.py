@@ -15,7 +15,8 @@ class SleepWatch:
     """Notices that the coordinator was asleep: stopped, swapped out, or too busy to read messages.
 
     The coordinator checks the clock at regular times. A late check shows a sleep, and all deadlines of nodes are put
-    off by its length.
+    off by its length. The machine calls `on_event` for each event, and `wake` if that shows a sleep, or after an outage
+    of the store. It calls `expect_return` when a connection closes.
     """
 
     def __init__(self) -> None:
@@ -52,7 +53,7 @@ class SleepWatch:
         `due` is when the machine had to be called next. The sleep may have begun right after the last event.
         """
         late_s = policy.heartbeat_s
-        if self.awake_at < self._returns_until:
+        if self.awake_at < self._returns_until:  # not `now`: that time may have passed in the sleep
             late_s = min(late_s, policy.reconnect_grace_s / 2)
         is_late = due is not None and now - due > late_s
         if not is_late:

@@ -34,7 +34,8 @@ class ResumePoint(AtShardedStep, frozen=True):
     others: Count = 0
     """How many more nodes hold it."""
     disk: DiskStep | None = None
-    """The names of the step on the disk; None if it is in memory."""
+    """The names of the step on the disk; None if it is in memory. If another run has made it, the point's own `round`
+    is 0, so that it is older than all steps of this run."""
 
     def made_as(self, run: str) -> tuple[KeptStep, str]:
         """Return the step under the round that made it, and the id of that round's run; `run` is the present run."""
@@ -65,10 +66,11 @@ def with_spoiled(
     """
     left = [each for each in known if not step.covers(each.at, on_disk=each.on_disk)]
     if len(left) == SPOILED_MAX:
-        merged = [
+        merged = [  # the second one was found later, so the round of the first is not higher
             SpoiledStep(min(first.at, second.at), second.round, first.on_disk or second.on_disk)
             for first, second in pairwise(left)
         ]
+        # `back_to` counts as a step in memory, wherever it is: on the disk, not every spoiled step would cover it.
         allowed = (i for i, each in enumerate(merged) if back_to is None or not each.covers(back_to, on_disk=False))
         place = next(allowed, 0)
         left[place : place + 2] = [merged[place]]

@@ -123,7 +123,8 @@ class TrainingProgress:
     def clear(self) -> None:
         """Forget the steps of the last round, as a new one begins."""
         self.gone_step: int | None = None
-        """The least step of removed members, set by `Run`: the step that all workers reached stays known so."""
+        """The least step of removed members, set by `Run.remove`: without it, the least step of the members that are
+        left would count as the one that all workers of the round have reached."""
         self.pace = Pace()
         self.first_at: float | None = None
         """When the first known step was done."""
@@ -153,9 +154,9 @@ class TrainingProgress:
     def _record_newest(self, group_rank: int, at: float, heard_at: float, *, stepped: bool) -> None:
         """Record when the newest step of a node was done; `stepped` if that is another step than it reported before.
 
-        The node that reports a newer step than any other becomes the stepper. The age of its step in the last report
-        before a newer one counts as the time of that step. From one reported step to the next would be too long, since
-        there may have been many between them.
+        The node that reports a newer step than any other becomes the stepper. The age of the step in the last report of
+        the stepper before counts as the duration of a step: so long there was no other one. The time between the two
+        reported steps would be too long, since there may have been many between them.
         """
         if self.stepped_at is None:
             self.first_at = at
@@ -163,11 +164,11 @@ class TrainingProgress:
             if heard_at > self._slowest_from + LATELY_S:
                 self._slowest, self._stalls = [0.0, self._slowest[0]], [0.0, self._stalls[0]]
                 self._slowest_from = heard_at
-            longest = self._stalls if self.is_idle else self._slowest  # as of the report before
+            longest = self._stalls if self.is_idle else self._slowest  # by `idle_s` of that report
             longest[0] = max(longest[0], self._quiet_s)
             self._timed = True
         elif group_rank == self._stepper:
-            at = self.stepped_at
+            at = self.stepped_at  # the same step, or one too close to tell: another delay must not make it look newer
         else:
             return
         self.stepped_at, self._stepper, self.idle_s = at, group_rank, heard_at - at
