@@ -57,7 +57,7 @@ class StepCommits:
         tensors = list(tensors)
         self.shard, self.shards = shard_of(tensors, environment.rank, environment.world_size)
         self.has_sharded = any(map(is_sharded, tensors))
-        """Whether tensors are bound to the process group of this round, even if this rank has the whole of them."""
+        """Whether there are DTensors, even if this rank has the whole of them: each refers to a process group."""
         self.has_unique_state = environment.world_size == self.shards
         """Whether no other rank has this rank's state."""
         self.is_compared = self.has_unique_state or self.has_sharded
@@ -78,7 +78,7 @@ class StepCommits:
         """The shard to request memory for, and the number of shards: before a comparison, as if all ranks were alike.
 
         Where they are, nodeclient lends the memory of ended workers to those with the same shard. Where they prove
-        different, it lends none.
+        different, it lends none: the result of the comparison comes through it.
         """
         return (self.shard, self.shards) if self.is_compared else (0, 1)
 
@@ -141,7 +141,9 @@ class SaveRole:
     That suffices for a rank with a state of its own, which resumes only from steps whose big state it has saved. With
     buffers on a GPU it saves time too, since a copy of these waits for the GPU."""
     saves_at_intervals: bool = False
-    """Whether it saves big states at an interval too, because a save when the round breaks may fail or be late."""
+    """Whether it saves big states at an interval too, because a save when the round breaks may fail or be late. That is
+    so for a state of its own or on a GPU (`_update_role`), if ranks meet in collectives while parameters change
+    (`on_forward`, `keep_step`), and if steps are written to a disk (`expect_disk`). Once set, it stays set."""
 
 
 class StepSaver:
@@ -171,9 +173,9 @@ class StepSaver:
             self.interval.raise_pause(HEARD_S)
         self._digests = DigestInterval()
         self._makes_digests = os.environ.get(DIGESTS) != "0"
-        self._collectives: int | None = None
-        """How many collectives had begun when parameters could first change in this step: at the first optimizer's
-        step, or at the beginning without an optimizer. None if that is not known."""
+        self._begun_before_change: int | None = None
+        """How many collectives had begun before parameters could change in this step: with an optimizer, at its first
+        step (`on_change`), and without one at the end of the step before (`keep_step`). None if that is not known."""
         self._newest: int | None = None
         """The step whose big state was saved last in this round; None if none was."""
 
@@ -219,13 +221,15 @@ class StepSaver:
 
     def ask_for_memory(self, restored: Mapping[str, Any]) -> None:
         """Request memory before the first step, and wait for it: this rank may die after its part in that step."""
-        self._check_sizes(self._small.first_snapshot(restored), now=True)
+        self._check_sizes(self._small.first_snapshot(restored), at_once=True)
         self.memory.await_answer()
 
     def attach(self, arena: Arena, *, lent: bool) -> None:
         """Use an arena from now on, and write the small state that waits for it.
 
-        A `lent` arena takes only the big state: its small states are those of a rank that has ended.
+        A `lent` arena is that of an ended worker with the same shard. It comes if no living worker of the node has
+        memory for that shard, so this one now saves the big state, and only that: the small states in the arena are
+        those of the ended rank. It answers no request of this worker, so none is finished.
         """
         with self._small.lock:
             self._generations.attach(arena)
@@ -290,7 +294,8 @@ class StepSaver:
     def release(self) -> None:
         """Record that the script may change the state from now on, unobserved.
 
-        State that other ranks have too may still be saved: its small state is saved, and `_obstacle` sees changes.
+        State that other ranks have too may still be saved after that. Its small state was saved at the end of the step,
+        and `_obstacle` finds out whether the rest has changed since.
         """
         if self.has_unique_state:
             self.numbers.apply(StateEvent.TORN)
@@ -311,9 +316,9 @@ class StepSaver:
         a pending state is saved again then, but only until an optimizer has begun its step (`in_step`): the random
         state within an evaluation after that is not what the rank goes on with.
         """
-        # If parameters have changed in this step already, in a closure or by another optimizer, the state is that of no
-        # step. If a rank dies now, the others wait for it in this forward's collectives with a state that is not whole,
-        # so their save when the round breaks fails. Saves at intervals are what remains.
+        # Parameters may have changed in this step already, in a closure or by another optimizer. Then the state is that
+        # of no step. If a rank dies now, the others hang in the collectives of this forward, and cannot save such a
+        # state when the round breaks. So all ranks need a step that was saved before, at an interval.
         self.role.saves_at_intervals |= in_step or self._generations.has_changed()
         renews_pending = self._small.is_pending and not in_step
         if with_gradients or renews_pending:
@@ -322,7 +327,7 @@ class StepSaver:
     def on_change(self) -> None:
         """Save the small state of the step as pending, before its parameters change."""
         if not self.numbers.is_changing:
-            self._collectives = TorchGroups().begun_count()
+            self._begun_before_change = TorchGroups().begun_count()
         if not self.has_unique_state:  # otherwise nobody completes the step without this rank
             self._write_pending(at_optimizer=True)
 
@@ -347,16 +352,17 @@ class StepSaver:
                 self.numbers.apply(StateEvent.TORN)
                 return False
             # A rank that dies while others wait for it in a collective of the optimizer leaves them with a state that
-            # is not whole, as in `on_forward`.
+            # is not whole, as in `on_forward`. Before training has changed anything, the state is always whole.
             if not self.role.saves_at_intervals:
                 self.role.saves_at_intervals = self._is_trained and self._collectives_began()
             if not self.numbers.has_optimizer:
-                self._collectives = TorchGroups().begun_count()
+                self._begun_before_change = TorchGroups().begun_count()
             if self.role.saves_small:
                 snapshot = self._small.snapshot()
                 fits = self._write_small(snapshot)
                 # While memory is awaited, this snapshot has to wait for it instead of that of the step before.
-                self._check_sizes(snapshot, now=not fits or self.memory.awaited or self._generations.has_changed_size())
+                at_once = not fits or self.memory.awaited or self._generations.has_changed_size()
+                self._check_sizes(snapshot, at_once=at_once)
             if self.role.saves_at_intervals and self.role.saves_big:
                 self._save_if_due()
         except KeptStateError as error:  # training goes on without kept state
@@ -374,8 +380,8 @@ class StepSaver:
         return self._sees_changes or self.numbers.count >= COMPARED_AFTER
 
     def _collectives_began(self) -> bool:
-        """Whether collectives have begun since parameters could change in this step; False if that is not known."""
-        return self._collectives is not None and self._collectives != TorchGroups().begun_count()
+        """Whether collectives have begun since parameters could first change in this step; False if not known."""
+        return self._begun_before_change is not None and self._begun_before_change != TorchGroups().begun_count()
 
     def _stop_keeping(self, problem: str) -> None:
         """Keep nothing any more, and report why."""
@@ -396,7 +402,7 @@ class StepSaver:
             if (news := interval.news()) is not None:
                 self._report(news)
         elif not self.role.saves_small and self._is_check_due:  # otherwise `keep_step` has checked them
-            self._check_sizes(self._small.snapshot(), now=True)
+            self._check_sizes(self._small.snapshot(), at_once=True)
         interval.begin_step(self.last_step, time.monotonic())
 
     # Saving
@@ -406,7 +412,7 @@ class StepSaver:
 
         If the small state is not saved at each step, it is read now; then only the training thread calls this.
         """
-        # A torn state is not read, and the answer only says whether the step was saved before.
+        # The small state was saved before, or the state is torn and not read: the answer says if the step was saved.
         if self.role.saves_small or self.numbers.stage is StateStage.TORN:
             return self._save_big(asked, last=last)
         if why := self._obstacle() or (_SMALL_IS_LATER if self.numbers.is_accumulating else ""):
@@ -418,7 +424,7 @@ class StepSaver:
         self._write_small(snapshot)
         answer = self._save_big(asked, last=last)
         try:
-            self._check_sizes(snapshot, now=not isinstance(answer, Saved))
+            self._check_sizes(snapshot, at_once=not isinstance(answer, Saved))
         except KeptStateError as error:
             return answer if isinstance(answer, Saved) else NotSaved(str(error), asked)
         return answer
@@ -455,7 +461,7 @@ class StepSaver:
         if not self.role.saves_small:  # then the training thread saves, and is between two steps
             return ""
         # Another thread may save when an optimizer without hooks has begun the next step. Changed tensors show that. If
-        # not even changes of tensors are seen, a new collective shows it.
+        # not even changes of tensors are seen, a new collective shows it: it may have written part of its result.
         changed = self._generations.has_changed() or (not self._sees_changes and self._collectives_began())
         return "tensors have changed since the last step was done" if changed else ""
 
@@ -464,9 +470,9 @@ class StepSaver:
         """Whether this step is the first one, the second, the fourth, the eighth, and so on."""
         return not self.numbers.count & (self.numbers.count - 1)
 
-    def _check_sizes(self, snapshot: SmallSnapshot, *, now: bool) -> None:
-        """Request memory at the first step, and check at some steps, or `now`, whether it still suffices."""
-        if not (now or self._is_check_due):
+    def _check_sizes(self, snapshot: SmallSnapshot, *, at_once: bool) -> None:
+        """Request memory at the first step, and check at some steps, or `at_once`, whether it still suffices."""
+        if not (at_once or self._is_check_due):
             return
         small = self._small.bytes_needed(snapshot)
         # Most optimizers make their state in the first step, and its size is not known before.
