@@ -92,6 +92,8 @@ class ElasticCallback(Callback):
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         """Report the step if this batch is its last one; then save and end if any worker was asked to stop.
 
+        If `ctx.keep` was called, `progress.step` also keeps the state of the step.
+
         A step has several batches with `accumulate_grad_batches`; gradients between them are not kept. Raises the
         exception with which Lightning itself ends at SIGTERM. `trainer.should_stop` would run the whole validation
         first, be ignored before `min_epochs`, and let the script go on after `fit` as if training was over.

@@ -147,8 +147,8 @@ class StepKeeper:
             is_new = self._saver.numbers.on_step(number, trained=trained)
             if is_new:
                 step_counts = self._saver.keep_step()
-            # At a call that is no new step, as in accumulation, random numbers are later ones than those of the last
-            # step. That one can still be saved if its small state is saved already. If not, the next one is.
+            # A call that is no new step, as in accumulation, comes after random numbers were drawn. So the last step
+            # can be saved now only if its small state was saved at its end. If not, the request waits for a new step.
             can_save = is_new or self._saver.role.saves_small
             if can_save and (request := self._lock.pop_request()) is not None:
                 self._save_for(request)
@@ -199,7 +199,8 @@ class StepKeeper:
             self._saver.on_change()
             if not self._lock.is_in_step:
                 self._acquire_for_training()
-        if self._saver.numbers.on_optimizer(id(optimizer)):
+        has_too_many_steps = self._saver.numbers.on_optimizer(id(optimizer))
+        if has_too_many_steps:
             self._channel.report(Unstepped(self._environment.rank))
 
     def _after_forward(self, *_: object) -> None:
@@ -268,9 +269,9 @@ class StepKeeper:
         A saved state is final, unless the request is a `late` one, during which training goes on.
         """
         saver = self._saver
-        # Where each rank has a shard of its own, a step is of use only if all of them save it. If a rank has died, that
-        # is one that it saved at an interval. At a planned end all may have come to the same step, and can save it if
-        # none has to do another step first (`is_whole_between_steps`).
+        # Where each rank has a shard of its own, a step is of use only if all of them save it. If a rank has died, such
+        # a step was saved at an interval. At a planned end all may have come to the same step, and can save it if none
+        # has to do another step first (`is_whole_between_steps`).
         may_all_save = request.planned and saver.is_whole_between_steps
         if saver.has_unique_state and self._environment.world_size > 1 and not may_all_save:
             why = "each rank has state that no other rank has, and saves it at intervals"
@@ -294,8 +295,8 @@ class StepKeeper:
         if not in_step and (self._lock.is_final or not self._lock.acquire(StateHolder.SAVER, WAIT_S)):
             return  # the last step is saved, or the other thread has begun to save it and does not come to an end
         try:
-            # After a failure this is the last save of the round. It may overwrite the newest saved step, and then the
-            # process may be ended within it. If the state is unique, nobody else has that step.
+            # After a failure with unique state, nothing is saved. As the last save of the round, it might overwrite the
+            # newest saved step, which nobody else has, and then be cut off by the end of the process.
             if not failed or not self._saver.has_unique_state:
                 self._channel.report(self._saver.save(0, last=failed))
             self._saver.release()

@@ -82,9 +82,10 @@ class SmallSnapshot:
 
 
 class _Changes(IntEnum):
-    """When in a step the values of an object change at the latest, in any step so far: then a pending state lacks them.
+    """The latest point in a step at which the values of an object have changed, in any step so far.
 
-    Values that have not changed in a step yet are left out of all pending states.
+    A pending state that is written before that point leaves them out, since they may still change. Values that have not
+    changed in a step yet are left out of all pending states, since it is not known when they will.
     """
 
     UNKNOWN = 0
@@ -136,6 +137,7 @@ class _ValueHistory:
         elif self.at_forward and text != self.at_forward:
             found = _Changes.BEFORE_OPTIMIZER
         elif (self.at_forward or self.at_optimizer) and text != self.last_step:
+            # They have changed in this step, before they were first read.
             found = _Changes.BEFORE_FORWARD if self.at_forward else _Changes.BEFORE_OPTIMIZER
         self.changes = max(self.changes, found)
         self.at_forward, self.at_optimizer, self.last_step = "", "", text
@@ -215,7 +217,7 @@ class SmallStateWriter:
         texts = []
         for name, history in self._histories.items():
             if history.changes <= (_Changes.BEFORE_OPTIMIZER if at_optimizer else _Changes.BEFORE_FORWARD):
-                value = self._objects[name].values()
+                value = self._objects[name].values()  # also if they have not changed yet, to learn when they do
                 text = history.read(value, at_optimizer=at_optimizer)
                 if history.changes is not _Changes.UNKNOWN and value is not None:
                     texts.append(f"{json.dumps(name)}:{text}")
@@ -228,7 +230,7 @@ class SmallStateWriter:
     def write(self, snapshot: SmallSnapshot, commit: Commit) -> bool:
         """Write a snapshot, and complete `commit` with its length and serial; return False if no place has room for it.
 
-        None has before there is an arena, or if each place has a state that is needed.
+        No place has room before there is an arena, or while each place has a state that is needed.
 
         A pending snapshot that equals the one before in this step is not written again, unless it has buffers: torch's
         batch norm changes them without a trace.
