@@ -45,7 +45,10 @@ class AccessError(OperationalError):
 
 
 class WrongTokenError(AccessError):
-    """No coordinator accepts this client's tokens, and a retry would not change that."""
+    """No coordinator accepts this client's tokens, and a retry will hardly change that.
+
+    A node retries for a short time all the same, since a coordinator learns of a new token only within a second.
+    """
 
 
 class PlaintextError(AccessError):
@@ -53,7 +56,11 @@ class PlaintextError(AccessError):
 
 
 class SecuredAttempt:
-    """One attempt to reach one coordinator."""
+    """One attempt to reach one coordinator.
+
+    A client connects with `context`, and sends `headers`. If that fails, `explain` says why. After an attempt without a
+    context it asks `speaks_tls`, and reports `tls_required` if that is so.
+    """
 
     def __init__(
         self, settings: AccessSettings, endpoint: Endpoint, role: Role, proven: AccessToken | None = None

@@ -68,6 +68,8 @@ class Agent:
         self._effects = []
         if not self.exited:
             self._HANDLERS[type(event)](self, event, now)
+            # The event may have changed the deadlines of the workers' end, by which `_pursue` may enter the next stage.
+            # Tests, kept state and the report depend on the phase after that.
             self._group.ending.end_by(self._leaving.workers_end_by, now)
             self._group.ending.update_deadline(self._group.alive, self._reuse, now)
             self._effects += self._reuse.dismiss_disconnected(self.phase)
@@ -385,7 +387,8 @@ class Agent:
         """Begin to sweep, since no worker of the round lives; after a failure, check this host if it may go on."""
         terms = self._terms
         if self._group.result is not Phase.SUCCEEDED and not terms.planned and terms.leave_within_s is not None:
-            self._effects += self._tests.checks.begin(is_idle=False)  # the sweep looks at their memory of GPUs
+            # Not idle: what the workers have left behind may still hold memory of GPUs, and the sweep waits for that.
+            self._effects += self._tests.checks.begin(is_idle=False)
         self._sweep(now)
 
     def _sweep(self, now: float) -> None:

@@ -48,7 +48,8 @@ class Refusal(Struct, frozen=True):
 
     refused: Refused
     until: float
-    """When the refusal becomes final if it stays the same; infinity if it never does."""
+    """When the refusal becomes final if it stays the same; infinity if it never does. It is only shown: the refusal
+    that is final says so itself (`Refused.retry`)."""
     by: str
     """The coordinator that has refused the node; empty if the node had no session."""
 
@@ -99,7 +100,8 @@ class ConnectionState:
 
     `begin_search` comes first. An attempt that fails is a `close`. One that succeeds is an `open`; for each message
     `record_desired` or `record_alive`, and `record_report` for each report; then a `close`. A refusal is a
-    `record_refusal`, and then a `close` with its message as the reason. It still counts while `error` is its message.
+    `record_refusal`, and then a `close` with the refusal's message as the reason. The search is shown as refused while
+    `error` is that message, so until an attempt fails otherwise. A node that gives up names the refusal even then.
     """
 
     def __init__(self, now: float) -> None:
@@ -177,7 +179,7 @@ class ConnectionState:
         return now >= self.searching_since + self.outage_grace_s
 
     def record_refusal(self, refused: Refused, until: float) -> None:
-        """Record that a coordinator refuses this node. The same refusal after `until` is final."""
+        """Record that a coordinator refuses this node; the same refusal after `until` will be final."""
         self._refusal = Refusal(refused, until, self.coordinator if self.connected else "")
 
     def search_notice(self, until: float, *, working: bool) -> Waiting:

@@ -29,7 +29,10 @@ _ENDED_BY_US = frozenset({0, 128 + Signals.SIGKILL})
 
 
 class Exits:
-    """The exits of the workers of one round. Times are in the agent's clock."""
+    """The exits of the workers of one round. Times are in the agent's clock.
+
+    For each exit, `WorkerGroup` asks `ended_by_itself`, calls `record_exit`, and then `judge` if that was not done yet.
+    """
 
     def __init__(self, first_rank: int, ending: GroupEnding) -> None:
         """Begin without exits. The worker with local rank 0 has rank `first_rank`; `ending` is the end of the round."""
@@ -61,13 +64,14 @@ class Exits:
         * None has failed, and this one did neither, but has written an exception: see below.
         * The first one had lost a connection, and this one failed by itself: it takes the place of the first, which may
           be its consequence, as the other end of the connection.
-        * Otherwise it is recorded as a consequence (`Follower`) of the first one, unless this node may have ended it.
+        * Otherwise it is recorded as a consequence (`Follower`) of the first one, unless this node may have ended it
+          and its error, if any, is another one.
 
         A bug of the script ends all workers at once. Most of them have written their exception when this node signals
-        them, and have not exited yet. So a worker with the same error counts as one that failed, however it ended: as
-        a follower of the first failure, or as `failed_too` until there is one: the report of a failed collective is
-        judged after exits that came later. If the round failed elsewhere, there is no first failure here, and the
-        coordinator compares `failed_too` with the failures of other nodes.
+        them, and have not exited yet. So a worker with the same error counts as one that failed, however it ended. It
+        becomes a follower of the first failure. If there is none yet, it is kept as `failed_too`, since the report of a
+        failed collective is judged after exits that came later. If the round failed elsewhere, there is no first
+        failure here, and the coordinator compares `failed_too` with the failures of other nodes.
         """
         first, new = self._failure, self._failure_of(local_rank, exit_code, diagnosis)
         before_end = exit_code != 0 and at < self._ending.began_at

@@ -29,7 +29,8 @@ EXIT_CODES = {**{result: code for code, result in _RESULTS.items()}, CheckResult
 """The exit codes of `nodeclient check`, which are the same."""
 
 PASSES = frozenset({CheckResult.GOOD, CheckResult.WARNING})
-"""The results with which a host is fit for a round."""
+"""The results after which there is no early next check, and whose facts later ones are compared with. After `UNKNOWN`,
+the host may still be in rounds: the coordinator judges it as it did before."""
 
 _LEVELS = {
     CheckResult.GOOD: Level.INFO,

@@ -111,8 +111,8 @@ class Reuse:
         """Why each worker that is ended could not be reused. A worker that proves to have ended by itself before is
         removed: its end was the reason, and not this obstacle."""
         self._ends_others = False
-        """Whether reusable workers were ended only because of those with obstacles. If one of these proves to have
-        ended by itself, they were ended since its end was not reported in time (`_END_UNKNOWN`)."""
+        """Whether reusable workers were ended only because others have obstacles. A worker with an obstacle may prove
+        to have ended by itself. Then its end was reported too late to keep the reusable workers (`_END_UNKNOWN`)."""
         self.begun: WorkerStarts | None = None
         """How the workers of this round were started; None while there is nothing to report."""
         self._in_place = 0
@@ -121,7 +121,7 @@ class Reuse:
     # One worker
 
     def on_report(self, event: ReuseReported) -> None:
-        """Record whether a worker can be reused: not while its connection is gone."""
+        """Record whether a worker can be reused. If it is not `able`, its connection is gone."""
         moves = self._move(event.local_rank, _WHEN_ABLE if event.able else _WHEN_DISCONNECTED)
         if moves and self._states[event.local_rank] is ReuseState.CUT_OFF:
             self._why_not = self._why_not or "a worker could not be reached any more while it waited for a round"
@@ -220,7 +220,7 @@ class Reuse:
         return any(self._states.get(local_rank) in _MAY_LEAVE for local_rank in alive)
 
     def all_may_leave(self, alive: AbstractSet[int]) -> bool:
-        """Whether none of the living workers of the round has to be ended; False if none lives."""
+        """Whether all living workers would be parked if they left, even those that refuse; False if none lives."""
         return bool(alive) and all(self._states.get(local_rank) in _MAY_PARK for local_rank in alive)
 
     def begin_parking(self, now: float) -> None:
