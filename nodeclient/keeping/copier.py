@@ -84,7 +84,10 @@ class Copier:
         return next((failure.problem for failure in self._failures.values() if failure.problem), "")
 
     def set_wanted(self, run: str, copies: tuple[KeptCopy, ...]) -> None:
-        """Get these copies, and drop all others."""
+        """Get these copies. Give up any other, and drop the arenas of copies that have no protected step.
+
+        A finished copy is not among these copies any more: its step is protected.
+        """
         self._run, self._wanted = run, copies
         if self._getting is not None and not self._is_wanted(*self._getting[0]):
             self._getting[1].set()
@@ -156,7 +159,10 @@ class Copier:
             await asyncio.gather(*map(asyncio.wrap_future, self._resources.digests.compute([held.place])))
 
     def _record_failure(self, origin: _Origin, error: Exception, now: float) -> None:
-        """Record a failed attempt. Once the part counts as one that cannot be copied, warn the user."""
+        """Record a failed attempt. Once the part counts as one that cannot be copied, warn the user.
+
+        That is at once if memory is lacking. After another error, it is once the attempts have failed for `patience_s`.
+        """
         failure = self._failures.setdefault(origin, _FailedCopies(now))
         if isinstance(error, NoMemoryError):
             problem = f"there is no copy of node {origin[0]} here: {error}"

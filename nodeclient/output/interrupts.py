@@ -83,7 +83,7 @@ class InterruptFilter(Sink):
             self._release()
 
     def flush(self) -> None:
-        """Show the traceback of another error, because nothing more comes."""
+        """Show the traceback of another error, because nothing more has come for a while."""
         if self._chain and not self._exception_line.startswith(_INTERRUPT):
             self._release()
         self._sink.flush()
@@ -109,7 +109,8 @@ class InterruptFilter(Sink):
         """Handle a whole line while looking for tracebacks."""
         text = _RANK.sub(b"", plain(line.decode(errors="replace")).encode()).rstrip()
         begins = bool(_FIRST.match(text))
-        # After its last line, a traceback goes on only with a link, and with the traceback behind that link.
+        # After its last line, a traceback goes on only with a link, and with the traceback behind that link. Between
+        # these two is an empty line.
         if self._chain and self._exception_line and text and not _LINK.match(text):
             is_linked = any(map(_LINK.search, self._chain[-2:]))
             if not (begins and is_linked):

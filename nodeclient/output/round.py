@@ -2,7 +2,8 @@
 
 A worker gets one of three things as its stdout. If nobody wants the stream, it is /dev/null. If only the terminal shows
 it, and no other worker shares that, the worker inherits the terminal. In all other cases it is a pipe, or a
-pseudo-terminal where the output goes to a terminal unchanged, and `pump` reads the other end.
+pseudo-terminal where the output goes to a terminal unchanged, and `pump` reads the other end. The stderr is always of
+this last kind, since its end is kept for the report of a failure.
 """
 
 from __future__ import annotations
@@ -100,7 +101,8 @@ class RoundStreams:
     def terminal_variables(self, label: WorkerLabel) -> dict[str, str]:
         """Return the variables that describe the terminal to a worker that shares it, and so writes to pipes.
 
-        The width is that of the terminal less the prefix. Colours are switched on, unless the user wants none.
+        The width is that of the terminal less the prefix and the last column, which stays free. Colours are switched
+        on, unless the user wants none.
         """
         shown = self._settings.shown(label.local_rank) == Streams.BOTH
         all_terminals = all(terminal_writer.is_terminal for terminal_writer in self._terminal_writers.values())

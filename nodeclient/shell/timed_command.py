@@ -1,4 +1,7 @@
-"""Runs a command without blocking the event loop, and kills its process group if it does not end in time."""
+"""Runs a command without blocking the event loop, for a limited time.
+
+What is left of its process group is killed when the command ends, or when its time is over.
+"""
 
 from __future__ import annotations
 
@@ -115,7 +118,7 @@ class TimedCommand:
         def reap() -> None:
             loop.remove_reader(pidfd)
             os.close(pidfd)
-            signal_group(pid, signal.SIGKILL)
+            signal_group(pid, signal.SIGKILL)  # before it is reaped: after that, another group may have this number
             self.pids.remove(pid)
             ended.set_result(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 

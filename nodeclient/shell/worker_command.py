@@ -184,11 +184,14 @@ def _binding_in_words(choice: str, cpus: Sequence[frozenset[int]]) -> str:
     return f"--numa-binding {choice}, CPUs by local rank: {bound}"
 
 
-def _threads(cores: Sequence[Collection[int]], quota: float | None) -> list[int]:
-    """Return how many threads each worker gets: its cores, divided among the workers that share them."""
-    sharers = Counter(core for own in cores for core in own)
-    most = float("inf") if quota is None else quota / len(cores)
-    return [max(1, int(min(most, sum(Fraction(1, sharers[core]) for core in own)))) for own in cores]
+def _threads(cores_of_workers: Sequence[Collection[int]], quota: float | None) -> list[int]:
+    """Return how many threads each worker gets: its cores, divided among the workers that share them.
+
+    All workers have the same share of the `quota` of CPUs, which they do not exceed.
+    """
+    sharers = Counter(core for own in cores_of_workers for core in own)
+    most = float("inf") if quota is None else quota / len(cores_of_workers)
+    return [max(1, int(min(most, sum(Fraction(1, sharers[core]) for core in own)))) for own in cores_of_workers]
 
 
 def _threads_in_words(threads: Sequence[int], cores: int, quota: float | None) -> str:

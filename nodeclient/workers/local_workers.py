@@ -110,8 +110,8 @@ class LocalWorkers:
     ) -> None:
         """Start the workers; the index of a command and of its streams is the local rank.
 
-        The last round must have been swept. For a local rank in `reused` no process is started: the function there
-        makes the parked process continue.
+        The last round must have been swept. For a local rank in `reused`, the function there makes the parked process
+        continue. If that has ended meanwhile, a new one is started, as for all others.
 
         Raises `SpawnError` at the first failure; the workers before it live until `sweep` ends them.
         """

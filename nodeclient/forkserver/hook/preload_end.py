@@ -151,7 +151,8 @@ def _write_end(slot: str, code: int) -> None:
     try:
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            # Only the node's memory has this seal; the path may lead to another file now.
+            # Only the node's memory has this seal; the path may lead to another file now. The word is the exit code
+            # plus 1, since it is 0 before the end.
             if fcntl.fcntl(file, _F_GET_SEALS) & _F_SEAL_SHRINK:
                 os.pwrite(file, (code + 1).to_bytes(WORD_BYTES, sys.byteorder), int(begin) + END_OFFSET)
         finally:

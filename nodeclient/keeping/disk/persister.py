@@ -36,7 +36,8 @@ from nodeclient.keeping.parts.part_messages import Kind, kinds_of
 from workerlib.contract.manifest import ManifestError
 
 ANSWERS_WITHIN_S = 10.0
-"""How long a round waits for a disk that does not answer. After that the training begins without the claim."""
+"""How much longer than `CLAIM_WITHIN_S` a round waits for a disk that does not answer. After that the training begins
+without the claim."""
 
 CLAIM_WITHIN_S = 5.0
 """How long a claim waits for another run whose processes are just ending."""
@@ -89,7 +90,7 @@ class Persister:
                 claiming = in_thread(partial(self._claim.acquire, run, CLAIM_WITHIN_S), THREAD)
                 await asyncio.wait([claiming], timeout=CLAIM_WITHIN_S + ANSWERS_WITHIN_S)
                 self._claiming = claiming
-            if self._claiming.done():
+            if self._claiming.done():  # else the disk hangs, perhaps since an earlier round, and the user is warned
                 self._claiming.result()
         except FolderInUseError as error:
             return str(error)

@@ -264,7 +264,8 @@ def named_parts(arenas: Arenas, digests: Digests, *, with_small: bool) -> Iterat
         is_big, is_protected = held.kind is Kind.BIG, arenas.is_protected(held.commit)
         digest = digests.of_tensors(held.place, held.commit) if is_big else None
         is_ready = digest is not None or not is_comparable(held.commit)
-        if is_ready if is_big else with_small or is_protected:
+        is_wanted = is_ready if is_big else (with_small or is_protected)
+        if is_wanted:
             part = _part_of(held, digest, protected=is_protected)
             if part is not None:
                 yield part

@@ -81,10 +81,11 @@ class Digests:
         try:
             crc, of_tensors = digests_of(data, self._crc32) if is_comparable(commit) else (self._crc32(data), None)
         except ManifestError:  # the node that resumes from it reports that
+            # A shared part is reported only with this digest, so there has to be one.
             crc = of_tensors = self._crc32(data)
         whole = place.read() == commit
         if whole:
-            place.store_digest(commit, crc if known is None else known)
+            place.store_digest(commit, crc if known is None else known)  # `check` compares the bytes with a known one
             self._of_tensors[place] = commit, of_tensors
         return whole
 
@@ -112,7 +113,7 @@ def crc32_in_chunks(data: memoryview | bytes, count: Callable[[int], None], crc:
 
 
 def is_comparable(commit: Commit) -> bool:
-    """Whether other ranks save the same part of the big state, with the same bits."""
+    """Whether a part is of a shared state: several ranks have its shard of the big state, with the same bits."""
     return commit.shards < commit.world_size and not commit.flags & CHOSEN
 
 
