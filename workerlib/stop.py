@@ -27,13 +27,13 @@ _ENDING = signal.SIG_DFL, signal.default_int_handler
 
 
 class StopRequest:
-    """The request to stop that a signal makes, from the first call of `listen` on."""
+    """The request to stop that a signal makes, from the first call of `listen` or `listen_beside` on."""
 
     def __init__(self) -> None:
         self.received = False
         """Whether this worker has received a signal."""
         self.agreed = False
-        """Whether all workers have agreed to end, since one of them has received a signal."""
+        """Whether all workers have agreed to end, since one of them has received a signal; set by `agreement`."""
         self._previous: dict[signal.Signals, Handler] = {}
         """The handlers that `listen` replaced."""
         self._has_fork_hooks = False
@@ -43,8 +43,9 @@ class StopRequest:
     def listen(self) -> None:
         """Record SIGTERM and the other signals of the node from now on, instead of dying of them.
 
-        Further calls do nothing. A signal other than SIGTERM is left to the script if the script handles it. Forked
-        children get the earlier handlers back: `multiprocessing` could not end a process that only records a signal.
+        Further calls do nothing. SIGTERM is taken over even from a handler of the script: the script has called
+        `should_stop` to be told of it. Another signal is left to the script if the script handles it. Forked children
+        get the earlier handlers back: `multiprocessing` could not end a process that only records a signal.
 
         Raises `RuntimeError` outside the main thread, where Python cannot install a handler.
         """
@@ -66,6 +67,9 @@ class StopRequest:
 
     def listen_beside(self) -> None:
         """Record the signals of the node that the script handles or ignores, and call its handlers as before.
+
+        Call it before this worker reports its last checkpoint. nodeclient then sends a signal to end the process, and
+        `checkpointed` has to notice that even if the script's handler returns. The process ends, so nothing is undone.
 
         Does nothing for a signal that ends the process, nor outside the main thread, where Python installs no handler.
         """

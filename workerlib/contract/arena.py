@@ -15,7 +15,7 @@ aligned to `ALIGNMENT` bytes, and then values as JSON, up to the length in the c
 
 A place is *whole* if its control word `check` is the checksum of the other control words. A writer zeroes `check`, then
 writes the data, then the other words, and `check` last. So a writer that dies leaves at most one place that is not
-whole. A reader trusts nothing in an arena, and checks all bounds. Standard library only.
+whole. A reader trusts nothing in an arena, and checks all bounds. Standard library only, as nodeclient has no torch.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ protected and a third one is the newest, nothing is saved: a fourth place would 
 
 SMALL_PLACES = 6
 """The number of places for the small state: two protected steps, the last two steps that are done, and two states
-within the current step, one of which is whole while the other is written."""
+within the current step, one of which is whole while the other is written. While a third step is protected, there may be
+only one place for the current step: a worker that dies just as it writes there leaves no state of that step."""
 
 ALIGNMENT = 64
 """One cache line, which suffices for every type of tensor."""
@@ -331,7 +332,8 @@ class Arena:
             commit = place.read()
             place.invalidate()
             # nodeclient may have protected the step since `protected` was read. It protects a step first, and reads
-            # after that whether the step is whole. So one of both sides sees what the other one has done.
+            # after that whether the step is whole. So one of both sides sees what the other one has done. There is no
+            # memory barrier: a store is seen long before the interpreter comes from it to the load that follows.
             if commit is None or (commit.round, commit.step) not in self.protected - protected:
                 return place
             place.revalidate(commit)

@@ -87,7 +87,7 @@ class ElasticCallback(Callback):
         """
         del pl_module
         self._step = trainer.global_step
-        should_stop()
+        should_stop()  # the first call installs our handler
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         """Report the step if this batch is its last one; then save and end if any worker was asked to stop.

@@ -161,7 +161,7 @@ class StepKeeper:
         self._lock.check_in_round()
 
     def _finish_new_step(self, number: int) -> None:
-        """Do what does not need the lock after a new step, and stand still if the round ends with this step."""
+        """Do what does not need the lock after a new step, and save this step if the round ends with it."""
         self._saver.compare()
         self._saver.report_digest()
         self._saver.memory.await_growth()
@@ -171,7 +171,7 @@ class StepKeeper:
         if halt is not None and not self._lock.is_final:
             self._acquire_for_training()
             self._save_last_step(halt)
-            if self.is_reused:
+            if self.is_reused:  # its script does nothing between the rounds; others go on, and block at the next step
                 self._stand_still()
 
     def _before_optimizer(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -266,7 +266,8 @@ class StepKeeper:
     def _save_for(self, request: SaveNow) -> None:
         """Answer nodeclient's request at the end of a round; the caller has acquired the lock.
 
-        A saved state is final, unless the request is a `late` one, during which training goes on.
+        A saved state is final, unless the request is a `late` one, during which training goes on. That one counts as
+        the last save all the same: the process may be ended before the script comes to its own step.
         """
         saver = self._saver
         # Where each rank has a shard of its own, a step is of use only if all of them save it. If a rank has died, such

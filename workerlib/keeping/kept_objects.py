@@ -245,6 +245,7 @@ class KeptOptimizer(Adapter):
 
     def load_values(self, values: Any) -> None:
         """Load the options and the state, once the targets are filled."""
+        # `load_state_dict` knows parameters by number, in the order of the groups, which `_parameters` has too.
         places = {name: at for at, name in enumerate(self._parameters)}
         if len(values["groups"]) != len(self.optimizer.param_groups):
             raise UnfitStateError(f"{self._name} has a different number of parameter groups than was kept")
@@ -364,6 +365,8 @@ class _GroupOptions:
         groups = self._optimizer.param_groups
         present = [each for group in groups for pair in group.items() for each in pair]
         is_same = self._are_immutable and _are_same(present, self._last_read)
+        # The same object as last time means that nothing has changed (`Adapter.values`). State is always written anew,
+        # also in the call after it has gone.
         if state or not is_same or self._values["state"]:
             options = [{key: value for key, value in group.items() if key != "params"} for group in groups]
             self._last_read = present

@@ -182,7 +182,7 @@ class SmallStateWriter:
         # Serials go on from those in this arena and in the one that it replaces, whose states are older.
         self._serial = max(self._serial, arena.newest_serial())
         self._arena = arena
-        self._kinds = self._pending = None
+        self._kinds = self._pending = None  # so that `_fits` lays out the new places
 
     def first_snapshot(self, restored: Mapping[str, Any]) -> SmallSnapshot:
         """Return the small state before the first step of the round; `restored` has the restored values by name.

@@ -21,10 +21,12 @@ _BLOCK = 255
 number is odd, or the sum would stay the same when the highest bits of all words flip."""
 
 _UNBLOCKED = 512
-"""The most words of a tensor that is not divided into blocks: each word has a factor of its own."""
+"""The most words of a tensor that is not divided into blocks. Each of its words has a factor of its own, so that
+changes within a block cannot cancel each other."""
 
 _GOLDEN = 0x1E3779B97F4A7C15
-"""An odd number with irregular bits, those of the golden ratio. The factors are made of its multiples."""
+"""An odd number with irregular bits, those of the golden ratio without the highest one: so it fits into a signed word.
+The factors are made of its multiples."""
 
 
 def digest_of(tensors: Iterable[tuple[str, torch.Tensor]]) -> int:
@@ -65,6 +67,9 @@ def _mixed(sums: torch.Tensor) -> torch.Tensor:
     Products and totals are taken modulo 2**64. An odd factor loses no bit of a sum, but the highest bit stays the
     highest bit, whatever the factor is. Two of them in a total cancel each other. So the high halves are added once
     more, with other factors.
+
+    The factors are no plain multiples: with these, changes by d, -2d and d in three sums at equal distances would
+    cancel each other.
     """
     factors = torch.arange(len(sums) + 1, device=sums.device).mul_(_GOLDEN)
     factors.bitwise_xor_(factors >> 32).bitwise_or_(1)
