@@ -154,7 +154,7 @@ class Copier:
             self._getting = None
 
     async def _compute_digest(self, copy: KeptCopy, rank: int) -> None:
-        """Compute the digest by which a copy of a shared state is compared, after which the copy is reported."""
+        """Compute the digest of a copy. A copy of a shared state is reported, and compared, only with its digest."""
         if (held := self._resources.arenas.find(rank, copy.round, copy.step, Kind.BIG)) is not None:
             await asyncio.gather(*map(asyncio.wrap_future, self._resources.digests.compute([held.place])))
 

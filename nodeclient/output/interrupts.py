@@ -97,7 +97,10 @@ class InterruptFilter(Sink):
             self._sink.end()
 
     def on_exit(self, exit_code: int) -> None:
-        """Drop or show the tracebacks of KeyboardInterrupt; `exit_code` is that of `subprocess`."""
+        """Drop or show the tracebacks of KeyboardInterrupt; `exit_code` is that of `subprocess`.
+
+        If these are buffered, `end` has left the sink open for them.
+        """
         had_interrupts = bool(self._interrupted)
         self._exit_code = exit_code
         self._end_chain()
@@ -112,7 +115,7 @@ class InterruptFilter(Sink):
         # After its last line, a traceback goes on only with a link, and with the traceback behind that link. Between
         # these two is an empty line.
         if self._chain and self._exception_line and text and not _LINK.match(text):
-            is_linked = any(map(_LINK.search, self._chain[-2:]))
+            is_linked = any(map(_LINK.search, self._chain[-2:]))  # an empty line follows a link
             if not (begins and is_linked):
                 self._end_chain()
         if not (self._chain or begins):

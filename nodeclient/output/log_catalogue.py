@@ -146,7 +146,11 @@ class LogCatalogue:
         _write(self._lock, replace(logged, failed=True))
 
     def write(self, logged: LoggedRound, *, create: bool) -> None:
-        """Replace the note of a round; with `create`, make one that is missing, too. Raises `OSError`."""
+        """Replace the note of a round; with `create`, make one that is missing, too. Raises `OSError`.
+
+        At the end of a round the note may be missing since `begin` has failed. If the round is judged as failed after
+        that, its files may have been deleted, and then it gets no note.
+        """
         with (
             suppress(FileNotFoundError),  # nothing was written in this round
             open_folder(self._log_dir, *self.parts(logged)) as folder,

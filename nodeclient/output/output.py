@@ -193,9 +193,9 @@ class Output:
         pseudo_terminals = self._round.pseudo_terminals if self._round else ()
 
         def resize() -> None:
-            for stream, model in pseudo_terminals:
+            for stream, terminal in pseudo_terminals:
                 if not stream.ended:
-                    copy_size(model, stream.fd)
+                    copy_size(terminal, stream.fd)
 
         self._pump.post(resize)
 

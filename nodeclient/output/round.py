@@ -91,7 +91,7 @@ class RoundStreams:
         self.tails = [Tail() for _ in labels]
         """The end of each worker's stderr."""
         self.pseudo_terminals: list[tuple[WorkerStream, int]] = []
-        """The streams over pseudo-terminals, each with the terminal whose size they copy."""
+        """The streams over pseudo-terminals, each with the descriptor of the terminal whose size they copy."""
 
     @property
     def streams(self) -> list[WorkerStream]:
@@ -137,23 +137,24 @@ class RoundStreams:
             null = os.open(os.devnull, os.O_WRONLY)
             children.callback(os.close, null)
             return null
-        raw = None if self._is_prefixed else terminal_writer
-        if raw is not None and not sinks and may_inherit(raw.fd):
-            return raw.fd
+        unchanged = None if self._is_prefixed else terminal_writer
+        """The terminal writer, if it gets the worker's bytes as they are."""
+        if unchanged is not None and not sinks and may_inherit(unchanged.fd):
+            return unchanged.fd
         if terminal_writer is not None:
             screen: Sink = (
-                Raw(raw) if raw is not None else Prefixed(terminal_writer, self._prefix(label, terminal_writer))
+                Prefixed(terminal_writer, self._prefix(label, terminal_writer)) if unchanged is None else Raw(unchanged)
             )
             if kind is Streams.STDERR:
                 screen = self.interrupt_filters[label.local_rank] = InterruptFilter(screen, self.interrupts)
             sinks.append(screen)
-        reading, writing, model = _channel(raw)
+        reading, writing, terminal = _channel(unchanged)
         failure.callback(os.close, reading)
         children.callback(os.close, writing)
         stream = WorkerStream(reading, sinks, terminal_writer)
         self.streams_of[label.local_rank].append(stream)
-        if model is not None:
-            self.pseudo_terminals.append((stream, model))
+        if terminal is not None:
+            self.pseudo_terminals.append((stream, terminal))
         return writing
 
     def _prefix(self, label: WorkerLabel, terminal_writer: TerminalWriter | None) -> bytes:
@@ -162,9 +163,9 @@ class RoundStreams:
         return make_prefix(label, template, several_hosts=several_hosts, coloured=coloured)
 
 
-def _channel(raw: TerminalWriter | None) -> tuple[int, int, int | None]:
-    """Return the ends of a pseudo-terminal like that of a writer, and the model; or else those of a pipe, and None."""
-    if raw is not None and raw.is_terminal:
+def _channel(unchanged: TerminalWriter | None) -> tuple[int, int, int | None]:
+    """Return the ends of a pseudo-terminal, and the terminal that it is like; or else those of a pipe, and None."""
+    if unchanged is not None and unchanged.is_terminal:
         with suppress(OSError):
-            return *pseudo_terminal(raw.fd), raw.fd
+            return *pseudo_terminal(unchanged.fd), unchanged.fd
     return *pipe(), None

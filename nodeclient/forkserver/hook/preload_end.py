@@ -31,7 +31,7 @@ PROGRESS = "COORDINATORD_PROGRESS"
 """The variable with the worker's slot, memory that nodeclient reads, as in `workerlib/contract/env.py`."""
 
 END_OFFSET = 24
-"""The offset in a slot of the word that is set when the program is over."""
+"""The offset in a slot of the word that is set when the program is over: to its exit code plus 1, so never to 0."""
 
 WORD_BYTES = 8
 
@@ -65,6 +65,7 @@ class Ending:
         In a worker, it would write to a page of each module, and so copy thousands of pages.
         """
         self._preloaded = frozenset(sys.modules)
+        # The parent has the command line of its workers. Python replaces `-m` only when it runs the program.
         self._is_script = sys.argv[0] not in {"", "-", "-c", "-m"}
         if DISTRIBUTED in sys.modules:
             self.patch(sys.modules[DISTRIBUTED])

@@ -84,7 +84,7 @@ class Persister:
         """
         if self._claim.run == run:
             return ""
-        why = "it does not answer"
+        why = "it does not answer"  # unless an error is raised below
         try:
             if self._claiming is None or self._claiming.done():
                 claiming = in_thread(partial(self._claim.acquire, run, CLAIM_WITHIN_S), THREAD)
@@ -154,6 +154,7 @@ class Persister:
         self, name: StepName, parts: list[tuple[Kind, Held]], progress: Progress, aborted: tuple[int, ...]
     ) -> None:
         """Write this node's parts, in a thread; delete them again if that fails or is given up."""
+        # The round may have begun without the claim, as the disk did not answer then.
         with suppress(OSError):  # if it cannot be locked, the user was warned when the round began
             self._claim.acquire(name.run, CLAIM_WITHIN_S)
         step_folder.delete_attempts(self.steps.folder, name.run, aborted, progress)

@@ -3,7 +3,8 @@
 An *arena* is shared memory for the state of one rank (`workerlib.contract.arena` has its layout). It has *places*:
 three *generations* for the big state of a step, which is weights and optimizer, and six for its small state. A place
 that was written to the end is *whole* and holds a *part*, the state of that rank as of one step. Its control words, the
-`Commit`, name the step. A step is *protected* if the coordinator wants no node to overwrite what it has of it.
+`Commit`, name the step. A small part is *pending* if it was written within its step, before all values were final. A
+step is *protected* if the coordinator wants no node to overwrite what it has of it.
 
 This node has three kinds of arenas:
 
