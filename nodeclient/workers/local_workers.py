@@ -1,9 +1,9 @@
 """The local worker group as processes: starts, signals, watches and sweeps them, without decisions.
 
 To sweep is to end all workers of a round with their process groups, before the next round begins. Each worker leads a
-session, and so a process group. It is reaped only after the rest of the group has ended, or `leftover_processes`
-watches it: until then its number is not reused, and a signal to the group hits no other process. A pidfd in the event
-loop shows an exit within milliseconds, without polling or threads.
+session, and so a process group. The worker is reaped only once the rest of its group has ended or is watched by
+`leftover_processes`: until then its number is not reused, and a signal to the group hits no other process. A pidfd in
+the event loop shows an exit within milliseconds, without polling or threads.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from nodeclient.workers.spawn import Spawn, WorkerCommand, spawn
 from nodeclient.workers.syscalls import pidfd_open
 
 POLL_S = 0.01
-"""How often dismissed workers are polled for their end."""
+"""How often `dismiss` looks whether its workers have ended. Their pidfds lead to `on_exit`, which tells it nothing."""
 
 ContinueWorker = Callable[[int, int, int], None]
 """Makes a parked process enter a round; takes its local rank, and the descriptors of its stdout and stderr."""
@@ -194,7 +194,9 @@ class LocalWorkers:
         Raises `UnkillableError` if something outlives SIGKILL for a minute. Then it may be called again. Make one call
         at a time, and do not cancel it.
         """
-        ending, killed = [worker for worker in self._workers.values() if not worker.parked], self._in_round()
+        # A parked worker that has died by itself is still there if a process of its group lives.
+        ending = [worker for worker in self._workers.values() if worker.reported or not worker.parked]
+        killed = self._in_round()
         # Nothing is reaped before all is killed, so that the groups' numbers are not reused.
         for worker in killed:
             for pidfd in list(worker.watched):

@@ -3,6 +3,8 @@
 import asyncio
 import os
 import secrets
+import signal
+import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
@@ -22,6 +24,13 @@ WITH_DAEMON = "echo $(setsid sh -c 'sleep 1000 > /dev/null & echo $!') > {fifo};
 """A worker that starts a process which is not its child, as some loggers do, and writes its number once all others that
 it took have ended."""
 
+WITH_CHILD = f"""exec {sys.executable} -I -S -c 'import os
+child = os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "1000")
+open("{{fifo}}", "w").write(str(child))
+os.wait()'"""
+"""A worker that has a child in its process group, whose number it writes. It is no shell by then: the death of one
+would end the child."""
+
 
 class TwoWorkers:
     """A worker group of two, each with a daemon."""
@@ -39,12 +48,13 @@ class TwoWorkers:
         for worker in ended:
             kill_marked(worker.mark)
 
-    async def start(self) -> list[int]:
-        """Start them; return the daemons by local rank."""
-        scripts = [WITH_DAEMON.format(fifo=fifo) for fifo in self._fifos]
+    async def start(self, script: str = WITH_DAEMON, stays: Sequence[int] = ()) -> list[int]:
+        """Start them, except for those that were held and stay; return the numbers that the new ones have written."""
+        scripts = [script.format(fifo=fifo) for fifo in self._fifos]
         commands = [WorkerCommand(("sh", "-c", script), dict(os.environ)) for script in scripts]
-        self.workers.start(commands, own_outputs(len(commands)))
-        return [int(await asyncio.to_thread(fifo.read_text)) for fifo in self._fifos]
+        self.workers.start(commands, own_outputs(len(commands)), dict.fromkeys(stays, lambda *_: None))
+        new = [fifo for local_rank, fifo in enumerate(self._fifos) if local_rank not in stays]
+        return [int(await asyncio.to_thread(fifo.read_text)) for fifo in new]
 
 
 @pytest.fixture
@@ -67,6 +77,23 @@ async def test_one_that_is_dismissed_ends_and_the_other_one_lives_on(two: TwoWor
     assert two.exits.get_nowait() == (0, -15)
     assert two.workers.pids == {stays}
     assert {*marked(two.mark)} == {stays, daemons[1]}
+
+
+async def test_one_that_died_while_it_was_held_is_swept_after_the_next_round(two: TwoWorkers) -> None:
+    [child, _] = await two.start(WITH_CHILD)
+    two.workers.park(0)
+    two.workers.park(1)
+    await two.workers.sweep()
+    os.kill(two.workers.pid_of(0), signal.SIGKILL)
+    assert await two.exits.get() == (0, -9)
+    await two.start(WITH_CHILD, stays=[1])
+    assert child in marked(two.mark), "it is left behind"
+    two.workers.park(0)
+    two.workers.park(1)
+    await two.workers.sweep()
+    assert child not in marked(two.mark)
+    assert two.workers.pids == {two.workers.pid_of(0), two.workers.pid_of(1)}
+    await two.start(WITH_CHILD, stays=[0, 1])
 
 
 async def test_no_round_starts_while_a_worker_is_dismissed(two: TwoWorkers) -> None:
