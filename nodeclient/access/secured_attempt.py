@@ -115,6 +115,7 @@ class SecuredAttempt:
         where = self._endpoint
         match error:
             case PinError():
+                # A token that was given is wrong. The user's directory may get that of a new coordinator while we wait.
                 kind = WrongTokenError if self._settings.is_given else AccessError
                 return kind(f"{where}: {error.args[0]}")
             case ssl.SSLCertVerificationError():

@@ -262,7 +262,8 @@ class Agent:
     def _knows_of_success(self) -> bool:
         """Whether this node knows that the run has succeeded, since it is the only node of the round.
 
-        The last goal must have been about this round. A stop changes nothing, as it came when all workers had exited.
+        The last goal must have been about this round, to run it or to stop it: a stop came too late to change anything,
+        since all workers had exited.
         """
         assignment = self._group.assignment
         return (

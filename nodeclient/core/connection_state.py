@@ -238,7 +238,10 @@ class ConnectionState:
 
 
 def _is_change(before: Observed, observed: Observed) -> bool:
-    """Whether a change is reported before the next heartbeat: the coordinator waits for it, or acts on it at once."""
+    """Whether a change is reported before the next heartbeat: the coordinator waits for it, or acts on it at once.
+
+    A change to one of the `TRANSIENT` phases can wait, unless it is the end of the last worker, or of the preparation.
+    """
     return (
         (observed.phase not in TRANSIENT and _place(before) != _place(observed))
         or (before.phase.has_workers and not observed.phase.has_workers)

@@ -75,7 +75,7 @@ class HealthChecks:
         number = 1 if before is None else before.number + 1
         self._runs, self.last = False, HealthCheck(number, result, clip(text, MESSAGE_MAX))
         self.again_at = None if result in PASSES else now + AGAIN_AFTER_S
-        if self.last.says == ("passes" if before is None else before.says):
+        if self.last.says == ("passes" if before is None else before.says):  # a first check that passes is no news
             return []
         return [Notice(_LEVELS[result], f"the health check of this host {self.last.says}", "health_checked")]
 

@@ -236,7 +236,8 @@ class Reuse:
     def dismiss_disconnected(self, phase: Phase) -> list[Dismiss]:
         """Dismiss the parked workers without a connection, unless others are ending; return the effect, if any.
 
-        The shell dismisses workers only when none is in a round.
+        The shell dismisses workers only when none is in a round. `Agent.handle` calls this after each event, so no such
+        worker is left when a round begins.
         """
         return [] if phase is Phase.STOPPING else self._dismiss({ReuseState.CUT_OFF})
 

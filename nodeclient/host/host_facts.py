@@ -106,7 +106,7 @@ def _gpus(environ: Mapping[str, str], host: Host) -> dict[str, Any]:
     gpus = visible_gpus(environ, host)
     return {
         "gpus": tuple(GpuFacts(gpu.name, gpu.pci_address, gpu.recovery) for gpu in gpus),
-        "in_use": uses_of(gpus, host, os.getppid()),
+        "in_use": uses_of(gpus, host, os.getppid()),  # the parent is nodeclient, which adopts its workers' orphans
     }
 
 
@@ -157,8 +157,11 @@ def _space(what: str, folder: Path) -> Space:
 def describe_mount(folder: Path, mounts: str) -> str:
     """Describe the mount that a directory is on, by the text of a mountinfo file; empty if it has none.
 
-    proc_pid_mountinfo(5) has its format. `folder` is without links. The ids decide, not the order of the lines:
-    mounts may come before the root that they are on, and a mount hides earlier ones below its mount point.
+    proc_pid_mountinfo(5) has its format. `folder` is without links. The search follows the ids, from the root down the
+    tree of mounts to the last one above the directory: a line may come before that of the mount that it is on.
+
+    Where several mounts on one parent are above the directory, the one with the shortest path hides the others, since
+    the way to them leads through it. If two have the same path, the later line hides the earlier one.
     """
     lines = [match.groups() for line in mounts.split("\n") if (match := _MOUNT.match(line))]
     ids = {mount for mount, *_ in lines}
@@ -171,7 +174,7 @@ def describe_mount(folder: Path, mounts: str) -> str:
             text = f"on {place} ({kind}, {_unescaped(device)})"
             above[parent if parent in ids - {mount} else ""].append((point, mount, text))
     here, described = "", ""
-    while here in above:  # the way down from the root comes to the mount nearest to it first
+    while here in above:
         _, here, described = min(reversed(above.pop(here)), key=lambda each: len(each[0].parts))
     return described
 

@@ -110,7 +110,8 @@ class LogService:
         self._log_dir = None if settings.log_dir is None else settings.log_dir.absolute()
         self._catalogue = None if self._log_dir is None else LogCatalogue(self._log_dir, job, socket.gethostname())
         self._rounds: dict[tuple[str, str, int], LoggedRound] = {}
-        """The rounds of the job with log files on this host, also those of other nodes here; see `_place_of`."""
+        """The rounds of the job with log files on this host, also those of other nodes here; see `_place_of`. A node's
+        newest round comes last: rounds that are found later are older, so `_add` puts them in front."""
         self._present: LoggedRound | None = None
         """The last round that workers of this node have begun."""
         self._writer = FileThread(partial(self._in_loop, fail))
@@ -170,7 +171,7 @@ class LogService:
         """Record that no worker of the present round lives."""
         if self._present is not None:
             ended = self._rounds[_place_of(self._present)]
-            self._update(methodcaller("write", ended, create=True))
+            self._update(methodcaller("write", ended, create=True))  # its note is missing if `begin` has failed
 
     async def settle(self) -> None:
         """Wait until the catalogue is written, for at most `SETTLE_S` because the disk may hang."""
@@ -182,11 +183,12 @@ class LogService:
 
     def fail_round(self, number: int) -> None:
         """Record that a round of the present run has failed. Its files are kept until another one fails."""
+        # The run is that of this node's newest round, since a restarted nodeclient has no present round yet.
         run = next((run for node, run, _ in reversed(self._rounds) if node == self._node), "")
         place = self._node, run, number
         if place in self._rounds and not self._rounds[place].failed:
             self._rounds[place] = failed = replace(self._rounds[place], failed=True)
-            self._update(methodcaller("write", failed, create=False))
+            self._update(methodcaller("write", failed, create=False))  # no new note, if its files are deleted by now
 
     def read(self, wanted: ReadLog, answer: Answer) -> None:
         """Answer a request for a piece of a log; `answer` gets the piece, and a function to call when it was sent."""
@@ -242,9 +244,9 @@ class LogService:
         self.delete_old()
 
     def delete_old(self) -> None:
-        """Delete the files of old rounds. Call it only when nothing of this node writes into them any more.
+        """Delete the files of old rounds. The present round stays, and so do those that another process writes.
 
-        The present round stays, and so do those that another process writes.
+        Call it only when this node has nothing left to write into the files of rounds before the present one.
         """
         if self._keep is None:
             return

@@ -70,8 +70,8 @@ class CommandBuilder:
         # Torch's own default is a thread for each core, in every worker. torchrun sets 1.
         if config.workers > 1 and OMP not in inherited:
             core = {cpu: core_of(cpu, host) for cpu in frozenset().union(*self._cpus)}
-            cores, quota = [{core[cpu] for cpu in own} for own in self._cpus], cpu_quota(host)
-            self._threads = _threads(cores, quota)
+            cores_of_workers, quota = [{core[cpu] for cpu in own} for own in self._cpus], cpu_quota(host)
+            self._threads = _threads(cores_of_workers, quota)
             remarks.append(_threads_in_words(self._threads, len(set(core.values())), quota))
         self.remarks: tuple[str, ...] = tuple(remarks)
         """Texts about decisions that a user may want to know of."""
@@ -106,7 +106,7 @@ class CommandBuilder:
         another one. By default it would listen on the interface to which the host's name resolves.
         """
         interface = interface_towards(start.assignment.master_address)
-        gloo = {"GLOO_SOCKET_IFNAME": interface} if interface and interface != "lo" else {}
+        gloo = {"GLOO_SOCKET_IFNAME": interface} if interface and interface != "lo" else {}  # "lo" spans no hosts
         base = {**DEFAULTS, **LAUNCHER_DEFAULTS, **gloo, **_interface(self._config.interface)}
         return [
             self._command(
