@@ -59,7 +59,7 @@ class WebSocket(asyncio.Protocol):
         """Close the connection, because the peer has violated the protocol."""
         self.close(error.code)
 
-    def masked(self) -> bytes:
+    def new_mask(self) -> bytes:
         """Return the mask of the next frame to send; empty for a server."""
         return b""
 
@@ -105,13 +105,13 @@ class WebSocket(asyncio.Protocol):
 
     def _close(self, payload: bytes) -> None:
         self._closing = True
-        self._close_frame = framed(CLOSE, payload, self.masked())
+        self._close_frame = framed(CLOSE, payload, self.new_mask())
         if not self._paused:
             self._send_unsent()
 
     def _send_unsent(self) -> None:
         if self._pong is not None:
-            self._transport.write(framed(PONG, self._pong, self.masked()))
+            self._transport.write(framed(PONG, self._pong, self.new_mask()))
         if self._unsent is not None:
             self._transport.write(self._unsent)
         if self._close_frame:
@@ -125,7 +125,7 @@ class WebSocket(asyncio.Protocol):
                 sent()
 
     def _framed(self, message: bytes) -> bytes:
-        return framed(BINARY, message, self.masked())
+        return framed(BINARY, message, self.new_mask())
 
     # Callbacks of the event loop
 

@@ -53,7 +53,7 @@ class WebSocketClient(WebSocket):
         """Return further headers of the request, once connected. Raises `OperationalError`."""
         return {}
 
-    def masked(self) -> bytes:
+    def new_mask(self) -> bytes:
         """Return four unpredictable bytes, which protect proxies on the way (RFC 6455, 10.3)."""
         return os.urandom(MASK_BYTES)
 
@@ -68,7 +68,7 @@ class WebSocketClient(WebSocket):
         """Close the connection, if any, and wait for its end. A server that has not answered reads no close frame."""
         if not self._connected:
             return
-        is_answered = self._head is None
+        is_answered = self._head is None  # it was set when the connection was made
         if is_answered:
             self.close()
         else:
