@@ -71,9 +71,10 @@ def find_hang(seen_workers: Sequence[SeenWorker]) -> HangVerdict | None:
     The first of these that are found are judged:
 
     1. Busy workers outside of collectives, even if no collective shows that others wait for them: it may be for a file.
-    2. Other workers outside of collectives, at which chains of waiting end.
-    3. Waiting workers at which chains end, and that are behind others. One that is no end waits for others.
-    4. Other workers outside of collectives: more likely the cause than the next, since they should have come to one.
+    2. Other workers outside of collectives at which chains of waiting end.
+    3. Waiting workers at which chains end, and that are behind others. One that is behind and no end waits for others.
+    4. All workers outside of collectives, though no chain ends at them. They are more likely the cause than those in 5,
+       since they should have come to a collective.
     5. All ends of chains: each waits for nobody, since its collective should complete, or they wait for each other.
 
     A slow collective makes progress while its data moves: on a slow network, a large one may outlast two samples. Its
@@ -90,7 +91,7 @@ def find_hang(seen_workers: Sequence[SeenWorker]) -> HangVerdict | None:
     outside = [worker for worker in seen_workers if state_of(worker) is not CollectiveState.WAITS]
     busy = [worker for worker in outside if is_busy(worker)]
     outside_ends = [worker for worker in ends if state_of(worker) is not CollectiveState.WAITS]
-    idle = outside_ends or ([] if behind else outside)
+    idle = outside_ends or ([] if behind else outside)  # cases 2 and 4, with 3 between them
     if busy or idle:
         return _judge_outside(busy, idle, waiting)
     if any(moves_bytes(worker) for worker in waiting):
@@ -196,6 +197,7 @@ def _judge_ends(ends: Sequence[SeenWorker], waiting: Sequence[SeenWorker]) -> Ha
     several = len({_group_of(worker) for worker in waiting}) > 1
     for members in groups.values():
         places = _by_place(members, with_group=several)
+        # The places of the two in an exchange always differ: the number of each is the rank of the other.
         if len(places) > 1 and not _is_pair(members[0]):
             return _mismatched(places, waiting)
     whole = [members for members in groups.values() if _is_whole(members, len(waiting), alone=not several)]
@@ -212,10 +214,13 @@ def _is_whole(members: Sequence[SeenWorker], workers: int, *, alone: bool) -> bo
     If their number is not known, they probably do if several wait, or if workers wait in no other group (`alone`).
     """
     expected = 2 if _is_pair(members[0]) else _members(members[0], workers)
-    return len(members) >= expected if expected else alone or len(members) > 1
+    if expected:
+        return len(members) >= expected
+    return alone or len(members) > 1
 
 
 def _is_pair(worker: SeenWorker) -> bool:
+    """Whether a worker waits in an exchange with one peer."""
     place = place_of(collective_of(worker))
     return place is not None and place.stage in PAIRED
 
