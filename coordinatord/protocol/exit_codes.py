@@ -13,11 +13,13 @@ class ExitCode(IntEnum):
     USAGE = 64
     """Wrong flags, or a command that does not exist."""
     DATA_ERROR = 65
-    """The state cannot be read: it is damaged, or of a newer version (sysexits: EX_DATAERR)."""
+    """Data cannot be used (sysexits: EX_DATAERR): a state that is damaged or of a newer version, a dump that cannot be
+    read, replicas that have diverged."""
     NO_INPUT = 66
     """There is nothing to show: no state directory, no state in it, no such job (sysexits: EX_NOINPUT)."""
     UNAVAILABLE = 69
-    """The coordinator cannot be reached."""
+    """The coordinator or the master cannot be reached, or what was asked for is not there, such as a job or its stacks
+    (sysexits: EX_UNAVAILABLE)."""
     INTERNAL = 70
     """A bug of this project."""
     OS_ERROR = 71
@@ -25,7 +27,8 @@ class ExitCode(IntEnum):
     IO_ERROR = 74
     """The state cannot be stored: the disk is full, read-only, broken, in use (sysexits: EX_IOERR)."""
     TEMPFAIL = 75
-    """Not enough nodes came in time."""
+    """It may succeed later (sysexits: EX_TEMPFAIL): not enough nodes came in time, all have left, this node is drained,
+    or the coordinator cannot serve just now."""
     REFUSED = 77
     """The coordinator refuses this node."""
     STOPPED = 79

@@ -59,7 +59,8 @@ class Caller(Struct, frozen=True):
     token: KnownToken | None
     """None if no token is needed (`--insecure`)."""
     names: frozenset[str] | None = None
-    """The names in the caller's certificate; None if no certificate was demanded."""
+    """The names in the caller's certificate; None if no certificate was demanded. `with_certificate_names` adds them,
+    after a token was accepted."""
     session: str | None = None
     """The cookie of a browser's session; None if it has shown the token itself."""
 
@@ -148,7 +149,8 @@ class Gatekeeper:
     def admit_uncounted(self, authorization: str, wanted: Role) -> Caller:
         """Accept the bearer of a token as `admit` does, but count and log no failure. Raises `DeniedError`.
 
-        It is for a caller that passes a rejected request on: `admit` rejects it there, and counts that.
+        It is for `Connections`, which hands a rejected request on to aiohttp's handlers. There `AccessGuard` calls
+        `admit`, which rejects the request again, and counts and logs that.
         """
         return self._check(Caller(self._token_of(authorization)), wanted, None)
 

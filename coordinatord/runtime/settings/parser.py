@@ -48,7 +48,8 @@ class SettingsParser(argparse.ArgumentParser):
     """An argument parser that also reads environment variables and a file, and raises `SettingsError`.
 
     `add_setting` defines a setting, and `parse_args` returns the value of each from its strongest source.
-    `add_argument` adds an argument of the command line only, as in argparse.
+    `add_argument` adds an argument of the command line only, as in argparse. `exclude` and `record` change what
+    `show_if_requested` shows, so a program calls that after them.
     """
 
     def __init__(self, *, env_prefix: str, environ: Mapping[str, str] | None = None, **options: Any) -> None:
@@ -154,7 +155,8 @@ class SettingsParser(argparse.ArgumentParser):
         If there are unknown arguments, missing settings are no error: an argument may be a misspelt flag of one.
         """
         given, unknown = super().parse_known_args(args, namespace)
-        # Python 3.11's argparse takes no optional argument behind flags if another argument came before them.
+        # Python 3.11's argparse takes no optional argument behind flags if another argument came before them: the word
+        # is then the first unknown one. It is taken as it stands, so only for an argument without a type to parse it.
         for action in self._get_positional_actions():
             is_left_out = action.nargs == "?" and action.type is None and getattr(given, action.dest) is None
             if is_left_out and unknown and unknown[0][:1] != "-":
@@ -288,9 +290,11 @@ class SettingsParser(argparse.ArgumentParser):
     def _settle(self, given: argparse.Namespace, setting: Setting) -> None:
         """Take a setting's value from its strongest source: flag, environment, file, default. Record the source.
 
-        `written` is the value as it stands in a file, for `--show-config`. With the default `SUPPRESS`, a setting
-        without a value gets no attribute: a flag of a subcommand then leaves the one of the same name before the
-        subcommand in force.
+        `written` is the value as it stands in a file, for `--show-config`.
+
+        A subcommand has a parser of its own, and argparse copies all attributes that it sets over those of the main
+        parser. If both have a flag, the subcommand's has the default `SUPPRESS`. Without a value it gets no attribute,
+        so that the main parser's value stays in force.
         """
         dest, value = setting.action.dest, setting.default
         has_flag = getattr(given, dest) != [] if setting.is_command else dest in given

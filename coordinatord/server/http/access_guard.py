@@ -31,7 +31,8 @@ STREAM_PATH = "/v1/stream"
 """The path of the page's data; its query may name a job."""
 
 FILTERED_BY_JOB = frozenset({("GET", "/v1/jobs"), ("HEAD", "/v1/jobs"), ("GET", STREAM_PATH), ("POST", PAGE_LINK_PATH)})
-"""Requests about all jobs that also accept a token for some jobs, because their answers have only these."""
+"""Requests about all jobs that also accept a token for some jobs, because their answers have only these, and so has the
+page behind a link."""
 
 PAGE_PREFIX = "/page/"
 """The prefix of the page's files, which have no data of jobs."""
@@ -59,7 +60,7 @@ class AccessGuard:
         """Ask the gatekeeper about each caller; without one, accept all.
 
         `cookie` is the name of the cookie with a browser's session. `is_open` tells by method and path whether a
-        request needs no token.
+        request needs no token; a standby passes `is_health`.
         """
         self._gatekeeper = gatekeeper
         self._cookie = cookie
@@ -91,6 +92,7 @@ class AccessGuard:
         """Return the caller of a request. Raises `DeniedError`."""
         authorization = request.headers.get(hdrs.AUTHORIZATION, "")
         session = request.cookies.get(self._cookie) if self._cookie else None
+        # A token counts even where none is needed: the answer of `/healthz` has more for its bearer.
         if self._gatekeeper is None or (self._is_open(request.method, request.path) and not authorization):
             return ANYBODY
         role = _needed_role(request)
@@ -105,6 +107,7 @@ class AccessGuard:
 
 
 def _needed_role(request: web.Request) -> Role:
+    """Return the role that a request needs. A link needs no more than `READ`: it gives only the rights of its maker."""
     if request.path == SESSION_PATH:
         return Role.JOIN
     return Role.READ if request.method in SAFE_METHODS or request.path == PAGE_LINK_PATH else Role.ADMIN
