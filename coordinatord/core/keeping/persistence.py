@@ -1,9 +1,9 @@
-"""Decides which step is written to the disk, when and by which nodes, and how long departing nodes wait for that.
+"""Decides which step is written to the disk and by which nodes, and how long departing nodes wait for that.
 
 The nodes that hold a step write it together, in an attempt (`WriteAttempt`): each writes some of the parts that it
 holds. When all have, one of them, the committer, writes the manifest, which makes the step whole. A node is *able* to
-write if it has a directory (`--persist`), and *may* write while it is connected as well. `table` calls this module, and
-`persisting` has the progress of the attempt.
+write if it has a directory (`--persist`), and *may* write while it is connected as well. `table` decides when a write
+is due, and calls this module; `persisting` has the progress of the attempt.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ END_IDLE_S = 40.0
 itself reports that its disk hangs, which ends the attempt. This limit is for a node that cannot report it."""
 
 WAITS_S = 10.0
-"""How many seconds nodes without a round wait before they write their newest step. Mostly a round follows within
-seconds, and its workers need all places in memory for their own steps."""
+"""How many seconds nodes without a round wait before they write their newest step (`table.last_step_due`). Mostly a
+round follows within seconds, and its workers need all places in memory for their own steps."""
 
 
 # Which step, and when
@@ -274,6 +274,7 @@ def pause_s(kept: KeptState, failed: WriteAttempt | None = None) -> float:
 
 
 # Departing nodes. From when the first one is about to leave, `Persisting.ends_at` limits the time of all attempts.
+# `ends_by` says how long a node or a run is held back, and `is_awaited` whether people are told that it will be.
 
 
 def ends_by(kept: KeptState) -> float:
@@ -297,7 +298,11 @@ def is_awaited(kept: KeptState) -> bool:
 
 
 def longest_until(disk: Persisting, attempt: WriteAttempt) -> float:
-    """Return the time until which departing nodes, or one whose join timeout is over, wait for a write at most."""
+    """Return the time until which nodes wait for a write at most.
+
+    If nodes are about to leave, it is the limit for all attempts. If none is, only a node whose join timeout is over
+    waits, for `END_S` from the beginning of this attempt.
+    """
     return attempt.began_at + END_S if disk.ends_at is None else disk.ends_at
 
 

@@ -67,6 +67,7 @@ WRITES = Table[tuple[WriteState, WriteEvent], WriteState]("writes of a step to t
 WRITES |= {
     (WriteState.NONE, WriteEvent.BEGUN): WriteState.WRITING,
     (WriteState.WRITING, WriteEvent.WRITTEN): WriteState.COMMITTING,
+    # Nodes commit only when asked to. Without this row, the report of one that was not asked would be a bug of ours.
     (WriteState.WRITING, WriteEvent.MADE_WHOLE): WriteState.NONE,
     (WriteState.COMMITTING, WriteEvent.MADE_WHOLE): WriteState.NONE,
 }
@@ -168,7 +169,11 @@ class FoundSteps:
 
 
 class Persisting:
-    """The steps of one run on the disk, and the write of the next one."""
+    """The steps of one run on the disk, and the write of the next one.
+
+    `holdings` sets `every_s` and `found.agreed` from reports. `RunKeeping` sets `since`, `retry_at` and `wanted` when a
+    round begins or ends, or the coordinator was restarted.
+    """
 
     def __init__(self) -> None:
         self.attempt: WriteAttempt | None = None
@@ -239,9 +244,8 @@ class Persisting:
     def _move(self, event: WriteEvent, attempt: WriteAttempt | None = None) -> None:
         """Go to the next state, in which `attempt` is in progress. Raises `InternalError`.
 
-        An attempt that ends in `WRITING` is recorded as aborted, because its step is not whole. If the disk has it as
-        whole nevertheless, `succeed` forgets that. An attempt that ends later is never aborted: the committer may still
-        write the manifest.
+        An attempt that ends in `WRITING` is recorded as aborted, because its step is not whole. An attempt that ends
+        later is never aborted: the committer may still write the manifest.
         """
         state = WRITES[self.state, event]
         if self.attempt is not None and self.state is WriteState.WRITING and state is WriteState.NONE:
@@ -251,9 +255,9 @@ class Persisting:
             attempt.state = state
 
     def record_end(self, now: float, longest_s: float, *, ends: bool) -> None:
-        """Record whether nodes are about to leave, which wait for the disk `longest_s` at most.
+        """Record whether nodes are about to leave (`ends`), which then wait for the disk `longest_s` at most.
 
-        The first call that says so also ends the pause before the next attempt.
+        The first call with `ends` also ends the pause before the next attempt.
         """
         if not ends:
             self.ends_at = None

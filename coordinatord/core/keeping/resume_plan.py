@@ -34,7 +34,11 @@ class ResumePlan:
     """
 
     def __init__(self, point: ResumePoint, holders: Mapping[str, Iterable[KeptParts]]) -> None:
-        """Index the parts of the step that these nodes have."""
+        """Index the parts of the step that these nodes have.
+
+        The point has the number of shards of the nodes that could be reached when it was chosen. If another holder has
+        a different number, its big state has none of these shards. Small state belongs to a rank, not to a shard.
+        """
         self._point = point
         self.at = point.at
         self.held = {node: tuple(part for part in parts if part.at == point.at) for node, parts in holders.items()}
@@ -51,7 +55,9 @@ class ResumePlan:
         holder, or if there are more sources or groups of parts than a message may have.
         """
         node_number = ranks.start // max(1, len(ranks))  # about: nodes may have different numbers of ranks
-        for turn in (node_number, 0):  # turn 0 takes the first holders, which may be fewer nodes
+        # Each node begins with another holder, so that none has to serve all. If these are more sources than a message
+        # may have, turn 0 takes the first holders, which may be fewer nodes.
+        for turn in (node_number, 0):
             sources = self._sources(node, ranks, world_size, turn)
             if sources is not None:
                 return sources
@@ -91,7 +97,7 @@ class ResumePlan:
     def _add_shard(self, needs: Needs, node: str, shard: int, turn: int) -> bool:
         """Add a shard that the node has itself, or else fetches from a holder; return whether there is one.
 
-        The holders serve nodes in turn, so that none has to serve all: a node whose `turn` is 1 gets the second one.
+        A node whose `turn` is 1 gets the second holder.
         """
         own = (part for part in self.held.get(node, ()) if part.big and part.shards == self._point.shards)
         rank = next((rank for part in own if (rank := _rank_with(part, shard)) is not None), None)

@@ -1,6 +1,8 @@
 """The texts about kept state for people: from which step a round resumes, why it cannot, and which step is lost.
 
 They become parts of the reasons that records, logs, nodes and the page show. Many end a sentence, after a semicolon.
+Two of them decide as well: no round is formed while `find_obstacle` has a text, and a round is stopped if
+`restore_problem` has one.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ def resume_text(kept: KeptState, nodes: Sequence[Member]) -> str:
     if not kept.index or kept.run.durable.reached is None:
         return ""
     is_spoiled = any(kept.index.is_whole(at) and kept.run.durable.has_spoiled(at) for at in kept.index.steps())
-    other, what = "other " if text else "", "can be trusted" if is_spoiled else "is whole"
+    other = "other " if text else ""
+    what = "can be trusted" if is_spoiled else "is whole"
     return f"{text}; no {other}step that nodes keep {what}"
 
 
@@ -100,7 +103,10 @@ def find_obstacle(kept: KeptState) -> str:
 
 
 def _nothing_found(kept: KeptState, nodes: Sequence[Member]) -> str:
-    """Say why no node finds a usable step on the disk; empty if none was ever written there, so that all is well."""
+    """Say why no node finds a usable step on the disk.
+
+    It is empty if none was ever written there, or if ranks differ in the newest one: no round may resume from that.
+    """
     unable = next((member for member in nodes if unusable_to(member)), None)
     if unable is not None:
         ways = "mend that, or remove the step from --persist, if all are to begin anew"
