@@ -22,7 +22,7 @@ from coordinatord.server.driver import Driver
 log = logging.getLogger(__name__)
 
 POLL_EVERY_S = 0.05
-"""How often to check whether a node needs this coordinator: the node that started it may wait for its end."""
+"""How often to check whether nodes still need this coordinator: the node that started it may wait for its end."""
 
 CLOSE_MARGIN_S = 30.0
 """The time to request from systemd beyond the wait: sessions and the store are closed after it."""

@@ -2,8 +2,10 @@
 
 So no node acts on a decision that a crash could undo. Records are written in groups: those that come while one group is
 being written go into the next one, until that is full. The effects of a group wait for its records. Later effects wait
-as well, since they rest on the state to which the records led. Only a message that repeats the last one of its session
-does not wait. Most answers to heartbeats are repeats, so a thousand joins do not delay them.
+as well, since they rest on the state to which the records led. There are two exceptions. Effects that rest on no record
+never wait (`Batch.at_once`). A message that repeats the last one of its session waits only if that one still waits: it
+takes its place, since it may have another heartbeat. Most answers to heartbeats are repeats, so a thousand joins do not
+delay them.
 
 The journal writes nothing. Its caller, the driver, calls `add` for each event, `begin` for the next records to write,
 and `finish` when these are durable.
@@ -31,7 +33,8 @@ class CommitGroup:
 
     records: list[Decided] = field(default_factory=list)
     effects: dict[int, Effect] = field(default_factory=dict)
-    """The newest effect of each session, so that there are never more of them than sessions."""
+    """The newest effect of each session, so that there are never more of them than sessions. Earlier ones need not be
+    carried out: each message has the whole desired state."""
 
     def add(self, batch: Batch, now: float) -> None:
         """Add the records and effects of a batch that was decided at `now`."""

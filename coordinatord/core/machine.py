@@ -187,7 +187,10 @@ class Coordinator:
         return Batch(tuple(decision.records), (*decision.endings, *messages), looks=tuple(decision.looks))
 
     def _wake(self, now: float) -> float:
-        """Put off all deadlines of nodes by the time in which no node could be judged; return it in seconds."""
+        """Put off all deadlines of nodes by the time in which no node could be judged; return it in seconds.
+
+        It was a sleep, or an outage of the store, in which `handle` does not ask the watch.
+        """
         by = self._sleep_watch.wake(self.policy, now)
         self._leases.shift(by)
         for run in self.registry.runs.values():

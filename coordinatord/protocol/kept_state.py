@@ -228,7 +228,8 @@ class PersistOrder(AtShardedStep, frozen=True):
     stays: Annotated[tuple[Serial, ...], Meta(max_length=STAYS_MAX)] = ()
     """Steps that must not be deleted although enough newer ones are there."""
     small: Annotated[int, Meta(ge=0, le=RANKS_MAX)] = 0
-    """The number of ranks whose small state all nodes together write: the committer must find all of them."""
+    """The number of ranks whose small state all nodes together write: the committer must find all of them. It is 0
+    without `commit`."""
     attempt: Counter = 0
     """The number of the attempt in the run. On a new one, a node begins anew even if it missed the end of the last."""
     aborted: Annotated[tuple[Counter, ...], Meta(max_length=ABORTED_MAX)] = ()

@@ -177,7 +177,7 @@ def weight(charges: Iterable[Charge], half_life_s: float, threshold: float) -> f
 
 
 def is_same_charge(one: Charge, other: Charge) -> bool:
-    """Whether two charges are for the same error of one job, which then is no fault of either host.
+    """Whether two charges are for the same error of one job. On many hosts, it is the fault of none.
 
     Equal errors of two jobs show nothing: of a crash, often only the signal is known.
     """

@@ -143,7 +143,7 @@ class CopyPlans:
         self.plans[at], self._domains = plan, plan.domains
 
     def drop_outdated(self, node: str, change: PartsChange) -> None:
-        """Drop the plan of a step if parts are gone, or a new holder may make a copy needless.
+        """Drop the plan of a step if parts are gone, or a new holder may make a copy needless, or possible.
 
         `holdings` makes a new plan right after. A holder that takes copies has only got what the plan gives it. Where
         no copy is wanted, as with DDP on several hosts, another holder makes no difference.

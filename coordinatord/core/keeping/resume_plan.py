@@ -44,6 +44,7 @@ class ResumePlan:
         self.held = {node: tuple(part for part in parts if part.at == point.at) for node, parts in holders.items()}
         """The parts of it that nodes held when this plan was made, by node."""
         everything = [(node, part) for node, parts in self.held.items() for part in parts]
+        # Parts that differ in the number of shards are of no one step, see `shards.are_whole`.
         self._big = _Holders((node, part) for node, part in everything if part.big and part.shards == point.shards)
         self._small = _Holders((node, part) for node, part in everything if part.small)
         self._pending = _Holders((node, part) for node, part in everything if part.pending)

@@ -138,8 +138,8 @@ class _WantedRound:
     def _server(self, node: str, host: str, base: str) -> Member | None:
         """Return the node to ask: the node itself, or, if that cannot be asked, another one with the same folder.
 
-        A followed node that is away is still asked itself, since it may come back. None if it has left, and no other
-        one has the folder.
+        A followed node that is away is still asked itself, since it may come back. If no other node has the folder, it
+        is the node itself even if that is away, and None if it has left.
         """
         member = self.run.members.get(node)
         if not base or (member is not None and (member.session.id is not None or self.follow)):

@@ -29,7 +29,8 @@ EVERY_S = 30.0
 FIRST_STEPS = 20
 """The first comparison of a round comes after so many steps, if that is earlier than `EVERY_S`. It may be too vague,
 since it covers the beginning of the training, and knows the offset of each clock by only one answer. So the next ones
-follow soon until a laggard is found. The three that have to agree on it are within 50 steps."""
+follow soon until a laggard is found: by `ask_at` after 40, 60 and 90 steps. The three that have to agree on it
+(`lateness_watch.AGREEING_MIN`) are within 50 steps."""
 
 
 class ArrivalSource(Struct, frozen=True):
@@ -57,8 +58,9 @@ def ask_at(run: Run, trains_since: float, asked_at: float | None) -> float:
     """Return when to ask the workers of a round that trains the next time; `asked_at` is the last time, or None.
 
     `trains_since` is when the round was first seen to train, which may be after its first step. Until a laggard is
-    found, the pauses grow with the age of the training: each is half of it, up to `EVERY_S`. Workers that seem to come
-    to rest are asked when they would be, so that a hang is noticed as soon as may be.
+    found, the pauses grow with the age of the training: each is half of it, up to `EVERY_S`. If workers enter no
+    collective for longer than before, they are also asked at the time from which they count as at rest (`rests_at`). So
+    a hang is noticed at once.
     """
     usual_s, lateness = run.progress.pace.usual_s, lateness_of(run)
     since = trains_since if run.progress.first_at is None else min(trains_since, run.progress.first_at)

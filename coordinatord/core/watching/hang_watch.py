@@ -75,7 +75,10 @@ class HangWatch:
         self.is_pending, self.first, self.due_at = False, first, first.at + apart_s
 
     def repeat_second(self, now: float) -> None:
-        """Drop the second look of a pair, which came before the next heartbeats, and have another one soon."""
+        """Drop the second look of a pair, which came before the next heartbeats, and have another one soon.
+
+        Only heartbeats tell whether a section has begun.
+        """
         self.is_pending, self.due_at = False, now + APART_S
 
     def judge(self, first: AnsweredLook, second: AnsweredLook) -> None:

@@ -58,7 +58,7 @@ def _sources_of(run: Run, own: Ranks, ranks: range, *, brief: bool) -> Iterator[
     for asked in in_questions(local_ranks):
         yield StackSource(
             node=own.node,
-            host=own.node if member is None else member.offer.host,
+            host=own.node if member is None else member.offer.host,  # of a node that is gone, only the id is known
             first_rank=own.first_rank,
             session=None if member is None or problem else member.session.id,
             wanted=AskStacks(1, run.id, run.durable.round, asked, brief),  # the session numbers it

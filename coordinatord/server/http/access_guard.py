@@ -89,7 +89,7 @@ class AccessGuard:
                 request.transport.close()
 
     def _caller(self, request: web.Request) -> Caller:
-        """Return the caller of a request. Raises `DeniedError`."""
+        """Return the caller of a request. A token is checked even if none is needed. Raises `DeniedError`."""
         authorization = request.headers.get(hdrs.AUTHORIZATION, "")
         session = request.cookies.get(self._cookie) if self._cookie else None
         # A token counts even where none is needed: the answer of `/healthz` has more for its bearer.
@@ -110,6 +110,7 @@ def _needed_role(request: web.Request) -> Role:
     """Return the role that a request needs. A link needs no more than `READ`: it gives only the rights of its maker."""
     if request.path == SESSION_PATH:
         return Role.JOIN
+    # A link to the page has the rights of the token that it is made with.
     return Role.READ if request.method in SAFE_METHODS or request.path == PAGE_LINK_PATH else Role.ADMIN
 
 

@@ -43,7 +43,8 @@ ADDRESS_REQUESTS_SHARE = 1 / 4
 """The share of the connections over HTTP that one address may have, such as a proxy with a hundred open pages."""
 
 REFUSED_SHARE = 1 / 2
-"""The number of refused sessions that may be closing, as a share of the sessions without a `Join`, which they were."""
+"""The number of refused sessions that may be closing, as a share of the sessions without a `Join`. Before they were
+refused, they counted among these."""
 
 UNLIMITED_FILES = 1 << 20
 """The assumed limit of descriptors if the system sets none: Linux's default maximum for a process."""

@@ -71,7 +71,7 @@ class NodeReads:
         try:
             async with asyncio.timeout(within_s), self._session(session).turns[kind]:
                 likely = "does its disk hang?" if kind is LogChunk else "is its host overloaded?"
-                number, asked = next(self._numbers), self._session(session)
+                number, asked = next(self._numbers), self._session(session)  # again: it may have ended meanwhile
                 awaited: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
                 asked.awaited[kind, number] = awaited
                 try:

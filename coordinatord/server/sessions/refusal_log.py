@@ -66,7 +66,7 @@ class LogThrottle:
 
 
 class RefusalLog:
-    """Decides which refusals are logged: only new ones, and a limited number."""
+    """Decides which refusals are logged: only new ones (`is_new`), and a limited number (`throttle`)."""
 
     def __init__(self) -> None:
         self._of_nodes = LastLogged()

@@ -55,8 +55,8 @@ def settled(run: Run) -> float | None:
 
     A round with the most nodes that it may have waits for none. A smaller one waits for nodes whose connection has
     closed, and until the settle window is over. Both wait after a recurring error and for tests of hosts, at most until
-    the first join timeout expires, and while there is an obstacle to resuming: a disk that one node cannot read, or,
-    after a start of the coordinator, a node that is not heard yet.
+    the first join timeout expires. None is formed while there is an obstacle to resuming: a disk that one node cannot
+    read, or, after a start of the coordinator, a node that is not heard yet.
     """
     size = next_size(run)
     if size < run.spec.nodes_min or run.durable.stop_asked or run.keeping.obstacle:
@@ -97,8 +97,7 @@ def arrived(run: Run) -> float | None:
 def _pause_end(run: Run) -> float:
     """Return when a recurring error and tests of hosts no longer delay a round."""
     pause_end = run.durable.entered_at + pause_s(run) if pause_s(run) else NOW
-    at = max(pause_end, run.judging.holds_until)
-    return NOW if at == NOW else before_first_timeout(run, at)
+    return before_first_timeout(run, max(pause_end, run.judging.holds_until))
 
 
 def before_first_timeout(run: Run, at: float) -> float:
@@ -141,6 +140,7 @@ def node_lost(run: Run) -> float | None:
     most two heartbeats before the silent node's lease ended. An older one may be from before the coordinator was cut
     off, when the leases of the other nodes are just not over yet.
     """
+    # Nodes that succeeded and left have no place in `round_size`, but still one in `order`.
     succeeded_and_gone = len(run.durable.succeeded) - run.roll.count(MemberState.SUCCEEDED)
     if run.roll.round_size + succeeded_and_gone < len(run.durable.order):
         return NOW

@@ -37,7 +37,7 @@ def node_gone(run: Run) -> Member | None:
 
 
 def _may_have_caused(run: Run, suspect: Member, first_at: float) -> bool:
-    """Whether the session of a node closed when the first worker failed, and that was not because the round stops."""
+    """Whether a node's session had closed when the first worker failed, or soon after, and not because of the stop."""
     stopped_at = run.evidence.consequences_from
     failed_after_stop = stopped_at is not None and first_at >= stopped_at
     is_ending = suspect.node in run.evidence.failures or suspect.state is MemberState.STOPPING

@@ -74,7 +74,7 @@ def message_to(run: Run, member: Member, heartbeat_s: float, now: float) -> Desi
 
 
 class Urgent(Struct, frozen=True):
-    """The fields of `Desired` that are urgent beside the goal and some about kept state, with the same names."""
+    """Urgent fields of `Desired`, with the same names. The goal and some fields about kept state are urgent as well."""
 
     run: str
     round: int
@@ -119,6 +119,11 @@ def desired(run: Run, member: Member, heartbeat_s: float, now: float) -> Desired
 
 
 def _remark(run: Run, member: Member, goal: Goal) -> str:
+    """Return what the node's user is told beside the reason.
+
+    In a planned stop it is which worker hung before: the reason does not name it. Else it is the warning about the node
+    itself, and once its workers run, those about the round.
+    """
     if goal is Goal.EXIT:
         return ""
     if goal is Goal.STOP:
@@ -144,7 +149,8 @@ def _round(run: Run, member: Member) -> int:
 def _is_planned(run: Run, member: Member, outcome: Outcome | None, goal: Goal) -> bool:
     """Whether a node's workers get time to save their state before they end, since nothing has gone wrong.
 
-    Workers of an older round get none: their peers are gone.
+    Workers of an older round get none: their peers are gone. A node that was lost and is back is not in the round, but
+    may still have workers of it.
     """
     if outcome is not None:
         return outcome.result in {Result.LEFT, Result.STOPPED}

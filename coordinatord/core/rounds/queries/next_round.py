@@ -29,7 +29,8 @@ def reserves(run: Run) -> list[Member]:
 def next_size(run: Run) -> int:
     """Return the number of nodes of a round formed now; enlisted ones only fill up the minimum.
 
-    Since they were enlisted, others may have come. Those that prepare are waited for rather than replaced.
+    Enlisted members are ready as well. Only as many of them are taken as the minimum still lacks: good ones may have
+    come since, and good ones that prepare are waited for. It is up to `settled` to wait for those that may reconnect.
     """
     good = run.roll.count_good(MemberState.READY)
     enlisted = run.roll.count(MemberState.READY) - good

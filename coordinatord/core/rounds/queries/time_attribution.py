@@ -51,7 +51,10 @@ def spent_when_broken(run: Run, now: float) -> Spent:
 
 
 def _stood_since(run: Run, ended_at: float) -> float | None:
-    """Return since when no worker of a round that ended at `ended_at` got on; None if they did, or it is not known."""
+    """Return since when no worker of a round that ended at `ended_at` got on; None if they did, or it is not known.
+
+    Without a step it is the time from which the others waited for the culprit of a hang.
+    """
     if run.activity is Activity.SILENT:
         return None
     if run.durable.stepped:

@@ -1,6 +1,7 @@
 """When the lease of each member ends, for all runs: then the node is silent, and may count as lost.
 
-`lease` works out how long a lease is. Here are the deadlines, and when they are moved for a reason beyond a heartbeat.
+`lease` works out how long a lease is. Here are the deadlines. The machine moves them at each heartbeat, and also when a
+connection closes, when all nodes of a run were silent, and after an outage of the store.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class Leases(DeadlineHeap[tuple[str, str]]):
     def shorten(self, run: Run, member: Member, heartbeat_s: float, now: float) -> None:
         """Shorten the lease of a member whose connection has closed to the reconnect grace, unless its network is bad.
 
-        The process has most likely died then, and would have reconnected within the grace if it had not.
+        The process has most likely died then (`Session.vanished`), and would have reconnected within the grace if it
+        had not. If its token was revoked, it has not vanished: the coordinator itself has closed the connection.
         """
         lease = self.get((run.id, member.node))
         if lease is not None and member.lease.is_punctual(heartbeat_s, now):
@@ -39,7 +41,10 @@ class Leases(DeadlineHeap[tuple[str, str]]):
             self.set((run.id, member.node), min(lease, grace))
 
     def drop_lost(self, run: Run, records: Sequence[Record]) -> None:
-        """Remove the leases of the nodes that these records count as lost."""
+        """Remove the leases of the nodes that these records count as lost.
+
+        A younger process with the id of a lost one may have replaced it: it is a member, with a lease of its own.
+        """
         for record in records:
             if isinstance(record, NodeLost) and record.node not in run.members:
                 self.discard((run.id, record.node))

@@ -87,7 +87,9 @@ def _bad_steps(run: Run, point: ResumePoint | None) -> tuple[tuple[SpoiledStep, 
     if differing is not None:
         spoiled = with_spoiled(spoiled, SpoiledStep(differing, number), back_to)
     if point is not None and run.durable.doubts(*point.made_as(run.id)):
-        return spoiled, doubted or KeptStep(number, 0)  # or all of the next round, if it resumes from an earlier run
+        # The first step in doubt stays. If none of this run is, `point` is of an earlier run: all steps from the next
+        # round on are in doubt.
+        return spoiled, doubted or KeptStep(number, 0)
     if doubted is not None:
         spoiled = with_spoiled(spoiled, SpoiledStep(doubted, number), back_to)
     return spoiled, None
@@ -301,6 +303,7 @@ def end_as_succeeded(run: Run, reason: Reason, decision: Decision) -> None:
     """End the run with success: all nodes exit at once. Spares get an outcome of their own."""
     for member in run.members.values():
         durable = member.durable
+        # A younger process of a node of the round has taken part in nothing, and is no spare.
         if not durable.has_taken_part and member.node not in run.durable.order and durable.outcome is None:
             releases.release_spare(run, member, reason.sentence, decision)
     end_run(run, reason, Result.SUCCEEDED, ExitCode.OK, decision)
@@ -315,7 +318,7 @@ def lose(run: Run, member: Member, reason: str, decision: Decision) -> None:
     silent_s, leaving = _silent_for(member, decision.now), member.observed.leaving
     if member.durable.in_round and not member.durable.succeeded:
         run.evidence.record_loss(member.lived_at)
-    silent = member.session.id is not None
+    silent = member.session.id is not None  # its connection is open, so its process has not just ended
     decision.record(records.NodeLost(*_node_fields(run, member, reason), silent_s, leaving, silent))
 
 

@@ -1,8 +1,8 @@
 """Carries out operators' requests, such as `nodeclient stop` and `nodeclient drain`, and makes the answers.
 
-A request only notes the wish, mostly by a record. The table of transitions does the rest when the machine advances the
-runs that the reply names. A request whose effect already holds changes nothing, and the answer says so. So it may be
-repeated. A dry run changes nothing either, and has the answer that the request would have.
+Most requests only note the wish, mostly by a record. The table of transitions does the rest when the machine advances
+the runs that the reply names. A request whose effect already holds changes nothing, and the answer says so. So it may
+be repeated. A dry run changes nothing either, and has the answer that the request would have.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def _preflight(run: Run, request: Request, decision: Decision) -> Reply:
 def _drain(request: DrainNode, decision: Decision) -> Reply:
     cluster, name = decision.cluster, request.target
     known = cluster.durable.drained.get(name, {})
-    if "" in known:
+    if "" in known:  # an operator has drained it, for all jobs
         return Reply(AdminResult.NOTHING, f"nothing to do: {known['']}")
     if not known and cluster.durable.drains >= DRAINED_MAX:
         text = f"{DRAINED_MAX} names are drained, the limit: take some back with nodeclient undrain"
@@ -302,5 +302,5 @@ def _quarantine_or_pardon(request: Request, decision: Decision) -> Reply:
             "", "", f"host {host} is {why}", host, charges, clip(why, MESSAGE_MAX), Judge.OPERATOR
         )
     if not request.dry_run:
-        decision.record(judged)
+        decision.record(judged)  # the reply names no run: after this record, the machine advances all of them
     return Reply(AdminResult.DONE, f"host {host} {effect}")

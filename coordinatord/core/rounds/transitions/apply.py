@@ -152,7 +152,7 @@ def _release(run: DurableRun, member: DurableMember) -> None:
     run.members.pop(member.node, None)
     _set_newest(run.released, member.node, member, RELEASED_MAX)
     if not run.members:
-        run.emptied_at = None
+        run.emptied_at = None  # no worker of it can live, so nothing has to be waited for
 
 
 def _node_succeeded(run: DurableRun, record: records.NodeSucceeded, _: float) -> None:
@@ -261,7 +261,7 @@ def _replicas_diverged(run: DurableRun, record: records.ReplicasDiverged, _: flo
     if record.back_to is None:
         run.doubted = run.doubted or record.since
     else:
-        run.spoiled = with_spoiled(run.spoiled, SpoiledStep(record.since, record.round + 1), record.back_to)
+        run.spoiled = with_spoiled(run.spoiled, SpoiledStep(record.since, round=record.round + 1), record.back_to)
 
 
 def _round_stopped(run: DurableRun, record: records.RoundStopped, at: float) -> None:

@@ -22,11 +22,12 @@ def follow(cluster: Cluster, record: Record, now: float) -> None:
         case records.JobForgotten():
             cluster.jobs.pop(record.job, None)
         case records.HostJudged():
-            apply_quarantines(cluster, now, record.node)
+            apply_quarantines(cluster, now, record.node)  # its `node` is a host
         case _:
             run = cluster.jobs.get(record.job)
             if run is not None:
                 run.followed += 1  # so that its nodes get new messages
+                # The watching wing comes before the run, and the keeping wing after it: see `follow` of either.
                 run.watching.follow(record)
                 _follow(run, record)
                 if isinstance(record, records.NodeJoined):

@@ -1,4 +1,6 @@
-"""Releases nodes while a run goes on: those that are to leave, and those whose join timeout has expired.
+"""Releases single nodes: those that are to leave, those whose join timeout has expired, and spares as a run succeeds.
+
+It also drains the node of a laggard, which then leaves as any drained node does.
 
 A released node has its outcome, and exits. A node that is to leave may be the last one that holds some of the training
 state that the workers keep in memory. Then it is *held back* until other nodes have copied that, or it is on the disk.
@@ -46,7 +48,7 @@ def release_or_hold_back(run: Run, members: Sequence[Member], decision: Decision
             release_leaving(run, member, decision)
             continue
         member.held_back = True
-        run.leaving.discard(member.node)
+        run.leaving.discard(member.node)  # it is outside the round now, and must not stop the next one
         run.gathering.join_timeouts.discard(member.node)  # it waits for no round
         run.roll.place(member)
 

@@ -41,7 +41,7 @@ class Registry:
         self._farewells_until = -math.inf
         """When the last lost node stops trying to come back for the outcome of its run."""
         self.deadlines = DeadlineHeap[str]()
-        """When to check the table of a run and the join timeouts of its nodes, keyed by job."""
+        """When to check the table of a job's last run and the join timeouts of its nodes; earlier runs have ended."""
 
     def open(self, join: Join, store_error: str | None, decision: Decision) -> Run:
         """Open a run for its first node; `store_error` is why that could not be recorded. Raises `RefusedError`."""
@@ -59,7 +59,7 @@ class Registry:
         decision.record(RunOpened(join.job, run_id, reason, join.node, join.spec))
         if old is not None:
             self.drop_if_over(old)
-        run = jobs[join.job]
+        run = jobs[join.job]  # the new one: the record has just opened it
         if old is not None and old.durable.state is State.SUCCEEDED:
             run.remark = clip(follows, MESSAGE_MAX)  # perhaps it was started again by mistake
         self.runs[run_id] = run

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import deque
 
 WINDOW_S = 30.0
-"""The pace is the mean over so many seconds: one slow step, or a checkpoint, does not make it jump, and a stall is
-clear after half of them."""
+"""The pace is the mean over so many seconds: one slow step, or a checkpoint, does not make it jump, and a stall of half
+as long halves it."""
 
 SPACING_S = 1.0
 """The least seconds between two samples: closer ones would show the network's delays rather than the job's pace. So
@@ -30,7 +30,7 @@ class Pace:
         self._samples: deque[tuple[float, int]] = deque()
         """Times, each with the furthest step of the pacer's workers then; the last one is their present step."""
         self.furthest: int | None = None
-        """The furthest step that a pacer, or a node that is no longer a member, has reported."""
+        """The furthest step that a pacer has reported. `Run.remove` raises it to that of a node that is removed."""
         self.counts_anew = False
         """Whether the script has restarted its count of steps within the round."""
 

@@ -202,7 +202,7 @@ class TrainingBegan(ActivityRecord, frozen=True):
 
 
 class FirstStepOverdue(ActivityRecord, frozen=True):
-    """No worker of a round has done its first step in time; without steps in earlier rounds, none may ever come."""
+    """No worker of a round has done its first step in time; if no earlier round had steps, none may ever come."""
 
 
 class TrainingCaughtUp(ActivityRecord, frozen=True):

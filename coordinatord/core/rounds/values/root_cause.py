@@ -142,7 +142,8 @@ def find_root_cause(
         cause = min(losses, key=lambda loss: loss.silent_since)
         others = [failure for failure in failures if failure.node != cause.node]
         return RoundVerdict(f"lost node {cause.node}{_consequence(others)}", None)
-    first_at = first.at + CLOCK_DRIFT * first.failure.age_s  # its age is by the clock of its host
+    # Its age is by the clock of its host. In doubt it is a consequence, for which nothing is charged.
+    first_at = first.at + CLOCK_DRIFT * first.failure.age_s
     if consequences_from is not None and first_at >= consequences_from:
         return RoundVerdict(trigger + _consequence(failures), None)
     first = _with_early(first, good_exits, collateral_s)
