@@ -92,7 +92,7 @@ def add_place(parser: SettingsParser, default: str) -> None:
 
 
 def add_state_store(parser: SettingsParser) -> None:
-    """Add the flags for a store in etcd to `coordinatord state`."""
+    """Add the flags for a store in etcd to `coordinatord state`; without a default, the same one before it counts."""
     add_place(parser, argparse.SUPPRESS)
     _add_access(parser, argparse.SUPPRESS)
 

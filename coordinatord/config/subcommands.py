@@ -92,7 +92,8 @@ def _make_parser(environ: Mapping[str, str]) -> tuple[SettingsParser, Mapping[st
         "Each flag can also be given as the environment variable in brackets, or in the file that --config names. That"
         f" is read again on SIGHUP: {', '.join(others)} and {last} change at once, the others with a restart."
     )
-    # Only the first parser reads the environment. A flag after the command overrides that, and one before the command.
+    # Only the first parser reads the environment. A flag after the command overrides the environment, and also a flag
+    # before the command.
     commands = parser.add_subparsers(dest="subcommand", metavar="COMMAND", prog="coordinatord")
     common: dict[str, Any] = {"env_prefix": "COORDINATORD", "environ": {}}
     state, store, replay, token = (

@@ -81,7 +81,7 @@ RULES = (*MEMORY, *LAUNCHING, *GPUS, *NETWORK, *LIMITS, *SIGNALS)
 """The known causes in the order of matching: each row before those that would match more failures."""
 
 CACHED_MAX = 1_000
-"""The size of the cache: the last failure of each of so many jobs."""
+"""The size of the cache: one failure for each of so many jobs."""
 
 _FINAL = "no restart mends this error, so the run ended at once: correct the script, and start the nodes again"
 
@@ -109,7 +109,8 @@ def cause_of(failure: Failure) -> Cause:
     """Return the class of a failure's cause, by the report of its own node.
 
     So rules that need to know of other nodes do not count here. An exception of Python without a known cause is an
-    error of the script.
+    error of the script. A broken GPU (Xid) explains any error, even one that the script calls final. Hangs and
+    divergences are failures that the coordinator makes: they have no Xid, and are not final.
     """
     if not OF_THE_NODE.keys().isdisjoint(failure.xids):
         return Cause.DEVICE
@@ -141,10 +142,11 @@ _ERROR_OF_TORCH = re.compile(r"torch\.distributed|Dist\w+Error|gloo/|NCCL|nccl")
 
 
 def needed_others(failure: Failure) -> bool:
-    """Whether a failure is explained by workers that had exited with 0 before, if there are such.
+    """Whether a failure is explained by workers that had exited with 0 before; the caller knows of some.
 
-    A broken GPU explains it better, and so does an error that is not torch's: peers that exit leave warnings among the
-    last lines of workers that still have something to do.
+    It is if the first rule that matches is for this case (`HintRule.early`): the order of `RULES` decides. A broken GPU
+    explains it better, and so does an error that is not torch's: peers that exit leave warnings among the last lines of
+    workers that still have something to do.
     """
     if cause_of(failure) is Cause.DEVICE or (failure.error and not _ERROR_OF_TORCH.search(failure.error)):
         return False
@@ -153,7 +155,7 @@ def needed_others(failure: Failure) -> bool:
 
 
 def rule_for(report: Report) -> HintRule | None:
-    """Return the rule of a failure's known cause; None without one, as for a worker that hung."""
+    """Return the rule of a failure's known cause; None without one, and for a hang or a divergence."""
     if report.failure.hang is not None or report.failure.diverged:
         return None
     return next((rule for rule in RULES if _advice(rule, report) is not None), None)

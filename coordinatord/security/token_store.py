@@ -192,7 +192,7 @@ class TokenStore:
         `TokenStoreError`, `PrivateFileError`, and the errors of `hand_out`.
         """
         self.refresh()
-        self._kept_beside(wanted)
+        self._kept_beside(wanted)  # checked before anything is handed out
         tokens = {name: AccessToken(pin, role, new_secret()) for name, role in wanted.items()}
         hand_out(tuple(tokens.values()))
         added = [KnownToken(name, token.role, jobs, _digest(token.secret), _now()) for name, token in tokens.items()]

@@ -49,7 +49,8 @@ VISITORS_KEPT = 200
 few seconds for a month would otherwise leave a million records."""
 
 CLUSTER_RECORDS_KEPT = 1_000
-"""Cluster records to keep that are no longer in force, and forgotten jobs to keep: people look for recent ones."""
+"""So many of the last cluster records are kept, in force or not, and older ones as long as they are in force. As many
+forgotten jobs are kept. People look for recent ones."""
 
 REPEATED_KEPT = 200
 """Records to keep of each run and recurring kind. Training may stall at each evaluation, in a round of months."""

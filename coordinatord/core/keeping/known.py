@@ -24,8 +24,8 @@ class KeptState:
         """Begin with the step that the round resumed from, by the records of the run."""
         self.run = run
         self.changes = 0
-        """A counter that grows with each change that affects what nodes are sent, so that unchanged messages need not
-        be built again."""
+        """A counter that `holdings` and `RunKeeping` raise at each change that affects what nodes are sent, so that
+        unchanged messages need not be built again."""
         self.index = KeptIndex(run.durable)
         self.copies = CopyPlans()
         self.disk = Persisting()
@@ -67,9 +67,9 @@ class KeptState:
         The last round may have come further than the records say. After a restart of the coordinator only its nodes
         know, and if these are gone too, nobody does. Then the number stays unknown until a round makes new steps.
         """
-        run, furthest = self.run.durable, self.run.furthest
+        durable, furthest = self.run.durable, self.run.furthest
         # The last round has made steps, or it resumed without knowing how many it would do again.
-        may_be_further = run.stepped or (run.resume is not None and run.resume.redone is None)
+        may_be_further = durable.stepped or (durable.resume is not None and durable.resume.redone is None)
         if furthest is None or (may_be_further and self.run.furthest_here is None):  # none of its nodes is heard
             return None
         return max(0, furthest - step)
@@ -88,7 +88,7 @@ class KeptState:
         for at in sorted(self.copies.plans.keys() & {*(self.protection.steps or ())}, reverse=True):
             plan = self.copies.plans[at]
             taker = plan.buddy_of.get(node, "")
-            # A buddy wants nothing of a node whose shards are in two domains anyway.
+            # Each node has a buddy. That takes no copy of a node whose shards are in two domains anyway.
             if node in plan.wanted.get(taker, {}) and plan.has_copies(taker, self.index.holders(at), only=node):
                 return taker, at
         return None

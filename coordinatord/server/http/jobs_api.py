@@ -35,7 +35,7 @@ UNCACHED_S = 0.002
 
 SHARE = 0.1
 """The share of the event loop's time that making one answer again and again may take: one that takes 20 ms is made at
-most every 0.2 s. `MAX_AGE_S` has priority."""
+most every 0.2 s. No answer is used for longer than `MAX_AGE_S`, though, however long it takes to make."""
 
 MAX_AGE_S = 1.0
 """The greatest age of a cached answer: heartbeats and steps come once a second."""

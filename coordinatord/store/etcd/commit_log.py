@@ -97,7 +97,7 @@ class CommitLog:
         """Return the next values to merge; None while few rows are dropped.
 
         Until `merge` or `give_up` is called, they are the same ones again. A merger whose request failed may have been
-        written: then its last value has the rows of all its values. A merger of other values might delete that one.
+        written: then its last value has the rows of all its values. A merger of other values might delete these rows.
         """
         if len(self._dead) <= len(self._live) + WASTE_ROWS:
             return None
@@ -128,7 +128,7 @@ class CommitLog:
         self._merging = []
 
     def merge(self, merger: Merger, size: int) -> None:
-        """Record that a merger was written as one value of `size` bytes."""
+        """Record that a merger was written as one value of `size` bytes; nothing was added since `next_merger`."""
         self._merging = []
         for number in [number for number in self._values if merger.first <= number <= merger.last]:
             for seq in self._values[number].seqs:

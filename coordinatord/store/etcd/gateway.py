@@ -37,8 +37,8 @@ TRIES_PER_MEMBER = 2
 """How often each member is tried: an election of etcd's own leader may be over at the second time."""
 
 PAUSE_S = 0.1
-"""The pause before members are tried again, for the same reason. It is also that before the next watch where something
-on the way has ended one: it may end each at once."""
+"""The pause before members are tried again, for the same reason. The same pause comes before a new watch if a proxy has
+ended the last one, as it may end each at once."""
 
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
 """A page has at most 16 values of 1.5 MiB, which are 32 MiB in base64."""
@@ -113,7 +113,7 @@ class Gateway:
                     async for event in events:
                         shown_at = 0 if event is None else event.mod_revision
                         yield event
-                await asyncio.sleep(PAUSE_S)
+                await asyncio.sleep(PAUSE_S)  # the watch was ended; after a silence, there is no need for a pause
 
     async def _events(self, key: bytes, revision: int) -> AsyncGenerator[KeyValue | None]:
         """Yield a key after each change from a revision on; None after a deletion."""

@@ -1,7 +1,7 @@
 """Builds requests to etcd's JSON gateway, and parses its answers.
 
 A *revision* is a number of the cluster that every write raises. The fields are those of etcd's `rpc.proto`. In JSON,
-keys and values are in base64, and 64-bit numbers are texts.
+keys and values are in base64, and 64-bit numbers are texts. The gateway leaves out fields with their default value.
 """
 
 from __future__ import annotations

@@ -80,6 +80,7 @@ class Reasons:
         suspect = self._run.watching.suspect
         if suspect is None:
             return ""
+        # The message names the node. Its host is added if it has another name, and if the network is not the culprit.
         is_named = suspect.host == suspect.node or suspect.failure.hang is HangKind.NETWORK
         return f"the round hung{'' if is_named else f' on host {suspect.host}'}: {suspect.failure.message}"
 

@@ -50,7 +50,10 @@ class MemberState(StrEnum):
 
     @property
     def may_have_workers(self) -> bool:
-        """Whether the round must wait for this node before it is over."""
+        """Whether the round must wait for this node before it is over.
+
+        A silent node may have workers as well, but nobody waits for it. A stale one has workers of an older round.
+        """
         return self in {MemberState.ASSIGNED, MemberState.RUNNING, MemberState.STOPPING}
 
     @property
@@ -99,7 +102,7 @@ class Readiness:
     arrived_at: float
     """When it last arrived, in the coordinator's clock."""
     has_arrived: bool
-    """Whether it was ready or in a round before, so that it does not arrive again when it reconnects."""
+    """Whether it was ready or in a round before. When it reconnects, it only waits then, and does not arrive again."""
     preparing_since: float | None = None
     """When it began to prepare; None if it has not reported that it prepares."""
     quarantined: str = ""
@@ -203,7 +206,7 @@ class Member:
 _STATE_OF = Table[Phase, MemberState]("states of a node in its round")
 _STATE_OF |= {
     Phase.PREPARING: MemberState.ASSIGNED,
-    Phase.IDLE: MemberState.STOPPED,
+    Phase.IDLE: MemberState.STOPPED,  # it knows of the round, and no worker of it lives
     Phase.STARTING: MemberState.ASSIGNED,
     Phase.RUNNING: MemberState.RUNNING,
     Phase.STOPPING: MemberState.STOPPING,
