@@ -97,8 +97,8 @@ class Coordinator:
     def restore(self, past: Iterable[tuple[float, Record]], now: float, tokens: Collection[str] = ()) -> None:
         """Restore the state from the records of earlier lives, each with its time by this clock, at most `now`.
 
-        All deadlines begin anew, and each node has the restart grace to come back. `tokens` are the names of the access
-        tokens that are valid. A member that had another one may come back with any. Raises `HistoryError`.
+        All deadlines begin anew, and each node has the restart grace to come back. `tokens` are the names of the valid
+        access tokens. A member whose token is not among them may come back with any of them. Raises `HistoryError`.
         """
         self._sleep_watch.begin(self.policy, now)
         for at, record in past:

@@ -154,7 +154,7 @@ class TokenStore:
     tokens: tuple[KnownToken, ...] = ()
     """All known tokens, including revoked ones."""
     _file_stamp: tuple[int, ...] = field(default=(), repr=False)
-    """The inode, the time of change and the size of the file at the last read, to detect changes."""
+    """The inode, the time of change and the size of the file at the last read, to detect changes; empty before that."""
     _problem: str = field(default="", repr=False)
     """Why the last read failed; empty if it succeeded."""
 

@@ -125,7 +125,10 @@ def has_restored(kept: KeptState, member: Member) -> bool:
 
 
 def resume_for(kept: KeptState, member: Member, goal: Goal) -> Resume | None:
-    """Return the step that a node's workers resume from, and its sources; None if it begins anew or has all of it."""
+    """Return the step that a node's workers resume from, and its sources; None if it begins anew or has all of it.
+
+    It is also None while the node is not to run, and once the round has made a step.
+    """
     point, assignment = kept.run.durable.resume, member.durable.assignment
     is_needed = goal is Goal.RUN and not kept.run.durable.stepped and not has_restored(kept, member)
     if point is None or assignment is None or not is_needed:

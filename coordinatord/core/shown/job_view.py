@@ -2,6 +2,7 @@
 
 `job_view`, `whole_view` and `summary_view` are of three sizes, since a list of jobs is sent to each viewer again and
 again. Ages, and not times, are shown: the reader's clock is another one. Figures are rounded to what a reader can use.
+`pace` and `laggard_s` are for the metrics as well.
 """
 
 from __future__ import annotations

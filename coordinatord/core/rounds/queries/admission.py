@@ -31,8 +31,8 @@ class RefusedError(OperationalError):
 def run_to_join(cluster: Cluster, event: Connected, store_error: str | None, now: float) -> Run | None:
     """Return the job's run if it decides what becomes of a node; None if the node simply opens another run.
 
-    The node joins that run, or gets its outcome, or opens another one in its place (see `gives_way`). `store_error` is
-    why nothing can be recorded. Raises `RefusedError`.
+    The node joins that run, or gets its outcome, or ends it to open another one in its place (see `gives_way`).
+    `store_error` is why nothing can be recorded. Raises `RefusedError`.
     """
     join, durable = event.join, cluster.durable
     check_forgotten(durable, join)
@@ -81,9 +81,9 @@ def opens_another_run(run: Run, join: Join, now: float) -> bool:
     """Whether a node opens another run of a job, rather than join this run or get its outcome.
 
     A node that was in this run gets the outcome. A spare was in no round, and is known only by its process. If the job
-    is concluded, a process that started before the end gets the outcome too: it meant to join this run, and another
-    training would overwrite the result. If the time of the end is not known, it may be long ago, and the node opens
-    another run.
+    is concluded, a process with the same spec that started before the end gets the outcome too: it meant to join this
+    run, and another training would overwrite the result. If the time of the end is not known, it may be long ago, and
+    the node opens another run.
     """
     known = run.members.get(join.node)
     was_in = join.observed.run == run.id or (known is not None and known.incarnation == join.incarnation)

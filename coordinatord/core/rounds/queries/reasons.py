@@ -81,8 +81,8 @@ class Reasons:
         if suspect is None:
             return ""
         # The message names the node. Its host is added if it has another name, and if the network is not the culprit.
-        is_named = suspect.host == suspect.node or suspect.failure.hang is HangKind.NETWORK
-        return f"the round hung{'' if is_named else f' on host {suspect.host}'}: {suspect.failure.message}"
+        needs_host = suspect.host != suspect.node and suspect.failure.hang is not HangKind.NETWORK
+        return f"the round hung{f' on host {suspect.host}' if needs_host else ''}: {suspect.failure.message}"
 
     @property
     def starts(self) -> str:
