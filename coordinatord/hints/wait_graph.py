@@ -89,10 +89,7 @@ def find_awaited(workers: Sequence[WorkerPlaces]) -> Awaited:
 
 
 def _with_backends(workers: Sequence[WorkerPlaces]) -> list[WorkerPlaces]:
-    """Replace a place without a backend, such as `41.`, by one for each backend that other workers use in that group.
-
-    Its worker has begun no collective of the group, so it is behind in the sequence of each backend.
-    """
+    """Replace a place such as `41.`, of a worker that has begun no collective there, by one for each backend in use."""
     used: dict[str, set[str]] = defaultdict(set)
     for place in (place for worker in workers for place in worker.places):
         name, _, backend = place.group.rpartition(".")

@@ -85,10 +85,7 @@ class RunWatch(WatchingWing):
         """How many rounds hung with the culprit at each position of the script."""
 
     def follow(self, record: Record) -> None:
-        """Forget the looks when workers make progress, or a new round begins.
-
-        If a hang ended the round before, it is counted first, by the culprit's position, which is then forgotten.
-        """
+        """Forget the looks when workers make progress, or a new round begins; first count the hang that it follows."""
         if isinstance(record, records.RoundFormed):
             last = self._run.durable.report
             if last is not None and last.round == record.round - 1 and last.failure.hang is not None:
@@ -116,11 +113,9 @@ class RunWatch(WatchingWing):
 
         Looks begin when training has stalled. Before the first step, they begin if workers report no steps and are at
         rest, or once `--hang-timeout` has passed since the workers were started. In the second case the pair is as far
-        apart again (`_looks_apart_s`), so such a hang is proved after twice that time at the earliest.
-
-        None begins while a node is disconnected, or while workers are in a section, which has its own limit. None
-        begins at all if `--hang-timeout` is 0, or if torchrun has started the workers: a node can ask only its own
-        workers for their stacks.
+        apart again (`_looks_apart_s`), so such a hang is proved after twice that time at the earliest. None begins
+        while a node is disconnected, or while workers are in a section, which has its own limit. None begins at all if
+        `--hang-timeout` is 0, or if torchrun has started the workers: a node can ask only its own workers for stacks.
         """
         run = self._run
         has_stalled = run.durable.ledger.activity is Activity.STALLED

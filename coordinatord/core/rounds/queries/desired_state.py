@@ -119,10 +119,9 @@ def desired(run: Run, member: Member, heartbeat_s: float, now: float) -> Desired
 
 
 def _remark(run: Run, member: Member, goal: Goal) -> str:
-    """Return what the node's user is told beside the reason.
+    """Return what a user is told beside the reason: warnings about the node, and about the round once its workers run.
 
-    In a planned stop it is which worker hung before: the reason does not name it. Else it is the warning about the node
-    itself, and once its workers run, those about the round.
+    In a planned stop it is which worker hung before, since the reason does not name it.
     """
     if goal is Goal.EXIT:
         return ""

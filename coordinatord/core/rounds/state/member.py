@@ -169,10 +169,7 @@ class Member:
 
     @property
     def lived_at(self) -> float:
-        """When it was last alive for sure, at its last message or when its session closed.
-
-        A restart of the daemon counts as a message from it.
-        """
+        """When it was last alive for sure; a restart of the daemon counts as a message from it."""
         return max(self.lease.heard_at, self.silent_since)
 
     @property

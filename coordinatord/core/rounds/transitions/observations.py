@@ -253,8 +253,8 @@ def _record_first_step(run: Run, claimants: list[Member], decision: Decision) ->
 def _let_leave(run: Run, member: Member, decision: Decision) -> None:
     """Release a member that is to leave, if it may go now; else note it in `run.leaving`, or wait for its next report.
 
-    That a node of a round is noted stops the round. If that is being stopped already, the node goes at its end. A node
-    that has workers of an older round, or no session, is not noted: its next report makes it a claimant again.
+    A note stops the round, and the node goes at its end. A node that has workers of an older round, or no session, is
+    not noted: its next report makes it a claimant again.
     """
     if member.durable.outcome is not None:
         return  # its release and this report have crossed
