@@ -155,7 +155,7 @@ class SaveNow:
     """The number of this request, which the answer repeats."""
     planned: bool = False
     """Whether the round ends on purpose, or was to when it broke. A script that calls `should_stop` then goes on to a
-    step of its own choice: its worker answers that, and saves the step later."""
+    step of its own choice: its worker answers with `at_own_step`, and saves that step later."""
     late: bool = False
     """Such a script has not reached its step in time: save now, while training goes on to it."""
 

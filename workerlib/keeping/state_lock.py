@@ -48,7 +48,7 @@ class StateLock:
     def acquire(self, holder: StateHolder, within_s: float | None = None) -> bool:
         """Wait for the lock, for ever if `within_s` is None; return whether the holder has it now.
 
-        Raises `LeftRoundError` as `check_in_round` does.
+        Raises `LeftRoundError` for the training thread, as `check_in_round` does.
         """
         with self._mutex:
             if not self._changed.wait_for(lambda: self._is_free_for(holder), within_s):

@@ -1,4 +1,4 @@
-"""A worker that leaves a round and enters the next one as the same process: it saves the start of a new one.
+"""A worker that leaves a round and enters the next one as the same process, so that no new one has to be started.
 
 When nodeclient asks it to leave, the thread that reads the request interrupts the main thread: a collective in which it
 waits fails, or `ctx.step` raises `LeftRoundError`. Either error ends the script's `with` block. There
@@ -172,7 +172,7 @@ class ReusedWorker:
         if here.keeper is not None:
             here.keeper.leave_round()
         here.keeper = None
-        checkpoints.begin_round()  # its connection has just been closed with the keeper
+        checkpoints.begin_round()  # they report over the keeper's connection, which has just been closed
         self._abort_collectives()
         round_cleanup.destroy_groups()
         torch.set_grad_enabled(here.gradients)
