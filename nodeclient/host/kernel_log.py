@@ -1,4 +1,7 @@
-"""Reads the kernel's log, if this process may: the OOM killer's victims, and the errors of GPUs (NVIDIA's Xids)."""
+"""Reads the kernel's log, if this process may, and finds the errors of GPUs in it (NVIDIA's Xids).
+
+`diagnosis.oom` finds the OOM killer's victims in it.
+"""
 
 from __future__ import annotations
 

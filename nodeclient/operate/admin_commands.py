@@ -35,7 +35,7 @@ def run(config: CommandConfig) -> int:
     code: int = ExitCode.OK
     for number, node in enumerate(config.nodes):
         if config.verb is Verb.DRAIN:
-            before = config.nodes[:number] if config.dry_run else ()
+            before = config.nodes[:number] if config.dry_run else ()  # a dry run has not drained these
             body = DrainBody(body.by, body.reason, body.dry_run, config.ahead, before)
         try:
             _write(read(AdminAnswer, client.post(f"{node_path(node)}/{config.verb}", body)))

@@ -146,7 +146,7 @@ def repeat(
 
 
 class _WrongAnswerError(OperationalError):
-    """The server is no coordinatord, or its answer is malformed."""
+    """The server is no coordinatord, or its answer is malformed, or it stands by and its leader has not answered."""
 
 
 class _NotServedError(_WrongAnswerError):
@@ -362,7 +362,7 @@ class Client:
 
     def _is_healthy(self, contact: ContactPoint) -> bool:
         """Whether a coordinator answers, and leads or knows the leader."""
-        client = Client([contact.coordinator], self._access)
+        client = Client([contact.coordinator], self._access)  # threads call this, and each sets its own `certificate`
         try:
             with client._connected(contact, Role.READ) as (connection, _):
                 return _get(connection, HEALTH_PATH, {}).status == HTTPStatus.OK

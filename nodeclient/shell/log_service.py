@@ -259,6 +259,7 @@ class LogService:
             self._in_loop(self._add, old)
 
     def _add(self, *older: LoggedRound) -> None:
+        """Add rounds in front of the others; of a round that is known already, the known state stays."""
         self._rounds = {**{_place_of(round_): round_ for round_ in older}, **self._rounds}
 
     def _update(self, work: Callable[[LogCatalogue], object]) -> None:

@@ -37,7 +37,7 @@ from workerlib.contract.env import (
 _SLOT_WORDS = SLOT_BYTES // 8
 
 _ENDED = 3
-"""The index of the field that is set when the worker's program is over: its exit code plus 1."""
+"""The index of the field that is set when the worker's program is over: its exit code plus 1, since 0 is no end."""
 
 _EXIT_CODE_MAX = 255
 """The highest exit code of a program. A worker may have written any number."""
