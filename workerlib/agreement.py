@@ -32,7 +32,7 @@ def any_of(mine: bool) -> bool:
 
     Without a group, return `mine`.
     """
-    responder.begin()
+    responder.begin()  # nodeclient asks where this worker waits
     import torch.distributed
 
     if not torch.distributed.is_available() or not torch.distributed.is_initialized():

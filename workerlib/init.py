@@ -198,7 +198,7 @@ def begin(backend: str | None, timeout: timedelta | None, *, steps: bool, reuse:
     Raises `LeftRoundError` as well if such a process leaves the round meanwhile.
     """
     global _begun  # noqa: PLW0603 - one process has one default process group
-    responder.begin()
+    responder.begin()  # nodeclient asks where this worker waits
     environment = WorkerEnvironment.from_environ(os.environ)
     if environment == _begun:
         raise RuntimeError(

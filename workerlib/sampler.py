@@ -76,7 +76,7 @@ class ElasticDistributedSampler:
         seed: int = 0,
         remainder: Remainder = "exact",
     ) -> None:
-        responder.begin()
+        responder.begin()  # nodeclient asks where this worker waits
         self._batch_size = batch_size
         self._micro = batch_size if micro is None else micro
         self._rank, self._world_size = rank_and_world_size(batch_size, self._micro, rank, world_size)

@@ -69,7 +69,7 @@ def checkpointed(step: int) -> None:
     reported. Under another launcher, or if the script handles the signal that ends it, `SystemExit` is raised. Raises
     `ValueError` for a number that is not a step.
     """
-    responder.begin()
+    responder.begin()  # nodeclient asks where this worker waits
     whole = progress.whole_step(step)
     if _by_collective is None:
         _connect_if_offered()

@@ -49,8 +49,8 @@ class StateEvent(Enum):
     REFUSED = auto()
     """A part of the state cannot be kept any more."""
     TORN = auto()
-    """Training has ended within a step, or the round while a GPU was in a step (`StepSaver.keep_step`), or the script
-    may change the state unobserved (`StepSaver.release`)."""
+    """Training has ended within a step, or the round has broken while a GPU was in one (`StepSaver.keep_step`), or the
+    script may change the state unobserved (`StepSaver.release`)."""
 
 
 _NEXT: dict[tuple[StateStage, StateEvent], StateStage] = {
@@ -108,7 +108,7 @@ class StepNumbers:
 
     @property
     def is_changing(self) -> bool:
-        """Whether an optimizer has begun a step since the last `ctx.step`."""
+        """Whether an optimizer has begun a step since the last `ctx.step`, or before the first, unlike `CHANGING`."""
         return self._changed != (0, 0)
 
     @property
