@@ -88,7 +88,7 @@ class Leaving:
     def on_desired(self, desired: Desired, now: float) -> None:
         """Stop waiting for a decision if this desired state is one: to stop, to exit, or to write to the disk first.
 
-        While workers are to run, an order to write does not count: the node may have asked to leave only later.
+        While workers are to run, an order to write does not count: it may be older than the node's request to leave.
         """
         if desired.goal is Goal.RUN:
             self.on_undecided(now)  # the last decision was not about its leaving

@@ -26,7 +26,7 @@ AGE_SHOWN_MIN_S = 1.5
 """The age from which on a failure's age is shown, in seconds."""
 
 WAITING_LINES_MAX = 20
-"""The limit of the lines of a worker that failed for lack of another one, of which some are shown too."""
+"""The limit of the lines of a worker that still needed another one, whose lines are shown too."""
 
 RULE = "-" * 80
 
@@ -136,7 +136,7 @@ def _shown(lines: Sequence[str], room: int) -> list[str]:
 
 
 def _caption(failure: FailureStatus) -> list[str]:
-    """Return what a worker's lines are; nothing above an error, which shows that by itself, and above stacks."""
+    """Return a line that says what a worker's lines are. An error shows that by itself, as stacks do: they get none."""
     if failure.pid is None or failure.hang or (failure.last_lines and failure.error):
         return []
     if not failure.last_lines:

@@ -58,7 +58,7 @@ FORK_WITHIN_S = 2.0
 """The timeout of a fork, which takes 10 ms with torch. The node blocks meanwhile, and has a lease of 5 s."""
 
 ROOM_BYTES = 16_384
-"""The extra room in /proc for a worker's environment, which has more variables than the parent's."""
+"""The extra room in /proc for a worker's environment, which `preload_worker` writes over the parent's. It is longer."""
 
 END_WITHIN_S = 5.0
 """How long the interpreter may take to die of SIGKILL. It takes longer only if it hangs in the kernel, such as on a

@@ -54,4 +54,4 @@ def _limit_v2(group: Path) -> float | None:
 
 def _limit_v1(group: Path) -> float | None:
     quota, period = read_number(group / "cpu.cfs_quota_us"), read_number(group / "cpu.cfs_period_us")
-    return quota / period if quota and period and quota > 0 else None
+    return quota / period if quota and period and quota > 0 else None  # -1 stands for no limit

@@ -339,9 +339,10 @@ class StateKeeper:
 
     # Requests to save
     #
-    # A worker with memory may end before it has saved, while a living one has the same shard of the state. When the
-    # connection of the first is gone, the request stays open for it (`awaited`). Once its process has ended, and cannot
-    # write any more, its memory is lent to the other (`record_exit`), which is asked in its place (`_on_reserved`).
+    # A worker with memory may end before it has saved, while a living one has the same shard of the state, but no
+    # memory. When the connection of the ending one is gone, the request stays open (`awaited`). Once its process has
+    # ended, and writes no more, its memory is lent to the living one (`record_exit`), which is then asked to save
+    # (`_on_reserved`).
 
     def _ask_to_save(self, order: effects.SaveKept | effects.HaltWorkers) -> None:
         """Ask the workers to save now or after a step; `KeptSaved` follows."""
@@ -373,6 +374,7 @@ class StateKeeper:
         self._lose(local_rank)
 
     def _on_reserved(self, local_rank: int, lent: bool) -> None:
+        """Record that a worker has memory, and repeat the last request to save if the memory is `lent`."""
         self._add_halting(self._round, self._round.keepers, local_rank)
         request = self._round.saves.last
         # Without memory, the borrower has refused the last request, or was not asked. If that was to halt after a step

@@ -150,6 +150,7 @@ class _LogPrinter:
         self._write(key, cutter.feed(part.text.encode()))
 
     def end(self) -> None:
+        """Print the unfinished lines."""
         for key, cutter in self._cutters.items():
             if unfinished := cutter.take_unfinished():
                 self._write(key, unfinished + b"\n")

@@ -29,7 +29,7 @@ from nodeclient.output.round import RoundFiles, RoundStreams
 from nodeclient.output.terminal_writer import TerminalWriter
 
 ANSWER_WITHIN_S = 1.0
-"""How long to wait for the pump, which takes milliseconds. Only then is a failure reported, and the job goes on."""
+"""How long to wait for the pump, which takes milliseconds. A failure is reported, and the job goes on, after that."""
 
 
 class WorkerStreams(Struct, frozen=True):

@@ -359,7 +359,7 @@ class Node:
             self.submit(events.SweepFailed(str(error)))
             return
         if looks_at_gpus and (gpus := await sample_gpus(os.environ)):
-            self.submit(events.GpusInUse(gpus))
+            self.submit(events.GpusInUse(gpus))  # the agent will order another sweep, which does the rest
             return
         await self._keeper.end_round()
         await self._exit_reporter.await_reported()
@@ -380,6 +380,7 @@ class Node:
         return self._workers.pid_of(local_rank)
 
     def _completed(self, observed: Observed) -> Observed:
+        """Return a report with the steps and the kept state; warn the user if the script reports no steps."""
         with_steps = self._setup.slots.complete(observed)
         self._keeper.warn_of_unstepped(with_steps)
         return self._keeper.complete(with_steps)

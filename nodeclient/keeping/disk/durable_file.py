@@ -26,7 +26,7 @@ CHUNK_BYTES = 4 << 20
 
 FLUSH_BYTES = 16 << 20
 """How many bytes are flushed at a time. Only flushed bytes count as progress, so a disk that takes minutes to flush a
-whole file would seem to hang. A file server to which a hundred nodes write flushes this many within 30 s."""
+whole file would seem to hang. A file server to which a hundred nodes write flushes this many of each in 30 s."""
 
 TRIAL_BYTES = 4096
 """The size of the file that is written to check a folder: one block of usual file systems."""

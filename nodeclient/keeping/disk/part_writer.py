@@ -21,7 +21,7 @@ from workerlib.contract.arena import ALIGNMENT
 from workerlib.contract.manifest import read_layout
 
 RANDOM = "random/"
-"""The prefix of the names of random states among the tensors of a small state."""
+"""The prefix of the names of random states in a small state, as in `workerlib.keeping.small_state` (needs torch)."""
 
 
 class PartLostError(OperationalError):
