@@ -45,10 +45,7 @@ class AccessError(OperationalError):
 
 
 class WrongTokenError(AccessError):
-    """No coordinator accepts this client's tokens, and a retry will hardly change that.
-
-    A node retries for a short time all the same, since a coordinator learns of a new token only within a second.
-    """
+    """No coordinator accepts this client's tokens. A node retries only for a short time, as a token may be new."""
 
 
 class PlaintextError(AccessError):
