@@ -206,7 +206,7 @@ class ForkServer:
                         case {"refused": reason, "cause": cause}:
                             raise ColdError(reason, ColdCause(cause))
                         case {"ready": count}:
-                            self._link.settimeout(FORK_WITHIN_S)
+                            self._link.settimeout(FORK_WITHIN_S)  # it now takes requests for forks, by calls that block
                             self.usable = True
                             return int(count)
         except TimeoutError:

@@ -121,7 +121,10 @@ class Restoration:
             await self._receive(source, resume, rank, wanted)
 
     def _is_here(self, resume: Resume, rank: int, wanted: WantedParts) -> bool:
-        """Whether an earlier attempt has received the parts that another node is named for."""
+        """Whether an earlier attempt has received the parts that another node is named for.
+
+        They are still here if their step is protected.
+        """
         find = self._resources.arenas.find
         return all(find(rank, resume.round, resume.step, kind) is not None for kind in kinds_of(wanted))
 
@@ -162,10 +165,7 @@ class Restoration:
                 self.ready.add_received(landed)
             except (OperationalError, OSError) as error:
                 why = error.strerror if isinstance(error, OSError) and error.strerror else error
-                may_pass = isinstance(error, DiskHangsError | NoMemoryError) or (
-                    isinstance(error, OSError) and error.errno  # else the file is not as it should be
-                )
-                failure = TransientError if may_pass else RestoreError
+                failure = TransientError if _may_pass(error) else RestoreError
                 raise failure(f"the state of rank {rank} at step {resume.step} cannot be read: {why}") from error
 
     async def _receive(self, source: KeptSource, resume: Resume, rank: int, wanted: WantedParts) -> None:
@@ -325,6 +325,11 @@ class ResumeAnswers:
         self._asking.clear()
         if len(self._resumed) == self._resources.workers and self._restoration is not None:
             self._restoration.ready.close(self._resources.arenas)
+
+
+def _may_pass(error: OperationalError | OSError) -> bool:
+    """Whether an error of a read may pass. An `OSError` without a number says that the file is not as it should be."""
+    return isinstance(error, DiskHangsError | NoMemoryError) or (isinstance(error, OSError) and bool(error.errno))
 
 
 def _medium(resume: Resume) -> str:

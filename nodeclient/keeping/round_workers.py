@@ -115,7 +115,7 @@ class RoundWorkers:
     saves: SaveRequests = field(default_factory=SaveRequests)
 
     def lose(self, local_rank: int) -> None:
-        """Record that a worker is gone."""
+        """Record that a worker is gone. The step that it has promised, and its checkpoint, still count."""
         self.keepers.discard(local_rank)
         self.checkpointing.discard(local_rank)
 

@@ -3,10 +3,10 @@
 This module only connects the others of the package: it knows the round, and hands each effect and each message to the
 module that deals with it. Other packages call this module.
 
-In a round the calls come in this order: `carry_out` with the `Restore` that begins the round, and `claim_disk`;
-`listen` when the workers are started, whose messages follow; `carry_out` with requests to halt or to save;
-`record_exit` for each worker; `end_round` and `warn_of_unused_disk`. Reports (`complete`) and other effects may come at
-any time.
+Before the node joins, `find_steps_on_disk` is called. In a round the calls come in this order: `carry_out` with the
+`Restore` that begins the round, and `claim_disk`; `listen` when the workers are started, whose messages follow;
+`carry_out` with requests to halt or to save; `record_exit` for each worker; `end_round` and `warn_of_unused_disk`.
+Reports (`complete`) and other effects may come at any time.
 """
 
 from __future__ import annotations

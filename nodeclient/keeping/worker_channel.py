@@ -39,7 +39,7 @@ class WorkerChannel:
     """The channels to the workers of one round at a time; all methods are for the event loop's thread.
 
     `on_message` gets the local rank and each message after the hello. `on_gone` gets the local rank of a
-    worker whose channel has ended.
+    worker whose channel has ended, perhaps within a call of `send`.
     """
 
     def __init__(self, on_message: Callable[[int, Message], None], on_gone: Callable[[int], None]) -> None:
@@ -116,7 +116,7 @@ class WorkerChannel:
             return
         try:
             message = decode(packet)
-        except ChannelError:  # the worker ends, or it is not one of this node
+        except ChannelError:  # the packet is empty, as the worker is gone, or it is no worker of this node
             self._end(peer)
             return
         if peer.local_rank is not None:

@@ -15,7 +15,7 @@ READ_BYTES = 64 * 1024
 """The most bytes of a read: the default capacity of a pipe (pipe(7))."""
 
 _TTY_BYTES = 512
-"""The size of a write to a terminal that may block. It blocks if there is less room, so the write is small."""
+"""The size of a write to a terminal that may block. It blocks until all of it has room, so the write is small."""
 
 
 def open_writer(fd: int) -> Writer:

@@ -187,7 +187,7 @@ class Output:
         for terminal_writer in set(self._terminal_writers.values()):
             terminal_writer.close()
         if not self._failure.cancel() and not self._failure.cancelled():
-            self._failure.exception()  # it was reported already
+            self._failure.exception()  # it was reported already: this keeps asyncio from logging it
 
     def _resize(self) -> None:
         pseudo_terminals = self._round.pseudo_terminals if self._round else ()

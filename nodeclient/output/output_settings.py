@@ -54,6 +54,7 @@ class OutputSettings(Struct, frozen=True):
     stdout_filters: tuple[str, ...] = ()
     """Lines of stdout that contain any of these are copied to `filtered_stdout.log` of the round."""
     stderr_filters: tuple[str, ...] = ()
+    """The same for stderr and `filtered_stderr.log`."""
     prefix: str | None = None
     """The template of the prefix of a line on the terminal; `lines.make_prefix` has its variables."""
     rotation: Rotation | None = None

@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 
 
 class DiskHangsError(OperationalError):
-    """The disk does not answer; the text says since when."""
+    """The disk does not answer; the text says what was waited for."""
 
 
 class DiskThread:

@@ -95,7 +95,7 @@ class KnownSteps:
             key: manifest for key, manifest in manifests.items() if not self._unusable.is_barred(key, now)
         }
         self.whole = tuple(
-            StepOnDisk(manifest.serial, manifest.of.folder, self._manifests.get(_key(manifest)) is manifest)
+            StepOnDisk(manifest.serial, manifest.of.folder, usable=self._manifests.get(_key(manifest)) is manifest)
             for manifest in whole
         )
         # If there are more steps than fit into a report, those of `stays` take precedence.

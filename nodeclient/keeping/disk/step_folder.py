@@ -122,6 +122,7 @@ class Manifest(Strict, frozen=True):
 
     format: Annotated[int, Meta(ge=_FORMAT, le=_FORMAT)]
     serial: Serial
+    """Counts the whole steps of the job over all runs: the newest one has the highest."""
     of: StepName
     files: Annotated[tuple[PartFile, ...], Meta(min_length=1, max_length=2 * RANKS_MAX)]
     command: Annotated[str, printable(16)] = ""
@@ -253,6 +254,7 @@ def commit(job: Path, name: StepName, small: int, progress: Progress, command: s
 def unfinished(job: Path, name: StepName, progress: Progress) -> set[str]:
     """Return the names of the folders of steps that earlier attempts than `name` have left unfinished.
 
+    Call it after the `commit` of `name`: until then that folder is unfinished too.
     Later attempts of its run may be in progress; folders of other runs are left over, since the folder of the job is
     claimed for this run. Folders that cannot be read are not among them. Raises `OSError` and `GivenUpError`.
     """
@@ -334,7 +336,10 @@ def _lacks_manifest(folder: Path) -> bool:
 
 
 def _sort_key(name: str) -> tuple[int, int, str]:
-    """Return the key by which folders are sorted: the round, the step, and the digest of the run."""
+    """Return the key by which a scan sorts folders: the round, the step, and the digest of the run.
+
+    It decides which folders a scan leaves out beyond `FOLDERS_MAX`. The order of whole steps is that of their serials.
+    """
     _, step, _, number, run, *_ = name.split("-")
     return int(number), int(step), run
 
@@ -342,7 +347,7 @@ def _sort_key(name: str) -> tuple[int, int, str]:
 def _run_and_attempt(name: str) -> tuple[str, int]:
     """Return the digest of the run and the number of the attempt in a folder's name; 0 if it names no attempt."""
     run, _, attempt = name.split("-", 4)[-1].partition("-")
-    return run, int(attempt or "0", 36)  # letters are valid there too
+    return run, int(attempt or "0", 36)  # this release writes digits only, and `StepName.attempt` may have letters
 
 
 def _check_all_written(name: StepName, files: tuple[PartFile, ...], small: int, root: Path) -> None:

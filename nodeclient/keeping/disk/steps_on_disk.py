@@ -129,7 +129,7 @@ class StepsOnDisk:
             await asyncio.sleep(SCAN_EVERY_S)
 
     async def _check_writable(self) -> bool:
-        """Write to the folder; return whether the disk answers. Raises `UnwritableError`."""
+        """Write to the folder; return whether it can be written, or is only full. Raises `UnwritableError`."""
         try:
             await self._in_thread(partial(check_writable, self.folder))
         except OSError as error:

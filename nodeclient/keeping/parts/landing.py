@@ -58,7 +58,7 @@ class Landing:
         self._memory.claim(size, f"the state of rank {commit.rank} at step {commit.step} takes {size_in_words(size)}")
         owned = self._memory.allocate(sizes, size)
         self._own(Landed(commit, owned, is_generation))
-        owned.arena.touch(1)
+        owned.arena.touch(1)  # so that the data do not cause a fault at each page
         return (owned.arena.generations if is_generation else owned.arena.smalls)[0]
 
     def _own(self, landed: Landed) -> None:
