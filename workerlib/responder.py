@@ -116,7 +116,7 @@ def start(recorders: Any) -> None:
         socket.send_fds(connection, [json.dumps(hello).encode()], [reader])
         if not _has_hooks:
             os.register_at_fork(after_in_child=_close_in_child)
-            atexit.register(recorders.await_dump)
+            atexit.register(recorders.await_dump)  # else a dump could abort the process at its end
             _has_hooks = True
         _thread.start_new_thread(_serve, (connection,))
     except (OSError, ValueError, KeyError, RuntimeError):
@@ -157,7 +157,7 @@ def begin_round() -> None:
     from workerlib.contract import recorders  # noqa: PLC0415 - as above
 
     recorders.begin_round()
-    begin()
+    begin()  # nodeclient has set `STACKS` again for this round
 
 
 def _close_in_child() -> None:

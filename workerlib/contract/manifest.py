@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from workerlib.contract.arena import ALIGNMENT
 
 BYTES_MARK = "/bytes"
-"""The suffix of the names of pickles. The tensors' digest omits them: ranks may pickle equal values differently."""
+"""The suffix of the names of pickles, in which `kept_storage` saves what is no tensor. The tensors' digest omits them:
+ranks may pickle equal values differently."""
 
 LENGTH_BYTES = 8
 """The size of the length in front of a manifest."""

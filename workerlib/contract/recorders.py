@@ -3,9 +3,10 @@
 torch keeps a flight recorder for each backend, with an entry for each collective. Its functions are not public, so any
 of them may have changed in another release: every failed call then counts as "not known".
 
-`collectives` answers where the worker is now, with a dict for each group. Its `state` is `moves` if the worker gets on,
-`waits` if it is in a collective, and `done` if its last one is over. `number` counts the collectives of the group.
-`arrivals` answers when the worker came to its last collectives.
+`collectives` answers where the worker is now. Its dicts have the `state` `moves` for each group if the worker gets on.
+Otherwise there is one that `waits` for each pending operation of a group, such as an exchange with one peer, or one
+that is `done` for a group without any: its last collective is over. `number` counts the collectives of the group, and
+is 0 if there was none. `arrivals` answers when the worker came to its last collectives.
 
 A recorder has counters of each group, which only show whether the worker gets on, and entries. A batch of operations
 has several entries with one number. Exchanges between two ranks (`is_p2p`) have numbers of their own.
@@ -62,7 +63,8 @@ docs/compatibility.md: from 2.15 on `nccl` is another engine by default, `nccl2`
 
 HANDLER = "fr_trace_json"
 """The name of gloo's recorder in torch's server for workers (torch/csrc/distributed/c10d/control_plane). The handler of
-NCCL's reads parameters, and so does this one from torch 2.15 on. torch cannot take any from Python, so that fails."""
+NCCL's recorder reads parameters of a request, and so does this one from torch 2.15 on. A request that is made in Python
+cannot have any: the call fails, and `_dump` calls the function in `RECORDERS`."""
 
 C10D = "torch._C._distributed_c10d"
 """torch's module with the recorders. It is only looked up: a script that has not imported it has recorded nothing."""
@@ -234,10 +236,10 @@ def by_group(
     """Return the first pending entry of each operation in each group, and the last collective where none is pending.
 
     A worker may have begun exchanges with several peers, and waits for each: their operations name the peer. Sends and
-    receives that are done are left out. The last entry of a batch is called `coalesced`. When the batch is done, torch
-    marks only that entry. `ranks_of` returns the ranks of a group in its own order, none if they are not known.
-    `now_ns` is the time in nanoseconds since 1970.
+    receives that are done are left out. `ranks_of` returns the ranks of a group in its own order, none if they are not
+    known. `now_ns` is the time in nanoseconds since 1970.
     """
+    # The last entry of a batch is called `coalesced`. When the batch is done, torch marks only that entry.
     done = {_batch(entry) for entry in entries if entry["profiling_name"].endswith(":coalesced") and _is_done(entry)}
     waiting: dict[tuple[str, str], dict[str, Any]] = {}
     """The first pending entry by group and operation."""

@@ -34,7 +34,8 @@ class CanStay:
 class AskToLeave:
     """The round is over: leave it, and wait for the next one.
 
-    It comes after all workers of the node have answered `SaveNow`, if state is kept, or when the time for that is over.
+    If state is kept, it comes after all workers of the node have answered `channel_messages.SaveNow`, or when the time
+    for that is over.
     """
 
     round: int

@@ -56,7 +56,7 @@ class ElasticTrainer(Trainer):
         return bool(super().should_continue_training())
 
     def _save(self) -> None:
-        """Save the whole state, as torchtitan does between steps; after the last step it would save only the model."""
+        """Save the whole state, as torchtitan does between steps. Its own save at the end would have only the model."""
         if self.config.checkpoint.enable and self.step % self.checkpointer.interval != 0:
             self.checkpointer.interval = 1  # so that a save at this step is due
             self.checkpointer.save(self.step)

@@ -22,7 +22,8 @@ class Adapter:
     """Reads and restores the state of one object. An object without tensors needs only `values` and `load_values`.
 
     A restore calls `make_missing`, fills `targets`, and calls `load_values`, with the same values. Then `values` is
-    called once in each step, and `discard_step` when this process leaves the round for the next one.
+    called at the end of each step, and within it too unless the values change late; `discard_step` is called when this
+    process leaves the round for the next one.
     """
 
     changes_late = True
@@ -40,8 +41,8 @@ class Adapter:
     """Whether ranks may do different numbers of steps. If so, replicas are not compared."""
 
     size_changes = 0
-    """How many calls of `values` have returned more or less state than the one before. If another one has, it may need
-    more memory (`GenerationWriter.has_changed_size`)."""
+    """How many calls of `values` have returned more or less state than the one before. When this grows, the object may
+    need more memory (`GenerationWriter.has_changed_size`)."""
 
     def big_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield its big tensors by name. Raises `KeptStateError` if the object has other tensors than at `keep`."""

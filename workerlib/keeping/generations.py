@@ -151,7 +151,7 @@ class GenerationWriter:
         """Whether training has changed a tensor that has gradients since the last call, or put another in its place.
 
         Without such tensors this is always true: no gradients can be summed up. torch counts no writes to `.data`. So
-        the bits of the sample are compared too, which waits for a GPU, until it has counted a change in this round.
+        the bits of the sample are compared too, which waits for a GPU, until torch has counted a change in this round.
         """
         if not self._learning:
             return True

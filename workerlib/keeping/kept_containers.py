@@ -19,7 +19,7 @@ class KeptContainer(Adapter):
     It is restored in place, since the script goes on to use the object that it has given to `ctx.keep`.
     """
 
-    changes_late = False  # the script changes it where it likes, and `small_state` learns when
+    changes_late = False  # it may change anywhere in a step: `small_state` finds out in which part
 
     def __init__(self, name: str, content: Any) -> None:
         self._name = name
@@ -76,8 +76,8 @@ def _tensors(container: Any, path: str, depth: int = 0) -> Iterator[tuple[str, t
 def _put(container: Any, path: str, tensor: torch.Tensor) -> None:
     """Put a tensor at its path in a dict or list that has everything but its tensors.
 
-    Keys of dicts may have dots themselves, so a path is compared with the keys and not split at its dots. It leads into
-    the first dict or list with whose key it begins.
+    Keys of dicts may have dots themselves, so a path is compared with the keys and not split at its dots. If it begins
+    with the key of a dict or list, it leads into that one; the first one counts.
     """
     if isinstance(container, list):
         head, _, rest = path.partition(".")

@@ -97,7 +97,7 @@ class _StorageConnection:
         self._refusal = ""
         """Why no memory is requested any more; empty as long as a request may succeed."""
         self._answered = threading.Event()
-        """Set unless a request for memory has no answer yet."""
+        """Set unless a request for memory has no answer yet. Once memory was refused, it may stay cleared."""
         self._answered.set()
         self._warned: set[str] = set()
         """The reasons for which a save was left out with a warning."""
@@ -127,7 +127,9 @@ class _StorageConnection:
     def reserve(self, length: int, shard: int, shards: int) -> Arena | None:
         """Return an arena for generations of `length` bytes; warn and return None if there is none."""
         if not self._has_room(length) and self._answered.is_set():
-            self._answered.clear()  # before the look at the refusal, which `_end_requests` sets first
+            # `_end_requests` sets the refusal and then the event. After this line, either the refusal is seen here, or
+            # the event is set later and ends the wait.
+            self._answered.clear()
             if not self._refusal:
                 self.report(Reserve(generation=length + length // SLACK, small=0, shard=shard, shards=shards))
                 self._answered.wait(WITHIN_S)
@@ -142,7 +144,7 @@ class _StorageConnection:
     def skip_save(self, length: int) -> None:
         """Leave a save out, since all places hold steps that are still needed."""
         self.skipped += 1
-        self.report(Interval(0, 0.0, self.skipped))
+        self.report(Interval(0, 0.0, self.skipped))  # only the skipped saves count: there is no interval
         self.warn("the steps that are in memory are still needed, so there is no place for another one", length)
 
     def warn(self, reason: str, length: int) -> None:

@@ -157,7 +157,7 @@ class SavedTensors:
         if name not in self._pieces:
             raise UnfitStateError(f"{name} is not in the kept state")
         shape, strides = self.shape(name), self._any_piece(name).strides
-        if _is_layout(shape, strides):
+        if _is_compact(shape, strides):
             return torch.empty_strided(shape, strides, dtype=self.dtype(name), device=device)
         return torch.empty(shape, dtype=self.dtype(name), device=device)
 
@@ -212,7 +212,7 @@ class SavedTensors:
         return next(iter(self._pieces[name].values()))[0]
 
 
-def _is_layout(shape: Sequence[int], strides: Sequence[int]) -> bool:
+def _is_compact(shape: Sequence[int], strides: Sequence[int]) -> bool:
     """Whether elements with these strides do not overlap in memory, and do not lie far apart."""
     room = 1
     for stride, size in sorted(zip(strides, shape, strict=False)):

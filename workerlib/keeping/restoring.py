@@ -110,6 +110,7 @@ def restore_objects(
     """
     tensors = [tensor for kept in objects.values() for _, tensor in kept.big_tensors()]
     try:
+        # A model that is sharded now is merged from all ranks, even if each of their pieces is a whole tensor.
         is_per_rank = point.is_per_rank and not any(map(is_sharded, tensors))
         saved, done, pending = _read(point, rank, only_own=is_per_rank)
     except ManifestError as error:
@@ -170,7 +171,8 @@ def _read(
         if part.big and (part.rank == rank or not only_own):
             saved.add(layout, data)
         if small is not None:
-            done[part.rank] = read_small(small)  # as it is in the small places, if they still have it
+            done[part.rank] = read_small(small)
+    # A small place may have the same state as a generation, and takes precedence.
     for part, place, commit in point.smalls:
         if not commit.pending:
             done[part.rank] = read_small(place.data[: commit.length])

@@ -52,8 +52,8 @@ def become_worker(descriptor: int, inherited: dict[str, str]) -> None:
     given = {decoded(name): decoded(value) for name, value in request["environ"].items()}
     _replace_environment(_with_changes_of_imports(given, inherited), request["cpus"])
     _rewrite_proc_environ(given)
-    # The kernel is asked to kill this process when its parent ends. Its first parent is the intermediate process that
-    # has forked it, and the node becomes its parent only then (see `preload_parent`). By its request, it has.
+    # The kernel is asked to kill this process when its parent ends. Its first parent was an intermediate process, at
+    # whose end the node became its parent (see `preload_parent`). The node sends its request only after that.
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != request["node"]:
         os._exit(1)
@@ -108,7 +108,7 @@ def _with_changes_of_imports(given: dict[str, str], inherited: dict[str, str]) -
 def _replace_arguments(argv: list[str]) -> None:
     """Replace the program's arguments.
 
-    The parent interpreter was started with the same options of Python, and as many arguments, which count from the end.
+    The parent interpreter was started with the same options of Python, and as many arguments: the last ones of `argv`.
     """
     own = len(sys.argv) - 1
     sys.argv[1:] = argv[len(argv) - own :]
@@ -130,7 +130,8 @@ def _rewrite_proc_environ(given: dict[str, str]) -> None:
     """Overwrite the environment that /proc shows: first the mark, then as many variables as fit.
 
     No system call does that, so the memory is overwritten. The parent was started with a larger environment for that:
-    see `room` in `preload_parent`. Nothing else reads it, because `os.environ` has copied all variables.
+    see `room` in `preload_parent`. Nothing else reads it once `_replace_environment` has set all variables, since these
+    then lie elsewhere.
     """
     with open("/proc/self/stat", "rb") as file:  # noqa: PTH123 - see `preload_parent`
         fields = file.read().rpartition(b")")[2].split()
