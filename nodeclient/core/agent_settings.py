@@ -20,7 +20,7 @@ intervals take 1 % of the time. If a save writes 5 GB a second, that is 50 MB fo
 up with it."""
 
 KEEP_TIMEOUT_S = 30.0
-"""The longest time that workers get to save their kept state; a planned stop has as long for all of its stages."""
+"""The longest time that workers get to save their kept state; `--stop-timeout` has the same default."""
 
 STAGE_SHARE = 0.5
 """The share of the rest of `--stop-timeout` that a stage of a planned end may take. The stages are: workers come to a

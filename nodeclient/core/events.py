@@ -91,7 +91,10 @@ class StartFailed(Event, frozen=True):
 
 
 class Diagnosis(Struct, frozen=True):
-    """Why a worker ended, as far as is known beyond its exit code. The texts may have any length and characters."""
+    """Why a worker ended or failed, as far as is known beyond its exit code.
+
+    The texts may have any length and characters.
+    """
 
     pid: int = 0
     """The process id; 0 if there was no process."""

@@ -84,7 +84,8 @@ class Fleet:
 def why_not_ready(host: str, exit_code: int, *, is_here: bool, serves: bool) -> str:
     """Explain the end of a host's program that gave no answer; what it or ssh said of it was shown before.
 
-    `serves` tells whether it was to bring up the coordinator.
+    `is_here` tells whether the host is this machine, so that no ssh is needed, and `serves` whether the program was to
+    bring up the coordinator.
     """
     if exit_code == LOST and is_here:
         return f"its nodeclient was killed before it answered, or has ended with exit code {LOST}, see above"

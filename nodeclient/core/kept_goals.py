@@ -51,6 +51,7 @@ class KeptGoals:
         if desired.alike is not None and desired.round == number and self._compared != (run, number):
             self._compared = run, number
             new.append(TellAlike(desired.alike))
+        # Without copies, nothing has to be ordered for another run.
         if desired.copies != self._copies[1] or (desired.copies and run != self._copies[0]):
             self._copies = run, desired.copies
             new.append(CopyKept(run, desired.copies))

@@ -66,7 +66,7 @@ DIFFERENT_STATES = (
     "ranks have different states after their first step, so each keeps its own, at intervals: the training can go on "
     "from them with the same number of workers only"
 )
-"""The notice that nothing of the state is the same on all ranks, though no tensor is sharded."""
+"""The notice that nothing of the state is the same on all ranks, though no tensor is sharded: shards differ anyway."""
 
 
 def keeps_nothing(number: int) -> str:

@@ -5,7 +5,7 @@
 
 Each node writes the parts that the coordinator's order names. Only one node, the *committer*, goes beyond WRITTEN: once
 all nodes have written, it makes the step whole, and then deletes older ones. The coordinator may give up a step in any
-stage. Then the attempt is over, and its thread's further progress is not reported.
+stage. Then `persister` drops the attempt, and does not report its thread's further progress.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _REPORTED = {
     Stage.COMMITTED: PersistState.COMMITTED,
     Stage.FAILED: PersistState.FAILED,
 }
-"""The state that is reported in each stage."""
+"""The state that is reported in each stage. A step is whole only once it is COMMITTED."""
 
 
 class PersistAttempt:
-    """One attempt to carry out an order to write, which the coordinator repeats, and completes by `commit` later."""
+    """One attempt to carry out an order to write. The coordinator repeats the order, later with its `commit` set."""
 
     def __init__(self, run: str, order: PersistOrder) -> None:
         self.run = run

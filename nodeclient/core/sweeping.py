@@ -74,21 +74,22 @@ class Sweeping:
         group.ending.begin_sweep(now)
         reuse.begin_parking(now)
         overdue_at = group.ending.began_at + self._stop_timeout_s + OVERDUE_AFTER_S
-        # After the sweep the node computes digests of its kept state, for which it has as long as for saving it.
+        # After the sweep the node computes digests of its kept state, which may take as long as workers get to save it.
         digests_s = group.keeping.save_within_s if group.keeping else 0.0
         self._latest = overdue_at - MARGIN_S - digests_s
         is_last = group.result is Phase.SUCCEEDED or leaving.is_certain
         return Sweep(looks_at_gpus=not is_last and reuse.parked_until is None)
 
     def fail(self, why: str) -> Notice:
-        """Record that processes cannot be killed; return the notice."""
+        """Record that processes cannot be killed; return the notice. The agent sweeps again at once."""
         self.held_up = clip(why, MESSAGE_MAX)
         return Notice(Level.ERROR, why, "sweep_failed")
 
     def on_gpus(self, gpus: Sequence[GpuUse], now: float, *, sweeps: bool) -> list[Notice | Sweep]:
         """Record that GPU memory is in use while no worker lives: sweep again later, or once more without them.
 
-        If the node does not sweep, this is before the first round, and the memory belongs to other programs.
+        `sweeps` says whether a sweep has found this. Otherwise it is before the first round, and the memory belongs to
+        other programs.
         """
         if not sweeps:
             self._usual = {gpu.name: gpu.used_bytes for gpu in gpus}

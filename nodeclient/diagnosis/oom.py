@@ -106,7 +106,10 @@ _KILLED = re.compile(
 
 
 def memory_of_killed(pid: int, root: Path = Path("/"), kmsg: Path = KMSG) -> int | None:
-    """Return the memory of a process when the OOM killer ended it, in bytes; None if the log does not show it."""
+    """Return the memory of a process when the OOM killer ended it, in bytes; None if the log does not show it.
+
+    Pages of files do not count, since the kernel can take them back. If the number was reused, the last process counts.
+    """
     try:
         if str((root / "proc/self/ns/pid").readlink()) != FIRST_PID_NAMESPACE:
             return None

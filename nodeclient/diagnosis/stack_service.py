@@ -66,8 +66,8 @@ QUIET_S = 0.05
 """The pause after which faulthandler's output is complete: it writes without pauses."""
 
 MEASURED_S = 0.2
-"""The shortest time over which CPU use is measured: the kernel counts it in hundredths of a second. A second request
-waits as long for the answer to an earlier question, since its sample takes that time anyway."""
+"""The shortest time over which CPU use is measured: the kernel counts it in hundredths of a second. An answer is
+awaited for at least as long, even if its question was sent for an earlier sample: a sample takes this time anyway."""
 
 NO_RESPONDER = (
     "it does not answer: its script has called nothing of workerlib yet and runs without --preload, or has become "
@@ -135,7 +135,7 @@ class StackService:
     def listen(self, folder: Path, run: str, number: int, ranks: range, store_port: int = 0) -> dict[str, str]:
         """Begin a round with these ranks; return the variable by which workers connect, or none if they cannot.
 
-        At `store_port` rank 0 serves torch's store.
+        At `store_port` rank 0 serves torch's store: who waits for that port waits for nothing outside the job.
         """
         self.close()
         self._round, self._ranks, self._store_port = (run, number), ranks, store_port
@@ -165,7 +165,7 @@ class StackService:
     # Connections of workers
 
     def _accept(self, connection: socket.socket, pid: int) -> None:
-        if len(self._unidentified) >= len(self._ranks):
+        if len(self._unidentified) >= len(self._ranks):  # more than the workers need, and each is a descriptor
             connection.close()
             return
         self._unidentified.add(connection)

@@ -33,7 +33,7 @@ class WorkerSocket:
         """
         self._on_connection = on_connection
         self.path = str(folder / name)
-        """The path of the socket, by `workerlib.responder.address`."""
+        """The path of the socket. A long one needs `workerlib.responder.address` to bind or connect."""
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
         try:
             Path(self.path).unlink(missing_ok=True)  # the socket of an earlier round

@@ -49,12 +49,15 @@ class HostPrograms:
         self._wanted = order
         self._pair.kill()
         await self._pair.await_end()
-        if order is not None and order is self._wanted:
+        if order is not None and order is self._wanted:  # no later order has come meanwhile
             end = await self._pair.run(self._pair_command(order), order.within_s)
             self._submit(PairTested(_result(order, end)))
 
     async def await_pair_end(self) -> None:
-        """Wait until a test that was killed has ended, but not for ever: where it hangs, workers would hang too."""
+        """Wait until a test that was killed has ended, but not for ever.
+
+        What it hangs in, such as a driver, would make the workers hang too, so a longer wait would gain nothing.
+        """
         await self._pair.await_end()
 
 

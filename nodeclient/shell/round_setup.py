@@ -43,7 +43,7 @@ class RoundSetup:
         remark: Callable[[Level, str], None],
         complain: Callable[[str], None],
     ) -> None:
-        """Begin before the first round; `remark` and `complain` show texts to the user."""
+        """Begin before the first round. `remark` shows a text of any level to the user, and `complain` a warning."""
         self._launcher = launcher
         self.remarks = launcher.remarks
         """Texts about decisions that a user may want to know of."""
@@ -76,8 +76,9 @@ class RoundSetup:
 
         The workers get the variables of `sockets`, and connect to a further socket in the `private` folder.
         """
-        self._lingering, port = Lingering(), start.assignment.master_port
-        stacks = self._stacks.listen(private, start.run, start.round, self.ranks, port)
+        self._lingering = Lingering()
+        store_port = start.assignment.master_port
+        stacks = self._stacks.listen(private, start.run, start.round, self.ranks, store_port)
         variables = [{**slot, **stacks, **sockets} for slot in self.slots.begin(start.run, start.round)]
         commands = self._launcher.commands(start, streams, variables)
         return [replace(command, slots=self.slots.file) for command in commands]
@@ -99,7 +100,10 @@ class RoundSetup:
         return self._lingering.overdue(self.slots.exit_codes(), now)
 
     def close(self) -> None:
-        """Release what is shared with the last round's workers, and end the guard. The starter ends with its task."""
+        """Release what is shared with the last round's workers, and end the guard.
+
+        The starter ends when its `run` is cancelled.
+        """
         self._stacks.close()
         self.guard.close()
         self.slots.close()

@@ -51,7 +51,11 @@ class EndedWorker(Struct, frozen=True):
 
 
 class LeftoverProcesses:
-    """The leftovers of one node. All methods are for the main thread, in the running event loop."""
+    """The leftovers of one node. All methods are for the main thread, in the running event loop.
+
+    `watch` is called in the sweep at the end of each round, `free_resources` before the next round, `on_signal` when
+    the node is asked to leave, and `end` when it ends.
+    """
 
     def __init__(self, stop_timeout_s: float, tasks: Tasks, notify: Callable[[Level, str], None]) -> None:
         """Begin with none; `notify` takes a text for the user."""

@@ -35,7 +35,8 @@ _OPENED_SHARE = 4
 behind, and later scans find the rest."""
 
 _SCANS = 2
-"""How many scans in a row must find nothing: for some microseconds within exec, a process shows no environment."""
+"""How often all processes are scanned: for some microseconds within exec, one shows no environment. Where processes are
+killed, so many scans in a row must find nothing."""
 
 _SHELLS = frozenset({"ash", "bash", "busybox", "dash", "fish", "ksh", "sh", "zsh"})
 """The names of shells. They handle a signal only after the end of their child (POSIX, Shell Command Language, 2.11)."""
@@ -158,8 +159,9 @@ def _open_same(pid: int, look: Callable[[int], object], found: object) -> int | 
 def kill_marked(mark: str | None, groups: frozenset[int] = frozenset(), timeout_s: float = KILL_TIMEOUT_S) -> None:
     """Kill all processes with a mark, if one is given, and those in the process groups; wait until they have ended.
 
-    `groups` must be the caller's own. An ended process may be a zombie until its parent reaps it. Raises
-    `UnkillableError` for processes that live after `timeout_s`.
+    The leaders of `groups` must be unreaped children of the caller, so that their numbers are not reused. An ended
+    process may be a zombie until its parent reaps it. Raises `UnkillableError` for processes that live after
+    `timeout_s`.
     """
     deadline = time.monotonic() + timeout_s
     empty_scans = 0

@@ -105,7 +105,11 @@ class Dismissals:
 
 
 class ReusableWorkers:
-    """The reusable workers of one node; all methods are for the event loop's thread."""
+    """The reusable workers of one node; all methods are for the event loop's thread.
+
+    For each round the node calls `listen` and `begin`, and then `LocalWorkers.start` calls `continue_in_round` for each
+    worker that is reused.
+    """
 
     def __init__(
         self,
@@ -172,7 +176,7 @@ class ReusableWorkers:
                 for connection in list(self._connections):
                     if connection.local_rank is None:
                         continue
-                    if not planned and is_stopped(connection.pid):  # a planned end has time to wait for it
+                    if not planned and is_stopped(connection.pid):  # a planned end can wait until somebody continues it
                         self._submit(events.WorkerRefuses(connection.local_rank, STOPPED))
                     else:
                         self._send(connection, round_messages.AskToLeave(connection.round, planned))
