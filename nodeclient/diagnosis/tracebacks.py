@@ -174,7 +174,7 @@ def _logged_errors(lines: Sequence[str]) -> Iterator[LoggedError]:
         first = index if chain is None else chain
         origin = logged.origin if logged.origin == ErrorOrigin.NATIVE else _origin(lines, first, index)
         follower = _next_in_chain(lines, logged.end)
-        if follower is None:
+        if follower is None or _error_at(lines, follower) is None:  # none, or it is cut off
             yield LoggedError(logged.error, first, logged.exception, logged.end, origin)
             index, chain = logged.end, None
         else:

@@ -227,6 +227,7 @@ KILLED = [
     (f"no images\n{ABORT}", None),
     (f"no images\n{ABORT}\n{FATAL}", None),
     (f"{TRACE}ValueError: survived\nstep 1\nstep 2\nstep 3\n", None),
+    (CONTEXT.partition("KeyError: 'b'")[0], "KeyError: 'a'"),
     (SHARER, None),
 ]
 
@@ -242,6 +243,18 @@ def test_a_chain_is_shown_whole() -> None:
     trace = tracebacks.find(lines, killed=False)
     assert trace is not None
     assert lines[trace.first : trace.end] == lines[1:]
+
+
+def test_a_chain_that_is_cut_off_is_no_part_of_the_next_error() -> None:
+    cut_off = CONTEXT.partition("KeyError: 'b'")[0]
+    lines = last_lines(f"{cut_off}Exception in thread Thread-1:\n{TRACE}ValueError: later\n")
+    later = tracebacks.find(lines, killed=False)
+    assert later is not None
+    assert later.error == "KeyError: 'a'"
+    lines = last_lines(f"{cut_off}{TRACE}ValueError: later\n")
+    later = tracebacks.find(lines, killed=False)
+    assert later is not None
+    assert lines[later.first : later.end] == last_lines(f"{TRACE}ValueError: later\n")
 
 
 def test_what_is_too_much_is_not_looked_through() -> None:
