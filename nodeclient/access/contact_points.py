@@ -53,7 +53,7 @@ class ContactPoints:
         self._addresses: list[ContactPoint] = []
         """The addresses of that coordinator's name that are still to be tried one by one."""
         self._leader: ContactPoint | None = None
-        """The leader that this coordinator, a standby, has named."""
+        """The leader that the coordinator at `_index`, a standby, has named; None unless it is tried now."""
         self._served = False
         """Whether the current contact point has served this node before."""
         self._silent_at: dict[Endpoint, float] = {}

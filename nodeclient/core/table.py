@@ -63,9 +63,9 @@ class EndStage(StrEnum):
     SAVING = "saving"
     """Each saves the last step that it has done."""
     LEAVING_ROUND = "leaving round"
-    """They leave the round, for another one, as the same processes. The goal to stop ends this stage early, if none can
-    leave any more or no round follows for them. Other goals leave that to the deadline, and
-    `GroupEnding.update_deadline` moves it to now if none can leave."""
+    """They leave the round, for another one, as the same processes. This stage ends at its deadline, which
+    `GroupEnding.update_deadline` moves to now once none can leave any more. While the goal is to stop, the agent looks
+    after each event whether the stage is over (`Act.STOP`). Then it is also over if no round follows for them."""
     SIGNALLED = "signalled"
     """They were sent the signal to end."""
     KILLED = "killed"
@@ -193,5 +193,7 @@ def _table() -> dict[tuple[Place, Stimulus], Row]:
 TABLE = Table[tuple[Place, Stimulus], Row]("phases of a node")
 """The transitions. A missing one is a bug: such a stimulus cannot come there. In a stage, FAILED and SUCCEEDED cannot,
 since `WorkerGroup` names only DEAD once workers are ending, and REACHED cannot, since the agent ignores probes then.
-SAVED comes only in the two stages that wait for it (`GroupEnding.record_saved`)."""
+SAVED comes only in the two stages that wait for it (`GroupEnding.record_saved`), and STAGE_EXPIRED and CHOICE_EXPIRED
+only in those with such a deadline (`GroupEnding.deadlines`). Before the first stage, the last worker's end is FAILED or
+SUCCEEDED, and not DEAD."""
 TABLE |= _table()

@@ -79,7 +79,9 @@ def _gpu_process(pid: int, processes: Path, node: int) -> GpuProcess | None:
         return None
     ends = fields[STAT_STATE] in _ENDING_STATES or bool(int(fields[STAT_FLAGS]) & _PF_EXITING)
     parent, leads_session = int(fields[STAT_PARENT]), int(fields[STAT_SESSION]) == pid
-    orphaned = not leads_session if parent == node else parent == _INIT  # what the node itself starts leads a session
+    # The node adopts its workers' orphans, and what it starts itself leads a session. Elsewhere init adopts orphans. A
+    # service that init has started counts as one too: nothing tells them apart here.
+    orphaned = not leads_session if parent == node else parent == _INIT
     with suppress(OSError):
         return GpuProcess(pid, _user_of(processes / str(pid)), left_behind=ends or orphaned)
     return None

@@ -64,7 +64,8 @@ stopped for hours, as by Ctrl-Z. No worker waits that long for a coordinator tha
 end of its child at once."""
 
 FOR_OTHERS = ("--port", "0", "--until-unused")
-"""The further flags of a coordinator for nodes with a token, which it leaves in this user's directory."""
+"""The further flags of a coordinator that `nodeclient up` starts. Its nodes need a token, which it leaves in the
+user's directory."""
 
 _PROGRAM = "from coordinatord.cli import main\nmain()"
 

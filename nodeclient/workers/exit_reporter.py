@@ -55,7 +55,7 @@ class ExitReporter:
         Exits that follow on a planned stop are diagnosed only if one had failed before.
         """
         self._are_stopping = True
-        if planned and self._diagnoses_left == DIAGNOSES_MAX:
+        if planned and self._diagnoses_left == DIAGNOSES_MAX:  # none has failed
             self._diagnoses_left = 0
 
     def record_exit(self, local_rank: int, exit_code: int, pid: int) -> None:
