@@ -35,6 +35,7 @@ class Halting:
     def begin(self, run: Run) -> None:
         """Begin the stop of a round."""
         may_halt = all(member.observed is UNHEARD or can_halt(member) for member in run.roll.inside)
+        # Before its first step, a round has none to keep.
         self.is_possible = run.durable.planned and run.durable.stepped and may_halt
         self.promised, self.step = {}, None
 
