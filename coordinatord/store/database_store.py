@@ -19,7 +19,10 @@ class Store:
     """Stores the records of all runs. No read delays a commit, unless the database is in memory."""
 
     def __init__(self, database: Database, reader: Database) -> None:
-        """Write a database, and read it by another connection; a database in memory has only one, so one thread."""
+        """Write a database, and read it by another connection, each in a thread of its own.
+
+        A database in memory has only one connection, so one thread writes and reads it.
+        """
         self._database = database
         self._reader = reader
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="store")

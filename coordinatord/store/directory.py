@@ -34,7 +34,11 @@ CLOCK_SET_MIN_S = 10.0
 
 
 class StateDirectory:
-    """A state directory, locked until `release` or the end of this process."""
+    """A state directory, locked until `release` or the end of this process.
+
+    `SqliteStore` claims it. Before it loads or appends records, it shifts all times by `clock_set_by_s`, and then calls
+    `record_clock`.
+    """
 
     def __init__(self, path: Path, lock: int) -> None:
         self.path = path

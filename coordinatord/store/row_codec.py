@@ -26,6 +26,7 @@ AT_MAX = 1e11
 _COLUMNS = frozenset({"job", "run", "node", "round"})
 
 _CLASSES: dict[str, type[Record]] = {**KINDS, RoundRemembered.KIND: RoundRemembered}
+"""The classes of stored records, and the one that the store makes when it reads."""
 
 
 def encode(entry: Entry) -> tuple[float, str, str, str, str | None, int | None, str]:

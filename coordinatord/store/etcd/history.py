@@ -163,6 +163,7 @@ class History:
             self.log.give_up()
             return
         first, last = (self._keys.commit(self.about.generation, number) for number in (merger.first, merger.last))
+        # The parts of a value follow its key. So the first range has those of all values but the last one.
         ops = [delete(first, last), delete(last + b"/", after(last + b"/")), put(last, value)]
         await self._write([self._same_head], ops)
         self.log.merge(merger, len(value))

@@ -52,7 +52,10 @@ async def _retried(work: Callable[[], Awaitable[None]]) -> None:
 
 
 class Candidate:
-    """This coordinator, which stands by, leads and resigns in a namespace."""
+    """This coordinator, which stands by, leads and resigns in a namespace.
+
+    After `win`, `lead` runs beside the server, and `resign` comes at the end.
+    """
 
     def __init__(
         self, gateway: Gateway, keys: Keys, me: Coordinatord, lease_s: float, clock: Callable[[], float] = boot_clock
@@ -72,7 +75,8 @@ class Candidate:
         self.changed: Callable[[], None] = lambda: None
         """Called when `leader` or `problem` has changed."""
         self.check_commits: Callable[[], Awaitable[None]] = _check_nothing
-        """Called while this coordinator leads; raises `LeadershipLostError` if etcd has lost a commit."""
+        """Called while this coordinator leads; raises `LeadershipLostError` if etcd has lost a commit. `EtcdStore` sets
+        it."""
         self.roster = Roster(gateway, keys)
 
     async def let_others_lead(self, longest_s: float) -> None:
