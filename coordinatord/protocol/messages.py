@@ -191,7 +191,7 @@ class JobSpec(Strict, frozen=True):
     """The time without a step after which a hung round is restarted, even if the culprit computes. None: the time
     follows from the run's steps, and a round whose culprit computes is not restarted. 0: no hung round is restarted."""
     drain_laggards: Annotated[float, Meta(ge=0, le=FACTOR_MAX)] = 0.0
-    """How many times as long a worker may make each step before its node is drained; 0 for any number."""
+    """How many times as long each step has to take because of a worker for its node to be drained; 0: none is."""
     restart_window_s: Window | None = None
     """If set, only the restarts of so many last seconds are counted."""
     max_futile_rounds: Counter = 0
@@ -518,7 +518,8 @@ class Observed(Strict, frozen=True, tag=True):
     step_age_s: Seconds | None = None
     """The age of the newest of these steps at this message: two hosts' clocks are never compared."""
     stepped_twice: bool = False
-    """Whether a worker has reported two steps in the round, or more: all but the last one may be in no message."""
+    """Whether a worker has reported two steps in the round, or more. `steps` has only the last ones, so it may not show
+    that."""
     idle_s: Seconds = 0.0
     """The time from the end of its last worker, or from the node's start, to this message; 0 while one may live."""
     ended: Annotated[tuple[Ended, ...], Meta(max_length=CONSEQUENCES_MAX)] = ()

@@ -32,7 +32,7 @@ class LineWriter:
         self._lost_line = lost_line
         self._lines: deque[bytes] = deque()
         self._size = 0
-        """The bytes of the queued lines."""
+        """The bytes of the queued lines, and of those that are being written."""
         self.lost = 0
         """The number of dropped lines that no line has reported."""
         self._closing = False

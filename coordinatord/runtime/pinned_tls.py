@@ -110,7 +110,7 @@ def server_context(client_authorities: str | None = None) -> ssl.SSLContext:
 
 
 send_alert: ContextVar[Callable[[bytes], object] | None] = ContextVar("send_alert", default=None)
-"""Set in the task of a handshake: sends bytes to the client, without blocking; raises `OSError`."""
+"""Sends bytes to the client, without blocking; raises `OSError`. A listener sets it in the task of each handshake."""
 
 
 class _ServerObject(ssl.SSLObject):
@@ -189,7 +189,7 @@ def _content(data: bytes, kind: int) -> tuple[bytes, bytes, bytes]:
     if size & _LONG:
         start += size & ~_LONG
         size = int.from_bytes(data[2:start])
-        # Unlike DER, BER allows several forms of a length, or an end marker instead of a length.
+        # Unlike DER, BER allows this form for a small length, leading zeros, and an end marker instead of a length.
         if size < _LONG or data[2] == 0:
             raise CertificateError("a certificate is not in DER")
     end = start + size

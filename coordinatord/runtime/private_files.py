@@ -116,6 +116,7 @@ def read_private(path: Path) -> str | None:
 
 
 def _open_no_link(path: str, flags: int) -> int:
+    """Open a file, but no link. If there is a pipe instead, the open does not wait for its writer."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 

@@ -76,7 +76,7 @@ class Timeouts(Generic[Waiting]):
             self._on_timeout(waiting)
 
     def close(self) -> None:
-        """Cancel all timeouts, and the timer."""
+        """Cancel all timeouts, and the timer. Nothing may be added after that."""
         self._until.clear()
         if self._timer is not None:
             self._timer.cancel()

@@ -85,7 +85,10 @@ def own_identity(directory: Path) -> Identity:
 
 
 def ephemeral_identity() -> Identity:
-    """Return a new key and its certificate in files without a name, which end with this process."""
+    """Return a new key and its certificate in files without a name, which end with this process.
+
+    They are for a coordinator without a state directory.
+    """
     key = _new_key()
     return Identity(_nameless_file(_certificate_for(key)), _nameless_file(key))
 

@@ -252,7 +252,7 @@ class TokenStore:
         try:
             found = self.path.stat()
         except OSError:
-            return (0,)
+            return (0,)  # unlike the stamp before the first read
         return (found.st_ino, found.st_ctime_ns, found.st_size)  # a change of its mode changes the time, too
 
     def _read(self) -> tuple[KnownToken, ...]:

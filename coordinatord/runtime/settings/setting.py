@@ -59,13 +59,16 @@ class Setting(Struct, frozen=True):
 
     @property
     def keys(self) -> list[str]:
-        """Its names in a file; the first is the canonical one."""
+        """Its names in a file, without torchrun's spellings with `_`; the first is the canonical one."""
         flags = [flag[2:] for flag in self.action.option_strings if flag.startswith("--") and "_" not in flag]
         return flags or [self.action.dest]
 
     @property
     def default_in_force(self) -> InForce:
-        """The default and its source; for a default that is no plain value, the source quotes its text in the help."""
+        """The default and its source.
+
+        For a default that is no plain value, the source quotes its text in the help, which `add_setting` has written.
+        """
         if isinstance(self.default, bool | int | float | str) and self.default is not argparse.SUPPRESS:
             return InForce(Source.DEFAULT, "default", self.default)
         _, marker, words = (self.action.help or "").partition("(default: ")

@@ -92,7 +92,10 @@ class WebSocket(asyncio.Protocol):
             self._send_unsent()
 
     def close(self, code: CloseCode = CloseCode.GOING_AWAY, message: bytes | None = None) -> None:
-        """Close the connection, after a last message if one is given; only the first call counts."""
+        """Close the connection, after a last message if one is given; only the first call counts.
+
+        Queued messages are dropped.
+        """
         if self._closing:
             return
         self._unsent = None if message is None else self._framed(message)

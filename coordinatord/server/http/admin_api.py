@@ -125,6 +125,7 @@ async def _read(request: web.Request, kind: type[Request]) -> Request:
     def make(body: object) -> Request:
         (name,) = request.match_info.values()  # the job or the node
         target = check({"target": name}, _Target, "request").target
+        # The fields of a request are its target and those of its body, in the same order.
         return kind(target, *astuple(check(body, DrainBody if kind is DrainNode else AdminBody, "request")))
 
     return await read_body(request, make)

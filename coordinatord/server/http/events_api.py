@@ -87,7 +87,7 @@ class EventsApi:
         after = _after(request, self._store.identity)
         last = number_in(request.query, "last", AT_ONCE_MAX, AT_ONCE_MAX, least=1)
         selection = _Selection(job, _kinds(request), _since(request), last)
-        await self._driver.written()
+        await self._driver.written()  # so that events of earlier decisions are not missing
         if job is not None and job not in self._driver.machine.jobs:
             raise UnknownJobError(job)
         if EVENT_STREAM in request.headers.get("Accept", ""):

@@ -26,8 +26,8 @@ READERS_MAX = 4
 """The limit of readers at one time: each has the stacks of a whole job in memory, and few people read them."""
 
 SECOND_WITHIN_S = 3.0
-"""How long the second look waits for a node. So both looks, of which the first waits up to 5 s, and the second of pause
-between them end within the 10 s for which nodeclient waits."""
+"""How long the second look waits for a node. The first look waits up to 5 s, and the pause between them takes 1 s. So
+both end within the 10 s for which nodeclient waits."""
 
 SLOW_WORK = "no verdict: one look shows a hang, but a second look shows that a worker or its data makes progress"
 """The note if the second look shows slow work instead of a hang."""

@@ -44,7 +44,7 @@ class RoundsReader:
         rounds = self._cached.pop(run.id, None)
         if rounds is None:
             rounds = rounds_of(await self._store.read_rounds(run.job, run.id))
-        if rounds.current is None:  # otherwise the end of the run is not durable yet
+        if rounds.current is None:  # otherwise the end of the run is not durable yet: the store has failed
             self._cached[run.id] = rounds
         if len(self._cached) > CACHED_MAX:
             del self._cached[next(iter(self._cached))]
