@@ -131,7 +131,7 @@ class FrameReader:
                 size = int.from_bytes(data[start - width : start])
             is_usual = first == WHOLE_MESSAGE and self._pieces is None and size <= most and self.allowed >= 1
             if not is_usual or (second >= MASKED) is not masked:
-                self._check(first, second, size)  # a usual frame has no error
+                self._check(first, second, size)  # a usual frame with the right mask has no error
             if masked:
                 start += MASK_BYTES
             stop = start + size

@@ -70,7 +70,7 @@ class OwnNames:
         if not name or "." not in name:
             return True  # nobody can register it, so it is a host of this network
         if is_address(name) or name.endswith(UNREGISTERED) or name in self._own | self._allowed:
-            return True
+            return True  # an address too: only a name can be made to lead to us
         return any(allowed.startswith(".") and name.endswith(allowed) for allowed in self._allowed)
 
 

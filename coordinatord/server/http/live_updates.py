@@ -2,7 +2,8 @@
 
 A *topic* is the list of jobs, or one job. Each event is a level: it has the whole state of its topic, and not a change.
 So a slow viewer may skip events, and a page that reconnects needs no earlier ones. A state is encoded once for all
-viewers, and only so often that it takes a small share of the event loop's time.
+viewers, and only so often that it takes a small share of the event loop's time. Two events are of no topic: `viewer`,
+which comes first, and `alive`, which is sent if nothing else was for `ALIVE_S`.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ def _pace(run: Run) -> float | None:
 
 def past_samples(run: Run, rounds: RoundHistory) -> Iterator[Sample]:
     """Yield samples, without a pace, from the recorded rounds."""
-    restarts = run.durable.restarts_used - sum(round_.charged for round_ in rounds)
+    restarts = run.durable.restarts_used - sum(round_.charged for round_ in rounds)  # those before the recorded rounds
     for round_ in rounds:
         before, after = round_.before, round_.after
         yield Sample(before.total, before.training, restarts, None)

@@ -260,7 +260,7 @@ class Connections:
 
     def _begin(self, connection: _NewConnection, transport: asyncio.Transport, data: bytes) -> None:
         end = data.find(END_OF_HEAD, 0, HEAD_BYTES_MAX) + len(END_OF_HEAD)
-        # Of a head that is too long nothing is left here, so aiohttp rejects it.
+        # The end of a head that is too long is not found, so this slice is empty, and aiohttp rejects the request.
         found = self._plain_request(transport, data[len(SESSION_REQUEST) : end])
         if found is None or self._sessions is None:
             self._hand_to_http(connection, transport, data)
