@@ -121,7 +121,7 @@ class WorkerStarter:
             self._parent = None
 
     async def _run_parent(self) -> None:
-        """Run a parent until it ends. Raises `ForkServerError` then, or `ColdError`."""
+        """Run a parent until it ends, and then raise `ForkServerError`, or `ColdError` if another would fail too."""
         loop = asyncio.get_running_loop()
         began_at = loop.time()
         names = ", ".join(self._modules)

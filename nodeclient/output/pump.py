@@ -109,7 +109,7 @@ class Pump:
                 return  # the thread hangs in a file system, and ends with the process
         os.close(self._calls.wake)
 
-    # Methods for posted calls
+    # Methods for posted calls, which the thread makes
 
     def add(self, streams: Sequence[WorkerStream]) -> None:
         """Move these streams from now on, until they end."""
@@ -133,7 +133,7 @@ class Pump:
             self.drain(each)
         going = [each for each in going if not each.ended]
         stream.followers, successor.followers = [], going[-FOLLOWERS_MAX:]
-        self.retire(going[:-FOLLOWERS_MAX])
+        self.retire(going[:-FOLLOWERS_MAX])  # the oldest ones
         for each in successor.followers:
             each.follow(successor)
 

@@ -109,7 +109,10 @@ class WorkerStream:
             self._end_sinks()
 
     def _end_sinks(self) -> None:
-        """End the sinks, unless another stream still uses them. A later write resumes a sink that has ended."""
+        """End the sinks; a stream that follows another one leaves them to that one, unless that has ended.
+
+        A later write resumes a sink that has ended.
+        """
         if self._followed is None or self._followed.ended:
             for sink in self._sinks:
                 sink.end()
