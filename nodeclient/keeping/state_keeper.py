@@ -358,11 +358,14 @@ class StateKeeper:
             self._resources.submit(KeptSaved())
 
     def _lose(self, local_rank: int) -> None:
-        """Record that a worker's connection is gone."""
+        """Record that a worker's connection is gone; called again when its process has ended.
+
+        As long as its memory is awaited, to be lent to another worker, its answer is too.
+        """
         self._answers.lose(local_rank)
         self._round.lose(local_rank)
-        is_awaited = local_rank in self._memory.awaited
-        self._submit_if_answered(all_answered=not is_awaited and self._round.saves.lose(local_rank))
+        if local_rank not in self._memory.awaited:
+            self._submit_if_answered(all_answered=self._round.saves.lose(local_rank))
 
     def record_exit(self, local_rank: int) -> None:
         """Record that a worker has ended. A living worker may need its memory to save the same state."""

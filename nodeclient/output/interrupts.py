@@ -112,12 +112,10 @@ class InterruptFilter(Sink):
         """Handle a whole line while looking for tracebacks."""
         text = _RANK.sub(b"", plain(line.decode(errors="replace")).encode()).rstrip()
         begins = bool(_FIRST.match(text))
-        # After its last line, a traceback goes on only with a link, and with the traceback behind that link. Between
-        # these two is an empty line.
+        # After its last line, a traceback goes on only with a link. The one behind the link belongs to the chain, since
+        # the link has cleared `_exception_line`.
         if self._chain and self._exception_line and text and not _LINK.match(text):
-            is_linked = any(map(_LINK.search, self._chain[-2:]))  # an empty line follows a link
-            if not (begins and is_linked):
-                self._end_chain()
+            self._end_chain()
         if not (self._chain or begins):
             self._pass_on(line)
             return

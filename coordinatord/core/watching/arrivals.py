@@ -29,8 +29,8 @@ EVERY_S = 30.0
 FIRST_STEPS = 20
 """The first comparison of a round comes after so many steps, if that is earlier than `EVERY_S`. It may be too vague,
 since it covers the beginning of the training, and knows the offset of each clock by only one answer. So the next ones
-follow soon until a laggard is found: by `ask_at` after 40, 60 and 90 steps. The three that have to agree on it
-(`lateness_watch.AGREEING_MIN`) are within 50 steps."""
+follow soon until a laggard is found: by `ask_at` after 30, 45 and 67 steps. Three of them have to agree on it
+(`lateness_watch.AGREEING_MIN`)."""
 
 
 class ArrivalSource(Struct, frozen=True):
