@@ -16,7 +16,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from coordinatord.hints.seen_worker import TRACED, WAITS_FOR_DISK
+from coordinatord.hints.seen_worker import STOPPED, TRACED, WAITS_FOR_DISK
 
 RUNNING = "running"
 SLEEPING = "sleeping"
@@ -25,7 +25,7 @@ STATES = {
     "R": RUNNING,
     "S": SLEEPING,
     "D": WAITS_FOR_DISK,
-    "T": "stopped",
+    "T": STOPPED,
     "t": TRACED,
     "Z": "ended",
     "X": "ended",
@@ -33,7 +33,7 @@ STATES = {
 }
 """The states of proc_pid_stat(5), in words."""
 
-HALTED = frozenset({"stopped", TRACED, "ended"})
+HALTED = frozenset({STOPPED, TRACED, "ended"})
 """The states of a process that reacts to nothing."""
 
 STAT_STATE, STAT_PARENT, STAT_SESSION, STAT_FLAGS = 0, 1, 3, 6
