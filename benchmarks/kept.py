@@ -3,12 +3,11 @@
 python -m benchmarks.kept --repeat 3
 
 `kept_training` is what is trained: under nodeclient with `ctx.keep` ("kept"), the same without ("bare"), and under
-torchrun with a `dcp.save` every 50 steps. `kept_in_place` is the same under nodeclient with workers that outlive a
-round; it has no sharded training, whose parameters are bound to their round. Beside them stand the projects of
-`rival_jobs` that are installed. The time counts from the last step before until the first step that had not been done
-before, so it has in it what is done again. A bare training begins anew: there its first step counts, so that what is
-more than that is what kept state costs. Where some ranks go on while others are still missing, the time until all train
-again is said too. `kept_step` has what keeping costs while nothing breaks.
+torchrun with a `dcp.save` every 50 steps. "in-place" is the same under nodeclient with workers that outlive a round; it
+has no sharded training, whose parameters are bound to their round. The time counts from the last step before until the
+first step that had not been done before, so it has in it what is done again. A bare training begins anew: there its
+first step counts, so that what is more than that is what kept state costs. `kept_step` has what keeping costs while
+nothing breaks.
 """
 
 import argparse
@@ -24,7 +23,6 @@ from pathlib import Path
 from launchers import IN_PLACE, NodeclientJob, prepare, running_job
 from recovery_jobs import Job, TorchrunJob
 from recovery_parts import of_round, steps
-from rival_jobs import RIVALS, add_rivals_flag, without_missing
 from tables import BenchmarkError, Table, add_flags, positive, runs_words, spread, write_report
 
 SIDES = ("torchrun", "bare", "kept", IN_PLACE)
@@ -51,8 +49,6 @@ class Run:
     seconds: float | None
     """None: training did not go on."""
     redone: int
-    all_again: float | None = None
-    """The time until all ranks had done a new step, where that is another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,22 +109,16 @@ SCENARIOS = {
 }
 
 
-def play(name: str, side: str, programs: Path) -> Run | None:
+def play(name: str, side: str) -> Run | None:
     """Play a scenario once; None: this side has no way to train so. Raises `BenchmarkError`."""
-    scenario, launcher = SCENARIOS[name], side if side in {"torchrun", *RIVALS} else "warm"
+    scenario, launcher = SCENARIOS[name], side if side == "torchrun" else "warm"
+    if side == IN_PLACE and scenario.mode != "keep":
+        return None
     with tempfile.TemporaryDirectory(prefix="kept-") as folder:
-        mode = {"torchrun": f"dcp-{scenario.mode}", "bare": f"bare-{scenario.mode}"}.get(side, scenario.mode)
-        training: Sequence[str] | None = (str(SCRIPT), mode, str(scenario.megabytes), folder)
-        if side == IN_PLACE:
-            in_place = (str(SCRIPT.with_name("kept_in_place.py")), str(scenario.megabytes))
-            training = in_place if scenario.mode == "keep" else None
-        if side in RIVALS:
-            training = RIVALS[side].training(mode, str(scenario.megabytes), folder)
-        if training is None:
-            return None
+        modes = {"torchrun": f"dcp-{scenario.mode}", "bare": f"bare-{scenario.mode}", IN_PLACE: IN_PLACE}
         flags = ("--topology", "{node}", "--persist", f"{folder}/disk") if side in {"kept", IN_PLACE} else ()
-        with running_job(launcher, scenario.nnodes, Path(folder), flags=flags, programs=programs) as job:
-            job.training = training
+        with running_job(launcher, scenario.nnodes, Path(folder), flags=flags) as job:
+            job.training = (str(SCRIPT), modes.get(side, scenario.mode), str(scenario.megabytes), folder)
             for node in "abc"[: scenario.begin]:
                 job.start(node)
             before = job.await_steps(STEPS_BEFORE, scenario.begin)
@@ -143,7 +133,7 @@ def play(name: str, side: str, programs: Path) -> Run | None:
 
 
 def _watch_on(job: Job, _before: str, name: str, side: str) -> Run:
-    """Watch a training that goes on with all its ranks. Raises `BenchmarkError` if it does not, but for other projects.
+    """Watch a training that goes on with all its ranks. Raises `BenchmarkError` if it does not, but for torchrun.
 
     Where a round ends all the same, its steps are not done twice: what counts is the longest time between two.
     """
@@ -155,7 +145,7 @@ def _watch_on(job: Job, _before: str, name: str, side: str) -> Run:
 
 
 def _await_next_round(job: Job, before: str, name: str, side: str) -> Run:
-    """Wait until training goes on in another round. Raises `BenchmarkError` if it does not, but for other projects."""
+    """Wait until training goes on in another round. Raises `BenchmarkError` if it does not, but for torchrun."""
     size = SCENARIOS[name].world_size
 
     def look() -> Run | None:
@@ -164,18 +154,16 @@ def _await_next_round(job: Job, before: str, name: str, side: str) -> Run:
         last, last_at = max(mark.step for mark in old), max(mark.at for mark in old)
         later = [mark for mark in done if mark.round != before and mark.at > last_at]
         new = [mark for mark in later if mark.step > last or side == "bare"]
-        first_at = {mark.rank: mark.at for mark in reversed(new) if mark.world_size == size}
-        if len(first_at) < size:
+        if len({mark.rank for mark in new if mark.world_size == size}) < size:
             return None
-        all_again = max(first_at.values()) - last_at if side in RIVALS else None
         redone = last + 1 - min(mark.step for mark in later)
-        return Run(name, side, min(mark.at for mark in new) - last_at, redone, all_again)
+        return Run(name, side, min(mark.at for mark in new) - last_at, redone)
 
     return job.wait(look, PATIENCE_S) or _never(job, name, side)
 
 
 def _never(job: Job, name: str, side: str) -> Run:
-    if side in {"torchrun", *RIVALS}:
+    if side == "torchrun":
         return Run(name, side, None, 0)
     raise BenchmarkError(f"{name}, {side}: it did not go on within {PATIENCE_S:g} s:\n{job.output()}")
 
@@ -186,26 +174,24 @@ def cell(runs: Sequence[Run], side: str) -> str:
     if len(took) < len(runs):
         return f"not within {PATIENCE_S:g} s"
     words = f" ({max(run.redone for run in runs)} redone)" if runs and side != "bare" else ""
-    later = [run.all_again for run in runs if run.all_again is not None]
-    return spread(took, ".2f") + words + (f", all {spread(later, '.2f')}" if later else "")
+    return spread(took, ".2f") + words
 
 
 def main() -> None:
     """Run as the flags say."""
     parser = argparse.ArgumentParser(prog="kept", description="Break rounds whose state is kept, and time the pause.")
     parser.add_argument("--only", choices=SCENARIOS, action="append", help="only this one; may be repeated")
-    parser.add_argument("--side", choices=(*SIDES, *RIVALS), action="append", help="only with this; may be repeated")
+    parser.add_argument("--side", choices=SIDES, action="append", help="only with this; may be repeated")
     parser.add_argument("--seconds", type=positive, default=3600, help="begin nothing after so long (default: 3600)")
     add_flags(parser, repeat=3)
-    add_rivals_flag(parser)
     options = parser.parse_args()
-    sides = without_missing(options.side or (*SIDES, *RIVALS), options.rivals)
+    sides = options.side or SIDES
     prepare()
     runs = []
     until = time.monotonic() + options.seconds
     for _ in range(options.repeat):
         for name, side in product(options.only or SCENARIOS, sides):
-            if time.monotonic() < until and (run := play(name, side, options.rivals)):
+            if time.monotonic() < until and (run := play(name, side)):
                 runs.append(run)
     load = f"load {os.getloadavg()[0]:.1f}"
     table = Table(f"seconds without a new step (steps redone); {runs_words(options.repeat)}, {load}", *sides)

@@ -1,8 +1,9 @@
 """The training of `kept`: a state of so many megabytes, kept in memory or written by `dcp.save` every 50 steps.
 
-Its arguments are `MODE MEGABYTES FOLDER MARKS FINISH`. MODE is `keep` or `sharded` (kept too, with FSDP2 and AdamW).
-`dcp-keep` and `dcp-sharded` train the same and write checkpoints, `bare-keep` and `bare-sharded` keep nothing. The
-megabytes are those of parameters and optimizer state together.
+Its arguments are `MODE MEGABYTES FOLDER MARKS FINISH`. MODE is `keep` or `sharded` (kept too, with FSDP2 and AdamW), or
+`in-place` (kept, by workers that outlive a round where they can). `dcp-keep` and `dcp-sharded` train the same and write
+checkpoints, `bare-keep` and `bare-sharded` keep nothing. The megabytes are those of parameters and optimizer state
+together.
 
 What a mode does not need is not imported in it, as in a script that one would write for it: to import torch's
 checkpoints takes as long as a whole restart of warm workers.
@@ -57,6 +58,18 @@ def main(mode: str, megabytes: int, folder: Path, marks: Marks, finish: Path) ->
                 save(folder / f"step-{step}", model, optimizer)
 
 
+def main_in_place(megabytes: int, marks: Path, finish: Path) -> None:
+    """Train as `main` does, in one round after the other."""
+    model = network(megabytes, sharded=False)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3, 0.9)
+    for ctx in workerlib.rounds():
+        with ctx:
+            replica = DistributedDataParallel(model)
+            done = ctx.keep(model=replica, optimizer=optimizer)
+            for step in train(replica, optimizer, done, Marks(marks), finish):
+                ctx.step(step)
+
+
 def network(megabytes: int, *, sharded: bool) -> nn.Sequential:
     """Return a network that has so many megabytes with the state of its optimizer."""
     copies = 3 if sharded else 2  # AdamW keeps two tensors for each parameter, SGD with momentum one
@@ -107,6 +120,9 @@ def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> in
 
 
 if __name__ == "__main__":
-    own_marks = Marks(Path(sys.argv[4]))
-    own_marks.note("begun")
-    main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), own_marks, Path(sys.argv[5]))
+    if sys.argv[1] == "in-place":
+        main_in_place(int(sys.argv[2]), Path(sys.argv[4]), Path(sys.argv[5]))
+    else:
+        own_marks = Marks(Path(sys.argv[4]))
+        own_marks.note("begun")
+        main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), own_marks, Path(sys.argv[5]))

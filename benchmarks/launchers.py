@@ -1,4 +1,4 @@
-"""Real training jobs under nodeclient and under torchrun, and under what `rival_jobs` has, by the name of the side."""
+"""Real training jobs under nodeclient and under torchrun, by the name of the side."""
 
 import compileall
 import re
@@ -9,7 +9,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from recovery_jobs import ROOT, START_WITHIN_S, TRAINING, Job, TorchrunJob, Words
-from rival_jobs import RIVALS
 from tables import BenchmarkError
 
 from tests.support.cluster import Coordinator
@@ -102,18 +101,16 @@ class NodeclientJob(Job):
 
 @contextmanager
 def running_job(
-    side: str, nnodes: str, folder: Path, hosts: Hosts | None = None, flags: Sequence[str] = (), programs: Path = BIN
+    side: str, nnodes: str, folder: Path, hosts: Hosts | None = None, flags: Sequence[str] = ()
 ) -> Iterator[Job]:
-    """Make a job without nodes of one of the `SIDES` or of the `RIVALS`, and leave no process of it behind.
+    """Make a job without nodes of one of the sides, and leave no process of it behind.
 
-    `flags` are for nodeclient, where that is the launcher. `programs` has the rivals' programs; they know no `hosts`.
+    `flags` are for nodeclient, where that is the launcher.
     """
     with ExitStack() as stack:
         job: Job
         if side == "torchrun":
             job = TorchrunJob(nnodes, folder, hosts)
-        elif side in RIVALS:
-            job = RIVALS[side].begin(nnodes, folder, programs)
         else:
             if hosts is None:
                 address, coordinator = "127.0.0.1", Coordinator()

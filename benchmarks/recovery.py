@@ -6,7 +6,7 @@ Each scenario is played with torchrun at its best, with nodeclient as it is ("co
 and with a script whose workers outlive a round ("in-place"), in turn, so that a noisy machine is noisy for all. All
 times are by the clock that all processes of a machine share: the training script notes what it does, the launchers' own
 logs have their events, and the kernel reports when a process ended. `launchers` has the jobs, `recovery_parts` makes
-the figures. Beside them stand the projects of `rival_jobs` that are installed.
+the figures.
 """
 
 import argparse
@@ -25,12 +25,11 @@ import pytest
 from launchers import COORDINATOR_HOST, IN_PLACE, PRELOAD, SIDES, prepare, running_job
 from recovery_jobs import LAST_CALL_S, TORCHRUN_SETTINGS, Job
 from recovery_parts import STARTED_PARTS, STOPPED_PARTS, last, of_round, parts, steps, total, worker_parts
-from rival_jobs import RIVALS, add_rivals_flag, without_missing
 from tables import BenchmarkError, Table, add_flags, errors_in_one_line, positive, runs_words, spread, write_report
 
 from tests.support.hosts import Hosts
 
-ALL_SIDES = (*SIDES, IN_PLACE, *RIVALS)
+ALL_SIDES = (*SIDES, IN_PLACE)
 
 NODES = 3
 
@@ -142,7 +141,7 @@ def add_node(stage: Stage) -> Break:
 def pause(stage: Stage, deed: Callable[[Stage], Break], nodes: int | None = None) -> dict[str, float]:
     """Let nodes train (all if None), do something to them, wait until they train again. Raises `LostError`.
 
-    Return how long there was no step, in parts. A launcher whose log says nothing of them has one part.
+    Return how long there was no step, in parts.
     """
     job, words = stage.job, stage.job.words
     before = stage.begin(nodes or stage.nodes)
@@ -152,8 +151,6 @@ def pause(stage: Stage, deed: Callable[[Stage], Break], nodes: int | None = None
     broken = deed(stage)
     after = stage.await_first_step(broken.world_size, without=begun)
     new, last_step = of_round(job.marks, after), max(steps(of_round(job.marks, before)))
-    if words is None:
-        return {STOPPED_PARTS[-1]: min(steps(new)) - last_step}
     survivors = [name for name in job.nodes if name != broken.lost]
     ends = (job.ends[pid] for pid, owner in owners.items() if owner != broken.lost and pid in job.ends)
     stopped = max(ends, default=done_at)
@@ -169,8 +166,6 @@ def start(stage: Stage) -> dict[str, float]:
     first = stage.await_first_step(1)
     new = of_round(job.marks, first)
     words = job.words
-    if words is None:
-        return {STARTED_PARTS[-1]: min(steps(new)) - began}
     ready, ranked = min(job.logged(words, words.ready)), max(job.logged(words, words.ranked))
     prepared = max(job.logged(words, words.prepared), default=ready)
     return parts(STARTED_PARTS, began, ready, prepared, ranked, *worker_parts(new))
@@ -233,17 +228,15 @@ def hosts_for(scenario: Scenario, nodes: int) -> Iterator[Hosts | None]:
         yield hosts
 
 
-def play(name: str, side: str, nodes: int, patience_s: float, programs: Path) -> Outcome:
+def play(name: str, side: str, nodes: int, patience_s: float) -> Outcome:
     """Play a scenario once. Raises `BenchmarkError`."""
     scenario = SCENARIOS[name]
-    if scenario.on_hosts and side in RIVALS:
-        return Outcome(name, side, why_not="not played")
     nnodes = scenario.nnodes.format(nodes=nodes, fewer=nodes - 1)
     try:
         with (
             tempfile.TemporaryDirectory(prefix="recovery-") as folder,
             hosts_for(scenario, nodes) as hosts,
-            running_job(side, nnodes, Path(folder), hosts, programs=programs) as job,
+            running_job(side, nnodes, Path(folder), hosts) as job,
         ):
             divided = scenario.play(Stage(job, nodes, patience_s))
     except LostError as lost:
@@ -292,13 +285,11 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--nodes", type=positive, default=NODES, help=f"of one worker each (default: {NODES})")
     patience = f"seconds for a job to go on (default: {PATIENCE_S})"
     parser.add_argument("--patience", type=positive, default=PATIENCE_S, metavar="S", help=patience)
-    add_rivals_flag(parser)
     options = parser.parse_args(arguments)
     options.scenarios, options.sides = options.scenarios.split(","), options.sides.split(",")
     for flag, words, known in (("scenarios", options.scenarios, SCENARIOS), ("sides", options.sides, ALL_SIDES)):
         if unknown := [word for word in words if word not in known]:
             parser.error(f"--{flag}: there is no {', '.join(unknown)}, only {', '.join(known)}")
-    options.sides = without_missing(options.sides, options.rivals)
     most = len(NAMES)
     if not (least := max(SCENARIOS[name].least for name in options.scenarios)) <= options.nodes <= most:
         parser.error(f"--nodes {options.nodes}: these scenarios take {least} to {most}")
@@ -330,7 +321,7 @@ def outcomes_of(options: argparse.Namespace) -> Iterator[Outcome]:
     hopeless: set[tuple[str, str]] = set()
     for _, name, side in product(range(options.repeat), options.scenarios, options.sides):
         if (name, side) not in hopeless:
-            outcome = play(name, side, options.nodes, options.patience, options.rivals)
+            outcome = play(name, side, options.nodes, options.patience)
             if outcome.why_not:
                 hopeless.add((name, side))
             yield outcome

@@ -1,7 +1,7 @@
 """A real training job under torchrun, or another launcher: started, watched by its marks and logs, and broken.
 
-A job has one worker on each node, all on this machine. `launchers` has those under nodeclient, and `rival_jobs` those
-of other projects. `recovery` and `kept` decide what is done to them, and report what follows.
+A job has one worker on each node, all on this machine. `launchers` has those under nodeclient, and `rivals.jobs` those
+of other projects. `recovery`, `kept` and `rivals` decide what is done to them, and report what follows.
 """
 
 import os
@@ -80,8 +80,8 @@ TORCHRUN_CULPRIT = re.compile(r"failed \(exitcode: .*\(pid: (?P<pid>\d+)\)")
 class Job:
     """One job and its nodes, named by one letter each; each launcher has a class of its own."""
 
-    words: Words | None = None
-    """None: nothing is made of what the launcher logs."""
+    words: Words
+    """How its log is read, where `recovery` makes parts of a pause of it."""
 
     culprit: re.Pattern[str] | None = None
     """The words by which its log names who caused a failure: a group `node`, or `pid` for that of a worker."""

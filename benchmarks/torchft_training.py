@@ -1,9 +1,9 @@
-"""The training of `kept` under torchft: DDP over replica groups, whose state a replica that comes gets from another.
+"""The training of `rivals` under torchft: DDP over replica groups, whose state a replica that comes gets from another.
 
 python torchft_training.py MEGABYTES FOLDER MARKS FINISH
 
 Each replica group is one worker. The rank with the least number writes a checkpoint every 50 steps, for the case that
-all of them end. 0 megabytes is the small model of `recovery`. A mark's round is the number of torchft's quorum.
+all of them end. A mark's round is the number of torchft's quorum.
 """
 
 import sys
@@ -36,8 +36,7 @@ def main(megabytes: int, folder: Path, marks: Path, finish: Path) -> None:
     from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo  # noqa: PLC0415
 
     imported_at = time.monotonic()
-    width = WIDTH if megabytes else 16
-    model = nn.Sequential(*(nn.Linear(width, width) for _ in range(max(1, megabytes // COPIES))))
+    model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(max(1, megabytes // COPIES))))
     inner = torch.optim.SGD(model.parameters(), 1e-3, 0.9)
 
     def state() -> dict[str, Any]:
@@ -65,7 +64,7 @@ def main(megabytes: int, folder: Path, marks: Path, finish: Path) -> None:
     while not over:
         began_at, before = time.monotonic(), manager.current_step()
         optimizer.zero_grad()
-        replicas(torch.randn(4, width)).square().mean().backward()
+        replicas(torch.randn(4, WIDTH)).square().mean().backward()
         over.fill_(finish.exists())
         manager.allreduce(over).wait()
         optimizer.step()

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
@@ -21,16 +21,16 @@ from kept import SCRIPT
 from launchers import NodeclientJob, prepare, running_job
 from recovery_jobs import START_WITHIN_S, Job
 from recovery_parts import of_round, steps
-from rival_jobs import NAMES, RIVALS, add_rivals_flag, without_missing
+from rivals.jobs import RIVALS
 from rivals.schedule import Deed, Planned, draw
 from rivals.score import Episode, Named, Score, picture, score
 from tables import BenchmarkError, Table, add_json_flag, errors_in_one_line, positive, spread, write_report
 
-from tests.support.programs import kill_quietly
+from tests.support.programs import BIN, kill_quietly
 
 OURS = "coordinatord"
 
-LAUNCHERS = (OURS, "torchrun", "nvrx", "torchft")
+LAUNCHERS = (OURS, "torchrun", *RIVALS)
 
 NODES = 3
 """The nodes of the job, of one worker each. It may go on with one less."""
@@ -185,18 +185,20 @@ class Game:
 @contextmanager
 def job_of(launcher: str, programs: Path, megabytes: str = MEGABYTES) -> Iterator[Job]:
     """Make a job without nodes, whose training keeps or writes its state in the launcher's own way."""
-    is_ours = launcher == OURS
-    with tempfile.TemporaryDirectory(prefix="rivals-") as folder:
-        flags = ("--topology", "{node}", "--persist", f"{folder}/disk")
-        training: Sequence[str] | None = (str(SCRIPT), "keep" if is_ours else "dcp-keep", megabytes, folder)
+    nnodes = f"{NODES - 1}:{NODES}"
+    with tempfile.TemporaryDirectory(prefix="rivals-") as folder, ExitStack() as stack:
         if launcher in RIVALS:
-            training = RIVALS[launcher].training("keep", megabytes, folder)
-        side = "warm" if is_ours else launcher
-        with running_job(side, f"{NODES - 1}:{NODES}", Path(folder), flags=flags, programs=programs) as job:
-            job.training = training or ()
-            if isinstance(job, NodeclientJob):
-                job.names_hosts = os.geteuid() == 0
-            yield job
+            rival = RIVALS[launcher]
+            job, training = stack.enter_context(closing(rival.begin(nnodes, Path(folder), programs))), rival.training
+        else:
+            side, mode = ("warm", "keep") if launcher == OURS else (launcher, "dcp-keep")
+            flags = ("--topology", "{node}", "--persist", f"{folder}/disk")
+            job = stack.enter_context(running_job(side, nnodes, Path(folder), flags=flags))
+            training = (SCRIPT.name, mode)
+        job.training = (str(SCRIPT.with_name(training[0])), *training[1:], megabytes, folder)
+        if isinstance(job, NodeclientJob):
+            job.names_hosts = os.geteuid() == 0
+        yield job
 
 
 def play(launcher: str, schedule: Sequence[Planned], programs: Path) -> Score:
@@ -215,7 +217,7 @@ def play_bug(launcher: str, programs: Path) -> Bug:
     """Run a script that fails at the same place in each round; return how long that goes on."""
     with job_of(launcher, programs, megabytes="ten") as job:
         began = time.monotonic()
-        for name in NAMES[:NODES]:
+        for name in "abc"[:NODES]:
             job.start(name)
         job.wait(lambda: False, BUG_PATIENCE_S)
         rounds = len({mark.pid for mark in job.marks}) / NODES
@@ -246,11 +248,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--deeds", type=positive, default=12, help="how many (default: 12)")
     parser.add_argument("--seed", type=int, default=1, help="of the schedule (default: 1)")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the steps over time into this SVG file")
-    add_rivals_flag(parser)
+    words = f"where other projects' programs are, of {', '.join(RIVALS)} (default: {BIN}, beside Python)"
+    parser.add_argument("--rivals", type=Path, default=BIN, metavar="BIN", help=words)
     options = parser.parse_args(arguments)
     schedule = draw(options.seed, options.deeds)
     prepare()
-    launchers = without_missing(options.launcher or LAUNCHERS, options.rivals)
+    launchers = list(options.launcher or LAUNCHERS)
+    for name, rival in RIVALS.items():
+        if name in launchers and (missing := rival.missing(options.rivals)):
+            launchers.remove(name)
+            print(f"{name} is left out. {missing}; see --rivals", flush=True)
     with errors_in_one_line("rivals"):
         scores = [play(launcher, schedule, options.rivals) for launcher in launchers]
         bugs = [play_bug(launcher, options.rivals) for launcher in launchers]
