@@ -108,7 +108,7 @@ REPORTS := build/bench
 bench: setup  ## time everything beside torchrun, in sizes that take half an hour; JSON goes into build/bench
 	mkdir -p $(REPORTS)
 	$(BENCH).rendezvous --nodes 128,1000 --json $(REPORTS)/rendezvous.json
-	$(BENCH).rendezvous --nodes 16 --repeat 1 --beside c10d,etcd-v2 --json $(REPORTS)/torch_rendezvous.json
+	$(BENCH).rendezvous --nodes 16 --repeat 1 --torch --json $(REPORTS)/torch_rendezvous.json
 	$(BENCH).idle --nodes 1000 --seconds 20 --json $(REPORTS)/idle.json
 	$(BENCH).storm --members 500 --nodes 5000 --json $(REPORTS)/storm.json
 	$(BENCH).throughput --seconds 3 --json $(REPORTS)/throughput.json

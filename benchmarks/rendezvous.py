@@ -27,7 +27,7 @@ from tables import (
     spread,
     write_report,
 )
-from torch_rendezvous import RIVALS, RivalRun, rival_table, run_rival
+from torch_rendezvous import TorchRun, run_torch, torch_table
 
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.protocol.messages import Assignment, Goal
@@ -159,13 +159,13 @@ def table(runs: Sequence[Run]) -> Table:
     return shown
 
 
-def _compare(runs: Sequence[Run], rivals: Sequence[RivalRun]) -> str:
-    """Return how much longer the rival took to join."""
-    theirs = [run.join.elapsed_s for run in rivals if run.join is not None]
-    if len(theirs) < len(rivals):
+def _compare(runs: Sequence[Run], beside: Sequence[TorchRun]) -> str:
+    """Return how much longer torch took to join."""
+    theirs = [run.join.elapsed_s for run in beside if run.join is not None]
+    if len(theirs) < len(beside):
         return ""
     ratio = median(theirs) / median(run.join.elapsed_s for run in runs)
-    return f"  {rivals[0].rival} takes {ratio:.0f} times as long to join as coordinatord in this run"
+    return f"  c10d takes {ratio:.0f} times as long to join as coordinatord in this run"
 
 
 # The program
@@ -183,7 +183,6 @@ def main() -> None:
 
 def _measure_all(runner: asyncio.Runner, options: argparse.Namespace) -> None:
     report: list[dict[str, object]] = []
-    beside = [RIVALS[name] for name in options.beside]
     for size in options.nodes:
         runs = []
         for _ in range(options.repeat):
@@ -191,13 +190,10 @@ def _measure_all(runner: asyncio.Runner, options: argparse.Namespace) -> None:
             runs.append(runner.run(measure(size, tls=options.tls, members=options.etcd)))
         print(table(runs), flush=True)
         report += [{"side": "coordinatord", **asdict(run)} for run in runs]
-        for rival in [rival for rival in beside if size <= options.beside_most]:
-            if missing := rival.missing():
-                print(f"  {rival.name}: skipped: {missing}")
-                continue
-            rivals = [runner.run(run_rival(rival, size, options.beside_within)) for _ in range(options.repeat)]
-            print(rival_table(rivals), _compare(runs, rivals), sep="\n", flush=True)
-            report += [{"side": rival.name, **asdict(run)} for run in rivals]
+        if options.torch and size <= options.torch_most:
+            beside = [runner.run(run_torch(size, options.torch_within)) for _ in range(options.repeat)]
+            print(torch_table(beside), _compare(runs, beside), sep="\n", flush=True)
+            report += [{"side": "c10d", **asdict(run)} for run in beside]
     write_report(options.json, "rendezvous", report)
 
 
@@ -207,11 +203,9 @@ def _parse() -> argparse.Namespace:
     add_flags(parser, repeat=3)
     add_etcd_flag(parser)
     parser.add_argument("--tls", action="store_true", help="nodes have tokens and speak TLS, as they do by default")
-    parser.add_argument("--beside", type=_rivals, default=[], metavar="RIVALS", help=f"of {', '.join(RIVALS)}")
-    parser.add_argument("--beside-most", type=int, default=128, metavar="N", help="no rival with more (default: 128)")
-    parser.add_argument(
-        "--beside-within", type=float, default=60.0, metavar="S", help="of a rival's step (default: 60)"
-    )
+    parser.add_argument("--torch", action="store_true", help="beside torch's own rendezvous, with c10d")
+    parser.add_argument("--torch-most", type=int, default=128, metavar="N", help="not with more nodes (default: 128)")
+    parser.add_argument("--torch-within", type=float, default=60.0, metavar="S", help="of a step (default: 60)")
     return parser.parse_args()
 
 
@@ -220,13 +214,6 @@ def _sizes(text: str) -> list[int]:
     if min(numbers) < 2:  # noqa: PLR2004 - one is lost, and one must be left
         raise argparse.ArgumentTypeError("at least 2 nodes are needed")
     return numbers
-
-
-def _rivals(text: str) -> list[str]:
-    names = text.split(",")
-    if unknown := set(names) - set(RIVALS):
-        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: there are {', '.join(RIVALS)}")
-    return names
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""torch's own rendezvous beside ours: the same N nodes against a TCPStore, or etcd, in a process of its own.
+"""torch's own rendezvous beside ours: the same N nodes with c10d, against a TCPStore in a process of its own.
 
 The nodes are threads of a few processes, see `torch_rendezvous_nodes`. One is the only one in its process, which is
 killed with -9. Then the others are made to join the next round at once. No torchrun does that: there, survivors notice
@@ -8,21 +8,15 @@ by their collectives.
 import asyncio
 import json
 import os
-import re
-import shutil
-import socket
-import subprocess
 import sys
-import tempfile
 import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any
 
-from daemon import START_WITHIN_S, Server, cpu_s_of, server
+from daemon import Server, cpu_s_of, server
 from tables import BenchmarkError, Table, runs_words, spread
 
 LAST_CALL_S = 2
@@ -37,12 +31,9 @@ NODES = (sys.executable, "-m", "benchmarks.torch_rendezvous_nodes")
 ENVIRONMENT = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 """If it is not set, torch hands the addresses of round 1 to the workers of all rounds, and restarts mostly fail."""
 
-WITHOUT_V2 = (3, 6)
-"""The first etcd that lacks the API that torch uses."""
-
 
 @dataclass(frozen=True, slots=True)
-class RivalStep:
+class TorchStep:
     """One round of theirs. Counts are those of the node with the most."""
 
     elapsed_s: float
@@ -55,79 +46,22 @@ class RivalStep:
 
 
 @dataclass(frozen=True, slots=True)
-class RivalRun:
-    """One life of a rival's server; a step is None if it was not done in time."""
+class TorchRun:
+    """One life of a TCPStore; a step is None if it was not done in time."""
 
-    rival: str
     nodes: int
     within_s: float
-    join: RivalStep | None
-    reform: RivalStep | None
+    join: TorchStep | None
+    reform: TorchStep | None
 
 
-@dataclass(frozen=True, slots=True)
-class Rival:
-    """A backend of torch's rendezvous."""
-
-    name: str
-    serve: Callable[[], AbstractAsyncContextManager[Server]]
-    missing: Callable[[], str]
-    """Returns what is not installed, or an empty text."""
-
-
-def _c10d() -> AbstractAsyncContextManager[Server]:
-    return server((*NODES, "serve"))
-
-
-@asynccontextmanager
-async def _etcd() -> AsyncIterator[Server]:
-    with socket.create_server(("127.0.0.1", 0)) as client, socket.create_server(("127.0.0.1", 0)) as peer:
-        url, peer_url = (f"http://127.0.0.1:{listener.getsockname()[1]}" for listener in (client, peer))
-    with tempfile.TemporaryDirectory() as state:
-        flags = ("--data-dir", state, "--enable-v2", "--logger", "zap", "--log-level", "error")
-        where = ("--listen-client-urls", url, "--advertise-client-urls", url, "--listen-peer-urls", peer_url)
-        process = await asyncio.create_subprocess_exec("etcd", *flags, *where)
-        try:
-            async with asyncio.timeout(START_WITHIN_S):
-                while not _answers(url):  # noqa: ASYNC110 - nothing tells us
-                    await asyncio.sleep(0.1)
-            yield Server(url, process.pid)
-        finally:
-            process.kill()
-            await process.wait()
-
-
-def _answers(url: str) -> bool:
-    host, _, port = url.removeprefix("http://").rpartition(":")
-    with socket.socket() as attempt:
-        return attempt.connect_ex((host, int(port))) == 0
-
-
-def _no_torch() -> str:
-    return "" if find_spec("torch") else "torch is not installed"
-
-
-def _no_etcd() -> str:
-    program = shutil.which("etcd")
-    if program is None or find_spec("etcd") is None:
-        return "it takes etcd (up to 3.5) and the Python package python-etcd, and one is not installed"
-    facts = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout  # noqa: S603 - etcd
-    found = re.search(r"(\d+)\.(\d+)", facts)
-    if found is None or (int(found[1]), int(found[2])) >= WITHOUT_V2:
-        return f"{facts.splitlines()[0]} has not got the API that torch uses; 3.5 has"
-    return _no_torch()
-
-
-RIVALS = {rival.name: rival for rival in (Rival("c10d", _c10d, _no_torch), Rival("etcd-v2", _etcd, _no_etcd))}
-
-
-async def run_rival(rival: Rival, size: int, within_s: float) -> RivalRun:
+async def run_torch(size: int, within_s: float) -> TorchRun:
     """Let so many nodes join, kill one, and let the others join again. Raises `BenchmarkError`."""
     halves = [(size - 1) // 2, (size - 1) - (size - 1) // 2, 1]
     firsts = [0, halves[0], size - 1]
-    async with rival.serve() as served, AsyncExitStack() as stack:
+    async with server((*NODES, "serve")) as served, AsyncExitStack() as stack:
         processes = [
-            await stack.enter_async_context(_nodes(rival.name, served.url, first, count, size))
+            await stack.enter_async_context(_nodes(served.url, first, count, size))
             for first, count in zip(firsts, halves, strict=True)
             if count
         ]
@@ -141,12 +75,12 @@ async def run_rival(rival: Rival, size: int, within_s: float) -> RivalRun:
             lost.kill()
             await lost.wait()
             reform = await _step(processes, served, size - 1, within_s)
-    return RivalRun(rival.name, size, within_s, join, reform)
+    return TorchRun(size, within_s, join, reform)
 
 
 @asynccontextmanager
-async def _nodes(backend: str, url: str, first: int, count: int, size: int) -> AsyncIterator[Process]:
-    place = {"backend": backend, "endpoint": url.partition("//")[2], "first": first, "count": count, "size": size}
+async def _nodes(url: str, first: int, count: int, size: int) -> AsyncIterator[Process]:
+    place = {"endpoint": url.partition("//")[2], "first": first, "count": count, "size": size}
     command = (*NODES, json.dumps(place | {"last_call_s": LAST_CALL_S}))
     process = await asyncio.create_subprocess_exec(
         *command, stdin=PIPE, stdout=PIPE, stderr=asyncio.subprocess.DEVNULL, env=os.environ | ENVIRONMENT
@@ -159,7 +93,7 @@ async def _nodes(backend: str, url: str, first: int, count: int, size: int) -> A
         await process.wait()
 
 
-async def _step(processes: Sequence[Process], served: Server, size: int, within_s: float) -> RivalStep | None:
+async def _step(processes: Sequence[Process], served: Server, size: int, within_s: float) -> TorchStep | None:
     cpu_s, nodes_cpu_s, began_at = served.cpu_s(), _cpu_s(processes), time.monotonic()
     for process in processes:
         assert process.stdin is not None  # noqa: S101 - a pipe was asked for
@@ -173,7 +107,7 @@ async def _step(processes: Sequence[Process], served: Server, size: int, within_
     nodes = [node for part in facts for node in part["nodes"]]
     if sorted(node["rank"] for node in nodes) != list(range(size)):
         raise BenchmarkError(f"the ranks of torch's {size} nodes are not 0 to {size - 1}, each once")
-    return RivalStep(
+    return TorchStep(
         elapsed_s=max(node["at"] for node in nodes) - began_at,
         server_cpu_ms_per_node=1_000 * cpu_s / size,
         nodes_cpu_ms_per_node=1_000 * nodes_cpu_s / size,
@@ -197,7 +131,7 @@ async def _read(process: Process) -> dict[str, Any]:
     return facts
 
 
-FIGURES: tuple[tuple[str, str, Callable[[RivalStep], float]], ...] = (
+FIGURES: tuple[tuple[str, str, Callable[[TorchStep], float]], ...] = (
     ("ranks after the word to join / the loss, s", ".3f", lambda step: step.elapsed_s),
     ("server's processor time, ms per node", ".3f", lambda step: step.server_cpu_ms_per_node),
     ("nodes' own processor time, ms per node", ".3f", lambda step: step.nodes_cpu_ms_per_node),
@@ -206,9 +140,9 @@ FIGURES: tuple[tuple[str, str, Callable[[RivalStep], float]], ...] = (
 )
 
 
-def rival_table(runs: Sequence[RivalRun]) -> Table:
-    """Return a table of the runs of one rival with one number of nodes."""
-    title = f"{runs[0].nodes:,} nodes with torch's {runs[0].rival}, {runs_words(len(runs))}"
+def torch_table(runs: Sequence[TorchRun]) -> Table:
+    """Return a table of the runs with one number of nodes."""
+    title = f"{runs[0].nodes:,} nodes with torch's c10d, {runs_words(len(runs))}"
     shown = Table(title, "join", "re-form")
     for label, spec, figure in FIGURES:
         cells = []

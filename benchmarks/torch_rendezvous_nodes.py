@@ -1,6 +1,6 @@
 """torch's `DynamicRendezvousHandler` as N nodes: the program that `torch_rendezvous` starts.
 
-With `serve` it is the TCPStore that c10d needs. Otherwise its argument says which nodes it plays, each in a thread with
+With `serve` it is the TCPStore that they need. Otherwise its argument says which nodes it plays, each in a thread with
 a connection of its own; for each line on standard input all of them take part in a round, and it prints one JSON
 object.
 """
@@ -13,12 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]  # public all the same
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public all the same
 from torch.distributed.elastic.rendezvous import RendezvousParameters
+from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import create_backend
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import RendezvousBackend, Token, create_handler
 
 BASE64_GROWTH = 4 / 3
-"""The growth of the state, as both backends send it."""
+"""The growth of the state, as it is sent."""
 
 JOIN_S = 600
 """torch's own default; the program that starts this one has less patience."""
@@ -46,8 +47,7 @@ class Counted(RendezvousBackend):
     def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
         """Write it, if it is still at `token`, and read it."""
         found = self._backend.set_state(state, token)
-        # With c10d the token is the old state, already encoded; with etcd it is a number.
-        self.bytes += len(token) if isinstance(token, bytes) else 0
+        self.bytes += len(token) if isinstance(token, bytes) else 0  # it is the old state, already encoded
         self._count(state + (found[0] if found else b""))
         return found
 
@@ -62,7 +62,7 @@ class Node:
     def __init__(self, place: dict[str, Any], index: int) -> None:
         """Connect, which is not timed: torch looks up the other end's name, which takes seconds without DNS."""
         parameters = RendezvousParameters(
-            backend=place["backend"],
+            backend="c10d",
             endpoint=place["endpoint"],
             run_id="rendezvous",
             min_nodes=max(1, place["size"] - 1),
@@ -72,7 +72,7 @@ class Node:
             join_timeout=JOIN_S,
             last_call_timeout=place["last_call_s"],
         )
-        backend, store = _create(parameters)
+        backend, store = create_backend(parameters)
         self.backend = Counted(backend)
         self.handler = create_handler(store, self.backend, parameters)
 
@@ -82,16 +82,6 @@ class Node:
         rank = self.handler.next_rendezvous().rank
         at = time.monotonic()
         return {"rank": rank, "at": at, "calls": self.backend.calls - calls, "bytes": self.backend.bytes - size}
-
-
-def _create(parameters: RendezvousParameters) -> tuple[RendezvousBackend, Store]:
-    if parameters.backend == "c10d":
-        from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import create_backend  # noqa: PLC0415
-
-        return create_backend(parameters)
-    from torch.distributed.elastic.rendezvous import etcd_rendezvous_backend  # noqa: PLC0415 - needs python-etcd
-
-    return etcd_rendezvous_backend.create_backend(parameters)
 
 
 def play(place: dict[str, Any]) -> None:

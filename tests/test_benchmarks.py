@@ -219,7 +219,7 @@ def test_a_start_beside_jobs_that_are_over_costs_little_more_than_an_empty_one(t
         ("kept", "--only more --side kept", "node joins, FSDP2 + AdamW, 10 MB"),
         ("kept_step", "--megabytes 2 --steps 60 --seconds 2", "a whole small step with batch norms"),
         ("output", "--workers 1,2 --lines 1000", "2 workers"),
-        ("rendezvous", "--nodes 2 --beside c10d --beside-within 3", "not within 3 s"),
+        ("rendezvous", "--nodes 2 --torch --torch-within 3", "not within 3 s"),
         ("scrape", "--jobs 3 --nodes 2 --scrapes 1", "3 jobs with 6 nodes, 1 run"),
         ("step", "--calls 1000", "ctx.step(n), ns"),
         pytest.param("commit", "--commits 10 --joins 100", "100 joins in one commit, ms", marks=needs_etcd),
