@@ -121,7 +121,6 @@ bench: setup  ## time everything beside torchrun, in sizes that take half an hou
 	$(BENCH).recovery --repeat 1 --json $(REPORTS)/recovery.json
 	$(BENCH).kept --repeat 1 --json $(REPORTS)/kept.json
 	$(BENCH).kept_step --json $(REPORTS)/kept_step.json
-	$(BENCH).summary $(REPORTS)
 
 RIVALS := build/rivals
 
