@@ -22,6 +22,7 @@ from coordinatord.hints.seen_worker import (
 )
 from coordinatord.protocol.messages import HangKind
 from coordinatord.protocol.stack_messages import WorkerStacks, find_position, unpack_stacks
+from coordinatord.protocol.text import name_some
 
 Places = Mapping[WaitPlace, Sequence[SeenWorker]]
 """The workers that wait at each place, by place."""
@@ -162,13 +163,11 @@ def _network(seen_workers: Sequence[SeenWorker]) -> str:
 
 def _name_workers(culprits: Sequence[SeenWorker]) -> str:
     """Name the first few workers and their nodes, and count the others."""
-    named = ", ".join(str(worker.rank) for worker in culprits[:NAMED_MAX])
-    more = f" and {len(culprits) - NAMED_MAX} more" if len(culprits) > NAMED_MAX else ""
-    return f"rank{'' if len(culprits) == 1 else 's'} {named}{more}{_on_nodes(culprits)}"
+    named = name_some((str(worker.rank) for worker in culprits), len(culprits), "rank", NAMED_MAX)
+    return named + _on_nodes(culprits)
 
 
 def _on_nodes(seen_workers: Sequence[SeenWorker], preposition: str = "on") -> str:
     """Name the nodes of workers; nothing if they are not known."""
     nodes = list(dict.fromkeys(worker.node for worker in seen_workers if worker.node))
-    more = f" and {len(nodes) - NAMED_MAX} more" if len(nodes) > NAMED_MAX else ""
-    return f" {preposition} node{'' if len(nodes) == 1 else 's'} {', '.join(nodes[:NAMED_MAX])}{more}" if nodes else ""
+    return f" {preposition} {name_some(nodes, len(nodes), most=NAMED_MAX)}" if nodes else ""

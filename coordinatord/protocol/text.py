@@ -96,8 +96,12 @@ def redone_words(redone: int | None) -> str:
     return f"{counted(redone, 'step')} redone"
 
 
-def name_some(names: Iterable[str], count: int) -> str:
-    """Name a few of `count` nodes and count the rest."""
-    text = ", ".join(islice(names, NAMES_MAX))
-    more = f" and {count - NAMES_MAX} more" if count > NAMES_MAX else ""
-    return f"{'node' if count == 1 else 'nodes'} {text}{more}"
+def listed(texts: Iterable[str], count: int, most: int = NAMES_MAX) -> str:
+    """List the first `most` of `count` texts, and count the rest, also those that are not given: `a, b and 3 more`."""
+    shown = [*islice(texts, most)]
+    return ", ".join(shown) + (f" and {count - len(shown)} more" if count > len(shown) else "")
+
+
+def name_some(names: Iterable[str], count: int, noun: str = "node", most: int = NAMES_MAX) -> str:
+    """Name a few of `count` things of one kind, and count the rest: `node a`, `nodes a, b and 3 more`."""
+    return f"{noun}{'' if count == 1 else 's'} {listed(names, count, most)}"

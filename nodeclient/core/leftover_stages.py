@@ -18,6 +18,7 @@ from signal import Signals
 from msgspec import Struct
 
 from coordinatord.protocol.errors import Table
+from coordinatord.protocol.text import listed
 
 BESIDE_S = 15.0
 """How long leftovers may live beside a later round, if `--stop-timeout` is not shorter. A tracker or a copy ends within
@@ -129,15 +130,14 @@ class Leftover(Struct, frozen=True):
 
 def named(leftovers: Sequence[Leftover]) -> str:
     """Name the leftovers of a worker for a notice."""
-    listed = ", ".join(f"{leftover.program} (pid {leftover.pid})" for leftover in leftovers[:NAMED_MAX])
-    more = f" and {len(leftovers) - NAMED_MAX} more" if len(leftovers) > NAMED_MAX else ""
-    return f"rank {leftovers[0].rank}: {listed}{more}"
+    processes = (f"{leftover.program} (pid {leftover.pid})" for leftover in leftovers)
+    return f"rank {leftovers[0].rank}: {listed(processes, len(leftovers), NAMED_MAX)}"
 
 
 def awaited(texts: Sequence[str], left_s: float) -> str:
     """Return the notice that the node waits for leftovers before it ends."""
-    listed = "; ".join(texts)
-    return f"waiting up to {left_s:.0f} s for what the workers have left running: {listed}; a second signal kills it"
+    left = "; ".join(texts)
+    return f"waiting up to {left_s:.0f} s for what the workers have left running: {left}; a second signal kills it"
 
 
 LINGER_S = 300.0

@@ -7,6 +7,7 @@ from signal import Signals
 
 from coordinatord.protocol.exit_codes import describe_exit
 from coordinatord.protocol.messages import Assignment, Failure, Killed, Observed, Phase, RefusalCode, Refused
+from coordinatord.protocol.text import listed, name_some
 from nodeclient.core.agent_settings import Settings
 from nodeclient.core.effects import Start
 from nodeclient.core.host_health import GpuUse
@@ -126,10 +127,8 @@ def killed(workers: Killed, signum: int, signalled_s: float, hung: str) -> str:
 
     `hung` says which worker of the round was known to hang; it is empty if none was.
     """
-    are_several = workers.count > 1
-    listed = ", ".join(str(rank) for rank in workers.ranks)
-    more = f" and {workers.count - len(workers.ranks)} more" if workers.count > len(workers.ranks) else ""
-    subject, were, they = (f"ranks {listed}{more}", "were", "they") if are_several else (f"rank {listed}", "was", "it")
+    subject = name_some(map(str, workers.ranks), workers.count, "rank")
+    were, they = ("were", "they") if workers.count > 1 else ("was", "it")
     lost = f"what {they} had not saved is lost; {hung or 'see --stop-timeout'}"
     when = f"{round(signalled_s, 1):g} s after {Signals(signum).name}"
     return f"{subject} did not end within {workers.after_s:g} s and {were} killed, {when}: {lost}"
@@ -137,13 +136,13 @@ def killed(workers: Killed, signum: int, signalled_s: float, hung: str) -> str:
 
 def gpus_in_use(gpus: Sequence[GpuUse]) -> str:
     """Return which GPUs have memory in use though the workers are dead, and who has it."""
-    return f"memory of GPUs is in use: {', '.join(map(_gpu_in_use, gpus))}"
+    return f"memory of GPUs is in use: {'; '.join(map(_gpu_in_use, gpus))}"
 
 
 def _gpu_in_use(gpu: GpuUse) -> str:
-    users = " and ".join(f"process {process.pid} of {process.user}" for process in gpu.processes[:GPU_PROCESSES_MAX])
-    more = f" and {rest} more" if (rest := len(gpu.processes) - GPU_PROCESSES_MAX) > 0 else ""
-    return f"{gpu.used_bytes / 2**30:.1f} GiB of {gpu.name} by {f'{users}{more}' or 'no process that this node sees'}"
+    processes = (f"process {process.pid} of {process.user}" for process in gpu.processes)
+    users = listed(processes, len(gpu.processes), GPU_PROCESSES_MAX)
+    return f"{gpu.used_bytes / 2**30:.1f} GiB of {gpu.name} by {users or 'no process that this node sees'}"
 
 
 def step_not_common(step: int | None, hung: str, *, writes_checkpoints: bool) -> str:

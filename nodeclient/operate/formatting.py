@@ -11,9 +11,6 @@ from coordinatord.protocol.http.api import RestartsStatus, WorkerStartsStatus
 from nodeclient.operate.terminal_info import TerminalInfo
 from nodeclient.output.text_width import cut, width
 
-NAMES_MAX = 8
-"""How many names a sentence has; the others are counted."""
-
 
 def duration(seconds: float) -> str:
     """Format a duration as one short word: 0s, 59s, 3m12s, 2h03m, 4d07h."""
@@ -50,14 +47,6 @@ def start_ways(status: WorkerStartsStatus | None) -> str:
         return ""
     ways = ((status.in_place, "in place"), (status.warm, "warm"), (status.cold, "cold"))
     return ", ".join(f"{number} {way}" for number, way in ways if number)
-
-
-def listed(names: Sequence[str], total: int | None = None) -> str:
-    """Format a list of names; `total` counts also the names that are not given: a, b and 3 more."""
-    total = len(names) if total is None else max(total, len(names))
-    shown = names[:NAMES_MAX]
-    more = total - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more and shown else "")
 
 
 GAP = "  "

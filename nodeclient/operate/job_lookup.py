@@ -14,9 +14,8 @@ from msgspec import Struct
 
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.http.api import JobsAnswer
-from coordinatord.protocol.text import most_similar
+from coordinatord.protocol.text import listed, most_similar
 from nodeclient.operate.client import Client, RequestError, UnknownNameError, read
-from nodeclient.operate.formatting import listed
 
 
 class Status(Struct, frozen=True):
@@ -70,7 +69,7 @@ def only_job(client: Client, named: str | None, *, live: bool = False) -> str:
         raise RequestError("the coordinator knows no job: nodeclient join starts one")
     if len(names) > 1:
         noun = "jobs that have not ended" if living else "jobs"
-        raise RequestError(f"there are {len(names)} {noun}, name one: {listed(names)}", ExitCode.USAGE)
+        raise RequestError(f"there are {len(names)} {noun}, name one: {listed(names, len(names))}", ExitCode.USAGE)
     return names[0]
 
 
@@ -82,7 +81,7 @@ def known_job(client: Client, job: str) -> Iterator[None]:
     except UnknownNameError:
         known = [status.job for status in read(JobsAnswer, client.get("/v1/jobs")).jobs]
         likely = most_similar(job, known)
-        hint = f"did you mean {likely!r}?" if likely else f"it knows {listed(known) or 'none'}"
+        hint = f"did you mean {likely!r}?" if likely else f"it knows {listed(known, len(known)) or 'none'}"
         raise UnknownNameError(f"the coordinator knows no job {job!r}; {hint}") from None
 
 

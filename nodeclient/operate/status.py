@@ -25,11 +25,11 @@ from coordinatord.protocol.http.api import (
     NodeStatus,
     SharedStatus,
 )
-from coordinatord.protocol.text import counted
+from coordinatord.protocol.text import counted, listed
 from coordinatord.runtime.local_time import moment, now
 from nodeclient.config.operate import StatusConfig
 from nodeclient.operate.client import Client
-from nodeclient.operate.formatting import Column, brief, budget, duration, listed, start_ways, state_age, table
+from nodeclient.operate.formatting import Column, brief, budget, duration, start_ways, state_age, table
 from nodeclient.operate.job_lookup import Status, get_status
 from nodeclient.operate.terminal_info import Colour, TerminalInfo, terminal, write
 
@@ -240,7 +240,7 @@ def _kept(kept: KeptStatus, reason: str) -> str:
 def _copies(job: JobStatus) -> str:
     """Return which nodes copy their kept state to which others, and why some is not copied."""
     pairs = [f"{node.node} on {node.kept.copied_to}" for node in job.nodes if node.kept and node.kept.copied_to]
-    parts = [f"copies of {listed(pairs)}"] if pairs else []
+    parts = [f"copies of {listed(pairs, len(pairs))}"] if pairs else []
     if job.kept is not None and job.kept.copy_problem:
         parts.append(f"state that only one host has is not copied: {job.kept.copy_problem}")
     return ", ".join(parts)

@@ -16,10 +16,9 @@ from msgspec.structs import replace
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.http.stack_answers import CollectiveStatus, StackedWorker, StackGroup, StacksAnswer
 from coordinatord.protocol.stack_messages import CollectiveState, StackOrigin
-from coordinatord.protocol.text import counted, spans
+from coordinatord.protocol.text import NAMES_MAX, counted, listed, name_some, spans
 from nodeclient.config.operate import StacksConfig
 from nodeclient.operate.client import Client, RequestError, read
-from nodeclient.operate.formatting import NAMES_MAX, listed
 from nodeclient.operate.job_lookup import get_job_data, only_job, query
 from nodeclient.operate.terminal_info import terminal, write
 
@@ -86,7 +85,7 @@ def _lines(answer: StacksAnswer) -> Iterator[str]:
 
 def _group(group: StackGroup) -> Iterator[str]:
     pids = [str(worker.pid) for worker in group.workers if worker.pid]
-    processes = f" (PID{'' if len(pids) == 1 else 's'} {listed(pids)})" if pids else ""
+    processes = f" ({name_some(pids, len(pids), 'PID')})" if pids else ""
     yield f"{_ranks_and_hosts(group.workers)}{processes}: {_process_states(group.workers)}"
     yield from _collectives(group.workers)
     if group.problem:
@@ -111,12 +110,13 @@ def _collectives(workers: Sequence[StackedWorker]) -> Iterator[str]:
 
 def _ranks_and_hosts(workers: Sequence[StackedWorker]) -> str:
     hosts = list(dict.fromkeys(worker.host for worker in workers))
-    return f"{_ranks([worker.rank for worker in workers])} on {listed(hosts)}"
+    return f"{_ranks([worker.rank for worker in workers])} on {listed(hosts, len(hosts))}"
 
 
 def _ranks(ranks: Sequence[int]) -> str:
     """Format sorted ranks, with ranges: ranks 0-3, 7."""
-    return f"rank{'' if len(ranks) == 1 else 's'} {listed(spans(ranks))}"
+    named = spans(ranks)
+    return f"rank{'' if len(ranks) == 1 else 's'} {listed(named, len(named))}"
 
 
 def _process_states(workers: Sequence[StackedWorker]) -> str:

@@ -26,11 +26,13 @@ def test_the_end_of_a_round_names_whose_state_is_lost(asked: str) -> None:
     assert verdict.endswith(f"; {LOST}: rank 0 on node n1 (within 30 s)")
 
 
-def test_of_many_a_few_are_named_and_all_are_counted() -> None:
-    stage = play("join n1 n2 n3 n4 n5 min=5 max=5", "running n1 n2 n3 n4 n5", "ask restart default")
+@pytest.mark.parametrize(("number", "others"), [(3, "1 more node"), (5, "3 more nodes")])
+def test_of_many_a_few_are_named_and_all_are_counted(number: int, others: str) -> None:
+    nodes = " ".join(f"n{index + 1}" for index in range(number))
+    stage = play(f"join {nodes} min={number} max={number}", f"running {nodes}", "ask restart default")
     verdict = end(stage, dict.fromkeys(stage.puppets, Killed(tuple(range(8)), 16, 2.5)))
     named = ", ".join(f"ranks 0, 1, 2, 3, 4, 5, 6, 7 and 8 more on node {name} (within 2.5 s)" for name in ("n1", "n2"))
-    assert verdict.endswith(f"; {LOST}: {named} and on 3 more nodes")
+    assert verdict.endswith(f"; {LOST}: {named} and on {others}")
 
 
 def test_the_longest_of_such_sentences_can_be_recorded() -> None:

@@ -93,7 +93,7 @@ def test_no_coordinator_gives_up_a_node_that_waits_and_then_computes_digests(
 def test_what_was_in_use_before_the_first_round_is_said_and_never_waited_for() -> None:
     assert Bench().submit(GpusInUse(())) == []
     bench = Bench()
-    said = f"{HELD} by process 7 of ann and process 8 of bob"
+    said = f"{HELD} by process 7 of ann, process 8 of bob"
     assert bench.submit(GpusInUse((ALIVE,))) == [Notice(Level.WARNING, said, "gpu_memory_in_use")]
     stopped(bench.running())
     assert bench.gpus_in_use(UNSEEN) == [Sweep(looks_at_gpus=False)]
@@ -106,7 +106,7 @@ def test_what_was_in_use_before_the_first_round_is_said_and_never_waited_for() -
 def test_a_process_that_lives_may_never_give_its_memory_back_so_it_is_named_and_not_waited_for() -> None:
     bench = stopped()
     [notice, sweep] = bench.gpus_in_use(ALIVE)
-    text = f"{HELD} by process 7 of ann and process 8 of bob"
+    text = f"{HELD} by process 7 of ann, process 8 of bob"
     assert notice == Notice(
         Level.WARNING, f"{text}; the next round begins all the same, and may lack that memory", "gpu_memory_in_use"
     )
@@ -116,7 +116,7 @@ def test_a_process_that_lives_may_never_give_its_memory_back_so_it_is_named_and_
 def test_the_first_processes_of_many_are_named() -> None:
     bench = stopped()
     bench.gpus_in_use(GpuUse("nvidia1", GIB, tuple(GpuProcess(pid, "ann", left_behind=True) for pid in range(6))))
-    named = " and ".join(f"process {pid} of ann" for pid in range(4))
+    named = ", ".join(f"process {pid} of ann" for pid in range(4))
     assert bench.observed.held_up == f"memory of GPUs is in use: 1.0 GiB of nvidia1 by {named} and 2 more"
 
 

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinatord.protocol.http.api import RestartsStatus
-from coordinatord.protocol.text import counted
-from nodeclient.operate.formatting import Column, budget, duration, listed, table
+from nodeclient.operate.formatting import Column, budget, duration, table
 from nodeclient.operate.terminal_info import NARROW, TerminalInfo
 from nodeclient.output.text_width import cut, width
 
@@ -59,13 +58,6 @@ def test_a_text_is_cut_to_columns(text: str, columns: int, shown: str) -> None:
 )
 def test_a_duration_is_one_short_word(seconds: float, said: str) -> None:
     assert duration(seconds) == said
-
-
-def test_many_names_are_counted() -> None:
-    assert [counted(number, "node") for number in (0, 1, 1_024)] == ["0 nodes", "1 node", "1,024 nodes"]
-    assert listed(["a", "b"]) == "a, b"
-    assert listed(["a", "b"], 5) == "a, b and 3 more"
-    assert listed([str(number) for number in range(20)]) == "0, 1, 2, 3, 4, 5, 6, 7 and 12 more"
 
 
 def test_a_budget_has_its_window_as_people_read_it() -> None:

@@ -26,7 +26,7 @@ from coordinatord.core.rounds.state.member import UNHEARD, Member, MemberState
 from coordinatord.core.rounds.state.roll import MAY_HAVE_WORKERS
 from coordinatord.core.rounds.state.run import Health, Run
 from coordinatord.protocol.messages import HangKind, JobSpec, Killed, Launcher
-from coordinatord.protocol.text import NAMES_MAX, name_some
+from coordinatord.protocol.text import NAMES_MAX, counted, name_some
 
 KILLED_MAX = 2
 """The most nodes that are named for killed workers, so that a reason stays below the limit of a record."""
@@ -70,7 +70,7 @@ class Reasons:
         if not parts:
             return ""
         named = [f"{ranks(killed)} on node {node} (within {killed.after_s:g} s)" for node, killed in parts[:KILLED_MAX]]
-        more = f" and on {len(parts) - KILLED_MAX} more nodes" if len(parts) > KILLED_MAX else ""
+        more = f" and on {counted(len(parts) - KILLED_MAX, 'more node')}" if len(parts) > KILLED_MAX else ""
         lost = f"; killed, as they had not ended in time, so what they had not saved is lost: {', '.join(named)}{more}"
         return "; ".join(filter(None, (lost, self.suspect)))
 
@@ -328,9 +328,7 @@ def restarts(spec: JobSpec) -> str:
 
 def ranks(killed: Killed) -> str:
     """Name the killed ranks, or some of them and the number of the others."""
-    text = ", ".join(str(rank) for rank in killed.ranks)
-    more = f" and {killed.count - len(killed.ranks)} more" if killed.count > len(killed.ranks) else ""
-    return f"{'rank' if killed.count == 1 else 'ranks'} {text}{more}"
+    return name_some(map(str, killed.ranks), killed.count, "rank")
 
 
 def pause_text(seconds: float, round_number: int, repeats: int) -> str:

@@ -41,7 +41,7 @@ from coordinatord.core.rounds.values.judged_host import Judge, JudgedHost
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.fields import MESSAGE_MAX
 from coordinatord.protocol.messages import Result
-from coordinatord.protocol.text import NAMES_MAX, clip, name_some
+from coordinatord.protocol.text import NAMES_MAX, clip, counted, name_some
 
 
 class Reply(Struct, frozen=True):
@@ -182,7 +182,7 @@ def _drain(request: DrainNode, decision: Decision) -> Reply:
     if not inside:
         lines = [f"{name} is in no job, and no job lets it in until it is undrained"]
     elif len(inside) > NAMES_MAX:
-        lines.append(f"and so in {len(inside) - NAMES_MAX} more jobs")
+        lines.append(f"and so in {counted(len(inside) - NAMES_MAX, 'more job')}")
     touched: list[Run] = []
     if not request.dry_run:
         decision.record(records.NodeDrained("", "", f"{name} {request.attribution('drained')}", name))
