@@ -44,9 +44,11 @@ class AgentChannel(Generic[Message]):
         self._socket.send(self._codec.encode(message), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
     def report(self, message: Message) -> None:
-        """Send a message, and ignore errors: if nodeclient is gone, its workers are ended as well."""
-        with suppress(OSError):
+        """Send a message. If that fails, end the channel, so that neither side waits for what cannot come."""
+        try:
             self.send(message)
+        except OSError:
+            self.end()
 
     def receive(self) -> tuple[Message, list[int]]:
         """Wait for a message; return it with its file descriptors, which the caller has to close.

@@ -1,11 +1,15 @@
 """The channels of a worker to its nodeclient belong to the worker's own process."""
 
 import os
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from tests.support.programs import TIMEOUT_S
 from tests.support.worker_channels import connected
+from workerlib.contract.channel_messages import AskRestore
 from workerlib.contract.packets import PACKET_BYTES, ChannelError
 from workerlib.keeping.keep_channel import KeepChannel
 
@@ -28,6 +32,22 @@ def test_a_forked_child_does_not_keep_a_channel_open(tmp_path: Path) -> None:
         os.close(end)
     assert os.waitpid(child, 0) == (child, 0)
     assert node_hears == b""
+
+
+def test_a_message_that_cannot_be_sent_ends_the_channel(tmp_path: Path) -> None:
+    """A save that has requested memory would wait a minute for an answer that cannot come."""
+    ended = threading.Event()
+    with connected(tmp_path, KeepChannel) as (channel, node):
+        reader = channel.listen("reader", lambda *_: None, lambda _: ended.set())
+        with suppress(BlockingIOError):
+            while True:  # until as much waits as the node may leave unread
+                channel.send(AskRestore())
+        assert not ended.is_set()
+        channel.report(AskRestore())
+        reader.join(TIMEOUT_S)
+        assert ended.is_set()
+        while node.recv(PACKET_BYTES):
+            pass  # what was sent before still arrives, and then the end
 
 
 def test_a_packet_that_is_too_long_is_not_taken_for_the_end(tmp_path: Path) -> None:
