@@ -180,6 +180,8 @@ class Persister:
         try:
             work = partial(_commit_and_list, folder, name, small, progress, self.settings.command)
             whole, unfinished = await self._thread.run(work, progress)
+        except GivenUpError:
+            return
         except (OperationalError, OSError) as error:
             self._fail(attempt, Work.COMMIT, error)
             return

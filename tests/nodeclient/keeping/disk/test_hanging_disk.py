@@ -77,6 +77,23 @@ async def test_a_write_waits_for_the_end_of_one_that_nobody_wants_any_more(
         assert node.texts == []
 
 
+async def test_a_node_that_ends_while_it_makes_a_step_whole_reports_no_failure(
+    tmp_path: Path, hanging: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_thread, "STALL_S", 60.0)
+    hanging.set()
+    async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
+        await train(node, 4)
+        await write(node, an_order())
+        hanging.clear()
+        node.keeper.carry_out(Persist(RUN, an_order(commit=True)))
+        await node.until(lambda: any((tmp_path / "disk").glob("job/*/.manifest*")))
+        node.keeper.close()
+        hanging.set()
+        await asyncio.gather(*(task for task in asyncio.all_tasks() if task.get_name() == "persist"))
+        assert node.texts == []
+
+
 async def test_a_host_that_has_no_thread_to_give_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
