@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from coordinatord.core.rounds.queries.reasons import Reasons
 from coordinatord.core.rounds.state.cluster import DRAINED_MAX, apply_drains
+from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.transitions.decision import Decision
@@ -64,8 +65,13 @@ def release_held_back(run: Run, _: Reason, decision: Decision) -> None:
 
 
 def release_spare(run: Run, member: Member, reason: str, decision: Decision) -> None:
-    """Release a spare, which has waited beyond the maximum of nodes, as the run succeeds for this reason."""
-    result, code, text = Result.SUCCEEDED, ExitCode.OK, f"{reason}; this node was a spare and ran no worker"
+    """Release a node that was in no round, as the run succeeds for this reason: a spare, or one that came too late.
+
+    The latter came while the last step was being written, after all workers had succeeded.
+    """
+    came_late = run.durable.state is State.STOPPING and member.durable.joined_at > run.durable.entered_at
+    why = "came after that" if came_late else "was a spare"
+    result, code, text = Result.SUCCEEDED, ExitCode.OK, f"{reason}; this node {why} and ran no worker"
     if member.session.differs_from:  # probably it was meant to train something else, which has not been done
         result, code = Result.FAILED, ExitCode.TEMPFAIL
         text = f"{text}, and its command differs from that of node {member.session.differs_from}"

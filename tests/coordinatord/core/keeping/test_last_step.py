@@ -314,6 +314,19 @@ def test_a_job_that_succeeds_says_what_it_waits_for() -> None:
     assert stage.run.durable.outcome == Outcome(Result.SUCCEEDED, 0, "all workers succeeded; step 100 is on the disk")
 
 
+def test_a_node_that_comes_while_a_succeeded_job_writes_is_told_that_it_came_late() -> None:
+    """It exits with 0, since the job has succeeded: a scheduler may have started its host late."""
+    stage = running_job(NODES, "min=3 max=3 keeps=600s")
+    stage.play("keep n1 n2 n3 1:100 of=3 protected=yes")
+    stage.play("succeed n1 n2 n3", "advance 1s", "join n4 min=3 max=3 keeps=600s")
+    assert stage.desired("n4").goal is Goal.WAIT
+    write(stage, *NODES)
+    ended = "all workers succeeded; step 100 is on the disk"
+    assert stage.desired("n4").outcome == Outcome(
+        Result.SUCCEEDED, 0, f"{ended}; this node came after that and ran no worker"
+    )
+
+
 @pytest.mark.parametrize(
     "setting", [pytest.param("", id="without --persist"), pytest.param("keeps=600s", id="on the disk already")]
 )
