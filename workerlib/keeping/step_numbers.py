@@ -90,9 +90,10 @@ class StepNumbers:
         """The number in the last `ctx.step`, whether the state was new or not."""
         self._stride = 1
         """The difference between successive reported numbers."""
-        self._changed = 0, 0
-        """The identity of the optimizer that began to change the state after the last `ctx.step`, and its steps since
-        then; zeros before. Others are not counted: a script may have an optimizer for each parameter."""
+        self._optimizer = 0
+        """The identity of the optimizer that was the first to change the state after the last `ctx.step`; 0 before."""
+        self._optimizer_steps = 0
+        """The steps of this optimizer since then. Others are not counted: a script may have one for each parameter."""
         self._unchanged = 0
         """The calls of `ctx.step` before the first new state."""
         self._refusal = ""
@@ -109,7 +110,7 @@ class StepNumbers:
     @property
     def is_changing(self) -> bool:
         """Whether an optimizer has begun a step since the last `ctx.step`, or before the first, unlike `CHANGING`."""
-        return self._changed != (0, 0)
+        return self._optimizer != 0
 
     @property
     def problem(self) -> str:
@@ -136,10 +137,12 @@ class StepNumbers:
         Return whether it has just done so many steps that the script seems never to call `ctx.step`.
         """
         self.has_optimizer = True
-        first, steps = self._changed
-        self._changed = first or optimizer, steps + (optimizer == (first or optimizer))
         self.apply(StateEvent.CHANGED)
-        if self._changed != (optimizer, UNREPORTED):
+        self._optimizer = self._optimizer or optimizer
+        if optimizer != self._optimizer:
+            return False
+        self._optimizer_steps += 1
+        if self._optimizer_steps != UNREPORTED:
             return False
         self._warn(f"{UNREPORTED} steps of an optimizer without ctx.step: call it after each, or none is kept")
         return not self._is_called
@@ -150,7 +153,8 @@ class StepNumbers:
         `trained` says that training without hooks has changed the state. The state may be one that cannot be kept all
         the same: `problem` tells.
         """
-        changed, self._changed, self._is_called = self.is_changing or trained, (0, 0), True
+        changed = self.is_changing or trained
+        self._optimizer, self._optimizer_steps, self._is_called = 0, 0, True
         if number > self._reported >= 0:
             self._stride = number - self._reported
         self._reported = number
