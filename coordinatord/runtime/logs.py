@@ -53,6 +53,11 @@ def fields(event: str = "", /, **values: object) -> dict[str, Any]:
     return {"fields": kept, "event": event}
 
 
+def level_number(name: str) -> int:
+    """Return the number that `logging` has for one of `LEVELS`."""
+    return logging.getLevelNamesMapping()[name.upper()]
+
+
 def replace_closed_streams() -> None:
     """Open /dev/null in place of a standard stream that is closed, as with `2>&-`.
 

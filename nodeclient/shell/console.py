@@ -12,7 +12,7 @@ from datetime import datetime
 
 from coordinatord.hints.failure_status import failure_status
 from coordinatord.protocol.messages import Report
-from coordinatord.runtime.logs import STDERR, fields, install, leads_to_journal, prioritized
+from coordinatord.runtime.logs import STDERR, fields, install, leads_to_journal, level_number, prioritized
 from nodeclient.core import notices
 from nodeclient.core.effects import Level, Waiting
 from nodeclient.diagnosis import report_text
@@ -23,8 +23,6 @@ log = logging.getLogger("nodeclient")
 
 REDRAW_S = 1.0
 """The time between two drawings of the live line, which counts down seconds."""
-
-_LEVELS = {Level.INFO: logging.INFO, Level.WARNING: logging.WARNING, Level.ERROR: logging.ERROR}
 
 
 class Console:
@@ -48,7 +46,7 @@ class Console:
 
     def notify(self, level: Level, text: str, event: str, **more: object) -> None:
         """Write one log line, and erase the live line; `more` are fields for machines only."""
-        self._log(_LEVELS[level], text, event, **(more if self._for_machines else {}))
+        self._log(level_number(level), text, event, **(more if self._for_machines else {}))
         if self._waiting is not None:  # `--log-level` leaves this line out, so the handler has erased nothing
             self._forget_wait()
             self._terminal.draw("")
@@ -87,7 +85,7 @@ class Console:
                 left = f"{waiting.until - now:.0f} s"
                 goes_on = f"; the workers go on, and stop in {left} if it is not back"
                 limit = goes_on if waiting.working else f" (for at most {left})"
-            self._log(_LEVELS[waiting.level], f"{waiting.reason}{limit}", "waiting")
+            self._log(level_number(waiting.level), f"{waiting.reason}{limit}", "waiting")
 
     def redraw(self, now: float) -> bool:
         """Draw the live line anew; return whether there is one."""

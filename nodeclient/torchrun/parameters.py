@@ -15,6 +15,7 @@ from torch.distributed.elastic.utils.logging import get_logger
 
 from coordinatord.protocol.fields import COUNTER_MAX
 from coordinatord.protocol.messages import JobSpec, Launcher
+from coordinatord.runtime.logs import level_number
 from coordinatord.runtime.settings import SettingsError, SettingsParser, seconds
 from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import DEFAULT_ACCESS, AccessSettings, forget_variable
@@ -114,8 +115,6 @@ def with_torchrun_names(text: str) -> str:
 logger = get_logger("torch.distributed.elastic.rendezvous.coordinatord")
 """A logger among torch's own, so that LOGLEVEL and torch's format apply."""
 
-_LEVELS = {Level.INFO: logging.INFO, Level.WARNING: logging.WARNING, Level.ERROR: logging.ERROR}
-
 
 def log_coordinator(job: str, text: str) -> None:
     """Log at INFO which coordinator was found, also without LOGLEVEL, when torch logs only warnings.
@@ -130,7 +129,7 @@ def log_coordinator(job: str, text: str) -> None:
 
 def log(job: str, level: Level, text: str) -> None:
     """Log a text of the node, with torchrun's names of flags."""
-    logger.log(_LEVELS[level], "job %s: %s", job, with_torchrun_names(text))
+    logger.log(level_number(level), "job %s: %s", job, with_torchrun_names(text))
 
 
 def _read(flag: str, convert: Callable[[str], Value], text: str) -> Value:
