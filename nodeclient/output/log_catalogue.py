@@ -86,21 +86,26 @@ class LogCatalogue:
         known: dict[str, LoggedRound] = {}
         """The notes by the names of their files."""
         empty: dict[str, float] = {}
-        """When each empty note was last changed."""
+        """When each empty note of an ended process was last changed."""
+        has_live_empty = False
         for name in filter(_NOTE.fullmatch, _list(folder)):
             with suppress(OSError, ValueError, RecursionError, SchemaError):
                 fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
                 with os.fdopen(fd, "rb") as file:
                     text, is_locked = file.read(NOTE_BYTES_MAX), _is_locked(fd)
                     found = os.fstat(fd)
-                    if not text and not is_locked and stat.S_ISREG(found.st_mode):
-                        empty[name] = found.st_mtime
+                    if not text and stat.S_ISREG(found.st_mode):
+                        has_live_empty |= is_locked
+                        empty |= {} if is_locked else {name: found.st_mtime}
                 logged = check(json.loads(text), LoggedRound, "note")
                 known[name] = replace(logged, failed=logged.failed and not is_locked)  # see `begin`
         claimed = {rank for logged in known.values() for rank in logged.ranks}
-        for name, begun_at in empty.items():
+        if has_live_empty:  # any rank that is not claimed may be one whose files are being written
+            empty.clear()
+        for name, begun_at in sorted(empty.items()):
             with suppress(OSError, ValueError, SchemaError):
                 known[name] = self._reconstruct(folder, name, parts, begun_at, claimed)
+                claimed.update(known[name].ranks)
         for name, logged in known.items():
             own = (logged.host, logged.job) == (self.host, self._job)
             if own and self.parts(logged) == parts and name == _note_name(logged):

@@ -121,6 +121,27 @@ def test_a_round_whose_note_a_full_disk_left_empty_is_deleted_later(catalogue: L
     assert sorted(path.name for path in folder.iterdir()) == [".nodeclient-b.json", "2", "filtered_stderr.log"]
 
 
+def test_two_notes_that_a_full_disk_left_empty_never_name_the_same_files(
+    catalogue: LogCatalogue, tmp_path: Path
+) -> None:
+    other = structs.replace(ROUND, node="b", first_rank=2)
+    fill(catalogue, ROUND, tmp_path)
+    live = LogCatalogue(tmp_path, "my/job", "host")
+    folder = fill(live, other, tmp_path)
+    catalogue.release()
+    for name in ("a", "b"):
+        (folder / f".nodeclient-{name}.json").write_text("")
+    later = LogCatalogue(tmp_path, "my/job", "host")
+    assert later.scan() == [], "which ranks belong to the node that lives is not known"
+    live.release()
+    first, second = sorted(later.scan(), key=lambda kept: kept.node)
+    assert ({*first.ranks}, {*second.ranks}) == ({0, 1, 2, 3}, set()), "nothing tells them apart"
+    assert later.delete(second)
+    assert {"0", "1", "2", "3"} <= {path.name for path in folder.iterdir()}
+    assert later.delete(first)
+    assert not folder.exists()
+
+
 def test_a_note_that_cannot_be_written_is_locked_all_the_same(
     catalogue: LogCatalogue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
