@@ -18,7 +18,15 @@ from coordinatord.runtime.tasks import in_thread
 from nodeclient.core.host_health import GpuProcess, GpuUse
 from nodeclient.core.sweeping import FREE_BYTES
 from nodeclient.host.devices import THIS_HOST, Gpu, Host, visible_gpus
-from nodeclient.host.process_state import STAT_FLAGS, STAT_PARENT, STAT_SESSION, STAT_STATE, open_files, stat_fields
+from nodeclient.host.process_state import (
+    STAT_FLAGS,
+    STAT_PARENT,
+    STAT_SESSION,
+    STAT_STATE,
+    open_files,
+    read_if_there,
+    stat_fields,
+)
 
 _ENDING_STATES = frozenset("DZX")
 """Waiting in the kernel, zombie and dead: the states of a killed process until the driver has released its memory."""
@@ -79,12 +87,18 @@ def _gpu_process(pid: int, processes: Path, node: int) -> GpuProcess | None:
         return None
     ends = fields[STAT_STATE] in _ENDING_STATES or bool(int(fields[STAT_FLAGS]) & _PF_EXITING)
     parent, leads_session = int(fields[STAT_PARENT]), int(fields[STAT_SESSION]) == pid
-    # The node adopts its workers' orphans, and what it starts itself leads a session. Elsewhere init adopts orphans. A
-    # service that init has started counts as one too: nothing tells them apart here.
-    orphaned = not leads_session if parent == node else parent == _INIT
+    # The node adopts its workers' orphans, and what it starts itself leads a session. Elsewhere init adopts orphans,
+    # beside the services that it has started.
+    orphaned = not leads_session if parent == node else parent == _INIT and _was_of_worker(pid, processes)
     with suppress(OSError):
         return GpuProcess(pid, _user_of(processes / str(pid)), left_behind=ends or orphaned)
     return None
+
+
+def _was_of_worker(pid: int, processes: Path) -> bool:
+    """Whether a process has the environment of a worker, of any launcher: it is a worker, or was started by one."""
+    environ = read_if_there(processes / str(pid) / "environ")
+    return any(variable.startswith("LOCAL_RANK=") for variable in environ.split("\0"))
 
 
 def _user_of(process: Path) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from nodeclient.core.host_health import GpuProcess, GpuUse
 from nodeclient.host.devices import Host, visible_gpus
@@ -138,6 +139,29 @@ def test_an_orphan_that_the_node_has_adopted_is_left_behind_and_a_program_that_i
         child.kill()
     assert found == (GpuUse("nvidia1", GIB, (GpuProcess(child.pid, ME, left_behind=is_adopted),)),)
     assert as_fact.strip() == str((child.pid, is_adopted))
+
+
+@pytest.mark.parametrize(
+    ("environ", "left_behind"),
+    [
+        (b"HOME=/\0LOCAL_RANK=3\0RANK=11\0", True),
+        (b"HOME=/\0MY_LOCAL_RANK=3\0", False),
+        (None, False),
+    ],
+    ids=["a worker", "a service", "not readable"],
+)
+def test_of_the_children_of_init_those_are_left_behind_that_have_the_environment_of_a_worker(
+    host: Host, tmp_path: Path, environ: bytes | None, left_behind: bool
+) -> None:
+    process = tmp_path / "proc" / "7"
+    (process / "fd").mkdir(parents=True)
+    for number, name in enumerate(("nvidia-uvm", "nvidia1")):
+        (process / "fd" / str(number)).symlink_to(host.devices / name)
+    (process / "stat").write_text("7 (python) S 1 5 5 0 -1 4194304")
+    if environ is not None:
+        (process / "environ").write_bytes(environ)
+    found = uses_of(visible_gpus({"CUDA_VISIBLE_DEVICES": "0"}, host), replace(host, processes=process.parent), 4711)
+    assert found == (GpuUse("nvidia1", GIB, (GpuProcess(7, ME, left_behind=left_behind),)),)
 
 
 def test_only_gpus_that_workers_see_are_looked_at(host: Host) -> None:
