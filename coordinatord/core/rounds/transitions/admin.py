@@ -260,17 +260,19 @@ def _undrain(request: Request, decision: Decision) -> Reply:
     ]
     kept = dict.fromkeys(why[1] for _, _, why in named if why is not None)
     staying = [(run, member) for run, member, why in named if why is None and member.drained]
+    of_jobs = [why for job, why in cluster.durable.drained[name].items() if job]
+    also = clip(f"; taken back as well: {'; '.join(of_jobs[:NAMES_MAX])}") if of_jobs else ""
     if not request.dry_run:
         decision.record(records.NodeUndrained("", "", f"{name} {request.attribution('undrained')}", name))
         for run, member in staying:
             observations.cancel_drain(run, member, decision.now)
     touched = [run for run, _ in staying]
     if kept:
-        text = f"{name} is no longer drained under this name, but still kept out: {'; '.join(kept)}"
+        text = f"{name} is no longer drained under this name, but still kept out: {'; '.join(kept)}{also}"
         return Reply(AdminResult.DONE, text, touched)
     if touched:
-        return Reply(AdminResult.DONE, f"{name} is no longer drained, and stays", touched)
-    return Reply(AdminResult.DONE, f"{name} may join again. If its nodeclient has ended, start it again")
+        return Reply(AdminResult.DONE, f"{name} is no longer drained, and stays{also}", touched)
+    return Reply(AdminResult.DONE, f"{name} may join again. If its nodeclient has ended, start it again{also}")
 
 
 def _quarantine_or_pardon(request: Request, decision: Decision) -> Reply:

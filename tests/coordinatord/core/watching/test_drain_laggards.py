@@ -4,9 +4,12 @@ from itertools import pairwise
 
 import pytest
 
+from coordinatord.core.rounds.effects import Answer
+from coordinatord.core.rounds.events import AdminRequested
 from coordinatord.core.rounds.state.durable import DurableCluster
 from coordinatord.core.rounds.transitions import releases
 from coordinatord.core.rounds.transitions.apply import apply
+from coordinatord.core.rounds.values.admin_requests import UndrainNode
 from coordinatord.core.rounds.values.records import REASON_MAX, NodeDrained, NodeUndrained
 from coordinatord.core.shown.job_view import drained_view
 from coordinatord.core.watching.arrivals import EVERY_S, ask_at
@@ -107,6 +110,17 @@ def test_two_jobs_that_drain_nodes_of_one_id_do_without_both_and_an_operator_tak
     assert [(each.node, each.reason) for each in drained_view(cluster)] == [("n1", "late in a; late in b")]
     apply(cluster, NodeUndrained("", "", "back", "n1"), 0.0)
     assert cluster.why_drained("a", "n1", "h1") is None
+
+
+@pytest.mark.parametrize("operator", [True, False])
+def test_an_undrain_says_which_jobs_let_in_a_node_again_that_they_had_drained_themselves(*, operator: bool) -> None:
+    job = Job()
+    job.play(*[LATE] * AGREEING_MIN, *(["ask drain n2"] if operator else []))
+    [why] = [record.reason for record in job.records(NodeDrained) if record.only_job]
+    for dry_run in (True, False):
+        batch = job.handle(AdminRequested(-1, UndrainNode("n2", "alice", "", dry_run=dry_run)))
+        [text] = [effect.text for effect in batch.effects if isinstance(effect, Answer)]
+        assert text.endswith(f"n2 is no longer drained, and stays; taken back as well: {why}")
 
 
 def test_a_node_that_many_jobs_drained_has_as_many_reasons_as_an_answer_may_have() -> None:
