@@ -110,6 +110,11 @@ def section(name: str, limit: float) -> Iterator[None]:
         _write(slot, SECTION_AT, before)
 
 
+def is_in_section() -> bool:
+    """Whether this worker is in a section."""
+    return _slot is not None and _slot[SECTION_AT] != 0
+
+
 def report_digest(step: int, shard: int, digest: int) -> None:
     """Report the digest of this worker's shard of the state after a step, to be compared with those of replicas."""
     _write(_own_slot(), DIGEST_AT, pack_digest(step, shard, digest))

@@ -142,7 +142,7 @@ class Unkept:
 
 @dataclass(frozen=True, slots=True)
 class Unstepped:
-    """The script trains on this rank, and seems never to call `ctx.step`; it may still call it later."""
+    """The script trains on this rank, and seems never to call `ctx.step`; unless it has ended, it may do so later."""
 
     rank: int
 

@@ -28,6 +28,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from workerlib import progress
 from workerlib.contract.arena import Arena, ArenaError, refusal_text
 from workerlib.contract.channel_messages import (
     Comparison,
@@ -199,7 +200,7 @@ class StepKeeper:
             self._saver.on_change()
             if not self._lock.is_in_step:
                 self._acquire_for_training()
-        has_too_many_steps = self._saver.numbers.on_optimizer(id(optimizer))
+        has_too_many_steps = self._saver.numbers.on_optimizer(id(optimizer), in_section=progress.is_in_section())
         if has_too_many_steps:
             self._channel.report(Unstepped(self._environment.rank))
 
@@ -292,6 +293,8 @@ class StepKeeper:
         self._hooks.remove()
         in_step = self._end_training()
         self.planned_end.end()
+        if self._saver.numbers.lacks_steps and not failed:  # an error may have come before the first `ctx.step`
+            self._channel.report(Unstepped(self._environment.rank))
         # Within a step this thread has the lock already, and `save` only reports why nothing can be saved.
         if not in_step and (self._lock.is_final or not self._lock.acquire(StateHolder.SAVER, WAIT_S)):
             return  # the last step is saved, or the other thread has begun to save it and does not come to an end

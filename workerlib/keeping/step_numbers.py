@@ -90,10 +90,13 @@ class StepNumbers:
         """The number in the last `ctx.step`, whether the state was new or not."""
         self._stride = 1
         """The difference between successive reported numbers."""
+        self.is_changing = False
+        """Whether an optimizer has begun a step since the last `ctx.step`, or before the first, unlike `CHANGING`."""
         self._optimizer = 0
-        """The identity of the optimizer that was the first to change the state after the last `ctx.step`; 0 before."""
+        """The identity of the first optimizer that has done so outside of sections; 0 before. The steps of others are
+        not counted: a script may have an optimizer for each parameter."""
         self._optimizer_steps = 0
-        """The steps of this optimizer since then. Others are not counted: a script may have one for each parameter."""
+        """The steps of this optimizer since the last `ctx.step`, outside of sections."""
         self._unchanged = 0
         """The calls of `ctx.step` before the first new state."""
         self._refusal = ""
@@ -108,9 +111,9 @@ class StepNumbers:
         return self._reported + self._stride
 
     @property
-    def is_changing(self) -> bool:
-        """Whether an optimizer has begun a step since the last `ctx.step`, or before the first, unlike `CHANGING`."""
-        return self._optimizer != 0
+    def lacks_steps(self) -> bool:
+        """Whether the script has trained outside of sections, and never called `ctx.step` in this round."""
+        return self._optimizer_steps > 0 and not self._is_called
 
     @property
     def problem(self) -> str:
@@ -131,13 +134,16 @@ class StepNumbers:
         self._refusal = why
         self.apply(StateEvent.REFUSED)
 
-    def on_optimizer(self, optimizer: int) -> bool:
+    def on_optimizer(self, optimizer: int, *, in_section: bool = False) -> bool:
         """Record that an optimizer, given by its identity, begins a step.
 
-        Return whether it has just done so many steps that the script seems never to call `ctx.step`.
+        Return whether it has just done so many steps that the script seems never to call `ctx.step`. A section is a
+        phase that has none on purpose.
         """
-        self.has_optimizer = True
+        self.has_optimizer = self.is_changing = True
         self.apply(StateEvent.CHANGED)
+        if in_section:
+            return False
         self._optimizer = self._optimizer or optimizer
         if optimizer != self._optimizer:
             return False
@@ -154,7 +160,7 @@ class StepNumbers:
         the same: `problem` tells.
         """
         changed = self.is_changing or trained
-        self._optimizer, self._optimizer_steps, self._is_called = 0, 0, True
+        self.is_changing, self._optimizer, self._optimizer_steps, self._is_called = False, 0, 0, True
         if number > self._reported >= 0:
             self._stride = number - self._reported
         self._reported = number

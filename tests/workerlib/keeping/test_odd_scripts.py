@@ -3,7 +3,7 @@
 import random
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -20,13 +20,23 @@ from tests.support.environments import environment
 from tests.support.keeping import Gone
 from tests.support.kept_script import Objects, Script, Stateful, do_steps, network, state_of, train
 from tests.support.programs import wait_until
-from workerlib import Context
+from workerlib import Context, section
 from workerlib.contract.arena import GENERATIONS
-from workerlib.contract.channel_messages import BEFORE_NAMED, Halted, Hello, Saved
+from workerlib.contract.channel_messages import BEFORE_NAMED, Halted, Hello, NotSaved, Saved, Unstepped
 from workerlib.keeping.keeper import StepKeeper, keep
 from workerlib.keeping.kept_errors import KeptStateError
 
 pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize(("phase", "said"), [(nullcontext(), [Unstepped(0)]), (section("warm-up", 60.0), [])])
+def test_a_rank_that_has_trained_without_a_step_says_so_at_its_end(
+    script: Script, phase: AbstractContextManager[None], said: list[Unstepped]
+) -> None:
+    with script.trains() as (model, optimizer, _), phase:
+        train(model, optimizer)
+    script.node.await_message(0, NotSaved)
+    assert [message for message in script.node.nodes[0].messages if isinstance(message, Unstepped)] == said
 
 
 class Tied(nn.Module):

@@ -94,6 +94,24 @@ def test_who_never_says_that_a_step_is_done_is_told(caplog: pytest.LogCaptureFix
     ]
 
 
+def test_a_named_phase_without_steps_is_no_lack_of_them(caplog: pytest.LogCaptureFixture) -> None:
+    numbers = StepNumbers()
+    assert not any(numbers.on_optimizer(1, in_section=True) for _ in range(2 * UNREPORTED))
+    assert (numbers.is_changing, numbers.lacks_steps) == (True, False)
+    assert not caplog.records
+    assert [numbers.on_optimizer(2) for _ in range(UNREPORTED)].index(True) == UNREPORTED - 1
+
+
+def test_a_script_that_has_trained_lacks_steps_until_it_reports_one() -> None:
+    numbers = StepNumbers()
+    assert not numbers.lacks_steps
+    numbers.on_optimizer(1)
+    assert numbers.lacks_steps
+    numbers.on_step(0)
+    numbers.on_optimizer(1)
+    assert not numbers.lacks_steps
+
+
 def test_an_optimizer_for_each_parameter_is_no_lack_of_steps(caplog: pytest.LogCaptureFixture) -> None:
     numbers = StepNumbers()
     for number in range(3):
