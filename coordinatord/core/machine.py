@@ -18,6 +18,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from coordinatord.core import admin
 from coordinatord.core.judging.run_judging import RunJudging
 from coordinatord.core.keeping.run_keeping import RunKeeping
 from coordinatord.core.rounds import events
@@ -29,14 +30,14 @@ from coordinatord.core.rounds.state.cluster import Cluster, apply_drains, apply_
 from coordinatord.core.rounds.state.leases import Leases
 from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.state.run import Run, Wings
-from coordinatord.core.rounds.state.sleep_watch import SleepWatch
-from coordinatord.core.rounds.transitions import actions, admin, observations, releases
+from coordinatord.core.rounds.transitions import actions, observations, releases
 from coordinatord.core.rounds.transitions.apply import apply
 from coordinatord.core.rounds.transitions.decision import Decision, send_desired
 from coordinatord.core.rounds.transitions.runs import Registry
 from coordinatord.core.rounds.transitions.table import next_row, take_due_rows
 from coordinatord.core.rounds.values.admin_requests import AdminResult
 from coordinatord.core.rounds.values.records import AGE_MAX, HostJudged, Record
+from coordinatord.core.sleep_watch import SleepWatch
 from coordinatord.core.watching.run_watch import RunWatch
 from coordinatord.protocol.errors import Table
 from coordinatord.protocol.messages import Degraded, Desired, Observed

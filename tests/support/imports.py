@@ -67,17 +67,20 @@ FLOORS = {"coordinatord/core/rounds": KERNEL_FLOORS, "coordinatord/server": SERV
 
 WINGS = ("judging", "keeping", "watching")
 
+DOOR = ("admin", "journal", "machine", "sleep_watch")
+"""The modules above the kernel and the wings: the one entry to the core, and what only that uses."""
+
 APART = {
-    "coordinatord/core/machine.py": ("coordinatord.core.shown",),
+    **{f"coordinatord/core/{module}.py": ("coordinatord.core.shown",) for module in DOOR},
     **{
         f"coordinatord/core/{package}": tuple(
-            f"coordinatord.core.{other}" for other in (*WINGS, "shown") if other != package
+            f"coordinatord.core.{other}" for other in (*DOOR, *WINGS, "shown") if other != package
         )
         for package in ("rounds", *WINGS)
     },
 }
 """What a package of `coordinatord/core` must not import: the kernel can do without its wings, each wing without the
-others, and all of them without what is shown."""
+others, and all of them without what is shown, and without the modules above them."""
 
 TORCHRUN_PACKAGE = "nodeclient/torchrun"
 """The backend of torchrun's rendezvous: the one package of nodeclient that lives in torchrun's process."""

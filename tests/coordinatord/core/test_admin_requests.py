@@ -3,10 +3,10 @@
 import pytest
 from msgspec.structs import replace
 
+from coordinatord.core import admin
 from coordinatord.core.rounds.effects import Answer, Batch
 from coordinatord.core.rounds.events import AdminRequested, StoreFailed, StoreRecovered
 from coordinatord.core.rounds.state.durable import State
-from coordinatord.core.rounds.transitions import admin
 from coordinatord.core.rounds.values.admin_requests import (
     AdminResult,
     DrainNode,

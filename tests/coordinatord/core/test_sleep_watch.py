@@ -2,7 +2,7 @@
 
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.state.durable import State
-from coordinatord.core.rounds.state.sleep_watch import SleepWatch
+from coordinatord.core.sleep_watch import SleepWatch
 from tests.support.script import play
 
 POLICY = Policy(heartbeat_s=1.0, reconnect_grace_s=1.0)

@@ -6,5 +6,4 @@
 * The parts of a run: its members (`roll` of `member`s), the nodes that wait for a round (`gathering`), why a round ends
   (`evidence`), and the interfaces of its three wings (`wings`).
 * `lease` works out how long a node may be silent, and `leases` has when that ends for each node.
-* `sleep_watch` notices that the coordinator itself was asleep.
 """

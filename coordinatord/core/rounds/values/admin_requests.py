@@ -1,6 +1,6 @@
 """Operators' requests, such as `nodeclient stop` and `nodeclient drain`, and the results of their answers.
 
-`transitions/admin` carries them out.
+`core/admin` carries them out.
 """
 
 from __future__ import annotations
