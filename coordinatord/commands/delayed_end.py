@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
+from coordinatord.core.own_end import may_end_at, runs_to_await
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.systemd import SystemdNotifier, extension_of
@@ -57,12 +58,12 @@ async def end_after_ending_runs(driver: Driver, systemd: SystemdNotifier, ended:
     systemd is asked to wait as long: its unit cannot know the stop timeouts of the nodes.
     """
     asked_at, is_logged = driver.now, False
-    longest = asked_at
-    while (until := driver.machine.registry.may_end_at(asked_at)) > driver.now:
+    longest, runs = asked_at, driver.machine.registry.runs
+    while (until := may_end_at(runs.values(), asked_at)) > driver.now:
         if until > longest:
             longest = until
             systemd.notify(extension_of(until - driver.now + CLOSE_MARGIN_S))
-        if not is_logged and (ending := driver.machine.registry.ending):
+        if not is_logged and (ending := runs_to_await(runs.values())):
             is_logged = True
             text = "waits up to %.0f s for nodes of %s, which end or write to the disk; a second signal ends it at once"
             log.info(text, until - driver.now, _named(ending), extra=fields("awaits_nodes"))

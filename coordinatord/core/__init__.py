@@ -2,8 +2,8 @@
 
 The one entry is `machine`: `Coordinator` takes an event and the time. It returns records, which have to become durable
 first, and effects, which are then carried out. `journal` is the gate that holds back effects until their records are
-durable. `coordinatord/server/driver` calls both. `admin` carries out what operators ask for, and `sleep_watch` notices
-that the coordinator itself was asleep.
+durable. `coordinatord/server/driver` calls both. `admin` carries out what operators ask for, `sleep_watch` notices that
+the coordinator itself was asleep, and `own_end` says when it may end.
 
 Behind `machine` are the kernel, what is shown, and three wings: parts that the kernel calls by an interface, and could
 do without.

@@ -36,7 +36,7 @@ from coordinatord.core.rounds.transitions.decision import Decision, send_desired
 from coordinatord.core.rounds.transitions.runs import Registry
 from coordinatord.core.rounds.transitions.table import next_row, take_due_rows
 from coordinatord.core.rounds.values.admin_requests import AdminResult
-from coordinatord.core.rounds.values.records import AGE_MAX, HostJudged, Record
+from coordinatord.core.rounds.values.records import AGE_MAX, HostJudged, NodeLost, Record
 from coordinatord.core.sleep_watch import SleepWatch
 from coordinatord.core.watching.run_watch import RunWatch
 from coordinatord.protocol.errors import Table
@@ -60,6 +60,8 @@ class Coordinator:
         self._sessions: dict[int, tuple[Run, Member]] = {}
         """The run and the member of each open session, by its number."""
         self._leases = Leases()
+        self._farewells_until = -math.inf
+        """When the last lost node stops trying to come back for the outcome of its run."""
         self._due: float | None = None
         """When the first deadline of any run or lease is due."""
         self._handlers = Table[type[events.Event], Callable[[Any, Decision], None]]("events of a coordinator")
@@ -93,7 +95,7 @@ class Coordinator:
 
     def needed_until(self) -> float:
         """Return when no node needs this coordinator any more; infinity while a run is live or a node is connected."""
-        return math.inf if self._sessions else self.registry.needed_until()
+        return math.inf if self._sessions or any(self.cluster.live) else self._farewells_until
 
     def restore(self, past: Iterable[tuple[float, Record]], now: float, tokens: Collection[str] = ()) -> None:
         """Restore the state from the records of earlier lives, each with its time by this clock, at most `now`.
@@ -179,7 +181,8 @@ class Coordinator:
                 self._advance(run, decision)  # nodes of any run may be on a host that was judged
         for ending in decision.endings:
             self._sessions.pop(ending.session, None)
-        self.registry.record_losses(decision.records, decision.now)
+        if any(isinstance(record, NodeLost) for record in decision.records):
+            self._farewells_until = decision.now + self.policy.farewell_s
         self._due = self._first_due()
         if self.store_error is not None:
             reports = (ReportDegraded(session, Degraded(clip(self.store_error))) for session in decision.recipients)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Concatenate
 from coordinatord.commands.delayed_end import POLL_EVERY_S
 from coordinatord.core.journal import Decided, Journal
 from coordinatord.core.machine import Coordinator
+from coordinatord.core.own_end import may_end_at
 from coordinatord.core.rounds.effects import Answer, Batch, Effect, Refuse, ReportDegraded, Send
 from coordinatord.core.rounds.events import (
     AdminRequested,
@@ -112,7 +113,7 @@ class SimulatedCoordinator(abc.ABC):
 
     def _end_when_through(self, life: int, asked_at: float) -> None:
         if self.up and self.life == life:
-            if self.machine.registry.may_end_at(asked_at) <= self.clock.read():
+            if may_end_at(self.machine.registry.runs.values(), asked_at) <= self.clock.read():
                 self.crash()
             else:
                 self._queue.after(POLL_EVERY_S, self._end_when_through, life, asked_at)

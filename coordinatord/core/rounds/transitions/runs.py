@@ -5,26 +5,17 @@ Each execution of a job is a run of its own. A run that has ended stays until it
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-
-from coordinatord.core.rounds.policy import END_S
 from coordinatord.core.rounds.queries import admission
-from coordinatord.core.rounds.queries.past_round import is_ending
 from coordinatord.core.rounds.queries.reasons import Reasons
 from coordinatord.core.rounds.state.cluster import Cluster
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.transitions.decision import Decision
 from coordinatord.core.rounds.values.deadline_heap import DeadlineHeap
-from coordinatord.core.rounds.values.records import JobForgotten, NodeLost, Record, RunOpened
+from coordinatord.core.rounds.values.records import JobForgotten, RunOpened
 from coordinatord.protocol.fields import MESSAGE_MAX
 from coordinatord.protocol.messages import Join
 from coordinatord.protocol.text import clip
-
-SIGNALS_APART_S = 1.0
-"""How long a coordinator that was asked to end waits for nodes to report that they were asked, too. When a host shuts
-down or Slurm ends a job, all processes get SIGTERM within milliseconds, in any order."""
 
 
 class Registry:
@@ -38,8 +29,6 @@ class Registry:
         """How many runs this life of the daemon has opened."""
         self.runs: dict[str, Run] = {}
         """Runs by their id: the last one of each job, ended or not, and older ones as long as they have members."""
-        self._farewells_until = -math.inf
-        """When the last lost node stops trying to come back for the outcome of its run."""
         self.deadlines = DeadlineHeap[str]()
         """When to check the table of a job's last run and the join timeouts of its nodes; earlier runs have ended."""
 
@@ -84,32 +73,6 @@ class Registry:
         if not run.members and current is not run:
             self.runs.pop(run.id, None)
 
-    def record_losses(self, records: Sequence[Record], now: float) -> None:
-        """Begin the wait for nodes that these records count as lost: they may come back for the outcome."""
-        if any(isinstance(record, NodeLost) for record in records):
-            self._farewells_until = now + self._cluster.policy.farewell_s
-
-    def needed_until(self) -> float:
-        """Return when no absent node needs the outcome of its run any more; infinity while a run is live."""
-        return math.inf if any(True for _ in self._cluster.live) else self._farewells_until
-
-    @property
-    def ending(self) -> list[Run]:
-        """The runs whose nodes end their workers or leave, and need the coordinator for that."""
-        return [run for run in self.runs.values() if _has_ending_nodes(run)]
-
-    def may_end_at(self, asked_at: float) -> float:
-        """Return when the coordinator may end, which was asked to at `asked_at`: after nodes that end as well.
-
-        They need it while their workers end, and then while their last step is written to the disk. Nodes that train
-        need it only if they end, too. Where there is a step to write, they get a moment to report that.
-        """
-        if ending := self.ending:
-            stop_timeout_s = max(member.offer.stop_timeout_s for run in ending for member in run.members.values())
-            return asked_at + stop_timeout_s + END_S
-        may_write = any(run.roll.connected and run.keeping.has_disk for run in self.runs.values())
-        return asked_at + SIGNALS_APART_S if may_write else asked_at
-
     def plan(self, run: Run, row_due: float | None) -> None:
         """Set when the run needs a `Tick` next: when a row of its table is due, or a join timeout expires."""
         dues = [due for due in (row_due, run.gathering.join_timeouts.first) if due is not None]
@@ -117,10 +80,3 @@ class Registry:
             self.deadlines.set(run.job, min(dues))
         else:
             self.deadlines.discard(run.job)
-
-
-def _has_ending_nodes(run: Run) -> bool:
-    """Whether connected nodes of a run end their workers, write to the disk before they leave, or leave."""
-    here = [member for member in run.members.values() if member.session.id is not None and not member.lease.expired]
-    ends = run.durable.state is State.STOPPING or run.durable.state.ended or is_ending(run)
-    return bool(here) and (ends or any(member.leaves or member.durable.outcome is not None for member in here))

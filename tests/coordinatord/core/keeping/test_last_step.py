@@ -3,9 +3,9 @@
 import pytest
 
 from coordinatord.core.keeping.persisting import RETRY_S
+from coordinatord.core.own_end import SIGNALS_APART_S, may_end_at
 from coordinatord.core.rounds.policy import END_S
 from coordinatord.core.rounds.state.durable import State
-from coordinatord.core.rounds.transitions.runs import SIGNALS_APART_S
 from coordinatord.core.rounds.values.records import RoundStopped
 from coordinatord.protocol.messages import Goal, Outcome, Result
 from tests.support.running_job import order, running_job
@@ -226,9 +226,14 @@ def test_a_run_does_not_wait_to_hear_a_node_that_was_released_after_a_restart(en
     assert stage.state() is state
 
 
+def end_of(stage: Stage, asked_at: float) -> float:
+    """Return when a coordinator that was asked to end at this time may do so."""
+    return may_end_at(stage.coordinator.registry.runs.values(), asked_at)
+
+
 def may_end(stage: Stage, asked_at: float) -> bool:
-    """Return whether a coordinator that was asked to end at this time may do so now."""
-    return stage.coordinator.registry.may_end_at(asked_at) <= stage.now
+    """Return whether it may do so now."""
+    return end_of(stage, asked_at) <= stage.now
 
 
 def test_a_drained_node_that_a_restarted_coordinator_hears_first_waits_until_the_last_step_is_on_the_disk() -> None:
@@ -263,14 +268,14 @@ def test_a_coordinator_that_is_asked_to_end_stays_while_workers_end(end: str) ->
 def test_a_coordinator_that_is_asked_to_end_stays_no_longer_than_nodes_may() -> None:
     stage = ending(shards=3)
     asked_at = stage.now
-    until = stage.coordinator.registry.may_end_at(asked_at)
+    until = end_of(stage, asked_at)
     assert until == asked_at + max(puppet.join.offer.stop_timeout_s for puppet in stage.puppets.values()) + END_S
 
 
 def test_nodes_that_write_kept_state_have_a_moment_to_say_that_they_leave_as_well() -> None:
     stage = running_job(NODES, THREE)
     asked_at = stage.now
-    assert stage.coordinator.registry.may_end_at(asked_at) == asked_at + SIGNALS_APART_S
+    assert end_of(stage, asked_at) == asked_at + SIGNALS_APART_S
     stage.play("advance 1s")
     assert may_end(stage, asked_at)
     stage.play("leave n1")
