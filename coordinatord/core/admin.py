@@ -83,7 +83,7 @@ def _stop(run: Run, request: Request, decision: Decision) -> Reply:
     if run.durable.state.ended:
         return Reply(AdminResult.NOTHING, f"job {run.job} has ended already: {run.durable.reason}")
     if has_succeeded(run):
-        text = f"job {run.job} is ending already: {Reasons(run).situation(decision.now)}"
+        text = f"job {run.job} is ending already: {Reasons(run).ending}"
         return Reply(AdminResult.NOTHING, text)
     if run.durable.stop_asked:
         return Reply(AdminResult.NOTHING, f"job {run.job} is being stopped already: {run.durable.stop_asked}")
@@ -114,7 +114,7 @@ def _restart(run: Run, request: Request, decision: Decision) -> Reply:
     if run.durable.state in {State.FORMING, State.STOPPING}:
         return _skip_pause(run, request, decision.now)
     if run.roll.all_silent:
-        text = f"job {run.job} cannot be restarted now: {Reasons(run).situation(decision.now)}"
+        text = f"job {run.job} cannot be restarted now: {Reasons(run).silence(decision.now)}"
         return Reply(AdminResult.REFUSED, text)
     if run.durable.succeeded:
         text = f"job {run.job} is about to succeed: some of its nodes have, so it is left alone"

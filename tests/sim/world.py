@@ -27,9 +27,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Concatenate
 
-from coordinatord.core.rounds.queries.reasons import Reasons
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.run import Run
+from coordinatord.core.shown.situation import situation
 from coordinatord.protocol.messages import Assignment
 from tests.sim.coordinator import SimulatedCoordinator
 from tests.sim.daemon import Daemon
@@ -198,7 +198,7 @@ class World:
         where = (
             "no run"
             if run is None
-            else f"{run.id} is {run.durable.state}, round {run.durable.round}: {Reasons(run).situation(now)}"
+            else f"{run.id} is {run.durable.state}, round {run.durable.round}: {situation(run, now)}"
         )
         nodes = [
             f"{host.name} {'down' if host.agent is None else host.agent.phase}{'' if host.session else ' alone'}"

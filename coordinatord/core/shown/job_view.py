@@ -18,7 +18,7 @@ from coordinatord.core.keeping.known import kept_of
 from coordinatord.core.keeping.sentences import memory_of, unkept, unstepped
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.queries.past_round import restarts_counted
-from coordinatord.core.rounds.queries.reasons import Reasons, lasted
+from coordinatord.core.rounds.queries.reasons import lasted
 from coordinatord.core.rounds.queries.report_builder import aged_report
 from coordinatord.core.rounds.queries.time_attribution import spent
 from coordinatord.core.rounds.state.cluster import Cluster
@@ -28,6 +28,7 @@ from coordinatord.core.rounds.state.run import Health, Run
 from coordinatord.core.rounds.values.records import REASON_MAX
 from coordinatord.core.rounds.values.round_history import Round, RoundHistory
 from coordinatord.core.rounds.values.time_ledger import Spent
+from coordinatord.core.shown.situation import left_behind, situation
 from coordinatord.core.watching.lateness import WorkerLateness
 from coordinatord.core.watching.lateness_watch import describe_laggard
 from coordinatord.core.watching.run_watch import lateness_of
@@ -210,7 +211,7 @@ def _progress(run: Run, steps_per_s: float | None) -> api.ProgressStatus:
 def _situation(run: Run, now: float, store_error: str | None) -> str:
     if store_error is not None:
         return f"nothing can be decided, {store_error}; {run.durable.reason}"
-    return Reasons(run).situation(now)
+    return situation(run, now)
 
 
 def _lost(run: Run, now: float) -> tuple[api.LostStatus, ...]:
@@ -370,7 +371,7 @@ def pace(run: Run, now: float) -> float | None:
     steps_per_s = run.progress.pace.steps_per_s
     if run.durable.state is not State.RUNNING or run.health is not Health.WELL or steps_per_s is None:
         return None
-    return None if run.left_behind(now) else round(steps_per_s, 6)
+    return None if left_behind(run, now) else round(steps_per_s, 6)
 
 
 def laggard_s(run: Run) -> float | None:

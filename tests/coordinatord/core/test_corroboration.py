@@ -4,8 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from coordinatord.core.rounds.events import Disconnected
-from coordinatord.core.rounds.queries.reasons import Reasons
 from coordinatord.core.rounds.values.records import NodeLost, RoundFormed
+from coordinatord.core.shown.situation import situation
 from coordinatord.protocol.messages import Ended
 from tests.support.script import Stage, play
 
@@ -118,9 +118,9 @@ def test_nodes_that_are_silent_as_their_tokens_were_revoked_are_said_to_be() -> 
     for puppet in stage.puppets.values():
         stage.coordinator.handle(Disconnected(puppet.session, revoked=True), stage.now)
     stage.play("advance 10s")
-    assert "their access tokens are no longer valid, so give them others" in Reasons(stage.run).situation(stage.now)
+    assert "their access tokens are no longer valid, so give them others" in situation(stage.run, stage.now)
     stage.play("reconnect n1")
-    assert "silent" not in Reasons(stage.run).situation(stage.now)
+    assert "silent" not in situation(stage.run, stage.now)
 
 
 def test_a_coordinator_that_was_started_again_has_seen_no_session_close() -> None:

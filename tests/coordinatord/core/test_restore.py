@@ -4,7 +4,6 @@ import pytest
 
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.rounds.policy import Policy
-from coordinatord.core.rounds.queries.reasons import Reasons
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.transitions.apply import HistoryError
 from coordinatord.core.rounds.values.records import (
@@ -18,6 +17,7 @@ from coordinatord.core.rounds.values.records import (
     RunEnded,
     RunOpened,
 )
+from coordinatord.core.shown.situation import situation
 from coordinatord.protocol.messages import Goal, Outcome, Result
 from tests.support.builders import a_spec
 from tests.support.script import Stage, play
@@ -55,7 +55,7 @@ def test_a_run_of_which_nobody_comes_back_stands_until_its_nodes_have_given_up_a
 
 def test_a_run_of_which_nobody_comes_back_is_said_to_be_unheard_since_the_start_and_to_end_then() -> None:
     stage = play(*PAIR, AWAY, "advance 90s")
-    assert Reasons(stage.run).situation(stage.now) == (
+    assert situation(stage.run, stage.now) == (
         "not heard since this coordinator was started 90 s ago: they may have ended meanwhile; given up in 4 min 55 s"
     )
     answer = stage.play("ask stop default")[-1]
@@ -67,7 +67,7 @@ def test_the_coordinators_network_is_only_suspected_while_no_node_of_any_job_is_
     stage = play(*PAIR, *(["join n9 job=other"] if others_live else []), "drop n1 n2", "advance 2s")
     why = "they may have ended, or their own network is cut, since nodes of other jobs are heard"
     why = why if others_live else "the coordinator's own network may be cut"
-    assert Reasons(stage.run).situation(stage.now) == f"every node is silent: {why}; given up in 6 min 9 s"
+    assert situation(stage.run, stage.now) == f"every node is silent: {why}; given up in 6 min 9 s"
 
 
 @pytest.mark.parametrize("culprit", ["reconnect n1 phase=failed age=100s", "advance 0s"], ids=["back", "gone"])

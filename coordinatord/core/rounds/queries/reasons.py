@@ -1,4 +1,4 @@
-"""Describes a run in words: for the reasons of the table, for waiting nodes, and for the status.
+"""Describes a run in words: for the reasons of the table, and for waiting nodes.
 
 A row of the table has a template such as "lost {reasons.lost}", which is filled in when the row is taken. So a text is
 only made when it is needed.
@@ -24,7 +24,7 @@ from coordinatord.core.rounds.queries.start_counts import count_starts
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import UNHEARD, Member, MemberState
 from coordinatord.core.rounds.state.roll import MAY_HAVE_WORKERS
-from coordinatord.core.rounds.state.run import Health, Run
+from coordinatord.core.rounds.state.run import Run
 from coordinatord.protocol.messages import HangKind, JobSpec, Killed, Launcher
 from coordinatord.protocol.text import NAMES_MAX, counted, name_some
 
@@ -223,32 +223,7 @@ class Reasons:
         missing = f"; missing: {name_some(run.roll.missing, len(run.roll.missing))}" if run.roll.missing else ""
         return text + present + still + missing
 
-    def situation(self, now: float) -> str:
-        """Return why the run is in its present state, as of now."""
-        if self._run.durable.state is State.FORMING:
-            return self.waiting_for
-        if self._run.durable.state is State.STOPPING:
-            return self._ending
-        if self._run.roll.all_silent and not self._run.durable.state.ended:
-            return self._silence(now)
-        if self._run.health is Health.STALLED:
-            return self._section + self.idle
-        if self._run.durable.step_overdue and not self._run.durable.stepped:
-            return self._noticed(self._without_step(now - self._run.durable.entered_at))
-        awaited = "no step yet; " if self._run.shown_state is not self._run.durable.state else ""
-        return self._noticed(awaited + self._section + self._run.durable.reason + self._left_behind(now))
-
-    def _left_behind(self, now: float) -> str:
-        """Say that one worker does no steps while others do, as the end of a sentence; empty if that is not so."""
-        run = self._run
-        worker = None if run.durable.state is not State.RUNNING or self._section else run.left_behind(now)
-        if worker is None:
-            return ""
-        stands = f"rank {worker.rank} on node {worker.node} has done no step for {lasted(now - worker.stepped_at)}"
-        why = "others may skip collectives that it waits for, see nodeclient stacks"
-        return f"; {stands}, and is {worker.lag:,} behind: {why}"
-
-    def _silence(self, now: float) -> str:
+    def silence(self, now: float) -> str:
         """Explain why no node of the round may be heard, and when the round is given up."""
         run = self._run
         given_up = f"given up in {lasted(max(0.0, (outage(run) or now) - now))}"
@@ -265,11 +240,12 @@ class Reasons:
 
     @property
     def overdue(self) -> str:
-        """How long the first step of the round was awaited, and what to do if the script reports no steps."""
+        """How long the first step of the round was awaited."""
         entered_at = self._run.durable.entered_at
-        return self._without_step((first_step_overdue(self._run) or entered_at) - entered_at)
+        return self.without_step((first_step_overdue(self._run) or entered_at) - entered_at)
 
-    def _without_step(self, seconds: float) -> str:
+    def without_step(self, seconds: float) -> str:
+        """Say that no step has come for so many seconds, and what to do if the script reports none."""
         text = f"no step yet, and all workers were started {_ago(seconds)} ago"
         advice = "if the script never calls ctx.step, let it call workerlib.init(steps=False)"
         return text if self._run.durable.reports_steps else f"{text}: {advice}"
@@ -285,9 +261,9 @@ class Reasons:
             text += f"; rank {straggler.rank} on node {straggler.node} is behind, by {straggler.lag}"
         if self._run.spec.hang_timeout_s == 0:
             text += "; hangs are not looked for (--hang-timeout off): see nodeclient stacks"
-        return self._noticed(text)
+        return self.with_notices(text)
 
-    def _noticed(self, text: str) -> str:
+    def with_notices(self, text: str) -> str:
         """Add to a text which ranks have diverged, and what the last looks have found, if nothing is done about it."""
         run = self._run
         if run.durable.state is not State.RUNNING:
@@ -295,15 +271,8 @@ class Reasons:
         return "; ".join(filter(None, (text, run.difference, run.watching.notice)))
 
     @property
-    def _section(self) -> str:
-        """The section of the script that workers are in, as the beginning of a sentence; empty if they are in none."""
-        named = self._run.progress.sections.longest
-        if named is None or self._run.durable.state is not State.RUNNING:
-            return ""
-        return f"in section {named.section.name}, at most {lasted(named.section.limit_s)}; "
-
-    @property
-    def _ending(self) -> str:
+    def ending(self) -> str:
+        """Why the round is being stopped, what that waits for, and whether the run ends then."""
         run = self._run
         parts = [run.durable.reason]
         if halt := run.keeping.halt_sentence():

@@ -280,12 +280,6 @@ class Run:
         stepped_at = member.lease.heard_at - (member.observed.step_age_s or 0.0)
         return StragglingWorker(member.node, rank, lag, stepped_at) if lag else None
 
-    def left_behind(self, now: float) -> StragglingWorker | None:
-        """Return the straggler if it has done no step for so long that a round would have stalled; others did some."""
-        worker = self.straggler
-        stands = worker is not None and worker.lag > 1 and now - worker.stepped_at >= self.progress.patience_s
-        return worker if stands else None
-
     @property
     def difference(self) -> str:
         """Say which ranks differ, or that some may differ because no round has gone back; empty if none does."""

@@ -1,0 +1,51 @@
+"""Says in words why a run is in its present state."""
+
+from __future__ import annotations
+
+from coordinatord.core.rounds.queries.reasons import Reasons, lasted
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.state.run import Health, Run, StragglingWorker
+
+
+def situation(run: Run, now: float) -> str:
+    """Return why the run is in its present state, as of now."""
+    reasons = Reasons(run)
+    if run.durable.state is State.FORMING:
+        return reasons.waiting_for
+    if run.durable.state is State.STOPPING:
+        return reasons.ending
+    if run.roll.all_silent and not run.durable.state.ended:
+        return reasons.silence(now)
+    section = _section(run)
+    if run.health is Health.STALLED:
+        return section + reasons.idle
+    if run.durable.step_overdue and not run.durable.stepped:
+        return reasons.with_notices(reasons.without_step(now - run.durable.entered_at))
+    awaited = "no step yet; " if run.shown_state is not run.durable.state else ""
+    stands = "" if section else _stands(run, now)
+    return reasons.with_notices(awaited + section + run.durable.reason + stands)
+
+
+def left_behind(run: Run, now: float) -> StragglingWorker | None:
+    """Return the straggler if it has done no step for so long that a round would have stalled; others did some."""
+    worker = run.straggler
+    stands = worker is not None and worker.lag > 1 and now - worker.stepped_at >= run.progress.patience_s
+    return worker if stands else None
+
+
+def _stands(run: Run, now: float) -> str:
+    """Say that one worker does no steps while others do, as the end of a sentence; empty if that is not so."""
+    worker = left_behind(run, now) if run.durable.state is State.RUNNING else None
+    if worker is None:
+        return ""
+    stands = f"rank {worker.rank} on node {worker.node} has done no step for {lasted(now - worker.stepped_at)}"
+    why = "others may skip collectives that it waits for, see nodeclient stacks"
+    return f"; {stands}, and is {worker.lag:,} behind: {why}"
+
+
+def _section(run: Run) -> str:
+    """Return the section of the script that workers are in, as the beginning of a sentence; empty without one."""
+    named = run.progress.sections.longest
+    if named is None or run.durable.state is not State.RUNNING:
+        return ""
+    return f"in section {named.section.name}, at most {lasted(named.section.limit_s)}; "
