@@ -10,8 +10,9 @@ of the wing for one run. `holdings` records what nodes report, and `sentences` h
 In memory: `kept_index` knows the parts that each node has, and `shards` decides whether parts make a step whole.
 `protection` is the agreement on the steps that nodes must not overwrite. `resumption` chooses the step that a round
 resumes from, and `resume_plan` finds the parts that each node needs for that; `first_states` says whether all ranks
-began with the same state. `copy_plan` plans copies of the state that only one host has, and `copying` asks nodes to
-fetch them. `handover` decides which departing nodes stay until others have their state.
+began with the same state, and `bad_steps` which steps are known to be wrong. `copy_plan` plans copies of the state that
+only one host has, and `copying` asks nodes to fetch them. `handover` decides which departing nodes stay until others
+have their state.
 
 On a disk: `persisting` is the progress of writing a step, and `persistence` decides which step is written, when and by
 which nodes. `disk_steps` finds the steps that are there.

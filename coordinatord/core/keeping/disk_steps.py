@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from coordinatord.core.keeping.bad_steps import has_spoiled, may_differ
 from coordinatord.core.keeping.known import KeptState
 from coordinatord.core.rounds.state.member import Member
 from coordinatord.core.rounds.values.resume_point import ResumePoint
@@ -25,7 +26,7 @@ def _useful(kept: KeptState, steps: Sequence[PersistedStep]) -> tuple[PersistedS
     return tuple(
         step
         for step in steps
-        if not (run.durable.has_spoiled(step.at, step.run) or (step.run == run.id and index.differs(step.at)))
+        if not (has_spoiled(run.durable, step.at, step.run) or (step.run == run.id and index.differs(step.at)))
     )
 
 
@@ -106,6 +107,6 @@ def agreed_step(kept: KeptState, members: Iterable[Member], before: KeptStep | N
     right = (
         step
         for step in (*found, *(() if known is None else (known,)))
-        if not run.durable.doubts(step.at, step.run) and (step.run != run.id or step.at < first_unsure)
+        if not may_differ(run.durable, step.at, step.run) and (step.run != run.id or step.at < first_unsure)
     )
     return max(right, key=lambda step: step.serial, default=None)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 
+from coordinatord.core.keeping.bad_steps import has_doubts
 from coordinatord.core.keeping.checkpoint_watch import NONE_YET
 from coordinatord.core.keeping.copying import plan_for
 from coordinatord.core.keeping.disk_steps import agreed_step, find_step, found_by, unusable_to
@@ -98,7 +99,7 @@ def _record_disk(kept: KeptState, member: Member) -> None:
     disk.found.record(member.node, found, unusable_to(member))
     # The step that must not be deleted, as long as later ones are in doubt. It can only become a newer one, so only the
     # steps of this member are compared with it.
-    disk.found.agreed = agreed_step(kept, [member]) if kept.run.durable.has_doubts else None
+    disk.found.agreed = agreed_step(kept, [member]) if has_doubts(kept.run.durable) else None
     ours = [persisted.at for persisted in found if persisted.run == kept.run.id]
     disk.step = max([*ours, *([] if disk.step is None else [disk.step])], default=None)
     if disk.pinned is not None and disk.step is not None and disk.pinned < disk.step:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from coordinatord.core.keeping.bad_steps import has_spoiled
 from coordinatord.core.keeping.shards import Coverage, are_in_two_domains, holders_by_shard
 from coordinatord.core.rounds.state.durable import DurableRun
 from coordinatord.protocol.kept_state import KeptParts, KeptStep
@@ -184,7 +185,7 @@ class KeptIndex:
     def whole_steps(self) -> list[KeptStep]:
         """Return the whole steps that are not known to be spoiled, the newest first."""
         whole = (at for at, holders in self._of_step.items() if holders.is_whole)
-        return sorted((at for at in whole if not self._durable.has_spoiled(at, self._durable.id)), reverse=True)
+        return sorted((at for at in whole if not has_spoiled(self._durable, at, self._durable.id)), reverse=True)
 
     def steps(self) -> list[KeptStep]:
         """Return the steps of which any node has a part, the newest first."""

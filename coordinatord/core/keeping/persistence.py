@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 
+from coordinatord.core.keeping.bad_steps import has_doubts
 from coordinatord.core.keeping.disk_steps import agreed_step, find_step
 from coordinatord.core.keeping.known import KeptState
 from coordinatord.core.keeping.persisting import (
@@ -210,7 +211,7 @@ def _undeletable(kept: KeptState, member: Member) -> tuple[int, ...]:
     """
     point, durable = kept.run.durable.resume, kept.run.durable
     resumed = None if point is None or durable.stepped else find_step(kept, member, point)
-    agreed = agreed_step(kept, kept.run.members.values()) if durable.has_doubts else None
+    agreed = agreed_step(kept, kept.run.members.values()) if has_doubts(durable) else None
     return tuple(sorted({step.serial for step in (resumed, agreed) if step is not None}))
 
 

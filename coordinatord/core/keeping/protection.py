@@ -19,6 +19,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from coordinatord.core.keeping.bad_steps import has_spoiled
 from coordinatord.core.keeping.copy_plan import CopyPlans
 from coordinatord.core.keeping.kept_index import KeptIndex
 from coordinatord.core.keeping.persisting import Persisting
@@ -74,7 +75,7 @@ class Protection:
 
     def is_useful(self, at: KeptStep) -> bool:
         """Whether a step is whole, and the next round may resume from it."""
-        return self.index.is_whole(at) and not self._durable.has_spoiled(at)
+        return self.index.is_whole(at) and not has_spoiled(self._durable, at)
 
     def advance(self) -> bool:
         """Check each row of the table once, in order; return whether the steps to protect have changed."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from coordinatord.core.keeping.bad_steps import has_spoiled, may_differ
 from coordinatord.core.keeping.disk_steps import find_step, newest_on_disk
 from coordinatord.core.keeping.known import KeptState
 from coordinatord.core.keeping.persisting import WriteState
@@ -17,7 +18,7 @@ from coordinatord.core.keeping.resume_plan import ResumePlan
 from coordinatord.core.keeping.shards import are_whole
 from coordinatord.core.rounds.queries.master_address import master_address
 from coordinatord.core.rounds.state.member import Member
-from coordinatord.core.rounds.values.resume_point import HOLDERS_NAMED, ResumePoint
+from coordinatord.core.rounds.values.resume_point import HOLDERS_NAMED, ResumePoint, SpoiledStep, with_spoiled
 from coordinatord.protocol.kept_state import KeptSource, KeptStep, Restoring, Resume, WantedParts
 from coordinatord.protocol.messages import Goal
 
@@ -45,6 +46,32 @@ def differing_step(kept: KeptState, point: ResumePoint | None) -> KeptStep | Non
     return None if at is None or (point is not None and point.at > at) else at
 
 
+def bad_steps(kept: KeptState, point: ResumePoint | None) -> tuple[tuple[SpoiledStep, ...], KeptStep | None]:
+    """Return the spoiled steps and the first doubted one for the next round, which resumes from `point`.
+
+    Ranks may differ in doubted steps, and rounds go on from these only where there is no better step. All steps that
+    such a round makes are doubted as well. Once a round resumes from an older step, it makes the doubted ones again, so
+    those that earlier rounds made are spoiled. A step in which ranks do differ is spoiled as well.
+    """
+    durable = kept.run.durable
+    number, doubted, spoiled = durable.round + 1, durable.doubted, durable.spoiled
+    back_to, differing = None if point is None else point.at, differing_step(kept, point)
+    if differing is not None:
+        spoiled = with_spoiled(spoiled, SpoiledStep(differing, number), back_to)
+    if point is not None and may_differ(durable, *_made_as(point, durable.id)):
+        # The first step in doubt stays. If none of this run is, `point` is of an earlier run: all steps from the next
+        # round on are in doubt.
+        return spoiled, doubted or KeptStep(number, 0)
+    if doubted is not None:
+        spoiled = with_spoiled(spoiled, SpoiledStep(doubted, number), back_to)
+    return spoiled, None
+
+
+def _made_as(point: ResumePoint, run: str) -> tuple[KeptStep, str]:
+    """Return the step under the round that made it, and the id of that round's run; `run` is the present run."""
+    return (point.at, run) if point.disk is None else (KeptStep(point.disk.round, point.step), point.disk.run)
+
+
 def _point_in_memory(kept: KeptState, nodes: Sequence[Member], before: KeptStep | None) -> ResumePoint | None:
     """Return the newest step in memory that these nodes can resume from, as `resume_point` does."""
     if not kept.index:
@@ -68,7 +95,7 @@ def _point_in_memory(kept: KeptState, nodes: Sequence[Member], before: KeptStep 
 
 def may_be_chosen(kept: KeptState, at: KeptStep) -> bool:
     """Whether a step may be resumed from: ranks agree on it, and it is not spoiled."""
-    return not kept.index.differs(at) and not kept.run.durable.has_spoiled(at)
+    return not kept.index.differs(at) and not has_spoiled(kept.run.durable, at)
 
 
 def _point(kept: KeptState, at: KeptStep) -> ResumePoint | None:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable
 
 from coordinatord.core.keeping import handover, holdings, persistence, resumption, sentences, table
+from coordinatord.core.keeping.bad_steps import has_spoiled
 from coordinatord.core.keeping.copying import copies_for
 from coordinatord.core.keeping.disk_steps import found_by, newest_of_run
 from coordinatord.core.keeping.halting import can_halt
@@ -72,9 +73,9 @@ class RunKeeping(KeptState, KeepingWing):
     def _drop_spoiled(self) -> None:
         """Write no spoiled step to the disk, and count none there: a record may just have spoiled some."""
         disk, run = self.disk, self.run
-        if disk.attempt is not None and run.durable.has_spoiled(disk.attempt.at, run.id):
+        if disk.attempt is not None and has_spoiled(run.durable, disk.attempt.at, run.id):
             disk.drop()
-        if disk.step is not None and run.durable.has_spoiled(disk.step, run.id):
+        if disk.step is not None and has_spoiled(run.durable, disk.step, run.id):
             disk.step = newest_of_run(self)
 
     def _begin_round(self, record: records.RoundFormed) -> None:
@@ -107,7 +108,7 @@ class RunKeeping(KeptState, KeepingWing):
     # Queries
 
     resume_point = resumption.resume_point
-    differing_step = resumption.differing_step
+    bad_steps = resumption.bad_steps
     resume_text = sentences.resume_text
     unstepped = property(sentences.unstepped)
     doubt = sentences.doubt

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from coordinatord.core.keeping.bad_steps import has_spoiled
 from coordinatord.core.keeping.disk_steps import agreed_step, any_finder, finds_step, unusable_to
 from coordinatord.core.keeping.known import KeptState
 from coordinatord.core.keeping.persistence import END_IDLE_S, is_unsure, longest_until, overwriter, unwritten
@@ -36,7 +37,7 @@ def resume_text(kept: KeptState, nodes: Sequence[Member]) -> str:
         return f"{text}; {lacking}"
     if not kept.index or kept.run.durable.reached is None:
         return ""
-    is_spoiled = any(kept.index.is_whole(at) and kept.run.durable.has_spoiled(at) for at in kept.index.steps())
+    is_spoiled = any(kept.index.is_whole(at) and has_spoiled(kept.run.durable, at) for at in kept.index.steps())
     other = "other " if text else ""
     what = "can be trusted" if is_spoiled else "is whole"
     return f"{text}; no {other}step that nodes keep {what}"

@@ -239,25 +239,6 @@ class DurableRun:
         awaited = self.state is State.STARTING or self.reports_steps
         return Activity.STARTING if awaited else Activity.RUNNING
 
-    def has_spoiled(self, at: KeptStep, maker: str | None = None) -> bool:
-        """Whether no round may resume from a step: one in memory, or one on the disk that the run `maker` has made."""
-        spoiled = self.spoiled
-        if maker not in {None, self.id}:
-            spoiled = next((earlier.spoiled for earlier in self.earlier if earlier.run == maker), ())
-        return any(step.covers(at, on_disk=maker is not None) for step in spoiled)
-
-    def doubts(self, at: KeptStep, maker: str) -> bool:
-        """Whether ranks may differ in a step on the disk that the run `maker` has made."""
-        earlier = next((earlier.doubted for earlier in self.earlier if earlier.run == maker), None)
-        since = self.doubted if maker == self.id else earlier
-        return self.has_spoiled(at, maker) or (since is not None and since <= at)
-
-    @property
-    def has_doubts(self) -> bool:
-        """Whether steps are known in which ranks differ, or may differ."""
-        last = self.earlier[0].doubted if self.earlier else None
-        return self.doubted is not None or last is not None or any(step.on_disk for step in self.spoiled)
-
     def nodes_of(self, ranks: Collection[int]) -> list[Ranks]:
         """Return the nodes of the current or last round that have any of these ranks, by group rank."""
         each = self.order.values()

@@ -27,7 +27,7 @@ from coordinatord.core.rounds.events import Compared, Looked
 from coordinatord.core.rounds.state.member import Member
 from coordinatord.core.rounds.values.admin_requests import AdminResult
 from coordinatord.core.rounds.values.records import HostJudged, NodeDrained, Record, ReplicasDiverged
-from coordinatord.core.rounds.values.resume_point import ResumePoint
+from coordinatord.core.rounds.values.resume_point import ResumePoint, SpoiledStep
 from coordinatord.core.rounds.values.root_cause import WorkerFailure
 from coordinatord.protocol.kept_state import Halt, KeptCopy, KeptStep, PersistOrder, Resume
 from coordinatord.protocol.messages import Goal, Report
@@ -107,9 +107,9 @@ class KeepingWing:
         """
         return None
 
-    def differing_step(self, point: ResumePoint | None) -> KeptStep | None:
-        """Return the newest step that no round resumes from because ranks differ in it; None if `point` is newer."""
-        return None
+    def bad_steps(self, point: ResumePoint | None) -> tuple[tuple[SpoiledStep, ...], KeptStep | None]:
+        """Return the spoiled steps and the first doubted one, for a round that resumes from `point`."""
+        return (), None
 
     def resume_text(self, nodes: Sequence[Member]) -> str:
         """Say what a round of these nodes resumes from, as the end of a sentence; empty if nothing has been kept."""

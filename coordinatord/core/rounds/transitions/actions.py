@@ -34,12 +34,10 @@ from coordinatord.core.rounds.transitions.decision import Decision
 from coordinatord.core.rounds.values import records
 from coordinatord.core.rounds.values.ranks import assign
 from coordinatord.core.rounds.values.records import AGE_MAX, Reason, Record
-from coordinatord.core.rounds.values.resume_point import ResumePoint, SpoiledStep, with_spoiled
 from coordinatord.core.rounds.values.root_cause import WorkerFailure
 from coordinatord.core.rounds.values.time_ledger import Activity, Spent
 from coordinatord.protocol.exit_codes import ExitCode, shell_exit_code
 from coordinatord.protocol.fields import DURATION_S_MAX, MESSAGE_MAX, WINDOW_RESTARTS_MAX
-from coordinatord.protocol.kept_state import KeptStep
 from coordinatord.protocol.messages import Failure, Outcome, Report, Result
 from coordinatord.protocol.text import clip
 
@@ -50,7 +48,7 @@ def form_round(run: Run, reason: Reason, decision: Decision) -> None:
     """Assign ranks to the ready nodes; nodes beyond the maximum remain as spares."""
     nodes, number = candidates(run), run.durable.round + 1
     point = run.keeping.resume_point(nodes)
-    spoiled, doubted = _bad_steps(run, point)
+    spoiled, doubted = run.keeping.bad_steps(point)
     decision.record(
         records.RoundFormed(
             run.job,
@@ -73,26 +71,6 @@ def form_round(run: Run, reason: Reason, decision: Decision) -> None:
             decision.record(ended)
             decision.notify_all(each)
     decision.notify_all(run)
-
-
-def _bad_steps(run: Run, point: ResumePoint | None) -> tuple[tuple[SpoiledStep, ...], KeptStep | None]:
-    """Return the spoiled steps and the first doubted one for the next round, which resumes from `point`.
-
-    Ranks may differ in doubted steps, and rounds go on from these only where there is no better step. All steps that
-    such a round makes are doubted as well. Once a round resumes from an older step, it makes the doubted ones again, so
-    those that earlier rounds made are spoiled. A step in which ranks do differ is spoiled as well.
-    """
-    number, doubted, spoiled = run.durable.round + 1, run.durable.doubted, run.durable.spoiled
-    back_to, differing = None if point is None else point.at, run.keeping.differing_step(point)
-    if differing is not None:
-        spoiled = with_spoiled(spoiled, SpoiledStep(differing, number), back_to)
-    if point is not None and run.durable.doubts(*point.made_as(run.id)):
-        # The first step in doubt stays. If none of this run is, `point` is of an earlier run: all steps from the next
-        # round on are in doubt.
-        return spoiled, doubted or KeptStep(number, 0)
-    if doubted is not None:
-        spoiled = with_spoiled(spoiled, SpoiledStep(doubted, number), back_to)
-    return spoiled, None
 
 
 def enlist_quarantined(run: Run, _: Reason, decision: Decision) -> None:

@@ -37,10 +37,6 @@ class ResumePoint(AtShardedStep, frozen=True):
     """The names of the step on the disk; None if it is in memory. If another run has made it, the point's own `round`
     is 0, so that it is older than all steps of this run."""
 
-    def made_as(self, run: str) -> tuple[KeptStep, str]:
-        """Return the step under the round that made it, and the id of that round's run; `run` is the present run."""
-        return (self.at, run) if self.disk is None else (KeptStep(self.disk.round, self.step), self.disk.run)
-
 
 class SpoiledStep(Strict, frozen=True):
     """A step that no round resumes from any more, and with it all newer steps that rounds before `round` have made."""

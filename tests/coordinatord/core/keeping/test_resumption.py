@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from coordinatord.core.keeping import resumption
+from coordinatord.core.keeping.bad_steps import has_spoiled
 from coordinatord.core.keeping.known import kept_of
 from coordinatord.core.keeping.resume_plan import ResumePlan
 from coordinatord.core.rounds.values.records import RoundFormed
@@ -136,7 +137,7 @@ def test_a_step_of_which_ranks_differed_is_not_read_from_the_disk_either_nor_aft
     break_round(stage, "n1", "n2")
     assert [point and (point.at, point.disk) for point in formed(stage)] == [None, *[(KeptStep(1, 4), None)] * 2]
     durable, steps = stage.run.durable, [KeptStep(*at) for at in ((1, 4), (1, 9), (2, 5))]
-    assert [durable.has_spoiled(at, disk) for at in steps for disk in (None, "e-1", "e-0")] == (
+    assert [has_spoiled(durable, at, disk) for at in steps for disk in (None, "e-1", "e-0")] == (
         [False] * 3 + [True, True, False] + [False] * 3
     )
 
@@ -148,7 +149,7 @@ def test_the_next_run_reads_nothing_from_the_disk_that_an_earlier_one_has_spoile
     stage.play("leave n1 n2", "stopped n1 n2", "join n3 min=1 max=1 keeps=600s restarts=9")
     durable = stage.run.durable
     assert (durable.id, durable.earlier[0].run) == ("e-2", "e-1")
-    assert [durable.has_spoiled(KeptStep(1, step), "e-1") for step in (7, 8)] == [False, True]
+    assert [has_spoiled(durable, KeptStep(1, step), "e-1") for step in (7, 8)] == [False, True]
 
 
 def test_the_oldest_spoiled_steps_become_one_that_covers_them() -> None:
@@ -160,7 +161,7 @@ def test_the_oldest_spoiled_steps_become_one_that_covers_them() -> None:
         stage.play("fetch n1 n2 ready", "running n1 n2")
     durable = stage.run.durable
     assert len(durable.spoiled) == SPOILED_MAX
-    assert all(durable.has_spoiled(KeptStep(number, 8)) for number in rounds)
+    assert all(has_spoiled(durable, KeptStep(number, 8)) for number in rounds)
 
 
 def test_where_ranks_agree_on_no_step_the_run_begins_anew_and_says_why() -> None:

@@ -1,0 +1,30 @@
+"""Says which kept steps are known to be wrong, by the records of this run and of earlier ones.
+
+A step is *spoiled* if no round resumes from it any more, and *doubted* if ranks may differ in it.
+"""
+
+from __future__ import annotations
+
+from coordinatord.core.rounds.state.durable import DurableRun
+from coordinatord.protocol.kept_state import KeptStep
+
+
+def has_spoiled(durable: DurableRun, at: KeptStep, maker: str | None = None) -> bool:
+    """Whether no round may resume from a step: one in memory, or one on the disk that the run `maker` has made."""
+    spoiled = durable.spoiled
+    if maker not in {None, durable.id}:
+        spoiled = next((earlier.spoiled for earlier in durable.earlier if earlier.run == maker), ())
+    return any(step.covers(at, on_disk=maker is not None) for step in spoiled)
+
+
+def may_differ(durable: DurableRun, at: KeptStep, maker: str) -> bool:
+    """Whether ranks may differ in a step on the disk that the run `maker` has made."""
+    earlier = next((earlier.doubted for earlier in durable.earlier if earlier.run == maker), None)
+    since = durable.doubted if maker == durable.id else earlier
+    return has_spoiled(durable, at, maker) or (since is not None and since <= at)
+
+
+def has_doubts(durable: DurableRun) -> bool:
+    """Whether steps are known in which ranks differ, or may differ."""
+    last = durable.earlier[0].doubted if durable.earlier else None
+    return durable.doubted is not None or last is not None or any(step.on_disk for step in durable.spoiled)
