@@ -3,8 +3,8 @@
 import pytest
 from msgspec import structs
 
-from coordinatord.core.rounds.queries.report_builder import cause_in_brief
 from coordinatord.core.rounds.values.records import RoundEnded
+from coordinatord.hints.brief_cause import cause_in_brief
 from coordinatord.hints.failure_status import failure_status
 from coordinatord.protocol.messages import (
     Cause,

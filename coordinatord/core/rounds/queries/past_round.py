@@ -11,7 +11,8 @@ from enum import StrEnum
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import MemberState
 from coordinatord.core.rounds.state.run import Run
-from coordinatord.core.rounds.values.root_cause import GoodExit, RoundVerdict, find_root_cause, is_same, is_same_place
+from coordinatord.core.rounds.values.root_cause import GoodExit, RoundVerdict, find_root_cause
+from coordinatord.hints.same_error import is_at_same_place, is_repeat
 from coordinatord.protocol.messages import Cause, Failure
 
 
@@ -95,7 +96,7 @@ def repeats(run: Run) -> int:
     root, last = verdict(run).root_cause, run.durable.report
     if root is None or last is None or last.round != run.durable.round - 1 or run.durable.stepped:
         return 0
-    return run.durable.repeats + 1 if _is_short(run, over_at(run)) and is_same(root.failure, last.failure) else 0
+    return run.durable.repeats + 1 if _is_short(run, over_at(run)) and is_repeat(root.failure, last.failure) else 0
 
 
 def futile(run: Run) -> int:
@@ -159,7 +160,7 @@ def _fails_as_before(run: Run, failure: Failure) -> bool:
     if last is None or last.round != run.durable.round - 1:
         return False
     is_at_step = run.furthest_here in {None, run.durable.reached}
-    return is_at_step and is_same(failure, last.failure) and is_same_place(failure, last.failure)
+    return is_at_step and is_repeat(failure, last.failure) and is_at_same_place(failure, last.failure)
 
 
 def has_succeeded(run: Run) -> bool:

@@ -12,11 +12,9 @@ from coordinatord.core.rounds.queries.past_round import verdict
 from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.values.root_cause import WorkerFailure
-from coordinatord.hints.early_ends import left_early
-from coordinatord.hints.same_error import have_same_error, shared_by
+from coordinatord.hints.same_error import have_same_error
 from coordinatord.protocol.fields import CONSEQUENCES_MAX, DURATION_S_MAX
-from coordinatord.protocol.messages import Goal, HangKind, Report, Result, SecondaryFailure, Straggler
-from coordinatord.protocol.text import name_ranks
+from coordinatord.protocol.messages import Goal, Report, Result, SecondaryFailure, Straggler
 
 
 def report_on(run: Run, now: float) -> Report | None:
@@ -66,25 +64,6 @@ def _stragglers(run: Run) -> tuple[int | None, tuple[Straggler, ...]]:
     furthest = max((step for _, _, step in workers), default=None)
     behind = sorted((step, rank, member.node) for member, rank, step in workers if step != furthest)
     return furthest, tuple(Straggler(node, rank, step) for step, rank, node in behind[:CONSEQUENCES_MAX])
-
-
-def cause_in_brief(report: Report) -> str:
-    """Describe the root cause briefly, as the reason for the next round; the report has the error itself."""
-    failure = report.failure
-    if failure.hang is HangKind.NETWORK:
-        return f"a collective did not complete in round {report.round}"
-    if failure.diverged:
-        return f"replicas diverged in round {report.round}"
-    if left_early(report.node, failure, report.early):
-        end = report.early[0]
-        return f"rank {end.rank} on node {end.node} exited with 0 too early in round {report.round}"
-    if failure.left:
-        return f"a collective failed on rank {failure.rank} on node {report.node} in round {report.round}"
-    if shared := shared_by(failure, report.same_error_count, report.workers):
-        return f"{shared} failed in round {report.round}"
-    subject = f"rank {failure.rank} on node {report.node}" if failure.pid else f"node {report.node}"
-    subject = name_ranks(failure.hang_ranks) if failure.hang_ranks else subject
-    return f"{subject} {'failed' if failure.hang is None else 'hung'} in round {report.round}"
 
 
 def aged_report(report: Report, run: Run, now: float) -> Report:

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 from coordinatord.core.rounds.queries import conditions
-from coordinatord.core.rounds.queries.report_builder import cause_in_brief
 from coordinatord.core.rounds.state.durable import (
     EARLIER_MAX,
     FORGOTTEN_MAX,
@@ -31,6 +30,7 @@ from coordinatord.core.rounds.values.resume_point import SpoiledStep, with_spoil
 from coordinatord.core.rounds.values.root_cause import LostNode, WorkerFailure
 from coordinatord.core.rounds.values.round_history import RoundHistory
 from coordinatord.core.rounds.values.time_ledger import Activity, Ledger, Spent
+from coordinatord.hints.brief_cause import cause_in_brief
 from coordinatord.protocol.errors import InternalError, Table
 from coordinatord.protocol.messages import Assignment, Report, Result
 

@@ -7,7 +7,6 @@ is a consequence. Only the root cause is charged: it may use up one of the resta
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable
 from signal import Signals
 
@@ -21,7 +20,7 @@ from coordinatord.hints.same_error import have_same_error, shared_by
 from coordinatord.protocol.exit_codes import describe_exit, signal_behind
 from coordinatord.protocol.fields import CONSEQUENCES_MAX, DURATION_S_MAX
 from coordinatord.protocol.messages import Cause, EarlyEnd, Failure, LastOutput
-from coordinatord.protocol.text import clip, is_same_error
+from coordinatord.protocol.text import clip
 
 HEADLINE_MAX = 100
 """The most characters of a worker's error in the reason of a round and of a run, which is a line of the status; the
@@ -196,20 +195,3 @@ def _consequence(failures: Collection[WorkerFailure]) -> str:
     nodes = "node" if len(failures) == 1 else "nodes"
     did = "left the round" if all(failure.failure.left for failure in failures) else "failed"
     return f"; workers on {len(failures)} other {nodes} {did} in consequence"
-
-
-_FRAME = re.compile(r'\s*File "[^"]+", line \d+|[│|] *[^ ]+:\d+(?= in )')
-"""A frame of a Python traceback, also of one by rich, without the function."""
-
-
-def is_same(failure: Failure, previous: Failure) -> bool:
-    """Whether two rounds had the same error; numbers in it, such as process ids, may differ."""
-    texts = [each.error or each.message for each in (failure, previous)]
-    return failure.exit_code == previous.exit_code and (texts[0] == texts[1] or is_same_error(*texts))
-
-
-def is_same_place(failure: Failure, previous: Failure) -> bool:
-    """Whether two errors have the same traceback: the same lines of the same files called each other."""
-    frames = [[_FRAME.match(line) for line in each.last_lines] for each in (failure, previous)]
-    places = [[frame[0] for frame in each if frame] for each in frames]
-    return bool(places[0]) and places[0] == places[1]
