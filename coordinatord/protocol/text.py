@@ -1,8 +1,7 @@
-"""Sanitizes, compares and abbreviates texts for people, formats sizes, and tells addresses from names. Pure."""
+"""Sanitizes, compares and abbreviates texts for people, and formats sizes and durations. Pure."""
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Iterable, Sequence
 from itertools import islice
@@ -42,15 +41,6 @@ def is_same_error(one: str, other: str) -> bool:
 
 def _plain(error: str) -> str:
     return _NUMBER.sub("0", error)
-
-
-def is_address(text: str) -> bool:
-    """Whether a text is an IP address and not a name."""
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
 
 
 def name_ranks(ranks: Sequence[int]) -> str:

@@ -12,8 +12,8 @@ from http import HTTPStatus
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 
-from coordinatord.core.rounds.queries.master_address import plain_address
 from coordinatord.protocol.access_token import Role
+from coordinatord.protocol.addresses import plain_address
 from coordinatord.protocol.messages import SESSION_PATH
 from coordinatord.protocol.text import clip
 from coordinatord.security.gatekeeper import ANYBODY, Caller, DeniedError, Gatekeeper

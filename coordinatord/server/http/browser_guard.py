@@ -17,9 +17,9 @@ from collections.abc import Collection
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from coordinatord.core.rounds.queries.master_address import is_loopback, plain_address
+from coordinatord.protocol.addresses import is_address, is_loopback, plain_address
 from coordinatord.protocol.messages import SESSION_PATH
-from coordinatord.protocol.text import clip, is_address
+from coordinatord.protocol.text import clip
 from coordinatord.runtime.logs import fields
 from coordinatord.security.gatekeeper import client_network
 from coordinatord.server.http.responses import error_response

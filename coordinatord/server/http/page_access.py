@@ -11,8 +11,8 @@ from http import HTTPStatus
 
 from aiohttp import web
 
-from coordinatord.core.rounds.queries.master_address import plain_address
 from coordinatord.protocol.access_token import Role
+from coordinatord.protocol.addresses import plain_address
 from coordinatord.protocol.http.api import PageLinkAnswer, PageLinkBody, PageSessionAnswer, PageSessionBody
 from coordinatord.protocol.http.page_events import PageViewer
 from coordinatord.protocol.schema import check

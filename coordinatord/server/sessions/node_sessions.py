@@ -16,7 +16,7 @@ from typing import Any
 
 from coordinatord.core.rounds.effects import Close, Refuse, ReportDegraded, Send
 from coordinatord.core.rounds.events import Connected, Disconnected, Reported
-from coordinatord.core.rounds.queries.master_address import plain_address
+from coordinatord.protocol.addresses import plain_address
 from coordinatord.protocol.arrival_messages import Arrivals, AskArrivals
 from coordinatord.protocol.codec import VersionError, decode, encode
 from coordinatord.protocol.log_messages import LogChunk, ReadLog

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordinatord.core.rounds.queries.master_address import is_loopback, master_address, plain_address
+from coordinatord.core.rounds.queries.master_address import master_address
 from coordinatord.core.rounds.state.member import Member
 from tests.support.builders import a_member
 
@@ -54,25 +54,3 @@ def test_a_loopback_address_is_advertised_to_the_same_host_alone(advertised: str
     beside = far("beside", host_id=master.offer.host_id)
     assert master_address(master, [master, beside]) == advertised
     assert master_address(master, [master, near()]) == "10.0.0.2"
-
-
-@pytest.mark.parametrize(
-    ("address", "loopback"),
-    [("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("10.0.0.1", False), ("localhost", False), ("", False)],
-)
-def test_loopback_is_known_by_address_and_never_by_name(address: str, loopback: bool) -> None:
-    assert is_loopback(address) is loopback
-
-
-@pytest.mark.parametrize(
-    ("seen", "written"),
-    [
-        ("10.0.0.5", "10.0.0.5"),
-        ("::ffff:10.0.0.5", "10.0.0.5"),
-        ("fe80::1%eth0", "fe80::1"),
-        ("2001:DB8::1", "2001:db8::1"),
-        ("unknown", "unknown"),
-    ],
-)
-def test_an_address_is_written_plainly(seen: str, written: str) -> None:
-    assert plain_address(seen) == written

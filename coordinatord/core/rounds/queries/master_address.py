@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterable
-from functools import lru_cache
 
 from coordinatord.core.rounds.state.member import Member
+from coordinatord.protocol.addresses import is_loopback
 
 LOOPBACK = "127.0.0.1"
-
-KNOWN_MAX = 1_024
-"""The most parsed addresses that are cached. Each is needed twice at a join and once more at a round, and all nodes
-connect to the same few addresses of this host. To parse two takes 25 us, a tenth of the cost of a join."""
 
 
 def master_address(master: Member, members: Iterable[Member]) -> str:
@@ -34,24 +29,3 @@ def master_address(master: Member, members: Iterable[Member]) -> str:
     # The master's node shares the coordinator's host: the others reach the master where they reach the coordinator.
     reached = (other.session.local_address for other in others if not is_loopback(other.session.local_address))
     return next(reached, None) or offer.routable_address or master.session.peer_address
-
-
-@lru_cache(KNOWN_MAX)
-def is_loopback(address: str) -> bool:
-    """Whether an address is one of the host's own loopback; a host name counts as none."""
-    try:
-        return ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        return False
-
-
-@lru_cache(KNOWN_MAX)
-def plain_address(address: str) -> str:
-    """Return an address without its zone, which names an interface; a mapped one (`::ffff:10.0.0.5`) as IPv4."""
-    address = address.partition("%")[0]
-    try:
-        parsed = ipaddress.ip_address(address)
-    except ValueError:
-        return address
-    mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
-    return str(mapped or parsed)

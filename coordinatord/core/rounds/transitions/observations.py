@@ -22,7 +22,6 @@ from msgspec.structs import replace
 from coordinatord.core.rounds.events import Connected
 from coordinatord.core.rounds.queries import conditions
 from coordinatord.core.rounds.queries.admission import other_command
-from coordinatord.core.rounds.queries.master_address import plain_address
 from coordinatord.core.rounds.queries.reasons import Reasons
 from coordinatord.core.rounds.queries.time_attribution import spent_with_steps
 from coordinatord.core.rounds.state.durable import DurableMember, State
@@ -31,6 +30,7 @@ from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.transitions import releases
 from coordinatord.core.rounds.transitions.decision import Decision
 from coordinatord.core.rounds.values.records import NodeJoined, NodeSucceeded, RoundsMissed, TrainingBegan
+from coordinatord.protocol.addresses import plain_address
 from coordinatord.protocol.fields import MESSAGE_MAX
 from coordinatord.protocol.messages import QUIET, Join, Observed, Phase
 from coordinatord.protocol.text import clip
