@@ -95,3 +95,22 @@ def listed(texts: Iterable[str], count: int, most: int = NAMES_MAX) -> str:
 def name_some(names: Iterable[str], count: int, noun: str = "node", most: int = NAMES_MAX) -> str:
     """Name a few of `count` things of one kind, and count the rest: `node a`, `nodes a, b and 3 more`."""
     return f"{noun}{'' if count == 1 else 's'} {listed(names, count, most)}"
+
+
+def lasted(seconds: float) -> str:
+    """Format a duration in two units at most: `0.06 s`, `12 s`, `1 min 15 s`, `2 h 5 min`."""
+    if seconds < 10:  # noqa: PLR2004 - there, tenths matter
+        return f"{seconds:.2g} s"
+    minutes, whole_s = divmod(round(seconds), 60)
+    if not minutes:
+        return f"{whole_s} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {whole_s} s"
+
+
+def ago(seconds: float) -> str:
+    """Format a duration in one unit: `12 s`, `5 min`, `3 h`, `2 days`."""
+    for least, unit, name in ((2 * 86_400, 86_400, "days"), (2 * 3_600, 3_600, "h"), (120, 60, "min")):
+        if seconds >= least:
+            return f"{seconds // unit:.0f} {name}"
+    return f"{max(0.0, seconds):.0f} s"

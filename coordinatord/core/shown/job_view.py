@@ -18,7 +18,6 @@ from coordinatord.core.keeping.known import kept_of
 from coordinatord.core.keeping.sentences import memory_of, unkept, unstepped
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.queries.past_round import restarts_counted
-from coordinatord.core.rounds.queries.reasons import lasted
 from coordinatord.core.rounds.queries.report_builder import aged_report
 from coordinatord.core.rounds.queries.time_attribution import spent
 from coordinatord.core.rounds.state.cluster import Cluster
@@ -36,7 +35,7 @@ from coordinatord.hints.failure_status import failure_status
 from coordinatord.protocol.http import api
 from coordinatord.protocol.http.page_events import JobSummary
 from coordinatord.protocol.messages import CheckResult, Launcher, Observed, Phase, Report, ScaleUp, WorkerStarts
-from coordinatord.protocol.text import NAMES_MAX, clip
+from coordinatord.protocol.text import NAMES_MAX, clip, lasted
 
 SPARE = "spare"
 """The state that is shown of a ready node for which the round at work has no place."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from coordinatord.core.rounds.queries.reasons import Reasons, lasted
+from coordinatord.core.rounds.queries.reasons import Reasons
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.run import Health, Run, StragglingWorker
+from coordinatord.protocol.text import lasted
 
 
 def situation(run: Run, now: float) -> str:

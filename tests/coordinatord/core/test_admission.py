@@ -10,11 +10,11 @@ from coordinatord.core.rounds.queries.admission import (
     check_room,
     check_spec,
     check_token,
-    nnodes,
 )
 from coordinatord.core.rounds.state.member import Member
 from coordinatord.protocol.fields import RANKS_MAX
 from coordinatord.protocol.messages import JobSpec, Launcher, RefusalCode
+from coordinatord.protocol.spec_flags import nnodes
 from tests.support.builders import a_join, a_member, a_run, a_spec
 
 

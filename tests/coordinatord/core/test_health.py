@@ -3,9 +3,9 @@
 import pytest
 from msgspec.structs import asdict
 
-from coordinatord.core.rounds.queries.reasons import lasted
 from coordinatord.core.rounds.queries.time_attribution import spent
 from coordinatord.core.rounds.state.run import Health
+from coordinatord.protocol.text import lasted
 from tests.support.script import Stage
 
 PAIR = ("join n1 n2 min=2 max=2", "running n1 n2")

@@ -9,14 +9,14 @@ in that order.
 from __future__ import annotations
 
 from coordinatord.core.rounds.events import Connected
-from coordinatord.core.rounds.queries.reasons import restarts
 from coordinatord.core.rounds.state.cluster import Cluster
 from coordinatord.core.rounds.state.durable import DurableCluster
 from coordinatord.core.rounds.state.member import Member
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.fields import RANKS_MAX
-from coordinatord.protocol.messages import DIGEST_LETTERS, JobSpec, Join, RefusalCode, Refused
+from coordinatord.protocol.messages import DIGEST_LETTERS, Join, RefusalCode, Refused
+from coordinatord.protocol.spec_flags import drain_laggards, hang_timeout, nnodes, restarts
 from coordinatord.protocol.text import clip
 
 
@@ -209,27 +209,6 @@ def check_spec(run: Run, join: Join) -> None:
     if differences:
         text = f"job {join.job}: {'; '.join(differences)}: {remedy}"
         raise RefusedError(RefusalCode.SPEC_DIFFERS, text, retry=False)
-
-
-def hang_timeout(spec: JobSpec) -> str:
-    """Return the longest time without a step, in the syntax of `--hang-timeout`."""
-    if spec.hang_timeout_s is None:
-        return "not given"
-    return f"{spec.hang_timeout_s:g}" if spec.hang_timeout_s else "off"
-
-
-def drain_laggards(spec: JobSpec) -> str:
-    """Return the lateness from which a node is drained, in the syntax of `--drain-laggards`."""
-    return f"{spec.drain_laggards:g}" if spec.drain_laggards else "not given"
-
-
-def nnodes(spec: JobSpec) -> str:
-    """Return the range of nodes, in the syntax of `--nnodes`."""
-    if spec.nodes_min == spec.nodes_max:
-        return str(spec.nodes_min)
-    if spec.nodes_max == RANKS_MAX:
-        return f"{spec.nodes_min}:"
-    return f"{spec.nodes_min}:{spec.nodes_max}"
 
 
 def check_size(run: Run, join: Join) -> None:

@@ -25,14 +25,12 @@ from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import UNHEARD, Member, MemberState
 from coordinatord.core.rounds.state.roll import MAY_HAVE_WORKERS
 from coordinatord.core.rounds.state.run import Run
-from coordinatord.protocol.messages import HangKind, JobSpec, Killed, Launcher
-from coordinatord.protocol.text import NAMES_MAX, counted, name_some
+from coordinatord.protocol.messages import HangKind, Killed, Launcher
+from coordinatord.protocol.spec_flags import restarts
+from coordinatord.protocol.text import NAMES_MAX, ago, counted, lasted, name_some
 
 KILLED_MAX = 2
 """The most nodes that are named for killed workers, so that a reason stays below the limit of a record."""
-
-_UNITS = (("h", 3_600), ("min", 60), ("s", 1))
-"""The units of the window in `--max-restarts 3/6h`, each with its seconds."""
 
 _WAS = {
     State.SUCCEEDED: "succeeded",
@@ -182,17 +180,15 @@ class Reasons:
 
     def came_late(self, now: float) -> str:
         """Explain to a node that comes after the end of the run how it ended."""
-        run = self._run
-        ago = _ago(now - run.durable.entered_at)
-        return (
-            f"job {run.job} {_WAS[run.durable.state]} {ago} before this node came (run {run.id}): {run.durable.reason}"
-        )
+        return f"{self._ended(now)} before this node came (run {self._run.id}): {self._run.durable.reason}"
 
     def followed_by_run(self, next_run: str, now: float) -> str:
         """Explain that another run of the job follows this one."""
+        return f"{self._ended(now)} ago (run {self._run.id}); this begins run {next_run}"
+
+    def _ended(self, now: float) -> str:
         run = self._run
-        ago = _ago(now - run.durable.entered_at)
-        return f"job {run.job} {_WAS[run.durable.state]} {ago} ago (run {run.id}); this begins run {next_run}"
+        return f"job {run.job} {_WAS[run.durable.state]} {ago(now - run.durable.entered_at)}"
 
     @property
     def because(self) -> str:
@@ -230,7 +226,7 @@ class Reasons:
         if all(member.session.revoked for member in run.roll.inside):
             why = "their access tokens are no longer valid, so give them others"
         elif all(member.observed == UNHEARD for member in run.roll.inside):
-            since = f"not heard since this coordinator was started {_ago(now - run.roll.heard_at)} ago"
+            since = f"not heard since this coordinator was started {ago(now - run.roll.heard_at)} ago"
             return f"{since}: they may have ended meanwhile; {given_up}"
         elif run.roll.others_heard:
             why = "they may have ended, or their own network is cut, since nodes of other jobs are heard"
@@ -246,7 +242,7 @@ class Reasons:
 
     def without_step(self, seconds: float) -> str:
         """Say that no step has come for so many seconds, and what to do if the script reports none."""
-        text = f"no step yet, and all workers were started {_ago(seconds)} ago"
+        text = f"no step yet, and all workers were started {ago(seconds)} ago"
         advice = "if the script never calls ctx.step, let it call workerlib.init(steps=False)"
         return text if self._run.durable.reports_steps else f"{text}: {advice}"
 
@@ -286,15 +282,6 @@ class Reasons:
         return "; ".join(parts)
 
 
-def restarts(spec: JobSpec) -> str:
-    """Return the budget as its flag has it: `3`, or `3/6h`."""
-    window_s = spec.restart_window_s
-    if window_s is None:
-        return str(spec.max_restarts)
-    unit, length = next((unit, length) for unit, length in _UNITS if window_s % length == 0 or unit == "s")
-    return f"{spec.max_restarts}/{window_s / length:g}{unit}"
-
-
 def ranks(killed: Killed) -> str:
     """Name the killed ranks, or some of them and the number of the others."""
     return name_some(map(str, killed.ranks), killed.count, "rank")
@@ -304,22 +291,3 @@ def pause_text(seconds: float, round_number: int, repeats: int) -> str:
     """Explain why the next round waits for so many seconds."""
     times = "twice" if repeats == 1 else f"{repeats + 1} times in a row"
     return f"waiting {seconds:g} s before round {round_number}: the same error {times} without a step"
-
-
-def lasted(seconds: float) -> str:
-    """Format a duration in two units at most: `0.06 s`, `12 s`, `1 min 15 s`, `2 h 5 min`."""
-    if seconds < 10:  # noqa: PLR2004 - there, tenths matter
-        return f"{seconds:.2g} s"
-    minutes, whole_s = divmod(round(seconds), 60)
-    if not minutes:
-        return f"{whole_s} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {whole_s} s"
-
-
-def _ago(seconds: float) -> str:
-    """Format a duration in one unit: `12 s`, `5 min`, `3 h`, `2 days`."""
-    for least, unit, name in ((2 * 86_400, 86_400, "days"), (2 * 3_600, 3_600, "h"), (120, 60, "min")):
-        if seconds >= least:
-            return f"{seconds // unit:.0f} {name}"
-    return f"{max(0.0, seconds):.0f} s"
