@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from coordinatord.core.rounds.effects import StackSource
 from coordinatord.core.rounds.state.run import Run
-from coordinatord.core.rounds.values.ranks import Ranks, merge_ranges, select_ranks
+from coordinatord.core.rounds.values.ranks import Ranks
+from coordinatord.core.watching.rank_ranges import merge_ranges, select_ranks
 from coordinatord.hints.seen_worker import SeenWorker
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.messages import Launcher

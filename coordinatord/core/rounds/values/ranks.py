@@ -5,18 +5,15 @@ lost ones, and the others follow; places that stay empty are closed up. So a spa
 that it replaces, and no other node moves. New nodes are in the order of their topology keys, then of their host names
 in natural order (`node2` before `node10`, unlike torchrun). A new node gets the group rank that its user asks for, or
 the next one that is free; in the first round of a run, all nodes are new.
-
-A question about some ranks of a job is divided among its nodes by `merge_ranges` and `select_ranks`.
 """
 
 from __future__ import annotations
 
 import re
-from bisect import bisect
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
-from itertools import chain, count, takewhile
+from itertools import chain, count
 
 from msgspec import Struct
 
@@ -129,24 +126,3 @@ def natural_key(text: str) -> tuple[tuple[int, int, str], ...]:
         for part in _DIGITS.split(text)
         if part
     )
-
-
-def merge_ranges(chosen: Iterable[range]) -> list[range]:
-    """Merge ranges of ranks that overlap or touch; return them in order."""
-    merged: list[range] = []
-    for piece in sorted(chosen, key=lambda piece: piece.start):
-        if merged and piece.start <= merged[-1].stop:
-            merged[-1] = range(merged[-1].start, max(merged[-1].stop, piece.stop))
-        else:
-            merged.append(piece)
-    return merged
-
-
-def select_ranks(ranks: Ranks, wanted: Sequence[range]) -> list[range]:
-    """Return which of the `wanted` ranks, merged ranges, a node has; all of its ranks if `wanted` is empty."""
-    first, end = ranks.first_rank, ranks.first_rank + ranks.workers
-    if not wanted:
-        return [range(first, end)]
-    near = wanted[max(0, bisect(wanted, first, key=lambda piece: piece.start) - 1) :]
-    overlapping = takewhile(lambda piece: piece.start < end, near)
-    return [range(max(first, piece.start), min(end, piece.stop)) for piece in overlapping if piece.stop > first]
