@@ -16,7 +16,7 @@ from coordinatord.commands.delayed_end import set_done
 from coordinatord.commands.shared_access import SharedAccess
 from coordinatord.config.serve_flags import ServeConfig
 from coordinatord.config.store_flags import SharedStore
-from coordinatord.core.rounds.state.cluster import is_cut_off
+from coordinatord.core.own_end import is_cut_off
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.systemd import SystemdNotifier, status_of
 from coordinatord.runtime.tasks import Tasks

@@ -1,4 +1,4 @@
-"""Says when a coordinator that was asked to end may do so: after nodes that end as well, which need it for that."""
+"""Says when the coordinator itself may end, and when it has to give way to another one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from coordinatord.core.rounds.policy import END_S
 from coordinatord.core.rounds.queries.past_round import is_ending
+from coordinatord.core.rounds.state.cluster import Cluster
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.run import Run
 
@@ -20,7 +21,7 @@ def runs_to_await(runs: Collection[Run]) -> list[Run]:
 
 
 def may_end_at(runs: Collection[Run], asked_at: float) -> float:
-    """Return when the coordinator of these runs may end, which was asked to at `asked_at`.
+    """Return when the coordinator of these runs may end, which was asked to at `asked_at`: after nodes that end too.
 
     Nodes need it while their workers end, and then while their last step is written to the disk. Nodes that train need
     it only if they end, too. Where there is a step to write, they get a moment to report that.
@@ -36,3 +37,18 @@ def _has_ending_nodes(run: Run) -> bool:
     here = [member for member in run.members.values() if member.session.id is not None and not member.lease.expired]
     ends = run.durable.state is State.STOPPING or run.durable.state.ended or is_ending(run)
     return bool(here) and (ends or any(member.leaves or member.durable.outcome is not None for member in here))
+
+
+def is_cut_off(cluster: Cluster) -> bool:
+    """Whether nodes are connected, but all of them have been silent for a whole lease.
+
+    Then the coordinator's own network is most likely cut: a process that ends closes its connection, and a host that
+    dies silences only its own nodes. A coordinator that leads gives way to a standby then.
+    """
+    silent = False
+    for run in cluster.jobs.values():
+        for member in run.members.values():
+            if member.session.id is not None and not member.lease.expired:
+                return False
+            silent |= member.session.id is not None
+    return silent

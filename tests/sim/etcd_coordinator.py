@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from coordinatord.commands.turns_to_lead import CUT_OFF, LET_LEAD_S, POLL_EVERY_S, CutOffError
 from coordinatord.core.journal import Decided
+from coordinatord.core.own_end import is_cut_off
 from coordinatord.core.rounds.events import Event
-from coordinatord.core.rounds.state.cluster import is_cut_off
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.server.driver import RETRY_S
 from coordinatord.store.etcd.election import RETRY_S as ASK_AGAIN_S

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordinatord.core.rounds.state.cluster import is_cut_off
+from coordinatord.core.own_end import is_cut_off
 from tests.support.script import Stage, play
 
 PAIR = ("join n1 n2 min=2 max=2", "running n1 n2")

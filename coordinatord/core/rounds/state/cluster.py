@@ -40,21 +40,6 @@ class Cluster:
         return (run for run in self.jobs.values() if not run.durable.state.ended)
 
 
-def is_cut_off(cluster: Cluster) -> bool:
-    """Whether nodes are connected, but all of them have been silent for a whole lease.
-
-    Then the coordinator's own network is most likely cut: a process that ends closes its connection, and a host that
-    dies silences only its own nodes. A coordinator that leads gives way to a standby then.
-    """
-    silent = False
-    for run in cluster.jobs.values():
-        for member in run.members.values():
-            if member.session.id is not None and not member.lease.expired:
-                return False
-            silent |= member.session.id is not None
-    return silent
-
-
 def apply_quarantines(cluster: Cluster, now: float, host: str | None = None) -> None:
     """Mark the members on quarantined hosts, and unmark the others; one that becomes ready by this arrives `now`.
 
