@@ -28,7 +28,7 @@ from tables import Table, add_flags, positive, spread, write_report
 from coordinatord.core.rounds.events import AdminRequested, Reported, Tick
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.state.durable import State
-from coordinatord.core.rounds.state.roll import MAY_HAVE_WORKERS
+from coordinatord.core.rounds.state.member import MAY_HAVE_WORKERS
 from coordinatord.core.rounds.values.admin_requests import PardonNode
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.messages import JobSpec, Phase

@@ -8,8 +8,7 @@ session is closed.
 
 from __future__ import annotations
 
-from coordinatord.core.rounds.state.member import Member, MemberState
-from coordinatord.core.rounds.state.roll import MAY_HAVE_WORKERS
+from coordinatord.core.rounds.state.member import MAY_HAVE_WORKERS, Member, MemberState
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.hints.network import lost_connection
 from coordinatord.protocol.messages import Failure

@@ -13,8 +13,7 @@ from coordinatord.core.rounds.queries.conditions import awaited_checkpoint, sett
 from coordinatord.core.rounds.queries.reasons import Reasons
 from coordinatord.core.rounds.queries.report_builder import report_for
 from coordinatord.core.rounds.state.durable import State
-from coordinatord.core.rounds.state.member import Member, MemberState
-from coordinatord.core.rounds.state.roll import IN_ROUND
+from coordinatord.core.rounds.state.member import IN_ROUND, Member, MemberState
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.state.wings import KeptDesired
 from coordinatord.protocol.errors import Table

@@ -22,8 +22,7 @@ from coordinatord.core.rounds.queries.past_round import (
 )
 from coordinatord.core.rounds.queries.start_counts import count_starts
 from coordinatord.core.rounds.state.durable import State
-from coordinatord.core.rounds.state.member import UNHEARD, Member, MemberState
-from coordinatord.core.rounds.state.roll import MAY_HAVE_WORKERS
+from coordinatord.core.rounds.state.member import MAY_HAVE_WORKERS, UNHEARD, Member, MemberState
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.protocol.messages import HangKind, Killed, Launcher
 from coordinatord.protocol.spec_flags import restarts

@@ -48,19 +48,13 @@ class MemberState(StrEnum):
     RELEASED = "released"
     """The node has its outcome, and was asked to exit. It no longer counts."""
 
-    @property
-    def may_have_workers(self) -> bool:
-        """Whether the round must wait for this node before it is over.
 
-        A silent node may have workers as well, but nobody waits for it. A stale one has workers of an older round.
-        """
-        return self in {MemberState.ASSIGNED, MemberState.RUNNING, MemberState.STOPPING}
+MAY_HAVE_WORKERS = (MemberState.ASSIGNED, MemberState.RUNNING, MemberState.STOPPING)
+"""The states of nodes for which a round has to wait before it is over. A silent node may have workers as well, but
+nobody waits for it. A stale one has workers of an older round."""
 
-    @property
-    def in_round(self) -> bool:
-        """Whether the node has a part in the current round."""
-        return self.may_have_workers or self in {MemberState.STOPPED, MemberState.SUCCEEDED, MemberState.SILENT}
-
+IN_ROUND = (*MAY_HAVE_WORKERS, MemberState.STOPPED, MemberState.SUCCEEDED, MemberState.SILENT)
+"""The states of nodes that have a part in the current round."""
 
 UNHEARD = Observed(run="", round=0, phase=Phase.IDLE, port=1, leaving=False, failure=None, heard_s=0.0, beat=False)
 """Stands for the report of a node that has not reported yet. The port is not used."""

@@ -9,14 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from coordinatord.core.rounds.state.durable import DurableRun
-from coordinatord.core.rounds.state.member import Member, MemberState
+from coordinatord.core.rounds.state.member import IN_ROUND, MAY_HAVE_WORKERS, Member, MemberState
 
 STATES = tuple(MemberState)
 """All states, as a tuple: to iterate over the enum takes ten times as long, and a start creates a thousand runs."""
-
-MAY_HAVE_WORKERS = tuple(state for state in STATES if state.may_have_workers)
-
-IN_ROUND = tuple(state for state in STATES if state.in_round)
 
 
 class Roll:

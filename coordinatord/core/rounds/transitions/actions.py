@@ -26,8 +26,7 @@ from coordinatord.core.rounds.queries.time_attribution import (
     spent_when_stopped,
     spent_with_new_steps,
 )
-from coordinatord.core.rounds.state.member import UNHEARD, Member, MemberState
-from coordinatord.core.rounds.state.roll import MAY_HAVE_WORKERS
+from coordinatord.core.rounds.state.member import MAY_HAVE_WORKERS, UNHEARD, Member, MemberState
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.transitions import releases
 from coordinatord.core.rounds.transitions.decision import Decision
