@@ -7,7 +7,6 @@ be repeated. A dry run changes nothing either, and has the answer that the reque
 
 from __future__ import annotations
 
-import difflib
 import heapq
 import operator
 from collections.abc import Sequence
@@ -41,7 +40,7 @@ from coordinatord.core.rounds.values.judged_host import Judge, JudgedHost
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.fields import MESSAGE_MAX
 from coordinatord.protocol.messages import Result
-from coordinatord.protocol.text import NAMES_MAX, clip, counted, name_some
+from coordinatord.protocol.text import NAMES_MAX, clip, counted, most_similar, name_some
 
 
 class Reply(Struct, frozen=True):
@@ -216,8 +215,8 @@ def _alike(one: str, other: str) -> int:
 def _unknown_name(cluster: Cluster, wrong: str) -> str:
     """Explain that no node or host has this name, which name may be meant, and how to drain a name ahead of time."""
     begin_alike = heapq.nsmallest(COMPARED_MAX, _known_names(cluster), key=lambda name: (-_alike(name, wrong), name))
-    nearest = difflib.get_close_matches(wrong, begin_alike, n=1)
-    meant = f"; did you mean {nearest[0]}?" if nearest else "."
+    nearest = most_similar(wrong, begin_alike)
+    meant = "." if nearest is None else f"; did you mean {nearest}?"
     return f"no job has a node or a host {wrong!r}{meant} To keep out one that is to come later, drain it ahead of time"
 
 
