@@ -78,9 +78,9 @@ class RoundHistory:
         """Bring the history up to date with a record; one that does not concern rounds changes nothing."""
         match record:
             case RoundFormed():
-                self._form(_without_ranks(record))
+                self._form(record, len(record.nodes), sum(ranks.workers for ranks in record.nodes))
             case RoundRemembered():
-                self._form(record)
+                self._form(record, record.nodes, record.workers)
             case RoundStarted():
                 if current := self.current:
                     current.running_at, current.begun = record.spent.total, record.begun
@@ -91,12 +91,12 @@ class RoundHistory:
             case RoundEnded() | RunEnded():
                 self._close(record)
 
-    def _form(self, record: RoundRemembered) -> None:
+    def _form(self, record: RoundFormed | RoundRemembered, nodes: int, workers: int) -> None:
         """Add a round, and drop those that are too old."""
         oldest = record.round - ROUNDS_KEPT
         self._rounds = [round_ for round_ in self._rounds if round_.number > oldest]
         formed, at = clip(record.reason, BRIEF_REASON_MAX), record.spent.total
-        self._rounds.append(Round(record.round, record.nodes, record.workers, formed, self._spent, at))
+        self._rounds.append(Round(record.round, nodes, workers, formed, self._spent, at))
 
     def _close(self, record: RoundEnded | RunEnded) -> None:
         """End the current round, if any: a run may also end between two rounds."""
@@ -112,13 +112,6 @@ class RoundHistory:
     def current(self) -> Round | None:
         """The round that has not ended; None if there is none."""
         return self._rounds[-1] if self._rounds and self._rounds[-1].after is None else None
-
-
-def _without_ranks(formed: RoundFormed) -> RoundRemembered:
-    workers = sum(ranks.workers for ranks in formed.nodes)
-    return RoundRemembered(
-        formed.job, formed.run, formed.reason, formed.round, len(formed.nodes), workers, formed.spent
-    )
 
 
 def rounds_of(records: Iterable[Record]) -> RoundHistory:
