@@ -1,10 +1,11 @@
-"""Says in words why a run is in its present state."""
+"""Says in which state a run is, and in words why."""
 
 from __future__ import annotations
 
 from coordinatord.core.rounds.queries.reasons import Reasons
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.run import Health, Run, StragglingWorker
+from coordinatord.core.rounds.values.time_ledger import Activity
 from coordinatord.protocol.text import lasted
 
 
@@ -22,9 +23,15 @@ def situation(run: Run, now: float) -> str:
         return section + reasons.idle
     if run.durable.step_overdue and not run.durable.stepped:
         return reasons.with_notices(reasons.without_step(now - run.durable.entered_at))
-    awaited = "no step yet; " if run.shown_state is not run.durable.state else ""
+    awaited = "no step yet; " if shown_state(run) is not run.durable.state else ""
     stands = "" if section else _stands(run, now)
     return reasons.with_notices(awaited + section + run.durable.reason + stands)
+
+
+def shown_state(run: Run) -> State:
+    """Return the state as it is shown: a round is shown as starting until its workers have done a step."""
+    is_starting = run.durable.state is State.RUNNING and run.activity is Activity.STARTING
+    return State.STARTING if is_starting else run.durable.state
 
 
 def left_behind(run: Run, now: float) -> StragglingWorker | None:

@@ -31,7 +31,7 @@ def stack_sources(run: Run, ranks: Sequence[range], *, brief: bool = False) -> t
     no session. Raises `NoStacksError`.
     """
     if not run.durable.order:
-        raise NoStacksError(f"job {run.job} has no workers now: its state is {run.shown_state}")
+        raise NoStacksError(f"job {run.job} has no workers now: its state is {run.durable.state}")
     chosen = merge_ranges(ranks)
     sources = tuple(
         source

@@ -21,6 +21,7 @@ from coordinatord.core.rounds.state.member import MemberState
 from coordinatord.core.rounds.state.run import Health, Run
 from coordinatord.core.rounds.values.time_ledger import Activity
 from coordinatord.core.shown.job_view import laggard_s, pace
+from coordinatord.core.shown.situation import shown_state
 from coordinatord.protocol.kept_state import KeptStep
 from coordinatord.protocol.messages import Cause, ColdCause, Launcher
 from coordinatord.server.metrics.rounds import REASONS, JobTally
@@ -47,7 +48,7 @@ def figures_of(run: Run, tally: JobTally, now: float) -> JobFigures:
     """Read the figures of a job as of `now`."""
     durable, kept = run.durable, kept_of(run)
     figures: dict[str, Figure | Sequence[Figure]] = {
-        "job_state": [1 if state is run.shown_state else None for state in State],  # other states have no series
+        "job_state": [1 if state is shown_state(run) else None for state in State],  # other states have no series
         "job_health": [health is run.health for health in Health],
         "nodes": [run.roll.count(state) for state in MemberState],
         "job_nodes_min": run.spec.nodes_min,
@@ -70,7 +71,7 @@ def figures_of(run: Run, tally: JobTally, now: float) -> JobFigures:
         "job_laggard_seconds": laggard_s(run),
     }
     is_exported = not durable.state.ended or now - durable.ledger.settled_at <= ENDED_EXPORTED_S
-    return JobFigures(run.job, run.shown_state, is_exported, figures)
+    return JobFigures(run.job, shown_state(run), is_exported, figures)
 
 
 def _number_of(step: KeptStep | None) -> Figure:

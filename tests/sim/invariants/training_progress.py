@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.rounds.state.run import Run
+from coordinatord.core.shown.situation import shown_state
 from coordinatord.protocol.messages import Observed
 from tests.sim.invariants.laws import Facts, Laws
 from tests.sim.workers import STEP_S, Round
@@ -91,7 +92,7 @@ class ProgressLaws(Laws):
         announced = any(observed.steps for observed in heard if (observed.run, observed.round) == key)
         known = announced or run.durable.reports_steps or self.world.scenario.network.harsh
         self.check(
-            known or run.shown_state is run.durable.state, "round %d awaits steps that were not announced", key[1]
+            known or shown_state(run) is run.durable.state, "round %d awaits steps that were not announced", key[1]
         )
 
     @property

@@ -214,12 +214,6 @@ class Run:
         return "" if self.durable.unseen_told else self.watching.unseen
 
     @property
-    def shown_state(self) -> State:
-        """The state as it is shown: a round is shown as starting until its workers have done a step."""
-        is_starting = self.durable.state is State.RUNNING and self.activity is Activity.STARTING
-        return State.STARTING if is_starting else self.durable.state
-
-    @property
     def step(self) -> int | None:
         """The step that all workers of the current or last round have reached, as far as any is known.
 
