@@ -19,7 +19,7 @@ from coordinatord.protocol.messages import Failure
 
 
 class Evidence:
-    """The evidence on the current or last round of a run. Times are in the coordinator's clock."""
+    """The evidence on the current or last round of a run; each has its own. Times are in the coordinator's clock."""
 
     def __init__(self) -> None:
         self.failures: dict[str, WorkerFailure] = {}
@@ -33,16 +33,6 @@ class Evidence:
         `stop_overdue_at`, it is set by each stop, and read only while a round is stopped."""
         self.stop_overdue_at = 0.0
         """When the round ends without the nodes that have not ended their workers."""
-
-    def begin_round(self) -> None:
-        """Drop the evidence on the round before."""
-        self.lost_at = None
-        self.drop_failures()
-
-    def drop_failures(self) -> None:
-        """Forget which workers have failed."""
-        self.failures.clear()
-        self.failed_too.clear()
 
     def begin_stop(self, durable: DurableRun, stop_timeout_s: float, policy: Policy, at: float) -> None:
         """Begin the stop of a round whose workers have up to `stop_timeout_s` seconds to end."""

@@ -118,7 +118,7 @@ class Run:
         members = [(self.members[ranks.node], ranks.workers) for ranks in nodes]
         self.progress.begin_round({(member.node, member.incarnation, workers) for member, workers in members})
         self.steps_announced, self.restart_asked = False, ""
-        self.evidence.begin_round()
+        self.evidence = Evidence()
         self.gathering.begin_round()
         for member in [member for member in self.members.values() if member.readiness.enlisted]:
             member.readiness.enlisted = False
@@ -148,7 +148,7 @@ class Run:
     def end(self) -> None:
         """Drop the live state that only another round would need, since a thousand ended runs are kept."""
         self.gathering.join_timeouts.clear()
-        self.evidence.drop_failures()
+        self.evidence = Evidence()
         self.roll.missing.clear()
         self.leaving.clear()
         self.claims.clear()
