@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from coordinatord.protocol.addresses import is_address
+from coordinatord.protocol.ip_addresses import is_address
 from nodeclient.access.endpoint import Endpoint, read_endpoint
 
 STANDBY_STATUS = HTTPStatus.TEMPORARY_REDIRECT

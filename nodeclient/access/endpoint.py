@@ -7,8 +7,8 @@ import re
 
 from msgspec import Struct
 
-from coordinatord.protocol.addresses import is_address
 from coordinatord.protocol.fields import DEFAULT_PORT, PORT_MAX
+from coordinatord.protocol.ip_addresses import is_address
 
 _ENDPOINT = re.compile(
     r"""(?: \[ (?P<bracketed> [0-9a-fA-F:.]+ ) \]  |  (?P<host> [^\s:/\[\],]+ ) )  (?: : (?P<port> \d{1,5} ) )?

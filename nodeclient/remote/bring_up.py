@@ -15,7 +15,7 @@ import signal
 from collections.abc import Collection
 from contextlib import suppress
 
-from coordinatord.protocol.addresses import is_address
+from coordinatord.protocol.ip_addresses import is_address
 from coordinatord.runtime import __version__, logs
 from coordinatord.runtime.early_signals import ENDING
 from coordinatord.runtime.tasks import Tasks, in_thread

@@ -13,7 +13,7 @@ from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 
 from coordinatord.protocol.access_token import Role
-from coordinatord.protocol.addresses import plain_address
+from coordinatord.protocol.ip_addresses import plain_address
 from coordinatord.protocol.messages import SESSION_PATH
 from coordinatord.protocol.text import clip
 from coordinatord.security.gatekeeper import ANYBODY, Caller, DeniedError, Gatekeeper

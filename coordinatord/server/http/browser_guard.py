@@ -17,7 +17,7 @@ from collections.abc import Collection
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from coordinatord.protocol.addresses import is_address, is_loopback, plain_address
+from coordinatord.protocol.ip_addresses import is_address, is_loopback, plain_address
 from coordinatord.protocol.messages import SESSION_PATH
 from coordinatord.protocol.text import clip
 from coordinatord.runtime.logs import fields

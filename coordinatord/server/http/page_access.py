@@ -12,9 +12,9 @@ from http import HTTPStatus
 from aiohttp import web
 
 from coordinatord.protocol.access_token import Role
-from coordinatord.protocol.addresses import plain_address
 from coordinatord.protocol.http.api import PageLinkAnswer, PageLinkBody, PageSessionAnswer, PageSessionBody
 from coordinatord.protocol.http.page_events import PageViewer
+from coordinatord.protocol.ip_addresses import plain_address
 from coordinatord.protocol.schema import check
 from coordinatord.runtime.logs import fields
 from coordinatord.security.browser_sessions import LINK_S, SESSION_S

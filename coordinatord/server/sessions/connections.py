@@ -26,7 +26,7 @@ from aiohttp.typedefs import Handler
 from msgspec import structs
 
 from coordinatord.protocol.access_token import Role
-from coordinatord.protocol.addresses import plain_address
+from coordinatord.protocol.ip_addresses import plain_address
 from coordinatord.protocol.messages import SESSION_PATH
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.pinned_tls import names_of

@@ -16,9 +16,9 @@ from typing import Any
 
 from coordinatord.core.rounds.effects import Close, Refuse, ReportDegraded, Send
 from coordinatord.core.rounds.events import Connected, Disconnected, Reported
-from coordinatord.protocol.addresses import plain_address
 from coordinatord.protocol.arrival_messages import Arrivals, AskArrivals
 from coordinatord.protocol.codec import VersionError, decode, encode
+from coordinatord.protocol.ip_addresses import plain_address
 from coordinatord.protocol.log_messages import LogChunk, ReadLog
 from coordinatord.protocol.messages import (
     FRAME_BYTES_MAX,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from coordinatord.core.rounds.state.member import Member
-from coordinatord.protocol.addresses import is_loopback
+from coordinatord.protocol.ip_addresses import is_loopback
 
 LOOPBACK = "127.0.0.1"
 

@@ -30,8 +30,8 @@ from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.transitions import releases
 from coordinatord.core.rounds.transitions.decision import Decision
 from coordinatord.core.rounds.values.records import NodeJoined, NodeSucceeded, RoundsMissed, TrainingBegan
-from coordinatord.protocol.addresses import plain_address
 from coordinatord.protocol.fields import MESSAGE_MAX
+from coordinatord.protocol.ip_addresses import plain_address
 from coordinatord.protocol.messages import QUIET, Join, Observed, Phase
 from coordinatord.protocol.text import clip
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinatord.protocol.addresses import is_loopback, plain_address
+from coordinatord.protocol.ip_addresses import is_loopback, plain_address
 
 
 @pytest.mark.parametrize(
