@@ -61,11 +61,12 @@ def settled(run: Run) -> float | None:
     size = next_size(run)
     if size < run.spec.nodes_min or run.durable.stop_asked or run.keeping.obstacle:
         return None
-    if size == run.spec.nodes_max:
-        return _pause_end(run)
-    if run.roll.count(MemberState.DISCONNECTED):
-        return None
-    return before_first_timeout(run, max(run.gathering.settle_end(run.policy), _pause_end(run)))
+    at = max(run.durable.entered_at + pause_s(run) if pause_s(run) else NOW, run.judging.holds_until)
+    if size < run.spec.nodes_max:
+        if run.roll.count(MemberState.DISCONNECTED):
+            return None
+        at = max(at, run.gathering.settle_end(run.policy))
+    return before_first_timeout(run, at)
 
 
 def short_of_nodes(run: Run) -> float | None:
@@ -92,12 +93,6 @@ def arrived(run: Run) -> float | None:
     if run.roll.round_size + run.roll.count(MemberState.READY) >= run.spec.nodes_max:
         return NOW  # these fill the round, so it waits for no others
     return run.gathering.settle_end(run.policy)
-
-
-def _pause_end(run: Run) -> float:
-    """Return when a recurring error and tests of hosts no longer delay a round."""
-    pause_end = run.durable.entered_at + pause_s(run) if pause_s(run) else NOW
-    return before_first_timeout(run, max(pause_end, run.judging.holds_until))
 
 
 def before_first_timeout(run: Run, at: float) -> float:
