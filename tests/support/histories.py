@@ -144,7 +144,7 @@ class Life:
         self._at += self._random.random()
         activity = self._run.ledger.activity if JOB in self._cluster.jobs else None
         if isinstance(record, RoundFormed | RoundStarted | TrainingBegan | RoundStopped | RoundEnded):
-            record = structs.replace(record, spent=self._run.ledger.split(self._at, activity, activity, self._at))
+            record = structs.replace(record, spent=self._run.ledger.divide(self._at, (activity, self._at)))
         apply(self._cluster, record, self._at)
         return Entry(self._at, record)
 

@@ -295,12 +295,12 @@ def test_what_happens_goes_on_while_there_is_no_coordinator(state: State) -> Non
 
 def test_a_clock_that_is_set_back_takes_nothing_away() -> None:
     book, activity = Ledger(100.0), Activity.WAITING
-    assert book.split(90.0, activity, activity, 90.0) == Spent()
+    assert book.divide(90.0, (activity, 90.0)) == Spent()
     book, activity = Ledger(105.0, Spent(waiting=5.0), Activity.STARTING), Activity.STARTING
-    assert book.split(50.0, activity, activity, 50.0) == Spent(waiting=5.0)
-    assert book.split(10.0, activity, Activity.DETECTING, 50.0) == Spent(waiting=5.0)
-    assert book.split(200.0, activity, Activity.DETECTING, 110.0) == Spent(waiting=5.0, starting=5.0)
+    assert book.divide(50.0, (activity, 50.0)) == Spent(waiting=5.0)
+    assert book.divide(50.0, (activity, 10.0), (Activity.DETECTING, 50.0)) == Spent(waiting=5.0)
+    assert book.divide(110.0, (activity, 200.0), (Activity.DETECTING, 110.0)) == Spent(waiting=5.0, starting=5.0)
 
 
 def test_no_clock_however_wrong_makes_a_number_that_cannot_be_recorded() -> None:
-    assert Ledger(0.0).split(1e11, Activity.WAITING, Activity.WAITING, 1e11) == Spent(waiting=SPAN_MAX)
+    assert Ledger(0.0).divide(1e11, (Activity.WAITING, 1e11)) == Spent(waiting=SPAN_MAX)

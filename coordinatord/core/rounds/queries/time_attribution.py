@@ -1,9 +1,9 @@
-"""Splits the open time of a run, which no record has settled yet, between two activities.
+"""Divides the open time of a run, which no record has settled yet, between activities.
 
 The ledger of a run (`values/time_ledger`) counts each second for an activity, such as training or starting. A change
 becomes known only after it has happened: a worker fails, and its node reports that a moment later. So each function
-here finds the turn between the two activities, and returns the time spent up to now. The result goes into the next
-record, because a restarted daemon could not work it out again.
+here finds the turn between two activities, and returns the time spent up to now. The result goes into the next record,
+because a restarted daemon could not work it out again.
 """
 
 from __future__ import annotations
@@ -19,21 +19,19 @@ def spent(run: Run, now: float) -> Spent:
 
     Without a round, it waits until enough nodes have joined, then starts until enough are ready, and then settles.
     """
-    gathering = run.gathering
-    if run.durable.state is State.FORMING and gathering.joined_since is not None:
-        enough_at = now if gathering.enough_since is None else gathering.enough_since
-        ready_at = max(enough_at, run.durable.ledger.settled_at)
-        until_ready = _split(run, gathering.joined_since, Activity.STARTING, ready_at)
-        return until_ready.plus(Activity.RENDEZVOUS, max(0.0, now - ready_at))
+    joined_at, enough_at, ledger = run.gathering.joined_since, run.gathering.enough_since, run.durable.ledger
+    if run.durable.state is State.FORMING and joined_at is not None:
+        ready = (Activity.STARTING, now if enough_at is None else enough_at)
+        return ledger.divide(now, (run.activity, joined_at), ready, (Activity.RENDEZVOUS, now))
     if run.health is Health.SILENT:
         return spent_in_silence(run, now)
-    return _spent_on(run, run.activity, now)
+    return ledger.divide(now, (run.activity, now))
 
 
 def spent_when_stopped(run: Run, now: float) -> Spent:
     """Return the time spent by a run whose round is stopped, though nothing is known to be wrong with it."""
     stood_since = _stood_since(run, now)
-    return spent(run, now) if stood_since is None else _split(run, stood_since, Activity.STALLED, now)
+    return spent(run, now) if stood_since is None else _turned(run, stood_since, Activity.STALLED, now)
 
 
 def spent_when_broken(run: Run, now: float) -> Spent:
@@ -44,10 +42,8 @@ def spent_when_broken(run: Run, now: float) -> Spent:
         signs = [sign for sign in signs if sign > run.durable.ledger.settled_at]  # up to then it was silent
     broken_at = min(signs, default=now)
     stood_since = _stood_since(run, broken_at)
-    if stood_since is None or stood_since >= broken_at:
-        return _split(run, broken_at, Activity.DETECTING, now)
-    until_broken = _split(run, stood_since, Activity.STALLED, broken_at)
-    return until_broken.plus(Activity.DETECTING, max(0.0, now - max(broken_at, run.durable.ledger.settled_at)))
+    worked = (run.activity, broken_at if stood_since is None else min(stood_since, broken_at))
+    return run.durable.ledger.divide(now, worked, (Activity.STALLED, broken_at), (Activity.DETECTING, now))
 
 
 def _stood_since(run: Run, ended_at: float) -> float | None:
@@ -77,7 +73,7 @@ def _break_signs(run: Run) -> list[float]:
 def spent_in_silence(run: Run, now: float) -> Spent:
     """Return the time spent by a run of which no node is heard: from the last message on, it was silent."""
     last = max((member.lived_at for member in run.roll.in_state(MemberState.SILENT)), default=now)
-    return _split(run, max(last, run.roll.heard_at), Activity.SILENT, now)
+    return _turned(run, max(last, run.roll.heard_at), Activity.SILENT, now)
 
 
 def spent_with_steps(run: Run, first_step_at: float, step: int, now: float) -> Spent:
@@ -86,21 +82,21 @@ def spent_with_steps(run: Run, first_step_at: float, step: int, now: float) -> S
     The step may become known together with the end of the round, as after a restart of the coordinator. When the nodes
     of a silent run are heard again, the time since their last message stays silent, whatever they have done.
     """
+    ledger = run.durable.ledger
     if run.activity is Activity.SILENT:
-        return _spent_on(run, Activity.SILENT, now)
+        return ledger.divide(now, (Activity.SILENT, now))
     repeats = run.durable.reached is not None and step < run.durable.reached
     after = Activity.REDONE if repeats else Activity.TRAINING
-    ledger = run.durable.ledger
-    broken_at = max(ledger.settled_at, min([*_break_signs(run), now]))
-    until_broken = ledger.split(first_step_at, Activity.STARTING, after, broken_at)
-    return until_broken.plus(Activity.DETECTING, max(0.0, now - broken_at))
+    broken_at = min([*_break_signs(run), now])
+    started = (Activity.STARTING, min(first_step_at, broken_at))
+    return ledger.divide(now, started, (after, broken_at), (Activity.DETECTING, now))
 
 
 def spent_with_new_steps(run: Run, now: float) -> Spent:
     """Return the time spent by a run whose round has reached the furthest step of earlier rounds."""
     reached = run.durable.reached
     at = None if reached is None else run.progress.pace.reached_at(reached)
-    return _split(run, now if at is None else at, Activity.TRAINING, now)
+    return _turned(run, now if at is None else at, Activity.TRAINING, now)
 
 
 def spent_at_the_end(run: Run, now: float) -> Spent:
@@ -109,21 +105,15 @@ def spent_at_the_end(run: Run, now: float) -> Spent:
     `run.activity` counts workers as starting as long as they have announced steps and done none. These have succeeded
     without a step, so they were running.
     """
-    return _spent_on(run, run.durable.ledger.activity, now)
+    return run.durable.ledger.divide(now, (run.durable.ledger.activity, now))
 
 
 def spent_since_newest_step(run: Run, after: Activity, now: float) -> Spent:
     """Return the time spent by a run whose time goes to the activity `after` from its newest step on."""
     newest = now if run.progress.stepped_at is None else run.progress.stepped_at
-    return _split(run, newest, after, now)
+    return _turned(run, newest, after, now)
 
 
-def _spent_on(run: Run, activity: Activity | None, now: float) -> Spent:
-    """Return the time spent by a run whose open time went to one activity; None once the run is over."""
-    return run.durable.ledger.split(now, activity, activity, now)
-
-
-def _split(run: Run, turn: float, after: Activity, now: float) -> Spent:
-    """Return the time spent by a run whose activity changed at `turn`; no time is open once the run is over."""
-    before = run.activity
-    return run.durable.ledger.split(turn, before, None if before is None else after, now)
+def _turned(run: Run, turn: float, after: Activity, now: float) -> Spent:
+    """Return the time spent by a run whose activity changed at `turn`."""
+    return run.durable.ledger.divide(now, (run.activity, turn), (after, now))

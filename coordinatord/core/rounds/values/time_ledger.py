@@ -101,13 +101,17 @@ class Ledger(Struct, frozen=True):
         """Return all seconds of the run at `now`."""
         return self.settled.total + (0.0 if self.activity is None else max(0.0, now - self.settled_at))
 
-    def split(self, turn: float, before: Activity | None, after: Activity | None, now: float) -> Spent:
-        """Return the seconds up to `now`: the open time goes to `before` until `turn`, and to `after` from then on.
+    def divide(self, now: float, *spans: tuple[Activity | None, float]) -> Spent:
+        """Return the seconds up to `now`: each span of the open time goes to its activity, until the span ends.
 
-        A record is made when a change becomes known, which is later than the change itself: that is the turn.
+        A record is made when a change becomes known, which is later than the change itself. So the open time may have
+        several spans, in order; one that ends before the last record has no time. None stands for a run that is over.
         """
-        if before is None or after is None:
-            return self.settled  # the run is over
-        now = max(now, self.settled_at)  # a clock that was set back takes nothing away
-        turn = min(max(turn, self.settled_at), now)
-        return self.settled.plus(before, turn - self.settled_at).plus(after, now - turn)
+        spent, at = self.settled, self.settled_at
+        now = max(now, at)  # a clock that was set back takes nothing away
+        for activity, ends_at in spans:
+            if activity is None:
+                break
+            until = min(max(ends_at, at), now)
+            spent, at = spent.plus(activity, until - at), until
+        return spent
