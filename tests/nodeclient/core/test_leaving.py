@@ -30,6 +30,19 @@ def test_an_order_to_write_that_was_sent_before_does_not_make_a_node_that_leaves
     assert node.count(Terminate) == 1
 
 
+def test_a_node_without_workers_does_not_wait_for_ever_for_a_coordinator_that_decides_nothing() -> None:
+    node = Bench()
+    node.open()
+    node.receive(Goal.WAIT)
+    node.degraded()
+    node.leave(signal.SIGTERM)
+    node.advance(LEAVE_WITHIN_S - 0.1)
+    assert node.count(Exit) == 0
+    node.degraded()
+    node.advance(0.1)
+    assert node.last(Exit).code == 128 + signal.SIGTERM
+
+
 def test_a_node_that_was_frozen_past_the_end_of_its_search_leaves_by_the_signal_that_came_meanwhile() -> None:
     node = Bench()
     node.now += SETTINGS.join_timeout_s + 1.0
