@@ -153,6 +153,9 @@ _LEFT_OPEN = "terminate called without an active exception"
 """The text that C++ writes if threads of a process group still run when the script ends. If an exception of Python has
 ended the script, that is the cause, and this text gets no hint."""
 
+_PYTHON_STACK = r'(?s)Fatal Python error: .*\n  File "'
+"""What Python's fault handler writes, with at least one frame of the script."""
+
 SIGNALS = (
     _signal("SIGKILL, not by the OOM killer", _KILLER, r"not the kernel's OOM killer", signals=_KILL),
     _signal(
@@ -174,6 +177,14 @@ SIGNALS = (
         signals=frozenset({Signals.SIGBUS}),
     ),
     _unknown(
+        "SIGSEGV, with a stack",
+        "native code crashed where the stack in its last lines shows: most often an extension that was built for "
+        "another version of torch, CUDA or Python",
+        _PYTHON_STACK,
+        anywhere=True,
+        signals=frozenset({Signals.SIGSEGV}),
+    ),
+    _unknown(
         "SIGSEGV",
         "native code crashed: most often an extension that was built for another version of torch, CUDA or Python; "
         "PYTHONFAULTHANDLER=1 shows where in the script",
@@ -190,6 +201,13 @@ SIGNALS = (
         "workerlib.init() as ctx`, or ctx.close(), does that); the abort is a consequence, and its last lines may "
         "show why the script ended",
         _LEFT_OPEN,
+        signals=frozenset({Signals.SIGABRT}),
+    ),
+    _unknown(
+        "SIGABRT, with a stack",
+        "native code gave up; the last lines of its stderr say why, and the stack in them shows where",
+        _PYTHON_STACK,
+        anywhere=True,
         signals=frozenset({Signals.SIGABRT}),
     ),
     _unknown(

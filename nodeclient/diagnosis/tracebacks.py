@@ -27,8 +27,9 @@ FOLLOWING_LINES_MAX_KILLED = 2
 FOLDED_LINES_MAX = 6
 """The limit of an exception's text in lines: errors of NCCL have four, and more may be the program's next output."""
 
-_HEADER = re.compile(r"(?:.*[^\s\w])?(?:\[rank\d+\]: )*Traceback \(most recent call last\):")
-"""The header of a traceback; a progress bar may be on the same line."""
+_HEADER = re.compile(r"(?:.*(?:\S|[\d%|)\]] ))?(?:\[rank\d+\]: )*Traceback \(most recent call last\):")
+"""The header of a traceback. A progress bar may stand before it on the line, but no word and a blank, as in `Original
+Traceback`."""
 _GROUP_HEADER = re.compile(r"  \+ Exception Group Traceback \(most recent call last\):")
 _BOX_HEADER = re.compile(r" *[╭+][─-]+ Traceback \(most recent .*[─-][╮+]")
 """The header of the library rich, which typer uses too. In a log it is indented, and cut off if there is no room."""

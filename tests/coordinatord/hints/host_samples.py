@@ -23,6 +23,13 @@ GPU_SHARED = (
 ABORT = "terminate called without an active exception\n"
 ABORTED = "Fatal Python error: Aborted\n\nCurrent thread 0x00007ff4 (most recent call first):\n  <no Python frame>\n"
 
+
+def fatal(how: str) -> str:
+    """Write the stack of a program that a signal ends, as Python's fault handler does."""
+    frame = 'File "/app/train.py", line 9 in <module>'
+    return f"Fatal Python error: {how}\n\nCurrent thread 0x00007ff4 (most recent call first):\n  {frame}\n"
+
+
 MEMORY = [
     Sample("OOM killer", "step 210\n", -9, "docker --memory", diagnosis=CONTAINER_FULL),
     Sample(
@@ -186,6 +193,22 @@ LAUNCHING = [
         says="the other nodes had not failed by then; if they have /data/train.bin",
         consequences=0,
     ),
+    Sample(
+        "different collectives",
+        "terminate called after throwing an instance of 'gloo::EnforceNotMet'\n  what():  [enforce fail at "
+        "/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:454] op.preamble.length <= op.nbytes. 72 vs 4. Received "
+        "data size doesn't match expected size. Is there a distributed collective mismatch in your code?\n",
+        -6,
+        "an exception that one catches",
+    ),
+    Sample(
+        "different collectives",
+        raised(
+            "RuntimeError: Detected mismatch between collectives on ranks. Rank 1 is running collective: "
+            "CollectiveFingerPrint(SequenceNumber=3, OpType=BROADCAST, TensorShape=[1], TensorDtypes=Float), but Rank "
+            "0 is running collective: CollectiveFingerPrint(SequenceNumber=3, OpType=ALLREDUCE, TensorShape=[1])."
+        ),
+    ),
     Sample("command not found", "sh: 1: nosuchcmd: not found\n", 127),
     Sample("command not executable", "sh: 1: ./train.sh: Permission denied\n", 126),
 ]
@@ -224,8 +247,10 @@ SIGNALS = [
         "Fatal Python error: Segmentation fault\n\nCurrent thread 0x00007ff4 (most recent call first):\n",
         -11,
     ),
+    Sample("SIGSEGV, with a stack", fatal("Segmentation fault"), -11, "the stack in its last lines"),
     Sample("SIGILL", "", -4),
-    Sample("SIGABRT", "free(): invalid pointer\n", -6),
+    Sample("SIGABRT", "free(): invalid pointer\n", -6, "PYTHONFAULTHANDLER"),
+    Sample("SIGABRT, with a stack", f"free(): invalid pointer\n{fatal('Aborted')}", -6, "the stack in them"),
     Sample("process group left open", f"no images in /nonexistent/train\n{ABORT}", -6, "ctx.close()"),
     Sample("process group left open", f"step 210\n{ABORT}\n{ABORTED}", 134, "a consequence"),
     Sample("GPU memory", raised(GPU_FULL) + ABORT, -6),
