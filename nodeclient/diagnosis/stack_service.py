@@ -236,18 +236,14 @@ class StackService:
             respond(Arrivals(wanted.request, began_at, 0.0, (), NO_SUCH_ROUND))
             return
         present = [(rank, self._responders[rank]) for rank in wanted.local_ranks if rank in self._responders]
-        asked = (self._arrivals_of(self._ranks[rank], responder, wanted.most) for rank, responder in present)
-        found = await asyncio.gather(*asked)
-        now = self._loop.time()
-        respond(Arrivals(wanted.request, now, now - began_at, tuple(found), ""))
-
-    async def _arrivals_of(self, rank: int, responder: _Responder, most: int) -> WorkerArrivals:
-        packet = await self._ask(responder, ARRIVALS + str(most).encode(), ARRIVALS_WITHIN_S)
-        try:
-            groups = read_arrivals(packet or b"", time.time())  # noqa: TID251 - the recorder's clock
-        except MalformedAnswerError:
-            groups = ()
-        return WorkerArrivals(rank, groups)
+        ranks = [self._ranks[local_rank] for local_rank, _ in present]  # those of the round that was asked about
+        question = ARRIVALS + str(wanted.most).encode()
+        asked = (self._ask(responder, question, ARRIVALS_WITHIN_S) for _, responder in present)
+        packets = await asyncio.gather(*asked)
+        # One moment for the ages of all workers: the coordinator takes the times of one host as exact to each other.
+        now, recorders_now = self._loop.time(), time.time()  # noqa: TID251 - the recorder's clock
+        found = tuple(_arrivals(rank, packet, recorders_now) for rank, packet in zip(ranks, packets, strict=True))
+        respond(Arrivals(wanted.request, now, now - began_at, found, ""))
 
     async def _sample(self, local_rank: int, rank: int, *, brief: bool) -> WorkerStacks:
         """Return the stacks and the state of one worker; `brief` asks only for the stack of its main thread."""
@@ -360,6 +356,14 @@ class StackService:
             dump += more
             await asyncio.sleep(QUIET_S)
         return dump
+
+
+def _arrivals(rank: int, packet: bytes | None, now_s: float) -> WorkerArrivals:
+    """Return the arrivals in a worker's answer, with their ages at `now_s`; none without an answer."""
+    try:
+        return WorkerArrivals(rank, read_arrivals(packet or b"", now_s))
+    except MalformedAnswerError:
+        return WorkerArrivals(rank, ())
 
 
 def _folder() -> str:

@@ -117,10 +117,10 @@ class Stage:
         async with asyncio.timeout(60):
             return await self._tasks.guard(answer)
 
-    async def arrivals(self, number: int = 1) -> Arrivals:
-        """Ask when the worker came to its last 50 collectives, and another one that there is not."""
+    async def arrivals(self, number: int = 1, local_ranks: tuple[int, ...] = (0, 7)) -> Arrivals:
+        """Ask when workers came to their last 50 collectives: the one that there is, and another one."""
         answer: asyncio.Future[Arrivals] = asyncio.get_running_loop().create_future()
-        self.service.read(AskArrivals(3, "run", number, (0, 7), 50), answer.set_result)
+        self.service.read(AskArrivals(3, "run", number, local_ranks, 50), answer.set_result)
         async with asyncio.timeout(60):
             return await self._tasks.guard(answer)
 

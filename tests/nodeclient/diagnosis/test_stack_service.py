@@ -1,11 +1,14 @@
 """Real processes are asked where they stand: while they train, and in each kind of standstill."""
 
 import asyncio
+import json
 import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import CodeType
 
@@ -17,6 +20,7 @@ from nodeclient.diagnosis.stack_service import StackService
 from nodeclient.host.awaited import awaited_outside
 from tests.nodeclient.diagnosis.stage import KNOWN, TORCH, Stage, staged
 from tests.support.flight_recorder import needs_flight_recorder
+from workerlib.responder import PACKET_BYTES
 
 pytestmark = pytest.mark.slow
 
@@ -152,6 +156,38 @@ async def test_a_worker_says_when_it_came_to_its_last_collectives(stage: Stage) 
     assert 0 <= arrivals.held_s <= arrivals.clock_s
     [again] = (await stage.arrivals()).workers
     assert all(group.first == other.first for other in again.groups), "it has gone no further"
+
+
+def connect_as(local_rank: int, folder: Path) -> socket.socket:
+    """Connect as a worker that knows no signal."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    connection.connect(str(folder / "stacks"))
+    read, write = os.pipe()
+    socket.send_fds(connection, [json.dumps({"local_rank": local_rank, "signal": 0}).encode()], [read])
+    os.close(read)
+    os.close(write)
+    return connection
+
+
+async def test_the_arrivals_of_all_workers_of_a_node_have_their_ages_at_the_same_moment(tmp_path: Path) -> None:
+    """Otherwise the worker that answers later seems to come later, by all that the host lets its answer wait."""
+    came = {"group": "gloo default_pg", "first": 1, "times_ns": [time.time_ns() - 10**9]}
+    async with staged(tmp_path) as stage:
+        stage.service.listen(tmp_path, "run", 1, range(5, 7))
+        with connect_as(0, tmp_path) as first, connect_as(1, tmp_path) as second, ThreadPoolExecutor() as threads:
+            for worker in (first, second):
+                threads.submit(answer_all, worker, json.dumps({"arrivals": [came]}).encode())
+            found = await stage.arrivals(local_ranks=(0, 1))
+            while len(found.workers) < 2:  # not both are let in yet
+                found = await stage.arrivals(local_ranks=(0, 1))
+            stage.service.close()
+    assert found.workers[0].groups == found.workers[1].groups != ()
+
+
+def answer_all(worker: socket.socket, answer: bytes) -> None:
+    """Give each question the same answer, until the node closes the connection."""
+    while worker.recv(PACKET_BYTES):
+        worker.send(answer)
 
 
 @needs_flight_recorder
