@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
+from operator import itemgetter
 from signal import Signals
 from typing import Any
 
@@ -202,9 +203,10 @@ class Agent:
         self._effects += self._sweeping.on_gpus(event.gpus, now, sweeps=sweeps)
 
     def _on_tick(self, _: events.Tick, now: float) -> None:
-        for due, act in self._deadlines():
-            if due <= now:
-                act(now)
+        """Act on the first deadline only, since that may cancel a later one. If it does not, another tick follows."""
+        first = min(self._deadlines(), key=itemgetter(0), default=None)
+        if first is not None and first[0] <= now:
+            first[1](now)
 
     def _on_worker_end(self, event: events.WorkerEnd, now: float) -> None:
         stimulus, new = self._group.on_end(event, self._reuse, self._settings.workers, now)
@@ -241,8 +243,6 @@ class Agent:
 
     def _give_up(self, now: float) -> None:
         """Exit, because a node without workers has found no coordinator in time."""
-        if self._leaving.exit is not None:
-            return  # it was asked to leave, and its program was stopped until both deadlines had passed
         connection, failure = self._connection, self._group.exits.failure(now)
         gave_up = connection.exit_of_search(self._settings.join_timeout_s, self.phase, failure)
         self._leaving.end_with(unreported_success(connection.error) if self._knows_of_success else gave_up)

@@ -40,7 +40,7 @@ class ReuseState(Enum):
         FAILED ──> LOST             its connection is gone, or it refuses, so it cannot be parked any more
         PARKED ──> CUT_OFF          its connection is gone, so it cannot learn of the next round
         ABLE, REFUSES ──> SILENT    its connection is gone, so it cannot be asked
-        SILENT ──> ABLE             it has connected again
+        SILENT ──> ABLE             another process of it has connected, for which no earlier refusal holds
 
     A worker loses its state when its process ends.
     """

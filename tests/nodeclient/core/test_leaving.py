@@ -2,10 +2,11 @@
 
 import signal
 
+from coordinatord.core.rounds.policy import Policy
 from coordinatord.protocol.kept_state import PersistOrder
 from coordinatord.protocol.messages import Goal
 from nodeclient.core.agent_settings import LEAVE_WITHIN_S
-from nodeclient.core.effects import Exit, Terminate
+from nodeclient.core.effects import Exit, Notice, Terminate
 from nodeclient.core.leaving import ECHO_S, LeaveSignals
 from tests.support.bench import SETTINGS, Bench
 
@@ -41,6 +42,19 @@ def test_a_node_without_workers_does_not_wait_for_ever_for_a_coordinator_that_de
     node.degraded()
     node.advance(0.1)
     assert node.last(Exit).code == 128 + signal.SIGTERM
+
+
+def test_a_node_that_was_frozen_while_it_left_is_not_cut_off_too() -> None:
+    """Two deadlines are over when it goes on, and the act of the first one ends what the second one is about."""
+    node = Bench().running()
+    node.keep(1.0)
+    node.close()
+    node.leave()
+    node.now += Policy().outage_grace_s + 1.0
+    node.advance(0.0)
+    node.saved()
+    assert node.count(Terminate) == 1
+    assert "cut_off" not in [effect.event for effect in node.effects if isinstance(effect, Notice)]
 
 
 def test_a_node_that_was_frozen_past_the_end_of_its_search_leaves_by_the_signal_that_came_meanwhile() -> None:
