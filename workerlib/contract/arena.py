@@ -16,6 +16,17 @@ aligned to `ALIGNMENT` bytes, and then values as JSON, up to the length in the c
 A place is *whole* if its control word `check` is the checksum of the other control words. A writer zeroes `check`, then
 writes the data, then the other words, and `check` last. So a writer that dies leaves at most one place that is not
 whole. A reader trusts nothing in an arena, and checks all bounds. Standard library only, as nodeclient has no torch.
+
+Another process need not see stores in the order of the program: on aarch64 hardly any order is kept, and on x86 a load
+may overtake an earlier store. So there is a `fence` wherever an order counts, and nowhere else:
+
+* A writer has one after it has zeroed `check`, and one before it sets it again. So whoever sees `check` sees the data.
+* A reader has one between the control words and the data, and one before it looks whether the words are still the same.
+  So it has not read data that are older or newer than the words.
+* nodeclient protects a step, and then reads whether it is whole. A worker zeroes `check`, and then reads what is
+  protected. Each has a fence in between, so at least one of them sees what the other one has done.
+
+A word is aligned, and stored and loaded whole. Words that are seen in part do not fit their checksum.
 """
 
 from __future__ import annotations
@@ -25,6 +36,7 @@ import mmap
 import os
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 
 MEMORY_NAME = "coordinatord-kept"
@@ -102,6 +114,21 @@ being written to a disk. With three of them, no generation is free for a save.""
 
 _CRC_BITS = 32
 """The lower bits of the digest's word, for the crc32. The upper ones name the commit, see `_commit_bits`."""
+
+
+def fence() -> None:
+    """Have other processes see the memory accesses of this thread before this call before those after it.
+
+    Python has no fence of its own, but its locks have what one is made of. The release of a lock is a store that no
+    earlier access is seen after, its acquisition is a load that no later access is seen before, and no such load
+    overtakes an earlier such store: so the architectures define them (x86: a locked instruction does all of it;
+    aarch64: `barrier-ordered-before` of the Arm memory model), and so POSIX wants sem_post and sem_trywait to be, which
+    CPython calls. A lock of this call alone is free, so nothing waits, in a forked child either.
+    """
+    lock = Lock()
+    lock.acquire()
+    lock.release()
+    lock.acquire()
 
 
 class ArenaError(ValueError):
@@ -198,6 +225,7 @@ class Place:
     def invalidate(self) -> None:
         """Mark the place as not whole, before its data are overwritten."""
         self._control[_CHECK] = 0
+        fence()
 
     def revalidate(self, commit: Commit) -> None:
         """Undo `invalidate` before any of the data are overwritten; `commit` is what the place had."""
@@ -205,6 +233,7 @@ class Place:
 
     def commit(self, commit: Commit) -> None:
         """Mark the place as whole, once all of its data are written."""
+        fence()
         for number, word in enumerate(commit.words):
             self._control[number] = word
         self._control[_CHECK] = commit.check
@@ -213,8 +242,14 @@ class Place:
         """Return the commit of the place; None if it is not whole."""
         words = self._words.tobytes()
         if words != self._last_read[0]:
+            fence()
             self._last_read = words, self._parse(words)
         return self._last_read[1]
+
+    def still_has(self, commit: Commit) -> bool:
+        """Whether the data that were just read are those of this commit."""
+        fence()
+        return self.read() == commit
 
     def _parse(self, raw: bytes) -> Commit | None:
         step, flags, round_, length, rank, world_size, shard, shards, serial, check = memoryview(raw).cast("Q")
@@ -293,6 +328,7 @@ class Arena:
                     round_, step = new.pop()
                     self._words[at], self._words[at + 1] = round_, step
                     self._words[at + 2] = _SALT ^ round_ ^ step << 1
+        fence()
 
     def _protected_at(self, at: int) -> tuple[int, int] | None:
         """Return the round and step of the protection at a word; None if its words do not belong together."""
@@ -331,9 +367,7 @@ class Arena:
                 return None
             commit = place.read()
             place.invalidate()
-            # nodeclient may have protected the step since `protected` was read. It protects a step first, and reads
-            # after that whether the step is whole. So one of both sides sees what the other one has done. There is no
-            # memory barrier: a store is seen long before the interpreter comes from it to the load that follows.
+            # nodeclient may have protected the step since `protected` was read.
             if commit is None or (commit.round, commit.step) not in self.protected - protected:
                 return place
             place.revalidate(commit)

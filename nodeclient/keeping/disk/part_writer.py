@@ -88,6 +88,6 @@ def _verified(held: Held, progress: Progress) -> memoryview:
 
 def _check_unchanged(held: Held) -> None:
     """Raise `PartLostError` if a worker has overwritten a part, so that what was read of it is of no use."""
-    if held.place.read() != held.commit:
+    if not held.place.still_has(held.commit):
         commit = held.commit
         raise PartLostError(f"step {commit.step} of rank {commit.rank} was overwritten before it was on the disk")

@@ -83,14 +83,14 @@ class Digests:
         except ManifestError:  # the node that resumes from it reports that
             # A shared part is reported only with this digest, so there has to be one.
             crc = of_tensors = self._crc32(data)
-        whole = place.read() == commit
+        whole = place.still_has(commit)
         if whole:
             place.store_digest(commit, crc if known is None else known)  # `check` compares the bytes with a known one
             self._of_tensors[place] = commit, of_tensors
         return whole
 
     def _is_as_saved(self, place: Place, commit: Commit, known: int) -> bool:
-        return self._crc32(place.data[: commit.length]) == known and place.read() == commit
+        return self._crc32(place.data[: commit.length]) == known and place.still_has(commit)
 
     def _crc32(self, data: memoryview | bytes, crc: int = 0) -> int:
         return crc32_in_chunks(data, self._go_on, crc)

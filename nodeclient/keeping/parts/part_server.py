@@ -179,7 +179,7 @@ def _send_part(connection: socket.socket, exchange: Exchange, held: Held) -> boo
             crc = zlib.crc32(chunk, crc)
             tag.update(chunk)
             _send_all(connection, chunk, until)
-        is_unchanged = place.read() == commit
+        is_unchanged = place.still_has(commit)
         is_undamaged = known in {None, crc}
         _send_all(connection, exchange.end(tag, crc, whole=is_unchanged and is_undamaged), until)
         connection.shutdown(socket.SHUT_WR)
