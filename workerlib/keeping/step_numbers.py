@@ -92,17 +92,13 @@ class StepNumbers:
         """The difference between successive reported numbers."""
         self.is_changing = False
         """Whether an optimizer has begun a step since the last `ctx.step`, or before the first, unlike `CHANGING`."""
-        self._optimizer = 0
-        """The identity of the first optimizer that has done so outside of sections; 0 before. The steps of others are
-        not counted: a script may have an optimizer for each parameter."""
-        self._optimizer_steps = 0
-        """The steps of this optimizer since the last `ctx.step`, outside of sections."""
-        self._unchanged = 0
-        """The calls of `ctx.step` before the first new state."""
+        self._optimizer_steps: dict[int, int] = {}
+        """The steps of each optimizer, by its identity, since the last `ctx.step` and outside of sections. A script may
+        have an optimizer for each parameter."""
         self._refusal = ""
         """Why state cannot be kept any more; empty while it can."""
-        self._is_called = False
-        """Whether the script has called `ctx.step` in this round."""
+        self._calls = 0
+        """How often the script has called `ctx.step` in this round."""
         self._warned = False
 
     @property
@@ -113,7 +109,7 @@ class StepNumbers:
     @property
     def lacks_steps(self) -> bool:
         """Whether the script has trained outside of sections, and never called `ctx.step` in this round."""
-        return self._optimizer_steps > 0 and not self._is_called
+        return bool(self._optimizer_steps) and not self._calls
 
     @property
     def problem(self) -> str:
@@ -144,14 +140,11 @@ class StepNumbers:
         self.apply(StateEvent.CHANGED)
         if in_section:
             return False
-        self._optimizer = self._optimizer or optimizer
-        if optimizer != self._optimizer:
-            return False
-        self._optimizer_steps += 1
-        if self._optimizer_steps != UNREPORTED:
+        self._optimizer_steps[optimizer] = self._optimizer_steps.get(optimizer, 0) + 1
+        if self._optimizer_steps[optimizer] != UNREPORTED:
             return False
         self._warn(f"{UNREPORTED} steps of an optimizer without ctx.step: call it after each, or none is kept")
-        return not self._is_called
+        return not self._calls
 
     def on_step(self, number: int, *, trained: bool = False) -> bool:
         """Record a `ctx.step`; return whether the state is new, and this number is higher than those before.
@@ -160,14 +153,15 @@ class StepNumbers:
         the same: `problem` tells.
         """
         changed = self.is_changing or trained
-        self.is_changing, self._optimizer, self._optimizer_steps, self._is_called = False, 0, 0, True
+        self.is_changing = False
+        self._optimizer_steps.clear()
+        self._calls += 1
         if number > self._reported >= 0:
             self._stride = number - self._reported
         self._reported = number
         self.is_accumulating = not changed
         if not changed:
-            self._unchanged += not self.count
-            if self._unchanged == UNCHANGED:
+            if not self.count and self._calls == UNCHANGED:
                 self._warn(
                     f"{UNCHANGED} calls of ctx.step, and no parameter that was given to ctx.keep has changed: no step "
                     "is kept before one has. Give it the tensors that are trained, such as the dict that is passed to "
