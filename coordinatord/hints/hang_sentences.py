@@ -17,7 +17,10 @@ from coordinatord.hints.seen_worker import (
     WaitPlace,
     collective_of,
     longest_wait_s,
+    moves_bytes,
     outside_wait,
+    sleeps,
+    uses_cpu,
     wait_place,
 )
 from coordinatord.protocol.messages import HangKind
@@ -105,10 +108,22 @@ def _describe_culprits(kind: HangKind, culprits: Sequence[SeenWorker]) -> str:
         is_stopped = "has been stopped by a signal" if alone else "have been stopped by a signal"
         return f"{is_held if first.state == TRACED else is_stopped}{f' in {position}' if position else ''}"
     where = position or (f"the kernel's {first.waits_in}" if first.waits_in else "")
-    verb = "compute" if kind is HangKind.BUSY else "stand"
-    if kind is HangKind.STUCK and (thing := outside_wait(first)):
-        return f"wait{'s' if alone else ''} for {thing}{f' in {where}' if where else ''}"
-    return f"{verb}{'s' if alone else ''}{f' in {where}' if where else ' still'}"
+    does = _activity(kind, culprits[0], first, alone=alone)
+    return f"{does} in {where}" if where else f"{does}{' still' if does.startswith('stand') else ''}"
+
+
+def _activity(kind: HangKind, worker: SeenWorker, now: WorkerStacks, *, alone: bool) -> str:
+    """Say what a worker outside of collectives does, by its samples; `now` is the last one. `alone`: no other does."""
+    is_busy, thing, s = kind is HangKind.BUSY, outside_wait(now), "s" if alone else ""
+    activities = (
+        (is_busy and sleeps(worker), f"sleep{s}"),  # a thread of a library, or a child, may compute meanwhile
+        (is_busy and uses_cpu(worker), f"compute{s}"),
+        (is_busy and moves_bytes(worker), f"read{s} or write{s}"),
+        (thing != "", f"wait{s} for {thing}"),
+        (is_busy, "is busy" if alone else "are busy"),  # only its stack has changed
+        (True, f"stand{s}"),
+    )
+    return next(words for holds, words in activities if holds)
 
 
 def script_position(worker: WorkerStacks) -> str:

@@ -95,15 +95,25 @@ def is_busy(worker: SeenWorker) -> bool:
     now, before = worker.now, worker.before
     if now is None or now.state in HALTED:
         return False
-    if max(now.cpus, 0.0 if before is None else before.cpus) >= BUSY_CPUS:
+    if uses_cpu(worker):
         return True
-    if "running" in {now.state, "" if before is None else before.state}:
-        return True  # on a busy host it may hardly get a CPU
     if before is None or before.pid != now.pid:
         return False
     # Stacks that were obtained in different ways differ even if the worker stands still.
     moved = before.origin is now.origin and _main(before) != _main(now)
     return moved or moves_bytes(worker)
+
+
+def uses_cpu(worker: SeenWorker) -> bool:
+    """Whether a thread or a child process of a worker computes, or is about to, in one of its samples."""
+    samples = [sample for sample in (worker.now, worker.before) if sample is not None]
+    # On a busy host it may hardly get a CPU.
+    return any(sample.cpus >= BUSY_CPUS or sample.state == "running" for sample in samples)
+
+
+def sleeps(worker: SeenWorker) -> bool:
+    """Whether the main thread of a worker sleeps for a given time in each of its samples."""
+    return all("nanosleep" in sample.waits_in for sample in (worker.now, worker.before) if sample is not None)
 
 
 def moves_bytes(worker: SeenWorker) -> bool:

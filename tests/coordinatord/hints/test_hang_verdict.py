@@ -140,20 +140,42 @@ def test_what_others_wait_for_is_said_of_a_worker_that_has_ended_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("now", "kind"),
+    ("now", "kind", "does"),
     [
-        (STUCK, HangKind.STUCK),
-        (replace(STUCK, stacks=COMPUTES), HangKind.BUSY),
-        (replace(STUCK, state="running"), HangKind.BUSY),
-        (replace(STUCK, io_bytes=100_000), HangKind.BUSY),
-        (replace(STUCK, stacks=COMPUTES, origin=StackOrigin.SIGNAL), HangKind.STUCK),
-        (replace(STUCK, io_bytes=100_000, pid=8), HangKind.STUCK),
+        (STUCK, HangKind.STUCK, "stands"),
+        (replace(STUCK, stacks=COMPUTES), HangKind.BUSY, "is busy"),
+        (replace(STUCK, stacks=COMPUTES, state="waiting for IO"), HangKind.BUSY, "waits for a disk"),
+        (replace(STUCK, state="running"), HangKind.BUSY, "computes"),
+        (replace(STUCK, io_bytes=100_000, state="waiting for IO"), HangKind.BUSY, "reads or writes"),
+        (replace(STUCK, stacks=COMPUTES, origin=StackOrigin.SIGNAL), HangKind.STUCK, "stands"),
+        (replace(STUCK, io_bytes=100_000, pid=8), HangKind.STUCK, "stands"),
     ],
-    ids=["as before", "another stack", "waits for a CPU", "it has read", "asked in another way", "another process"],
+    ids=[
+        "as before",
+        "another stack",
+        "a disk",
+        "waits for a CPU",
+        "it has read",
+        "asked in another way",
+        "another process",
+    ],
 )
-def test_what_moves_between_two_looks_is_busy(now: WorkerStacks, kind: HangKind) -> None:
+def test_what_moves_between_two_looks_is_busy(now: WorkerStacks, kind: HangKind, does: str) -> None:
     assert (found := find_hang(job(seen_worker(5, now, STUCK)))) is not None
     assert found.kind is kind
+    assert found.sentence.startswith(f"rank 5 on node gpu0 {does} in ")
+
+
+@pytest.mark.parametrize(
+    ("waits_in", "does"), [("hrtimer_nanosleep", "sleeps"), ("futex_do_wait", "computes"), ("", "computes")]
+)
+def test_a_worker_whose_main_thread_sleeps_in_both_looks_computes_in_no_line_of_it(waits_in: str, does: str) -> None:
+    before, now = replace(BUSY, waits_in=waits_in), replace(BUSY, waits_in="do_nanosleep")
+    assert (found := find_hang(job(seen_worker(5, now, before)))) is not None
+    assert (found.kind, found.sentence) == (
+        HangKind.BUSY,
+        f"rank 5 on node gpu0 {does} in evaluate (train.py:50) {THE_OTHERS}",
+    )
 
 
 def test_a_collective_whose_data_still_comes_and_goes_is_only_slow() -> None:
