@@ -21,9 +21,9 @@ from tables import BenchmarkError
 
 from coordinatord.protocol.arrival_messages import Arrivals, AskArrivals
 from coordinatord.protocol.codec import decode, encode
+from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.messages import (
     PROTOCOL_VERSION,
-    SESSION_PATH,
     Assignment,
     Degraded,
     Desired,
@@ -94,11 +94,11 @@ class Node:
         await asyncio.sleep(after_s)
         self._fleet.note_begun()
         try:
-            self.link = await Link.connect(url, SESSION_PATH, self._receive, access)
+            self.link = await Link.connect(url, self._receive, access)
             self._send(self._join)
             self._fleet.note_joined()
-            why = await self.link.ended
-        except OSError as error:
+            why = await self.link.end()
+        except (OSError, OperationalError) as error:
             why = str(error)
         if not self._lost:
             raise BenchmarkError(f"{self.name}: {why}")
@@ -162,7 +162,7 @@ class Node:
         packed = encode(message)
         self.traffic.frames_sent += 1
         self.traffic.bytes_sent += len(packed)
-        self.link.send(framed(packed))
+        self.link.put_frame(framed(packed))
 
 
 @asynccontextmanager

@@ -115,7 +115,7 @@ async def measure(ranks: int) -> Run:
             worker = stacks_of(node.assignment.first_rank, culprit, brief=False)
             packed = encode(Stacks(wanted.request, (worker,), ""))
             sent += len(packed)
-            node.link.send(framed(packed))
+            node.link.put_frame(framed(packed))
 
     async with (
         coordinatord(NO_HEARTBEAT_S) as daemon,

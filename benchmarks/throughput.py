@@ -20,7 +20,6 @@ from link import Access, Link, framed
 from tables import BenchmarkError, Table, add_flags, errors_in_one_line, positive, runs_words, spread, write_report
 
 from coordinatord.protocol.codec import encode
-from coordinatord.protocol.messages import SESSION_PATH
 
 ECHO = (sys.executable, "-m", "benchmarks.echo")
 
@@ -83,7 +82,7 @@ async def _echo(
     """Return the figures of the bare server, over TLS if its clients need that. Raises `BenchmarkError`."""
     command = (*ECHO, answer.hex(), *(() if access is None else ("--tls",)))
     async with server(command, core=core) as bare:
-        links = [await Link.connect(bare.url, SESSION_PATH, _ignore, access) for _ in range(clients)]
+        links = [await Link.connect(bare.url, _ignore, access) for _ in range(clients)]
         flow, echoed = await _flow(links, heartbeat, seconds, bare)
         for link in links:
             link.cut()
@@ -117,10 +116,10 @@ async def _flow(links: Sequence[Link], message: bytes, seconds: float, served: S
         def receive(answer: bytes) -> None:
             nonlocal answers, last
             answers, last = answers + 1, answer
-            link.send(frame)
+            link.put_frame(frame)
 
         link.receive = receive
-        link.send(frame)
+        link.put_frame(frame)
 
     for link in links:
         start(link)
