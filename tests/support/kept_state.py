@@ -6,9 +6,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from coordinatord.protocol.kept_state import (
+    Halt,
     Holding,
     Keeper,
     KeptParts,
+    KeptStep,
     PersistedStep,
     PersistOffer,
     PersistOrder,
@@ -123,8 +125,27 @@ def wrote(puppets: Mapping[str, Any], words: list[str], options: dict[str, str])
 
 
 def kept_text(desired: Desired) -> str:
-    """Describe the step that a node is to resume from and the step that it is to write, as the end of a sentence."""
-    return _resume_text(desired.resume) + _persist_text(desired.persist)
+    """Describe which steps a node is to resume from, write, halt after, protect and copy, as the end of a sentence."""
+    copies = (f", copying step {copy.step} of {copy.source.node}" for copy in desired.copies)
+    halt = "" if desired.halt is None else _halt_text(desired.halt)
+    return "".join(
+        (
+            _resume_text(desired.resume),
+            _persist_text(desired.persist),
+            halt,
+            _protected_text(desired.protected),
+            *copies,
+        )
+    )
+
+
+def _halt_text(halt: Halt) -> str:
+    return ", halting after the present step" if halt.step is None else f", halting after step {halt.step}"
+
+
+def _protected_text(steps: tuple[KeptStep, ...] | None) -> str:
+    named = ", ".join(f"{at.step} of round {at.round}" for at in steps or ())
+    return f", protecting step{'s' if len(steps or ()) > 1 else ''} {named}" if named else ""
 
 
 def _resume_text(resume: Resume | None) -> str:

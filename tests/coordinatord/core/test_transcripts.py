@@ -6,7 +6,7 @@ import pytest
 
 from coordinatord.core.rounds.transitions.table import ROWS
 from tests.support.golden import SCRIPTS, compare, transcribe
-from tests.support.rows import run_rows_taken
+from tests.support.rows import KEEPING_ROWS, keeping_rows_taken, run_rows_taken
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
@@ -20,3 +20,10 @@ def test_the_transcripts_take_every_row_of_the_run_table() -> None:
             transcribe(script.read_text())
     left = [f"{row.source}: {row.when.__name__}" for row in ROWS if row not in taken]
     assert not left
+
+
+def test_the_transcripts_take_every_row_of_the_keeping_wing() -> None:
+    with keeping_rows_taken() as taken:
+        for script in SCRIPTS:
+            transcribe(script.read_text())
+    assert taken == KEEPING_ROWS
