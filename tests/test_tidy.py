@@ -59,6 +59,7 @@ VIOLATIONS = [
     (imports_apart, "coordinatord/core/rounds/policy.py", "from coordinatord.core.watching import a", 1, "watching.a"),
     (imports_apart, "coordinatord/core/watching/a.py", "from coordinatord.core.shown import a", 1, "shown.a"),
     (imports_apart, "coordinatord/core/rounds/policy.py", "from coordinatord.core import admin", 1, "core.admin"),
+    (imports_apart, "coordinatord/core/journal.py", "from coordinatord.core.shown import a", 1, "shown.a"),
     (stock_frozen_classes, "nodeclient/a.py", "@dataclass(frozen=True)\nclass A: ...", 2, "A is made by dataclass"),
     (unnamed_modules, "workerlib/__init__.py", MOST_OF_WORKERLIB, 1, "does not name `gloo`"),
     (coordinator_imports, "coordinatord/cli.py", "import nodeclient", 1, "imports nodeclient"),

@@ -71,7 +71,7 @@ DOOR = ("admin", "journal", "machine", "own_end", "sleep_watch")
 """The modules above the kernel and the wings: the one entry to the core, and what only that uses."""
 
 APART = {
-    **{f"coordinatord/core/{module}.py": ("coordinatord.core.shown",) for module in DOOR},
+    **{f"coordinatord/core/{module}.py": ("coordinatord.core.shown",) for module in ("__init__", *DOOR)},
     **{
         f"coordinatord/core/{package}": tuple(
             f"coordinatord.core.{other}" for other in (*DOOR, *WINGS, "shown") if other != package

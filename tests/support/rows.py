@@ -60,7 +60,7 @@ def keeping_rows_taken() -> Iterator[set[KeepingRow]]:
         return when, act_watched
 
     class Writes(dict[Any, Any]):
-        def __missing__(self, key: tuple[WriteState, WriteEvent]) -> WriteState:
+        def __missing__(self, key: tuple[WriteState, WriteEvent]) -> Any:
             taken.add(key)
             return self.setdefault(key, WRITES[key])
 

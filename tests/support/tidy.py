@@ -150,7 +150,7 @@ RULES = (
         _in_pure_package,
         impure_imports,
         "Take what you need as an argument or return it as an effect; a module without IO, clock"
-        " and chance may join PURE_STDLIB in tests/support/tidy.py.",
+        " and chance may join PURE_STDLIB in tests/support/imports.py.",
     ),
     Rule(
         "pure packages ask for no time and no chance",
@@ -166,16 +166,17 @@ RULES = (
         " coordinatord/server/driver.py.",
     ),
     Rule(
-        "the kernel and its wings do without each other",
+        "the kernel imports no wing, no wing another one, and nothing in the core what is shown",
         lambda source: source.is_python and source.is_in(*APART),
         imports_apart,
-        "Give the wing a word in coordinatord/core/rounds/state/wings.py, or move what both need into the kernel.",
+        "Give the wing a word in coordinatord/core/rounds/state/wings.py, or move what both need into the kernel. What"
+        " decides must not depend on what is shown.",
     ),
     Rule(
-        "frozen classes of coordinatord and nodeclient are made by @frozen",
+        "frozen classes of coordinatord and nodeclient are structs",
         lambda source: source.is_python and source.is_in("coordinatord", "nodeclient"),
         stock_frozen_classes,
-        "See coordinatord/protocol/frozen_class.py: the standard library takes 0.6 ms for each class.",
+        "Derive it from msgspec's `Struct` with frozen=True: the standard library takes 0.6 ms for each class.",
     ),
     Rule(
         "the docstring of a package names all of its modules",
@@ -190,18 +191,18 @@ RULES = (
         "What both sides share belongs in coordinatord/protocol or coordinatord/runtime.",
     ),
     Rule(
-        "nodeclient knows the protocol and the environment contract alone",
+        "nodeclient knows of the other packages only what they share",
         _in("nodeclient"),
         node_imports,
-        "Import from coordinatord.protocol, coordinatord.runtime, workerlib.contract or workerlib.gloo; torch takes"
+        "Import from coordinatord.protocol, coordinatord.hints, coordinatord.runtime or workerlib.contract; torch takes"
         " seconds to import and belongs in the worker, or in nodeclient/torchrun, which nothing else imports.",
     ),
     Rule(
         "workerlib needs nothing but torch, and that late",
         _in("workerlib"),
         worker_imports,
-        "Import torch inside the function that uses it, never in env.py, and nothing else that is not in the standard"
-        " library; what a library needs goes into the module of workerlib/integrations that is named after it.",
+        "Import torch inside the function that uses it, never in workerlib/contract, and nothing else that is not in"
+        " the standard library; what a library needs goes into the module of workerlib/integrations of its name.",
     ),
     Rule(
         "every exception class is an OperationalError or an InternalError",
