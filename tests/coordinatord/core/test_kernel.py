@@ -1,10 +1,13 @@
 """The kernel is complete without its wings."""
 
+import pytest
+
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.rounds.events import Compared, Looked
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.run import Wings
+from coordinatord.core.rounds.state.wings import JudgingWing, KeepingWing, WatchingWing
 from coordinatord.core.shown.job_view import job_view
 from coordinatord.protocol.messages import Goal
 from tests.support.builders import EPOCH
@@ -74,3 +77,16 @@ def test_no_host_is_charged_or_tested_and_an_operator_quarantines_one_all_the_sa
     stage.play("ask preflight default", "ask quarantine n3")
     assert [stage.desired(node).pair for node in NODES] == [None] * 3
     assert stage.coordinator.cluster.durable.hosts.keys() == {"host-n3"}
+
+
+@pytest.mark.parametrize("interface", [KeepingWing, WatchingWing, JudgingWing])
+def test_a_wing_answers_each_word_of_its_interface(interface: type) -> None:
+    """A word that it lacks, or spells in another way, would do nothing."""
+    stage = Stage()
+    stage.play("join n1 min=1 max=1")
+    run = stage.run
+    [wing] = [wing for wing in (run.keeping, run.watching, run.judging) if isinstance(wing, interface)]
+    classes = type(wing).__mro__
+    own = {name for kind in classes[: classes.index(interface)] for name in vars(kind)} | vars(wing).keys()
+    words = {name for name in vars(interface) if not name.startswith("_")} - interface.__annotations__.keys()
+    assert words - own == set()
