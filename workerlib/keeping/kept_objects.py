@@ -188,8 +188,7 @@ class KeptOptimizer(Adapter):
         """The state to load, by the parameter's name and the key."""
         self._model = model
         """The parameters of all modules, by name."""
-        self._names = {id(parameter): path for path, parameter in model.items()}
-        self._options = _GroupOptions(name, optimizer, self._names)
+        self._options = _GroupOptions(name, optimizer, {id(parameter): path for path, parameter in model.items()})
         self._parameters: dict[str, Any] = {}
         """The parameters of this optimizer, by name."""
         self._name_parameters()
@@ -282,7 +281,8 @@ class KeptOptimizer(Adapter):
     def _name_parameters(self) -> None:
         """Name all parameters: a script may have added a group of them."""
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
-        named = ((self._names.get(id(parameter), f"#{at}"), parameter) for at, parameter in enumerate(parameters))
+        names = self._options.names
+        named = ((names.get(id(parameter), f"#{at}"), parameter) for at, parameter in enumerate(parameters))
         self._parameters = dict(named)
 
     def _state_of(self, parameter: torch.Tensor) -> dict[str, Any]:
@@ -348,10 +348,11 @@ class _GroupOptions:
     """Writes the options of an optimizer's parameter groups as JSON, anew only when one may have changed."""
 
     def __init__(self, name: str, optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> None:
-        """Begin with the optimizer as of `keep`; `names` maps ids of parameters to their names."""
+        """Begin with the optimizer as of `keep`."""
         self._name = name
         self._optimizer = optimizer
-        self._names = names
+        self.names = names
+        """The names of parameters of the model, by their ids."""
         self._first_groups = len(optimizer.param_groups)
         """How many groups there were at `keep`."""
         self._last_read: list[Any] = []
@@ -375,7 +376,7 @@ class _GroupOptions:
             self._values = {"groups": plain, "state": state}
             if added := groups[self._first_groups :]:
                 # No parameter of a model is called "", so `KeptOptimizer.make_missing` does not add its group.
-                names = [[self._names.get(id(parameter), "") for parameter in group["params"]] for group in added]
+                names = [[self.names.get(id(parameter), "") for parameter in group["params"]] for group in added]
                 self._values["added"] = names
         return self._values
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from msgspec import Struct
+
 from coordinatord.core.rounds.effects import Look
 from coordinatord.core.rounds.events import Compared, Looked
 from coordinatord.core.rounds.queries.conditions import NOW
@@ -58,6 +60,15 @@ UNSEEN_AFTER_S = 180.0
 """How long workers have run before that is said: until then, a script may import and load what it needs."""
 
 
+class Culprit(Struct, frozen=True):
+    """The worker that the others wait for."""
+
+    failure: WorkerFailure
+    """The hang as its failure."""
+    position: str
+    """The script's line at which it stands; empty if that is not known."""
+
+
 class RunWatch(WatchingWing):
     """Watches the workers of one run. `WatchingWing` says what its public attributes mean.
 
@@ -71,14 +82,11 @@ class RunWatch(WatchingWing):
         self._run = run
         self._hang, self.lateness_watch, self._divergence = HangWatch(), LatenessWatch(), DivergenceWatch()
         self._is_unseen = False
-        self._culprit: WorkerFailure | None = None
+        self._culprit: Culprit | None = None
         """The first culprit of the last verdict, made with it: in a stop, a culprit's node may be lost."""
-        self._position = ""
-        """The script's line at which that culprit stands; empty if it is not known."""
-        self._torch_notice = ""
-        """The recorded notice that only torch's own timeout can still end the wait; empty without one."""
-        self._is_recorded = False
-        """Whether a `BusyWorkerAwaited` is recorded since workers last made progress, so that it is not repeated."""
+        self._torch_notice: str | None = None
+        """The recorded notice that only torch's own timeout can still end the wait; empty if another notice is
+        recorded, None if none is since workers last made progress."""
         self._is_at_rest = False
         """Whether workers that report no steps enter no collectives any more, so that the round may hang."""
         self._hung_at = Counter[str]()
@@ -95,13 +103,12 @@ class RunWatch(WatchingWing):
         if isinstance(record, records.RoundFormed | records.TrainingBegan | records.TrainingResumed):
             self._clear()
         elif isinstance(record, records.BusyWorkerAwaited):
-            self._is_recorded = True
             self._torch_notice = record.reason if self._is_left_to_torch() else ""
 
     def _clear(self) -> None:
         """Forget all looks, but not the number of the last one: its answer may still come."""
-        self._hang, self._culprit, self._position = HangWatch(self._hang.number), None, ""
-        self.notice, self._is_recorded, self._torch_notice, self._is_at_rest = "", False, "", False
+        self._hang, self._culprit = HangWatch(self._hang.number), None
+        self.notice, self._torch_notice, self._is_at_rest = "", None, False
 
     @property
     def remark(self) -> str:
@@ -175,12 +182,12 @@ class RunWatch(WatchingWing):
             watch.repeat_second(now)
         else:
             watch.judge(watch.first, look)
-            self.notice, self._culprit, self._position = "", None, ""
+            self.notice, self._culprit = "", None
             if watch.verdict is not None:
                 culprit = next(worker for worker in look.workers if worker.rank == watch.verdict.ranks[0])
                 self.notice = notice_of(watch.verdict, look.workers)
-                self._culprit = _failure_of(self._run, watch.verdict, culprit, look)
-                self._position = "" if culprit.now is None else script_position(culprit.now)
+                position = "" if culprit.now is None else script_position(culprit.now)
+                self._culprit = Culprit(_failure_of(self._run, watch.verdict, culprit, look), position)
                 if self._is_left_to_torch():
                     end = self.hung_before + _LEFT_TO_TORCH.format(remedy=self._remedy(culprit))
                     self.notice = clip(self.notice, MESSAGE_MAX - len(end)) + end
@@ -236,12 +243,17 @@ class RunWatch(WatchingWing):
     def suspect(self) -> WorkerFailure | None:
         """The culprit as a failure, whether or not the round is ended for it; None if it may be at work."""
         verdict = self._hang.verdict
-        return self._culprit if verdict is not None and (verdict.is_hang or self._is_hung()) else None
+        is_at_fault = verdict is not None and (verdict.is_hang or self._is_hung())
+        return self._culprit.failure if self._culprit is not None and is_at_fault else None
 
     @property
     def hang(self) -> WorkerFailure | None:
         """The culprit as the failure that the round is charged for; None if the round does not hang."""
-        return self._culprit if self._is_hung() else None
+        return self._culprit.failure if self._culprit is not None and self._is_hung() else None
+
+    @property
+    def _position(self) -> str:
+        return "" if self._culprit is None else self._culprit.position
 
     @property
     def hung_before(self) -> str:
@@ -259,7 +271,7 @@ class RunWatch(WatchingWing):
         That worker computes, or it may hang and is left to torch. The second is recorded even if the first was. Empty
         if there is nothing new to record.
         """
-        is_new = not self._is_recorded or (self._is_left_to_torch() and not self._torch_notice)
+        is_new = self._torch_notice is None or (self._is_left_to_torch() and not self._torch_notice)
         return self.notice if self._hang.verdict is not None and is_new and not self._is_hung() else ""
 
     def _is_hung(self) -> bool:
