@@ -15,7 +15,8 @@ loaded when a script uses them.
 exception. `sampler` deals out the samples of an epoch, and `micro_batches` splits a batch among the workers. `stop`
 records a signal that asks the worker to end, and `agreement` has all workers agree on that. `store` serves torch's
 store, and `gloo` waits for gloo's threads before a process group is destroyed. `responder` tells nodeclient where the
-worker stands, from the first call of this package on.
+worker stands. The first call of this package starts it: a thread, faulthandler's handler of one realtime signal, and
+functions for forked children and the end of Python. Without the variable COORDINATORD_STACKS there is none of that.
 
 `keeping` keeps state that outlives the workers, and tells a script when to write a checkpoint of its own. `reuse` lets
 a process take part in several rounds. The docstrings of these two packages say what each does in the process, and how

@@ -20,9 +20,9 @@ Ends: `planned_end` receives the order to end a round, and blocks training betwe
 
 In the user's process, the import does nothing. `ctx.keep` does all of this where nodeclient offers memory:
 
-* It connects to nodeclient by one Unix socket, and starts the thread `workerlib-keep`, which reads from it. When the
-  round breaks, this thread copies the state, if training is between two steps. A timer thread maps the pages of new
-  memory once.
+* It connects to nodeclient by one Unix socket, and starts the thread `workerlib-keep`, which reads from it until the
+  process ends or leaves its round. When the round breaks, this thread copies the state, if training is between two
+  steps. A timer thread maps the pages of new memory once.
 * It maps shared memory of nodeclient: one file for each arena. A state that has outgrown its arena gets another one.
 * It registers a pre-hook of torch for the steps of all optimizers, which also wraps their closures. It registers a
   forward hook on each module, unless no other rank has the same state, and a function with atexit, to save at the end
@@ -33,18 +33,20 @@ In the user's process, the import does nothing. `ctx.keep` does all of this wher
   stands still when a round is about to end. It may raise `LeftRoundError` in a process that is used again.
 * It registers a function for forked children, to close the connection in them, which cannot be undone. A
   `KeptStateError` may register one with atexit, which has the error file say that no restart helps.
-* It changes the given objects only to restore kept state, and reshards modules of `fully_shard`. Nothing is patched.
+* It changes the given objects, and the random state of Python, numpy and torch, only to restore kept state. It reshards
+  modules of `fully_shard`. Nothing is patched.
 * If a process group has failed and nodeclient does not notice, it saves and ends the process by `os._exit`.
 
 `should_checkpoint`, `checkpointed`, `KeptWriter` and `KeptReader` connect in the same way, with the same thread and a
 function for forked children but no hooks on optimizers and modules. Without nodeclient's channel,
-`should_checkpoint` handles signals as `should_stop` does. `KeptWriter` and `KeptReader` add a few types of Python and
-numpy to those that torch trusts in a pickle.
+`should_checkpoint` handles signals as `should_stop` does. With it, `checkpointed` wraps the script's own handlers of
+these signals before it reports the last checkpoint. `KeptWriter` and `KeptReader` add a few types of Python and numpy
+to those that torch trusts in a pickle.
 
 Where nodeclient offers this memory, `init` sets three variables of torch's NCCL, so that torch does not end the process
 when a collective fails. A value of the user's stays.
 
-A script that calls none of these has none of this. To switch it off in a script as it is, start nodeclient with
-`--keep-memory 0`: then `ctx.keep` only checks the objects and returns -1, a save of `KeptWriter` is left out with a
-warning, and `should_checkpoint` is a collective as under torchrun.
+A script that calls none of these has none of this but the variables. To switch it off in a script as it is, start
+nodeclient with `--keep-memory 0`: then `ctx.keep` only checks the objects and returns -1, a save of `KeptWriter` is
+left out with a warning, `should_checkpoint` is a collective as under torchrun, and `init` sets no variable.
 """
