@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from coordinatord.config.state_flags import STATE_DIR_DEFAULT, state_dir
 from coordinatord.config.store_flags import SharedStore, StepDownConfig, add_store, read_store
-from coordinatord.core.rounds.policy import OUTAGE_GRACE_S_MIN, SETTLE_S_MIN, Policy, PreflightWhen
+from coordinatord.core.rounds.policy import Policy, PreflightWhen
 from coordinatord.core.rounds.values.judged_host import CHARGES_MAX
 from coordinatord.protocol.fields import DEFAULT_PORT, DURATION_S_MAX, HEARTBEAT_S_MIN
 from coordinatord.runtime import __version__
@@ -26,6 +26,13 @@ _HOST_NAME = re.compile(r"\.?[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*\.?", re.ASC
 
 HALF_LIFE_H_MAX = 720.0
 """The limit of a half-life in hours: a month, as long as the longest runs."""
+
+SETTLE_S_MIN = 0.1
+"""The shortest settle window that may be set: programs that are started together come up tenths of a second apart."""
+
+OUTAGE_GRACE_S_MIN = 0.5
+"""The shortest outage grace that may be set: a broken connection is back within tenths of a second, and must not end a
+node's workers."""
 
 
 class ServeConfig(Struct, frozen=True):

@@ -23,7 +23,7 @@ from coordinatord.core.judging.run_judging import RunJudging
 from coordinatord.core.keeping.run_keeping import RunKeeping
 from coordinatord.core.rounds import events
 from coordinatord.core.rounds.effects import Answer, Batch, Refuse, ReportDegraded
-from coordinatord.core.rounds.policy import POSTPONED_EVERY_S, Policy
+from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.queries import admission
 from coordinatord.core.rounds.queries.conditions import NOW
 from coordinatord.core.rounds.state.cluster import Cluster, apply_drains, apply_quarantines
@@ -42,6 +42,13 @@ from coordinatord.core.watching.run_watch import RunWatch
 from coordinatord.protocol.errors import Table
 from coordinatord.protocol.messages import Degraded, Desired, Observed
 from coordinatord.protocol.text import clip
+
+POSTPONED_EVERY_S = 0.25
+"""The least seconds between two postponements of all deadlines, while the coordinator reads the messages that came when
+it was asleep. Each postponement visits all nodes: one for each of 10,000 messages would itself make it late."""
+
+FAREWELL_LEASES = 2
+"""For how many leases a coordinator without live runs waits for lost nodes to fetch their outcome."""
 
 WINGS = Wings(keeping=RunKeeping, watching=RunWatch, judging=RunJudging)
 """The wings of each run. Only tests of the kernel have others."""
@@ -182,7 +189,8 @@ class Coordinator:
         for ending in decision.endings:
             self._sessions.pop(ending.session, None)
         if any(isinstance(record, NodeLost) for record in decision.records):
-            self._farewells_until = decision.now + self.policy.farewell_s
+            lease_s = self.policy.heartbeat_s * self.policy.heartbeats_per_lease
+            self._farewells_until = decision.now + FAREWELL_LEASES * lease_s
         self._due = self._first_due()
         if self.store_error is not None:
             reports = (ReportDegraded(session, Degraded(clip(self.store_error))) for session in decision.recipients)

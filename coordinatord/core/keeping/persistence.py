@@ -25,11 +25,14 @@ from coordinatord.core.keeping.persisting import (
 )
 from coordinatord.core.keeping.resume_plan import Needs, grouped, need
 from coordinatord.core.keeping.shards import Held, are_whole, holders_by_shard
-from coordinatord.core.rounds.policy import END_S
 from coordinatord.core.rounds.queries.past_round import is_ending, is_last
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.protocol.kept_state import ATTEMPTS_MAX, WANTED_MAX, KeptStep, PersistOrder, WantedParts
+
+END_S = 120.0
+"""The most seconds that leaving nodes wait for a write of kept state: a host that is taken away often has only two
+minutes."""
 
 END_IDLE_S = 40.0
 """How many seconds departing nodes wait while no node writes a byte. It is 10 s more than the 30 s after which a node

@@ -14,8 +14,8 @@ from coordinatord.core.keeping.copying import copies_for
 from coordinatord.core.keeping.disk_steps import found_by, newest_of_run
 from coordinatord.core.keeping.halting import can_halt
 from coordinatord.core.keeping.known import KeptState
+from coordinatord.core.keeping.persistence import END_S
 from coordinatord.core.keeping.persisting import LOOK_S
-from coordinatord.core.rounds.policy import END_S
 from coordinatord.core.rounds.queries.next_round import next_size
 from coordinatord.core.rounds.queries.past_round import is_ending
 from coordinatord.core.rounds.state.durable import State

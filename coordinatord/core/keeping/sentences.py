@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from coordinatord.core.keeping.bad_steps import has_spoiled
 from coordinatord.core.keeping.disk_steps import agreed_step, any_finder, finds_step, unusable_to
 from coordinatord.core.keeping.known import KeptState
-from coordinatord.core.keeping.persistence import END_IDLE_S, is_unsure, longest_until, overwriter, unwritten
+from coordinatord.core.keeping.persistence import END_IDLE_S, END_S, is_unsure, longest_until, overwriter, unwritten
 from coordinatord.core.keeping.persisting import WriteState
 from coordinatord.core.keeping.resumption import differing_step, is_obtainable, resume_point
-from coordinatord.core.rounds.policy import END_S
 from coordinatord.core.rounds.queries.next_round import candidates
 from coordinatord.core.rounds.state.member import Member
 from coordinatord.core.rounds.values.resume_point import ResumePoint

@@ -9,23 +9,8 @@ from msgspec import Struct
 
 from coordinatord.protocol.fields import DURATION_S_MAX
 
-POSTPONED_EVERY_S = 0.25
-"""The least seconds between two postponements of all deadlines, while the coordinator reads the messages that came when
-it was asleep. Each postponement visits all nodes: one for each of 10,000 messages would itself make it late."""
-
-END_S = 120.0
-"""The most seconds that leaving nodes wait for a write of kept state: a host that is taken away often has only two
-minutes."""
-
 HEARTBEAT_STEP_S = 0.25
 """The seconds by which the heartbeat grows at once; otherwise each node that joins would change it for all others."""
-
-SETTLE_S_MIN = 0.1
-"""The shortest settle window that may be set: programs that are started together come up tenths of a second apart."""
-
-OUTAGE_GRACE_S_MIN = 0.5
-"""The shortest outage grace that may be set: a broken connection is back within tenths of a second, and must not end a
-node's workers."""
 
 
 class PreflightWhen(StrEnum):
@@ -140,11 +125,6 @@ class Policy(Struct, frozen=True):
             raise ValueError("the stop limit must be longer than the restart grace and the collateral time")
         if self.settle_s > self.settle_max_s:
             raise ValueError("the settle window must not be longer than its cap")
-
-    @property
-    def farewell_s(self) -> float:
-        """How many seconds a coordinator without live runs waits for lost nodes to fetch their outcome: two leases."""
-        return 2 * self.heartbeat_s * self.heartbeats_per_lease
 
     def pause_after(self, repeats: int) -> float:
         """Return the pause in seconds after a round whose error had come in `repeats` rounds in a row before it."""

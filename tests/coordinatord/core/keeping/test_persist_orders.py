@@ -4,7 +4,7 @@ import pytest
 
 from coordinatord.core.keeping import persistence
 from coordinatord.core.keeping.known import kept_of
-from coordinatord.core.rounds.policy import END_S
+from coordinatord.core.keeping.persistence import END_S
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.protocol.messages import Result
 from tests.support.running_job import order, running_job, to_write

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from coordinatord.core.keeping.persistence import END_IDLE_S
+from coordinatord.core.keeping.persistence import END_IDLE_S, END_S
 from coordinatord.core.keeping.persisting import STUCK_S
-from coordinatord.core.rounds.policy import END_S, Policy
+from coordinatord.core.rounds.policy import Policy
 from coordinatord.protocol.kept_state import PersistState, Restoring
 from nodeclient.core.effects import Persist
 from nodeclient.keeping.disk import disk_thread, steps_on_disk
