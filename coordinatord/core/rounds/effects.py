@@ -20,11 +20,9 @@ class StackSource(Struct, frozen=True):
     node: str
     host: str
     first_rank: int
-    """The rank of the node's first worker."""
     session: int | None
     """The session of the node; None if it cannot be asked."""
     wanted: AskStacks
-    """The question to send it."""
     problem: str
     """Why it cannot be asked; empty if it can."""
 

@@ -1,8 +1,7 @@
 """All jobs of one coordinator, and the marks on their members that follow from drains and quarantines.
 
-Both apply to all jobs. Operators drain a node or a host: its nodes leave all jobs. A quarantined host has ended
-rounds by a fault of its own: its nodes stay, and rounds do without them if they can. The durable state has the names,
-and each member has a copy of the reason.
+Both apply to all jobs: drained nodes leave, and rounds do without nodes on quarantined hosts if they can. The durable
+state has the names, and each member has a copy of the reason.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
 """The durable state, which outlives the daemon: the jobs, their runs and members, and the drained nodes.
 
 Only `transitions/apply` changes it, and only by records. A restarted daemon applies the same records, so its durable
-state is equal (`==`). `member`, `run` and `cluster` have the live state. Times are in the clock of the daemon that
-applied the records.
-
-Some values are about *kept state*, which is training state that outlives workers in the memory of their nodes or on a
-disk. A round resumes from such a step. It is *spoiled* if it is known to be wrong, and *doubted* if ranks may differ.
+state is equal (`==`). Times are in the clock of the daemon that applied the records.
 """
 
 from __future__ import annotations
@@ -179,7 +175,6 @@ class DurableRun:
     formed_at: float = -math.inf
     """When the current or last round was formed."""
     formed_reason: str = ""
-    """Why the current round was formed."""
     stop_timeout_s: float = 0.0
     """The longest stop timeout of the round's nodes, in seconds."""
     resume: ResumePoint | None = None
@@ -208,7 +203,6 @@ class DurableRun:
     losses: list[LostNode] = field(default_factory=list)
     """Nodes that the current or last round has lost."""
     stop_reason: Reason = field(default=Reason("", ""))
-    """Why the last round was stopped."""
     planned: bool = False
     """Whether the last round was stopped on purpose, with nothing wrong."""
     first_failure: WorkerFailure | None = None
@@ -225,7 +219,6 @@ class DurableRun:
     stop_asked: str = ""
     """Why an operator wants the run to end; empty if none does, and once it has ended."""
     outcome: Outcome | None = None
-    """The outcome of the run."""
     concluded: bool = False
     """Whether the job ended with the run: its workers succeeded or failed for good, or an operator stopped it."""
     last_step: int | None = None

@@ -56,10 +56,7 @@ class Gathering:
             self.arrived_last = now
 
     def record_ready(self, member: Member, now: float) -> None:
-        """Record that a member became ready, which is an arrival, unless it arrived by beginning to prepare.
-
-        One that had arrived before arrives anew: a node that is only back comes to `begin_wait` instead.
-        """
+        """Record that a member became ready, which is an arrival, unless it arrived by beginning to prepare."""
         readiness = member.readiness
         if readiness.has_arrived or readiness.preparing_since is None:
             self.arrived_last = now

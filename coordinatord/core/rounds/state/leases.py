@@ -1,7 +1,6 @@
 """When the lease of each member ends, for all runs: then the node is silent, and may count as lost.
 
-`lease` works out how long a lease is. Here are the deadlines. The machine moves them at each heartbeat, and also when a
-connection closes, when all nodes of a run were silent, and after an outage of the store.
+`lease` works out how long a lease is. Here are the deadlines, which the machine moves.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""One run, which is one execution of a job: its durable state, and its live state.
-
-`durable` follows from records, which `transitions/apply` applies, and a restarted daemon has it again. The live state
-is all else. It ends with the daemon, and nodes report it anew. The other transitions and the machine change it.
-"""
+"""One run, which is one execution of a job: its durable state, and its live state, which nodes report anew."""
 
 from __future__ import annotations
 

@@ -121,10 +121,7 @@ class KeepingWing:
         return ""
 
     def doubt(self, since: KeptStep) -> str:
-        """Say which step stays on the disk though ranks may differ from `since` on, as the end of a sentence.
-
-        It is a part of the reason with which a round ends whose replicas have diverged.
-        """
+        """Say which step stays on the disk though ranks may differ from `since` on, as the end of a sentence."""
         return ""
 
     @property
@@ -342,10 +339,7 @@ class JudgingWing:
         """Remove a node that is no longer a member."""
 
     def postpone(self, by: float) -> None:
-        """Put off all deadlines by so many seconds, in which the coordinator was asleep and heard no node.
-
-        The other wings have no deadlines for answers of nodes.
-        """
+        """Put off all deadlines by so many seconds, in which the coordinator was asleep and heard no node."""
 
     def next_at(self) -> float | None:
         """Return when to call `act`; None if nothing is due."""

@@ -3,12 +3,6 @@
 Most of a report only updates the live state, at once. News that has to be recorded, such as a success or a first step,
 makes the node a *claimant* (`Run.claims`), and `record_claims` makes the records when the run is advanced. So a report
 that comes while the store fails is not lost.
-
-For each heartbeat the machine asks `has_no_news` first. For each report it sets `Member.observed`, and calls
-`record_steps` if there are steps or sections. After a heartbeat without news it then asks `steps_have_consequences`;
-after any other report it calls `record_report`, and advances the run.
-
-`queries/admission` decides which nodes are let in. The machine handles sessions and leases.
 """
 
 from __future__ import annotations

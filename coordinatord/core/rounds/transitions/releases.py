@@ -1,7 +1,5 @@
 """Releases single nodes: those that are to leave, those whose join timeout has expired, and spares as a run succeeds.
 
-It also drains the node of a laggard, which then leaves as any drained node does.
-
 A released node has its outcome, and exits. A node that is to leave may be the last one that holds some of the training
 state that the workers keep in memory. Then it is *held back* until other nodes have copied that, or it is on the disk.
 """

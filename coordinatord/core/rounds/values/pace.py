@@ -24,9 +24,8 @@ class Pace:
         self._pacer: int | None = None
         """The pacer's group rank."""
         self._steps: tuple[int | None, ...] = ()
-        """The steps that the pacer last reported."""
         self._heard_at = 0.0
-        """When the pacer was last heard."""
+        """The last report of the pacer, and its time."""
         self._samples: deque[tuple[float, int]] = deque()
         """Times, each with the furthest step of the pacer's workers then; the last one is their present step."""
         self.furthest: int | None = None

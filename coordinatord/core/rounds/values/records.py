@@ -82,7 +82,6 @@ class RunOpened(Record, frozen=True):
     """The first node of a run came. The run replaces the job's last one."""
 
     opener: Name
-    """The node."""
     spec: JobSpec
     """The node's settings; all nodes of the run must have the same."""
 
@@ -110,7 +109,6 @@ class NodeLost(NodeRecord, frozen=True):
     """A member was lost: it fell silent, or a younger process with the same node id replaced it."""
 
     silent_s: Age
-    """How long it had been silent."""
     leaving: bool
     """Whether it had announced that it would leave, and was gone before the coordinator answered."""
     silent: bool = False

@@ -49,7 +49,6 @@ class Round:
     running_at: float | None = None
     """When all its workers were started."""
     begun: WorkerStarts | None = None
-    """How its workers were started."""
     stopped: str | None = None
     """Why it was stopped; None if it was not."""
     stopped_at: float | None = None
