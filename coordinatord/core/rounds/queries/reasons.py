@@ -155,16 +155,12 @@ class Reasons:
 
     @property
     def leave_asked(self) -> str:
-        """Which nodes of the round were asked to leave; one of them may still be undrained and stay."""
-        number = len(self._run.leaving)
-        return f"{name_some(sorted(self._run.leaving), number)} {'was' if number == 1 else 'were'} asked to leave"
-
-    @property
-    def drains(self) -> str:
-        """Why operators drained some of these nodes, as the end of a sentence."""
-        drained = dict.fromkeys(self._run.members[node].drained for node in sorted(self._run.leaving))
-        whys = list(islice(filter(None, drained), NAMES_MAX))
-        return f": {'; '.join(whys)}" if whys else ""
+        """Which nodes of the round were asked to leave, and why operators drained some; one may still be undrained."""
+        nodes = sorted(self._run.leaving)
+        drained = dict.fromkeys(self._run.members[node].drained for node in nodes)
+        whys = "; ".join(islice(filter(None, drained), NAMES_MAX))
+        asked = f"{name_some(nodes, len(nodes))} {'was' if len(nodes) == 1 else 'were'} asked to leave"
+        return f"{asked}: {whys}" if whys else asked
 
     @property
     def last_step(self) -> str:

@@ -80,7 +80,7 @@ _TABLE: list[tuple[tuple[State, ...], Condition, State | None, Action, str]] = [
     (_AT_WORK, when.node_lost, STOPPING, do.stop_at_once, "lost {reasons.lost}"),
     (_AT_WORK, when.unrestorable, STOPPING, do.stop_at_once, "{run.keeping.restore_problem}"),
     (_AT_WORK, when.stop_asked, STOPPING, do.stop_planned, "{run.durable.stop_asked}"),
-    (_AT_WORK, when.node_leaving, STOPPING, do.stop_planned, "{reasons.leave_asked}{reasons.drains}"),
+    (_AT_WORK, when.node_leaving, STOPPING, do.stop_planned, "{reasons.leave_asked}"),
     (_AT_WORK, when.restart_asked, STOPPING, do.stop_planned, "{run.restart_asked}"),
     (_AT_WORK, when.node_stopped, STOPPING, do.stop_at_once, _CUT_OFF),
     (_AT_WORK, when.outage, FAILED, do.end_as_abandoned, "every node was silent for too long"),
