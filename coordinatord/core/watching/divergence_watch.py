@@ -15,10 +15,12 @@ from msgspec.structs import replace
 from coordinatord.core.rounds.queries.past_round import has_no_restart_left
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.values.records import ReplicasDiverged
-from coordinatord.protocol.fields import CONSEQUENCES_MAX
+from coordinatord.core.rounds.values.root_cause import WorkerFailure
+from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.fields import CONSEQUENCES_MAX, MESSAGE_MAX
 from coordinatord.protocol.kept_state import StateDigest
-from coordinatord.protocol.messages import OnDivergence
-from coordinatord.protocol.text import name_ranks, name_some
+from coordinatord.protocol.messages import Failure, OnDivergence
+from coordinatord.protocol.text import clip, name_ranks, name_some
 
 STEPS_MAX = 4
 """The most steps whose digests are held until all ranks have reported them. A node repeats a step's digest for several
@@ -133,3 +135,23 @@ def _with_way_back(run: Run, record: ReplicasDiverged) -> ReplicasDiverged:
         what = f"the next round goes back to step {back.step:,}"
         return replace(record, reason=f"{record.reason}; {what}", back_to=back.at)
     return replace(record, reason=f"{record.reason}; {what}")
+
+
+def divergence_failure(run: Run, found: ReplicasDiverged, now: float) -> WorkerFailure:
+    """Return a divergence as a failure of the first rank that is wrong, or of rank 0."""
+    rank = found.ranks[0] if found.ranks else 0  # a failure needs a rank; `charging` charges only known ones
+    own = run.durable.nodes_of([rank])[0]
+    failure = Failure(
+        rank=rank,
+        local_rank=rank - own.first_rank,
+        exit_code=ExitCode.DATA_ERROR,
+        pid=0,
+        message=clip(found.reason, MESSAGE_MAX),
+        error="",
+        last_lines=(),
+        followers=(),
+        age_s=0.0,
+        diverged=True,
+    )
+    host = run.members[own.node].offer.host if own.node in run.members else own.node
+    return WorkerFailure(own.node, host, now, failure)

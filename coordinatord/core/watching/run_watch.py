@@ -24,7 +24,7 @@ from coordinatord.core.rounds.values import records
 from coordinatord.core.rounds.values.records import NodeDrained, Record, ReplicasDiverged
 from coordinatord.core.rounds.values.root_cause import WorkerFailure
 from coordinatord.core.rounds.values.time_ledger import Activity
-from coordinatord.core.watching.divergence_watch import DivergenceWatch, divergence_record
+from coordinatord.core.watching.divergence_watch import DivergenceWatch, divergence_failure, divergence_record
 from coordinatord.core.watching.hang_watch import AnsweredLook, HangWatch
 from coordinatord.core.watching.lateness import Lateness, present_pause
 from coordinatord.core.watching.lateness_watch import LatenessWatch, describe_laggard, is_training, laggard_to_drain
@@ -319,6 +319,11 @@ class RunWatch(WatchingWing):
         """The record that ranks of the round have different states; None if none have, or it is recorded."""
         found = self._divergence.found
         return None if found is None or self._run.durable.divergence else divergence_record(self._run, found)
+
+    def divergence_failure(self, now: float) -> WorkerFailure | None:
+        """Return the divergence that is on record of the round, as a failure."""
+        found = self._run.durable.divergence
+        return None if found is None else divergence_failure(self._run, found, now)
 
     def late(self) -> tuple[str, str]:
         """Return the node that several comparisons in a row have found late, and how late; else two empty texts."""

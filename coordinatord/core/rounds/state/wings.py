@@ -290,6 +290,10 @@ class WatchingWing:
         """The record that ranks of the round have different states; None if none have, or it is recorded."""
         return None
 
+    def divergence_failure(self, now: float) -> WorkerFailure | None:
+        """Return the divergence that is on record of the round, as a failure of a rank; None if there is none."""
+        return None
+
     def late(self) -> tuple[str, str]:
         """Return the node that was late in the current or last round, and how late; else two empty texts."""
         return "", ""

@@ -33,11 +33,10 @@ from coordinatord.core.rounds.transitions.decision import Decision
 from coordinatord.core.rounds.values import records
 from coordinatord.core.rounds.values.ranks import assign
 from coordinatord.core.rounds.values.records import AGE_MAX, Reason, Record
-from coordinatord.core.rounds.values.root_cause import WorkerFailure
 from coordinatord.core.rounds.values.time_ledger import Activity, Spent
 from coordinatord.protocol.exit_codes import ExitCode, shell_exit_code
-from coordinatord.protocol.fields import DURATION_S_MAX, MESSAGE_MAX, WINDOW_RESTARTS_MAX
-from coordinatord.protocol.messages import Failure, Outcome, Report, Result
+from coordinatord.protocol.fields import DURATION_S_MAX, WINDOW_RESTARTS_MAX
+from coordinatord.protocol.messages import Outcome, Report, Result
 from coordinatord.protocol.text import clip
 
 # Actions of rows
@@ -123,25 +122,10 @@ def stop_hung(run: Run, reason: Reason, decision: Decision) -> None:
 
 
 def stop_diverged(run: Run, reason: Reason, decision: Decision) -> None:
-    """Stop a round whose replicas have diverged: this is a failure of the first rank that is wrong, or of rank 0."""
-    found = run.durable.divergence
-    assert found is not None  # noqa: S101 - it is the row's condition
-    rank = found.ranks[0] if found.ranks else 0  # a failure needs a rank; `charging` charges only known ones
-    own = run.durable.nodes_of([rank])[0]
-    failure = Failure(
-        rank=rank,
-        local_rank=rank - own.first_rank,
-        exit_code=ExitCode.DATA_ERROR,
-        pid=0,
-        message=clip(found.reason, MESSAGE_MAX),
-        error="",
-        last_lines=(),
-        followers=(),
-        age_s=0.0,
-        diverged=True,
-    )
-    host = run.members[own.node].offer.host if own.node in run.members else own.node
-    run.evidence.failures[own.node] = WorkerFailure(own.node, host, decision.now, failure)
+    """Stop a round whose replicas have diverged; this is charged as a failure of a rank that is wrong."""
+    failure = run.watching.divergence_failure(decision.now)
+    assert failure is not None  # noqa: S101 - it is the row's condition
+    run.evidence.failures[failure.node] = failure
     _stop(run, reason, decision, planned=False)
 
 
