@@ -2,8 +2,11 @@
 
 The one entry is `machine`: `Coordinator` takes an event and the time. It returns records, which have to become durable
 first, and effects, which are then carried out. `journal` is the gate that holds back effects until their records are
-durable. `coordinatord/server/driver` calls both. `admin` carries out what operators ask for, `sleep_watch` notices that
-the coordinator itself was asleep, and `own_end` says when it may end or has to give way.
+durable. `coordinatord/server/driver` calls both.
+
+Beside these lies what concerns all runs, or the coordinator itself. `registry` opens and drops runs, `leases` has when
+each node counts as silent, and `admin` carries out what operators ask for. `sleep_watch` notices that the coordinator
+was asleep, and `own_end` says when it may end or has to give way.
 
 Behind `machine` are the kernel, what is shown, and three wings: parts that the kernel calls by an interface, and could
 do without.

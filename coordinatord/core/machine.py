@@ -21,19 +21,19 @@ from msgspec.structs import replace
 from coordinatord.core import admin
 from coordinatord.core.judging.run_judging import RunJudging
 from coordinatord.core.keeping.run_keeping import RunKeeping
+from coordinatord.core.leases import Leases
+from coordinatord.core.registry import Registry
 from coordinatord.core.rounds import events
 from coordinatord.core.rounds.effects import Answer, Batch, Refuse, ReportDegraded
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.queries import admission
 from coordinatord.core.rounds.queries.conditions import NOW
 from coordinatord.core.rounds.state.cluster import Cluster, apply_drains, apply_quarantines
-from coordinatord.core.rounds.state.leases import Leases
 from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.state.run import Run, Wings
 from coordinatord.core.rounds.transitions import actions, observations, releases
 from coordinatord.core.rounds.transitions.apply import apply
 from coordinatord.core.rounds.transitions.decision import Decision, send_desired
-from coordinatord.core.rounds.transitions.runs import Registry
 from coordinatord.core.rounds.transitions.table import next_row, take_due_rows
 from coordinatord.core.rounds.values.admin_requests import AdminResult
 from coordinatord.core.rounds.values.records import AGE_MAX, HostJudged, NodeLost, Record

@@ -5,5 +5,5 @@
 * `cluster` has the runs of all jobs, and `run` is one of them.
 * The parts of a run: its members (`roll` of `member`s), the nodes that wait for a round (`gathering`), why a round ends
   (`evidence`), and the interfaces of its three wings (`wings`).
-* `lease` works out how long a node may be silent, and `leases` has when that ends for each node.
+* `lease` works out how long a node may be silent.
 """

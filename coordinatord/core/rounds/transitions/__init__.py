@@ -3,6 +3,5 @@
 * `table` lists which state of a run follows which, and when; `actions` has what its rows do.
 * `decision` collects what follows from an event. `apply` applies a record to the durable state, and `follow` then
   brings the live state up to date.
-* `observations` records what nodes report.
-* `runs` opens and drops runs. `releases` releases nodes that are to leave or have waited for too long.
+* `observations` records what nodes report. `releases` releases nodes that are to leave or have waited for too long.
 """
