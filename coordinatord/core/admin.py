@@ -16,7 +16,6 @@ from msgspec import Struct
 
 from coordinatord.core.rounds.queries.next_round import pause_s
 from coordinatord.core.rounds.queries.past_round import has_succeeded
-from coordinatord.core.rounds.queries.reasons import Reasons
 from coordinatord.core.rounds.state.cluster import DRAINED_MAX, HOSTS_MAX, Cluster, apply_drains
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member, MemberState
@@ -37,6 +36,7 @@ from coordinatord.core.rounds.values.admin_requests import (
     UndrainNode,
 )
 from coordinatord.core.rounds.values.judged_host import Judge, JudgedHost
+from coordinatord.core.situation import situation
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.fields import MESSAGE_MAX
 from coordinatord.protocol.messages import Result
@@ -82,7 +82,7 @@ def _stop(run: Run, request: Request, decision: Decision) -> Reply:
     if run.durable.state.ended:
         return Reply(AdminResult.NOTHING, f"job {run.job} has ended already: {run.durable.reason}")
     if has_succeeded(run):
-        text = f"job {run.job} is ending already: {Reasons(run).ending}"
+        text = f"job {run.job} is ending already: {situation(run, decision.now)}"
         return Reply(AdminResult.NOTHING, text)
     if run.durable.stop_asked:
         return Reply(AdminResult.NOTHING, f"job {run.job} is being stopped already: {run.durable.stop_asked}")
@@ -113,7 +113,7 @@ def _restart(run: Run, request: Request, decision: Decision) -> Reply:
     if run.durable.state in {State.FORMING, State.STOPPING}:
         return _skip_pause(run, request, decision.now)
     if run.roll.all_silent:
-        text = f"job {run.job} cannot be restarted now: {Reasons(run).silence(decision.now)}"
+        text = f"job {run.job} cannot be restarted now: {situation(run, decision.now)}"
         return Reply(AdminResult.REFUSED, text)
     if run.durable.succeeded:
         text = f"job {run.job} is about to succeed: some of its nodes have, so it is left alone"

@@ -29,7 +29,7 @@ from typing import Concatenate
 
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.run import Run
-from coordinatord.core.shown.situation import situation
+from coordinatord.core.situation import situation
 from coordinatord.protocol.messages import Assignment
 from tests.sim.coordinator import SimulatedCoordinator
 from tests.sim.daemon import Daemon

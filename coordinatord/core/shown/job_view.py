@@ -27,7 +27,7 @@ from coordinatord.core.rounds.state.run import Health, Run
 from coordinatord.core.rounds.values.records import REASON_MAX
 from coordinatord.core.rounds.values.round_history import Round, RoundHistory
 from coordinatord.core.rounds.values.time_ledger import Spent
-from coordinatord.core.shown.situation import left_behind, shown_state, situation
+from coordinatord.core.situation import left_behind, shown_state, situation
 from coordinatord.core.watching.lateness import WorkerLateness
 from coordinatord.core.watching.lateness_watch import describe_laggard
 from coordinatord.core.watching.run_watch import lateness_of

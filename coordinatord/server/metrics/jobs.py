@@ -21,7 +21,7 @@ from coordinatord.core.rounds.state.member import MemberState
 from coordinatord.core.rounds.state.run import Health, Run
 from coordinatord.core.rounds.values.time_ledger import Activity
 from coordinatord.core.shown.job_view import laggard_s, pace
-from coordinatord.core.shown.situation import shown_state
+from coordinatord.core.situation import shown_state
 from coordinatord.protocol.kept_state import KeptStep
 from coordinatord.protocol.messages import Cause, ColdCause, Launcher
 from coordinatord.server.metrics.rounds import REASONS, JobTally

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from coordinatord.core.rounds.events import Disconnected
 from coordinatord.core.rounds.values.records import NodeLost, RoundFormed
-from coordinatord.core.shown.situation import situation
+from coordinatord.core.situation import situation
 from coordinatord.protocol.messages import Ended
 from tests.support.script import Stage, play
 

@@ -17,7 +17,7 @@ from coordinatord.core.rounds.values.records import (
     RunEnded,
     RunOpened,
 )
-from coordinatord.core.shown.situation import situation
+from coordinatord.core.situation import situation
 from coordinatord.protocol.messages import Goal, Outcome, Result
 from tests.support.builders import a_spec
 from tests.support.script import Stage, play

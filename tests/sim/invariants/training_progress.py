@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.rounds.state.run import Run
-from coordinatord.core.shown.situation import shown_state
+from coordinatord.core.situation import shown_state
 from coordinatord.protocol.messages import Observed
 from tests.sim.invariants.laws import Facts, Laws
 from tests.sim.workers import STEP_S, Round

@@ -9,12 +9,11 @@ from __future__ import annotations
 from functools import cached_property
 from itertools import islice
 
-from coordinatord.core.rounds.queries.conditions import first_step_overdue, outage
+from coordinatord.core.rounds.queries.conditions import first_step_overdue
 from coordinatord.core.rounds.queries.next_round import candidates, pause_s
 from coordinatord.core.rounds.queries.past_round import (
     NoRestart,
     futile,
-    is_last,
     no_restart,
     over_at,
     restarts_counted,
@@ -22,7 +21,7 @@ from coordinatord.core.rounds.queries.past_round import (
 )
 from coordinatord.core.rounds.queries.start_counts import count_starts
 from coordinatord.core.rounds.state.durable import State
-from coordinatord.core.rounds.state.member import MAY_HAVE_WORKERS, UNHEARD, Member, MemberState
+from coordinatord.core.rounds.state.member import MAY_HAVE_WORKERS, Member, MemberState
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.protocol.messages import HangKind, Killed, Launcher
 from coordinatord.protocol.spec_flags import restarts
@@ -214,21 +213,6 @@ class Reasons:
         missing = f"; missing: {name_some(run.roll.missing, len(run.roll.missing))}" if run.roll.missing else ""
         return text + present + still + missing
 
-    def silence(self, now: float) -> str:
-        """Explain why no node of the round may be heard, and when the round is given up."""
-        run = self._run
-        given_up = f"given up in {lasted(max(0.0, (outage(run) or now) - now))}"
-        if all(member.session.revoked for member in run.roll.inside):
-            why = "their access tokens are no longer valid, so give them others"
-        elif all(member.observed == UNHEARD for member in run.roll.inside):
-            since = f"not heard since this coordinator was started {ago(now - run.roll.heard_at)} ago"
-            return f"{since}: they may have ended meanwhile; {given_up}"
-        elif run.roll.others_heard:
-            why = "they may have ended, or their own network is cut, since nodes of other jobs are heard"
-        else:
-            why = "the coordinator's own network may be cut"
-        return f"every node is silent: {why}; {given_up}"
-
     @property
     def overdue(self) -> str:
         """How long the first step of the round was awaited."""
@@ -260,21 +244,6 @@ class Reasons:
         if run.durable.state is not State.RUNNING:
             return text
         return "; ".join(filter(None, (text, run.difference, run.watching.notice)))
-
-    @property
-    def ending(self) -> str:
-        """Why the round is being stopped, what that waits for, and whether the run ends then."""
-        run = self._run
-        parts = [run.durable.reason]
-        if halt := run.keeping.halt_sentence():
-            parts.append(halt)
-        if run.roll.with_workers:
-            parts.append(f"waiting for the workers of {self.slow} to end")
-        elif is_last(run):
-            parts.append(run.keeping.wait_at_end().why)
-        if run.durable.stop_asked and run.durable.stop_asked != run.durable.reason:
-            parts.append(f"then it ends: {run.durable.stop_asked}")
-        return "; ".join(parts)
 
 
 def ranks(killed: Killed) -> str:

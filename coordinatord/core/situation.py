@@ -1,12 +1,15 @@
-"""Says in which state a run is, and in words why."""
+"""Says to users in which state a run is, and in words why: for the status, and for answers to operators."""
 
 from __future__ import annotations
 
+from coordinatord.core.rounds.queries.conditions import outage
+from coordinatord.core.rounds.queries.past_round import is_last
 from coordinatord.core.rounds.queries.reasons import Reasons
 from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.state.member import UNHEARD
 from coordinatord.core.rounds.state.run import Health, Run, StragglingWorker
 from coordinatord.core.rounds.values.time_ledger import Activity
-from coordinatord.protocol.text import lasted
+from coordinatord.protocol.text import ago, lasted
 
 
 def situation(run: Run, now: float) -> str:
@@ -15,9 +18,9 @@ def situation(run: Run, now: float) -> str:
     if run.durable.state is State.FORMING:
         return reasons.waiting_for
     if run.durable.state is State.STOPPING:
-        return reasons.ending
+        return _ending(run, reasons)
     if run.roll.all_silent and not run.durable.state.ended:
-        return reasons.silence(now)
+        return _silence(run, now)
     section = _section(run)
     if run.health is Health.STALLED:
         return section + reasons.idle
@@ -57,3 +60,32 @@ def _section(run: Run) -> str:
     if named is None or run.durable.state is not State.RUNNING:
         return ""
     return f"in section {named.section.name}, at most {lasted(named.section.limit_s)}; "
+
+
+def _ending(run: Run, reasons: Reasons) -> str:
+    """Say why the round is being stopped, what that waits for, and whether the run ends then."""
+    parts = [run.durable.reason]
+    if halt := run.keeping.halt_sentence():
+        parts.append(halt)
+    if run.roll.with_workers:
+        parts.append(f"waiting for the workers of {reasons.slow} to end")
+    elif is_last(run):
+        parts.append(run.keeping.wait_at_end().why)
+    if run.durable.stop_asked and run.durable.stop_asked != run.durable.reason:
+        parts.append(f"then it ends: {run.durable.stop_asked}")
+    return "; ".join(parts)
+
+
+def _silence(run: Run, now: float) -> str:
+    """Explain why no node of the round may be heard, and when the round is given up."""
+    given_up = f"given up in {lasted(max(0.0, (outage(run) or now) - now))}"
+    if all(member.session.revoked for member in run.roll.inside):
+        why = "their access tokens are no longer valid, so give them others"
+    elif all(member.observed == UNHEARD for member in run.roll.inside):
+        since = f"not heard since this coordinator was started {ago(now - run.roll.heard_at)} ago"
+        return f"{since}: they may have ended meanwhile; {given_up}"
+    elif run.roll.others_heard:
+        why = "they may have ended, or their own network is cut, since nodes of other jobs are heard"
+    else:
+        why = "the coordinator's own network may be cut"
+    return f"every node is silent: {why}; {given_up}"
