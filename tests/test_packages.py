@@ -6,7 +6,7 @@ from itertools import chain
 
 import pytest
 
-from tests.support.imports import DOOR, KERNEL_EDGES, KERNEL_FLOORS, SERVER_FLOORS, WINGS, cycle_among, neighbours
+from tests.support.imports import KERNEL_EDGES, KERNEL_FLOORS, SERVER_FLOORS, TOP, WINGS, cycle_among, neighbours
 from tests.support.source import Source
 
 PACKAGES = {("coordinatord",), ("nodeclient",), ("workerlib",)}
@@ -32,7 +32,7 @@ def test_no_module_and_no_class_has_the_name_of_another(tree: list[Source]) -> N
     assert {name for name, count in (modules + classes).items() if count > 1} == MIRRORS
 
 
-CORE = {"rounds", *WINGS, "shown", *DOOR}
+CORE = {"rounds", *WINGS, "shown", *TOP}
 
 COORDINATORD_PACKAGES = {"commands", "config", "core", "hints", "protocol", "runtime", "security", "server", "store"}
 

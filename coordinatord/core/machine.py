@@ -48,7 +48,7 @@ POSTPONED_EVERY_S = 0.25
 it was asleep. Each postponement visits all nodes: one for each of 10,000 messages would itself make it late."""
 
 FAREWELL_LEASES = 2
-"""For how many leases a coordinator without live runs waits for lost nodes to fetch their outcome."""
+"""The leases for which a coordinator without live runs waits for lost nodes to fetch their outcome."""
 
 WINGS = Wings(keeping=RunKeeping, watching=RunWatch, judging=RunJudging)
 """The wings of each run. Only tests of the kernel have others."""

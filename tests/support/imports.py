@@ -67,14 +67,14 @@ FLOORS = {"coordinatord/core/rounds": KERNEL_FLOORS, "coordinatord/server": SERV
 
 WINGS = ("judging", "keeping", "watching")
 
-DOOR = ("admin", "journal", "leases", "machine", "own_end", "registry", "situation", "sleep_watch")
+TOP = ("admin", "journal", "leases", "machine", "own_end", "registry", "situation", "sleep_watch")
 """The modules above the kernel and the wings: the one entry to the core, and what only that uses."""
 
 APART = {
-    **{f"coordinatord/core/{module}.py": ("coordinatord.core.shown",) for module in ("__init__", *DOOR)},
+    **{f"coordinatord/core/{module}.py": ("coordinatord.core.shown",) for module in ("__init__", *TOP)},
     **{
         f"coordinatord/core/{package}": tuple(
-            f"coordinatord.core.{other}" for other in (*DOOR, *WINGS, "shown") if other != package
+            f"coordinatord.core.{other}" for other in (*TOP, *WINGS, "shown") if other != package
         )
         for package in ("rounds", *WINGS)
     },
