@@ -73,8 +73,8 @@ class RunWatch(WatchingWing):
     """Watches the workers of one run. `WatchingWing` says what its public attributes mean.
 
     Looks are not recorded. A stall is, so a restarted coordinator looks twice again. One verdict has several readers:
-    `hang` ends the round, `awaited` is recorded, `suspect` tells since when workers stood still, `notice` is shown with
-    the job's state, and `remark` is sent to its nodes.
+    `hang` ends the round, `_awaited` is recorded, `suspect` tells since when workers stood still, `notice` is shown
+    with the job's state, and `remark` is sent to its nodes.
     """
 
     def __init__(self, run: Run) -> None:
@@ -116,6 +116,24 @@ class RunWatch(WatchingWing):
         return self._torch_notice or self.unseen
 
     def next_at(self) -> float | None:
+        """Return when to begin the next look, at once if there is something to record; None if neither is."""
+        return self._look_at() if self._to_record() is None else NOW
+
+    def act(self, now: float) -> Record | Look | None:
+        """Return what is to be recorded, or else a look to begin; None if a node cannot be asked."""
+        record = self._to_record()
+        return self._begin_look(now) if record is None else record
+
+    def _to_record(self) -> Record | None:
+        """Return the record of an awaited worker, or of workers that nobody can see, if it is not on record yet."""
+        run = self._run
+        if self._awaited:
+            return records.BusyWorkerAwaited(run.job, run.id, self._awaited, run.durable.round)
+        if self.unseen and not run.durable.unseen_told:
+            return records.WorkersUnseen(run.job, run.id, self.unseen, run.durable.round)
+        return None
+
+    def _look_at(self) -> float | None:
         """Return when to begin the next look, or to drop one without answers; None if no look is needed.
 
         Looks begin when training has stalled. Before the first step, they begin if workers report no steps and are at
@@ -136,7 +154,7 @@ class RunWatch(WatchingWing):
         first_at = run.durable.entered_at + _looks_apart_s(run) if _is_timed_without_steps(run) else None
         return max((at for at in (self._hang.due_at, _section_end(run), first_at) if at is not None), default=NOW)
 
-    def begin_look(self, now: float) -> Look | None:
+    def _begin_look(self, now: float) -> Look | None:
         """Begin a look at all workers of the round; return None and pause if a node cannot be asked."""
         number = self._hang.begin(now)
         try:
@@ -173,7 +191,7 @@ class RunWatch(WatchingWing):
             return False
         section_end = _section_end(self._run)
         in_section = section_end is not None and section_end > now
-        if self.next_at() is None or in_section or not may_hang(look.workers):
+        if self._look_at() is None or in_section or not may_hang(look.workers):
             self.notice = why_unseen(look.workers) or why_inconclusive(look.workers)
             watch.pause(now)
         elif watch.first is None or self._run.progress.sections.ended_at > watch.first.at:
@@ -265,7 +283,7 @@ class RunWatch(WatchingWing):
         return f"; {counted(rounds, 'earlier round')} hung at the same place" if rounds else ""
 
     @property
-    def awaited(self) -> str:
+    def _awaited(self) -> str:
         """What `BusyWorkerAwaited` is to record: the notice of a worker that others wait for in a round that goes on.
 
         That worker computes, or it may hang and is left to torch. The second is recorded even if the first was. Empty

@@ -251,7 +251,7 @@ def judging_due(run: Run) -> float | None:
 
 def watching_due(run: Run) -> float | None:
     """A look at the workers is due, or has shown what is not on record yet: a busy worker, or that none can be seen."""
-    return NOW if run.watching.awaited or run.unseen_to_record else run.watching.next_at()
+    return run.watching.next_at()
 
 
 def restart_asked(run: Run) -> float | None:

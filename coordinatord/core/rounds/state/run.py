@@ -205,11 +205,6 @@ class Run:
         return current.stopped_at - current.running_at
 
     @property
-    def unseen_to_record(self) -> str:
-        """Why nobody notices a hang of the workers, as long as no record of the run says it; empty if somebody does."""
-        return "" if self.durable.unseen_told else self.watching.unseen
-
-    @property
     def step(self) -> int | None:
         """The step that all workers of the current or last round have reached, as far as any is known.
 

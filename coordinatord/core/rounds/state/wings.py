@@ -247,11 +247,11 @@ class WatchingWing:
         return False
 
     def next_at(self) -> float | None:
-        """Return when to begin the next look, in the past if at once; None if none is planned."""
+        """Return when to call `act`; None if nothing is due."""
         return None
 
-    def begin_look(self, now: float) -> Look | None:
-        """Begin the look that is due, and return it; None if a node cannot be asked. The next one is due later."""
+    def act(self, now: float) -> Record | Look | None:
+        """Return a record of what the looks have shown, or a look to begin; None if a node cannot be asked."""
         return None
 
     @property
@@ -270,11 +270,6 @@ class WatchingWing:
     @property
     def hung_before(self) -> str:
         """How many earlier rounds hung at the same place as this one, as the end of a sentence; empty if none did."""
-        return ""
-
-    @property
-    def awaited(self) -> str:
-        """Which worker computes while the others wait for it, in words, if no record says so yet; else empty."""
         return ""
 
     def record_digests(self, member: Member) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
+from coordinatord.core.rounds.effects import Look
 from coordinatord.core.rounds.queries import past_round
 from coordinatord.core.rounds.queries.corroboration import node_gone
 from coordinatord.core.rounds.queries.master_address import master_address
@@ -159,17 +160,12 @@ def advance_judging(run: Run, _: Reason, decision: Decision) -> None:
 
 
 def advance_watching(run: Run, _: Reason, decision: Decision) -> None:
-    """Record what the last looks have shown, or else look again where the workers are.
-
-    The looks may have shown a worker that computes, perhaps in an evaluation, while all others wait for it; or that
-    no worker can be seen, so that a hang would not be noticed.
-    """
-    if run.watching.awaited:
-        decision.record(records.BusyWorkerAwaited(run.job, run.id, run.watching.awaited, run.durable.round))
-    elif run.unseen_to_record:
-        decision.record(records.WorkersUnseen(run.job, run.id, run.unseen_to_record, run.durable.round))
-    elif (look := run.watching.begin_look(decision.now)) is not None:
-        decision.looks.append(look)
+    """Record what the last looks have shown, or else look again where the workers are."""
+    match run.watching.act(decision.now):
+        case Look() as look:
+            decision.looks.append(look)
+        case Record() as record:
+            decision.record(record)
 
 
 def end_round(run: Run, reason: Reason, decision: Decision) -> None:
