@@ -51,7 +51,7 @@ def may_be_needed(kept: KeptState, member: Member) -> bool:
 
 
 def hold_back(kept: KeptState, members: Sequence[Member], now: float) -> Collection[str]:
-    """Return which of these nodes have to stay, and record until when. All are outside the round and about to leave.
+    """Return which of these nodes have to stay, and record how long. All are outside the round and about to leave.
 
     They stay for what others need of them, for a step that is to be written to the disk, and for a write in progress.
     """
