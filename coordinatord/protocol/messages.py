@@ -528,8 +528,8 @@ class Observed(Strict, frozen=True, tag=True):
     killed: Killed | None = None
     """Its workers of the round that were killed before they had saved their state, if any."""
     kept: Holding | None = None
-    """The training state of this run that it keeps in memory; None if it keeps none. A change alone triggers no
-    message, except for a failed restore."""
+    """The training state of this run that it keeps in memory; None if it keeps none. A change triggers a
+    message only if the coordinator may wait for it, as for a copy or a failed restore."""
     section: Section | None = None
     """The section of its workers; None without one. Like steps, it is sent with the next heartbeat."""
     begun: WorkerStarts | None = None

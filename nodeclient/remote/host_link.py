@@ -1,4 +1,4 @@
-"""The end of a link here, where `nodeclient up` runs: an ssh to a host, or for this host the program without an ssh.
+"""The near end of a link, where `nodeclient up` runs: an ssh to another host, or the program itself on this host.
 
 Login shells write to the same pipes, before the program or in its place, and an ssh may end for reasons of its own. So
 all that comes before the program's answer is shown, and an end without an answer is explained by its exit code.

@@ -226,7 +226,7 @@ class ReusableWorkers:
     def _handle(self, connection: _Connection, message: RoundMessage) -> None:
         rank = connection.local_rank
         match message:
-            case round_messages.CanStay(local_rank, number):
+            case round_messages.Reusable(local_rank, number):
                 if rank is None and number == self._round and local_rank < len(self._commands):
                     connection.local_rank, connection.round = local_rank, number
                     self._submit(events.ReuseReported(local_rank))

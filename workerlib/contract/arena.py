@@ -383,10 +383,10 @@ def oldest_generation(
 ) -> Place | None:
     """Return the generation that a save may overwrite; None if there are only the newest one and protected ones.
 
-    The `last` save of a round is newer than all of them, so it overwrites the newest one if no other is free. Of the
-    others, one that is not whole goes first, then the oldest round. Within a round goes the step that can be halved the
-    fewest times, then the oldest. For each rank saves at the steps that an interval of its own divides, a power of two,
-    so that step is the least likely one to be there on all ranks.
+    The `last` save of a round is newer than all of them, so it overwrites the newest one if no other is free. Otherwise
+    it is one that is not whole, or else one of the oldest round: the step that can be halved the fewest times, and of
+    several such steps the oldest. Each rank saves at the multiples of its own interval, which is a power of two. So
+    this step is the least likely one to be there on all ranks.
     """
     commits = [place.read() for place in places]
     newest = max(((commit.round, commit.step) for commit in commits if commit is not None), default=None)

@@ -5,7 +5,7 @@ Standard library only. The worker connects to the Unix SOCK_SEQPACKET socket tha
 
 | from | message | answered by |
 |---|---|---|
-| worker | `CanStay`, the first message | |
+| worker | `Reusable`, the first message | |
 | nodeclient | `AskToLeave` | `Left` or `Refusing`; the node ends a worker that does not answer in time |
 | worker | `Failed`, if a collective has failed | |
 | worker | `Aborting`, and then `Aborted`, if it has communicators of NCCL | |
@@ -23,7 +23,7 @@ from workerlib.contract.packets import PacketCodec
 
 
 @dataclass(frozen=True, slots=True)
-class CanStay:
+class Reusable:
     """The first message of a worker, which identifies it: it can go into another round as the same process."""
 
     local_rank: int
@@ -95,6 +95,6 @@ class NextRound:
     """The variables that change in its environment; None removes a variable."""
 
 
-RoundMessage = CanStay | AskToLeave | Failed | Aborting | Aborted | Left | Refusing | NextRound
+RoundMessage = Reusable | AskToLeave | Failed | Aborting | Aborted | Left | Refusing | NextRound
 
 ROUND_CODEC = PacketCodec[RoundMessage](get_args(RoundMessage))

@@ -11,7 +11,7 @@ from queue import SimpleQueue
 
 from workerlib.agent_channel import AgentChannel
 from workerlib.contract.env import WorkerEnvironment
-from workerlib.contract.round_messages import ROUND_CODEC, AskToLeave, CanStay, NextRound, RoundMessage
+from workerlib.contract.round_messages import ROUND_CODEC, AskToLeave, NextRound, Reusable, RoundMessage
 
 LOG = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ class RoundChannel(AgentChannel[RoundMessage]):
 
     def __init__(self, path: str, environment: WorkerEnvironment) -> None:
         """Connect at a path. Raises `OSError`."""
-        super().__init__(path, ROUND_CODEC, CanStay(environment.worker, environment.round))
+        super().__init__(path, ROUND_CODEC, Reusable(environment.worker, environment.round))
         self._rounds: SimpleQueue[tuple[NextRound, list[int]] | str] = SimpleQueue()
         """Received rounds with their descriptors; at the end, why no more will come."""
 

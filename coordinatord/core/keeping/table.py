@@ -94,7 +94,7 @@ def _may_go_on(kept: KeptState) -> bool:
 
 
 def begin_write(kept: KeptState, now: float) -> Iterable[Member]:
-    """Order nodes to write the newest whole step to the disk; if they cannot, note why and when to try again."""
+    """Order nodes to write the newest whole step to the disk; if they cannot, record why and when to try again."""
     attempt = persistence.new_attempt(kept, now)
     if attempt is None:
         at, why = persistence.step_to_write(kept), persistence.why_none(kept)
@@ -112,7 +112,7 @@ def commit_write(kept: KeptState, _: float) -> Iterable[Member]:
 
 
 def end_write(kept: KeptState, now: float) -> Iterable[Member]:
-    """Note that a step is whole, or why not. If nodes are about to leave, the others try again at once."""
+    """Record that a step is whole, or why not. If nodes are about to leave, the others try again at once."""
     attempt = kept.disk.attempt
     assert attempt is not None  # noqa: S101 - it is the row's condition
     why = persistence.why_failed(kept, attempt)

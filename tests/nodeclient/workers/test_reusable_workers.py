@@ -32,18 +32,18 @@ from workerlib.contract.round_messages import (
     Aborted,
     Aborting,
     AskToLeave,
-    CanStay,
     Failed,
     Left,
     NextRound,
     Refusing,
+    Reusable,
     RoundMessage,
 )
 
 COMMANDS = [WorkerCommand(("true",), {"RANK": "0", "OLD": "x", "SAME": "y", STACKS: "where"})]
 NEXT = [WorkerCommand(("true",), {"RANK": "1", "SAME": "y", "NEW": "z", STACKS: "where"})]
 
-HELLO = CanStay(0, 1)
+HELLO = Reusable(0, 1)
 
 
 @dataclass
@@ -144,7 +144,7 @@ pytestmark = pytest.mark.timeout(TIMEOUT_S)
 
 @pytest.mark.slow
 async def test_a_stopped_worker_is_waited_for_in_a_planned_end_alone(on: Stage) -> None:
-    hello = '{"CanStay":{"local_rank":0,"round":1}}'
+    hello = '{"Reusable":{"local_rank":0,"round":1}}'
     command = [sys.executable, "-c", STOPS, on.path, hello]
     worker = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
     assert await on.event() == ReuseReported(0)
@@ -187,8 +187,8 @@ async def test_a_worker_that_repeats_itself_is_heard_once_in_a_round(on: Stage, 
 @pytest.mark.parametrize(
     "said",
     [
-        [CanStay(1, 1)],
-        [CanStay(0, 7)],
+        [Reusable(1, 1)],
+        [Reusable(0, 7)],
         [Left(1)],
         [Failed(1, "RuntimeError: closed", ())],
         [AskToLeave(1)],

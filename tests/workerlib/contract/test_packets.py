@@ -30,11 +30,11 @@ from workerlib.contract.round_messages import (
     Aborted,
     Aborting,
     AskToLeave,
-    CanStay,
     Failed,
     Left,
     NextRound,
     Refusing,
+    Reusable,
     RoundMessage,
 )
 
@@ -58,7 +58,7 @@ KEPT_STATE: list[Message] = [
 ]
 
 ROUNDS: list[RoundMessage] = [
-    CanStay(0, 3),
+    Reusable(0, 3),
     AskToLeave(3),
     Failed(3, "RuntimeError: Connection closed by peer", ("Traceback:", "  here")),
     Aborting(3),
@@ -99,7 +99,7 @@ def test_a_message_is_read_as_it_was_written(codec: PacketCodec[Any], message: M
             "parts",
         ),
         (ROUND_CODEC, b'{"Hello":{"local_rank":0,"round":1}}', "no message has the name 'Hello'"),
-        (ROUND_CODEC, b'{"CanStay":{"local_rank":0}}', "CanStay has other fields than local_rank, round"),
+        (ROUND_CODEC, b'{"Reusable":{"local_rank":0}}', "Reusable has other fields than local_rank, round"),
         (ROUND_CODEC, b'{"AskToLeave":{"round":-1,"planned":false}}', "AskToLeave.round"),
         (ROUND_CODEC, b'{"Failed":{"round":1,"error":"","lines":"x"}}', "Failed.lines"),
         (ROUND_CODEC, b'{"Failed":{"round":1,"error":"","lines":[1]}}', "Failed.lines"),

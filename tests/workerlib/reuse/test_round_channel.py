@@ -13,7 +13,7 @@ from tests.support.programs import TIMEOUT_S
 from tests.support.worker_channels import connected
 from workerlib.contract.channel_messages import DESCRIPTORS_MAX
 from workerlib.contract.packets import PACKET_BYTES
-from workerlib.contract.round_messages import ROUND_CODEC, AskToLeave, CanStay, NextRound, RoundMessage
+from workerlib.contract.round_messages import ROUND_CODEC, AskToLeave, NextRound, Reusable, RoundMessage
 from workerlib.reuse.round_channel import RoundChannel
 
 
@@ -21,7 +21,7 @@ from workerlib.reuse.round_channel import RoundChannel
 def listening(folder: Path, leave: Callable[[AskToLeave], None]) -> Iterator[tuple[RoundChannel, socket.socket]]:
     """Connect a worker of round 1 to this test, which plays its nodeclient."""
     with connected(folder, RoundChannel) as (line, node):
-        assert isinstance(ROUND_CODEC.decode(node.recv(PACKET_BYTES)), CanStay)
+        assert isinstance(ROUND_CODEC.decode(node.recv(PACKET_BYTES)), Reusable)
         line.await_requests(leave)
         yield line, node
 

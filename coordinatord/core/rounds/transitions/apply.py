@@ -224,7 +224,7 @@ def _round_started(run: DurableRun, record: records.RoundStarted, at: float) -> 
 
 
 def _activity_changed(run: DurableRun, record: records.ActivityRecord, at: float) -> None:
-    """Note what begins or is over, and settle the time: from now on it goes to another activity."""
+    """Record what begins or is over, and settle the time: from now on it goes to another activity."""
     match record:
         case records.TrainingBegan():
             run.reports_steps = run.stepped = True
