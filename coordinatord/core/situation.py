@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from coordinatord.core.rounds.queries.conditions import outage
-from coordinatord.core.rounds.queries.past_round import is_last
 from coordinatord.core.rounds.queries.reasons import Reasons
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import UNHEARD
@@ -15,10 +14,10 @@ from coordinatord.protocol.text import ago, lasted
 def situation(run: Run, now: float) -> str:
     """Return why the run is in its present state, as of now."""
     reasons = Reasons(run)
-    if run.durable.state is State.FORMING:
-        return reasons.waiting_for
-    if run.durable.state is State.STOPPING:
-        return _ending(run, reasons)
+    if run.durable.state in {State.FORMING, State.STOPPING}:
+        ends_at = run.keeping.ends_at
+        limit = "" if ends_at is None else f" (for at most {lasted(max(0.0, ends_at - now))})"
+        return reasons.waiting_for + limit
     if run.roll.all_silent and not run.durable.state.ended:
         return _silence(run, now)
     section = _section(run)
@@ -60,20 +59,6 @@ def _section(run: Run) -> str:
     if named is None or run.durable.state is not State.RUNNING:
         return ""
     return f"in section {named.section.name}, at most {lasted(named.section.limit_s)}; "
-
-
-def _ending(run: Run, reasons: Reasons) -> str:
-    """Say why the round is being stopped, what that waits for, and whether the run ends then."""
-    parts = [run.durable.reason]
-    if halt := run.keeping.halt_sentence():
-        parts.append(halt)
-    if run.roll.with_workers:
-        parts.append(f"waiting for the workers of {reasons.slow} to end")
-    elif is_last(run):
-        parts.append(run.keeping.wait_at_end().why)
-    if run.durable.stop_asked and run.durable.stop_asked != run.durable.reason:
-        parts.append(f"then it ends: {run.durable.stop_asked}")
-    return "; ".join(parts)
 
 
 def _silence(run: Run, now: float) -> str:

@@ -623,7 +623,8 @@ class Desired(Strict, frozen=True, tag=True):
     goal: Goal
     reason: Text
     wait_s: Seconds | None
-    """The longest `wait`, until a round forms or the node is released; None without a limit, and for other goals."""
+    """The longest `wait`, until a round forms or the node is released, or, with `stop`, until the run ends once it only
+    waits for the disk; None without a limit, and for other goals."""
     heartbeat_s: Grant
     lease_s: Grant
     """The node sends a heartbeat at least every `heartbeat_s`, and is lost after `lease_s` of silence."""

@@ -90,7 +90,8 @@ class Shown:
             self._remark = desired.remark
             news.append(Notice(Level.WARNING, desired.remark, "remark"))
         before, self._reason = self._reason, desired.reason
-        if desired.goal is Goal.WAIT and (let_in or before != desired.reason):
+        waits = desired.goal is Goal.WAIT or desired.wait_s is not None
+        if waits and (let_in or before != desired.reason):
             news.append(Waiting(desired.reason, None if desired.wait_s is None else now + desired.wait_s))
         return news
 

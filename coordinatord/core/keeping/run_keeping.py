@@ -157,10 +157,17 @@ class RunKeeping(KeptState, KeepingWing):
 
     def wait_at_end(self) -> Wait:
         """Return how long a run that ends waits: until all nodes are heard, and for the disk."""
-        last_step = sentences.last_step(self)
         if persistence.is_unsure(self):
-            return Wait(None, sentences.UNHEARD, last_step)
-        return Wait(persistence.ends_by(self), "what is kept is written to the disk first", last_step)
+            return Wait(None, sentences.UNHEARD)
+        return Wait(persistence.ends_by(self), "" if self.disk.ends_at is None else sentences.last_write(self))
+
+    @property
+    def ends_at(self) -> float | None:
+        """When a run that is to end waits no longer for the disk; None if it is not to end, or that is not known."""
+        ends = self.run.durable.state is State.STOPPING or self.run.durable.stop_asked
+        return self.disk.ends_at if ends and not persistence.is_unsure(self) else None
+
+    last_step = property(sentences.last_step)
 
     def before_end(self) -> str:
         """Say what comes before the end of a run: nodes are heard, or a step is written. Empty if neither has to be."""

@@ -159,6 +159,14 @@ def restore_problem(kept: KeptState) -> str:
     return f"node {node} could not get {step}{more}: {problem}"
 
 
+def last_write(kept: KeptState) -> str:
+    """Say which step is written before the run ends, and why the last attempt to write one failed, if it did."""
+    disk = kept.disk
+    at = next(iter(unwritten(kept)), None) if disk.attempt is None else disk.attempt.at
+    what = "what is kept" if at is None else f"step {at.step:,}"
+    return f"{what} is written to the disk first" + (f"; the last write failed: {disk.problem}" if disk.problem else "")
+
+
 def lost_step(kept: KeptState) -> str:
     """Say which step is lost if nodes leave now, and why it is not on the disk; empty if none is.
 

@@ -101,7 +101,7 @@ def _urgent(run: Run, member: Member, goal: Goal) -> Urgent:
 def desired(run: Run, member: Member, heartbeat_s: float, now: float) -> Desired:
     """Return a new message to a node, with this heartbeat."""
     goal = goal_of(run, member)
-    until = _wait_until(run, member) if goal is Goal.WAIT else None
+    until = _wait_until(run, member) if goal in {Goal.WAIT, Goal.STOP} else None
     return Desired(
         goal=goal,
         **asdict(_urgent(run, member, goal)),
@@ -158,10 +158,8 @@ def _is_planned(run: Run, member: Member, outcome: Outcome | None, goal: Goal) -
 
 def _wait_until(run: Run, member: Member) -> float | None:
     """Return when the wait of a node is over, with a round or without; None if that is not known."""
-    if run.durable.state is not State.FORMING:
-        return None
-    if run.durable.stop_asked:
-        return run.keeping.wait_at_end().until
+    if run.durable.state is not State.FORMING or run.durable.stop_asked:
+        return run.keeping.ends_at
     ends = (run.gathering.join_timeouts.get(member.node), settled(run))
     return min((end for end in ends if end is not None), default=None)
 
@@ -178,7 +176,8 @@ def _reason(run: Run, member: Member) -> str:
         if member.observed.run != run.id:
             return "its workers are of a run that this coordinator does not know, or not any more: was its state lost?"
         return "its workers are of a round that is over for this node"
-    return Reasons(run).waiting_for if run.durable.state is State.FORMING else run.durable.reason
+    waits = run.durable.state is State.FORMING or run.keeping.ends_at is not None
+    return Reasons(run).waiting_for if waits else run.durable.reason
 
 
 def _waiting_text(run: Run) -> str:

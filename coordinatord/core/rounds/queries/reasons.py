@@ -164,7 +164,7 @@ class Reasons:
     @property
     def last_step(self) -> str:
         """Where the newest step of an ending run is, or why it is lost, as the end of a sentence."""
-        return self._run.keeping.wait_at_end().last_step
+        return self._run.keeping.last_step
 
     @property
     def unstepped(self) -> str:
@@ -192,8 +192,10 @@ class Reasons:
 
     @property
     def waiting_for(self) -> str:
-        """What a run without a round waits for."""
+        """What a run without a round waits for, or one whose round is being stopped."""
         run, least = self._run, self._run.spec.nodes_min
+        if run.durable.state is State.STOPPING:
+            return self._ending
         ready, preparing = run.roll.count(MemberState.READY), run.roll.count(MemberState.PREPARING)
         joined = ready + preparing + run.roll.count(MemberState.QUARANTINED)
         if run.durable.stop_asked:
@@ -212,6 +214,20 @@ class Reasons:
         present = f" ({self._names(*there)})" if joined else ""
         missing = f"; missing: {name_some(run.roll.missing, len(run.roll.missing))}" if run.roll.missing else ""
         return text + present + still + missing
+
+    @property
+    def _ending(self) -> str:
+        run = self._run
+        parts = [run.durable.reason]
+        if halt := run.keeping.halt_sentence():
+            parts.append(halt)
+        if run.roll.with_workers:
+            parts.append(f"waiting for the workers of {self.slow} to end")
+        elif why := run.keeping.wait_at_end().why:
+            parts.append(why)
+        if run.durable.stop_asked and run.durable.stop_asked != run.durable.reason:
+            parts.append(f"then it ends: {run.durable.stop_asked}")
+        return "; ".join(parts)
 
     @property
     def overdue(self) -> str:

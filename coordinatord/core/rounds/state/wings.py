@@ -170,8 +170,16 @@ class KeepingWing:
         return Wait()
 
     def wait_at_end(self) -> Wait:
-        """Return the wait of a run that is to end."""
+        """Return the wait of a run that is to end, without its `last_step`."""
         return Wait()
+
+    ends_at: float | None = None
+    """When a run that is to end waits no longer for the disk; None if it is not to end, or that is not known yet.
+
+    The wait may be over earlier, as `wait_at_end` says.
+    """
+    last_step: str = ""
+    """Where the newest step of a run that ends is, or why it is lost, as the end of a sentence."""
 
     def before_end(self) -> str:
         """Say what happens before a run without a round ends, as the beginning of a sentence."""

@@ -310,11 +310,17 @@ def test_who_fails_to_write_while_workers_end_is_not_asked_again_if_others_can_w
 
 def test_a_job_that_succeeds_says_what_it_waits_for() -> None:
     stage = ending(shards=3, end=SUCCEED)
-    waits = "all workers succeeded; what is kept is written to the disk first"
+    waits = "all workers succeeded; step 100 is written to the disk first"
+    assert (stage.desired("n1").reason, stage.desired("n1").wait_s) == (waits, END_S)
+    stage.play("write n2 failed why=full", "advance 20s")
+    waits += "; the last write failed: node n2: full"
+    assert (stage.desired("n1").reason, stage.desired("n1").wait_s) == (waits, END_S - 20.0)
+    waits += " (for at most 1 min 40 s)"
     assert stage.view().reason == waits
     assert f"nothing: job default is ending already: {waits}" in "\n".join(stage.play("ask stop default"))
     refused = "refused: job default is ending (all workers succeeded): start its nodes again to run it anew"
     assert refused in "\n".join(stage.play("ask restart default"))
+    stage.play("advance 10s")
     write(stage, *NODES)
     assert stage.run.durable.outcome == Outcome(Result.SUCCEEDED, 0, "all workers succeeded; step 100 is on the disk")
 
