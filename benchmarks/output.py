@@ -1,4 +1,4 @@
-"""Times what workers' output costs on its way through a node, next to plain `cat` and to torchrun's `--tee`.
+"""Times what workers' output costs on its way through a node, next to plain `cat`.
 
 Each worker is a `cat` of one file of lines, and the output is counted, so a lost byte ends the benchmark. Figures of
 one machine are compared as ratios only.
@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tables import (
@@ -38,11 +38,6 @@ from nodeclient.workers.spawn import WorkerCommand
 LINE = b"step 000000 loss 0.123456 and some more words that a training script likes to print on each of its ranks...\n"
 """A line of 108 bytes; most lines of a log are near 100."""
 
-TORCHRUN_LINES = 100_000
-"""A worker's lines for torchrun, which is too slow for more."""
-
-TORCHRUN_MASTER = ("--nnodes", "1", "--master-addr", "127.0.0.1", "--master-port", "0")
-
 
 @dataclass(frozen=True, slots=True)
 class Figure:
@@ -62,12 +57,11 @@ class Figure:
 
 
 class Counter:
-    """A reader that counts bytes and ends of lines, and keeps neither."""
+    """A reader that counts ends of lines, and keeps nothing."""
 
     def __init__(self) -> None:
         self.reading, self.writing = os.pipe()
         self.lines = 0
-        self.first_at = self.last_at = 0.0
         self._thread = threading.Thread(target=self._count)
         self._thread.start()
 
@@ -80,8 +74,6 @@ class Counter:
 
     def _count(self) -> None:
         while chunk := os.read(self.reading, 1 << 16):
-            self.last_at = time.monotonic()
-            self.first_at = self.first_at or self.last_at
             self.lines += chunk.count(b"\n")
 
 
@@ -123,17 +115,6 @@ async def _pass_on(file: Path, workers: int, settings: OutputSettings, fd: int) 
     return time.process_time() - cpu_s
 
 
-def through_torchrun(file: Path, workers: int, lines: int) -> Figure:
-    """Let the workers write through torchrun; the time begins with the first byte, since its start takes seconds."""
-    counter = Counter()
-    with tempfile.TemporaryDirectory() as logs:
-        flags = ("--nproc-per-node", str(workers), "--tee", "3", "--log-dir", logs, "--no-python")
-        command = [sys.executable, "-m", "torch.distributed.run", *TORCHRUN_MASTER, *flags, "cat", str(file)]
-        subprocess.run(command, stdout=counter.writing, stderr=subprocess.DEVNULL, check=True)  # noqa: S603 - our words
-    figure = _figure("torchrun --tee 3", counter, workers, lines, 0.0, 0.0)
-    return replace(figure, elapsed_s=counter.last_at - counter.first_at)
-
-
 def _figure(way: str, counter: Counter, workers: int, lines: int, began_at: float, cpu_s: float) -> Figure:
     arrived = counter.finish()
     if arrived != workers * lines:
@@ -141,13 +122,12 @@ def _figure(way: str, counter: Counter, workers: int, lines: int, began_at: floa
     return Figure(way, workers, arrived, time.monotonic() - began_at, cpu_s)
 
 
-def measure(workers: int, lines: int, repeat: int, *, torchrun: bool) -> list[list[Figure]]:
+def measure(workers: int, lines: int, repeat: int) -> list[list[Figure]]:
     """Time each way so many times, the bare one first. Raises `BenchmarkError`."""
     with tempfile.TemporaryDirectory() as folder:
-        file, short = Path(folder, "lines"), Path(folder, "fewer-lines")
-        for path, count in ((file, lines), (short, min(lines, TORCHRUN_LINES))):
-            with path.open("wb") as written:
-                written.writelines(LINE for _ in range(count))
+        file = Path(folder, "lines")
+        with file.open("wb") as written:
+            written.writelines(LINE for _ in range(lines))
         kept = OutputSettings(log_dir=Path(folder, "logs"))
         name = "raw" if workers == 1 else "prefixed"
         ways: list[Callable[[], Figure]] = [
@@ -155,8 +135,6 @@ def measure(workers: int, lines: int, repeat: int, *, torchrun: bool) -> list[li
             lambda: through_node(f"node, {name}", file, workers, lines, OutputSettings()),
             lambda: through_node(f"node, {name}, and into log files", file, workers, lines, kept),
         ]
-        if torchrun:
-            ways.append(lambda: through_torchrun(short, workers, min(lines, TORCHRUN_LINES)))
         rounds = [[way() for way in ways] for _ in range(repeat)]
     return [list(of_one_way) for of_one_way in zip(*rounds, strict=True)]
 
@@ -182,12 +160,11 @@ def main() -> None:
     parser.add_argument("--workers", type=sizes, default=[1, 8], help="how many, separated by commas (default: 1,8)")
     parser.add_argument("--lines", type=positive, default=1_000_000, help="of each worker (default: 1000000)")
     add_flags(parser, repeat=3)
-    parser.add_argument("--torchrun", action="store_true", help="next to torchrun, which must be installed")
     options = parser.parse_args()
     report = []
     with errors_in_one_line("output"):
         for workers in options.workers:
-            ways = measure(workers, options.lines, options.repeat, torchrun=options.torchrun)
+            ways = measure(workers, options.lines, options.repeat)
             print(table(ways), flush=True)
             report += [asdict(figure) for figures in ways for figure in figures]
     write_report(options.json, "output", report)

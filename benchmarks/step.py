@@ -1,8 +1,6 @@
 """Times what a training script pays to report a step, beside a method that does nothing.
 
-It also times a loop over the micro-batches of a global batch, as each step has one, and a node's look at the steps of
-eight workers, which comes with each message to the coordinator. A real step takes so long that none of this would show
-beside it.
+A real step takes so long that none of this would show beside it.
 """
 
 from __future__ import annotations
@@ -17,17 +15,13 @@ from typing import TYPE_CHECKING, cast
 
 from tables import Table, add_flags, positive, runs_words, spread, write_report
 
-from coordinatord.protocol.messages import Observed, Phase
 from nodeclient.workers.step_slots import Slots
-from workerlib import Context, global_batch
+from workerlib import Context
 
 if TYPE_CHECKING:
     import torch
 
     from workerlib import WorkerEnvironment
-
-WORKERS = 8
-"""The workers of a node: one for each GPU of a common host."""
 
 BATCH = 10_000
 """Calls that are timed together; the fastest batch counts, in which nothing else had the processor."""
@@ -47,28 +41,19 @@ class Run:
     step_ns: float
     nothing_ns: float
     clock_ns: float
-    plan_ns: float
-    look_ns: float
 
 
 def measure(calls: int) -> Run:
     """Time all of them, one after the other."""
-    with closing(Slots(WORKERS, print)) as slots:
+    with closing(Slots(1, print)) as slots:
         os.environ.update(slots.begin("run", 1)[0])
         # A context reports steps without its other fields.
         ctx = Context(cast("WorkerEnvironment", None), cast("torch.device", None))
-        observed = Observed("run", 1, Phase.RUNNING, 1, leaving=False, failure=None, heard_s=0.0, beat=True)
         return Run(
             step_ns=_fastest(ctx.step, calls),
             nothing_ns=_fastest(Idle().step, calls),
             clock_ns=_fastest(lambda _: time.monotonic_ns(), calls),
-            plan_ns=_fastest(lambda _: _weigh(), calls // 10),
-            look_ns=_fastest(lambda _: slots.complete(observed), calls // 10),
         )
-
-
-def _weigh() -> float:
-    return sum(micro.weight for micro in global_batch(1024, micro=16, rank=1, world_size=3))
 
 
 def _fastest(call: Callable[[int], object], calls: int) -> float:
@@ -85,8 +70,6 @@ def _batch(call: Callable[[int], object], numbers: Iterable[int]) -> float:
 FIGURES: tuple[tuple[str, Callable[[Run], float]], ...] = (
     ("ctx.step(n), ns", lambda run: run.step_ns),
     ("time.monotonic_ns(), ns", lambda run: run.clock_ns),
-    ("the 22 micro-batches of a step, ns", lambda run: run.plan_ns),
-    (f"a node's look at the steps of {WORKERS} workers, ns", lambda run: run.look_ns),
 )
 
 
