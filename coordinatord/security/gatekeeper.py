@@ -140,7 +140,7 @@ class Gatekeeper:
             if session is not None and not authorization:
                 caller = Caller(self._token_of_session(session), session=session)
             else:
-                caller = Caller(self._token_of(authorization))
+                caller = Caller(self._token_of(authorization, wanted))
             return self._check(caller, wanted, job, own_jobs=own_jobs)
         except DeniedError as error:
             self._count_failure(error, peer)
@@ -152,7 +152,7 @@ class Gatekeeper:
         It is for `Connections`, which hands a rejected request on to aiohttp's handlers. There `AccessGuard` calls
         `admit`, which rejects the request again, and counts and logs that.
         """
-        return self._check(Caller(self._token_of(authorization)), wanted, None)
+        return self._check(Caller(self._token_of(authorization, wanted)), wanted, None)
 
     @staticmethod
     def _check(caller: Caller, wanted: Role, job: str | None, *, own_jobs: bool = False) -> Caller:
@@ -176,10 +176,12 @@ class Gatekeeper:
             return self.browsers.token_of(caller.session, self._store.tokens) is not None
         return caller.token is None or caller.token in self._store.tokens
 
-    def _token_of(self, authorization: str) -> KnownToken:
-        """Return the valid token that a header has. Raises `DeniedError`."""
+    def _token_of(self, authorization: str, wanted: Role) -> KnownToken:
+        """Return the valid token that a header has; one with the role `wanted` is needed. Raises `DeniedError`."""
         if not authorization:
-            text = "a token is wanted here: make one where coordinatord runs, by coordinatord token new"
+            text = (
+                f"a token is wanted here: make one where coordinatord runs, by coordinatord token new --role {wanted}"
+            )
             raise DeniedError(HTTPStatus.UNAUTHORIZED, "no_token", text)
         try:
             secret = parse_token(authorization.removeprefix(BEARER).strip()).secret

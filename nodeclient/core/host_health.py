@@ -134,8 +134,10 @@ class HostFacts(Struct, frozen=True):
     """The interface by which this host reaches its coordinator."""
     clock_ahead_s: float | None = None
     """How far this host's clock is ahead of the coordinator's, or behind it if negative."""
+    clock_unread: str = ""
+    """Why the coordinator has not told the time. A node does not show it: it says by itself why it reaches none."""
     unread: tuple[str, ...] = ()
-    """What could not be read, and why."""
+    """What else could not be read, and why."""
 
 
 class Finding(Struct, frozen=True):
@@ -167,7 +169,7 @@ def conclude(findings: tuple[Finding, ...], facts: HostFacts) -> tuple[CheckResu
     worst = worst_of(*(finding.result for finding in findings))
     if findings:
         return worst, "; ".join(finding.text for finding in findings if finding.result is worst)
-    if facts == HostFacts(unread=facts.unread):
+    if facts == HostFacts(unread=facts.unread, clock_unread=facts.clock_unread):
         worst = CheckResult.UNKNOWN
     unread = unchecked(facts)
     return worst, f"cannot be checked: {', '.join(unread)}" if unread else ""

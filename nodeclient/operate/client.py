@@ -166,6 +166,10 @@ class _SilentLeaderError(OperationalError):
     """A standby names a leader that does not answer. Neither has done anything."""
 
 
+class _WrongTokenError(RequestError):
+    """The coordinator does not accept the token."""
+
+
 class _UnknownOutcomeError(RequestError):
     """A command was sent, at least in part, and no coordinatord has answered: a proxy may have, or nobody."""
 
@@ -271,6 +275,9 @@ class Client:
                     connection.sock, self.certificate = secured, secured.getpeercert(binary_form=True)
                 connection.sock.settimeout(self._within(silent_s_max))
                 yield connection, attempt.headers
+            except _WrongTokenError as error:
+                source = f" (the token is from {attempt.token_source})" if attempt.token_source else ""
+                raise RequestError(f"{coordinator}: {error}{source}", ExitCode.REFUSED) from error
             except (OSError, http.client.HTTPException, _UnknownOutcomeError) as error:
                 if attempt.context is None and attempt.speaks_tls():
                     raise attempt.tls_required() from error
@@ -452,6 +459,8 @@ def _decode(answer: http.client.HTTPResponse) -> Any:
         raise _StandbyError(None, refusal.message.removeprefix("this coordinator "))
     if refusal.error in {"unknown_job", "unknown_node"}:
         raise UnknownNameError(refusal.message)
+    if answer.status == HTTPStatus.UNAUTHORIZED:
+        raise _WrongTokenError(refusal.message)
     raise RequestError(refusal.message, EXIT_CODES.get(answer.status, ExitCode.UNAVAILABLE))
 
 

@@ -101,8 +101,9 @@ class HostCheck:
         if facts is None:
             how = ended.text if ended.exit_code is None else describe_exit(ended.exit_code)
             return HostFacts(unread=(f"this host (the process that reads its facts: {how})",))
-        unread = facts.unread + reached.unread
-        return replace(facts, route=reached.route, clock_ahead_s=reached.clock_ahead_s, unread=unread)
+        return replace(
+            facts, route=reached.route, clock_ahead_s=reached.clock_ahead_s, clock_unread=reached.clock_unread
+        )
 
     async def _ask_coordinator(self) -> HostFacts:
         """Return the facts that only the way to a coordinator tells; none if this host knows no coordinator.
@@ -116,9 +117,9 @@ class HostCheck:
         try:
             look = in_thread(partial(_look_at_coordinator, self._coordinators[0], client), "coordinator")
             await asyncio.wait([look], timeout=COORDINATOR_WITHIN_S)
-            found = look.result() if look.done() else _without_clock("no coordinator answers in time")
+            found = look.result() if look.done() else HostFacts(clock_unread="no coordinator answers in time")
         except OSError as error:
-            found = _without_clock(str(error))
+            found = HostFacts(clock_unread=str(error))
         if client is None:
             return HostFacts(route=found.route, clock_ahead_s=known)
         self._clock_ahead_s = found.clock_ahead_s
@@ -130,11 +131,7 @@ def _look_at_coordinator(coordinator: Endpoint, client: Client | None) -> HostFa
     try:
         return HostFacts(route=route, clock_ahead_s=client.clock_ahead_s() if client else None)
     except OperationalError as error:
-        return replace(_without_clock(str(error)), route=route)
-
-
-def _without_clock(why: str) -> HostFacts:
-    return HostFacts(unread=(f"the clock ({why})",))
+        return HostFacts(route=route, clock_unread=str(error))
 
 
 def run(config: CheckConfig) -> int:
@@ -144,7 +141,7 @@ def run(config: CheckConfig) -> int:
     facts = asyncio.run(check.run(WITHIN_S)).facts or HostFacts()
     findings = (*_foreign_workerlib(), *judge(facts, None, is_idle=True))
     result, _ = conclude(findings, facts)
-    unread = unchecked(facts)
+    unread = (*([f"the clock ({facts.clock_unread})"] if facts.clock_unread else []), *unchecked(facts))
     if config.json:
         answer = {"result": result, "findings": findings, "seen": _seen(facts), "cannot_be_checked": unread}
         write([json.encode(answer).decode()])

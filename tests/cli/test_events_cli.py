@@ -153,7 +153,7 @@ def test_an_error_that_lasts_ends_the_following(capsys: pytest.CaptureFixture[st
     refused = packed({"error": "denied", "message": "the token was revoked"}, 401)
     with canned(in_turn(listed(), hang_up, stream(sent(EVENT)), refused)) as (endpoint, _):
         assert command_at(endpoint, "events", "--follow") == 77
-    assert capsys.readouterr().err.splitlines()[-1] == "nodeclient: the token was revoked"
+    assert capsys.readouterr().err.splitlines()[-1] == f"nodeclient: {endpoint}: the token was revoked"
 
 
 NOTHING, BROKEN_JSON = b"", b"data: {\n\n"

@@ -170,19 +170,22 @@ def test_gpus_whose_names_another_source_gives_are_not_gone() -> None:
 
 
 def test_what_cannot_be_read_is_good_and_said() -> None:
-    facts = HostFacts(has_driver=True, gpus=OLD_DRIVER, unread=("the clock (no answer)",))
+    facts = HostFacts(has_driver=True, gpus=OLD_DRIVER, unread=("disks (no answer)",), clock_unread="no token")
     assert judge(facts, WELL, is_idle=True) == ()
     said = (
-        "cannot be checked: the clock (no answer), what recovery GPUs need (NVIDIA's driver tells it since 570), errors"
+        "cannot be checked: disks (no answer), what recovery GPUs need (NVIDIA's driver tells it since 570), errors"
         " of GPUs (this user may not read the kernel's log, /dev/kmsg)"
     )
-    assert conclude((), facts) == (CheckResult.GOOD, said)
+    assert conclude((), facts) == (CheckResult.GOOD, said), "the node says by itself why it reaches no coordinator"
     assert unchecked(HostFacts(gpus=(), spaces=(DISK,))) == (), "a host without GPUs has no such errors"
 
 
 def test_where_nothing_can_be_read_the_result_is_unknown() -> None:
     said = "cannot be checked: this host (no answer)"
-    assert conclude((), HostFacts(unread=("this host (no answer)",))) == (CheckResult.UNKNOWN, said)
+    assert conclude((), HostFacts(unread=("this host (no answer)",), clock_unread="no token")) == (
+        CheckResult.UNKNOWN,
+        said,
+    )
 
 
 def test_the_worst_findings_are_told() -> None:
