@@ -110,9 +110,14 @@ class RunKeeping(KeptState, KeepingWing):
     resume_point = resumption.resume_point
     bad_steps = resumption.bad_steps
     resume_text = sentences.resume_text
-    unstepped = property(sentences.unstepped)
     doubt = sentences.doubt
     restore_problem = property(sentences.restore_problem)
+
+    @property
+    def unstepped(self) -> str:
+        """Which ranks never report a step, as the end of a sentence; empty without any."""
+        ranks = sentences.unstepped(self)
+        return f"; {ranks}" if ranks else ""
 
     @property
     def checkpoint_at(self) -> float | None:

@@ -166,12 +166,6 @@ class Reasons:
         """Where the newest step of an ending run is, or why it is lost, as the end of a sentence."""
         return self._run.keeping.last_step
 
-    @property
-    def unstepped(self) -> str:
-        """Which ranks never called `ctx.step`, so that nothing was kept, as the end of a sentence."""
-        unstepped = self._run.keeping.unstepped
-        return unstepped and f"; {unstepped}"
-
     def came_late(self, now: float) -> str:
         """Explain to a node that comes after the end of the run how it ended."""
         return f"{self._ended(now)} before this node came (run {self._run.id}): {self._run.durable.reason}"

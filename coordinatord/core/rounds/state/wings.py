@@ -117,7 +117,7 @@ class KeepingWing:
 
     @property
     def unstepped(self) -> str:
-        """Which ranks train and never report a step, so that no step is kept; empty without any."""
+        """Which ranks train and never report a step, so that no step is kept: the end of a sentence, or empty."""
         return ""
 
     def doubt(self, since: KeptStep) -> str:

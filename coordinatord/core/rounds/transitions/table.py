@@ -48,7 +48,7 @@ FORMING, STARTING, RUNNING, STOPPING, SUCCEEDED, FAILED, STOPPED, LEFT = State
 
 _LEFT = "{reasons.because}the last node has left, as asked"
 _ABANDONED = "{reasons.because}no node is left: all have gone, were lost or gave up"
-_SUCCEEDED = "all workers succeeded{reasons.unstepped}{reasons.last_step}"
+_SUCCEEDED = "all workers succeeded{run.keeping.unstepped}{reasons.last_step}"
 _REPLACED = "all nodes are gone, a run with other settings follows"
 _CUT_OFF = "{reasons.stopped} had ended the workers, out of touch for too long"
 
