@@ -108,7 +108,7 @@ class KeepingWing:
         return None
 
     def bad_steps(self, point: ResumePoint | None) -> tuple[tuple[SpoiledStep, ...], KeptStep | None]:
-        """Return the spoiled steps and the first doubted one, for a round that resumes from `point`."""
+        """Return the spoiled steps, and the first that ranks may differ in, for a round that resumes from `point`."""
         return (), None
 
     def resume_text(self, nodes: Sequence[Member]) -> str:
