@@ -396,5 +396,7 @@ class Resume(AtShardedStep, frozen=True):
     """Whether all holders are known. After a restart of the coordinator some have yet to report, and the node waits."""
     redone: Step | None = None
     """How many steps are redone, as far as workers have reported steps; None if that is not known."""
+    redone_at_least: bool = False
+    """Whether it may be more."""
     disk: DiskStep | None = None
     """The step on the disk that each node reads; None for a step in memory."""

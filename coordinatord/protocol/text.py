@@ -79,11 +79,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def redone_words(redone: int | None) -> str:
+def redone_words(redone: int | None, *, at_least: bool = False) -> str:
     """Say how many steps a round does again: `4 steps redone`. `redone` is None if that is not known."""
     if redone is None:
         return "an unknown number of steps redone"
-    return f"{counted(redone, 'step')} redone"
+    return f"{'at least ' if at_least else ''}{counted(redone, 'step')} redone"
 
 
 def listed(texts: Iterable[str], count: int, most: int = NAMES_MAX) -> str:

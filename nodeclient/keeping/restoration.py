@@ -300,7 +300,9 @@ class ResumeAnswers:
     def _resumption(self, resume: Resume, restoration: Restoration, took_s: float) -> str:
         """Return the notice that the parts are ready."""
         ready = restoration.ready
-        redone = f", {redone_words(resume.redone)}" if resume.round else ""  # a step of an earlier run has round 0
+        redone = ""
+        if resume.round:  # else it is a step of an earlier run
+            redone = f", {redone_words(resume.redone, at_least=resume.redone_at_least)}"
         lacking = f", without {self._unkept}" if self._unkept else ""
         text = f"round {self._number} resumes at step {resume.step:,} from {_medium(resume)}{redone}{lacking}"
         size = size_in_words(ready.received_bytes)

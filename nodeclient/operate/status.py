@@ -25,7 +25,7 @@ from coordinatord.protocol.http.api import (
     NodeStatus,
     SharedStatus,
 )
-from coordinatord.protocol.text import counted, listed
+from coordinatord.protocol.text import counted, listed, redone_words
 from coordinatord.runtime.local_time import moment, now
 from nodeclient.config.operate import StatusConfig
 from nodeclient.operate.client import Client
@@ -212,7 +212,7 @@ def _kept(kept: KeptStatus, reason: str) -> str:
     parts = []
     resumed = "" if kept.resumed is None else f"at step {kept.resumed:,} from {kept.resumed_from or 'memory'}"
     if resumed and resumed not in reason:
-        redone = "" if kept.redone is None else f", {counted(kept.redone, 'step')} redone"
+        redone = "" if kept.redone is None else f", {redone_words(kept.redone, at_least=kept.redone_at_least)}"
         parts.append(f"resumed {resumed}{redone}")
     if kept.unstepped:
         parts.append(kept.unstepped)

@@ -265,7 +265,7 @@ def test_in_a_pipe_each_cell_but_the_reason_is_one_word(here: Here) -> None:
 
 
 LEDGER = {"seconds": {"training": 80.0, "redone": 12.0}, "total": 100.0, "goodput": 0.8}
-RESUMED = {"step": 60, "resumed": 40, "resumed_from": "node b's memory", "redone": 3}
+RESUMED = {"step": 60, "resumed": 40, "resumed_from": "node b's memory", "redone": 3, "redone_at_least": True}
 ON_DISK = "stopped by ann@gpu1; step 4,660 is on the disk"
 BEGUN = {"in_place": 0, "warm": 2, "cold": 0, "why_not": "", "why_cold": ""}
 STARTED = "all workers are started: 2 warm (formed of nodes b, a; resumes at step 40 from node b's memory)"
@@ -276,12 +276,17 @@ FACTS: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"ledger": LEDGER, "kept": RESUMED, "opened_s": 100.0},
         [
             "80.0 % of the run's 1m40s spent training, 12s went into steps done again",
-            "resumed at step 40 from node b's memory, 3 steps redone, step 60 is whole in memory",
+            "resumed at step 40 from node b's memory, at least 3 steps redone, step 60 is whole in memory",
         ],
     ),
     "the step to resume from": (  # as with DDP: no newer step is saved before the round breaks
         {"kept": RESUMED | {"step": 40, "disk_step": 30, "unkept": "the state of SGD"}},
-        ["resumed at step 40 from node b's memory, 3 steps redone, not kept: the state of SGD, step 30 is on the disk"],
+        [
+            (
+                "resumed at step 40 from node b's memory, at least 3 steps redone, not kept: the state of SGD, "
+                "step 30 is on the disk"
+            )
+        ],
     ),
     "a step in several places": (
         {"kept": RESUMED | {"copied": 60, "disk_step": 60}},

@@ -74,7 +74,9 @@ def _point(kept: KeptState, step: PersistedStep) -> ResumePoint:
     first, ours = step.parts[0], step.run == kept.run.id
     redone = kept.redone_from(first.step) if ours else None
     disk = DiskStep(step.run, first.round)
-    return ResumePoint(first.round if ours else 0, first.step, first.world_size, first.shards, redone, disk=disk)
+    at = KeptStep(first.round if ours else 0, first.step)
+    more = redone is not None and kept.may_redo_more
+    return ResumePoint(at.round, at.step, first.world_size, first.shards, redone, disk=disk, redone_at_least=more)
 
 
 def any_finder(kept: KeptState) -> tuple[str, PersistedStep] | None:

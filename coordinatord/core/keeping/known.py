@@ -75,6 +75,17 @@ class KeptState:
         return max(0, furthest - step)
 
     @property
+    def may_redo_more(self) -> bool:
+        """Whether a round may redo more than `redone_from`: the last one has lost all nodes, with unreported steps.
+
+        That stays so until a round makes new steps.
+        """
+        durable = self.run.durable
+        has_lost_all = durable.order.keys() <= {loss.node for loss in durable.losses}
+        before = durable.resume is not None and durable.resume.redone_at_least
+        return has_lost_all or (before and not durable.stepped)
+
+    @property
     def copied(self) -> KeptStep | None:
         """The newest step that survives the loss of all hosts of any one failure domain; None if none does."""
         steps = self.protection.steps or ()

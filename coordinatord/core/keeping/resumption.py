@@ -107,7 +107,8 @@ def _point(kept: KeptState, at: KeptStep) -> ResumePoint | None:
     big = {node: part for node, parts in held.items() for part in parts if part.big}
     nodes, first_part = sorted(big), next(iter(big.values()))
     redone, named, others = kept.redone_from(at.step), tuple(nodes[:HOLDERS_NAMED]), len(nodes[HOLDERS_NAMED:])
-    return ResumePoint(at.round, at.step, first_part.world_size, first_part.shards, redone, named, others)
+    point = ResumePoint(at.round, at.step, first_part.world_size, first_part.shards, redone, named, others)
+    return replace(point, redone_at_least=redone is not None and kept.may_redo_more)
 
 
 def is_reachable(member: Member) -> bool:
@@ -173,6 +174,7 @@ def resume_for(kept: KeptState, member: Member, goal: Goal) -> Resume | None:
         sources=tuple(sources),
         complete=complete,
         redone=point.redone,
+        redone_at_least=point.redone_at_least,
         disk=point.disk,
     )
 

@@ -44,7 +44,8 @@ def resume_text(kept: KeptState, nodes: Sequence[Member]) -> str:
 
 def _resumed(kept: KeptState, point: ResumePoint) -> str:
     """Describe the step from which a round resumes: `at step 1,204 from node gpu3's memory, 0 steps redone`."""
-    redone = f", {redone_words(point.redone)}" if point.round else ""  # round 0: a step of an earlier run
+    is_of_run = point.round > 0
+    redone = f", {redone_words(point.redone, at_least=point.redone_at_least)}" if is_of_run else ""
     lacking = f", without {what}" if (what := unkept(kept)) else ""
     return f"at step {point.step:,} from {memory_of(point)}{redone}{lacking}"
 

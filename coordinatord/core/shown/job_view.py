@@ -466,6 +466,7 @@ def kept_view(run: Run) -> api.KeptStatus | None:
         resumed=None if resume is None else resume.step,
         resumed_from="" if resume is None else memory_of(resume),
         redone=None if resume is None else resume.redone,
+        redone_at_least=resume is not None and resume.redone_at_least,
         interval_steps=max((each.interval_steps for each in holdings if each.interval_steps is not None), default=None),
         save_s=max((each.save_s for each in holdings if each.save_s is not None), default=None),
         used_bytes=sum(each.used_bytes for each in holdings),

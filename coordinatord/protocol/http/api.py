@@ -74,6 +74,8 @@ class KeptStatus(Struct, frozen=True, kw_only=True):
     """The source of that step, in words: `node gpu3's memory`, or `disk`; empty without one."""
     redone: Whole | None = None
     """How many steps were redone after that; None if not known."""
+    redone_at_least: bool = False
+    """Whether it may be more: all nodes of the round before were lost, so their last steps are not known."""
     interval_steps: Whole | None = None
     """The number of steps between two saves of state that no other host has; None without such state."""
     save_s: Number | None = None

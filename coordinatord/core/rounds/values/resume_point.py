@@ -36,6 +36,8 @@ class ResumePoint(AtShardedStep, frozen=True):
     disk: DiskStep | None = None
     """The names of the step on the disk; None if it is in memory. If another run has made it, the point's own `round`
     is 0, so that it is older than all steps of this run."""
+    redone_at_least: bool = False
+    """Whether more steps may be done again: the last round has lost all nodes, with what came after their reports."""
 
 
 class SpoiledStep(Strict, frozen=True):

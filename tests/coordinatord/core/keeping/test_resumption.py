@@ -273,6 +273,22 @@ def test_what_is_redone_stays_unknown_until_there_are_new_steps() -> None:
     assert [point.redone for point in formed(stage)[-3:] if point is not None] == [None, None, 1]
 
 
+@pytest.mark.parametrize(("lost", "words"), [("n1 n2", "at least 3 steps redone"), ("n2", "3 steps redone")])
+def test_a_round_of_which_no_node_is_left_may_have_done_more_steps_than_were_reported(lost: str, words: str) -> None:
+    stage, settings = Stage(), "min=2 max=2 keeps=yes restarts=9"
+    stage.play(f"join n1 n2 n3 {settings}", "running n1 n2", "step n1 n2 7")
+    stage.play(*(f"write {node} written found=e-1:1:4" for node in ("n1", "n3")), f"silence {lost}", "advance 30s")
+    comes = [f"join n4 {settings}", "write n4 written found=e-1:1:4"]
+    stage.play(*(["stopped n1"] if lost == "n2" else comes), "advance 60s")
+    assert stage.past[-1][1].reason.endswith(f"resumes at step 4 from disk, {words}")
+    assert (view := stage.view().kept) is not None
+    assert (view.redone, view.redone_at_least) == (3, lost != "n2")
+    left = stage.coordinator.jobs["default"].durable.order
+    stage.play(f"running {' '.join(left)}")
+    break_round(stage, *left)
+    assert stage.past[-1][1].reason.endswith(words), "the round has done no step that is known"
+
+
 def test_steps_that_a_node_reports_after_the_end_of_its_round_count_as_well() -> None:
     stage = train("n1", "n2", "n3")
     stage.play("step n1 4", "keep n3 1:4", "silence n1 n2", "advance 30s", "stopped n3")
