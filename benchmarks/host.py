@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from itertools import product
 from pathlib import Path
@@ -107,9 +107,9 @@ def training_costs(job: Job, seconds: float) -> dict[str, float]:
     starts_s = last(job.marks, "begun") - began
     launcher = job.nodes["a"].pid
     # A parent interpreter has the command line of the workers that are forked from it.
-    family = {pid: str(TRAINING) in Path(f"/proc/{pid}/cmdline").read_text() for pid in descendants(launcher)}
-    workers = [pid for pid, trains in family.items() if trains and pid != launcher]
-    helpers = [launcher, *(pid for pid in family if pid not in workers and pid != launcher)]
+    family = {pid: str(TRAINING) in Path(f"/proc/{pid}/cmdline").read_text() for pid in job.nodes["a"].leftovers()}
+    workers = [pid for pid, trains in family.items() if trains]
+    helpers = [launcher, *(pid for pid in family if pid not in workers)]
     parents = [pid for pid in workers if pid not in {mark.pid for mark in job.marks}]
     at, before = time.monotonic(), sum(map(cpu_s, [*helpers, *parents]))
     Event().wait(seconds)
@@ -121,14 +121,6 @@ def training_costs(job: Job, seconds: float) -> dict[str, float]:
         "pss_mb": sum(memory_mb(pid, "Pss") for pid in helpers),
         "workers_mb": sum(memory_mb(pid, "Pss") for pid in workers),
     }
-
-
-def descendants(pid: int) -> Iterator[int]:
-    """Yield a process and all its descendants."""
-    yield pid
-    for thread in Path(f"/proc/{pid}/task").iterdir():
-        for child in (thread / "children").read_text().split():
-            yield from descendants(int(child))
 
 
 def cpu_s(pid: int) -> float:

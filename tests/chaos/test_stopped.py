@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.support.cluster import Cluster, Round
+from tests.support.cluster import Cluster
 from tests.support.lives import Lives, MemberState, await_back
 from tests.support.programs import wait_until
 
@@ -25,22 +25,6 @@ def lives(make_lives: Callable[..., Lives]) -> Iterator[Lives]:
     running = make_lives(*SHORT)
     yield running
     running.now.signal(signal.SIGCONT)
-
-
-def alive(former: Round, node: str) -> list[int]:
-    """Return the processes that a node's workers of a round were, as far as they live."""
-    workers = former.on(node)
-    family = [pid for worker in workers for pid in (worker.pid, *worker.family)]
-    return [pid for pid in family if lives_on(pid)]
-
-
-def lives_on(pid: int) -> bool:
-    """Whether a process is there, and is no mere entry that waits to be reaped."""
-    try:
-        with open(f"/proc/{pid}/stat") as stat:  # noqa: PTH123 - shorter
-            return stat.read().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def test_a_coordinator_that_was_stopped_for_three_leases_has_lost_nobody(
@@ -79,13 +63,14 @@ def test_a_node_that_was_stopped_is_lost_and_ends_its_workers_first_when_it_wake
     sleeper.signal(signal.SIGSTOP)
     without = cluster.await_round(1, after=begun, nodes="b")
     assert without.restarts == {0}, "a node that is lost costs nothing"
-    assert len(alive(begun, "a")) == 5, "nobody has ended the workers of a node that sleeps"
+    stale = {pid for worker in begun.on("a") for pid in (worker.pid, *worker.family)}
+    assert stale <= {*sleeper.leftovers()}, "nobody has ended the workers of a node that sleeps"
 
     sleeper.signal(signal.SIGCONT)
     sleeper.await_line(f"stopping the workers of round {begun.number}: ")
     earlier = "|".join(str(number) for number in range(begun.number + 1))
     sleeper.await_line(rf"starting round (?!({earlier}):)")
-    assert alive(begun, "a") == []
+    assert not stale & {*sleeper.leftovers()}
     assert cluster.await_round(2, after=without).restarts == {0}
     sleeper.await_no_zombies()
     other.stop()

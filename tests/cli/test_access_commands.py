@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import serialization
 
 from coordinatord.protocol.exit_codes import ExitCode
 from tests.support.places import Place
-from tests.support.programs import BIN, Program, wait_until
+from tests.support.programs import BIN, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -228,24 +228,6 @@ def test_a_proxy_with_older_tls_is_named_with_what_to_do(place: Place, tmp_path:
 # Secrets
 
 
-def processes(*programs: Program) -> set[int]:
-    """Return programs and all that they started."""
-    pids = {program.pid for program in programs}
-    while True:
-        more = set()
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdecimal() and int(entry.name) not in pids:
-                try:
-                    parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                except OSError:
-                    continue
-                if parent in pids:
-                    more.add(int(entry.name))
-        if not more:
-            return pids
-        pids |= more
-
-
 def limit_of_core(pid: int) -> str:
     """Return how large a core file of a process may be."""
     lines = Path(f"/proc/{pid}/limits").read_text().splitlines()
@@ -280,8 +262,8 @@ def test_no_secret_is_where_others_look(place: Place, tmp_path: Path, core_files
     daemon.signal(signal.SIGHUP)
 
     shown = b""
-    pids = processes(daemon, node)
-    assert len(pids) >= 3, "the daemon, the node and its worker"
+    pids = [daemon.pid, node.pid, *node.leftovers()]
+    assert worker["PID"] in pids
     for pid in pids:
         with suppress(OSError):  # it may have ended
             shown += b"".join((Path(f"/proc/{pid}") / name).read_bytes() for name in ("cmdline", "environ"))

@@ -31,12 +31,6 @@ def test_coordinatord_serves_though_systemd_cannot_be_notified(tmp_path: Path) -
         assert "Traceback" not in program.output
 
 
-def children(parent: int) -> list[int]:
-    """Return the direct children of a process."""
-    found = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-    return [int(pid) for pid in found]
-
-
 @pytest.mark.parametrize("closed", [0, 1, pytest.param(2, marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     "flags", [pytest.param((), id="cold", marks=pytest.mark.long), pytest.param(("--preload", "json"), id="warm")]
@@ -64,7 +58,7 @@ def test_a_standalone_node_whose_coordinator_is_killed_ends_its_workers_and_says
     with Program(BIN / "nodeclient", "join", "--standalone", "--stop-timeout", "1", "--", *command) as node:
         worker = int(node.await_line(r"^worker (\d+)")[1])
         [coordinator] = [
-            pid for pid in children(node.pid) if b"coordinatord.cli" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            pid for pid in node.leftovers() if b"coordinatord.cli" in Path(f"/proc/{pid}/cmdline").read_bytes()
         ]
         kill_quietly(coordinator, signal.SIGKILL)
         assert node.wait() == 69

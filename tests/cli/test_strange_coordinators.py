@@ -2,7 +2,7 @@
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import msgpack
@@ -24,12 +24,10 @@ DONE = structs.replace(WAIT, goal=Goal.EXIT, outcome=Outcome(Result.SUCCEEDED, 0
 
 
 @asynccontextmanager
-async def joining(
-    behave: Behaviour, *flags: str, prefix: Sequence[str] = ()
-) -> AsyncIterator[tuple[Program, list[bytes]]]:
+async def joining(behave: Behaviour) -> AsyncIterator[tuple[Program, list[bytes]]]:
     """Start a node that joins such a coordinator; yield the node, and its joins so far."""
     async with strange_coordinator(behave) as (endpoint, joins):
-        node = Program(*prefix, BIN / "nodeclient", "join", "--coord", endpoint, *flags, "--", "true")
+        node = Program(BIN / "nodeclient", "join", "--coord", endpoint, "--", "true")
         try:
             yield node, joins
         finally:

@@ -98,9 +98,9 @@ class Page:
         feature = {"name": "prefers-color-scheme", "value": scheme}
         self.command("Emulation.setEmulatedMedia", features=[feature])
 
-    def picture(self, path: Path, *, whole: bool = False) -> None:
-        """Take a picture of what is seen, or of all of it, as PNG."""
-        reply = self.command("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
+    def picture(self, path: Path) -> None:
+        """Take a picture of what is seen, as PNG."""
+        reply = self.command("Page.captureScreenshot", format="png")
         path.write_bytes(base64.b64decode(reply["data"]))
 
     def close(self) -> None:

@@ -193,7 +193,7 @@ def a_member(node: str = "n1", *, peer: str = "10.0.0.1", local: str = "10.0.0.9
     return member
 
 
-def a_run(spec: JobSpec | None = None, *, job: str = "mnist", run: str = "e-1", opener: str = "first") -> Run:
+def a_run(spec: JobSpec | None = None) -> Run:
     """Build a run without nodes, as the coordinator knows it."""
-    durable = DurableRun(job, run, spec or a_spec(), opener, entered_at=0.0, ledger=Ledger(0.0))
+    durable = DurableRun("mnist", "e-1", spec or a_spec(), "first", entered_at=0.0, ledger=Ledger(0.0))
     return Run(durable, Policy(), WINGS)

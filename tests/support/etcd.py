@@ -105,12 +105,12 @@ class EtcdCluster:
         """Start a member again."""
         self.members[number] = self._begin(number)
 
-    def await_serving(self, number: int = 0) -> None:
-        """Wait until a member takes connections."""
+    def await_serving(self) -> None:
+        """Wait until the first member takes connections."""
 
         def look() -> bool:
             with socket.socket() as probe:
-                return probe.connect_ex(self.clients[number]) == 0
+                return probe.connect_ex(self.clients[0]) == 0
 
         wait_until("etcd to serve", look)
 

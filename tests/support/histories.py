@@ -62,9 +62,9 @@ def a_join_of(node: str, job: str = JOB, run: str = RUN, *, incarnation: int = 1
     return NodeJoined(job, run, f"host {offer.host}", node, incarnation, offer, "10.0.0.1", "10.0.0.9", remembered)
 
 
-def a_loss_of(node: str, job: str = JOB, run: str = RUN, *, incarnation: int = 1) -> NodeLost:
+def a_loss_of(node: str, job: str = JOB, *, incarnation: int = 1) -> NodeLost:
     """Build the record of a node that was lost."""
-    return NodeLost(job, run, "silent for its whole lease", node, incarnation, 5.0, leaving=False)
+    return NodeLost(job, RUN, "silent for its whole lease", node, incarnation, 5.0, leaving=False)
 
 
 def a_round_of(*nodes: str, number: int = 1, job: str = JOB, run: str = RUN) -> RoundFormed:
@@ -73,9 +73,9 @@ def a_round_of(*nodes: str, number: int = 1, job: str = JOB, run: str = RUN) -> 
     return RoundFormed(job, run, f"formed of {len(nodes)}", number, tuple(ranks), "10.0.0.1", 40_001, Spent())
 
 
-def a_start_of(number: int = 1, job: str = JOB, run: str = RUN, *, steps_awaited: bool = False) -> RoundStarted:
+def a_start_of(number: int = 1, *, steps_awaited: bool = False) -> RoundStarted:
     """Build the record of a round whose workers are all started."""
-    return RoundStarted(job, run, "all workers are started", number, steps_awaited, Spent())
+    return RoundStarted(JOB, RUN, "all workers are started", number, steps_awaited, Spent())
 
 
 def a_stop_of(number: int = 1, *, planned: bool = False, reason: str = "something failed") -> RoundStopped:
@@ -88,9 +88,9 @@ def an_end_of(number: int = 1, *, charged: bool = False, used: int = 0, reason: 
     return RoundEnded(JOB, RUN, reason, number, charged, used, None, Spent(), 0)
 
 
-def a_forgetting(job: str = JOB, run: str = RUN) -> JobForgotten:
+def a_forgetting(job: str = JOB) -> JobForgotten:
     """Build the record of a job that made room for another."""
-    return JobForgotten(job, run, "it had ended, and another job needed its place")
+    return JobForgotten(job, RUN, "it had ended, and another job needed its place")
 
 
 def made_at(at: float, *records: Record) -> list[Entry]:

@@ -164,13 +164,13 @@ class Keep:
         self._offer([file for file, _ in parts])
         return self.resume
 
-    def save(self, *numbers: int, planned: bool = False) -> list[Saved | NotSaved | Gone]:
+    def save(self, *numbers: int) -> list[Saved | NotSaved | Gone]:
         """Have workers save, as at the break of a round; return the answer of each, or `Gone`."""
         for number in numbers:
             connection = self.nodes[number].connection
             with suppress(OSError):
                 assert connection is not None
-                connection.send(encode(SaveNow(1, planned)))
+                connection.send(encode(SaveNow(1)))
         answers: list[Saved | NotSaved | Gone] = []
         with self.arrived:
             for node in (self.nodes[number] for number in numbers):

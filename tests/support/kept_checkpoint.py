@@ -52,8 +52,8 @@ def checkpoint(folder: Path, steps: int) -> None:
         (folder / f"{ctx.round}-{ctx.rank}").write_text(f"{begun}\n{ended}\n")
 
 
-def train_and_save(folder: Path, steps: int, kill: tuple[int, int] = (-1, -1), save_every: int = 4) -> None:
-    """Train under DDP with dropout, and save every so many steps; the worker of a rank may be killed within a step.
+def train_and_save(folder: Path, steps: int, kill: tuple[int, int] = (-1, -1)) -> None:
+    """Train under DDP with dropout, and save every four steps; the worker of a rank may be killed within a step.
 
     Each worker notes, as `kept_training` does, a digest of its state after each step, and of that which it begins with.
     """
@@ -82,7 +82,7 @@ def train_and_save(folder: Path, steps: int, kill: tuple[int, int] = (-1, -1), s
                 os.kill(os.getpid(), signal.SIGKILL)
             loss.backward()
             optimizer.step()
-            if step % save_every == save_every - 1:
+            if step % 4 == 3:
                 save(state(), storage_writer=workerlib.KeptWriter(step))
             ctx.step(step)
             with (folder / f"{ctx.rank}.txt").open("a") as notes:

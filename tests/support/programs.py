@@ -279,7 +279,7 @@ def zombies(parent: int) -> list[int]:
     return pids
 
 
-def await_end(pid: int, timeout_s: float = TIMEOUT_S) -> None:
+def await_end(pid: int) -> None:
     """Wait until a process that is not our child has ended."""
     try:
         pidfd = os.pidfd_open(pid)
@@ -288,7 +288,7 @@ def await_end(pid: int, timeout_s: float = TIMEOUT_S) -> None:
     try:
         poll = select.poll()
         poll.register(pidfd, select.POLLIN)
-        assert poll.poll(timeout_s * 1000), f"process {pid} does not end"
+        assert poll.poll(TIMEOUT_S * 1000), f"process {pid} does not end"
     finally:
         os.close(pidfd)
 

@@ -2,7 +2,7 @@
 
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,11 +70,11 @@ class Secured:
         return add_token(self.store, self.security.pin, role, name, jobs)
 
 
-def secured(folder: Path, clock: Callable[[], float] = time.monotonic, **own: Path) -> Secured:
+def secured(folder: Path, **own: Path) -> Secured:
     """Make what a first start makes; `own` are the files of an organisation, as in `SecuritySettings`."""
     environ = clean_environ(**as_by_default(folder / "config"))
     settings = SecuritySettings(folder / "state" / FOLDER, **own)
-    return Secured(folder, Security(settings, environ, clock))
+    return Secured(folder, Security(settings, environ, time.monotonic))
 
 
 TRUSTING = pinned_context(lambda _: None)
