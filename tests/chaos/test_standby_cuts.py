@@ -59,17 +59,6 @@ def test_a_leader_cut_off_from_nodes_leads_on_until_somebody_stands_by(site: Sit
 
 
 @pytest.mark.long
-def test_a_leader_whose_host_is_cut_off_is_followed_by_the_standby(site: Site) -> None:
-    pair = site.pair
-    site.link.isolate(FIRST)
-    pair.coordinators[1].await_line(LEADS)
-    pair.await_running()
-    site.link.mend()
-    pair.await_turn(1)
-    pair.finish()
-
-
-@pytest.mark.long
 def test_with_a_slow_etcd_rounds_are_formed_and_the_leader_stays(tmp_path: Path) -> None:
     with ExitStack() as stack:
         site = Site(stack, tmp_path)

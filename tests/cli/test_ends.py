@@ -86,13 +86,6 @@ def test_a_signal_ends_a_node_that_waits(cluster: Cluster) -> None:
     assert node.leftovers() == []
 
 
-def test_a_signal_ends_a_node_that_looks_for_the_coordinator() -> None:
-    with Program(BIN / "nodeclient", "join", "--coord", "127.0.0.1:1", "--", "true") as node:
-        node.await_line("Connection refused")
-        node.signal(signal.SIGINT)
-        assert node.wait() == 130
-
-
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, 137)])
 def test_a_signal_ends_a_standalone_node_and_its_coordinator(signum: signal.Signals, code: int) -> None:
     with Program(BIN / "nodeclient", "join", "--standalone", "--", "sh", "-c", "echo up; sleep 1000") as node:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.canned_http import Answer, body, canned, hang_up, in_turn, packed
+from tests.support.canned_http import Answer, body, canned, hang_up, in_turn, packed, stream
 from tests.support.cluster import Cluster, Coordinator
 from tests.support.commands import command_at
 from tests.support.programs import BIN, Program, kill_quietly, run
@@ -46,14 +46,6 @@ def events(coordinator: Coordinator, *arguments: str) -> str:
     ended = run(BIN / "nodeclient", "events", "--coord", coordinator.endpoint, *arguments)
     assert (ended.returncode, ended.stderr) == (0, "")
     return ended.stdout
-
-
-def sent(*values: Any) -> bytes:
-    return b"".join(b"data: " + json.dumps(value).encode() + b"\n\n" for value in values)
-
-
-def stream(said: bytes) -> Answer:
-    return body(said, content_type="text/event-stream")
 
 
 def test_events_say_what_happened_when_and_why(cluster: Cluster) -> None:
@@ -119,7 +111,7 @@ def test_whoever_follows_gives_back_the_last_id_as_it_came(capsys: pytest.Captur
         given.append(handler.headers["Last-Event-ID"])
         answers[len(given) - 1](handler)
 
-    answers = [listed(EVENT, upto="c!7"), *(stream(sent({**EVENT, "id": event_id})) for event_id in ("b--9", "a-7"))]
+    answers = [listed(EVENT, upto="c!7"), *(stream({**EVENT, "id": event_id}) for event_id in ("b--9", "a-7"))]
     with canned(in_turn(*[note] * len(answers), UNKNOWN)) as (endpoint, _):
         assert command_at(endpoint, "events", "--follow", "m") == 0
     assert given == [None, "c!7", "b--9"]
@@ -128,7 +120,7 @@ def test_whoever_follows_gives_back_the_last_id_as_it_came(capsys: pytest.Captur
 
 def test_whoever_follows_hears_of_what_happened_while_nobody_answered(capsys: pytest.CaptureFixture[str]) -> None:
     """The age and the number narrow how it begins: what comes later is new, however late it is told."""
-    with canned(in_turn(listed(), hang_up, stream(sent(EVENT)), UNKNOWN)) as (endpoint, asked):
+    with canned(in_turn(listed(), hang_up, stream(EVENT), UNKNOWN)) as (endpoint, asked):
         flags = ("--since", "5", "--last", "1", "--kind", "node-lost")
         assert command_at(endpoint, "events", "--follow", *flags, "m") == 0
     begun, *followed = asked
@@ -142,7 +134,7 @@ def test_whoever_follows_hears_of_what_happened_while_nobody_answered(capsys: py
 
 
 def test_who_follows_a_job_that_is_forgotten_ends_well_without_another_try(capsys: pytest.CaptureFixture[str]) -> None:
-    forgotten = stream(sent({**EVENT, "kind": "JobForgotten"}))
+    forgotten = stream({**EVENT, "kind": "JobForgotten"})
     with canned(in_turn(listed(), forgotten, UNKNOWN)) as (endpoint, asked):
         assert command_at(endpoint, "events", "--follow", "m") == 0
     assert len(asked) == 2
@@ -151,7 +143,7 @@ def test_who_follows_a_job_that_is_forgotten_ends_well_without_another_try(capsy
 
 def test_an_error_that_lasts_ends_the_following(capsys: pytest.CaptureFixture[str]) -> None:
     refused = packed({"error": "denied", "message": "the token was revoked"}, 401)
-    with canned(in_turn(listed(), hang_up, stream(sent(EVENT)), refused)) as (endpoint, _):
+    with canned(in_turn(listed(), hang_up, stream(EVENT), refused)) as (endpoint, _):
         assert command_at(endpoint, "events", "--follow") == 77
     assert capsys.readouterr().err.splitlines()[-1] == f"nodeclient: {endpoint}: the token was revoked"
 
@@ -181,7 +173,7 @@ NO_EVENTS = (
 )
 
 ANSWERS: list[tuple[Answer, ...]] = [(hang_up,), (body(b"hello"),), (body(b"hello", 500),)]
-ANSWERS += [(listed(), stream(sent(value)), UNKNOWN) for value in NO_EVENTS]
+ANSWERS += [(listed(), stream(value), UNKNOWN) for value in NO_EVENTS]
 
 
 @pytest.mark.parametrize("answers", ANSWERS)

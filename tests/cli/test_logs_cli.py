@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.canned_http import Answer, body, canned
+from tests.support.canned_http import canned, stream
 from tests.support.cluster import Cluster
 from tests.support.commands import command_at
 from tests.support.programs import BIN, Program, run, wait_until
@@ -97,11 +97,6 @@ def test_a_node_without_log_files_says_what_to_do(cluster: Cluster) -> None:
     assert (out, err) == ("", f"nodeclient: {text}\n")
     out, err = logs_of_ended(cluster, "--json")
     assert ([json.loads(line)["note"] for line in out.splitlines()], err) == ([text], "")
-
-
-def stream(*parts: dict[str, object]) -> Answer:
-    said = b"".join(b"data: " + json.dumps(part).encode() + b"\n\n" for part in parts)
-    return body(said, content_type="text/event-stream")
 
 
 def a_part(text: str) -> dict[str, object]:

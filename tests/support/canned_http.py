@@ -1,5 +1,6 @@
 """A web server that always gives the same answers: those that a coordinatord would give after hours, or never."""
 
+import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -27,6 +28,12 @@ def body(data: bytes, status: int = 200, content_type: str = "application/msgpac
 def packed(value: Any, status: int = 200) -> Answer:
     """Answer with a value in msgpack, as a coordinatord does."""
     return body(msgpack.packb(value), status)
+
+
+def stream(*said: Any) -> Answer:
+    """Answer with a stream of events that have these values as their data, or of these very bytes."""
+    parts = (each if isinstance(each, bytes) else b"data: " + json.dumps(each).encode() + b"\n\n" for each in said)
+    return body(b"".join(parts), content_type="text/event-stream")
 
 
 def stands_by(leader: str) -> Answer:
