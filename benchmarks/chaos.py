@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
@@ -66,25 +66,15 @@ class BrokenError(Exception):
     """Something happened that must not; the text says what."""
 
 
-@dataclass(slots=True)
-class Report:
-    """The measurements."""
+def tell(what: str, result: str) -> None:
+    """Print a fact."""
+    print(f"  {what}: {result}", flush=True)
 
-    rows: list[tuple[str, str]] = field(default_factory=list)
 
-    def add(self, what: str, result: str) -> None:
-        """Add a fact."""
-        self.rows.append((what, result))
-        print(f"  {what}: {result}", flush=True)
-
-    def add_times(self, what: str, times_s: Sequence[float]) -> None:
-        """Add the times that something took."""
-        if times_s:
-            self.add(what, f"median {median(times_s):.2f} s, worst {max(times_s):.2f} s of {len(times_s)}")
-
-    def __str__(self) -> str:
-        width = max(len(what) for what, _ in self.rows)
-        return "\n".join(f"{what:<{width}}  {result}" for what, result in self.rows)
+def tell_times(what: str, times_s: Sequence[float]) -> None:
+    """Print the times that something took."""
+    if times_s:
+        tell(what, f"median {median(times_s):.2f} s, worst {max(times_s):.2f} s of {len(times_s)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +128,7 @@ def chaos_stack(nodes: int) -> Iterator[ChaosStack]:
         yield ChaosStack(lives, real, fleet, {job: MemberState.of(lives.now, job) for job in (GLOO, FLEET)})
 
 
-def kill(on: ChaosStack, kills: int, chance: random.Random, report: Report) -> None:
+def kill(on: ChaosStack, kills: int, chance: random.Random) -> None:
     """Kill coordinatord at random moments. Raises `BrokenError`."""
     done = early = 0
     served, real, simulated, whole = [], [], [], []
@@ -161,15 +151,15 @@ def kill(on: ChaosStack, kills: int, chance: random.Random, report: Report) -> N
         on.check()
         if len(whole) % TELL_EVERY == 0:
             print(f"  {done} kills; the last was made good in {whole[-1]:.2f} s", flush=True)
-    report.add("coordinatord killed with -9", f"{done} times, {early} of them while it started or nodes came back")
-    report.add("workers restarted, rounds or ranks changed", "0")
-    report.add_times("from the kill until the next coordinatord listens", served)
-    report.add_times("from then until the 2 real nodes are attached", real)
-    report.add_times(f"from then until the {on.fleet.size} simulated ones are", simulated)
-    report.add_times("from the kill until all are attached", whole)
+    tell("coordinatord killed with -9", f"{done} times, {early} of them while it started or nodes came back")
+    tell("workers restarted, rounds or ranks changed", "0")
+    tell_times("from the kill until the next coordinatord listens", served)
+    tell_times("from then until the 2 real nodes are attached", real)
+    tell_times(f"from then until the {on.fleet.size} simulated ones are", simulated)
+    tell_times("from the kill until all are attached", whole)
 
 
-def stop(on: ChaosStack, report: Report) -> None:
+def stop(on: ChaosStack) -> None:
     """Stop coordinatord for longer than a lease. Raises `BrokenError`."""
     stopped_at = time.monotonic()
     on.lives.now.signal(signal.SIGSTOP)
@@ -180,9 +170,7 @@ def stop(on: ChaosStack, report: Report) -> None:
     on.check()
     if " lost" in on.lives.now.output:
         raise BrokenError(f"a node was lost when coordinatord had been stopped:\n{on.lives.now.output}")
-    report.add(
-        f"coordinatord stopped for {STOPPED_S:g} s", f"nobody lost, all attached {back_at - woken_at:.2f} s later"
-    )
+    tell(f"coordinatord stopped for {STOPPED_S:g} s", f"nobody lost, all attached {back_at - woken_at:.2f} s later")
 
 
 def finish(on: ChaosStack) -> None:
@@ -194,7 +182,7 @@ def finish(on: ChaosStack) -> None:
         raise BrokenError(f"the training did not end well: exit codes {codes}\n{on.nodes[0].output}")
 
 
-def degrade(towards: str | None, lasts_s: float, seed: int, report: Report) -> None:
+def degrade(towards: str | None, lasts_s: float, seed: int) -> None:
     """Lose and delay packets, in both directions or only towards a host. Raises `BrokenError` in the latter case.
 
     If both directions lose packets, TCP itself is silent for longer than a lease about once a minute: a figure, and no
@@ -211,12 +199,12 @@ def degrade(towards: str | None, lasts_s: float, seed: int, report: Report) -> N
         parted = sum(1 for node in nodes for line in node.lines if "lost the coordinator" in line)
     way = f"on the way to the {towards}" if towards else "each way"
     what = f"{len(NAMES)} nodes, {LOSS:.0%} loss and {DELAY_S * 1000:.0f} ms {way}, {lasts_s:g} s"
-    report.add(what, f"{lost} times a node lost, {parted} times a session")
+    tell(what, f"{lost} times a node lost, {parted} times a session")
     if towards and lost:
         raise BrokenError("a node was lost under loss and delay of what it sends")
 
 
-def cut(times: int, chance: random.Random, report: Report) -> None:
+def cut(times: int, chance: random.Random) -> None:
     """Cut a host off, and measure how long the reaction takes."""
     with LinkedSite("abc", *QUICK) as site:
         for name in "abc":
@@ -236,8 +224,8 @@ def cut(times: int, chance: random.Random, report: Report) -> None:
                 replaced.append(time.monotonic() - cut_at)
                 site.link.mend()
                 now = site.cluster.await_round(3, after=now)
-            report.add_times(f"a real cut, {which}, is acted on after", decided)
-            report.add_times("  and the next round's workers run after", replaced)
+            tell_times(f"a real cut, {which}, is acted on after", decided)
+            tell_times("  and the next round's workers run after", replaced)
 
 
 def wait(seconds: float) -> None:
@@ -249,7 +237,6 @@ def main() -> None:
     """Run as the flags say. Exits with 0, or with 1 if something happened that must not."""
     options = _parse()
     chance = random.Random(options.seed)  # noqa: S311 - chaos, no secret
-    report = Report()
     began_at = time.monotonic()
     verdict = ""
     try:
@@ -257,18 +244,18 @@ def main() -> None:
             f"coordinatord is killed {options.kills} times under 4 gloo workers and {options.nodes} nodes:", flush=True
         )
         with chaos_stack(options.nodes) as on:
-            kill(on, options.kills, chance, report)
-            stop(on, report)
+            kill(on, options.kills, chance)
+            stop(on)
             finish(on)
         print("hosts with a bad network between them:", flush=True)
-        cut(options.cuts, chance, report)
+        cut(options.cuts, chance)
         for towards in (None, COORDINATOR):
-            degrade(towards, options.bad_network, options.seed, report)
+            degrade(towards, options.bad_network, options.seed)
     except pytest.skip.Exception as reason:
-        report.add("hosts with a bad network between them", f"not measured: {reason}")
+        tell("hosts with a bad network between them", f"not measured: {reason}")
     except (BrokenError, AssertionError) as error:  # AssertionError: a wait in vain
         verdict = f"chaos.py: {error}"
-    print(f"\nseed {options.seed}, {time.monotonic() - began_at:.0f} s\n\n{report if report.rows else ''}")
+    print(f"seed {options.seed}, {time.monotonic() - began_at:.0f} s")
     sys.exit(verdict or None)
 
 
