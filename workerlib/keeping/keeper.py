@@ -302,7 +302,7 @@ class StepKeeper:
             # After a failure with unique state, nothing is saved. As the last save of the round, it might overwrite the
             # newest saved step, which nobody else has, and then be cut off by the end of the process.
             if not failed or not self._saver.has_unique_state:
-                self._channel.report(self._saver.save(0, last=failed))
+                self._channel.report(self._saver.save(0, last=True))
             self._saver.release()
             if (request := self._lock.pop_request()) is not None:
                 self._save_for(request)

@@ -279,8 +279,9 @@ def test_a_worker_gives_its_number_on_its_node_where_all_have_local_rank_0(scrip
     assert hello.local_rank == 1
 
 
-def test_a_failure_keeps_the_last_step_though_the_coordinator_releases_none(script: Script) -> None:
-    """While it is away, it names no newer steps: the places of those that it named last stay taken."""
+@pytest.mark.parametrize("failed", [True, False])
+def test_the_last_step_is_kept_at_the_end_though_the_coordinator_releases_none(script: Script, failed: bool) -> None:
+    """While it is away, or a step is being written, it names no newer steps: the places of earlier ones stay taken."""
     with script.trains() as (model, optimizer, kept):
         for step in range(GENERATIONS):
             train(model, optimizer)
@@ -292,7 +293,7 @@ def test_a_failure_keeps_the_last_step_though_the_coordinator_releases_none(scri
         arena.protect([(1, 0), (1, 1)])
         train(model, optimizer)
         kept.step(GENERATIONS)
-        kept.close(failed=True)
+        kept.close(failed=failed)
     assert script.node.choose().step == GENERATIONS
 
 
