@@ -41,6 +41,7 @@ ANSWERS = (
     api.EventsAnswer,
     api.AdminBody,
     api.DrainBody,
+    api.StopBody,
     api.AdminAnswer,
     api.ErrorAnswer,
     page_events.PageStatus,

@@ -71,16 +71,20 @@ def _reply(request: Request, decision: Decision) -> Reply:
     run = decision.cluster.jobs.get(request.target)
     if run is None:
         return Reply(AdminResult.UNKNOWN_JOB, f"no job {request.target!r} is known here")
-    actions_of = {StopJob: _stop, RestartJob: _restart, ForgetJob: _forget, PreflightJob: _preflight}
+    if isinstance(request, StopJob):
+        return _stop(run, request, decision)
+    actions_of = {RestartJob: _restart, ForgetJob: _forget, PreflightJob: _preflight}
     return actions_of[type(request)](run, request, decision)
 
 
 # Jobs
 
 
-def _stop(run: Run, request: Request, decision: Decision) -> Reply:
+def _stop(run: Run, request: StopJob, decision: Decision) -> Reply:
     if run.durable.state.ended:
         return Reply(AdminResult.NOTHING, f"job {run.job} has ended already: {run.durable.reason}")
+    if request.no_persist:
+        return _end_unwritten(run, request, decision.now)
     if has_succeeded(run):
         text = f"job {run.job} is ending already: {situation(run, decision.now)}"
         return Reply(AdminResult.NOTHING, text)
@@ -90,6 +94,15 @@ def _stop(run: Run, request: Request, decision: Decision) -> Reply:
     if not request.dry_run:
         decision.record(records.JobStopAsked(run.job, run.id, request.attribution("stopped")))
     return Reply(AdminResult.DONE, f"job {run.job} {how}", [run])
+
+
+def _end_unwritten(run: Run, request: StopJob, now: float) -> Reply:
+    if run.keeping.ends_at is None:
+        text = f"job {run.job} does not wait for the disk now: {Reasons(run).situation(now)}"
+        return Reply(AdminResult.REFUSED, text)
+    if not request.dry_run:
+        run.keeping.end_unwritten(request.attribution("stopped with --no-persist"), now)
+    return Reply(AdminResult.DONE, f"job {run.job} ends without waiting for the disk", [run])
 
 
 def _how_it_ends(run: Run) -> str:

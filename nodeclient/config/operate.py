@@ -161,6 +161,8 @@ class CommandConfig(OperatorConfig, frozen=True):
     """Whether only to show the effect of the command."""
     ahead: bool = False
     """Whether to drain nodes that join later, too."""
+    no_persist: bool = False
+    """Whether to end a job that only waits until its last step is on the disk."""
 
 
 class CheckConfig(OperatorConfig, frozen=True):
@@ -267,6 +269,11 @@ def _add_wait(parser: SettingsParser) -> None:
 def _add_drain(parser: SettingsParser) -> None:
     _add_for_nodes(parser)
     parser.add_setting("--ahead", "also a NODE that has not joined yet", variables=())
+
+
+def _add_stop(parser: SettingsParser) -> None:
+    _add_command(parser)
+    parser.add_setting("--no-persist", "end a job that only waits until its last step is on the disk", variables=())
 
 
 def _add_for_nodes(parser: SettingsParser) -> None:
@@ -379,7 +386,7 @@ COMMAND_LINES: dict[str, CommandLine[OperatorConfig] | CommandLine[CrashReplayCo
     "undrain": _line(_add_for_nodes, _read_command),
     "quarantine": _line(_add_for_nodes, _read_command),
     "pardon": _line(_add_for_nodes, _read_command),
-    "stop": _line(_add_command, _read_command, job=ONLY_LIVE_JOB),
+    "stop": _line(_add_stop, _read_command, job=ONLY_LIVE_JOB),
     "restart": _line(_add_command, _read_command, job=ONLY_LIVE_JOB),
     "forget": _line(_add_command, _read_command, job=ONLY_JOB),
     "check": _line(_add_check, partial(_read, CheckConfig), json=_JSON, needs_coordinator=False),

@@ -12,7 +12,7 @@ import socket
 import sys
 
 from coordinatord.protocol.exit_codes import ExitCode
-from coordinatord.protocol.http.api import AdminAnswer, AdminBody, DrainBody
+from coordinatord.protocol.http.api import AdminAnswer, AdminBody, DrainBody, StopBody
 from coordinatord.protocol.text import clip
 from nodeclient.config.operate import CommandConfig, Verb
 from nodeclient.operate.client import Client, RequestError, UnknownNameError, read
@@ -26,7 +26,9 @@ PERSON_MAX = 128
 def run(config: CommandConfig) -> int:
     """Send a command for each name in turn; return the exit code of the first failure, or 0."""
     client = Client(config.coordinators, config.access)
-    body: AdminBody | DrainBody = AdminBody(person(), config.reason, config.dry_run)
+    body = AdminBody(person(), config.reason, config.dry_run)
+    if config.verb is Verb.STOP:
+        body = StopBody(body.by, body.reason, body.dry_run, config.no_persist)
     if config.verb in {Verb.STOP, Verb.RESTART, Verb.FORGET}:
         job = only_job(client, config.job, live=config.verb is not Verb.FORGET)
         with known_job(client, job):

@@ -31,7 +31,7 @@ from msgspec import json, msgpack
 from coordinatord.protocol.access_token import BEARER, Role
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
-from coordinatord.protocol.http.api import AdminBody, DrainBody, ErrorAnswer, PageLinkBody
+from coordinatord.protocol.http.api import AdminBody, ErrorAnswer, PageLinkBody
 from coordinatord.protocol.schema import ERRORS, SchemaError, check
 from coordinatord.protocol.text import clip
 from coordinatord.runtime.local_time import now
@@ -212,7 +212,7 @@ class Client:
 
         return self._with_failover(ask)
 
-    def post(self, path: str, body: AdminBody | DrainBody | PageLinkBody) -> Any:
+    def post(self, path: str, body: AdminBody | PageLinkBody) -> Any:
         """Send a command, at most once; return the decoded answer."""
 
         def ask(contact: ContactPoint) -> Any:

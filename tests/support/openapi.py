@@ -33,6 +33,7 @@ from coordinatord.protocol.http.api import (
     PageLinkBody,
     PageSessionAnswer,
     PageSessionBody,
+    StopBody,
 )
 from coordinatord.protocol.http.log_answers import LogPart, LogsAnswer
 from coordinatord.protocol.http.stack_answers import StacksAnswer
@@ -300,7 +301,7 @@ OPERATIONS = (
         parameters=OF_LOGS[:1],
         errors=MALFORMED | {404: "There is no such job or rank, or the job has no workers now."},
     ),
-    _request("/v1/jobs/{job}/stop", "Workers save their state, and the run ends."),
+    _request("/v1/jobs/{job}/stop", "Workers save their state, and the run ends.", StopBody),
     _request("/v1/jobs/{job}/restart", "Workers save their state, and a new round begins."),
     _request("/v1/jobs/{job}/forget", "Drop a job that is over, and its history."),
     _request("/v1/jobs/{job}/preflight", "Test in pairs nodes that have no workers; the job shows the findings."),

@@ -343,11 +343,11 @@ class Stage:
             self._report(puppet, phase=Phase.STOPPING, failure=failure)
 
     def _ask(self, words: list[str], options: dict[str, str]) -> None:
-        """Have an operator send a request: `ask drain n1 why=broken`; `ahead=yes` for a node that is to come later."""
+        """Have an operator send a request: `ask drain n1 why=broken`, `ask drain n9 ahead=yes`."""
         kind, target = words
         self._asked -= 1
-        ahead = {"ahead": True} if "ahead" in options else {}
-        request = REQUESTS[kind](target, "alice", options.get("why", ""), **ahead)
+        flags = dict.fromkeys(options.keys() & {"ahead", "no_persist"}, True)
+        request = REQUESTS[kind](target, "alice", options.get("why", ""), **flags)
         self.handle(AdminRequested(self._asked, request))
 
     def _recall(self, words: list[str], options: dict[str, str]) -> None:

@@ -174,6 +174,11 @@ class RunKeeping(KeptState, KeepingWing):
 
     last_step = property(sentences.last_step)
 
+    def end_unwritten(self, why: str, now: float) -> None:
+        """Give up the write, with no time left for another one."""
+        self.disk.give_up(why, now, None if self.disk.attempt is None else self.disk.attempt.at)
+        self.disk.ends_at = now
+
     def before_end(self) -> str:
         """Say what comes before the end of a run: nodes are heard, or a step is written. Empty if neither has to be."""
         if persistence.is_unsure(self):

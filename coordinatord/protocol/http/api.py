@@ -308,6 +308,13 @@ class AdminBody(Strict, frozen=True):
     """Whether to answer without changing anything."""
 
 
+class StopBody(AdminBody, frozen=True):
+    """The body of a stop."""
+
+    no_persist: bool = False
+    """Whether a run that is about to end waits no longer until its last step is on the disk."""
+
+
 DRAINED_BEFORE_MAX = 500
 """The limit of names, which fit into the body of a request."""
 

@@ -29,7 +29,7 @@ from coordinatord.core.rounds.values.admin_requests import (
     UndrainNode,
 )
 from coordinatord.protocol.fields import Name
-from coordinatord.protocol.http.api import AdminAnswer, AdminBody, DrainBody
+from coordinatord.protocol.http.api import AdminAnswer, AdminBody, DrainBody, StopBody
 from coordinatord.protocol.schema import check
 from coordinatord.server.driver import Driver
 from coordinatord.server.http.request_body import read_body
@@ -50,6 +50,9 @@ _PATHS: dict[str, type[Request]] = {
     "/v1/nodes/{node:[^/]+}/pardon": PardonNode,
 }
 """The class of request for each path. The paths have a pattern because aiohttp's default one allows no braces."""
+
+_BODIES: dict[type[Request], type[AdminBody]] = {DrainNode: DrainBody, StopJob: StopBody}
+"""The body of each class of request that has fields of its own."""
 
 _ERROR_STATUSES = {
     AdminResult.UNKNOWN_JOB: 404,
@@ -126,6 +129,6 @@ async def _read(request: web.Request, kind: type[Request]) -> Request:
         (name,) = request.match_info.values()  # the job or the node
         target = check({"target": name}, _Target, "request").target
         # The fields of a request are its target and those of its body, in the same order.
-        return kind(target, *astuple(check(body, DrainBody if kind is DrainNode else AdminBody, "request")))
+        return kind(target, *astuple(check(body, _BODIES.get(kind, AdminBody), "request")))
 
     return await read_body(request, make)

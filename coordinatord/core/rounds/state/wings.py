@@ -173,13 +173,21 @@ class KeepingWing:
         """Return the wait of a run that is to end, without its `last_step`."""
         return Wait()
 
-    ends_at: float | None = None
-    """When a run that is to end waits no longer for the disk; None if it is not to end, or that is not known yet.
+    def end_unwritten(self, why: str, now: float) -> None:
+        """Have a run that waits for the disk end now. `why` says who wants that; call it only if `ends_at` is set."""
 
-    The wait may be over earlier, as `wait_at_end` says.
-    """
-    last_step: str = ""
-    """Where the newest step of a run that ends is, or why it is lost, as the end of a sentence."""
+    @property
+    def ends_at(self) -> float | None:
+        """When a run that is to end waits no longer for the disk; None if it is not to end, or that is not known.
+
+        The wait may be over earlier, as `wait_at_end` says.
+        """
+        return None
+
+    @property
+    def last_step(self) -> str:
+        """Where the newest step of a run that ends is, or why it is lost, as the end of a sentence."""
+        return ""
 
     def before_end(self) -> str:
         """Say what happens before a run without a round ends, as the beginning of a sentence."""

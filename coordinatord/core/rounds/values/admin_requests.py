@@ -30,6 +30,9 @@ class Request(Struct, frozen=True):
 class StopJob(Request, frozen=True):
     """End the run of a job after its workers have saved their state."""
 
+    no_persist: bool = False
+    """Whether a run that is about to end waits no longer until its last step is on the disk."""
+
 
 class RestartJob(Request, frozen=True):
     """Let the workers of a job save their state, and form another round."""

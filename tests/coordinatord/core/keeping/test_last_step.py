@@ -325,6 +325,22 @@ def test_a_job_that_succeeds_says_what_it_waits_for() -> None:
     assert stage.run.durable.outcome == Outcome(Result.SUCCEEDED, 0, "all workers succeeded; step 100 is on the disk")
 
 
+@pytest.mark.parametrize("end", [STOP, FAIL, SUCCEED])
+def test_an_operator_who_does_not_want_to_wait_for_the_disk_ends_the_job_at_once(end: str) -> None:
+    stage = ending(shards=3, end=end)
+    assert stage.state() is WAITS[end]
+    stage.play("ask stop default no_persist=yes")
+    assert stage.state() is (State.STOPPED if end == STOP else ENDS[end])
+    assert "; step 100 is not on the disk: stopped with --no-persist by alice" in last_words(stage, "n1")
+
+
+def test_a_job_that_trains_is_not_ended_by_who_does_not_want_to_wait_for_the_disk() -> None:
+    stage = running_job(NODES, THREE)
+    answer = "".join(stage.play("ask stop default no_persist=yes"))
+    assert "refused: job default does not wait for the disk now: all workers are started" in answer
+    assert stage.state() is State.RUNNING
+
+
 def test_a_node_that_comes_while_a_succeeded_job_writes_is_told_that_it_came_late() -> None:
     """It exits with 0, since the job has succeeded: a scheduler may have started its host late."""
     stage = running_job(NODES, "min=3 max=3 keeps=600s")

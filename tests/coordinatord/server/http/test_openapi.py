@@ -13,7 +13,7 @@ from multidict import MultiDict
 from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
-from coordinatord.protocol.http.api import AdminBody, DrainBody
+from coordinatord.protocol.http.api import AdminBody, DrainBody, StopBody
 from coordinatord.protocol.log_messages import LogChunk, LogPlace, ReadLog
 from coordinatord.protocol.messages import Goal, Phase
 from coordinatord.protocol.stack_messages import (
@@ -154,7 +154,7 @@ async def _reads(client: Client, a: Peer) -> None:
 
 
 async def _requests(client: Client) -> None:
-    paths = [operation.path for operation in OPERATIONS if operation.body in {AdminBody, DrainBody}]
+    paths = [operation.path for operation in OPERATIONS if operation.body in {AdminBody, DrainBody, StopBody}]
     for path in paths:
         at = path.format(job="job", node="a")
         await client.ask("post", path, 415, at=at, data=b"{}")
@@ -175,6 +175,7 @@ async def _requests(client: Client) -> None:
     await client.ask("post", "/v1/page/session", 200, json={"code": "x"})
     for verb in ("restart", "stop"):
         await client.ask("post", f"/v1/jobs/{{job}}/{verb}", 200, at=f"/v1/jobs/job/{verb}", json=ALICE)
+    await client.ask("post", "/v1/jobs/{job}/stop", 409, at="/v1/jobs/job/stop", json=ALICE | {"no_persist": True})
 
 
 async def test_real_answers_are_as_they_are_described(start: Start) -> None:
