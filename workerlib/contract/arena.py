@@ -20,7 +20,8 @@ whole. A reader trusts nothing in an arena, and checks all bounds. Standard libr
 Another process need not see stores in the order of the program: on aarch64 hardly any order is kept, and on x86 a load
 may overtake an earlier store. So there is a `fence` wherever an order counts, and nowhere else:
 
-* A writer has one after it has zeroed `check`, and one before it sets it again. So whoever sees `check` sees the data.
+* A writer has one after it has zeroed `check`, and one before it sets it again. So a process that sees `check` sees the
+  data.
 * A reader has one between the control words and the data, and one before it looks whether the words are still the same.
   So it has not read data that are older or newer than the words.
 * nodeclient protects a step, and then reads whether it is whole. A worker zeroes `check`, and then reads what is
@@ -119,11 +120,12 @@ _CRC_BITS = 32
 def fence() -> None:
     """Have other processes see the memory accesses of this thread before this call before those after it.
 
-    Python has no fence of its own, but its locks have what one is made of. The release of a lock is a store that no
-    earlier access is seen after, its acquisition is a load that no later access is seen before, and no such load
-    overtakes an earlier such store: so the architectures define them (x86: a locked instruction does all of it;
-    aarch64: `barrier-ordered-before` of the Arm memory model), and so POSIX wants sem_post and sem_trywait to be, which
-    CPython calls. A lock of this call alone is free, so nothing waits, in a forked child either.
+    Python has no fence of its own, so this is made of a lock. No access before a release is seen after it, no access
+    after an acquisition is seen before it, and an acquisition is not seen before a release that precedes it. Processors
+    keep this order of the instructions that a lock consists of. On x86 a locked instruction is a whole fence. On
+    aarch64 a load-acquire stays behind a store-release (`barrier-ordered-before` in the Arm memory model). POSIX
+    demands it of sem_post and sem_trywait, which CPython calls. The lock is a new one, so no call waits, even in a
+    forked child.
     """
     lock = Lock()
     lock.acquire()
