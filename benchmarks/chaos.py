@@ -23,10 +23,10 @@ from statistics import median
 
 import pytest
 
-from tests.support.cluster import QUICK, TRAINING, Cluster, Node
-from tests.support.linked import COORDINATOR, LinkedSite
+from tests.support.cluster import TRAINING, Cluster, Node
 from tests.support.lives import FleetProgram, Lives, MemberState, await_back
 from tests.support.programs import kill_quietly, wait_until
+from tests.support.sites import COORDINATOR, LinkedSite
 
 GLOO = "gloo"
 FLEET = "fleet"
@@ -188,7 +188,7 @@ def degrade(towards: str | None, lasts_s: float, seed: int) -> None:
     If both directions lose packets, TCP itself is silent for longer than a lease about once a minute: a figure, and no
     promise.
     """
-    with LinkedSite(NAMES, *QUICK, seed=seed) as site:
+    with LinkedSite(NAMES, seed=seed) as site:
         nodes = [site.join(name, "--nnodes", f"2:{len(NAMES)}") for name in NAMES]
         site.cluster.await_round(len(NAMES))
         site.coordinator.await_line("all workers are started")
@@ -206,7 +206,7 @@ def degrade(towards: str | None, lasts_s: float, seed: int) -> None:
 
 def cut(times: int, chance: random.Random) -> None:
     """Cut a host off, and measure how long the reaction takes."""
-    with LinkedSite("abc", *QUICK) as site:
+    with LinkedSite("abc") as site:
         for name in "abc":
             site.join(name, "--nnodes", "2:3", "--stop-timeout", "1")
         now = site.cluster.await_round(3)

@@ -4,9 +4,8 @@ import time
 
 import pytest
 
-from tests.support.cluster import QUICK
-from tests.support.linked import COORDINATOR, LinkedSite
 from tests.support.programs import await_end, wait_until
+from tests.support.sites import COORDINATOR, LinkedSite
 
 pytestmark = pytest.mark.slow
 
@@ -23,7 +22,7 @@ longer than the lease."""
 
 @pytest.mark.long
 def test_30_percent_loss_and_200_ms_delay_lose_nobody_at_the_default_lease() -> None:
-    with LinkedSite("abc", *QUICK, seed=SEED) as site:
+    with LinkedSite("abc", seed=SEED) as site:
         for name in "abc":
             site.join(name, "--nnodes", "2:3", script="--mesh")
         begun = site.cluster.await_round(3)
@@ -42,7 +41,7 @@ def test_30_percent_loss_and_200_ms_delay_lose_nobody_at_the_default_lease() -> 
 def test_a_cut_in_one_direction_is_a_loss_and_the_node_ends_its_workers(source: str, target: str) -> None:
     """`tests/e2e/test_hosts.py` cuts both."""
     flags = ("--nnodes", "2:3", "--max-restarts", "1", "--stop-timeout", "1")
-    with LinkedSite("abc", *QUICK, *SHORT, "--outage-grace", "3") as site:
+    with LinkedSite("abc", *SHORT, "--outage-grace", "3") as site:
         nodes = {name: site.join(name, *flags, script="--family") for name in "abc"}
         begun = site.cluster.await_round(3)
         site.coordinator.await_line("all workers are started")

@@ -3,62 +3,34 @@
 import json
 import signal
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.support.cluster import QUICK, TRAINING, Cluster, Coordinator, Node
-from tests.support.hosts import Hosts
+from tests.support.cluster import TRAINING
 from tests.support.programs import BIN, await_end, kill_quietly, run
+from tests.support.sites import COORDINATOR, Site
 
 pytestmark = pytest.mark.slow
 
-NAMES = ("coord", "a", "b", "c")
-
-
-class Site:
-    """A coordinator on one host, and the nodes of one job on the others."""
-
-    def __init__(self, hosts: Hosts, flags: Sequence[str]) -> None:
-        self.hosts = hosts
-        # Listens at all addresses, as it does by default; a lease lasts 2 s.
-        self.coordinator = Coordinator(*QUICK, "--heartbeat", "0.4", *flags, host="::", prefix=hosts.on("coord"))
-        self.cluster = Cluster(self.coordinator, "job")
-
-    def join(self, host: str, *flags: str, command: Sequence[str] = (), script: str = "", name: str = "") -> Node:
-        """Start a nodeclient on a host; one on the coordinator's own reaches it over loopback."""
-        coord = f"127.0.0.1:{self.coordinator.port}" if host == "coord" else f"{self.address}:{self.coordinator.port}"
-        return self.cluster.join(
-            name or host, *flags, command=command, script=script, coord=coord, prefix=self.hosts.on(host)
-        )
-
-    @property
-    def address(self) -> str:
-        """The coordinator's address."""
-        return self.hosts.address["coord"]
-
-    def job(self, host: str = "a") -> dict[str, Any]:
-        """Return the state of the job, as a person on a host would get it."""
-        asked = f"{self.address}:{self.coordinator.port}"
-        shown = run(*self.hosts.on(host), BIN / "nodeclient", "status", "--coord", asked, "--json")
-        [job] = json.loads(shown.stdout)["jobs"]
-        return dict(job)
-
-    def close(self) -> None:
-        """End everything."""
-        try:
-            self.cluster.close()
-        finally:
-            self.coordinator.close()
+SHORT = ("--heartbeat", "0.4")
+"""A lease lasts 2 s."""
 
 
 @pytest.fixture
 def site(request: pytest.FixtureRequest) -> Iterator[Site]:
-    """Yield four hosts, a coordinator on the first; a test may give it flags."""
-    with Hosts(*NAMES) as hosts, closing(Site(hosts, getattr(request, "param", ()))) as running:
+    """Yield hosts with a coordinator, to which a test may give flags."""
+    with Site("abc", *SHORT, *getattr(request, "param", ())) as running:
         yield running
+
+
+def restarts(site: Site, host: str) -> dict[str, Any]:
+    """Return the restarts of the job, as a person on a host would see them."""
+    asked = f"{site.address[COORDINATOR]}:{site.coordinator.port}"
+    shown = run(*site.hosts.on(host), BIN / "nodeclient", "status", "--coord", asked, "--json")
+    [job] = json.loads(shown.stdout)["jobs"]
+    return dict(job["restarts"])
 
 
 @pytest.mark.parametrize("site", [("--outage-grace", "0.5")], indirect=True, ids=["a short grace"])
@@ -66,7 +38,7 @@ def test_the_survivors_of_a_cut_cable_go_on_and_the_host_that_is_back_joins_them
     flags = ("--nnodes", "2:3", "--max-restarts", "1", "--stop-timeout", "1")
     nodes = {name: site.join(name, *flags, script="--mesh --family") for name in "abc"}
     before = site.cluster.await_round(3)
-    assert {worker.address for worker in before.workers} == {site.hosts.address[before.nodes[0]]}
+    assert {worker.address for worker in before.workers} == {site.address[before.nodes[0]]}
     victim = before.nodes[0]
     for node in nodes.values():
         node.await_event("connected", round=before.number)
@@ -75,7 +47,7 @@ def test_the_survivors_of_a_cut_cable_go_on_and_the_host_that_is_back_joins_them
     cut_at = time.monotonic()
     without = site.cluster.await_round(2, before, [name for name in nodes if name != victim])
     print(f"re-formed {time.monotonic() - cut_at:.1f} s after the cut, with a lease of 2 s")  # noqa: T201 - a figure
-    assert {worker.address for worker in without.workers} == {site.hosts.address[without.nodes[0]]}
+    assert {worker.address for worker in without.workers} == {site.address[without.nodes[0]]}
     assert without.restarts == {0}
 
     nodes[victim].await_line("out of touch with the coordinator for 0.5 s")
@@ -85,7 +57,7 @@ def test_the_survivors_of_a_cut_cable_go_on_and_the_host_that_is_back_joins_them
 
     site.hosts.mend(victim)
     assert site.cluster.await_round(3, without).restarts == {0}
-    assert site.job()["restarts"] == {"used": 0, "max": 1, "window_s": None}
+    assert restarts(site, "a") == {"used": 0, "max": 1, "window_s": None}
 
 
 @pytest.mark.long
@@ -98,9 +70,9 @@ def test_workers_that_are_blocked_in_a_collective_by_a_cut_cable_are_not_waited_
     site.hosts.cut(first.name)
     rank_0 = second.await_event("sum", sum=2, round=after)
     assert rank_0["rank"] == 0
-    assert rank_0["address"] == site.hosts.address[second.name]
+    assert rank_0["address"] == site.address[second.name]
     third.await_event("sum", sum=2, round=after)
-    assert site.job(second.name)["restarts"]["used"] == 0
+    assert restarts(site, second.name)["used"] == 0
     kill_quietly(rank_0["pid"], signal.SIGUSR1)
     assert (second.wait(), third.wait()) == (0, 0)
 
@@ -127,14 +99,14 @@ def test_a_named_interface_carries_the_training(site: Site) -> None:
     talking = run(*site.hosts.on(first.name), "ss", "--no-header", "--tcp", "--numeric").stdout.split()
     ends = {end.rpartition(":")[0].strip("[]").removeprefix("::ffff:") for end in talking if ":" in end}
     # To the coordinator it goes as before.
-    assert ends == {*own.values(), site.hosts.address[first.name], site.address}
+    assert ends == {*own.values(), site.address[first.name], site.address[COORDINATOR]}
     kill_quietly(rank_0["pid"], signal.SIGUSR1)
     assert (first.wait(), second.wait()) == (0, 0)
 
 
 @pytest.mark.long
 def test_an_address_that_its_user_names_is_the_one_that_others_are_given(site: Site) -> None:
-    address = site.hosts.address["b"]
+    address = site.address["b"]
     site.join("b", "--nnodes", "2", "--advertise-addr", address, script="--mesh", name="1")
     site.join("a", "--nnodes", "2", script="--mesh", name="2").await_event("connected", address=address)
 

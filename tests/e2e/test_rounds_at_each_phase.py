@@ -5,17 +5,16 @@ training with a warm restart after each end is compared with it in tests/chaos/t
 """
 
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.support.cluster import QUICK, Cluster, Coordinator, Node
-from tests.support.hosts import Hosts
+from tests.support.cluster import QUICK, Node, cluster_of_its_own
 from tests.support.kept_training import notes_of
 from tests.support.programs import wait_until
 from tests.support.rounds_program import processes_of
+from tests.support.sites import Site
 from tests.support.undisturbed import train_undisturbed
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
@@ -41,6 +40,9 @@ STEPS = 16
 FLAGS = ("--nnodes", str(WORLD_SIZE), "--max-restarts", "20", "--preload", "torch,numpy", "--abort-timeout", "60")
 """A worker may take longer than half a second to leave its round, on a busy machine."""
 
+SHORT = ("--heartbeat", "0.4")
+"""A lease lasts 2 s."""
+
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[int, str]]:
@@ -48,30 +50,13 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[int,
     return train_undisturbed(tmp_path_factory.mktemp("undisturbed"), WORLD_SIZE, STEPS)
 
 
-@contextmanager
-def training(notes: Path, ranks: Sequence[int], how: str, *flags: str, hosts: Hosts | None = None) -> Iterator[Cluster]:
-    """Train on three nodes; in each round the worker of one of the ranks ends at one of the places."""
+def command(notes: Path, ranks: Sequence[int], how: str) -> tuple[str, ...]:
+    """Return the command of workers of which, in each round, one of these ranks ends at one of the places."""
     ends = [
         f"{number}:{rank}:{step}:{point}:{how}"
         for number, (rank, (step, point)) in enumerate(zip(ranks, PLACES, strict=True), start=1)
     ]
-    command = (sys.executable, "-m", "tests.support.rounds_program", str(notes), str(STEPS), *ends)
-    with ExitStack() as stack:
-        if hosts is None:
-            coordinator = Coordinator(*QUICK)
-        else:
-            quick = (*QUICK, "--heartbeat", "0.4")  # a lease lasts 2 s
-            coordinator = Coordinator(*quick, host="::", prefix=hosts.on("coord"))
-        stack.callback(coordinator.close)
-        cluster = Cluster(coordinator, "phases")
-        stack.callback(cluster.close)
-        for name in NAMES:
-            if hosts is None:
-                cluster.join(name, *FLAGS, *flags, command=command)
-            else:
-                coord = f"{hosts.address['coord']}:{coordinator.port}"
-                cluster.join(name, *FLAGS, *flags, command=command, coord=coord, prefix=hosts.on(name))
-        yield cluster
+    return (sys.executable, "-m", "tests.support.rounds_program", str(notes), str(STEPS), *ends)
 
 
 def output_of(nodes: list[Node]) -> str:
@@ -113,7 +98,9 @@ def test_a_worker_that_is_killed_or_stopped_at_any_phase_changes_no_step(
     notes: Path, undisturbed: dict[int, dict[int, str]], how: str, flags: tuple[str, ...]
 ) -> None:
     ranks = [number % WORLD_SIZE for number in range(len(PLACES))]
-    with training(notes, ranks, how, *flags) as cluster:
+    with cluster_of_its_own("phases", *QUICK) as cluster:
+        for name in NAMES:
+            cluster.join(name, *FLAGS, *flags, command=command(notes, ranks, how))
         assert [node.wait() for node in cluster.nodes] == [0] * WORLD_SIZE, output_of(cluster.nodes)
     check_processes(notes, ranks, replaced=True)
     check_steps(notes, ranks, undisturbed)
@@ -124,15 +111,16 @@ def test_a_host_that_is_cut_off_at_any_phase_changes_no_step(
 ) -> None:
     """It is the host of the last rank, which it has again when it is back."""
     ranks = [WORLD_SIZE - 1] * len(PLACES)
-    with Hosts("coord", *NAMES) as hosts, training(notes, ranks, "cut", hosts=hosts) as cluster:
+    with Site(NAMES, *SHORT) as site:
+        nodes = [site.join(name, *FLAGS, command=command(notes, ranks, "cut")) for name in NAMES]
         for number in range(1, len(PLACES) + 1):
             asked = wait_until("a worker to wait for the cut", lambda: next(notes.glob("*.cut"), None))
-            hosts.cut(asked.stem)
+            site.hosts.cut(asked.stem)
             asked.unlink()
-            for node in cluster.nodes:
+            for node in nodes:
                 if node.name != asked.stem:
                     node.await_line(f"stopping the workers of round {number}")
-            hosts.mend(asked.stem)
-        assert [node.wait() for node in cluster.nodes] == [0] * WORLD_SIZE, output_of(cluster.nodes)
+            site.hosts.mend(asked.stem)
+        assert [node.wait() for node in nodes] == [0] * WORLD_SIZE, output_of(nodes)
     check_processes(notes, ranks, replaced=False)
     check_steps(notes, ranks, undisturbed)
