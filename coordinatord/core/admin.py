@@ -98,7 +98,7 @@ def _stop(run: Run, request: StopJob, decision: Decision) -> Reply:
 
 def _end_unwritten(run: Run, request: StopJob, now: float) -> Reply:
     if run.keeping.ends_at is None:
-        text = f"job {run.job} does not wait for the disk now: {Reasons(run).situation(now)}"
+        text = f"job {run.job} does not wait for the disk now: {situation(run, now)}"
         return Reply(AdminResult.REFUSED, text)
     if not request.dry_run:
         run.keeping.end_unwritten(request.attribution("stopped with --no-persist"), now)

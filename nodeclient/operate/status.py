@@ -233,7 +233,7 @@ def _kept(kept: KeptStatus, reason: str) -> str:
     if kept.disk_writing is not None:
         parts.append(f"step {kept.disk_writing:,} is being written there")
     if kept.disk_problem:
-        parts.append(f"the last step could not be written to the disk: {kept.disk_problem}")
+        parts.append(f"the disk fails: {kept.disk_problem}")
     return ", ".join(parts)
 
 

@@ -159,6 +159,29 @@ def test_all_programs_are_killed_and_the_last_whole_step_on_the_disk_is_gone_on_
     assert digest.partition("-")[0] == notes_of(first)[0][step][-1][1].partition("-")[0]
 
 
+def test_steps_that_somebody_removes_are_written_again(tmp_path: Path) -> None:
+    disk, notes = tmp_path / "disk", tmp_path / "notes"
+    with a_job() as cluster:
+        nodes = train(cluster, "ddp", "ab", disk, notes, 3600, 100_000)
+        wait_until("steps", lambda: noted(notes, 20))
+        cluster.operate("restart", JOB)
+        wait_until("a step on the disk", lambda: on_disk(cluster) is not None)
+        job_folder(disk, JOB).rename(tmp_path / "elsewhere")
+        wait_until("another one", lambda: find_whole(job_folder(disk, JOB))[0])
+        wait_until("a warning", lambda: any(f"is {disk} still mounted?" in node.output for node in nodes))
+        cluster.operate("stop", JOB)
+        for node in nodes:
+            node.wait()
+    [newest, _], _ = find_whole(job_folder(disk, JOB))
+    assert f"step {newest.of.step:,} is on the disk" in nodes[0].output, shown(nodes)
+
+
+def on_disk(cluster: Cluster) -> int | None:
+    """Return the step that the coordinator shows as the newest one on the disk."""
+    job = cluster.coordinator.job(JOB)
+    return None if job is None or job["kept"] is None else job["kept"]["disk_step"]
+
+
 @pytest.mark.parametrize("kind", ["ddp", pytest.param("fsdp", marks=pytest.mark.long)])
 def test_a_longer_training_goes_on_from_the_last_step_of_one_that_has_succeeded(tmp_path: Path, kind: str) -> None:
     disk, first, second = tmp_path / "disk", tmp_path / "first", tmp_path / "second"

@@ -9,11 +9,11 @@ from collections.abc import Callable
 
 from coordinatord.core.rounds.queries.past_round import has_succeeded
 from coordinatord.core.rounds.state.durable import State
-from coordinatord.core.rounds.values.admin_requests import StopJob
+from coordinatord.core.rounds.values.admin_requests import RestartJob, StopJob
 from tests.sim.coincidences import in_round, once, trains
 from tests.sim.faults import Strike
 from tests.sim.host import Host
-from tests.sim.kept_disk import DiskFault
+from tests.sim.kept_disk import NOTICED_S, DiskFault
 from tests.sim.world import JOB, World
 
 SLOW_S = 21.0, 26.0
@@ -140,6 +140,74 @@ def _are_members(world: World) -> bool:
     connected = sum(member.session.id is not None for member in members)
     return not world.run.durable.state.ended and connected == len(world.hosts)
 
+
+def _once_written(world: World, holds: Callable[[], object], act: Callable[[], object]) -> None:
+    """Have a step written as a round ends; call `act` as soon as `holds` returns true in the next round."""
+
+    def wait() -> None:
+        world.daemon.ask(RestartJob(JOB, "operator", ""))
+        once(world, lambda: trains(world) and world.run.durable.round > 1 and holds(), act)
+
+    once(world, lambda: trains(world) and _steps(world) > world.seed % STEPS_MAX, wait)
+
+
+def _all_find_newest(world: World) -> bool:
+    newest = next((step.of for step in world.disks.shared.whole if step.of[0] == world.run.id), None)
+    held = [member.observed.kept for member in world.run.members.values()]
+    found = [() if kept is None else kept.persisted for kept in held]
+    return newest is not None and all(any((each.run, each.at) == newest for each in steps) for steps in found)
+
+
+def _deleted(world: World, then: Callable[[], object]) -> None:
+    """Delete the steps on the disk, or the newest one only, when all nodes have found that; stop the run later."""
+
+    def delete() -> None:
+        _delete(world, world.chance.choice([1, len(world.disks.shared.whole)]))
+        then()
+
+    _once_written(world, lambda: _all_find_newest(world), delete)
+
+
+def _delete(world: World, steps: int) -> None:
+    world.disks.delete(steps, world.queue.now)
+    world.queue.plan(NOTICED_S + world.chance.uniform(1.0, 5.0), world.daemon.ask, StopJob(JOB, "operator", ""))
+
+
+def _deleted_and_node_gone(world: World) -> None:
+    """Delete steps on the disk, and let a node go before or after it has looked there again."""
+    go = world.chance.choice([Host.kill, Host.vanish, Host.leave])
+    _deleted(
+        world, lambda: world.queue.plan(NOTICED_S * world.chance.random(), go, world.chance.choice(in_round(world)))
+    )
+
+
+def _deleted_without_coordinator(world: World) -> None:
+    """Delete steps on the disk, and kill the coordinator for a moment before or after nodes have looked there again."""
+
+    def kill() -> None:
+        world.daemon.crash()
+        world.queue.plan(world.chance.uniform(0.1, 2.0), world.daemon.start)
+
+    _deleted(world, lambda: world.queue.plan(NOTICED_S * world.chance.random(), kill))
+
+
+def _deleted_between_rounds(world: World) -> None:
+    """Delete steps on the disk while no round runs."""
+
+    def kill() -> None:
+        world.chance.choice(in_round(world)).kill()
+        once(world, lambda: world.state is State.FORMING, lambda: _delete(world, len(world.disks.shared.whole)))
+
+    _once_written(world, lambda: _all_find_newest(world), kill)
+
+
+LOST: dict[str, Strike] = {
+    "steps on the disk deleted": lambda world: _deleted(world, lambda: None),
+    "steps on the disk deleted, and a node goes": _deleted_and_node_gone,
+    "steps on the disk deleted, and the coordinator dies": _deleted_without_coordinator,
+    "steps on the disk deleted between two rounds": _deleted_between_rounds,
+}
+"""The coincidences of a job whose steps somebody deletes from the disk."""
 
 STEPS_MAX = 20
 """An operator ends a run after fewer steps than that."""

@@ -16,7 +16,7 @@ from coordinatord.core.rounds.values.admin_requests import PardonNode, Preflight
 from coordinatord.protocol.messages import OnDivergence, ScaleUp
 from coordinatord.server.driver import WRITE_WITHIN_S
 from tests.sim.coincidences import COINCIDENCES, KEEPING, miss_one_for_long, newcomer
-from tests.sim.disk_coincidences import PERSISTING
+from tests.sim.disk_coincidences import LOST, PERSISTING
 from tests.sim.faults import FAULTS, Strike, damage, disk_of_states_fails, leave_with_copy, strike
 from tests.sim.identity_claims import IdentityClaims
 from tests.sim.invariants.laws import Laws
@@ -455,6 +455,14 @@ def coincident_persisting_world(seed: int) -> World:
     """Play one with nodes that also write their state to a disk."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
     return play_coincidence(seed, chance, draw_persisting_scenario(chance), PERSISTING)
+
+
+def disk_losing_world(seed: int) -> World:
+    """Play one in which somebody deletes steps that nodes have written to a disk."""
+    chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
+    drawn = draw_persisting_scenario(chance)
+    scenario = replace(drawn, nodes_min=chance.choice([1, 2]), persist_every_s=chance.choice([2, 600, 600, 600]))
+    return play_coincidence(seed, chance, scenario, LOST)
 
 
 def torn_world(seed: int) -> World:

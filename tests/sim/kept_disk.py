@@ -48,6 +48,9 @@ KEEP = 2
 AGAIN_S = 1.0
 """The pause before a disk that hangs is tried again."""
 
+NOTICED_S = SCAN_EVERY_S + 8.0
+"""How soon the coordinator knows that a step was deleted: all nodes have looked by then, or are lost."""
+
 UNREAD_S = 30.0
 """How long a node ignores a step that it could not read."""
 
@@ -104,6 +107,8 @@ class Disks:
         """Whether it was ever missing on a host."""
         self.is_unreadable = False
         """Whether no host can read its steps."""
+        self.deleted: dict[Step, float] = {}
+        """When somebody deleted steps that all nodes share."""
         self._away: dict[str, Directory] = {}
 
     def of(self, host: str) -> Directory:
@@ -125,6 +130,11 @@ class Disks:
     def unmount(self, host: str) -> None:
         """Let a host see an empty directory."""
         self._away[host], self.was_unmounted = Directory(), True
+
+    def delete(self, first: int, now: float) -> None:
+        """Let somebody delete steps that all nodes share: the newest `first` ones."""
+        self.deleted |= {step.of: now for step in self.shared.whole[:first]}
+        del self.shared.whole[:first]
 
     def mount(self, host: str) -> None:
         """Let a host see the shared directory again."""

@@ -10,7 +10,7 @@ import pytest
 
 from tests.sim import campaign, cut_leaders, finishes, handovers, history, leavers
 from tests.sim.coincidences import COINCIDENCES, KEEPING
-from tests.sim.disk_coincidences import DONE, PERSISTING
+from tests.sim.disk_coincidences import DONE, LOST, PERSISTING
 from tests.sim.invariants.all_laws import AllLaws
 from tests.sim.takeovers import TAKEOVERS
 from tests.sim.torn_sessions import TORN
@@ -71,6 +71,7 @@ KINDS = (
     Kind(history.torn_world, 25, ((lambda laws: laws.departures.proved, 1 / 20),), TORN),
     Kind(history.coincident_keeping_world, 15, strikes=KEEPING),
     Kind(history.coincident_persisting_world, 15, strikes=PERSISTING),
+    Kind(history.disk_losing_world, 15, ((lambda laws: laws.kept.persisted.fell, 1 / 3),), LOST),
     Kind(history.waiting_world, 10, ((lambda laws: laws.agents.held, 1),)),
     Kind(history.checkpoint_waiting_world, 10, ((lambda laws: laws.kept.waits.ended, 1 / 2),)),
     Kind(cut_leaders.cut_leader_world, 10),

@@ -105,7 +105,8 @@ def a_holding(steps: list[str], options: dict[str, str], assignment: Assignment 
 def wrote(puppets: Mapping[str, Any], words: list[str], options: dict[str, str]) -> dict[str, Holding]:
     """Build a node's report on its order to write, or on the steps on its disk: `write n1 written`, `found=e-1:1:100`.
 
-    With `unusable=digest` it finds no step that it can use. `attempt=1` repeats its report on an earlier attempt.
+    With `lacks=100` it finds step 100 no more, and with `unusable=digest` no step that it can use. `attempt=1` repeats
+    its report on an earlier attempt.
     """
     puppet = puppets[words[0]]
     kept, order = puppet.observed.kept or Holding(()), puppet.desired.persist
@@ -119,6 +120,8 @@ def wrote(puppets: Mapping[str, Any], words: list[str], options: dict[str, str])
         part = kept_parts(int(number), int(step), range(size), world_size=size, shards=int(options.get("shards", 1)))
         serial = 1 + max((step.serial for step in kept.persisted), default=0)
         kept = replace(kept, persisted=(PersistedStep(serial, run, (part,)), *kept.persisted))
+    if lacks := options.get("lacks"):
+        kept = replace(kept, persisted=tuple(step for step in kept.persisted if step.at.step != int(lacks)))
     if why := options.get("unusable"):
         kept = replace(kept, persisted=(), unusable=why)
     return {"kept": kept}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from coordinatord.core.keeping.bad_steps import has_spoiled, may_differ
+from coordinatord.core.keeping.bad_steps import has_doubts, has_spoiled, may_differ
 from coordinatord.core.keeping.known import KeptState
 from coordinatord.core.rounds.state.member import Member
 from coordinatord.core.rounds.values.resume_point import ResumePoint
@@ -22,12 +22,12 @@ def found_by(kept: KeptState, member: Member) -> tuple[PersistedStep, ...]:
 
 
 def _useful(kept: KeptState, steps: Sequence[PersistedStep]) -> tuple[PersistedStep, ...]:
-    run, index = kept.run, kept.index
-    return tuple(
-        step
-        for step in steps
-        if not (has_spoiled(run.durable, step.at, step.run) or (step.run == run.id and index.differs(step.at)))
-    )
+    return tuple(step for step in steps if _is_useful(kept, step.at, step.run))
+
+
+def _is_useful(kept: KeptState, at: KeptStep, maker: str) -> bool:
+    """Whether a step that the run `maker` has made may be resumed from, unless it is damaged."""
+    return not (has_spoiled(kept.run.durable, at, maker) or (maker == kept.run.id and kept.index.differs(at)))
 
 
 def finds_step(member: Member, step: PersistedStep) -> bool:
@@ -50,10 +50,44 @@ def find_step(kept: KeptState, member: Member, point: ResumePoint) -> PersistedS
     return next((step for step in found_by(kept, member) if (step.run, step.at) == wanted), None)
 
 
-def newest_of_run(kept: KeptState) -> KeptStep | None:
-    """Return the newest step of this run that any node finds; None if none does."""
-    found = (step for member in kept.run.members.values() for step in found_by(kept, member))
-    return max((step.at for step in found if step.run == kept.run.id), default=None)
+def record_found(kept: KeptState, member: Member) -> None:
+    """Record the steps that a node finds on the disk.
+
+    If the newest one of this run proves to be gone, count another one, and have memory written at once.
+    """
+    found = kept.disk.found
+    found.record(member.node, found_by(kept, member), _newest_of_run(kept, member), unusable_to(member))
+    # The step that must not be deleted, as long as later ones are in doubt. It can only become a newer one, so only the
+    # steps of this member are compared with it.
+    found.agreed = agreed_step(kept, [member]) if has_doubts(kept.run.durable) else None
+    gone = found.newest
+    if gone is not None and found.is_newest_gone(kept.run.members):
+        _count_anew(kept)
+        if _is_useful(kept, gone, kept.run.id):  # else it may be there, and is only of no use any more
+            found.lost, kept.disk.wanted = gone, True
+
+
+def _newest_of_run(kept: KeptState, member: Member) -> KeptStep | None:
+    """Return the newest step of this run that a node finds; None if it finds none."""
+    return max((step.at for step in found_by(kept, member) if step.run == kept.run.id), default=None)
+
+
+def drop_useless(kept: KeptState) -> None:
+    """Count no spoiled step as the newest one of this run on the disk: a record may just have spoiled some."""
+    run, found = kept.run, kept.disk.found
+    if found.newest is not None and has_spoiled(run.durable, found.newest, run.id):
+        _count_anew(kept)
+    if found.lost is not None and has_spoiled(run.durable, found.lost, run.id):
+        found.lost = None
+
+
+def _count_anew(kept: KeptState) -> None:
+    """Count the newest step of this run that any member finds."""
+    views = {
+        member.node: at for member in kept.run.members.values() if (at := _newest_of_run(kept, member)) is not None
+    }
+    newest = max(views.values(), default=None)
+    kept.disk.found.replace_newest(newest, {node for node, at in views.items() if at == newest})
 
 
 def newest_on_disk(kept: KeptState, nodes: Sequence[Member], before: KeptStep | None) -> ResumePoint | None:

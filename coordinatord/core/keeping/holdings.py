@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import math
 
-from coordinatord.core.keeping.bad_steps import has_doubts
 from coordinatord.core.keeping.checkpoint_watch import NONE_YET
 from coordinatord.core.keeping.copying import plan_for
-from coordinatord.core.keeping.disk_steps import agreed_step, find_step, found_by, unusable_to
+from coordinatord.core.keeping.disk_steps import find_step, record_found, unusable_to
 from coordinatord.core.keeping.known import KeptState
 from coordinatord.core.keeping.resumption import has_restored
 from coordinatord.core.rounds.state.durable import State
@@ -95,14 +94,9 @@ def _record_disk(kept: KeptState, member: Member) -> None:
     disk = kept.disk
     if member.keeper is not None and member.keeper.persist is not None:
         disk.every_s = min(member.keeper.persist.every_s, disk.every_s or math.inf)
-    found = found_by(kept, member)
-    disk.found.record(member.node, found, unusable_to(member))
-    # The step that must not be deleted, as long as later ones are in doubt. It can only become a newer one, so only the
-    # steps of this member are compared with it.
-    disk.found.agreed = agreed_step(kept, [member]) if has_doubts(kept.run.durable) else None
-    ours = [persisted.at for persisted in found if persisted.run == kept.run.id]
-    disk.step = max([*ours, *([] if disk.step is None else [disk.step])], default=None)
-    if disk.pinned is not None and disk.step is not None and disk.pinned < disk.step:
+    record_found(kept, member)
+    newest = disk.found.newest
+    if disk.pinned is not None and newest is not None and disk.pinned < newest:
         disk.drop()  # a restarted coordinator did not know the newer step, see `persisting.LOOK_S`
         kept.changes += 1
 

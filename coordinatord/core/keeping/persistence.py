@@ -52,7 +52,7 @@ def unwritten(kept: KeptState) -> list[KeptStep]:
     While no worker of the round is alive, nothing of it overwrites a step, so the step need not be protected. A step of
     round 0 was made by an earlier run, and came from the disk.
     """
-    index, whole, done = kept.index, kept.protection.whole, kept.disk.step
+    index, whole, done = kept.index, kept.protection.whole, kept.disk.found.newest
     if kept.run.durable.state is State.FORMING or is_last(kept.run):
         steps = index.whole_steps()
     else:  # a holder that does not protect the step yet may overwrite it

@@ -13,11 +13,11 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from coordinatord.core.keeping.found_steps import FoundSteps
 from coordinatord.protocol.errors import Table
 from coordinatord.protocol.kept_state import (
     ABORTED_MAX,
     KeptStep,
-    PersistedStep,
     PersistReport,
     PersistState,
     WantedParts,
@@ -141,38 +141,11 @@ class WriteAttempt:
         return next(node for node, report in self.reports.items() if report.state is PersistState.FAILED)
 
 
-class FoundSteps:
-    """The steps that the nodes of one run find on the disk."""
-
-    def __init__(self) -> None:
-        self.has_any = False
-        """Whether any node has ever found a step on the disk, or one that it cannot use."""
-        self.departed: tuple[str, tuple[PersistedStep, ...]] | None = None
-        """The last departed node that had found steps on the disk, and these steps. The next round does not begin anew
-        where a node has seen steps to resume from. None once another node finds a step that is no older."""
-        self.agreed: PersistedStep | None = None
-        """The newest step found in which ranks have the same state; None while they have never differed."""
-
-    def record(self, node: str, found: tuple[PersistedStep, ...], unusable: str) -> None:
-        """Record the steps that a node finds on the disk, newest first, and why it cannot use others."""
-        self.has_any |= bool(found or unusable)
-        if self.departed is not None and (node == self.departed[0] or (found and self._is_as_new(found))):
-            self.departed = None
-
-    def record_departure(self, node: str, found: tuple[PersistedStep, ...]) -> None:
-        """Record that a node is gone, which had found these steps on the disk."""
-        if found and (self.departed is None or self._is_as_new(found)):
-            self.departed = node, found
-
-    def _is_as_new(self, found: tuple[PersistedStep, ...]) -> bool:
-        return self.departed is not None and found[0].serial >= self.departed[1][0].serial
-
-
 class Persisting:
     """The steps of one run on the disk, and the write of the next one.
 
-    `holdings` sets `every_s` and `found.agreed` from reports. `RunKeeping` sets `since`, `retry_at` and `wanted` when a
-    round begins or ends, or the coordinator was restarted.
+    `holdings` sets `every_s` from reports, and `disk_steps` sets `wanted` when a step is gone. `RunKeeping` sets
+    `since`, `retry_at` and `wanted` when a round begins or ends, or the coordinator was restarted.
     """
 
     def __init__(self) -> None:
@@ -191,7 +164,7 @@ class Persisting:
         self.retry_at = -math.inf
         """When the next attempt may begin; in the past unless the last one failed, or the coordinator was restarted."""
         self.wanted = False
-        """Whether to write the newest step at once, since a round was ended on purpose."""
+        """Whether to write the newest step at once: a round was ended on purpose, or a step on the disk is gone."""
         self.ends_at: float | None = None
         """When nodes that are about to leave stop waiting for the disk; None while none is about to leave."""
         self.problem = ""
@@ -200,8 +173,6 @@ class Persisting:
         """The newest step that could not be written. A node that has left since then may have taken it along, so a run
         that ends names it as lost."""
         self.found = FoundSteps()
-        self.step: KeptStep | None = None
-        """The newest step of this run that is whole on the disk, as far as is known."""
 
     @property
     def state(self) -> WriteState:
@@ -224,9 +195,10 @@ class Persisting:
 
     def succeed(self, now: float) -> None:
         """Record the step as whole on the disk."""
-        at = None if self.attempt is None else self.attempt.at
+        if self.attempt is not None:
+            self.found.record_written(self.attempt.at)
         self._move(WriteEvent.MADE_WHOLE)
-        self.step, self.since = at, now
+        self.since = now
         self.wanted, self.problem, self.failed_at = False, "", None
         self.aborted = ()  # the committer has deleted their files
         self.retry_at, self.ends_at = -math.inf, None  # departing nodes get the whole time again for a newer step

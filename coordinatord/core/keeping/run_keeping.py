@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from coordinatord.core.keeping import handover, holdings, persistence, resumption, sentences, table
 from coordinatord.core.keeping.bad_steps import has_spoiled
 from coordinatord.core.keeping.copying import copies_for
-from coordinatord.core.keeping.disk_steps import found_by, newest_of_run
+from coordinatord.core.keeping.disk_steps import drop_useless, found_by
 from coordinatord.core.keeping.halting import can_halt
 from coordinatord.core.keeping.known import KeptState
 from coordinatord.core.keeping.persistence import END_S
@@ -72,11 +72,10 @@ class RunKeeping(KeptState, KeepingWing):
 
     def _drop_spoiled(self) -> None:
         """Write no spoiled step to the disk, and count none there: a record may just have spoiled some."""
-        disk, run = self.disk, self.run
-        if disk.attempt is not None and has_spoiled(run.durable, disk.attempt.at, run.id):
-            disk.drop()
-        if disk.step is not None and has_spoiled(run.durable, disk.step, run.id):
-            disk.step = newest_of_run(self)
+        attempt, run = self.disk.attempt, self.run
+        if attempt is not None and has_spoiled(run.durable, attempt.at, run.id):
+            self.disk.drop()
+        drop_useless(self)
 
     def _begin_round(self, record: records.RoundFormed) -> None:
         """Protect the step that the round resumes from, and give departing nodes time until others have fetched it."""
@@ -139,8 +138,8 @@ class RunKeeping(KeptState, KeepingWing):
     @property
     def reached(self) -> int | None:
         """The newest step of the current or last round that is kept whole, in memory or on the disk."""
-        whole, number = (self.index.newest_whole, self.disk.step), self.run.durable.round
-        return max((at.step for at in whole if at is not None and at.round == number), default=None)
+        kept, number = (self.index.newest_whole, self.disk.found.newest, self.disk.found.lost), self.run.durable.round
+        return max((at.step for at in kept if at is not None and at.round == number), default=None)
 
     # Waits
 

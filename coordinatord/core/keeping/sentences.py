@@ -24,6 +24,8 @@ from coordinatord.protocol.text import name_some, redone_words, unstepped_words
 UNHEARD = "what nodes keep is known when all are heard again"
 """Why no round is formed after a restart of the coordinator, before it knows what each node keeps."""
 
+_GONE = "no node finds it any more"
+
 
 def resume_text(kept: KeptState, nodes: Sequence[Member]) -> str:
     """Say from which step a round of these nodes resumes, as the end of a sentence; empty if nothing was kept yet."""
@@ -112,7 +114,7 @@ def _nothing_found(kept: KeptState, nodes: Sequence[Member]) -> str:
     if unable is not None:
         ways = "mend that, or remove the step from --persist, if all are to begin anew"
         return f"node {unable.node} can use nothing on the disk: {unusable_to(unable)}: {ways}"
-    written = kept.disk.step
+    written = kept.disk.found.lost or kept.disk.found.newest
     if written is None or kept.index.differs(written):
         return ""
     text = f"step {written.step:,} was written to the disk, and node {nodes[0].node} does not find it any more"
@@ -168,18 +170,27 @@ def last_write(kept: KeptState) -> str:
     return f"{what} is written to the disk first" + (f"; the last write failed: {disk.problem}" if disk.problem else "")
 
 
+def disk_problem(kept: KeptState) -> str:
+    """Say why the disk lacks a step that should be there: it could not be written, or is gone. Empty if none is."""
+    lost = kept.disk.found.lost
+    return kept.disk.problem or ("" if lost is None else f"step {lost.step:,} was there, and {_GONE}")
+
+
 def lost_step(kept: KeptState) -> str:
     """Say which step is lost if nodes leave now, and why it is not on the disk; empty if none is.
 
     It is the end of a sentence, and empty without `--persist`: then nobody expects it on a disk.
     """
-    disk, at = kept.disk, next(iter(unwritten(kept)), None)
-    if disk.failed_at is not None and (disk.step is None or disk.step < disk.failed_at):
-        at = disk.failed_at if at is None else max(at, disk.failed_at)  # a node that has left may have taken it along
+    disk, found, failed = kept.disk, kept.disk.found, kept.disk.failed_at
+    if failed is not None and found.newest is not None and failed <= found.newest:
+        failed = None  # otherwise a node that has left may have taken it along
+    missing = (next(iter(unwritten(kept)), None), failed, found.lost)
+    at = max((step for step in missing if step is not None), default=None)
     if disk.every_s is None or at is None:
         return ""
     node = overwriter(kept, at)
-    why = f"workers of node {node} may overwrite it" if node else disk.problem or "no node could write it"
+    why = f"workers of node {node} may overwrite it" if node else disk.problem
+    why = why or (_GONE if at == found.lost else "no node could write it")
     if disk.attempt is not None:  # it did not end in time: the earlier of the two limits of `ends_by` is over
         is_idle = disk.attempt.progressed_at + END_IDLE_S < longest_until(disk, disk.attempt)
         slow = f"nodes that leave wait {END_S:g} s for it at most"
@@ -192,7 +203,7 @@ def last_step(kept: KeptState) -> str:
 
     Workers may have done more steps than that: one was not kept, or a part of it went with its node.
     """
-    lost, on_disk, done = lost_step(kept), kept.disk.step, kept.run.step
+    lost, on_disk, done = lost_step(kept), kept.disk.found.newest, kept.run.step
     if lost or on_disk is None:
         return lost
     later = "" if done is None or done <= on_disk.step else f", and no later one up to {done:,}"

@@ -15,7 +15,7 @@ from coordinatord.core.judging.judgements import weight
 from coordinatord.core.judging.run_judging import RunJudging
 from coordinatord.core.keeping.copying import copy_problem
 from coordinatord.core.keeping.known import kept_of
-from coordinatord.core.keeping.sentences import memory_of, unkept, unstepped
+from coordinatord.core.keeping.sentences import disk_problem, memory_of, unkept, unstepped
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.queries.past_round import restarts_counted
 from coordinatord.core.rounds.queries.report_builder import aged_report
@@ -475,9 +475,9 @@ def kept_view(run: Run) -> api.KeptStatus | None:
         copy_problem=copy_problem(kept),
         unkept=unkept(kept),
         unstepped=unstepped(kept),
-        disk_step=None if disk.step is None else disk.step.step,
+        disk_step=None if kept.disk.found.newest is None else kept.disk.found.newest.step,
         disk_writing=None if disk.attempt is None else disk.attempt.at.step,
-        disk_problem=disk.problem,
+        disk_problem=disk_problem(kept),
     )
 
 

@@ -95,11 +95,11 @@ class KeptStatus(Struct, frozen=True, kw_only=True):
     unstepped: AnyText = ""
     """Which ranks train and never call `ctx.step`, so that no step is kept; empty without any."""
     disk_step: Whole | None = None
-    """The newest complete step of this run on the disk; None without one."""
+    """The newest complete step of this run on the disk, as nodes last found it; None without one."""
     disk_writing: Whole | None = None
     """The step that is being written there, if any."""
     disk_problem: AnyText = ""
-    """Why the last attempt to write a step failed; empty if it did not."""
+    """Why the last attempt to write a step failed, or which step is gone; empty if neither is so."""
 
 
 class NodeKeptStatus(Struct, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from coordinatord.core.keeping.known import kept_of
+from coordinatord.core.keeping.sentences import disk_problem
 from coordinatord.core.rounds.queries.time_attribution import spent
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import MemberState
@@ -64,9 +65,9 @@ def figures_of(run: Run, tally: JobTally, now: float) -> JobFigures:
         "job_steps_per_second": pace(run, now),
         "job_kept_step": _number_of(kept.index.newest_whole),
         "job_copied_step": _number_of(kept.copied),
-        "job_disk_step": _number_of(kept.disk.step),
+        "job_disk_step": _number_of(kept.disk.found.newest),
         "job_redone_steps": None if durable.resume is None else durable.resume.redone,
-        "job_disk_failing": None if kept.disk.every_s is None else bool(kept.disk.problem),
+        "job_disk_failing": None if kept.disk.every_s is None else bool(disk_problem(kept)),
         "job_diverged": durable.divergence is not None,
         "job_laggard_seconds": laggard_s(run),
     }
@@ -151,12 +152,14 @@ FAMILIES = (
     _gauge("job_steps_per_second", "The pace of the last half minute."),
     _gauge("job_kept_step", "The newest step that is whole in the memory of the nodes."),
     _gauge("job_copied_step", "The newest step that outlives the loss of any one host, by its copies on others."),
-    _gauge("job_disk_step", "The newest step of the job's run that its nodes have written to the disk."),
+    _gauge("job_disk_step", "The newest step of the job's run that its nodes find on the disk."),
     _gauge(
         "job_redone_steps",
         "Steps of earlier rounds that the current or last round did again, where it resumed from kept state.",
     ),
-    _gauge("job_disk_failing", "1 if the last attempt to write a step to the disk has failed, where nodes write any."),
+    _gauge(
+        "job_disk_failing", "1 if the last step could not be written to the disk, or is gone, where nodes write any."
+    ),
     _gauge(
         "job_diverged",
         "1 if ranks of the round have different parameters or optimizer state, though they should be alike.",

@@ -185,13 +185,13 @@ class Persister:
         except (OperationalError, OSError) as error:
             self._fail(attempt, Work.COMMIT, error)
             return
+        self.steps.known.stays = attempt.order.stays
+        await self.steps.scan()  # first: a node that has found the step notices when it is gone
         attempt.record_committed()
         self._complaints.forget(Work.COMMIT)
         self._changed()
         text = f"step {whole.step} is on the disk, in {folder / whole.folder}"
         self._notify(Level.INFO, text, "state_persisted")
-        self.steps.known.stays = attempt.order.stays
-        await self.steps.scan()
         dropped = steps_to_delete(self.steps.known.whole, self.settings.offer.keep, attempt.order.stays) | unfinished
         try:
             await in_thread(lambda: step_folder.delete_steps(folder, dropped), THREAD)

@@ -133,7 +133,7 @@ def test_the_next_round_goes_back_behind_the_difference_and_newer_steps_never_co
     job.play("write n1 n2 written found=e-1:1:32", "stopped n1 n2", "advance 5s")
     assert [point and point.at for point in formed(job)] == [None, KeptStep(1, 16)]
     assert job.desired("n1").reason.startswith("replicas diverged in round 1; ")
-    assert kept_of(job.run).disk.step is None
+    assert kept_of(job.run).disk.found.newest is None
     job.play("fetch n1 n2 ready", "running n1 n2", "step n1 n2 20")
     job.play("die 1s", "reconnect n1 n2", "fail n1", "stopped n1 n2", "advance 5s")
     assert [point and point.at for point in formed(job)] == [None, *[KeptStep(1, 16)] * 2]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING
 
 from coordinatord.core.keeping.known import kept_of
@@ -21,7 +22,7 @@ from nodeclient.keeping.disk.disk_thread import STALL_S
 from tests.sim.invariants.laws import Facts, Laws
 from tests.sim.invariants.root_cause import ROUGHLY
 from tests.sim.invariants.useless_steps import UselessSteps
-from tests.sim.kept_disk import Directory, OnDisk, Step
+from tests.sim.kept_disk import NOTICED_S, Directory, OnDisk, Step
 from tests.sim.kept_memory import KeptMemory
 
 if TYPE_CHECKING:  # the world imports its invariants
@@ -61,6 +62,10 @@ class PersistedStateLaws(Laws):
         """The last attempt of each run in which a node failed to write while workers ended, and the first such node."""
         self._heard_at = 0.0
         """When the coordinator last received anything."""
+        self._shown: dict[tuple[str, int], KeptStep | None] = {}
+        """The newest step on the disk by the coordinator, by run and life of the coordinator."""
+        self.fell = 0
+        """How often that became an older one."""
         self.written = 0
         """How many steps became whole."""
         self.resumed = 0
@@ -134,6 +139,12 @@ class PersistedStateLaws(Laws):
         Attempts go on until there is no time for another one, or nothing was written for long. Then the reason of the
         end names the lost step.
         """
+        on_disk = re.search(r"; step ([\d,]+) is on the disk", record.reason)
+        if on_disk is not None and not self.world.disks.was_unmounted:
+            step = int(on_disk[1].replace(",", ""))
+            steps = {(of_run, at.step) for of_run, at in (each.of for each in self.world.disks.shared.whole)}
+            just = any(self._was_just_deleted(of) for of in self.world.disks.deleted if of[1].step == step)
+            self.check((run.id, step) in steps or just, "%r, and it is not", record.reason)
         now = self.world.queue.now
         waited_s = now - self._stopped.get(run.id, now)
         if not self._is_stuck(run) and waited_s < ROUGHLY * (END_S - RETRY_S):
@@ -192,7 +203,7 @@ class PersistedStateLaws(Laws):
     def note_event(self, event: Event) -> None:
         """Note which nodes find a step on the disk, and which are not heard yet, before the next event.
 
-        Check here that no step waits for the disk, since there may be no record for long.
+        Check here that no step waits for the disk, or is gone, since there may be no record for long.
         """
         if self.world.scenario.persist_every_s is None:
             return
@@ -203,6 +214,7 @@ class PersistedStateLaws(Laws):
             self._note_finders(run)
             self._judge_wait(machine, run)
             self._judge_begin(run)
+            self._judge_shown(run)
             attempt = kept_of(run).disk.attempt
             self._wrote_at[run.id] = math.inf if attempt is None else attempt.progressed_at
             members = run.members.values()
@@ -230,16 +242,37 @@ class PersistedStateLaws(Laws):
         """Check the directory, and what is being written."""
         directory = self.world.disks.shared
         last = self._newest.get(id(directory))
-        there = last is None or any(step.serial >= last.serial for step in directory.whole)
+        there = last is None or last.of in self.world.disks.deleted
+        there = there or any(step.serial >= last.serial for step in directory.whole if last is not None)
         self.check(there, "the last whole step is gone: %s", last)
         for run in machine.jobs.values():
             if any(of == run.id for member in run.members.values() for of, _ in self._found(member)):
                 self._on_disk.add((run.id, self.world.daemon.life))
             self._judge_work(run)
-            shown = kept_of(run).disk.step
-            newest = max((step.of[1] for step in directory.whole if step.of[0] == run.id), default=None)
-            if shown is not None and not self.world.disks.was_unmounted and not run.durable.state.ended:
-                self.check(newest is not None and newest >= shown, "%s counts as on the disk, not %s", shown, newest)
+
+    def _judge_shown(self, run: Run) -> None:
+        """Check that the newest step on the disk is the one that is there, or was until nodes last looked.
+
+        An old report that comes late may hide the step for a moment.
+        """
+        shown, key, disks = kept_of(run).disk.found.newest, (run.id, self.world.daemon.life), self.world.disks
+        before, self._shown[key] = self._shown.get(key), shown
+        if disks.was_unmounted or run.durable.state.ended:
+            return
+        if before is not None and before != shown and (shown is None or shown < before):
+            self.fell += 1
+            hindered = any(self._is_hindered(member) for member in run.members.values())
+            can_read = not hindered and not self.world.scenario.network.harsh
+            is_there = disks.shared.find((run.id, before)) is not None and not self._is_useless((run.id, before))
+            self.check(not (is_there and can_read), "%s is on the disk, and %s counts as the newest", before, shown)
+        if shown is not None:
+            newest = max((step.of[1] for step in disks.shared.whole if step.of[0] == run.id), default=None)
+            there = (newest is not None and newest >= shown) or self._was_just_deleted((run.id, shown))
+            self.check(there, "%s counts as on the disk, not %s", shown, newest)
+
+    def _was_just_deleted(self, of: Step) -> bool:
+        """Whether a step was deleted so lately that nodes need not have looked since, or the loss of one may be new."""
+        return self.world.queue.now - self.world.disks.deleted.get(of, -math.inf) < NOTICED_S
 
     def _judge_wait(self, machine: Coordinator, run: Run) -> None:
         """Check that a step of a running round waits for the disk little longer than the interval of its nodes.

@@ -103,5 +103,6 @@ def _waits_for_disk(run: Run) -> bool:
     """Whether nodes find different steps on the disk, or lack one that is known to be there, or cannot read one."""
     held = [kept for member in run.members.values() if (kept := member.observed.kept) is not None]
     views = {kept.persisted for kept in held} | ({()} if len(held) < len(run.members) else set())
-    gone = kept_of(run).disk.found.departed is not None or (kept_of(run).disk.step is not None and not any(views))
+    found = kept_of(run).disk.found
+    gone = found.departed is not None or ((found.newest or found.lost) is not None and not any(views))
     return gone or len(views) > 1 or any(kept.unusable for kept in held)

@@ -57,4 +57,4 @@ def test_a_step_that_is_whole_settles_everything() -> None:
     disk.begin(a_write(AT, attempt=5))
     disk.commit()
     disk.succeed(100.0)
-    assert (disk.step, disk.since, disk.problem, disk.failed_at, disk.aborted) == (AT, 100.0, "", None, ())
+    assert (disk.found.newest, disk.since, disk.problem, disk.failed_at, disk.aborted) == (AT, 100.0, "", None, ())

@@ -1,0 +1,76 @@
+"""The steps that the nodes of one run find on the disk, above all the newest one of the run, and whether it is gone.
+
+Nodes look at intervals, each at its own times, and perhaps at directories of their own. So a node that finds no step
+proves nothing, be it new or the last one that is left. The newest step is gone once a node that had found it no longer
+does, and no other member finds it. No node deletes that step, so somebody else has, or it cannot be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from coordinatord.protocol.kept_state import KeptStep, PersistedStep
+
+
+class FoundSteps:
+    """What the nodes of one run have found on the disk. Nothing is recorded: after a restart nodes report it again."""
+
+    def __init__(self) -> None:
+        self.has_any = False
+        """Whether any node has ever found a step on the disk, or one that it cannot use."""
+        self.newest: KeptStep | None = None
+        """The newest step of this run that is whole on the disk, as far as is known."""
+        self.lost: KeptStep | None = None
+        """The step that was the newest one before it was gone; None once one as new is there."""
+        self.departed: tuple[str, tuple[PersistedStep, ...]] | None = None
+        """The last departed node that had found steps on the disk, and these steps. The next round does not begin anew
+        where a node has seen steps to resume from. None once another node finds a step that is no older."""
+        self.agreed: PersistedStep | None = None
+        """The newest step found in which ranks have the same state; None while they have never differed."""
+        self._finders: set[str] = set()
+        """The nodes that found the newest step when they last looked, also those that are gone."""
+        self._is_missed = False
+        """Whether a node that had found the newest step no longer does, and none has found it since."""
+
+    def record(self, node: str, found: tuple[PersistedStep, ...], newest: KeptStep | None, unusable: str) -> None:
+        """Record the steps that a node finds on the disk, newest first, and why it cannot use others.
+
+        `newest` is the newest one of this run.
+        """
+        self.has_any |= bool(found or unusable)
+        if self.departed is not None and (node == self.departed[0] or (found and self._is_as_new(found))):
+            self.departed = None
+        if newest is not None and self._is_newer(newest):
+            self.replace_newest(newest, {node})
+        elif newest == self.newest and node not in self._finders:
+            self._finders.add(node)
+            self._is_missed = False
+        elif newest != self.newest and node in self._finders:
+            self._finders.remove(node)
+            self._is_missed = True
+
+    def record_written(self, at: KeptStep) -> None:
+        """Record that a step of this run is whole, which no node may have found yet."""
+        if self._is_newer(at):
+            self.replace_newest(at, ())
+
+    def _is_newer(self, at: KeptStep) -> bool:
+        return self.newest is None or at > self.newest
+
+    def record_departure(self, node: str, found: tuple[PersistedStep, ...]) -> None:
+        """Record that a node is gone, which had found these steps on the disk."""
+        if found and (self.departed is None or self._is_as_new(found)):
+            self.departed = node, found
+
+    def _is_as_new(self, found: tuple[PersistedStep, ...]) -> bool:
+        return self.departed is not None and found[0].serial >= self.departed[1][0].serial
+
+    def is_newest_gone(self, members: Collection[str]) -> bool:
+        """Whether the newest step is gone, given the members of the run."""
+        return self._is_missed and not any(node in members for node in self._finders)
+
+    def replace_newest(self, newest: KeptStep | None, finders: Collection[str]) -> None:
+        """Record another newest step, and the nodes that find it."""
+        self.newest, self._finders, self._is_missed = newest, {*finders}, False
+        if self.lost is not None and newest is not None and newest >= self.lost:
+            self.lost = None
