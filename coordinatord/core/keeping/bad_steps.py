@@ -6,6 +6,7 @@ A step is *spoiled* if no round resumes from it any more, and *doubted* if ranks
 from __future__ import annotations
 
 from coordinatord.core.rounds.state.durable import DurableRun
+from coordinatord.core.rounds.values.resume_point import ResumePoint
 from coordinatord.protocol.kept_state import KeptStep
 
 
@@ -22,6 +23,13 @@ def may_differ(durable: DurableRun, at: KeptStep, maker: str) -> bool:
     earlier = next((earlier.doubted for earlier in durable.earlier if earlier.run == maker), None)
     since = durable.doubted if maker == durable.id else earlier
     return has_spoiled(durable, at, maker) or (since is not None and since <= at)
+
+
+def is_doubtful(durable: DurableRun, point: ResumePoint) -> bool:
+    """Whether ranks may differ in the step that a round resumes from."""
+    if point.disk is None:
+        return may_differ(durable, point.at, durable.id)
+    return may_differ(durable, KeptStep(point.disk.round, point.step), point.disk.run)
 
 
 def has_doubts(durable: DurableRun) -> bool:

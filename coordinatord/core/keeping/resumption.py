@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from coordinatord.core.keeping.bad_steps import has_spoiled, may_differ
+from coordinatord.core.keeping.bad_steps import has_spoiled, is_doubtful
 from coordinatord.core.keeping.disk_steps import find_step, newest_on_disk
 from coordinatord.core.keeping.known import KeptState
 from coordinatord.core.keeping.persisting import WriteState
@@ -58,18 +58,13 @@ def bad_steps(kept: KeptState, point: ResumePoint | None) -> tuple[tuple[Spoiled
     back_to, differing = None if point is None else point.at, differing_step(kept, point)
     if differing is not None:
         spoiled = with_spoiled(spoiled, SpoiledStep(differing, number), back_to)
-    if point is not None and may_differ(durable, *_made_as(point, durable.id)):
+    if point is not None and is_doubtful(durable, point):
         # The first step in doubt stays. If none of this run is, `point` is of an earlier run: all steps from the next
         # round on are in doubt.
         return spoiled, doubted or KeptStep(number, 0)
     if doubted is not None:
         spoiled = with_spoiled(spoiled, SpoiledStep(doubted, number), back_to)
     return spoiled, None
-
-
-def _made_as(point: ResumePoint, run: str) -> tuple[KeptStep, str]:
-    """Return the step under the round that made it, and the id of that round's run; `run` is the present run."""
-    return (point.at, run) if point.disk is None else (KeptStep(point.disk.round, point.step), point.disk.run)
 
 
 def _point_in_memory(kept: KeptState, nodes: Sequence[Member], before: KeptStep | None) -> ResumePoint | None:

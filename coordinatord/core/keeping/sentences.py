@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from coordinatord.core.keeping.bad_steps import has_spoiled
+from coordinatord.core.keeping.bad_steps import has_spoiled, is_doubtful
 from coordinatord.core.keeping.disk_steps import agreed_step, any_finder, finds_step, unusable_to
 from coordinatord.core.keeping.known import KeptState
 from coordinatord.core.keeping.persistence import END_IDLE_S, END_S, is_unsure, longest_until, overwriter, unwritten
@@ -49,7 +49,8 @@ def _resumed(kept: KeptState, point: ResumePoint) -> str:
     is_of_run = point.round > 0
     redone = f", {redone_words(point.redone, at_least=point.redone_at_least)}" if is_of_run else ""
     lacking = f", without {what}" if (what := unkept(kept)) else ""
-    return f"at step {point.step:,} from {memory_of(point)}{redone}{lacking}"
+    doubted = ", though ranks may differ in it" if is_doubtful(kept.run.durable, point) else ""
+    return f"at step {point.step:,} from {memory_of(point)}{redone}{lacking}{doubted}"
 
 
 def unkept(kept: KeptState) -> str:

@@ -114,6 +114,25 @@ def test_a_step_that_proves_wrong_in_memory_takes_no_place_of_a_right_one_on_the
     assert writes(job, "3:60") == (1,)
 
 
+def test_a_job_that_goes_on_says_so_when_a_round_resumes_and_when_it_ends() -> None:
+    job = Job("workers=2 keeps=600s divergence=report restarts=3")
+    job.play(*ON_DISK, *ALIKE, *APART, "keep n1 n2 1:40")
+    next_round(job)
+    assert (
+        "resumes at step 40 from the memory of nodes n1, n2, 0 steps redone, though ranks may differ in it"
+        in formed_as(job)
+    )
+    job.play("succeed n1 n2", "advance 1s", "write n1 n2 written", "write n1 committed")
+    assert job.state() is State.SUCCEEDED
+    says = "; replicas may differ since step 17 of round 1; step 16 stays on the disk"
+    assert job.run.durable.reason.endswith(says)
+
+
+def formed_as(job: Job) -> str:
+    """Return why the last round was formed, and from where it resumes."""
+    return job.records(RoundFormed)[-1].reason
+
+
 @pytest.mark.parametrize("ends", ["leave", "succeed"])
 def test_the_next_run_doubts_the_steps_of_one_that_has_not_ended_well(ends: str) -> None:
     job = Job("workers=2 keeps=600s divergence=report")

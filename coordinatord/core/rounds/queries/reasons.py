@@ -163,8 +163,11 @@ class Reasons:
 
     @property
     def last_step(self) -> str:
-        """Where the newest step of an ending run is, or why it is lost, as the end of a sentence."""
-        return self._run.keeping.last_step
+        """Where the newest step of an ending run is, or why it is lost, and which ranks differ: the end of a text."""
+        run, found = self._run, self._run.durable.divergence
+        goes_back = found is not None and found.back_to is not None  # then no step is kept in which they differ
+        difference = "" if goes_back else run.difference
+        return run.keeping.last_step + (difference and f"; {difference}")
 
     def came_late(self, now: float) -> str:
         """Explain to a node that comes after the end of the run how it ended."""
