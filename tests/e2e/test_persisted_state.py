@@ -47,10 +47,6 @@ def train(
     return [cluster.join(name, *flags, command=program) for name in names]
 
 
-def shown(nodes: list[Node]) -> str:
-    return "\n".join(node.output for node in nodes)
-
-
 def noted(notes: Path, more_than: int) -> bool:
     return notes_of(notes).get(0, {}).keys() >= {more_than}
 
@@ -118,8 +114,8 @@ def test_two_ranks_go_on_from_what_four_have_written_at_sigterm(
     assert max(notes_of(first)[0]) in {last - 1, last}, "it is noted after it is kept"
     with a_job("3") as cluster:
         nodes = train(cluster, after, names, disk, second, 3600, last + 5, nnodes, workers=2 // len(names))
-        assert [node.wait() for node in nodes] == [0] * len(nodes), shown(nodes)
-        assert f"resumes at step {last:,} from disk" in nodes[0].output, shown(nodes)
+        assert [node.wait() for node in nodes] == [0] * len(nodes)
+        assert f"resumes at step {last:,} from disk" in nodes[0].output
     for rank in range(2):
         step, digest = begins(second, rank)
         assert step == last
@@ -153,9 +149,9 @@ def test_all_programs_are_killed_and_the_last_whole_step_on_the_disk_is_gone_on_
         flip_a_bit(job_folder(disk, JOB) / newest.folder)
     with a_job() as cluster:
         nodes = train(cluster, "ddp", after, disk, second, 0.5, newest.step + 5, workers=2 // len(after))
-        assert [node.wait() for node in nodes] == [0] * len(nodes), shown(nodes)
+        assert [node.wait() for node in nodes] == [0] * len(nodes)
     step, digest = begins(second)
-    assert step == expected, shown(nodes)
+    assert step == expected
     assert digest.partition("-")[0] == notes_of(first)[0][step][-1][1].partition("-")[0]
 
 
@@ -188,7 +184,7 @@ def test_a_longer_training_goes_on_from_the_last_step_of_one_that_has_succeeded(
     with a_job() as cluster:
         for notes, steps in ((first, 6), (second, 9)):
             nodes = train(cluster, kind, "ab", disk, notes, 3600, steps)
-            assert [node.wait() for node in nodes] == [0, 0], shown(nodes)
+            assert [node.wait() for node in nodes] == [0, 0]
             for node in nodes:
                 assert f"all workers succeeded; step {steps - 1} is on the disk" in node.output
     [newest, before], problems = find_whole(job_folder(disk, JOB))

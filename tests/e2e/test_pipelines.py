@@ -18,7 +18,7 @@ def train(kind: str, folder: Path, *kills: str) -> tuple[dict[str, str], str]:
     with cluster_of_its_own("pipeline") as cluster:
         flags = ("--nnodes", "1", "--nproc-per-node", "2", "--max-restarts", str(len(kills)), "--preload", "torch")
         node = cluster.join("a", *flags, command=script)
-        assert node.wait() == 0, node.output
+        assert node.wait() == 0
     return {rank: (folder / rank).read_text() for rank in "01"}, node.output
 
 

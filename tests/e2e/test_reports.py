@@ -30,7 +30,7 @@ def block(node: Node) -> list[str]:
     """Return the report that a node shows, without the time, which differs between clocks."""
     node.await_line("^-+$")  # its end
     start = next((at for at, line in enumerate(node.lines) if BLOCK.match(line)), None)
-    assert start is not None, node.output
+    assert start is not None
     end = next(at for at, line in enumerate(node.lines) if at > start and re.fullmatch("-+", line))
     shown = node.lines[start : end + 1]
     assert any(re.match(r"when +\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ", line) for line in shown)

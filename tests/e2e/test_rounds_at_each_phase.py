@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cluster import QUICK, Node, cluster_of_its_own
+from tests.support.cluster import QUICK, cluster_of_its_own
 from tests.support.kept_training import notes_of
 from tests.support.programs import wait_until
 from tests.support.rounds_program import processes_of
@@ -59,11 +59,6 @@ def command(notes: Path, ranks: Sequence[int], how: str) -> tuple[str, ...]:
     return (sys.executable, "-m", "tests.support.rounds_program", str(notes), str(STEPS), *ends)
 
 
-def output_of(nodes: list[Node]) -> str:
-    """Return all that the nodes have written, for whoever reads why a test failed."""
-    return "\n".join(node.output for node in nodes)
-
-
 def check_steps(notes: Path, ranks: Sequence[int], undisturbed: dict[int, dict[int, str]]) -> None:
     """Check that each rank has done each step once and as if nothing had happened.
 
@@ -101,7 +96,7 @@ def test_a_worker_that_is_killed_or_stopped_at_any_phase_changes_no_step(
     with cluster_of_its_own("phases", *QUICK) as cluster:
         for name in NAMES:
             cluster.join(name, *FLAGS, *flags, command=command(notes, ranks, how))
-        assert [node.wait() for node in cluster.nodes] == [0] * WORLD_SIZE, output_of(cluster.nodes)
+        assert [node.wait() for node in cluster.nodes] == [0] * WORLD_SIZE
     check_processes(notes, ranks, replaced=True)
     check_steps(notes, ranks, undisturbed)
 
@@ -121,6 +116,6 @@ def test_a_host_that_is_cut_off_at_any_phase_changes_no_step(
                 if node.name != asked.stem:
                     node.await_line(f"stopping the workers of round {number}")
             site.hosts.mend(asked.stem)
-        assert [node.wait() for node in nodes] == [0] * WORLD_SIZE, output_of(nodes)
+        assert [node.wait() for node in nodes] == [0] * WORLD_SIZE
     check_processes(notes, ranks, replaced=False)
     check_steps(notes, ranks, undisturbed)
