@@ -1,14 +1,12 @@
 """A worker, a node or a cable of three that share a GPU is lost: the others go on, with the right state."""
 
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_hosts import Site
 from tests.gpu.jobs import WARM, SharedGpu
 from tests.support.cluster import Cluster
-from tests.support.hosts import Hosts
+from tests.support.sites import Site
 
 pytestmark = pytest.mark.slow
 
@@ -42,12 +40,12 @@ def test_a_node_is_killed(shared_gpu: SharedGpu, how: str, stay: int) -> None:
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize(("how", "stay"), [("kept", 0), ("in-place", 2)])
 def test_a_cable_is_cut(tmp_path: Path, how: str, stay: int) -> None:
-    with Hosts("coord", "a", "b", "c") as hosts, closing(Site(hosts, ("--settle", "10"))) as site:
+    with Site("abc", "--heartbeat", "0.4", "--settle", "10") as site:
         job = SharedGpu(site.join, tmp_path)
         nodes = job.join("abc", how, flags=(*WARM, "--interface", "eth0"), nnodes="2:3")
         for node in nodes:
             node.await_line("round 1 trains")
-        hosts.cut("c")
+        site.hosts.cut("c")
         assert [node.wait() for node in nodes[:2]] == [0, 0]
     assert job.check_states(2) == 0
     assert job.stayed() == stay
