@@ -169,7 +169,7 @@ def test_steps_that_somebody_removes_are_written_again(tmp_path: Path) -> None:
         for node in nodes:
             node.wait()
     [newest, _], _ = find_whole(job_folder(disk, JOB))
-    assert f"step {newest.of.step:,} is on the disk" in nodes[0].output, shown(nodes)
+    assert f"step {newest.of.step:,} is on the disk" in nodes[0].output
 
 
 def on_disk(cluster: Cluster) -> int | None:
