@@ -143,7 +143,7 @@ LIMITS = (
         "{host} lets no more processes or threads be started (ulimit -u, pids.max of the cgroup): use fewer DataLoader "
         "workers, and set OMP_NUM_THREADS",
         (
-            r"can't start new thread|(?:fork: .*|cannot be started: )Resource temporarily unavailable"
+            r"can't start new thread|(?:fork: .*|cannot be started: |system_error.*)Resource temporarily unavailable"
             r"|pthread_create failed|libgomp: Thread creation failed"
         ),
     ),
@@ -153,7 +153,10 @@ _LEFT_OPEN = "terminate called without an active exception"
 """The text that C++ writes if threads of a process group still run when the script ends. If an exception of Python has
 ended the script, that is the cause, and this text gets no hint."""
 
-_PYTHON_STACK = r'(?s)Fatal Python error: .*\n  File "'
+_NO_EXCEPTION = r"\A(?!(?s:.*)terminate called )"
+"""Matches if no text has these words of C++. An exception of C++ is an error of the program, as one of Python is."""
+
+_PYTHON_STACK = r'Fatal Python error: (?s:.*)\n  File "'
 """What Python's fault handler writes, with at least one frame of the script."""
 
 SIGNALS = (
@@ -206,14 +209,14 @@ SIGNALS = (
     _unknown(
         "SIGABRT, with a stack",
         "native code gave up; the last lines of its stderr say why, and the stack in them shows where",
-        _PYTHON_STACK,
+        f"{_NO_EXCEPTION}(?s:.*){_PYTHON_STACK}",
         anywhere=True,
         signals=frozenset({Signals.SIGABRT}),
     ),
     _unknown(
         "SIGABRT",
         "native code gave up; the last lines of its stderr say why, and PYTHONFAULTHANDLER=1 shows where in the script",
-        rf"\A(?!(?s:.*){_LEFT_OPEN})",  # matches if no text has these words
+        _NO_EXCEPTION,
         anywhere=True,
         signals=frozenset({Signals.SIGABRT}),
     ),

@@ -145,7 +145,7 @@ class _StorageConnection:
         """Leave a save out, since all places hold steps that are still needed."""
         self.skipped += 1
         self.report(Interval(0, 0.0, self.skipped))  # only the skipped saves count: there is no interval
-        self.warn("the steps that are in memory are still needed, so there is no place for another one", length)
+        self.warn("all places hold steps that are still copied or written: save less often", length)
 
     def warn(self, reason: str, length: int) -> None:
         """Warn that a save is left out, once for each reason."""

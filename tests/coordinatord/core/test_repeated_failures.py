@@ -89,10 +89,10 @@ def test_the_reason_is_said_to_the_node_with_how_long_it_takes() -> None:
     job.fail()
     sent = job.desired("n1")
     assert (sent.goal, sent.wait_s) == (Goal.WAIT, 4.0)
-    assert sent.reason == "waiting 4 s before round 3: the same error twice without a step"
+    assert sent.reason == "waiting 4 s before round 3: the same error twice in a row"
     job.waits()
     job.fail()
-    again = "waiting 8 s before round 4: the same error 3 times in a row without a step"
+    again = "waiting 8 s before round 4: the same error 3 times in a row"
     assert job.desired("n1").reason == again
 
 

@@ -229,6 +229,12 @@ LIMITS = [
     Sample("too many open files", raised("RuntimeError: received 0 items of ancdata")),
     Sample("too many open files on the host", raised("OSError: [Errno 23] Too many open files in system: '/data/1'")),
     Sample("too many processes", raised("RuntimeError: can't start new thread")),
+    Sample(
+        "too many processes",
+        "terminate called after throwing an instance of 'std::system_error'\n  what():  Resource temporarily "
+        "unavailable\n",
+        -6,
+    ),
 ]
 
 SIGNALS = [

@@ -16,7 +16,7 @@ from nodeclient.core.ending import GroupEnding
 from nodeclient.core.exits import Exits
 from nodeclient.diagnosis.diagnose import diagnose
 from nodeclient.diagnosis.oom import OomKills
-from tests.coordinatord.hints.host_samples import ABORT, ABORTED, HOST_SAMPLES, ORDINARY
+from tests.coordinatord.hints.host_samples import ABORT, ABORTED, HOST_SAMPLES, ORDINARY, fatal
 from tests.coordinatord.hints.network_samples import GLOO, NCCL, NETWORK_SAMPLES
 from tests.coordinatord.hints.sample import Sample, raised
 from tests.support.builders import a_report
@@ -44,6 +44,14 @@ def test_the_cause_is_recognised(sample: Sample) -> None:
 @pytest.mark.parametrize("stderr", ORDINARY, ids=lambda stderr: stderr[-40:])
 def test_an_ordinary_error_gets_no_hint(stderr: str) -> None:
     report = report_on(Sample("", stderr))
+    assert hint(report) is None
+
+
+@pytest.mark.parametrize("after", ["", fatal("Aborted")], ids=["abort", "and a fault handler"])
+def test_an_exception_of_cpp_is_an_error_of_the_script_and_no_crash_of_the_host(after: str) -> None:
+    thrown = "terminate called after throwing an instance of 'std::out_of_range'\n  what():  vector::_M_range_check\n"
+    report = report_on(Sample("", thrown + after, -6))
+    assert cause_of(report.failure) is Cause.USER_CODE
     assert hint(report) is None
 
 

@@ -266,5 +266,5 @@ def ranks(killed: Killed) -> str:
 
 def pause_text(seconds: float, round_number: int, repeats: int) -> str:
     """Explain why the next round waits for so many seconds."""
-    times = "twice" if repeats == 1 else f"{repeats + 1} times in a row"
-    return f"waiting {seconds:g} s before round {round_number}: the same error {times} without a step"
+    times = "twice" if repeats == 1 else f"{repeats + 1} times"
+    return f"waiting {seconds:g} s before round {round_number}: the same error {times} in a row"
