@@ -25,15 +25,24 @@ def situation(run: Run, now: float) -> str:
         return section + reasons.idle
     if run.durable.step_overdue and not run.durable.stepped:
         return reasons.with_notices(reasons.without_step(now - run.durable.entered_at))
-    awaited = "no step yet; " if shown_state(run) is not run.durable.state else ""
+    awaited = "no step yet; " if awaits_first_step(run) else ""
     stands = "" if section else _stands(run, now)
     return reasons.with_notices(awaited + section + run.durable.reason + stands)
 
 
 def shown_state(run: Run) -> State:
-    """Return the state as it is shown: a round is shown as starting until its workers have done a step."""
-    is_starting = run.durable.state is State.RUNNING and run.activity is Activity.STARTING
-    return State.STARTING if is_starting else run.durable.state
+    """Return the state as it is shown: a round starts until its workers have done a step.
+
+    A job that an operator ends is stopping until it has ended, also while it only waits for the disk.
+    """
+    if run.durable.state is State.FORMING and run.durable.stop_asked:
+        return State.STOPPING
+    return State.STARTING if awaits_first_step(run) else run.durable.state
+
+
+def awaits_first_step(run: Run) -> bool:
+    """Whether all workers of the round run, and are to report steps, of which none is known yet."""
+    return run.durable.state is State.RUNNING and run.activity is Activity.STARTING
 
 
 def left_behind(run: Run, now: float) -> StragglingWorker | None:

@@ -27,7 +27,7 @@ from coordinatord.core.rounds.state.run import Health, Run
 from coordinatord.core.rounds.values.records import REASON_MAX
 from coordinatord.core.rounds.values.round_history import Round, RoundHistory
 from coordinatord.core.rounds.values.time_ledger import Spent
-from coordinatord.core.situation import left_behind, shown_state, situation
+from coordinatord.core.situation import awaits_first_step, left_behind, shown_state, situation
 from coordinatord.core.watching.lateness import WorkerLateness
 from coordinatord.core.watching.lateness_watch import describe_laggard
 from coordinatord.core.watching.run_watch import lateness_of
@@ -61,7 +61,7 @@ def job_view(run: Run, now: float, store_error: str | None) -> api.JobStatus:
     furthest = _FurthestWorker(run, steps_per_s)
     late = _late(run)
     # A round whose workers run may still be shown as starting. Then that has lasted since the round was formed.
-    since = run.durable.entered_at if shown_state(run) is run.durable.state else run.durable.formed_at
+    since = run.durable.formed_at if awaits_first_step(run) else run.durable.entered_at
     return api.JobStatus(
         job=run.job,
         run=run.id,
@@ -337,7 +337,7 @@ def _node_status(
     age_s = seen_s + observed.step_age_s if steps and observed.step_age_s is not None else None
     join = member.session.join
     state: str = ready if member.state is MemberState.READY else member.state
-    if member.state is MemberState.RUNNING and shown_state(run) is not run.durable.state:
+    if member.state is MemberState.RUNNING and awaits_first_step(run):
         state = STARTING
     return api.NodeStatus(
         node=member.node,

@@ -107,6 +107,14 @@ def test_nodes_go_two_minutes_after_the_first_attempt_at_the_latest_and_say_what
     assert stage.run.durable.reason.endswith(lost)
 
 
+@pytest.mark.parametrize("end", [STOP, FAIL, SUCCEED])
+def test_a_job_that_ends_is_stopping_while_it_waits_for_the_disk(end: str) -> None:
+    stage = ending(shards=1, end=end)
+    stage.play("advance 5s")
+    view = stage.view()
+    assert (view.state, view.state_s) == ("stopping", 5.0)
+
+
 def test_nodes_of_a_job_that_is_stopped_are_told_how_long_the_disk_gets() -> None:
     desired = ending(shards=1, end=STOP).desired("n1")
     assert desired.wait_s is not None
