@@ -39,10 +39,14 @@ def awaited(kind: HangKind, culprits: Sequence[SeenWorker]) -> str:
     return f"waiting for {_name_workers(culprits)}, which {_describe_culprits(kind, culprits)}"
 
 
-def others_wait(kind: HangKind, culprits: Sequence[SeenWorker], waiting: Sequence[SeenWorker]) -> str:
-    """Say what the culprits do, since they wait in no collective, and where the others wait."""
+def others_wait(
+    kind: HangKind, culprits: Sequence[SeenWorker], waiting: Sequence[SeenWorker], silent: Sequence[SeenWorker]
+) -> str:
+    """Say what the culprits do, since they wait in no collective, where others wait, and which ones are `silent`."""
     does, lasted = f"{_name_workers(culprits)} {_describe_culprits(kind, culprits)}", _lasting(waiting)
     others = _describe_waiting(waiting)
+    if silent:
+        others += f"; {_name_workers(silent)} {_describe_culprits(HangKind.ABSENT, silent)}"
     # How long the others have waited is not how long ago a worker has ended.
     return f"{does}; {others}{lasted}" if _have_ended(kind, culprits) else f"{does}{lasted}; {others}"
 

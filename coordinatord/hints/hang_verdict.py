@@ -139,12 +139,14 @@ def _judge_outside(
 ) -> HangVerdict:
     """Return the verdict on workers outside of collectives for which others wait.
 
-    The culprits are the busy ones, or else those that live, or else all.
+    The culprits are the busy ones, or else those that live, or else all. Those that do not answer are named as well:
+    what they do is not known, so one of them may be the cause.
     """
     alive = [worker for worker in idle if worker.now is not None and worker.now.state not in GONE]
     kind = HangKind.BUSY if busy else HangKind.STUCK if alive else HangKind.ABSENT
     culprits = busy or alive or idle
-    return _verdict(kind, culprits, waiting, say.others_wait(kind, culprits, waiting))
+    silent = [worker for worker in idle if worker.now is None and worker not in culprits]
+    return _verdict(kind, culprits, waiting, say.others_wait(kind, culprits, waiting, silent))
 
 
 def _judge_halted(seen_workers: Sequence[SeenWorker]) -> HangVerdict | None:

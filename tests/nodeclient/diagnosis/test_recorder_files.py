@@ -44,9 +44,9 @@ def test_exactly_the_ranks_with_the_fault_of_a_real_hang_are_named(
     assert (found.kind, found.ranks, problems) == (kind, guilty, [])
 
 
-def a_dump(*entries: dict[str, Any]) -> dict[str, Any]:
-    """Return the dump of a rank of a job of two."""
-    config = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}
+def a_dump(*entries: dict[str, Any], ranks: str = "[0, 1]") -> dict[str, Any]:
+    """Return the dump of a rank of a job."""
+    config = {"0": {"name": "0", "desc": "default_pg", "ranks": ranks}}
     return {"version": "2.10", "pg_config": config, "entries": list(entries)}
 
 
@@ -78,6 +78,16 @@ def test_a_rank_whose_collectives_are_all_over_stands(tmp_path: Path) -> None:
     found = find_hang(samples_in(dumps_in(tmp_path)[0]))
     assert found is not None
     assert (found.kind, found.ranks) == (HangKind.STUCK, (1,))
+
+
+def test_a_rank_without_a_file_is_named_though_another_one_stands(tmp_path: Path) -> None:
+    (tmp_path / "_dump_0").write_bytes(as_json(a_dump(WAITS, ranks="[0, 1, 2]")))
+    behind = {**WAITS, "collective_seq_id": 6, "state": "completed"}
+    (tmp_path / "_dump_1").write_bytes(as_json(a_dump(behind, ranks="[0, 1, 2]")))
+    found = find_hang(samples_in(dumps_in(tmp_path)[0]))
+    assert found is not None
+    assert found.ranks == (1,), "whose place is known"
+    assert found.sentence == "rank 1 stands still; rank 0 waits in all_reduce 7; rank 2 does not answer"
 
 
 class Hostile:
