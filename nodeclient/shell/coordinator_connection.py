@@ -47,7 +47,7 @@ from coordinatord.runtime.logs import fields
 from coordinatord.runtime.tasks import in_thread
 from coordinatord.runtime.tcp_options import retransmit_steadily
 from coordinatord.runtime.timers import Timeouts
-from coordinatord.runtime.websocket.frames import BINARY
+from coordinatord.runtime.websocket.frames import BINARY, CloseCode
 from coordinatord.runtime.websocket.handshake import HandshakeError
 from coordinatord.runtime.websocket.web_socket import WebSocket
 from coordinatord.runtime.websocket.web_socket_client import WebSocketClient
@@ -330,6 +330,8 @@ class CoordinatorConnection:
         finally:
             self._session = None
             await session.finish()
+            if session.is_denied:
+                self._attempts.proven = None  # it was revoked, and there may be a newer one in its place
         if session.bug is not None:
             raise session.bug
         return self._result.why_closed or session.ending or session.reason or "the coordinator closed the connection"
@@ -380,6 +382,11 @@ class _CoordinatorSession(WebSocketClient):
         self.version = version
         self.ending: str | Refused | None = None
         """Why this side has closed the connection; None if it has not."""
+
+    @property
+    def is_denied(self) -> bool:
+        """Whether the coordinator has ended the session because it accepts the token no longer, or for its policy."""
+        return self.peer_close[:2] == CloseCode.POLICY_VIOLATION.to_bytes(2)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         retransmit_steadily(transport.get_extra_info("socket"))

@@ -12,7 +12,17 @@ from collections.abc import Callable
 from typing import cast
 
 from coordinatord.runtime.timers import Timeouts
-from coordinatord.runtime.websocket.frames import BINARY, CLOSE, PING, PONG, CloseCode, FrameError, FrameReader, framed
+from coordinatord.runtime.websocket.frames import (
+    BINARY,
+    CLOSE,
+    CONTROL_BYTES_MAX,
+    PING,
+    PONG,
+    CloseCode,
+    FrameError,
+    FrameReader,
+    framed,
+)
 
 UNSENT_BYTES_MAX = 4 * 1024
 """The write buffer for a peer that does not read, of some ten messages. By default asyncio buffers 64 KiB, and all else
@@ -44,6 +54,8 @@ class WebSocket(asyncio.Protocol):
         """Whether incoming data is dropped, while the peer reads our close frame."""
         self._close_frame = b""
         """The close frame to send after the unsent message; empty without one."""
+        self.peer_close = b""
+        """The payload of the peer's close frame, a code of two bytes and a reason; empty without one."""
 
     # For a subclass
 
@@ -91,15 +103,16 @@ class WebSocket(asyncio.Protocol):
         if not self._paused:
             self._send_unsent()
 
-    def close(self, code: CloseCode = CloseCode.GOING_AWAY, message: bytes | None = None) -> None:
+    def close(self, code: CloseCode = CloseCode.GOING_AWAY, message: bytes | None = None, reason: str = "") -> None:
         """Close the connection, after a last message if one is given; only the first call counts.
 
-        Queued messages are dropped.
+        Queued messages are dropped. The peer reads the `reason`, or the part of it that fits into a close frame.
         """
         if self._closing:
             return
         self._unsent = None if message is None else self._framed(message)
-        self._close(code.to_bytes(2))
+        fitting = reason.encode()[: CONTROL_BYTES_MAX - 2].decode(errors="ignore")  # no part of a character
+        self._close(code.to_bytes(2) + fitting.encode())
         self._close_timeouts.add(self)
 
     def abort(self) -> None:
@@ -147,6 +160,7 @@ class WebSocket(asyncio.Protocol):
                 if not self._closing:
                     self.received(kind, payload)
             elif kind == CLOSE:
+                self.peer_close = payload
                 self._answer_close()
                 return
             elif kind == PING:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 
 from coordinatord.protocol.errors import OperationalError
+from coordinatord.protocol.text import clip
 from coordinatord.runtime.timers import Timeouts
 from coordinatord.runtime.websocket.frames import MASK_BYTES, FrameReader
 from coordinatord.runtime.websocket.handshake import (
@@ -39,7 +40,7 @@ class WebSocketClient(WebSocket):
         self.lost = asyncio.Event()
         """Set once the connection has ended."""
         self.reason = ""
-        """Why the connection has ended; empty if the server has closed it in order."""
+        """Why the connection has ended; empty if the server has closed it in order, and without a reason."""
         self._connected = False
         """Whether there has been a connection, so that `lost` will be set."""
         self.bug: Exception | None = None
@@ -59,7 +60,7 @@ class WebSocketClient(WebSocket):
 
     def ended(self, error: Exception | None) -> None:
         """Handle the end of the connection."""
-        self.reason = str(self._reader.error or error or "")
+        self.reason = str(self._reader.error or error or clip(self.peer_close[2:].decode(errors="replace")))
         if not self.agreed.done():
             self.agreed.set_exception(error or ConnectionResetError("it closed the connection without an answer"))
         self.lost.set()

@@ -136,8 +136,8 @@ class NodeSessions:
             if is_invalid(session.caller):
                 session.revoked = True
                 names = fields("session_revoked", job=session.job, node=session.node)
-                log.warning("its token %s is no longer valid, so its session ends", session.caller.name, extra=names)
-                session.close(CloseCode.POLICY_VIOLATION)
+                log.info("its token %s is no longer valid, so its session ends", session.caller.name, extra=names)
+                session.close(CloseCode.POLICY_VIOLATION, reason=f"the token {session.caller.name} was revoked")
 
     async def ended(self) -> None:
         """Wait until all sessions have ended. Those without an answer are aborted after `CLOSE_WITHIN_S`."""

@@ -212,6 +212,7 @@ async def test_a_revoked_token_ends_what_it_began(
 async def test_a_revoked_token_ends_its_session_whoever_has_asked_meanwhile(
     ours: Secured, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     monkeypatch.setattr(revocation, "POLL_EVERY_S", 0.01)
     async with (
         serving(ours) as server,

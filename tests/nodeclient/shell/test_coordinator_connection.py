@@ -192,7 +192,7 @@ async def test_pauses_grow_up_to_a_bound_and_further_where_there_is_no_place(tur
 
 
 async def test_a_node_shows_the_token_that_it_came_with_until_that_is_revoked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Tokens are replaced in three steps, and between any two of them a connection may break."""
     monkeypatch.setattr(revocation, "POLL_EVERY_S", 0.01)
@@ -221,6 +221,8 @@ async def test_a_node_shows_the_token_that_it_came_with_until_that_is_revoked(
             await until(lambda: came_with("newer"))
             await until(lambda: isinstance(heard[-1], DesiredReceived))
             assert not any(isinstance(event, TurnedAway) for event in heard)
+            assert SessionClosed("the token first-join was revoked") in heard
+            assert "not let in" not in caplog.text, "the revoked token is not tried again"
             file.unlink()  # it may be one that can be read once, such as a pipe
             before = times_in()
             server.sessions.close()
