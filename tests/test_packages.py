@@ -75,7 +75,6 @@ them (`durable.py`): they are lists of facts."""
 MANY_FIELDS = {
     "Run": "it is the sum of its parts: records, members, arrivals, evidence, progress and three wings",
     "Round": "it is a record that is filled in while the round goes on",
-    "TrainingProgress": "nearly each heartbeat changes it, and is to cost a few comparisons",
 }
 """The classes above that, and why each is one object."""
 

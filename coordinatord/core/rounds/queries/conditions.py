@@ -173,7 +173,7 @@ def first_step_overdue(run: Run) -> float | None:
     """
     if run.activity is not Activity.STARTING or run.durable.step_overdue:
         return None
-    sections, within_s = run.progress.sections, run.progress.early_step_within_s(run.policy.first_step_s)
+    sections, within_s = run.progress.sections, run.progress.first_steps.within_s(run.policy.first_step_s)
     overdue_at = max(run.durable.entered_at, sections.ended_at) + within_s
     return overdue_at if sections.longest is None else max(overdue_at, sections.longest.ends_at)
 

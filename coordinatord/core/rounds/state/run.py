@@ -139,7 +139,7 @@ class Run:
         self.evidence.begin_stop(self.durable, stop_timeout_s, self.policy, at)
         first = self.durable.first_failure
         has_hung = first is not None and first.failure.hang is not None
-        self.progress.end_round(self._started_without_step_s, has_hung=has_hung)
+        self.progress.first_steps.end_round(self._started_without_step_s, has_hung=has_hung)
 
     def end(self) -> None:
         """Drop the live state that only another round would need, since a thousand ended runs are kept."""

@@ -1,8 +1,8 @@
 """The progress of a round, by the steps that its nodes report: when the newest was done, and whether training stalls.
 
 Training has stalled when no worker has done a step for longer than the *patience*, which follows from how long steps
-have taken. Within a *section* that the script has named, such as an evaluation, the limit of the section counts
-instead. `pace` has how fast training goes.
+have taken (`step_times`). Within a *section* that the script has named, such as an evaluation, the limit of the section
+counts instead. `pace` has how fast training goes.
 
 Times are in the coordinator's clock: when a node was heard, minus the reported age. Nothing of this is recorded, since
 nodes report it with every heartbeat. Most events are heartbeats, so each costs a few comparisons here, and all else is
@@ -18,31 +18,8 @@ from msgspec import Struct
 
 from coordinatord.core.rounds.values.deadline_heap import DeadlineHeap
 from coordinatord.core.rounds.values.pace import Pace
+from coordinatord.core.rounds.values.step_times import FirstSteps, StepTimes
 from coordinatord.protocol.messages import Observed, Section
-
-STALL_S_MIN = 10.0
-"""The least patience (see `patience_s`) in seconds, however short the steps are: hosts have hiccups."""
-
-STALL_STEPS = 10
-"""The patience as a multiple of the slowest recent step: validation and checkpoints make gaps, too."""
-
-STALL_GAPS = 2
-"""The patience as a multiple of an earlier stall that ended: after one evaluation, another is expected. With
-`STALL_STEPS` instead, a hang after an evaluation of ten minutes would show only after an hour and a half."""
-
-STALL_S_UNKNOWN = 300.0
-"""The least patience in seconds while no step was timed, as after a restart of the coordinator: a step of a large model
-may take a minute."""
-
-FIRST_STEP_S_MIN = 60.0
-"""The least seconds that a round after a hang is given for its first step, however short that was in earlier rounds."""
-
-FIRST_STEP_STARTS = 3
-"""The same time as a multiple of the slowest first step of earlier rounds: the first round loads no checkpoint."""
-
-LATELY_S = 3_600.0
-"""The seconds of one window of recent steps. The slowest step of this window and the last one counts, so each counts
-for an hour or two."""
 
 STEP_APART_S = 0.5
 """The least seconds between two steps: reports that are closer may be of the same step, over a network whose delay has
@@ -95,29 +72,13 @@ class TrainingProgress:
     def __init__(self, patience_given_s: float | None = None) -> None:
         """Begin with the first round; `patience_given_s` is the patience if the user has set it."""
         self._patience_given_s = patience_given_s
-        self._slowest = [0.0, 0.0]
-        """The seconds of the slowest step in the present window of `LATELY_S`, and in the one before."""
-        self._stalls = [0.0, 0.0]
-        """The seconds of the longest stall that a step ended, in the same windows."""
-        self._slowest_from = -math.inf
-        """When the present window began."""
-        self._timed = False
-        """Whether any step of the run was timed."""
-        self._nodes: Collection[object] = ()
-        """The nodes of the present round."""
-        self._slowest_first_s = 0.0
-        """The seconds of the slowest start in rounds of these nodes: until its first step, or the end without one."""
-        self._has_hung = False
-        """Whether the last round that was stopped had hung."""
-        self._may_hang_again = False
-        """Whether the round before the present one had hung, and had the same nodes."""
+        self._step_times = StepTimes()
+        self.first_steps = FirstSteps()
         self.clear()
 
     def begin_round(self, nodes: Collection[object]) -> None:
         """Begin a round of `nodes`."""
-        self._may_hang_again = self._has_hung and nodes == self._nodes
-        if nodes != self._nodes:
-            self._nodes, self._slowest_first_s = nodes, 0.0
+        self.first_steps.begin_round(nodes)
         self.clear()
 
     def clear(self) -> None:
@@ -134,11 +95,6 @@ class TrainingProgress:
         """The group rank of the node that reported the newest step."""
         self.idle_s = 0.0
         """The seconds for which the stepper has reported no newer step. Other nodes may report steps less often."""
-        self._stepped_twice = False
-        """Whether a worker has done two steps of the round."""
-        self._second_within_s = 0.0
-        """How many seconds the second step of the round may take; 0 before the first one. It is a multiple of the time
-        to the first one, since the second may compile as much again."""
         self.sections = Sections()
 
     def record(self, group_rank: int, observed: Observed, before: Observed, heard_at: float) -> None:
@@ -146,7 +102,7 @@ class TrainingProgress:
         self.sections.record(group_rank, observed.section, heard_at)
         if observed.step_age_s is None or not observed.steps:
             return  # no worker has done a step yet
-        self._stepped_twice |= observed.stepped_twice
+        self.first_steps.has_two |= observed.stepped_twice
         newest_at = heard_at - observed.step_age_s
         self._record_newest(group_rank, newest_at, heard_at, stepped=_has_stepped(observed, before))
         self.pace.record(group_rank, observed.steps, newest_at, heard_at)
@@ -161,12 +117,7 @@ class TrainingProgress:
         if self.stepped_at is None:
             self.first_at = at
         elif stepped and at > self.stepped_at + STEP_APART_S:
-            if heard_at > self._slowest_from + LATELY_S:
-                self._slowest, self._stalls = [0.0, self._slowest[0]], [0.0, self._stalls[0]]
-                self._slowest_from = heard_at
-            longest = self._stalls if self.is_idle else self._slowest  # by `idle_s` of that report
-            longest[0] = max(longest[0], self._quiet_s)
-            self._timed = True
+            self._step_times.record(self._quiet_s, heard_at, stalled=self.is_idle)  # by `idle_s` of that report
         elif group_rank == self._stepper:
             at = self.stepped_at  # the same step, or one too close to tell: another delay must not make it look newer
         else:
@@ -176,23 +127,8 @@ class TrainingProgress:
     def record_start(self, running_at: float) -> None:
         """Record, at the first step of a round, when all its workers were started."""
         if self.stepped_at is not None:
-            first_s, self._timed = max(0.0, self.stepped_at - running_at), True
-            self._slowest_first_s = max(self._slowest_first_s, first_s)
-            self._second_within_s = self.early_step_within_s(STALL_STEPS * first_s)
-
-    def end_round(self, without_step_s: float | None, *, has_hung: bool) -> None:
-        """Record that the round is stopped, whether since it hung, and for how long its workers ran without a step.
-
-        `without_step_s` is None if they came to a step. Else it counts as the time to a first step.
-        """
-        self._has_hung = has_hung
-        self._slowest_first_s = max(self._slowest_first_s, without_step_s or 0.0)
-
-    def early_step_within_s(self, most_s: float) -> float:
-        """Return how many seconds the first or second step may take: `most_s`, or less if a hang may be back."""
-        if not self._may_hang_again:
-            return most_s
-        return min(most_s, max(FIRST_STEP_S_MIN, FIRST_STEP_STARTS * self._slowest_first_s))
+            self.first_steps.record(max(0.0, self.stepped_at - running_at))
+            self._step_times.any_timed = True
 
     @property
     def is_idle(self) -> bool:
@@ -219,14 +155,12 @@ class TrainingProgress:
         """The seconds without a step after which training counts as stalled."""
         if self._patience_given_s is not None:
             return self._patience_given_s
-        patience_s = max(STALL_STEPS * max(self._slowest), STALL_GAPS * max(self._stalls))
-        return max(self._least_patience_s, patience_s)
+        return max(self._least_patience_s, self._step_times.patience_s)
 
     @property
     def _least_patience_s(self) -> float:
         """The least patience, before any step or stall is taken into account that was longer than usual."""
-        least = STALL_S_MIN if self._timed else STALL_S_UNKNOWN
-        return least if self._stepped_twice else max(least, self._second_within_s)
+        return max(self._step_times.least_patience_s, self.first_steps.patience_s)
 
     def stood_since(self, ended_at: float) -> float | None:
         """Return when the newest step was done, if a round that ended at `ended_at` stood still by then; else None.
@@ -237,7 +171,7 @@ class TrainingProgress:
         if self.stepped_at is None:
             return None
         quiet_s = min(self._quiet_s, ended_at - self.stepped_at)
-        return self.stepped_at if quiet_s >= max(self._least_patience_s, *self._slowest, *self._stalls) else None
+        return self.stepped_at if quiet_s >= max(self._least_patience_s, self._step_times.longest_s) else None
 
 
 def _has_stepped(observed: Observed, before: Observed) -> bool:
