@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinatord.core.rounds.queries.conditions import outage
+from coordinatord.core.rounds.queries.conditions import exit_awaited, outage
 from coordinatord.core.rounds.queries.reasons import Reasons
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import UNHEARD
@@ -20,6 +20,9 @@ def situation(run: Run, now: float) -> str:
         return reasons.waiting_for + limit
     if run.roll.all_silent and not run.durable.state.ended:
         return _silence(run, now)
+    awaited_at = exit_awaited(run)
+    if run.durable.state is State.RUNNING and awaited_at is not None and awaited_at <= now:
+        return reasons.with_notices(reasons.without_exit(now - run.exits.last_at))
     section = _section(run)
     if run.health is Health.STALLED:
         return section + reasons.idle

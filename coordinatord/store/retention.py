@@ -16,6 +16,7 @@ from functools import partial
 from coordinatord.core.rounds.values.records import (
     BusyWorkerAwaited,
     ClusterRecord,
+    ExitOverdue,
     FirstStepOverdue,
     JobForgotten,
     NodeLeftBehind,
@@ -74,6 +75,7 @@ _OF_ROUNDS = (
     FirstStepOverdue,
     TrainingCaughtUp,
     ReplicasDiverged,
+    ExitOverdue,
     *_REPEATED,
     RoundStopped,
     RoundEnded,

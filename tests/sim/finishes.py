@@ -7,7 +7,7 @@ what they have always played.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from coordinatord.core.rounds.values.admin_requests import StopJob
@@ -73,11 +73,13 @@ EARLY: dict[str, Strike] = {"worker leaves early": _worker_leaves_early}
 """What strikes in a kind of its own."""
 
 
-def finishing_world(seed: int, *, strikes: dict[str, Strike] = FINISHES) -> World:
+def finishing_world(
+    seed: int, *, strikes: dict[str, Strike] = FINISHES, ends_within_s: Sequence[float] = (0.5, 3.0)
+) -> World:
     """Play the history of a few nodes that finish one after the other."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
     drawn = draw_calm_scenario(chance)
-    workers = replace(drawn.workers, ends_within_s=chance.choice([0.5, 3.0]))
+    workers = replace(drawn.workers, ends_within_s=chance.choice(ends_within_s))
     nodes = chance.choice([2, 3])
     scenario = replace(
         drawn, max_restarts=9, hosts=nodes, nodes_min=chance.choice([1, nodes]), nodes_max=nodes, workers=workers
@@ -88,6 +90,11 @@ def finishing_world(seed: int, *, strikes: dict[str, Strike] = FINISHES) -> Worl
 def early_leaving_world(seed: int) -> World:
     """Play one in which a worker exits with 0 while the others train."""
     return finishing_world(seed, strikes=EARLY)
+
+
+def late_exit_world(seed: int) -> World:
+    """Play one in which some workers end long after the others."""
+    return finishing_world(seed, ends_within_s=(20.0, 60.0))
 
 
 def done_world(seed: int) -> World:

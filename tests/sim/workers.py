@@ -275,11 +275,11 @@ class LocalWorkers:
         if traits.starts_within_s:
             world.queue.plan(random() * traits.starts_within_s, self._started, self.starts)
         else:
-            self._host.submit(WorkersStarted())
+            self._started(self.starts)
 
     def _started(self, start: int) -> None:
         if start == self.starts and self.training is not None:
-            self._host.submit(WorkersStarted())
+            self._host.submit(WorkersStarted(pids=tuple(range(1, self._traits.each + 1))))
 
     def terminate(self) -> None:
         """Send all of them SIGTERM."""

@@ -52,7 +52,12 @@ def why_unseen(look: Sequence[SeenWorker]) -> str:
 
 
 def why_inconclusive(look: Sequence[SeenWorker]) -> str:
-    """Return why a look in which every worker was seen cannot show a hang: no worker is in a collective. Else empty."""
+    """Return why a look in which every worker was seen cannot show a hang: no worker is in a collective. Else empty.
+
+    Where some have ended, it is said anyway which others have not, see `exit_awaited`.
+    """
+    if any(worker.now is not None and worker.now.state in GONE for worker in look):
+        return ""
     answers = [worker.now for worker in look if worker.now is not None and worker.now.origin is StackOrigin.WORKER]
     places = [answer.collective for answer in answers]
     if places and all(place is None for place in places):

@@ -12,13 +12,13 @@ const GROUPS = [
   { name: "All", kinds: [] },
   {
     name: "Interruptions",
-    kinds: ["RoundStopped", "RoundEnded", "RunEnded", "NodeLost", "NodeLeftBehind", "NodesSilent", "FirstStepOverdue", "TrainingStalled", "BusyWorkerAwaited", "WorkersUnseen", "ReplicasDiverged", "JobStopAsked"],
+    kinds: ["RoundStopped", "RoundEnded", "RunEnded", "NodeLost", "NodeLeftBehind", "NodesSilent", "FirstStepOverdue", "TrainingStalled", "BusyWorkerAwaited", "ExitOverdue", "WorkersUnseen", "ReplicasDiverged", "JobStopAsked"],
   },
   {
     name: "Rounds",
     kinds: [
       "RunOpened", "RoundFormed", "RoundStarted", "TrainingBegan", "FirstStepOverdue", "TrainingCaughtUp", "TrainingStalled",
-      "BusyWorkerAwaited", "WorkersUnseen", "ReplicasDiverged", "TrainingResumed", "RoundStopped", "RoundEnded", "RoundsMissed", "RunEnded",
+      "BusyWorkerAwaited", "ExitOverdue", "WorkersUnseen", "ReplicasDiverged", "TrainingResumed", "RoundStopped", "RoundEnded", "RoundsMissed", "RunEnded",
     ],
   },
   { name: "Nodes", kinds: ["NodeJoined", "NodeLost", "NodeReleased", "NodeSucceeded", "NodeLeftBehind", "NodesSilent", "NodesHeard", "PreflightBegan", "PreflightEnded"] },

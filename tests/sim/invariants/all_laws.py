@@ -8,6 +8,7 @@ from tests.sim.invariants.admin_requests import AdminLaws
 from tests.sim.invariants.agent import AgentLaws
 from tests.sim.invariants.decisions import DecisionLaws
 from tests.sim.invariants.departures import DepartureLaws
+from tests.sim.invariants.exits import ExitLaws
 from tests.sim.invariants.hangs import HangLaws
 from tests.sim.invariants.identities import IdentityLaws
 from tests.sim.invariants.judgements import JudgementLaws
@@ -62,6 +63,7 @@ class AllLaws:
             times,
             successors,
             self.hangs,
+            ExitLaws(facts),
             RetryPauseLaws(facts),
             self.identities,
             self.kept.persisted,

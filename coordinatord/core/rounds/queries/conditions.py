@@ -17,6 +17,7 @@ from coordinatord.core.rounds.queries.corroboration import node_gone
 from coordinatord.core.rounds.queries.next_round import next_size, pause_s
 from coordinatord.core.rounds.queries.past_round import has_failed, has_succeeded, no_restart, verdict
 from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.state.exit_counts import EXIT_PATIENCE_S
 from coordinatord.core.rounds.state.member import MemberState
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.values.time_ledger import Activity
@@ -182,6 +183,23 @@ def stalled(run: Run) -> float | None:
     """Workers of the round have reported steps, but no new one for too long."""
     activity = run.durable.ledger.activity
     return _now_if((activity is Activity.TRAINING or activity is Activity.REDONE) and run.progress.is_idle)
+
+
+def exit_awaited(run: Run) -> float | None:
+    """Some workers ended without an error a while ago, since when no step was done, and others have not ended.
+
+    A section has its own limit. While a node is silent, it is not known which of its workers live.
+    """
+    if not (run.exits.ended and run.exits.living) or run.roll.count(MemberState.SILENT):
+        return None
+    progress = run.progress
+    last_at = max(run.exits.last_at, progress.sections.ended_at, progress.stepped_at or -math.inf)
+    return EXIT_PATIENCE_S + (last_at if progress.sections.longest is None else progress.sections.longest.ends_at)
+
+
+def exit_overdue(run: Run) -> float | None:
+    """Workers of the round are awaited, see `exit_awaited`, and no record says so yet."""
+    return None if run.durable.exit_overdue else exit_awaited(run)
 
 
 def hung(run: Run) -> float | None:

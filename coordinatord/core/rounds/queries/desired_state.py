@@ -126,10 +126,13 @@ def _remark(run: Run, member: Member, goal: Goal) -> str:
         return ""
     if goal is Goal.STOP:
         return clip(Reasons(run).suspect, MESSAGE_MAX) if run.durable.planned else ""
+    if member.state is MemberState.SUCCEEDED and run.durable.exit_overdue:
+        return clip(run.durable.exit_overdue, MESSAGE_MAX)
     if member.state is not MemberState.RUNNING:
         return member.remark
     divergence = "" if run.durable.divergence is None else run.durable.divergence.reason
-    return clip("; ".join(filter(None, (divergence, run.watching.remark))), MESSAGE_MAX)
+    warning = run.durable.exit_overdue or run.watching.remark
+    return clip("; ".join(filter(None, (divergence, warning))), MESSAGE_MAX)
 
 
 def _round(run: Run, member: Member) -> int:

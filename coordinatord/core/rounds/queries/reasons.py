@@ -21,6 +21,7 @@ from coordinatord.core.rounds.queries.past_round import (
 )
 from coordinatord.core.rounds.queries.start_counts import count_starts
 from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.state.exit_counts import EXIT_PATIENCE_S, living_ranks
 from coordinatord.core.rounds.state.member import MAY_HAVE_WORKERS, Member, MemberState
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.protocol.messages import HangKind, Killed, Launcher
@@ -237,6 +238,29 @@ class Reasons:
         text = f"no step yet, and all workers were started {ago(seconds)} ago"
         advice = "if the script never calls ctx.step, let it call workerlib.init(steps=False)"
         return text if self._run.durable.reports_steps else f"{text}: {advice}"
+
+    @property
+    def exit_overdue(self) -> str:
+        """Which workers have not ended, as of the moment at which that takes too long."""
+        return self.without_exit(EXIT_PATIENCE_S)
+
+    def without_exit(self, seconds: float) -> str:
+        """Say which workers of the round have not ended, though others ended without an error so many seconds ago."""
+        run, nodes, living = self._run, list[str](), list[int]()
+        for own in run.durable.order.values():
+            member = run.members.get(own.node)
+            if (
+                member is not None
+                and run.is_about_round(member.observed)
+                and (ranks := living_ranks(own, member.observed))
+            ):
+                nodes.append(own.node)
+                living += ranks
+        have, ended = "has" if len(living) == 1 else "have", run.exits.ended
+        others = "the other one" if ended == 1 else f"the {ended:,} others"
+        where = f"{name_some(map(str, living), len(living), 'rank')} on {name_some(nodes, len(nodes))}"
+        text = f"{where} {have} not ended, though {others} ended without an error {ago(seconds)} ago"
+        return text if run.spec.launcher is Launcher.TORCHRUN else f"{text}: see nodeclient stacks"
 
     @property
     def idle(self) -> str:

@@ -4,6 +4,6 @@
   the live state, which ends with the daemon: nodes report it anew.
 * `cluster` has the runs of all jobs, and `run` is one of them.
 * The parts of a run: its members (`roll` of `member`s), the nodes that wait for a round (`gathering`), why a round ends
-  (`evidence`), and the interfaces of its three wings (`wings`).
+  (`evidence`), which of its workers have ended (`exit_counts`), and the interfaces of its three wings (`wings`).
 * `lease` works out how long a node may be silent.
 """

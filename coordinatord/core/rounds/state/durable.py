@@ -154,6 +154,8 @@ class DurableRun:
     """How many rounds in a row, up to the last one, have failed without a new step."""
     reports_steps: bool = False
     """Whether the workers have reported steps, in this round or before."""
+    exit_overdue: str = ""
+    """Which workers of the round had not ended when others had, if they took long; empty if none did."""
     unseen_told: bool = False
     """Whether it is recorded that no worker of a round showed where it stands."""
 

@@ -11,6 +11,7 @@ from msgspec import Struct
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.state.durable import DurableRun, State
 from coordinatord.core.rounds.state.evidence import Evidence
+from coordinatord.core.rounds.state.exit_counts import ExitCounts
 from coordinatord.core.rounds.state.gathering import Gathering
 from coordinatord.core.rounds.state.member import Member
 from coordinatord.core.rounds.state.roll import Roll
@@ -86,6 +87,7 @@ class Run:
         self.steps_announced = False
         """Whether a worker of the current round has announced steps; nodes repeat that after a restart."""
         self.evidence = Evidence()
+        self.exits = ExitCounts(durable.order[node] for node in durable.succeeded)
         self.keeping, self.watching, self.judging = wings.keeping(self), wings.watching(self), wings.judging(self)
         for member in (*durable.members.values(), *durable.released.values()):
             self.roll.add(Member(member))
@@ -115,6 +117,7 @@ class Run:
         self.progress.begin_round({(member.node, member.incarnation, workers) for member, workers in members})
         self.steps_announced, self.restart_asked = False, ""
         self.evidence = Evidence()
+        self.exits = ExitCounts()
         self.gathering.begin_round()
         for member in [member for member in self.members.values() if member.readiness.enlisted]:
             member.readiness.enlisted = False

@@ -107,6 +107,11 @@ def record_activity(run: Run, reason: Reason, decision: Decision) -> None:
     decision.record(kind(*_round_fields(run, reason), spent_by(run, decision.now)))
 
 
+def record_exit_overdue(run: Run, reason: Reason, decision: Decision) -> None:
+    """Record that some workers do not end. The round goes on, since they may still save or evaluate."""
+    decision.record(records.ExitOverdue(*_round_fields(run, reason)))
+
+
 def record_divergence(run: Run, _: Reason, decision: Decision) -> None:
     """Record that ranks have different states."""
     divergence = run.watching.divergence

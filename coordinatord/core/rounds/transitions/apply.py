@@ -205,7 +205,7 @@ def _begin_round(run: DurableRun, record: records.RoundFormed | records.RoundRem
     """Begin a round, in which nothing has happened yet."""
     run.round, run.superseded_reason, run.losses, run.first_failure = record.round, "", [], None
     run.stepped = run.step_overdue = run.repeats_steps = run.silent = False
-    run.formed_at, run.succeeded, run.divergence = at, set(), None
+    run.formed_at, run.succeeded, run.divergence, run.exit_overdue = at, set(), None, ""
     run.lost = [loss for loss in run.lost if loss.round > record.round - LOST_ROUNDS]
     run.rounds.follow(record)
     _enter(run, State.STARTING, record.reason, at)
@@ -250,6 +250,10 @@ _SPECIAL: dict[type[records.Record], Activity] = {
 
 def _only_told(*_: object) -> None:
     """Change nothing: the record is only for people who read the history."""
+
+
+def _exit_overdue(run: DurableRun, record: records.ExitOverdue, _: float) -> None:
+    run.exit_overdue = record.reason
 
 
 def _workers_unseen(run: DurableRun, *_: object) -> None:
@@ -311,7 +315,8 @@ def _drop_rounds(run: DurableRun) -> None:
     run.stepped = run.step_overdue = run.repeats_steps = run.silent = run.planned = False
     run.formed_reason = run.superseded_reason = run.last_end_reason = ""
     run.stop_reason, run.first_failure, run.stop_timeout_s = records.Reason("", ""), None, 0.0
-    run.stop_asked, run.reports_steps, run.resume, run.divergence = "", False, None, None
+    run.stop_asked = run.exit_overdue = ""
+    run.reports_steps, run.resume, run.divergence = False, None, None
     if not run.has_had_rounds:
         run.round = 0  # the run had no round: nodes remembered this number from an earlier run
     run.rounds = RoundHistory()
@@ -362,6 +367,7 @@ _CHANGES |= {
     records.TrainingStalled: _activity_changed,
     records.TrainingResumed: _activity_changed,
     records.BusyWorkerAwaited: _only_told,
+    records.ExitOverdue: _exit_overdue,
     records.WorkersUnseen: _workers_unseen,
     records.PreflightBegan: _only_told,
     records.PreflightEnded: _only_told,

@@ -107,10 +107,12 @@ def has_no_news(run: Run, member: Member, observed: Observed) -> bool:
     """Whether a report can change only the member's lease and progress: by steps, sections, and bytes on the disk.
 
     Most heartbeats are such reports. They need no check of the table, since ticks come for its deadlines. While a node
-    of the round is silent, any report is news: that this member is heard may prove the other lost, see `node_lost`.
+    of the round is silent, any report is news: that this member is heard may prove the other lost, see `node_lost`. The
+    end of a worker is news as well: others may be overdue after it, see `exit_overdue`.
     """
     return (
         _is_same_news(observed, member.observed)
+        and observed.pids == member.observed.pids
         and not observed.failure
         and not (member.lease.expired or run.roll.count(MemberState.SILENT))
         and not run.keeping.awaits_report
@@ -177,6 +179,8 @@ def record_report(run: Run, member: Member) -> bool:
         # Only the coordinator finds hangs and divergences: their texts become reasons of records.
         failure = replace(observed.failure, hang=None, hang_ranks=(), diverged=False)
         run.evidence.record_failure(member, failure, now)
+    if not run.durable.state.ended and _is_about_this_round(run, member, observed):
+        run.exits.record(run.durable.order[member.node], observed, now)
     if has_check or _must_be_recorded(run, member, observed):
         run.claims[member.node] = None
     return concerns_all

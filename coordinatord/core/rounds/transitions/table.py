@@ -97,6 +97,7 @@ _TABLE: list[tuple[tuple[State, ...], Condition, State | None, Action, str]] = [
     ((RUNNING,), when.first_step_overdue, None, do.record_activity, "{reasons.overdue}"),
     ((RUNNING,), when.stalled, None, do.record_activity, "{reasons.idle}"),
     ((RUNNING,), when.resumed, None, do.record_activity, "workers do steps again"),
+    ((RUNNING,), when.exit_overdue, None, do.record_exit_overdue, "{reasons.exit_overdue}"),
     ((RUNNING,), when.diverged, STOPPING, do.stop_diverged, "{run.durable.divergence.reason}"),
     ((RUNNING,), when.watching_due, None, do.advance_watching, ""),
     # A round that ends. If all workers succeeded before their nodes received the stop, another would repeat their work.

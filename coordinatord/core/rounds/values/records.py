@@ -227,6 +227,10 @@ class BusyWorkerAwaited(RoundRecord, frozen=True):
     """All workers of a stalled round wait for one that may still compute; nothing is done about it."""
 
 
+class ExitOverdue(RoundRecord, frozen=True):
+    """Some workers of a round have ended without an error, and others go on for long; recorded once in a round."""
+
+
 class WorkersUnseen(RoundRecord, frozen=True):
     """No worker of a round shows where it stands, so a hang would not be noticed; recorded once in a run."""
 

@@ -271,7 +271,7 @@ NO_COLLECTIVES = (
 @pytest.mark.parametrize(
     ("shown", "notice", "then"),
     [
-        *((shown, NOBODY_WAITS, "moves stands") for shown in ("stands stands", "stands ended", "stands computes")),
+        *((shown, NOBODY_WAITS, "moves stands") for shown in ("stands stands", "stands computes")),
         ("stopped stopped", NOBODY_WAITS, "moves stands"),
         ("untold untold", NO_COLLECTIVES, "untold moves"),
     ],
