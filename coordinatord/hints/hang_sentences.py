@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from coordinatord.hints.seen_worker import (
+    GONE,
     HALTED,
     TRACED,
     SeenWorker,
@@ -53,8 +54,13 @@ def others_wait(
 
 def halted(culprits: Sequence[SeenWorker], others: Sequence[SeenWorker]) -> str:
     """Say that the culprits were stopped, and that all `others`, which wait in no collective, do not work either."""
-    rest = f"rank {others[0].rank} is" if len(others) == 1 else f"the {len(others)} others are"
-    return f"{_name_workers(culprits)} {_describe_culprits(HangKind.STUCK, culprits)}; {rest} idle"
+    ended = [worker.now is not None and worker.now.state in GONE for worker in others]
+    if len(others) == 1:
+        rest = f"rank {others[0].rank} {'has ended' if any(ended) else 'is idle'}"
+    else:
+        does = "have ended" if all(ended) else "are idle or have ended" if any(ended) else "are idle"
+        rest = f"the {len(others)} others {does}"
+    return f"{_name_workers(culprits)} {_describe_culprits(HangKind.STUCK, culprits)}; {rest}"
 
 
 def over_for_others(places: Places, peers: Sequence[SeenWorker], waiting: Sequence[SeenWorker]) -> str:

@@ -383,3 +383,21 @@ def test_a_stack_that_lacks_the_frames_of_the_script_is_named_by_its_innermost_o
     cut = pack_stacks([("MainThread", ("wait (threading.py:359)", "get (queue.py:180)", "...", "spawn (spawn.py:7)"))])
     assert (found := find_hang(job(seen_worker(5, replace(STUCK, stacks=cut))))) is not None
     assert found.sentence.startswith("rank 5 on node gpu0 stands in wait (threading.py:359) ")
+
+
+@pytest.mark.parametrize(
+    ("states", "rest"),
+    [
+        (("",), "rank 1 has ended"),
+        (("sleeping",), "rank 1 is idle"),
+        (("", "ended"), "the 2 others have ended"),
+        (("", "sleeping"), "the 2 others are idle or have ended"),
+        (("sleeping", "sleeping"), "the 2 others are idle"),
+    ],
+)
+def test_beside_a_halted_worker_it_is_said_whether_the_others_have_ended(states: tuple[str, ...], rest: str) -> None:
+    halted = seen_worker(0, stands(0, None, state="stopped"))
+    others = (seen_worker(rank, stands(rank, None, state=state)) for rank, state in enumerate(states, 1))
+    verdict = find_hang([halted, *others])
+    assert verdict is not None
+    assert verdict.sentence.endswith(f"; {rest}")
