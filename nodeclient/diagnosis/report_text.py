@@ -136,13 +136,18 @@ def _shown(lines: Sequence[str], room: int) -> list[str]:
 
 
 def _caption(failure: FailureStatus) -> list[str]:
-    """Return a line that says what a worker's lines are. An error shows that by itself, as stacks do: they get none."""
+    """Return a line that says what a worker's lines are. An error shows that by itself, as stacks do: they get none.
+
+    Where nothing tells why a worker ended by itself, libraries have logged all that is on its stderr, if anything is.
+    """
     if failure.pid is None or failure.hang or (failure.last_lines and failure.error):
         return []
-    if not failure.last_lines:
-        is_told = failure.error or failure.message or signal_behind(failure.exit_code) is not None
-        return [f"    (it wrote no error to stderr{'' if is_told else '; its stdout may say more'})"]
-    killed = signal_behind(failure.exit_code) == signal.SIGKILL
+    signum = signal_behind(failure.exit_code)
+    is_told = failure.error or failure.message or signum is not None
+    if not failure.last_lines or not is_told:
+        only = ", only this" if failure.last_lines else ""
+        return [f"    (it wrote no error to stderr{only}{'' if is_told else '; its stdout may say more'})"]
+    killed = signum == signal.SIGKILL
     return [f"    (the last that it wrote to stderr{' before it was killed' if killed else ''})"]
 
 

@@ -110,6 +110,13 @@ print("step 1", file=sys.stderr, flush=True)
 os.kill(os.getpid(), 9)
 """
 
+GIVES_UP = """
+import os, sys
+print("[W1121 12:25:20.668433781 ProcessGroupGloo.cpp:760] Warning: Unable to resolve hostname", file=sys.stderr)
+print("watchdog: no progress, giving up", flush=True)
+os._exit(1)
+"""
+
 THREAD = """
 import sys, threading
 def load(): raise OSError("disk")
@@ -158,6 +165,7 @@ ENDS: dict[str, tuple[str, int, str, str]] = {
         "",
     ),
     "wrong syntax": ("def main(:\n    pass\n", 1, "SyntaxError: invalid syntax", ""),
+    "a reason on stdout": (GIVES_UP, 1, "", ""),
     "a thread": (THREAD, 4, "OSError: disk", ""),
     "a shutdown": (SHUTDOWN, 1, "ValueError: the cause", ""),
 }

@@ -145,7 +145,16 @@ SHELL = "how          exit code 139, a shell's code for SIGSEGV, pid 4711"
         ({"message": "its cause"}, "it wrote no error to stderr", ""),
         ({"exit_code": -9, "last_lines": ("step 1",)}, "the last that it wrote to stderr before it was killed", ""),
         ({"exit_code": 137, "last_lines": ("step 1",)}, "the last that it wrote to stderr before it was killed", ""),
-        ({"exit_code": 1, "last_lines": ("step 1",)}, "the last that it wrote to stderr", "    step 1"),
+        (
+            {"exit_code": 1, "message": "its last output: step 1", "last_lines": ("step 1",)},
+            "the last that it wrote to stderr",
+            "    step 1",
+        ),
+        (
+            {"exit_code": 1, "last_lines": ("[W1129 10:00:00.1 socket.cpp:7] Unable to resolve",)},
+            "it wrote no error to stderr, only this; its stdout may say more",
+            "    [W1129 10:00:00.1 socket.cpp:7] Unable to resolve",
+        ),
         ({"exit_code": -9, "error": "OSError: no", "last_lines": ("step 1",)}, "", "error        OSError: no"),
         ({"error": "OSError: no", "last_lines": ("OSError: no", "closing")}, "", "error        OSError: no"),
     ],
