@@ -16,10 +16,10 @@ from coordinatord.config.state_flags import STATE_DIR_DEFAULT, state_dir
 from coordinatord.config.store_flags import SharedStore, StepDownConfig, add_store, read_store
 from coordinatord.core.rounds.policy import Policy, PreflightWhen
 from coordinatord.core.rounds.values.judged_host import CHARGES_MAX
-from coordinatord.protocol.fields import DEFAULT_PORT, DURATION_S_MAX, HEARTBEAT_S_MIN
+from coordinatord.protocol.fields import DEFAULT_PORT, HEARTBEAT_S_MIN
 from coordinatord.runtime import __version__
 from coordinatord.runtime.logs import FORMATS, LEVELS
-from coordinatord.runtime.settings import SettingsParser, filled, folder, joined, number, port, seconds
+from coordinatord.runtime.settings import SettingsParser, filled, folder, joined, number, port, seconds, seconds_or_zero
 
 _HOST_NAME = re.compile(r"\.?[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*\.?", re.ASCII | re.IGNORECASE)
 """A host name, or a domain after a dot."""
@@ -140,7 +140,7 @@ def _add_times(parser: SettingsParser) -> None:
         "--retry-pause S",
         "seconds before the next round when the same error has come twice in a row without a step in between; doubled"
         f" each time, up to {defaults.retry_pause_max_s:g}; 0 for none",
-        partial(number, least=0.0, most=DURATION_S_MAX, expected=f"seconds from 0 to {DURATION_S_MAX}"),
+        seconds_or_zero,
         default=defaults.retry_pause_s,
     )
     add(

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 
 from coordinatord.protocol.fields import (
     COUNTER_MAX,
-    DURATION_S_MAX,
     FACTOR_MAX,
     MESSAGE_MAX,
     NAME_MAX,
@@ -24,7 +23,7 @@ from coordinatord.protocol.fields import (
     WORKERS_MAX,
 )
 from coordinatord.protocol.kept_state import KEEP_STEPS_MAX
-from coordinatord.runtime.settings import number, seconds
+from coordinatord.runtime.settings import duration, number, seconds
 from nodeclient.access.endpoint import Endpoint, read_endpoint
 from nodeclient.output.output_settings import Choice, Streams
 
@@ -35,10 +34,6 @@ _STREAMS = re.compile(r"[0-3]|\d{1,9}:[0-3](?:,\d{1,9}:[0-3])*", re.ASCII)
 """The format of torchrun's `--redirects`, except that torchrun allows only local ranks of one digit."""
 
 _SIZE = re.compile(r"(?P<number>\d{1,15}) ?(?P<unit>[kKmMgGtT]?)(?P<binary>i?)[bB]?", re.ASCII)
-
-_DURATION = re.compile(r"(?P<number>\d{1,9}(?:\.\d{1,3})?)(?P<unit>[smhd]?)", re.ASCII)
-
-_DURATION_UNITS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
@@ -88,14 +83,6 @@ def node_range(text: str) -> tuple[int, int]:
     return low, high
 
 
-def duration(text: str) -> float:
-    """Parse a duration in seconds, such as `90`, `15m`, `2h`, `3d`."""
-    match = _DURATION.fullmatch(text)
-    if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no duration, such as 90, 15m, 2h or 3d")
-    return float(match["number"]) * _DURATION_UNITS[match["unit"]]
-
-
 def names(text: str) -> tuple[str, ...]:
     """Parse words separated by commas."""
     return tuple(name.strip() for name in text.split(","))
@@ -141,13 +128,8 @@ def _whole(text: str, least: int, most: int, expected: str) -> int:
     return int(text)
 
 
-def seconds_or_zero(text: str) -> float:
-    """Parse a duration in seconds that may be 0."""
-    return number(text, 0, DURATION_S_MAX, f"seconds, 0 to {DURATION_S_MAX}")
-
-
 def hang_timeout(text: str) -> float:
-    """Parse the longest time without a step, in seconds; `off` is 0."""
+    """Parse the longest time without a step; `off` is 0."""
     try:
         return 0.0 if text == "off" else seconds(text, HANG_TIMEOUT_MIN)
     except argparse.ArgumentTypeError as error:

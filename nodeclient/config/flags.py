@@ -12,7 +12,7 @@ from functools import partial
 
 from coordinatord.protocol.messages import OnDivergence, ScaleUp
 from coordinatord.runtime.logs import FORMATS, LEVELS
-from coordinatord.runtime.settings import SettingsParser, folder, joined, seconds
+from coordinatord.runtime.settings import SettingsParser, folder, joined, seconds, seconds_or_zero
 from nodeclient.config import flag_values
 from nodeclient.config.access_flags import PREFIX, add_access_flags
 from nodeclient.config.join_config import SIGNALS
@@ -154,7 +154,7 @@ def add_worker_flags(
     add_own(
         "--keep-timeout S",
         "seconds to save what workers keep when their round is over; in a planned stop within --stop-timeout",
-        flag_values.seconds_or_zero,
+        seconds_or_zero,
         default=KEEP_TIMEOUT_S,
     )
     add_own(
@@ -261,13 +261,13 @@ def add_node_flags(parser: SettingsParser) -> None:
     add(
         "--stop-timeout S",
         "seconds from the beginning of a planned stop until workers are killed",
-        flag_values.seconds_or_zero,
+        seconds_or_zero,
         default=STOP_TIMEOUT_S,
     )
     add(
         "--abort-timeout S",
         "seconds that workers get in any other stop, and to abort NCCL",
-        flag_values.seconds_or_zero,
+        seconds_or_zero,
         by_default=f"{ABORT_TIMEOUT_S:g}, and {NCCL_ABORT_TIMEOUT_S:g} for NCCL",
     )
 

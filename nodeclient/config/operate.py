@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from coordinatord.protocol.http.api import DRAINED_BEFORE_MAX
 from coordinatord.protocol.log_messages import LOG_LINES_MAX
-from coordinatord.runtime.settings import SettingsParser, filled, folder
+from coordinatord.runtime.settings import SettingsParser, duration, filled, folder
 from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import DEFAULT_ACCESS, AccessSettings
 from nodeclient.config import flag_values
@@ -195,7 +195,7 @@ def _add_events(parser: SettingsParser) -> None:
     add(
         "--since AGE",
         "only events of this age at most, in seconds, or as 15m, 2h, 3d",
-        flag_values.duration,
+        duration,
         dest="since_s",
     )
     add(
@@ -259,7 +259,7 @@ def _add_wait(parser: SettingsParser) -> None:
     parser.add_setting(
         "--timeout TIME",
         "give up after this time, in seconds, or as 15m, 2h, 3d",
-        flag_values.duration,
+        duration,
         variables=(),
         by_default="never",
         dest="timeout_s",

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from coordinatord.runtime import PAGES
 from coordinatord.runtime.logs import LEVELS
-from coordinatord.runtime.settings import SettingsParser, Source, seconds
-from nodeclient.config import flag_values, flags
+from coordinatord.runtime.settings import SettingsParser, Source, seconds, seconds_or_zero
+from nodeclient.config import flags
 from nodeclient.config.build import FrontEnd, check_script, join_config
 from nodeclient.config.command_line import CommandLine
 from nodeclient.config.join import MOVED
@@ -78,7 +78,7 @@ def _add_common(parser: SettingsParser) -> None:
     add(
         "--shutdown-timeout S",
         "--stop-timeout and --abort-timeout in one",
-        flag_values.seconds_or_zero,
+        seconds_or_zero,
         variables=("PET_SHUTDOWN_TIMEOUT", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"),
     )
     # The values of flags without an effect are checked all the same.

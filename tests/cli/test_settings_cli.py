@@ -129,7 +129,7 @@ WRONG_NODECLIENT = [
         ("drain", "--coord", "h", *map(str, range(502)), "--dry-run"),
         "--dry-run takes 501 nodes at most, and these are 502",
     ),
-    (("wait", "--coord", "h", "--timeout", "soon"), "'soon' is no duration, such as 90, 15m, 2h or 3d"),
+    (("wait", "--coord", "h", "--timeout", "soon"), "'soon': expected a duration, such as 90, 15m, 2h or 3d"),
     (("status",), "required: --coord or the environment variable NODECLIENT_COORD"),
     (("status", "--coord", "h", "a", "b"), ": b (see"),
 ]

@@ -10,13 +10,22 @@ For example, without the flag `--max-restarts`, `nodeclient` reads `NODECLIENT_M
 from coordinatord.runtime.settings.completion import add_completion
 from coordinatord.runtime.settings.parser import SettingsError, SettingsParser, help_texts, with_help_flag
 from coordinatord.runtime.settings.setting import Source, filled
-from coordinatord.runtime.settings.setting_values import folder, joined, number, port, seconds
+from coordinatord.runtime.settings.setting_values import (
+    duration,
+    folder,
+    joined,
+    number,
+    port,
+    seconds,
+    seconds_or_zero,
+)
 
 __all__ = [
     "SettingsError",
     "SettingsParser",
     "Source",
     "add_completion",
+    "duration",
     "filled",
     "folder",
     "help_texts",
@@ -24,5 +33,6 @@ __all__ = [
     "number",
     "port",
     "seconds",
+    "seconds_or_zero",
     "with_help_flag",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from enum import IntEnum
 from typing import Any, TypeVar
 
@@ -78,7 +79,10 @@ class Setting(Struct, frozen=True):
         """Convert the text of the flag to a value as in a file."""
         if int in self.kinds and text.isascii() and text.isdecimal():
             return int(text)
-        return float(text) if float in self.kinds else text
+        if float in self.kinds:
+            with suppress(ValueError):  # a duration with a unit stays a text
+                return float(text)
+        return text
 
 
 def filled(kind: type[Made], given: argparse.Namespace, **others: Any) -> Made:

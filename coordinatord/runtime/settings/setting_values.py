@@ -12,12 +12,15 @@ from coordinatord.protocol.fields import DURATION_S_MAX, PORT_MAX
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "N": (int,),
     "PORT": (int,),
-    "S": (int, float),
+    "S": (int, float, str),
     **dict.fromkeys(("FACTOR", "WEIGHT", "H", "SHARE"), (int, float)),
     **dict.fromkeys(("SIZE", "STREAMS", "RANKS", "N[/TIME]"), (int, str)),
 }
 """The types that a settings file may use for a value, by the value's name in the help. A number in quotes is rejected,
-because `settle = "2"` may be a mistake."""
+because `port = "2"` may be a mistake."""
+
+_UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+"""The seconds of the units of a duration."""
 
 
 def types(value: str) -> tuple[type, ...]:
@@ -50,11 +53,31 @@ def number(text: str, least: float, most: float, expected: str = "") -> float:
     return found
 
 
+def duration(
+    text: str, least: float = 0.0, most: float = math.inf, expected: str = "a duration, such as 90, 15m, 2h or 3d"
+) -> float:
+    """Parse a duration in seconds, or with a unit, such as `90`, `15m`, `2h`, `3d`; return its seconds."""
+    unit = text[-1:] if text[-1:] in _UNITS else ""
+    try:
+        found = float(text.removesuffix(unit)) * _UNITS.get(unit, 1)
+    except ValueError:
+        found = math.nan
+    if not (least <= found <= most and math.isfinite(found)):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected {expected}")
+    return found
+
+
 def seconds(text: str, least: float = 0.0) -> float:
-    """Parse a duration in seconds, at least `least`."""
+    """Parse a duration within the limit of all durations, at least `least`, or else more than 0."""
     lower = f"at least {least:g}" if least else "more than 0"
     smallest = math.ulp(0.0)  # the least number above 0
-    return number(text, least or smallest, DURATION_S_MAX, f"seconds, {lower} and at most {DURATION_S_MAX}")
+    expected = f"seconds, {lower} and at most {DURATION_S_MAX}, or with a unit, such as 15m"
+    return duration(text, least or smallest, DURATION_S_MAX, expected)
+
+
+def seconds_or_zero(text: str) -> float:
+    """Parse a duration within the limit of all durations, from 0 on."""
+    return duration(text, 0.0, DURATION_S_MAX, f"seconds, 0 to {DURATION_S_MAX}, or with a unit, such as 15m")
 
 
 def joined(parts: Sequence[str]) -> str:

@@ -108,6 +108,15 @@ def test_each_type_of_toml_is_read_as_the_flag_would_be(tmp_path: Path) -> None:
     assert given.command == ["python", "-c", "print('a b')"]
 
 
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90", 90), ("0.5", 0.5), ("1e3", 1e3), ("30s", 30), ("1.5m", 90), ("2h", 7200), ("1d", 86400)],
+)
+def test_a_duration_may_have_a_unit(tmp_path: Path, text: str, seconds: float) -> None:
+    assert parser({}).parse_args(["--wait", text]).wait_s == seconds
+    assert parser({}).parse_args(["--config", settings(tmp_path, f"wait = '{text}'")]).wait_s == seconds
+
+
 def test_a_command_that_is_given_wins_over_that_of_the_file(tmp_path: Path) -> None:
     file = settings(tmp_path, "command = ['a']")
     assert parser({}).parse_args(["--config", file, "--", "b", "c"]).command == ["b", "c"]
@@ -130,7 +139,8 @@ def test_a_command_that_is_given_wins_over_that_of_the_file(tmp_path: Path) -> N
         ("port = [1]", "port: expected a whole number, not an array"),
         ("[port]", "port: expected a whole number, not a table"),
         ("port = 70000", "line 1: port: '70000' is no port"),
-        ("wait = '3'", "wait: expected a number"),
+        ("wait = true", "wait: expected a number"),
+        ("wait = '3w'", "wait: '3w': expected seconds, more than 0 and at most 86400, or with a unit, such as 15m"),
         ("wait = nan", "wait: 'nan': expected seconds"),
         ("json = 1", "json: expected true or false, not 1"),
         ("level = 'loud'", "line 1: level: invalid choice: 'loud'"),
