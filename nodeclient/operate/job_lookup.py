@@ -58,18 +58,21 @@ def query(**values: object) -> str:
 def only_job(client: Client, named: str | None, *, live: bool = False) -> str:
     """Return the named job, or else the only one. With `live`, ended jobs count only if all have ended.
 
-    Raises `RequestError` if there is no job, or more than one.
+    Raises `RequestError` if there is no job, or more than one. It names those that have not ended first, and then those
+    that have ended last.
     """
     if named is not None:
         return named
-    jobs = read(JobsAnswer, client.get("/v1/jobs")).jobs
+    jobs = sorted(read(JobsAnswer, client.get("/v1/jobs")).jobs, key=lambda job: (job.ended, job.state_s or 0.0))
     living = [job.job for job in jobs if live and not job.ended]
     names = living or [job.job for job in jobs]
     if not names:
         raise RequestError("the coordinator knows no job: nodeclient join starts one")
     if len(names) > 1:
-        noun = "jobs that have not ended" if living else "jobs"
-        raise RequestError(f"there are {len(names)} {noun}, name one: {listed(names, len(names))}", ExitCode.USAGE)
+        what = f"there are {len(names)} jobs{' that have not ended' if living else ''}"
+        if live and not living:
+            what = f"no job runs now, and {len(names)} have ended"
+        raise RequestError(f"{what}, name one: {listed(names, len(names))}", ExitCode.USAGE)
     return names[0]
 
 

@@ -137,17 +137,17 @@ def test_of_a_name_that_nobody_has_only_a_drain_says_how_it_is_kept_out(capsys: 
         ("stop", ["failed", "running", "stopped"], 0, "done with job1"),
         ("restart", ["failed", "running", "stopped"], 0, "done with job1"),
         ("stop", ["succeeded"], 0, "done with job0"),
-        ("stop", ["failed", "forming", "running"], 64, "there are 2 jobs that have not ended, name one: job1, job2"),
-        ("stop", ["failed", "stopped"], 64, "there are 2 jobs, name one: job0, job1"),
-        ("forget", ["failed", "running"], 64, "there are 2 jobs, name one: job0, job1"),
-        ("report", ["failed", "running"], 64, "there are 2 jobs, name one: job0, job1"),
+        ("stop", ["failed", "forming", "running"], 64, "there are 2 jobs that have not ended, name one: job2, job1"),
+        ("stop", ["failed", "stopped"], 64, "no job runs now, and 2 have ended, name one: job1, job0"),
+        ("forget", ["failed", "running"], 64, "there are 2 jobs, name one: job1, job0"),
+        ("report", ["failed", "running"], 64, "there are 2 jobs, name one: job1, job0"),
         ("stop", [], 69, "the coordinator knows no job: nodeclient join starts one"),
     ],
 )
 def test_which_job_is_meant_where_none_is_named(
     verb: str, states: list[str], code: int, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    jobs = [a_job(job=f"job{number}", state=state) for number, state in enumerate(states)]
+    jobs = [a_job(job=f"job{number}", state=state, state_s=9 - number) for number, state in enumerate(states)]
     answers = {
         f"POST /v1/jobs/job{number}/{verb}": packed({"done": True, "message": f"done with job{number}"})
         for number in range(len(states))
