@@ -62,9 +62,10 @@ def base32_of(digest: bytes) -> str:
 
 
 def why_unusable(error: Exception) -> str:
-    """Explain an error of a file with a certificate, a key or CA certificates."""
+    """Explain an error of a file with a certificate, a key or CA certificates; name the file if the error does."""
     if not isinstance(error, ssl.SSLError):
-        return getattr(error, "strerror", None) or str(error)
+        file = getattr(error, "filename", None)
+        return (f"{file}: " if file else "") + (getattr(error, "strerror", None) or str(error))
     return "the key is of another certificate" if error.reason == "KEY_VALUES_MISMATCH" else "damaged, or not in PEM"
 
 
@@ -73,6 +74,8 @@ def load_certificate(context: ssl.SSLContext, certificate: Path, key: Path | Non
 
     Without that, OpenSSL would ask the terminal for the password.
     """
+    for file in (certificate, key or certificate):
+        file.open("rb").close()  # OpenSSL's error does not say which file cannot be read
     context.load_cert_chain(certificate, key, password=_no_password)
 
 

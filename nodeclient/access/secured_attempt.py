@@ -31,6 +31,9 @@ _OLDER_TLS = frozenset(
 _WANTS_CERTIFICATE = "TLSV13_ALERT_CERTIFICATE_REQUIRED"
 """OpenSSL's name of the alert to a client without a certificate."""
 
+_OTHER_NAME = frozenset({62, 64})
+"""OpenSSL's codes of a certificate for other host names, and for other addresses."""
+
 _CERTIFICATE_REJECTED = {
     "TLSV1_ALERT_UNKNOWN_CA": "it is of another authority",
     "SSLV3_ALERT_CERTIFICATE_EXPIRED": "it has expired",
@@ -116,7 +119,9 @@ class SecuredAttempt:
                 kind = WrongTokenError if self._settings.is_given else AccessError
                 return kind(f"{where}: {error.args[0]}")
             case ssl.SSLCertVerificationError():
-                text = f"{where}: its certificate is not to be trusted: {error.verify_message}; see --tls-ca"
+                why = error.verify_message.rstrip(".")
+                remedy = "give --coord a name that it has" if error.verify_code in _OTHER_NAME else "see --tls-ca"
+                text = f"{where}: its certificate is not to be trusted: {why}; {remedy}"
             case _ if error.reason == _WANTS_CERTIFICATE:
                 text = f"{where} wants a certificate of this client: give --tls-cert and --tls-key"
             case _ if error.reason in _CERTIFICATE_REJECTED and self._settings.certificate is not None:

@@ -31,12 +31,17 @@ def add_access_flags(parser: SettingsParser) -> None:
     add(
         "--tls-ca FILE",
         "authorities to trust, in PEM, if one of them has signed the coordinator's certificate",
-        _file,
+        _file_here,
         by_default="the key that the token names",
         dest="authorities",
     )
-    add("--tls-cert FILE", "client certificate, in PEM, for a coordinator that asks for one", _file, dest="certificate")
-    add("--tls-key FILE", "its key, in PEM, without a password", _file, dest="key")
+    add(
+        "--tls-cert FILE",
+        "client certificate, in PEM, for a coordinator that asks for one",
+        _file_here,
+        dest="certificate",
+    )
+    add("--tls-key FILE", "its key, in PEM, without a password", _file_here, dest="key")
     add("--insecure", "use neither TLS nor a token, as a coordinator with --insecure does")
 
 
@@ -71,3 +76,13 @@ def _file(text: str) -> Path:
     if not text:
         raise argparse.ArgumentTypeError("'': expected a file")
     return Path(text)
+
+
+def _file_here(text: str) -> Path:
+    """Parse the path of a file that has to be there already: a later one would only be found after a long wait."""
+    path = _file(text)
+    try:
+        path.stat()
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error.strerror}") from error
+    return path

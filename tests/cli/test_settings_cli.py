@@ -129,6 +129,7 @@ WRONG_NODECLIENT = [
         ("drain", "--coord", "h", *map(str, range(502)), "--dry-run"),
         "--dry-run takes 501 nodes at most, and these are 502",
     ),
+    (("join", "--coord", "h", "--tls-ca", "/no/ca.pem", "--", "true"), "--tls_ca: '/no/ca.pem': No such file"),
     (("wait", "--coord", "h", "--timeout", "soon"), "'soon': expected a duration, such as 90, 15m, 2h or 3d"),
     (("status",), "required: --coord or the environment variable NODECLIENT_COORD"),
     (("status", "--coord", "h", "a", "b"), ": b (see"),

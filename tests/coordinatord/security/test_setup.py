@@ -172,7 +172,7 @@ def test_a_key_that_does_not_fit_is_refused_in_plain_words(tmp_path: Path, why: 
         trustme.CA().issue_cert("coord.example").private_key_pem.write_to_path(key)
     with pytest.raises(IdentityError, match=rf"own\.pem with the key .*own\.key: {why}$"):
         opened(tmp_path / "s", certificate=certificate, key=key)
-    with pytest.raises(IdentityError, match="No such file"):
+    with pytest.raises(IdentityError, match="none: No such file"):
         opened(tmp_path / "s", certificate=tmp_path / "none", key=key)
 
 

@@ -68,10 +68,12 @@ def test_hosts_are_read_from_a_file(tmp_path: Path) -> None:
     assert up("--hostfile", str(file)).hosts == {"gpu1": 2, "gpu2": 2}
 
 
-def test_a_coordinator_that_is_there_gets_its_own_flags() -> None:
-    config = up("--hosts", "gpu1", "--coord", "head1,head2", "--tls-ca", "ca.pem", "--token-file", "secret")
+def test_a_coordinator_that_is_there_gets_its_own_flags(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").touch()
+    authorities = f"--tls-ca={tmp_path / 'ca.pem'}"
+    config = up("--hosts", "gpu1", "--coord", "head1,head2", authorities, "--token-file", "secret")
     assert config.coordinators == (Endpoint("head1", 29400), Endpoint("head2", 29400))
-    assert "--tls-ca=ca.pem" in config.arguments
+    assert authorities in config.arguments
     assert "secret" not in "".join(config.arguments), "the token comes another way"
     [remark] = config.remarks
     assert "no --job-id" in remark

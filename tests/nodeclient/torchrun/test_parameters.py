@@ -58,11 +58,14 @@ def test_what_is_wrong_is_refused_by_name(wrong: dict[str, str], named: str) -> 
 
 
 def test_a_variable_that_torchrun_has_no_flag_for_is_checked_as_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NODECLIENT_TLS_CERT", "/cert.pem")
+    monkeypatch.setenv("NODECLIENT_TLS_CERT", __file__)
     with pytest.raises(ValueError, match="NODECLIENT_TLS_CERT and NODECLIENT_TLS_KEY belong together"):
         config()
-    monkeypatch.setenv("NODECLIENT_TLS_KEY", "/key.pem")
-    assert (config().access.certificate, config().access.key) == (Path("/cert.pem"), Path("/key.pem"))
+    monkeypatch.setenv("NODECLIENT_TLS_KEY", "/no/key.pem")
+    with pytest.raises(ValueError, match=r"NODECLIENT_TLS_KEY: '/no/key\.pem': No such file or directory"):
+        config()
+    monkeypatch.setenv("NODECLIENT_TLS_KEY", __file__)
+    assert (config().access.certificate, config().access.key) == (Path(__file__), Path(__file__))
 
 
 def test_our_flags_are_called_what_torchrun_calls_them() -> None:
