@@ -19,7 +19,7 @@ from msgspec import Struct
 from coordinatord.protocol.fields import RANKS_MAX
 from coordinatord.protocol.kept_state import PersistOffer
 from coordinatord.protocol.messages import JobSpec, OnDivergence, ScaleUp
-from coordinatord.runtime.settings import SettingsParser, filled
+from coordinatord.runtime.settings import SettingsParser, Source, filled
 from nodeclient.access.keyring import AccessSettings
 from nodeclient.config.access_flags import read_access
 from nodeclient.config.join_config import DEFAULT_JOB, JoinConfig, command_digest
@@ -261,6 +261,8 @@ def _persist(line: _Line, job: str | None) -> PersistSettings | None:
     """Return where and how often kept state is written; None without `--persist`. `job` is None if unnamed."""
     given = line.given
     if given.persist is None:
+        idle = [dest for dest in ("persist_every_s", "persist_keep") if line.parser.source(dest) is not Source.DEFAULT]
+        line.remarks.extend(f"{line.parser.flag(dest)} has no effect without --persist" for dest in idle)
         return None
     if given.keep_memory == 0:
         line.remarks.append("--persist writes nothing, since --keep-memory is 0: it writes what is kept in that memory")

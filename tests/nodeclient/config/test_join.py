@@ -88,6 +88,14 @@ def test_a_disk_without_memory_to_keep_state_in_gets_a_remark() -> None:
     assert join(*line).remarks == ()
 
 
+def test_flags_of_the_disk_without_a_directory_get_a_remark() -> None:
+    line = ("--coord", "h", "--job-id", "j", "--persist-every", "5m")
+    every, keep = ("--persist-every has no effect without --persist", "--persist-keep has no effect without --persist")
+    assert join(*line).remarks == (every,)
+    assert join(*line, NODECLIENT_PERSIST_KEEP="3").remarks == (every, keep)
+    assert join(*line, "--persist", "/kept").remarks == ()
+
+
 @pytest.mark.parametrize(
     ("flags", "environ", "why"),
     [
