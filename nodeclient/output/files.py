@@ -23,7 +23,7 @@ CHECK_S = 1.0
 
 
 class LogFileErrors:
-    """Warns once that the log files of a round cannot be written."""
+    """Warns once that the log files of a round cannot be written, and at the end of each file what it lacks."""
 
     def __init__(self, warn: Callable[[str], None]) -> None:
         self._warn = warn
@@ -37,6 +37,10 @@ class LogFileErrors:
                 f"log files cannot be written: {path}: {why}; training goes on, and writing is tried again every "
                 f"{RETRY_AFTER_S:g} s"
             )
+
+    def add_lost(self, path: Path, lost: int, why: str) -> None:
+        """Warn that a file ends without these bytes, whose number it does not have."""
+        self._warn(f"the last {lost:,} bytes of output are missing in {path}: {why}")
 
 
 class LogFile:
@@ -68,11 +72,17 @@ class LogFile:
             data = data[size:]
 
     def end(self, lost_before: int = 0) -> None:
-        """Close the file; a later write opens it again. `lost_before` bytes before that are missing."""
+        """Close the file; a later write opens it again. `lost_before` bytes before that are missing.
+
+        If the file cannot have the number of missing bytes, the user is told.
+        """
         self._count_lost(lost_before)
         if self._lost and time.monotonic() >= self._retry_at:
             self._open()  # this writes the number of missing bytes into the file
         self._close()
+        if self._lost:
+            self._errors.add_lost(self._path, self._lost, self._problem)
+            self._lost = 0
 
     def _count_lost(self, lost: int) -> None:
         """Count bytes that were lost while the file system hung; the file gets their number when it is opened again."""

@@ -172,7 +172,8 @@ async def test_a_log_directory_that_cannot_be_made_does_not_stop_a_round(tmp_pat
         assert tmp_path not in file.parents
         assert file.parent.is_dir()
     assert stage.stderr.finish() == b"here\n"
-    assert len(stage.complaints) == 1
+    assert len(stage.complaints) == 2
+    assert "the last 5 bytes of output are missing in" in stage.complaints[1]
 
 
 async def test_our_own_output_on_a_full_disk_is_said_once(tmp_path: Path) -> None:
