@@ -640,7 +640,8 @@ class Desired(Strict, frozen=True, tag=True):
     """Why the last round failed: with `exit`, and with `run` until the node's workers are running."""
     remark: Sentence = ""
     """A warning for the user of the node, if any: this run repeats a job that had succeeded, or another node was
-    started with another command. With `stop`, it is the worker that hung in the round, if one is known."""
+    started with another command. With `stop`, it is the worker that hung in the round, if one is known. With `exit`, it
+    is the step that is lost, which the outcome names as well."""
     resume: Resume | None = None
     """The step that the workers of the round resume from: with `run`, until the node reports that it has it, or workers
     make steps. None does not revoke an earlier one of the round; without any, the workers start from nothing."""

@@ -86,7 +86,7 @@ class Shown:
         if desired.report is not None and self._report != (desired.run, desired.report.round):
             self._report = desired.run, desired.report.round
             news.append(Show(desired.report))
-        if desired.remark and desired.remark != self._remark:
+        if desired.remark and desired.remark != self._remark and desired.goal is not Goal.EXIT:
             self._remark = desired.remark
             news.append(Notice(Level.WARNING, desired.remark, "remark"))
         before, self._reason = self._reason, desired.reason

@@ -145,14 +145,15 @@ class Leaving:
         return self.exit
 
     def exit_as_directed(self, desired: Desired) -> Exit:
-        """Return the exit that the coordinator asks for."""
+        """Return the exit that the coordinator asks for. Its line is a warning if a step is lost."""
         outcome = desired.outcome
         assert outcome is not None  # noqa: S101 - `exit` carries one, see `messages`
         code, summary = outcome.exit_code, outcome.summary
         if outcome.result is Result.LEFT and self.signum is not None:
             code, summary = 128 + self.signum, notices.left(self.signum, summary)
         well = outcome.result in {Result.SUCCEEDED, Result.LEFT, Result.STOPPED}
-        return Exit(code, summary, Level.INFO if well else Level.ERROR, desired.report)
+        level = Level.ERROR if not well else Level.WARNING if desired.remark else Level.INFO
+        return Exit(code, summary, level, desired.report)
 
 
 def unreported_success(error: str) -> Exit:

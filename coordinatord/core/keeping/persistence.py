@@ -53,7 +53,7 @@ def unwritten(kept: KeptState) -> list[KeptStep]:
     round 0 was made by an earlier run, and came from the disk.
     """
     index, whole, done = kept.index, kept.protection.whole, kept.disk.found.newest
-    if kept.run.durable.state is State.FORMING or is_last(kept.run):
+    if kept.run.durable.state is State.FORMING or kept.run.durable.state.ended or is_last(kept.run):
         steps = index.whole_steps()
     else:  # a holder that does not protect the step yet may overwrite it
         steps = [whole] if whole is not None and index.is_protected_by_holders(whole) else []

@@ -184,6 +184,8 @@ class RunKeeping(KeptState, KeepingWing):
             return "its nodes are heard first, since the coordinator was started again, then "
         return "what is kept is written to the disk, then " if persistence.is_awaited(self) else ""
 
+    lost_step = property(sentences.lost_step)
+
     # Its own actions
 
     def before_table(self, now: float) -> None:

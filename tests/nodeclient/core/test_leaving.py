@@ -6,7 +6,7 @@ from coordinatord.core.rounds.policy import Policy
 from coordinatord.protocol.kept_state import PersistOrder
 from coordinatord.protocol.messages import Goal
 from nodeclient.core.agent_settings import LEAVE_WITHIN_S
-from nodeclient.core.effects import Exit, Notice, Terminate
+from nodeclient.core.effects import Exit, Level, Notice, Terminate
 from nodeclient.core.leaving import ECHO_S, LeaveSignals
 from tests.support.bench import SETTINGS, Bench
 
@@ -19,6 +19,15 @@ def test_a_signal_that_comes_twice_at_once_counts_once() -> None:
     assert signals.counts(signal.SIGINT, 100.0 + ECHO_S), "the user insists"
     assert not signals.counts(signal.SIGINT, 100.1 + ECHO_S)
     assert signals.counts(signal.SIGTERM, 100.2 + ECHO_S)
+
+
+def test_the_last_line_of_a_node_is_a_warning_if_a_step_is_lost() -> None:
+    for remark, level in (("", Level.INFO), ("step 7 is not on the disk: node a: it is full", Level.WARNING)):
+        node = Bench()
+        node.open()
+        node.receive(Goal.EXIT, remark=remark)
+        assert node.last(Exit).level is level
+        assert not any(isinstance(effect, Notice) and effect.event == "remark" for effect in node.effects), "said once"
 
 
 def test_an_order_to_write_that_was_sent_before_does_not_make_a_node_that_leaves_wait_for_longer() -> None:

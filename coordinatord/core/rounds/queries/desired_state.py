@@ -120,10 +120,10 @@ def desired(run: Run, member: Member, heartbeat_s: float, now: float) -> Desired
 def _remark(run: Run, member: Member, goal: Goal) -> str:
     """Return what a user is told beside the reason: warnings about the node, and about the round once its workers run.
 
-    In a planned stop it is which worker hung before, since the reason does not name it.
+    In a planned stop it is which worker hung before, since the reason does not name it; at the end, the lost step.
     """
     if goal is Goal.EXIT:
-        return ""
+        return clip(run.keeping.lost_step.removeprefix("; "), MESSAGE_MAX) if run.durable.state.ended else ""
     if goal is Goal.STOP:
         return clip(Reasons(run).suspect, MESSAGE_MAX) if run.durable.planned else ""
     if member.state is MemberState.SUCCEEDED and run.durable.exit_overdue:

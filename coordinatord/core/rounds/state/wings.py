@@ -193,6 +193,11 @@ class KeepingWing:
         """Say what happens before a run without a round ends, as the beginning of a sentence."""
         return ""
 
+    @property
+    def lost_step(self) -> str:
+        """The step that is lost as the run ends, and why, as the end of a sentence; empty if none is."""
+        return ""
+
     # Its own actions
 
     def before_table(self, now: float) -> None:

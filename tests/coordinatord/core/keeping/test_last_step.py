@@ -73,6 +73,7 @@ def test_others_write_at_once_what_a_node_has_failed_to_write(end: str) -> None:
     write(stage, "n1")
     assert stage.state() is ENDS[end]
     assert "is not on the disk" not in last_words(stage, "n2")
+    assert stage.desired("n2").remark == ""
     assert stage.run.durable.reason.endswith("; step 100 is on the disk")
 
 
@@ -104,6 +105,7 @@ def test_nodes_go_two_minutes_after_the_first_attempt_at_the_latest_and_say_what
     assert stage.state() is ENDS[end], "there is no time for another attempt"
     lost = "; step 100 is not on the disk: node n2: full"
     assert last_words(stage, "n1").endswith(lost)
+    assert stage.desired("n1").remark == lost.removeprefix("; ")
     assert stage.run.durable.reason.endswith(lost)
 
 
