@@ -97,7 +97,7 @@ def _stop(run: Run, request: StopJob, decision: Decision) -> Reply:
 
 
 def _end_unwritten(run: Run, request: StopJob, now: float) -> Reply:
-    if run.keeping.ends_at is None:
+    if run.keeping.waits.disk_until is None:
         text = f"job {run.job} does not wait for the disk now: {situation(run, now)}"
         return Reply(AdminResult.REFUSED, text)
     if not request.dry_run:

@@ -27,7 +27,6 @@ from coordinatord.core.rounds import events
 from coordinatord.core.rounds.effects import Answer, Batch, Refuse, ReportDegraded
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.queries import admission
-from coordinatord.core.rounds.queries.conditions import NOW
 from coordinatord.core.rounds.state.cluster import Cluster, apply_drains, apply_quarantines
 from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.state.run import Run, Wings
@@ -36,6 +35,7 @@ from coordinatord.core.rounds.transitions.apply import apply
 from coordinatord.core.rounds.transitions.decision import Decision, send_desired
 from coordinatord.core.rounds.transitions.table import next_row, take_due_rows
 from coordinatord.core.rounds.values.admin_requests import AdminResult
+from coordinatord.core.rounds.values.due_times import NOW
 from coordinatord.core.rounds.values.records import AGE_MAX, HostJudged, NodeLost, Record
 from coordinatord.core.sleep_watch import SleepWatch
 from coordinatord.core.watching.run_watch import RunWatch

@@ -15,8 +15,8 @@ def situation(run: Run, now: float) -> str:
     """Return why the run is in its present state, as of now."""
     reasons = Reasons(run)
     if run.durable.state in {State.FORMING, State.STOPPING}:
-        ends_at = run.keeping.ends_at
-        limit = "" if ends_at is None else f" (for at most {lasted(max(0.0, ends_at - now))})"
+        until = run.keeping.waits.disk_until
+        limit = "" if until is None else f" (for at most {lasted(max(0.0, until - now))})"
         return reasons.waiting_for + limit
     if run.roll.all_silent and not run.durable.state.ended:
         return _silence(run, now)

@@ -12,13 +12,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from coordinatord.core.judging.judgements import HostJudgements
 from coordinatord.core.judging.preflight import Preflight, testable
 from coordinatord.core.rounds.policy import PreflightWhen
-from coordinatord.core.rounds.queries.conditions import NOW, settled
+from coordinatord.core.rounds.queries.conditions import settled
 from coordinatord.core.rounds.state.cluster import Cluster
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.state.wings import JudgingWing
 from coordinatord.core.rounds.values.admin_requests import AdminResult
+from coordinatord.core.rounds.values.due_times import NOW
 from coordinatord.core.rounds.values.judged_host import Judge
 from coordinatord.core.rounds.values.records import HostJudged, PreflightBegan, PreflightEnded, Record
 from coordinatord.protocol.fields import COUNTER_MAX, MESSAGE_MAX

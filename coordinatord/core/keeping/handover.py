@@ -17,7 +17,6 @@ shard, the last one stays.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from coordinatord.core.keeping.known import KeptState
@@ -28,6 +27,7 @@ from coordinatord.core.keeping.shards import Coverage, are_whole
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.state.wings import Wait
+from coordinatord.core.rounds.values.due_times import NOW
 from coordinatord.protocol.kept_state import KeptParts, KeptStep
 
 HAND_OVER_S = 20.0
@@ -75,10 +75,10 @@ def waits(kept: KeptState) -> dict[str, Wait]:
     if not stay:
         return {}
     for_disk, disk_by, lost = _holders_for_disk(kept), ends_by(kept), lost_step(kept)
-    found = {}
+    found: dict[str, Wait] = {}
     for member, is_needed in _with_needs(kept, stay):
-        handed_by = kept.stays_until.get(member.node, -math.inf) if is_needed else -math.inf
-        written_by = disk_by if member.node in for_disk or writes(kept, member) else -math.inf
+        handed_by = kept.stays_until.get(member.node, NOW) if is_needed else NOW
+        written_by = disk_by if member.node in for_disk or writes(kept, member) else NOW
         found[member.node] = Wait(max(written_by, handed_by), last_step=lost if member.node in for_disk else "")
     return found
 

@@ -8,7 +8,6 @@ is due, and calls this module; `persisting` has the progress of the attempt.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
 
 from coordinatord.core.keeping.bad_steps import has_doubts
@@ -28,6 +27,7 @@ from coordinatord.core.keeping.shards import Held, are_whole, holders_by_shard
 from coordinatord.core.rounds.queries.past_round import is_ending, is_last
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member, MemberState
+from coordinatord.core.rounds.values.due_times import NOW
 from coordinatord.protocol.kept_state import ATTEMPTS_MAX, WANTED_MAX, KeptStep, PersistOrder, WantedParts
 
 END_S = 120.0
@@ -282,7 +282,7 @@ def pause_s(kept: KeptState, failed: WriteAttempt | None = None) -> float:
 
 
 def ends_by(kept: KeptState) -> float:
-    """Return the time until which a node or run that is to end waits for the disk; in the past if it does not.
+    """Return the time until which a node or run that is to end waits for the disk; `NOW` if it does not.
 
     During an attempt it waits for that, and otherwise for the next one.
     """
@@ -290,7 +290,7 @@ def ends_by(kept: KeptState) -> float:
     if disk.attempt is not None:
         return min(longest_until(disk, disk.attempt), disk.attempt.progressed_at + END_IDLE_S)
     if disk.ends_at is None or not is_awaited(kept):
-        return -math.inf
+        return NOW
     return disk.ends_at
 
 

@@ -20,8 +20,9 @@ from coordinatord.core.rounds.queries.next_round import next_size
 from coordinatord.core.rounds.queries.past_round import is_ending
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member, MemberState
-from coordinatord.core.rounds.state.wings import KeepingWing, KeptDesired, Wait
+from coordinatord.core.rounds.state.wings import KeepingWing, KeptDesired, Wait, Waits
 from coordinatord.core.rounds.values import records
+from coordinatord.core.rounds.values.due_times import NOW
 from coordinatord.protocol.kept_state import PROTECTED_MAX, KeptStep
 from coordinatord.protocol.messages import Goal
 
@@ -103,6 +104,7 @@ class RunKeeping(KeptState, KeepingWing):
         self.disk.retry_at = now + LOOK_S
         if self.run.durable.state is State.STOPPING:
             self.halting.begin(self.run)
+        self._record_waits()
 
     # Queries
 
@@ -145,7 +147,6 @@ class RunKeeping(KeptState, KeepingWing):
 
     may_be_needed = handover.may_be_needed
     hold_back = handover.hold_back
-    waits = handover.waits
 
     def leaves_once(self, member: Member) -> str:
         """Say what a node that is held back waits for: the disk or other nodes."""
@@ -155,21 +156,9 @@ class RunKeeping(KeptState, KeepingWing):
     def wait_at_timeout(self, member: Member) -> Wait:
         """Return how long a node stays after its `--join-timeout`: for the disk, if it writes or the run is to end."""
         writes = persistence.writes(self, member)
-        until = persistence.ends_by(self) if writes or self.run.durable.stop_asked else -math.inf
+        until = persistence.ends_by(self) if writes or self.run.durable.stop_asked else NOW
         others_write = self.disk.attempt is not None and not writes  # so the step need not be lost
         return Wait(until, last_step="" if others_write else sentences.lost_step(self))
-
-    def wait_at_end(self) -> Wait:
-        """Return how long a run that ends waits: until all nodes are heard, and for the disk."""
-        if persistence.is_unsure(self):
-            return Wait(None, sentences.UNHEARD)
-        return Wait(persistence.ends_by(self), "" if self.disk.ends_at is None else sentences.last_write(self))
-
-    @property
-    def ends_at(self) -> float | None:
-        """When a run that is to end waits no longer for the disk; None if it is not to end, or that is not known."""
-        ends = self.run.durable.state is State.STOPPING or self.run.durable.stop_asked
-        return self.disk.ends_at if ends and not persistence.is_unsure(self) else None
 
     last_step = property(sentences.last_step)
 
@@ -189,14 +178,26 @@ class RunKeeping(KeptState, KeepingWing):
     # Its own actions
 
     def before_table(self, now: float) -> None:
-        """Record whether nodes are about to leave, and so wait for the disk; find out what hinders a round.
+        """Record whether nodes are about to leave, and so wait for the disk; find out what hinders a round or an end.
 
-        The table asks for the obstacle, and so does each message to a node that waits. To look at all nodes each time
-        would take too long.
+        Several rows of the table ask for that, and so does each message to a node that waits. To look at all nodes each
+        time would take too long.
         """
         self.disk.record_end(now, END_S, ends=is_ending(self.run))
         may_form = self.run.durable.state is State.FORMING and next_size(self.run) >= self.run.spec.nodes_min
         self.obstacle = sentences.find_obstacle(self) if may_form else ""
+        self._record_waits()
+
+    def _record_waits(self) -> None:
+        """Work out the waits before an end. A run that ends waits until all nodes are heard, and for the disk."""
+        disk, state = self.disk, self.run.durable.state
+        if persistence.is_unsure(self):
+            wait, disk_until = Wait(None, sentences.UNHEARD), None
+        else:
+            why = "" if disk.ends_at is None else sentences.last_write(self)
+            wait = Wait(persistence.ends_by(self), why)
+            disk_until = disk.ends_at if state is State.STOPPING or self.run.durable.stop_asked else None
+        self.waits = Waits(wait, disk_until, handover.waits(self))
 
     def next_at(self) -> float | None:
         """Return when the first row of the wing's table is due; None if none is."""

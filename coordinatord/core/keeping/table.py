@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterable
 from coordinatord.core.keeping import persistence
 from coordinatord.core.keeping.known import KeptState
 from coordinatord.core.keeping.persisting import STUCK_S, WriteState
-from coordinatord.core.rounds.queries.conditions import NOW, before_first_timeout
+from coordinatord.core.rounds.queries.conditions import before_first_timeout
 from coordinatord.core.rounds.queries.past_round import is_ending, is_last
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member
+from coordinatord.core.rounds.values.due_times import NOW
 
 Condition = Callable[[KeptState], float | None]
 """Returns the time from which it holds, or None if it does not, like those of the transitions."""

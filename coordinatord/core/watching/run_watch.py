@@ -14,13 +14,13 @@ from msgspec import Struct
 
 from coordinatord.core.rounds.effects import Look
 from coordinatord.core.rounds.events import Compared, Looked
-from coordinatord.core.rounds.queries.conditions import NOW
 from coordinatord.core.rounds.queries.past_round import is_last_round
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.state.wings import WatchingWing
 from coordinatord.core.rounds.values import records
+from coordinatord.core.rounds.values.due_times import NOW
 from coordinatord.core.rounds.values.records import NodeDrained, Record, ReplicasDiverged
 from coordinatord.core.rounds.values.root_cause import WorkerFailure
 from coordinatord.core.rounds.values.time_ledger import Activity

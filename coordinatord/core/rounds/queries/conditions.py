@@ -9,7 +9,6 @@ The name of the function is the name of the condition in databases, metrics and 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 from coordinatord.core.rounds.queries import next_round
@@ -20,13 +19,11 @@ from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.exit_counts import EXIT_PATIENCE_S
 from coordinatord.core.rounds.state.member import MemberState
 from coordinatord.core.rounds.state.run import Run
+from coordinatord.core.rounds.values.due_times import NOW
 from coordinatord.core.rounds.values.time_ledger import Activity
 from coordinatord.protocol.messages import Launcher, ScaleUp
 
 Condition = Callable[[Run], float | None]
-
-NOW = -math.inf
-"""Stands for the present: a time that is past by any clock."""
 
 
 def _now_if(holds: object) -> float | None:
@@ -116,7 +113,7 @@ def all_succeeded(run: Run) -> float | None:
     if not has_succeeded(run):
         return None
     may_write = run.keeping.has_disk or run.durable.state is State.STOPPING
-    return run.keeping.wait_at_end().until if may_write else NOW
+    return run.keeping.waits.run.until if may_write else NOW
 
 
 def success_unwritten(run: Run) -> float | None:
@@ -253,7 +250,7 @@ def stop_asked(run: Run) -> float | None:
     That is not known until a restarted coordinator has heard from all nodes which steps they hold.
     """
     if run.durable.state is State.FORMING and run.durable.stop_asked:
-        return run.keeping.wait_at_end().until
+        return run.keeping.waits.run.until
     return _now_if(run.durable.stop_asked)
 
 
@@ -284,7 +281,7 @@ def node_stopped(run: Run) -> float | None:
 
 def handed_over(run: Run) -> float | None:
     """A node that is held back has handed over its kept state, or its time for that is over."""
-    return min((wait.until for wait in run.keeping.waits().values() if wait.until is not None), default=None)
+    return min((wait.until for wait in run.keeping.waits.nodes.values() if wait.until is not None), default=None)
 
 
 def corroborated(run: Run) -> float | None:
@@ -294,7 +291,7 @@ def corroborated(run: Run) -> float | None:
 
 def exhausted(run: Run) -> float | None:
     """All workers are gone, no other round may follow, and kept state is on the disk, see `stop_asked`."""
-    return run.keeping.wait_at_end().until if has_failed(run) else None
+    return run.keeping.waits.run.until if has_failed(run) else None
 
 
 def given_up(run: Run) -> float | None:

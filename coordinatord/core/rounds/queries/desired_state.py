@@ -162,7 +162,7 @@ def _is_planned(run: Run, member: Member, outcome: Outcome | None, goal: Goal) -
 def _wait_until(run: Run, member: Member) -> float | None:
     """Return when the wait of a node is over, with a round or without; None if that is not known."""
     if run.durable.state is not State.FORMING or run.durable.stop_asked:
-        return run.keeping.ends_at
+        return run.keeping.waits.disk_until
     ends = (run.gathering.join_timeouts.get(member.node), settled(run))
     return min((end for end in ends if end is not None), default=None)
 
@@ -179,7 +179,7 @@ def _reason(run: Run, member: Member) -> str:
         if member.observed.run != run.id:
             return "its workers are of a run that this coordinator does not know, or not any more: was its state lost?"
         return "its workers are of a round that is over for this node"
-    waits = run.durable.state is State.FORMING or run.keeping.ends_at is not None
+    waits = run.durable.state is State.FORMING or run.keeping.waits.disk_until is not None
     return Reasons(run).waiting_for if waits else run.durable.reason
 
 

@@ -197,7 +197,7 @@ class Reasons:
         ready, preparing = run.roll.count(MemberState.READY), run.roll.count(MemberState.PREPARING)
         joined = ready + preparing + run.roll.count(MemberState.QUARANTINED)
         if run.durable.stop_asked:
-            return "; ".join(filter(None, (run.durable.stop_asked, run.keeping.wait_at_end().why)))
+            return "; ".join(filter(None, (run.durable.stop_asked, run.keeping.waits.run.why)))
         still = f"; preparing: {self._names(MemberState.PREPARING)}" if preparing else ""
         if ready >= least:
             tests = run.judging.obstacle()
@@ -221,7 +221,7 @@ class Reasons:
             parts.append(halt)
         if run.roll.with_workers:
             parts.append(f"waiting for the workers of {self.slow} to end")
-        elif why := run.keeping.wait_at_end().why:
+        elif why := run.keeping.waits.run.why:
             parts.append(why)
         if run.durable.stop_asked and run.durable.stop_asked != run.durable.reason:
             parts.append(f"then it ends: {run.durable.stop_asked}")

@@ -16,7 +16,6 @@ themselves are in `coordinatord/core/keeping`, `watching` and `judging`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -26,6 +25,7 @@ from coordinatord.core.rounds.effects import Look
 from coordinatord.core.rounds.events import Compared, Looked
 from coordinatord.core.rounds.state.member import Member
 from coordinatord.core.rounds.values.admin_requests import AdminResult
+from coordinatord.core.rounds.values.due_times import NOW
 from coordinatord.core.rounds.values.records import HostJudged, NodeDrained, Record, ReplicasDiverged
 from coordinatord.core.rounds.values.resume_point import ResumePoint, SpoiledStep
 from coordinatord.core.rounds.values.root_cause import WorkerFailure
@@ -37,12 +37,24 @@ from coordinatord.protocol.pair_messages import PairOrder
 class Wait(Struct, frozen=True):
     """The wait of a node or run before its end, because memory of its nodes holds state that is nowhere else."""
 
-    until: float | None = -math.inf
-    """When the wait is over, in the past without one; None if that is not known yet, and it goes on."""
+    until: float | None = NOW
+    """When the wait is over, `NOW` without one; None if that is not known yet, and it goes on."""
     why: str = ""
     """Why it waits, as a clause."""
     last_step: str = ""
     """Where the newest step is, or which step is lost, as the end of a sentence."""
+
+
+class Waits(Struct, frozen=True):
+    """Who waits before an end for state that is nowhere else. It holds until the run or its nodes change."""
+
+    run: Wait = Wait()
+    """The wait of the run, if it is to end; without its `last_step`."""
+    disk_until: float | None = None
+    """When a run that is to end waits no longer for the disk, though `run` may be over earlier; None if it is not to
+    end, or that is not known."""
+    nodes: Mapping[str, Wait] = {}
+    """The wait of each node that is held back."""
 
 
 class KeptDesired(Struct, frozen=True):
@@ -71,6 +83,8 @@ class KeepingWing:
     """Counts the changes that may change the message to a running node; see `Run.revision`."""
     obstacle: str = ""
     """Why no round may be formed now, as it might lose all training; empty if one may. See `before_table`."""
+    waits: Waits = Waits()
+    """Who waits before an end, and for what. See `before_table`."""
 
     def __init__(self, run: Any) -> None:
         """Begin with a run; nothing is known to be kept yet."""
@@ -157,10 +171,6 @@ class KeepingWing:
         """Begin the wait of each of these members, which are to leave, that cannot leave yet; return their nodes."""
         return ()
 
-    def waits(self) -> Mapping[str, Wait]:
-        """Return the wait of each node that is held back."""
-        return {}
-
     def leaves_once(self, member: Member) -> str:
         """Say what a node that is held back waits for, to complete "it leaves as soon as ..."."""
         return ""
@@ -169,20 +179,8 @@ class KeepingWing:
         """Return the wait of a node whose `--join-timeout` has expired."""
         return Wait()
 
-    def wait_at_end(self) -> Wait:
-        """Return the wait of a run that is to end, without its `last_step`."""
-        return Wait()
-
     def end_unwritten(self, why: str, now: float) -> None:
-        """Have a run that waits for the disk end now. `why` says who wants that; call it only if `ends_at` is set."""
-
-    @property
-    def ends_at(self) -> float | None:
-        """When a run that is to end waits no longer for the disk; None if it is not to end, or that is not known.
-
-        The wait may be over earlier, as `wait_at_end` says.
-        """
-        return None
+        """Have a run that waits for the disk end now. `why` says who wants that; `waits.disk_until` has to be set."""
 
     @property
     def last_step(self) -> str:
@@ -201,7 +199,7 @@ class KeepingWing:
     # Its own actions
 
     def before_table(self, now: float) -> None:
-        """Bring up to date what follows from the members, such as `obstacle`; called before the table is asked."""
+        """Bring up to date what follows from the members, `obstacle` and `waits`; called before the table is asked."""
 
     def next_at(self) -> float | None:
         """Return when to call `act`; None if nothing is due."""
@@ -336,8 +334,8 @@ class JudgingWing:
 
     @property
     def holds_until(self) -> float:
-        """When the next round no longer waits for tests; in the past if it waits for none."""
-        return -math.inf
+        """When the next round no longer waits for tests; `NOW` if it waits for none."""
+        return NOW
 
     def obstacle(self) -> str:
         """Say why the next round waits for tests; empty if it does not."""

@@ -54,7 +54,7 @@ def release_or_hold_back(run: Run, members: Sequence[Member], decision: Decision
 
 def release_held_back(run: Run, _: Reason, decision: Decision) -> None:
     """Release the nodes whose kept state is needed no more, or whose time to stay is over: an action of the table."""
-    for node, wait in run.keeping.waits().items():
+    for node, wait in run.keeping.waits.nodes.items():
         if wait.until is not None and wait.until <= decision.now:
             release_leaving(run, run.members[node], decision, wait.last_step)
 
