@@ -139,8 +139,8 @@ class Coordinator:
             return None
         lease_ends, row_due = self._leases.first, self.registry.deadlines.first
         if lease_ends is None:
-            return row_due  # there is no lease to check, and so no reason to look at the clock regularly
-        return min(lease_ends, self._sleep_watch.look_at, lease_ends if row_due is None else row_due)
+            return row_due  # there is no lease to check, and so no reason to check the clock regularly
+        return min(lease_ends, self._sleep_watch.check_at, lease_ends if row_due is None else row_due)
 
     def handle(self, event: events.Event, now: float) -> Batch:
         """Decide what follows from one event, at `now` in seconds of a clock that never goes back."""
@@ -286,7 +286,7 @@ class Coordinator:
     def _change_policy(self, event: events.PolicyChanged, decision: Decision) -> None:
         """Decide by a new policy. Nodes are sent their new heartbeat and lease at once, and are not late meanwhile."""
         self.cluster.policy = event.policy
-        self._sleep_watch.schedule_look(self.policy, decision.now)
+        self._sleep_watch.schedule_check(self.policy, decision.now)
         for run in self.registry.runs.values():
             run.change_policy(event.policy)
         for run, member in self._sessions.values():

@@ -24,7 +24,7 @@ class SleepWatch:
         """The last time at which the coordinator was awake for sure: that of the last event handled on time."""
         self.woke_at = -math.inf
         """When the last sleep ended, or the last outage of the store."""
-        self.look_at = -math.inf
+        self.check_at = -math.inf
         """When to check the clock again."""
         self._returns_until = -math.inf
         """The time up to which a node whose connection has closed may reconnect, a second. A sleep of less than a
@@ -35,17 +35,17 @@ class SleepWatch:
     def begin(self, policy: Policy, now: float) -> None:
         """Begin to watch."""
         self.awake_at = self.woke_at = now
-        self.schedule_look(policy, now)
+        self.schedule_check(policy, now)
 
-    def schedule_look(self, policy: Policy, now: float) -> None:
+    def schedule_check(self, policy: Policy, now: float) -> None:
         """Schedule the next check a heartbeat later, or sooner while a node has only a short time to reconnect."""
         is_short = now < self._returns_until
-        self.look_at = now + (policy.reconnect_grace_s / 4 if is_short else policy.heartbeat_s)
+        self.check_at = now + (policy.reconnect_grace_s / 4 if is_short else policy.heartbeat_s)
 
     def expect_return(self, policy: Policy, now: float) -> None:
         """Check more often while a node whose connection has just closed may reconnect."""
         self._returns_until = now + policy.reconnect_grace_s
-        self.look_at = min(self.look_at, now + policy.reconnect_grace_s / 4)
+        self.check_at = min(self.check_at, now + policy.reconnect_grace_s / 4)
 
     def on_event(self, due: float | None, least_s: float, policy: Policy, now: float) -> bool:
         """Record an event; return whether it shows a sleep that may have lasted for more than `least_s` seconds.
@@ -58,8 +58,8 @@ class SleepWatch:
         is_late = due is not None and now - due > late_s
         if not is_late:
             self.awake_at = now
-        if now >= self.look_at:
-            self.schedule_look(policy, now)
+        if now >= self.check_at:
+            self.schedule_check(policy, now)
         return is_late and now - self.awake_at > least_s
 
     def wake(self, policy: Policy, now: float) -> float:

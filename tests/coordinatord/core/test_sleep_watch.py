@@ -19,7 +19,7 @@ def test_a_sleep_of_less_than_a_heartbeat_is_one_only_while_a_node_may_come_back
     assert not watch.on_event(0.25, 0.0, POLICY, 0.95)
     watch = a_watch()
     watch.expect_return(POLICY, 0.0)
-    assert watch.look_at == 0.25
+    assert watch.check_at == 0.25
     assert watch.on_event(0.25, 0.0, POLICY, 0.95)
     assert watch.wake(POLICY, 0.95) == 0.95
 
@@ -27,11 +27,11 @@ def test_a_sleep_of_less_than_a_heartbeat_is_one_only_while_a_node_may_come_back
 def test_the_clock_is_looked_at_once_a_heartbeat_again_when_nobody_may_come_back() -> None:
     watch = a_watch()
     watch.expect_return(POLICY, 0.0)
-    looks = []
-    while watch.look_at < 3.0:
-        looks.append(watch.look_at)
-        assert not watch.on_event(watch.look_at, 0.0, POLICY, watch.look_at)
-    assert looks == [0.25, 0.5, 0.75, 1.0, 2.0]
+    checks = []
+    while watch.check_at < 3.0:
+        checks.append(watch.check_at)
+        assert not watch.on_event(watch.check_at, 0.0, POLICY, watch.check_at)
+    assert checks == [0.25, 0.5, 0.75, 1.0, 2.0]
 
 
 AT_WORK = ("join n1 n2 min=2 max=2", "advance 1s", "running n1 n2")
