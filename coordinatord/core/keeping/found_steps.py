@@ -1,6 +1,6 @@
 """The steps that the nodes of one run find on the disk, above all the newest one of the run, and whether it is gone.
 
-Nodes look at intervals, each at its own times, and perhaps at directories of their own. So a node that finds no step
+Nodes scan it at intervals, each at its own times, and perhaps at directories of their own. So a node that finds no step
 proves nothing, be it new or the last one that is left. The newest step is gone once a node that had found it no longer
 does, and no other member finds it. No node deletes that step, so somebody else has, or it cannot be read.
 """
@@ -28,7 +28,7 @@ class FoundSteps:
         self.agreed: PersistedStep | None = None
         """The newest step found in which ranks have the same state; None while they have never differed."""
         self._finders: set[str] = set()
-        """The nodes that found the newest step when they last looked, also those that are gone."""
+        """The nodes that found the newest step in their last scan, also those that are gone."""
         self._is_missed = False
         """Whether a node that had found the newest step no longer does, and none has found it since."""
 

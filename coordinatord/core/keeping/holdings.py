@@ -97,7 +97,7 @@ def _record_disk(kept: KeptState, member: Member) -> None:
     record_found(kept, member)
     newest = disk.found.newest
     if disk.pinned is not None and newest is not None and disk.pinned < newest:
-        disk.drop()  # a restarted coordinator did not know the newer step, see `persisting.LOOK_S`
+        disk.drop()  # a restarted coordinator did not know the newer step, see `persisting.FIRST_SCAN_S`
         kept.changes += 1
 
 

@@ -30,10 +30,10 @@ BACK_S = 1.0
 """The pause in seconds if a writer has lost its connection while nodes wait to leave. It is mostly back by then, and
 every second may be the last one of a host that is taken away."""
 
-LOOK_S = 12.0
-"""How long a restarted coordinator waits with the first write, in seconds. Nodes look at the disk every 10 s: before
+FIRST_SCAN_S = 12.0
+"""How long a restarted coordinator waits with the first write, in seconds. Nodes scan the disk every 10 s: before
 they have, a step may be there that is newer than the one to write, and that only departed nodes have reported. If a
-look takes longer, `holdings` gives up the write as soon as a node reports that step."""
+scan takes longer, `holdings` drops the write as soon as a node reports that step."""
 
 STUCK_S = 60.0
 """An attempt fails if no node has written a byte for so many seconds. It is long because a busy file server may stand

@@ -15,7 +15,7 @@ from coordinatord.core.keeping.disk_steps import drop_useless, found_by
 from coordinatord.core.keeping.halting import can_halt
 from coordinatord.core.keeping.known import KeptState
 from coordinatord.core.keeping.persistence import END_S
-from coordinatord.core.keeping.persisting import LOOK_S
+from coordinatord.core.keeping.persisting import FIRST_SCAN_S
 from coordinatord.core.rounds.queries.next_round import next_size
 from coordinatord.core.rounds.queries.past_round import is_ending
 from coordinatord.core.rounds.state.durable import State
@@ -101,7 +101,7 @@ class RunKeeping(KeptState, KeepingWing):
     def after_restart(self, now: float) -> None:
         """Go on after a restart of the coordinator: a write may be overdue, and nodes repeat their promises."""
         self.disk.since = -math.inf
-        self.disk.retry_at = now + LOOK_S
+        self.disk.retry_at = now + FIRST_SCAN_S
         if self.run.durable.state is State.STOPPING:
             self.halting.begin(self.run)
         self._record_waits()

@@ -49,9 +49,9 @@ def last_step_due(kept: KeptState) -> float | None:
 
     A write may have to wait longer, for one of two reasons. After a failed attempt there is a pause, which also a node
     whose timeout expires waits for: at once the disk would most likely fail again. A restarted coordinator first has
-    nodes look at the disk (`LOOK_S`). No timeout waits for that: at worst a step is written twice.
+    nodes scan the disk (`FIRST_SCAN_S`). No timeout waits for that: at worst a step is written twice.
     """
-    at, run = persistence.may_write_at(kept), kept.run  # `at` is the end of such a pause or look, or in the past
+    at, run = persistence.may_write_at(kept), kept.run  # `at` is the end of such a pause or scan, or in the past
     if at is None or is_ending(run):
         return at
     if run.durable.state is not State.FORMING:
