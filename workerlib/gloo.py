@@ -29,7 +29,7 @@ TIMEOUT_AT = 4
 """The index in /proc/PID/syscall of the address of futex's timeout: its fourth argument, after the number of the call.
 The address is 0 if there is no timeout."""
 
-LOOK_AGAIN_S = 0.001
+CHECK_EVERY_S = 0.001
 """The pause between two checks of the threads."""
 
 RELEASE_S = 0.05
@@ -49,7 +49,7 @@ def let_threads_finish() -> None:
     try:
         # Two checks are needed, since a thread that waits for another one's lock seems idle in the first.
         while not (_are_idle() and _are_idle()) and time.monotonic() < until:
-            pause.wait(LOOK_AGAIN_S)
+            pause.wait(CHECK_EVERY_S)
     except OSError:  # the kernel does not show system calls
         pause.wait(RELEASE_S)
 

@@ -187,7 +187,7 @@ class ConnectionState:
         """Return the notice of a search for a coordinator that ends at `until`."""
         refusal = self._refusal
         if refusal is None or refusal.refused.message != self.error:
-            return Waiting(f"{notices.LOOKING}: {self.error}", until, working)
+            return Waiting(f"{notices.SEARCHING}: {self.error}", until, working)
         by = f" by {refusal.by}" if refusal.by else ""
         text = f"{notices.NOT_LET_IN}{by}: {self.error}"
         return Waiting(text, min(until, refusal.until), working, Level.WARNING)

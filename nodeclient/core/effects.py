@@ -153,7 +153,7 @@ class Sweep(Effect, frozen=True):
     Answered by `Swept`, `SweepFailed` or `GpusInUse`.
     """
 
-    looks_at_gpus: bool = True
+    checks_gpus: bool = True
     """Whether memory of GPUs that is still in use holds the sweep up; then `GpusInUse` is the answer. Not if no round
     follows, if parked workers hold some of that memory, or if the wait for it is over."""
 

@@ -12,7 +12,7 @@ from nodeclient.core.agent_settings import Settings
 from nodeclient.core.effects import Start
 from nodeclient.core.host_health import GpuUse
 
-LOOKING = "looking for the coordinator"
+SEARCHING = "looking for the coordinator"
 """The notice while no coordinator is found."""
 
 GPU_PROCESSES_MAX = 4

@@ -78,7 +78,7 @@ class Sweeping:
         digests_s = group.keeping.save_within_s if group.keeping else 0.0
         self._latest = overdue_at - MARGIN_S - digests_s
         is_last = group.result is Phase.SUCCEEDED or leaving.is_certain
-        return Sweep(looks_at_gpus=not is_last and reuse.parked_until is None)
+        return Sweep(checks_gpus=not is_last and reuse.parked_until is None)
 
     def fail(self, why: str) -> Notice:
         """Record that processes cannot be killed; return the notice. The agent sweeps again at once."""
@@ -105,7 +105,7 @@ class Sweeping:
             return [Notice(Level.INFO, text, "gpu_memory_in_use")] if begins else []
         text = f"{self.held_up}; the next round begins all the same, and may lack that memory"
         complaint = [Notice(Level.WARNING, text, "gpu_memory_in_use")] if taken else []
-        return [*complaint, Sweep(looks_at_gpus=False)]
+        return [*complaint, Sweep(checks_gpus=False)]
 
     def end(self, port: int, now: float) -> None:
         """Record that the sweep is over. `port` is reserved for the next round."""

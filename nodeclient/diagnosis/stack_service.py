@@ -289,9 +289,9 @@ class StackService:
         responders = {responder.pid for responder in self._responders.values()}
         started = {self._pid_of(local_rank) for local_rank in range(len(self._ranks))} - {0}
         if (reading := self._readings.get(pid)) is None:
-            look = partial(awaited_outside, pid, state.waits_in, responders | started, self._store_port)
+            read = partial(awaited_outside, pid, state.waits_in, responders | started, self._store_port)
             try:
-                reading = self._readings[pid] = in_thread(look, "what is awaited")
+                reading = self._readings[pid] = in_thread(read, "what is awaited")
             except OSError:  # the system has no free thread
                 return ""
             reading.add_done_callback(lambda _: self._readings.pop(pid))

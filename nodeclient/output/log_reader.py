@@ -23,7 +23,7 @@ from coordinatord.protocol.log_messages import FILE_MAX, LOG_CHUNK_BYTES_MAX, Lo
 from coordinatord.protocol.text import clip
 from nodeclient.output.log_catalogue import open_folder
 
-LOOK_BACK_BYTES_MAX = 8 * 1024 * 1024
+SEARCH_BYTES_MAX = 8 * 1024 * 1024
 """How far back to search for the last lines: room for thousands of lines of thousands of characters."""
 
 BLOCK_BYTES = 64 * 1024
@@ -134,7 +134,7 @@ def _start_of_last(files: Sequence[_OpenLogFile], wanted: ReadLog) -> tuple[int,
     least = max(0, end - wanted.last_bytes)
     if wanted.last_lines is None:
         return least, False
-    bound = max(least, end - LOOK_BACK_BYTES_MAX)
+    bound = max(least, end - SEARCH_BYTES_MAX)
     missing = wanted.last_lines
     if end and missing and _bytes(files, end - 1, 1) == b"\n":
         missing += 1  # the end of the last line separates no lines

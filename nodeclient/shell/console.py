@@ -39,7 +39,7 @@ class Console:
         self._waiting: Waiting | None = None
         """The wait that the live line shows; None without a live line."""
         self._redrawing: asyncio.TimerHandle | None = None
-        self.waiting_for = notices.LOOKING
+        self.waiting_for = notices.SEARCHING
         """What the node waits for, or waited for last."""
         install(_Handler(terminal, self._forget_wait), level, "nodeclient", form)
         logging.getLogger("asyncio").setLevel(logging.WARNING)

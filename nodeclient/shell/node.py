@@ -242,8 +242,8 @@ class Node:
             case effects.Kill():
                 self._exit_reporter.expect_exits(planned=False)
                 self._workers.kill()
-            case effects.Sweep(looks_at_gpus):
-                self._tasks.spawn(self._sweep(looks_at_gpus=looks_at_gpus), name="sweep")
+            case effects.Sweep(checks_gpus):
+                self._tasks.spawn(self._sweep(checks_gpus=checks_gpus), name="sweep")
             case effects.CheckHealth(within_s):
                 self._tasks.spawn(self._setup.programs.check_health(within_s), name="health check")
             case effects.RunPairTest(order):
@@ -349,16 +349,16 @@ class Node:
     def _remark(self, level: Level, text: str) -> None:
         self._console.notify(level, text, "remark")
 
-    async def _sweep(self, *, looks_at_gpus: bool) -> None:
+    async def _sweep(self, *, checks_gpus: bool) -> None:
         try:
             await self._reusable.dismissals.await_or_give_up()
             await self._workers.sweep()
-            if looks_at_gpus:  # the next sample is to be without the memory of leftovers; else `_probe` ends them
+            if checks_gpus:  # the next sample is to be without the memory of leftovers; else `_probe` ends them
                 await self._leftovers.free_resources()
         except UnkillableError as error:
             self.submit(events.SweepFailed(str(error)))
             return
-        if looks_at_gpus and (gpus := await sample_gpus(os.environ)):
+        if checks_gpus and (gpus := await sample_gpus(os.environ)):
             self.submit(events.GpusInUse(gpus))  # the agent will order another sweep, which does the rest
             return
         await self._keeper.end_round()

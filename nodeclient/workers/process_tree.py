@@ -144,13 +144,13 @@ def _is_shell(pid: int) -> bool:
         return False
 
 
-def _open_same(pid: int, look: Callable[[int], object], found: object) -> int | None:
-    """Return a pidfd of a process for which `look` has `found` this; None if it has ended."""
+def _open_same(pid: int, read: Callable[[int], object], found: object) -> int | None:
+    """Return a pidfd of a process for which `read` has `found` this; None if it has ended."""
     try:
         pidfd = pidfd_open(pid)
     except ProcessLookupError:
         return None
-    if look(pid) == found:  # before the pidfd pinned the process, its number may have gone to another one
+    if read(pid) == found:  # before the pidfd pinned the process, its number may have gone to another one
         return pidfd
     os.close(pidfd)
     return None

@@ -143,8 +143,8 @@ class Host:
                 self._end_worker(self._choices.of((-15, 0, 143)))
             case effects.CheckHealth() | effects.RunPairTest() as wanted:
                 self._end_test(wanted)
-            case effects.Sweep(looks_at_gpus):
-                self._end_sweep(looks_at_gpus)
+            case effects.Sweep(checks_gpus):
+                self._end_sweep(checks_gpus)
 
     def _end_test(self, wanted: effects.CheckHealth | effects.RunPairTest) -> None:
         if isinstance(wanted, effects.CheckHealth):
@@ -152,8 +152,8 @@ class Host:
         elif wanted.order is not None:
             self._handle(events.PairTested(PairResult(wanted.order.number, self._choices.of((None, 50.0)), 1.0)))
 
-    def _end_sweep(self, looks_at_gpus: bool) -> None:
-        if looks_at_gpus and self._choices.one_in(8):
+    def _end_sweep(self, checks_gpus: bool) -> None:
+        if checks_gpus and self._choices.one_in(8):
             process = host_health.GpuProcess(7, "n\n", left_behind=self._choices.one_in(2))
             self._judge(self._bench.gpus_in_use(host_health.GpuUse("nvidia0", 1 << 36, (process,))))
         else:

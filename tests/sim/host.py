@@ -370,8 +370,8 @@ class Host:
                 self.workers.terminate()
             case effects.Kill():
                 self.workers.kill()
-            case effects.Sweep(looks_at_gpus):
-                self.workers.sweep(looks_at_gpus=looks_at_gpus)
+            case effects.Sweep(checks_gpus):
+                self.workers.sweep(checks_gpus=checks_gpus)
             case effects.Reconnect(reason):
                 self._world.touch()
                 self._queue.after(0.0, self._give_up, self.session, reason)

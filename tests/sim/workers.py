@@ -291,17 +291,17 @@ class LocalWorkers:
         for rank in sorted(self.alive):
             self._end_later(rank, self._death_s(rank), -9)
 
-    def sweep(self, *, looks_at_gpus: bool) -> None:
+    def sweep(self, *, checks_gpus: bool) -> None:
         """Kill all workers that are left, and notify the agent when none is, or memory of the GPU is in use."""
         takes = max((self._death_s(rank) for rank in sorted(self.alive)), default=0.0)
         takes += 0.005 * self._world.chance.random()
-        self._world.queue.plan(min(takes, UNKILLABLE_S), self._swept, self.starts, takes, looks_at_gpus)
+        self._world.queue.plan(min(takes, UNKILLABLE_S), self._swept, self.starts, takes, checks_gpus)
 
     def _death_s(self, rank: int) -> float:
         quick = 0.005 * self._world.chance.random()
         return quick + (25.0 * self._world.chance.random() if rank in self._slow else 0.0)
 
-    def _swept(self, start: int, takes: float, looks_at_gpus: bool) -> None:
+    def _swept(self, start: int, takes: float, checks_gpus: bool) -> None:
         if start != self.starts or self._host.agent is None:
             return
         if takes > UNKILLABLE_S:
@@ -313,7 +313,7 @@ class LocalWorkers:
             self.ended_at = self._world.queue.now
             self.gpu_free_at = self.ended_at + self._traits.gpu_held_s * self._world.chance.random()
         self.training = None
-        if looks_at_gpus and self._world.queue.now < self.gpu_free_at:
+        if checks_gpus and self._world.queue.now < self.gpu_free_at:
             self._host.submit(GpusInUse((GpuUse("nvidia0", 1 << 36),)))
             return
         self._host.submit(Swept(self._host.draw_port()))

@@ -178,7 +178,7 @@ class Bench:
     def gpus_in_use(self, *gpus: GpuUse) -> list[Effect]:
         """Report that nothing of the round lives, and that memory of GPUs is in use."""
         assert self.sweeping, "no sweep is under way"
-        assert self.last(Sweep).looks_at_gpus, "GPUs do not matter to this sweep"
+        assert self.last(Sweep).checks_gpus, "GPUs do not matter to this sweep"
         self.sweeping = False
         return self.submit(GpusInUse(gpus))
 

@@ -53,8 +53,8 @@ class OwnNames:
         self._allowed = frozenset(map(_plain, allowed))
         self._own = frozenset({_plain(socket.gethostname())})
 
-    def look_up(self) -> None:
-        """Look up the host's full name in the background, because a name server may not answer."""
+    def resolve(self) -> None:
+        """Resolve this host's full name in the background, because a name server may not answer."""
         threading.Thread(target=self._add_full_name, name="name of this host", daemon=True).start()
 
     def _add_full_name(self) -> None:
@@ -78,8 +78,8 @@ class BrowserGuard:
     """Rejects requests that a foreign page may have sent."""
 
     def __init__(self, names: OwnNames) -> None:
-        """Begin to look up these names."""
-        names.look_up()
+        """Begin to resolve these names."""
+        names.resolve()
         self._names = names
         self._throttle = LogThrottle()
 

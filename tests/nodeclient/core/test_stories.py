@@ -182,7 +182,7 @@ TEXTS: dict[type[Any], Callable[[Any], str]] = {
     SendObserved: lambda sent: "heartbeat" if sent.observed.beat else "report",
     Show: lambda _: "Show",
     Start: _starts,
-    Sweep: lambda sweep: "Sweep" if sweep.looks_at_gpus else "Sweep without a look at GPUs",
+    Sweep: lambda sweep: "Sweep" if sweep.checks_gpus else "Sweep without a look at GPUs",
     Terminate: lambda order: f"Terminate by {Signals(order.signum).name}",
     Waiting: _waits,
 }

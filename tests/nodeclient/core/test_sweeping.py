@@ -62,7 +62,7 @@ def test_a_node_waits_for_memory_that_may_be_given_back(use: GpuUse, who: str) -
 def test_a_wait_that_is_over_names_who_has_the_memory() -> None:
     bench = stopped()
     began_at = bench.now
-    while bench.gpus_in_use(UNSEEN)[-1:] != [Sweep(looks_at_gpus=False)]:
+    while bench.gpus_in_use(UNSEEN)[-1:] != [Sweep(checks_gpus=False)]:
         bench.advance(SAMPLE_EVERY_S)
     assert bench.now - began_at == pytest.approx(FREE_WITHIN_S)
     text = f"{HELD} by no process that this node sees"
@@ -84,7 +84,7 @@ def test_no_coordinator_gives_up_a_node_that_waits_and_then_computes_digests(
     bench.keep(save_within_s)
     began_at = bench.now
     stopped(bench)
-    while bench.gpus_in_use(UNSEEN)[-1:] != [Sweep(looks_at_gpus=False)]:
+    while bench.gpus_in_use(UNSEEN)[-1:] != [Sweep(checks_gpus=False)]:
         bench.advance(SAMPLE_EVERY_S)
     overdue_at = began_at + stop_timeout_s + Policy().stop_limit_s
     assert bench.now + save_within_s < overdue_at - Policy().heartbeat_s
@@ -96,7 +96,7 @@ def test_what_was_in_use_before_the_first_round_is_said_and_never_waited_for() -
     said = f"{HELD} by process 7 of ann, process 8 of bob"
     assert bench.submit(GpusInUse((ALIVE,))) == [Notice(Level.WARNING, said, "gpu_memory_in_use")]
     stopped(bench.running())
-    assert bench.gpus_in_use(UNSEEN) == [Sweep(looks_at_gpus=False)]
+    assert bench.gpus_in_use(UNSEEN) == [Sweep(checks_gpus=False)]
     bench.swept()
     again(bench)
     [notice] = bench.gpus_in_use(GpuUse("nvidia0", UNSEEN.used_bytes + FREE_BYTES + 1))
@@ -110,7 +110,7 @@ def test_a_process_that_lives_may_never_give_its_memory_back_so_it_is_named_and_
     assert notice == Notice(
         Level.WARNING, f"{text}; the next round begins all the same, and may lack that memory", "gpu_memory_in_use"
     )
-    assert sweep == Sweep(looks_at_gpus=False)
+    assert sweep == Sweep(checks_gpus=False)
 
 
 def test_the_first_processes_of_many_are_named() -> None:
@@ -124,4 +124,4 @@ def test_a_node_that_is_asked_to_leave_waits_no_longer() -> None:
     bench = stopped()
     bench.gpus_in_use(UNSEEN)
     bench.leave()
-    assert bench.advance(SAMPLE_EVERY_S)[-1:] == [Sweep(looks_at_gpus=False)]
+    assert bench.advance(SAMPLE_EVERY_S)[-1:] == [Sweep(checks_gpus=False)]

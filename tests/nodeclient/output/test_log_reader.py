@@ -153,7 +153,7 @@ def test_a_file_that_was_cut_in_place_is_read_from_its_beginning(log: Path) -> N
 
 
 def test_lines_are_looked_for_within_bounds(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_reader, "LOOK_BACK_BYTES_MAX", 5)
+    monkeypatch.setattr(log_reader, "SEARCH_BYTES_MAX", 5)
     log.write_bytes(b"12345678\n")
     chunk = read(log, wanted(lines=1))
     assert (chunk.data, chunk.gap) == (b"5678\n", True)
