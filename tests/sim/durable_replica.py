@@ -53,7 +53,7 @@ def timeless(cluster: DurableCluster) -> DurableCluster:
     """Return durable state without its times: each life of the coordinator has a clock of its own."""
     cluster = copy.deepcopy(cluster)
     cluster.hosts = {host: replace(known, at=0.0) for host, known in cluster.hosts.items()}
-    cluster.hosts_stay_until = 0.0
+    cluster.host_forgotten_at = 0.0
     for run in cluster.jobs.values():
         run.entered_at = run.reported_at = run.formed_at = 0.0
         run.emptied_at = None if run.emptied_at is None else 0.0

@@ -268,8 +268,8 @@ class DurableCluster:
     the empty job. A job may drain a node only for itself (`--drain-laggards`): that is under the job's name."""
     hosts: dict[str, JudgedHost] = field(default_factory=dict)
     """The hosts that are charged with failed rounds or quarantined, by name, the last one judged at the end."""
-    hosts_stay_until: float = math.inf
-    """The least `stays_until` of these hosts, or an earlier time: before it, none of them is to be forgotten, so most
+    host_forgotten_at: float = math.inf
+    """The least `forgotten_at` of these hosts, or an earlier time: before it, none of them is to be forgotten, so most
     judgements need not look at all of them."""
     forgotten: dict[str, str] = field(default_factory=dict)
     """The last forgotten runs, by id, each with the reason: a node that comes back to one must not open another."""

@@ -70,12 +70,12 @@ def _judge_host(cluster: DurableCluster, record: records.HostJudged, at: float) 
     """Replace what is on record of a host, and forget hosts whose time on record is over."""
     cluster.hosts.pop(record.node, None)
     known = JudgedHost(record.charges, record.quarantined, record.by, at)
-    if known.stays_until >= at:
+    if known.forgotten_at >= at:
         cluster.hosts[record.node] = known
-        cluster.hosts_stay_until = min(cluster.hosts_stay_until, known.stays_until)
-    if cluster.hosts_stay_until < at:
-        cluster.hosts = {host: known for host, known in cluster.hosts.items() if known.stays_until >= at}
-        cluster.hosts_stay_until = min((known.stays_until for known in cluster.hosts.values()), default=math.inf)
+        cluster.host_forgotten_at = min(cluster.host_forgotten_at, known.forgotten_at)
+    if cluster.host_forgotten_at < at:
+        cluster.hosts = {host: known for host, known in cluster.hosts.items() if known.forgotten_at >= at}
+        cluster.host_forgotten_at = min((known.forgotten_at for known in cluster.hosts.values()), default=math.inf)
 
 
 def _member(run: DurableRun, record: records.Record, node: str) -> DurableMember:

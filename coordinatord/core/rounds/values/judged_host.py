@@ -20,7 +20,7 @@ from coordinatord.protocol.schema import Strict
 CHARGES_MAX = 8
 """The most charges of a host that are kept, the last ones: two are enough to quarantine it."""
 
-KEPT_S = 90 * 86_400.0
+REMEMBERED_S = 90 * 86_400.0
 """The seconds after which a charge is forgotten: three of the longest half-lives that may be set, so that it weighs at
 most an eighth then. Otherwise hosts that have gone for good would stay on record."""
 
@@ -78,11 +78,11 @@ class JudgedHost(Struct, frozen=True):
     """When it was recorded, by the coordinator's clock."""
 
     @property
-    def stays_until(self) -> float:
-        """When its record lapses: not while it is quarantined, else once its last charge is to be forgotten."""
+    def forgotten_at(self) -> float:
+        """When its record is forgotten: not while it is quarantined, else once its last charge is to be forgotten."""
         if self.quarantined:
             return math.inf
-        return max((self.at + KEPT_S - each.age_s for each in self.charges), default=-math.inf)
+        return max((self.at + REMEMBERED_S - each.age_s for each in self.charges), default=-math.inf)
 
     def as_of(self, now: float) -> tuple[Charge, ...]:
         """Return the charges with their ages as of `now`."""
