@@ -58,7 +58,7 @@ def hold_back(kept: KeptState, members: Sequence[Member], now: float) -> Collect
     for_disk, held = _holders_for_disk(kept), set[str]()
     for member, is_needed in _with_needs(kept, members):
         if is_needed or member.node in for_disk or writes(kept, member):
-            kept.stays_until[member.node] = now + HAND_OVER_S  # also for the disk: others may come to need it
+            kept.hand_over_by[member.node] = now + HAND_OVER_S  # also for the disk: others may come to need it
             held.add(member.node)
     return held
 
@@ -66,7 +66,7 @@ def hold_back(kept: KeptState, members: Sequence[Member], now: float) -> Collect
 def renew_time(kept: KeptState, now: float) -> None:
     """Begin the time of departing nodes anew: only now can the nodes of a new round fetch their state."""
     for member in kept.run.roll.in_state(MemberState.HANDING_OVER):
-        kept.stays_until[member.node] = now + HAND_OVER_S
+        kept.hand_over_by[member.node] = now + HAND_OVER_S
 
 
 def waits(kept: KeptState) -> dict[str, Wait]:
@@ -77,7 +77,7 @@ def waits(kept: KeptState) -> dict[str, Wait]:
     for_disk, disk_by, lost = _holders_for_disk(kept), ends_by(kept), lost_step(kept)
     found: dict[str, Wait] = {}
     for member, is_needed in _with_needs(kept, stay):
-        handed_by = kept.stays_until.get(member.node, NOW) if is_needed else NOW
+        handed_by = kept.hand_over_by.get(member.node, NOW) if is_needed else NOW
         written_by = disk_by if member.node in for_disk or writes(kept, member) else NOW
         found[member.node] = Wait(max(written_by, handed_by), last_step=lost if member.node in for_disk else "")
     return found

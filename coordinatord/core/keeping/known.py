@@ -41,7 +41,7 @@ class KeptState:
         self.first_states = FirstStates()
         self.halting = Halting()
         self.checkpoints = CheckpointWatch()
-        self.stays_until: dict[str, float] = {}
+        self.hand_over_by: dict[str, float] = {}
         """The time until which each departing node may stay to hand over its state."""
 
     def record_parts(self, node: str, parts: Parts) -> bool:

@@ -51,7 +51,7 @@ class RunKeeping(KeptState, KeepingWing):
         self.copies.record_problem(member.node, "")
         self.copies.drop_all()
         self.disk.found.record_departure(member.node, found_by(self, member))
-        self.stays_until.pop(member.node, None)
+        self.hand_over_by.pop(member.node, None)
 
     def follow(self, record: records.Record) -> None:
         """Bring the kept state up to date with a record."""
