@@ -11,7 +11,7 @@ committer, writes the step's manifest, which makes the step whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated, ClassVar
 
@@ -108,10 +108,6 @@ class KeptParts(AtShardedStep, frozen=True):
     def holds(self, rank: int) -> bool:
         """Whether these include the part of a rank."""
         return 0 <= rank - self.first_rank < self.ranks
-
-    def has_any(self, ranks: Iterable[int]) -> bool:
-        """Whether these are parts of any of some ranks."""
-        return any(0 <= rank - self.first_rank < self.ranks for rank in ranks)
 
     def shards_and_ranks(self) -> Iterator[tuple[int, int]]:
         """Yield the shard of the big state and the rank of each part, from the first rank upward."""

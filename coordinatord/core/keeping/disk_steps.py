@@ -90,19 +90,15 @@ def _count_anew(kept: KeptState) -> None:
     kept.disk.found.replace_newest(newest, {node for node, at in views.items() if at == newest})
 
 
-def newest_on_disk(
-    kept: KeptState, nodes: Sequence[Member], before: KeptStep | None, *, suspect: bool
-) -> ResumePoint | None:
+def newest_on_disk(kept: KeptState, nodes: Sequence[Member], before: KeptStep | None) -> ResumePoint | None:
     """Return the newest step that all of these nodes (at least one) find, as a point to resume from; None for none.
 
-    With `before`, a step of this run, it is an older one. All steps of earlier runs are older. Without `suspect`, it is
-    none that is known to be of ranks which differ.
+    With `before`, a step of this run, it is an older one. All steps of earlier runs are older.
     """
     first, *others = nodes
     for step in found_by(kept, first):
         is_older = before is None or step.run != kept.run.id or step.at < before
-        may_be = suspect or step.run != kept.run.id or not kept.is_suspect(step.at, step.parts)
-        if is_older and may_be and all(finds_step(member, step) for member in others):
+        if is_older and all(finds_step(member, step) for member in others):
             return _point(kept, step)
     return None
 

@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from coordinatord.core.keeping.known import KeptState
 from coordinatord.core.keeping.persistence import ends_by, is_unsure, may_write, overwriter, unwritten, writes
-from coordinatord.core.keeping.resumption import has_restored, is_reachable, is_suspect, may_be_chosen
+from coordinatord.core.keeping.resumption import has_restored, is_reachable, may_be_chosen
 from coordinatord.core.keeping.sentences import lost_step
 from coordinatord.core.keeping.shards import Coverage, are_whole
 from coordinatord.core.rounds.state.durable import State
@@ -144,10 +144,7 @@ def _steps_for_others(kept: KeptState) -> list[_StepToLeave]:
 
 
 def _needed_steps(kept: KeptState) -> Iterator[KeptStep]:
-    """Yield the step that the present round resumes from, until it makes one, and those that the next round may.
-
-    It may resume from the newest one, or from an older one if that is suspect.
-    """
+    """Yield the step that the present round resumes from, until it makes one, and the one that the next round may."""
     durable = kept.run.durable
     resume = durable.resume
     if resume is not None and resume.disk is None and not durable.stepped and kept.index.is_whole(resume.at):
@@ -155,8 +152,7 @@ def _needed_steps(kept: KeptState) -> Iterator[KeptStep]:
     for at in kept.index.steps():
         if kept.index.is_whole(at) and may_be_chosen(kept, at):
             yield at
-            if not is_suspect(kept, at):
-                return
+            return
 
 
 def _is_handed_over(kept: KeptState) -> bool:

@@ -5,8 +5,6 @@ Most attributes have a module of their own. Here is what follows from several of
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from coordinatord.core.keeping.checkpoint_watch import CheckpointWatch
 from coordinatord.core.keeping.copy_plan import CopyPlans
 from coordinatord.core.keeping.first_states import FirstStates
@@ -15,9 +13,8 @@ from coordinatord.core.keeping.kept_index import KeptIndex, Parts
 from coordinatord.core.keeping.persisting import Persisting
 from coordinatord.core.keeping.protection import Protection
 from coordinatord.core.keeping.resume_plan import ResumePlan
-from coordinatord.core.keeping.shards import are_whole
 from coordinatord.core.rounds.state.run import Run
-from coordinatord.protocol.kept_state import KeptParts, KeptStep
+from coordinatord.protocol.kept_state import KeptStep
 
 
 class KeptState:
@@ -76,17 +73,6 @@ class KeptState:
         if furthest is None or (may_be_further and self.run.furthest_here is None):  # none of its nodes is heard
             return None
         return max(0, furthest - step)
-
-    def is_suspect(self, at: KeptStep, parts: Iterable[KeptParts]) -> bool:
-        """Whether only ranks have a step, by its parts, that are known to have differed then from most others.
-
-        If replicas differed, and nobody can say which were wrong, all steps from then on are suspect. This holds until
-        the next round begins.
-        """
-        found = self.run.durable.divergence
-        if found is None or at.round != found.round or at < found.since:
-            return False
-        return not found.ranks or not are_whole([[part for part in parts if not part.has_any(found.ranks)]])
 
     @property
     def may_redo_more(self) -> bool:

@@ -26,8 +26,7 @@ from coordinatord.protocol.messages import Goal
 def resume_point(kept: KeptState, nodes: Sequence[Member], before: KeptStep | None = None) -> ResumePoint | None:
     """Choose the step that a round of these nodes resumes from; None if it has to begin anew.
 
-    Memory is preferred where it is as new as the disk. A step that is known to be of ranks which differ from others
-    is chosen only if there is no other.
+    Memory is preferred where it is as new as the disk.
 
     If replicas have diverged, the point is older than `before`, the first step that may differ. Workers go on until the
     round ends, so the step must not be overwritten or deleted meanwhile. That rules out the disk while a step becomes
@@ -35,21 +34,16 @@ def resume_point(kept: KeptState, nodes: Sequence[Member], before: KeptStep | No
     """
     if not nodes or not all(member.keeper is not None for member in nodes):
         return None
-    return _newest(kept, nodes, before, suspect=False) or _newest(kept, nodes, before, suspect=True)
-
-
-def _newest(kept: KeptState, nodes: Sequence[Member], before: KeptStep | None, *, suspect: bool) -> ResumePoint | None:
-    """Return the newest step on the disk or in memory that these nodes can resume from, as `resume_point` does."""
     may_be_deleted = before is not None and kept.disk.state is WriteState.COMMITTING
-    disk = None if may_be_deleted else newest_on_disk(kept, nodes, before, suspect=suspect)
-    memory = _point_in_memory(kept, nodes, before, suspect=suspect)
+    disk = None if may_be_deleted else newest_on_disk(kept, nodes, before)
+    memory = _point_in_memory(kept, nodes, before)
     return disk if disk is not None and (memory is None or disk.at > memory.at) else memory
 
 
 def differing_step(kept: KeptState, point: ResumePoint | None) -> KeptStep | None:
-    """Return the newest step in which ranks have different states; None if there is none, or `point` is no older."""
-    at = next((at for at in kept.index.steps() if kept.index.differs(at) or is_suspect(kept, at)), None)
-    return None if at is None or (point is not None and point.at >= at) else at
+    """Return the newest step in which ranks have different states; None if there is none, or `point` is newer."""
+    at = next((at for at in kept.index.steps() if kept.index.differs(at)), None)
+    return None if at is None or (point is not None and point.at > at) else at
 
 
 def bad_steps(kept: KeptState, point: ResumePoint | None) -> tuple[tuple[SpoiledStep, ...], KeptStep | None]:
@@ -73,9 +67,7 @@ def bad_steps(kept: KeptState, point: ResumePoint | None) -> tuple[tuple[Spoiled
     return spoiled, None
 
 
-def _point_in_memory(
-    kept: KeptState, nodes: Sequence[Member], before: KeptStep | None, *, suspect: bool
-) -> ResumePoint | None:
+def _point_in_memory(kept: KeptState, nodes: Sequence[Member], before: KeptStep | None) -> ResumePoint | None:
     """Return the newest step in memory that these nodes can resume from, as `resume_point` does."""
     if not kept.index:
         return None
@@ -84,8 +76,7 @@ def _point_in_memory(
     if before is not None:
         steps = [at for at in steps if at < before and kept.protection.covers(at)]
     for at in steps:
-        may_be = may_be_chosen(kept, at) and (suspect or not is_suspect(kept, at))
-        point = _point(kept, at) if may_be else None
+        point = _point(kept, at) if may_be_chosen(kept, at) else None
         if point is None:
             continue
         # To check 10,000 nodes would take too long. The first and the last stand for all: if another one cannot get its
@@ -100,13 +91,6 @@ def _point_in_memory(
 def may_be_chosen(kept: KeptState, at: KeptStep) -> bool:
     """Whether a step may be resumed from: ranks agree on it, and it is not spoiled."""
     return not kept.index.differs(at) and not has_spoiled(kept.run.durable, at)
-
-
-def is_suspect(kept: KeptState, at: KeptStep) -> bool:
-    """Whether a step in memory is suspect, and not spoiled already."""
-    return not has_spoiled(kept.run.durable, at) and kept.is_suspect(
-        at, (part for parts in kept.index.holders(at).values() for part in parts)
-    )
 
 
 def _point(kept: KeptState, at: KeptStep) -> ResumePoint | None:

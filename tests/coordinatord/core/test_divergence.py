@@ -128,37 +128,6 @@ def test_a_job_that_goes_on_says_so_when_a_round_resumes_and_when_it_ends() -> N
     assert job.run.durable.reason.endswith(says)
 
 
-@pytest.mark.parametrize(
-    ("kept", "found", "step"),
-    [
-        (("keep n2 1:40",), ON_DISK, 16),
-        (("keep n2 1:40",), (), 40),
-        (("keep n1 1:40",), ON_DISK, 40),
-        (("keep n2 1:40",), (*ON_DISK, *TOO_NEW_ON_DISK), 17),
-    ],
-    ids=["right one", "no other", "of the others", "on the disk, of others"],
-)
-def test_a_step_that_only_ranks_have_which_differ_is_the_last_choice(
-    kept: tuple[str, ...], found: tuple[str, ...], step: int
-) -> None:
-    job = Job("workers=2 min=1 keeps=600s divergence=report restarts=3")
-    job.play("step n1 n2 40", *found, *ALIKE, *APART, *kept, "fail n1", "failed n1", "stopped n2", "advance 9s")
-    point = formed(job)[-1]
-    assert point is not None
-    assert point.step == step
-    is_used = step == 40
-    assert ("step 40 is not used" in formed_as(job)) is not is_used
-    assert ("though ranks may differ in it" in formed_as(job)) is (step > 16)
-
-
-def test_a_step_that_was_the_last_choice_is_never_taken_later() -> None:
-    job = Job("workers=2 keeps=600s divergence=report restarts=3")
-    job.play(*ON_DISK, *ALIKE, *APART, "keep n2 1:40")
-    for _ in range(2):
-        next_round(job)
-    assert [point and point.step for point in formed(job)] == [None, 16, 16]
-
-
 def formed_as(job: Job) -> str:
     """Return why the last round was formed, and from where it resumes."""
     return job.records(RoundFormed)[-1].reason
