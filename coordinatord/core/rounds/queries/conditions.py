@@ -189,8 +189,9 @@ def exit_awaited(run: Run) -> float | None:
     """
     if not (run.exits.ended and run.exits.living) or run.roll.count(MemberState.SILENT):
         return None
-    progress = run.progress
-    last_at = max(run.exits.last_at, progress.sections.ended_at, progress.stepped_at or -math.inf)
+    progress, exited_at = run.progress, run.exits.last_at
+    stepped_at = exited_at if progress.stepped_at is None else progress.stepped_at
+    last_at = max(exited_at, stepped_at, progress.sections.ended_at)
     return EXIT_PATIENCE_S + (last_at if progress.sections.longest is None else progress.sections.longest.ends_at)
 
 
