@@ -29,9 +29,9 @@ class Preflight:
     """One preflight of some members of a run, who may leave it meanwhile."""
 
     def __init__(
-        self, run: Run, members: Sequence[Member], why: str, number: int, now: float, holds_until: float
+        self, run: Run, members: Sequence[Member], why: str, number: int, now: float, delays_until: float
     ) -> None:
-        """Begin the first turn, whose tests have this number; the next round waits for the tests until `holds_until`.
+        """Begin the first turn, whose tests have this number; the next round waits for the tests until `delays_until`.
 
         Without members it is over at once, so a run that never had a preflight has an empty one.
         """
@@ -43,7 +43,7 @@ class Preflight:
         """Why it was begun, and why it was ended before its time; empty if it was not."""
         self.number = number
         """The number of this turn's tests, higher than that of any earlier test of these nodes."""
-        self.holds_until = holds_until
+        self.delays_until = delays_until
         self._order_tests(now)
 
     def _order_tests(self, now: float) -> None:
@@ -65,7 +65,7 @@ class Preflight:
         self.ends_at = now + within_s + GRACE_S
         """When the turn is over, even if results are still to come."""
         if self.is_over:
-            self.holds_until = -math.inf
+            self.delays_until = -math.inf
 
     @property
     def is_over(self) -> bool:
@@ -88,11 +88,11 @@ class Preflight:
     def postpone(self, by: float) -> None:
         """Put off all deadlines by so many seconds, in which the coordinator was asleep."""
         self.ends_at += by
-        self.holds_until += by
+        self.delays_until += by
 
     def stop(self, why: str, hosts: Collection[str] | None) -> bool:
         """End it before its time; return False if it is over, or tests none of these hosts."""
         if not any(hosts is None or self.members[node].offer.host in hosts for node in self.orders):
             return False
-        self.orders, self.holds_until, self.stopped = {}, -math.inf, why
+        self.orders, self.delays_until, self.stopped = {}, -math.inf, why
         return True

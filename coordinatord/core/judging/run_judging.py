@@ -27,7 +27,7 @@ from coordinatord.protocol.messages import Cause, CheckResult, HealthCheck, Laun
 from coordinatord.protocol.pair_messages import PairOrder
 from coordinatord.protocol.text import clip
 
-HOLD_S = 15.0
+DELAY_S = 15.0
 """How many seconds a round waits for a preflight on suspicion: two turns of good nodes take 8 s."""
 
 IDLE_FOR_S = 60.0
@@ -70,9 +70,9 @@ class RunJudging(JudgingWing):
         return self.preflight.orders
 
     @property
-    def holds_until(self) -> float:
+    def delays_until(self) -> float:
         """When the next round no longer waits for the preflight."""
-        return self.preflight.holds_until
+        return self.preflight.delays_until
 
     def judge(self, report: Report | None, cluster: Cluster, now: float) -> Iterable[HostJudged]:
         """Judge the host that ended the round, and count the rounds in a row that a bad host may have ended."""
@@ -110,9 +110,9 @@ class RunJudging(JudgingWing):
     def obstacle(self) -> str:
         """Say for which preflight the next round waits; empty if for none."""
         durable, preflight = self._run.durable, self.preflight
-        # `holds_until` is -inf unless tests on suspicion go on. If these held up an earlier round, it is before the run
-        # entered this state.
-        if preflight.holds_until <= durable.entered_at:
+        # `delays_until` is -inf unless tests on suspicion go on. If these delayed an earlier round, it is before the
+        # run entered this state.
+        if preflight.delays_until <= durable.entered_at:
             return ""
         return f"nodes are tested in pairs before round {durable.round + 1}: {preflight.why}"
 
@@ -133,12 +133,14 @@ class RunJudging(JudgingWing):
         """Begin a preflight of all nodes without workers."""
         return (self._begin(testable(self._run), why, now),)
 
-    def _begin(self, members: Sequence[Member], why: str, now: float, holds_until: float = -math.inf) -> PreflightBegan:
-        """Begin a preflight of some members; the next round waits for it until `holds_until`."""
+    def _begin(
+        self, members: Sequence[Member], why: str, now: float, delays_until: float = -math.inf
+    ) -> PreflightBegan:
+        """Begin a preflight of some members; the next round waits for it until `delays_until`."""
         # A restarted coordinator counts from 0 again. No old result in a report may pass for one of this preflight.
         reported = (member.observed.pair.number for member in members if member.observed.pair is not None)
         last = max((self.preflight.number, *(number for number in reported if number <= REPORTED_MAX)))
-        self.preflight = Preflight(self._run, members, why, last + 1, now, holds_until)
+        self.preflight = Preflight(self._run, members, why, last + 1, now, delays_until)
         self.idle_at = -math.inf
         text = f"{len(members)} nodes are tested in pairs: {why}"
         return PreflightBegan(self._run.job, self._run.id, clip(text, MESSAGE_MAX))
@@ -164,7 +166,7 @@ class RunJudging(JudgingWing):
         if self._run.durable.state is State.FORMING:
             _, why = self._suspicion() or (NOW, "")  # there is one: else `next_at` would have called for no preflight
             self._suspect_rounds = 0
-            return (self._begin(testable(self._run), why, now, holds_until=now + HOLD_S),)
+            return (self._begin(testable(self._run), why, now, delays_until=now + DELAY_S),)
         # Hosts of a round that is over count as busy: the job mostly begins the next one soon, on the same hosts.
         working = [run.members.get(node) for run in cluster.live for node in run.durable.order]
         busy = {member.offer.host for member in working if member is not None}

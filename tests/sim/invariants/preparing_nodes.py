@@ -78,9 +78,9 @@ class PreparingLaws(Laws):
             return
         due = next_row(run, -math.inf)[1]
         last = max(self._came_at, self._ready_at) if run.roll.count(MemberState.PREPARING) else self._came_at
-        held = run.judging.holds_until
-        late_s = math.inf if due is None else due - max(last + machine.policy.settle_s, held)
-        held_s = held - self.world.daemon.clock.read()
+        delays_until = run.judging.delays_until
+        late_s = math.inf if due is None else due - max(last + machine.policy.settle_s, delays_until)
+        held_s = delays_until - self.world.daemon.clock.read()
         self.check(held_s <= HELD_S, "enough nodes are ready, and tests hold them up for %.2f s more", held_s)
         self.check(late_s <= ALIKE_S, "enough nodes are ready, and wait for %.2f s too long", late_s)
 

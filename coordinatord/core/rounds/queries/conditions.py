@@ -59,7 +59,7 @@ def settled(run: Run) -> float | None:
     size = next_size(run)
     if size < run.spec.nodes_min or run.durable.stop_asked or run.keeping.obstacle:
         return None
-    at = max(run.durable.entered_at + pause_s(run) if pause_s(run) else NOW, run.judging.holds_until)
+    at = max(run.durable.entered_at + pause_s(run) if pause_s(run) else NOW, run.judging.delays_until)
     if size < run.spec.nodes_max:
         if run.roll.count(MemberState.DISCONNECTED):
             return None

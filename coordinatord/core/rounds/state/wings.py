@@ -333,7 +333,7 @@ class JudgingWing:
         return {}
 
     @property
-    def holds_until(self) -> float:
+    def delays_until(self) -> float:
         """When the next round no longer waits for tests; `NOW` if it waits for none."""
         return NOW
 

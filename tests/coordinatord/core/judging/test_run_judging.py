@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from coordinatord.core.judging.preflight import GRACE_S
-from coordinatord.core.judging.run_judging import HOLD_S, IDLE_FOR_S, RETEST_AFTER_S, RunJudging
+from coordinatord.core.judging.run_judging import DELAY_S, IDLE_FOR_S, RETEST_AFTER_S, RunJudging
 from coordinatord.core.rounds.effects import Answer
 from coordinatord.core.rounds.events import AdminRequested, Compared, Connected, Reported
 from coordinatord.core.rounds.policy import Policy, PreflightWhen
@@ -425,7 +425,7 @@ def test_a_round_waits_for_a_preflight_only_for_a_while() -> None:
     job = Job(spares=3, preflight=PreflightWhen.SUSPICION)
     fail_twice(job)
     assert job.inside == []
-    job.wait(HOLD_S)
+    job.wait(DELAY_S)
     assert job.inside
     assert job.shown.stopped == "round 3 of job default was formed on its hosts"
 
