@@ -5,7 +5,7 @@ state is still that of the last one. So a thread beside training saves it, the o
 training thread itself saves at an interval, after the last step of a planned end, and when an exception ends training.
 
 Two things decide what a thread may do with the state: its stage (`step_numbers.StateStage`), since only the state of a
-whole step is saved, and the holder of its lock (`state_lock.StateHolder`). With a GPU, its gate (`gate`) also has
+whole step is saved, and the owner of its lock (`state_lock.LockOwner`). With a GPU, its gate (`gate`) also has
 training wait, so that nothing of an aborted collective comes into the state. The state is *final* once the last step of
 the round is saved: training does no further step in this round.
 
@@ -53,7 +53,7 @@ from workerlib.keeping.kept_objects import adapt
 from workerlib.keeping.planned_end import PlannedEnd
 from workerlib.keeping.process_hooks import ProcessHooks, after_closure
 from workerlib.keeping.small_state import SmallStateWriter
-from workerlib.keeping.state_lock import StateHolder, StateLock
+from workerlib.keeping.state_lock import LockOwner, StateLock
 from workerlib.keeping.step_numbers import StateEvent
 from workerlib.keeping.step_saver import StepSaver
 from workerlib.keeping.unkept_state import UnkeptState
@@ -212,7 +212,7 @@ class StepKeeper:
 
     def _acquire_for_training(self) -> None:
         """Acquire the lock for training; with a final state, raise as `_stand_still` does."""
-        if not self._lock.acquire(StateHolder.TRAINING, STAND_STILL_S):
+        if not self._lock.acquire(LockOwner.TRAINING, STAND_STILL_S):
             raise self._overdue()
 
     def _stand_still(self) -> NoReturn:
@@ -230,7 +230,7 @@ class StepKeeper:
             sys.stderr.flush()
             os._exit(1)
         self._lock.is_final = True
-        self._lock.acquire(StateHolder.TRAINING, STAND_STILL_S)  # never gets it, as the state is final
+        self._lock.acquire(LockOwner.TRAINING, STAND_STILL_S)  # never gets it, as the state is final
         raise self._overdue()
 
     def _overdue(self) -> KeptStateError:
@@ -261,7 +261,7 @@ class StepKeeper:
 
     def _save_after_end(self, halt: HaltAt) -> None:
         """Save the last step of the round after training has ended."""
-        if not self._lock.is_final and self._lock.acquire(StateHolder.SAVER, WAIT_S):
+        if not self._lock.is_final and self._lock.acquire(LockOwner.SAVER, WAIT_S):
             self._save_last_step(halt)
 
     def _save_for(self, request: SaveNow) -> None:
@@ -296,7 +296,7 @@ class StepKeeper:
         if self._saver.numbers.lacks_steps and not failed:  # an error may have come before the first `ctx.step`
             self._channel.report(Unstepped(self._environment.rank))
         # Within a step this thread has the lock already, and `save` only reports why nothing can be saved.
-        if not in_step and (self._lock.is_final or not self._lock.acquire(StateHolder.SAVER, WAIT_S)):
+        if not in_step and (self._lock.is_final or not self._lock.acquire(LockOwner.SAVER, WAIT_S)):
             return  # the last step is saved, or the other thread has begun to save it and does not come to an end
         try:
             # After a failure with unique state, nothing is saved. As the last save of the round, it might overwrite the
@@ -374,7 +374,7 @@ class StepKeeper:
                 self._saver.memory.refuse(refusal_text(error) if isinstance(error, OSError) else str(error))
                 self._saver.memory.finish()
             else:
-                if self._lock.acquire(StateHolder.SAVER, WAIT_S if lent else None):
+                if self._lock.acquire(LockOwner.SAVER, WAIT_S if lent else None):
                     try:
                         self._saver.attach(arena, lent=lent)
                     finally:
@@ -392,7 +392,7 @@ class StepKeeper:
         lone = self._environment.world_size == 1
         if lone and not saver.is_whole_between_steps and not self._has_ended:
             return  # only the training thread knows when a step is whole; it hangs for no peer, and answers then
-        if not self._lock.acquire(StateHolder.SAVER, WAIT_S):
+        if not self._lock.acquire(LockOwner.SAVER, WAIT_S):
             if self._lock.pop_request() is not None:
                 self._channel.report(NotSaved(f"a step was not whole within {WAIT_S:g} s", request.number))
             return

@@ -1,6 +1,6 @@
 """The lock of the kept state: the training thread holds it to change the state, or a thread that saves it.
 
-Training holds it from the optimizer's step until `ctx.step` reports the step, so any other holder finds the state of a
+Training owns it from the optimizer's step until `ctx.step` reports the step, so any other owner finds the state of a
 whole step. Once the last step of the round is saved, the state is final: a later step would be lost. Training then
 blocks where it would acquire the lock, until this process ends or leaves the round.
 
@@ -16,8 +16,8 @@ from workerlib.contract.channel_messages import SaveNow
 from workerlib.keeping.kept_errors import LeftRoundError
 
 
-class StateHolder(Enum):
-    """The holder of the lock."""
+class LockOwner(Enum):
+    """The owner of the lock."""
 
     NOBODY = auto()
     TRAINING = auto()
@@ -33,7 +33,7 @@ class StateLock:
         self._mutex = threading.RLock()
         """Acquired directly, as a KeyboardInterrupt in `_changed.__enter__` may leave it locked."""
         self._changed = threading.Condition(self._mutex)
-        self._holder = StateHolder.NOBODY
+        self._owner = LockOwner.NOBODY
         self._request: SaveNow | None = None
         """nodeclient's request that no thread has begun to answer."""
         self._is_interrupted = False
@@ -43,29 +43,29 @@ class StateLock:
     @property
     def is_in_step(self) -> bool:
         """Whether training holds the lock."""
-        return self._holder is StateHolder.TRAINING
+        return self._owner is LockOwner.TRAINING
 
-    def acquire(self, holder: StateHolder, within_s: float | None = None) -> bool:
-        """Wait for the lock, for ever if `within_s` is None; return whether the holder has it now.
+    def acquire(self, owner: LockOwner, within_s: float | None = None) -> bool:
+        """Wait for the lock, for ever if `within_s` is None; return whether the owner has it now.
 
         Raises `LeftRoundError` for the training thread, as `check_in_round` does.
         """
         with self._mutex:
-            if not self._changed.wait_for(lambda: self._is_free_for(holder), within_s):
+            if not self._changed.wait_for(lambda: self._is_free_for(owner), within_s):
                 return False
-            if holder is StateHolder.TRAINING:
+            if owner is LockOwner.TRAINING:
                 self.check_in_round()
-            self._holder = holder
+            self._owner = owner
             return True
 
-    def _is_free_for(self, holder: StateHolder) -> bool:
-        blocks = holder is StateHolder.TRAINING and self.is_final and not self._is_interrupted
-        return self._holder is StateHolder.NOBODY and not blocks
+    def _is_free_for(self, owner: LockOwner) -> bool:
+        blocks = owner is LockOwner.TRAINING and self.is_final and not self._is_interrupted
+        return self._owner is LockOwner.NOBODY and not blocks
 
     def release(self) -> None:
         """Release the lock."""
         with self._mutex:
-            self._holder = StateHolder.NOBODY
+            self._owner = LockOwner.NOBODY
             self._changed.notify_all()
 
     def check_in_round(self) -> None:

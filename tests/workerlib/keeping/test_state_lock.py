@@ -11,7 +11,7 @@ import pytest
 from tests.support.programs import TIMEOUT_S
 from workerlib.contract.channel_messages import SaveNow
 from workerlib.keeping.kept_errors import LeftRoundError
-from workerlib.keeping.state_lock import StateHolder, StateLock
+from workerlib.keeping.state_lock import LockOwner, StateLock
 
 AT_ONCE = 0.0
 
@@ -28,7 +28,7 @@ def training_that_waits(lock: StateLock) -> tuple[threading.Thread, list[str]]:
 
     def begin_step() -> None:
         try:
-            ends.append("begun" if lock.acquire(StateHolder.TRAINING, TIMEOUT_S) else "not begun")
+            ends.append("begun" if lock.acquire(LockOwner.TRAINING, TIMEOUT_S) else "not begun")
         except LeftRoundError:
             ends.append("left")
 
@@ -37,11 +37,11 @@ def training_that_waits(lock: StateLock) -> tuple[threading.Thread, list[str]]:
     return thread, ends
 
 
-@pytest.mark.parametrize("other", [StateHolder.TRAINING, StateHolder.SAVER])
-@pytest.mark.parametrize("holder", [StateHolder.TRAINING, StateHolder.SAVER])
-def test_one_thread_at_a_time_has_the_state(lock: StateLock, holder: StateHolder, other: StateHolder) -> None:
-    assert lock.acquire(holder)
-    assert lock.is_in_step == (holder is StateHolder.TRAINING)
+@pytest.mark.parametrize("other", [LockOwner.TRAINING, LockOwner.SAVER])
+@pytest.mark.parametrize("owner", [LockOwner.TRAINING, LockOwner.SAVER])
+def test_one_thread_at_a_time_has_the_state(lock: StateLock, owner: LockOwner, other: LockOwner) -> None:
+    assert lock.acquire(owner)
+    assert lock.is_in_step == (owner is LockOwner.TRAINING)
     assert not lock.acquire(other, AT_ONCE)
     lock.release()
     assert not lock.is_in_step
@@ -49,7 +49,7 @@ def test_one_thread_at_a_time_has_the_state(lock: StateLock, holder: StateHolder
 
 
 def test_training_begins_its_step_when_the_save_is_over(lock: StateLock) -> None:
-    assert lock.acquire(StateHolder.SAVER)
+    assert lock.acquire(LockOwner.SAVER)
     thread, ends = training_that_waits(lock)
     lock.release()
     thread.join()
@@ -58,8 +58,8 @@ def test_training_begins_its_step_when_the_save_is_over(lock: StateLock) -> None
 
 def test_once_the_last_step_is_saved_no_further_one_begins_and_the_state_can_be_saved_again(lock: StateLock) -> None:
     lock.is_final = True
-    assert not lock.acquire(StateHolder.TRAINING, AT_ONCE)
-    assert lock.acquire(StateHolder.SAVER)
+    assert not lock.acquire(LockOwner.TRAINING, AT_ONCE)
+    assert lock.acquire(LockOwner.SAVER)
 
 
 def test_training_that_stands_still_leaves_the_round_at_once(lock: StateLock) -> None:
@@ -68,14 +68,14 @@ def test_training_that_stands_still_leaves_the_round_at_once(lock: StateLock) ->
     lock.interrupt()
     thread.join()
     assert ends == ["left"]
-    assert lock.acquire(StateHolder.SAVER), "a save waits for it no longer"
+    assert lock.acquire(LockOwner.SAVER), "a save waits for it no longer"
 
 
 def test_training_leaves_the_round_when_the_save_is_over(lock: StateLock) -> None:
-    assert lock.acquire(StateHolder.SAVER)
+    assert lock.acquire(LockOwner.SAVER)
     thread, ends = training_that_waits(lock)
     lock.interrupt()
-    assert not lock.acquire(StateHolder.TRAINING, AT_ONCE)
+    assert not lock.acquire(LockOwner.TRAINING, AT_ONCE)
     lock.release()
     thread.join()
     assert ends == ["left"]
@@ -104,7 +104,7 @@ def test_an_interrupt_at_any_call_within_it_leaves_the_state_to_be_saved(lock: S
     gc.disable()  # its callbacks, such as those of hypothesis, are calls too
     sys.settrace(interrupt)
     try:
-        lock.acquire(StateHolder.TRAINING)
+        lock.acquire(LockOwner.TRAINING)
         sys.settrace(None)
     except KeyboardInterrupt:
         sys.settrace(None)
@@ -112,7 +112,7 @@ def test_an_interrupt_at_any_call_within_it_leaves_the_state_to_be_saved(lock: S
         gc.enable()
     if lock.is_in_step:
         lock.release()
-    saver = threading.Thread(target=lock.acquire, args=(StateHolder.SAVER, AT_ONCE), daemon=True)
+    saver = threading.Thread(target=lock.acquire, args=(LockOwner.SAVER, AT_ONCE), daemon=True)
     saver.start()
     saver.join(TIMEOUT_S)
     assert not saver.is_alive()
