@@ -36,7 +36,7 @@ class Roll:
         the coordinator is good."""
         self._by_state: dict[MemberState, dict[str, Member]] = {state: {} for state in STATES}
         self._connected: set[str] = set()
-        self._staying: set[str] = set()
+        self._remaining: set[str] = set()
         """The nodes that are not to leave."""
         self._on_quarantined_hosts: dict[MemberState, set[str]] = {
             MemberState.READY: set(),
@@ -63,7 +63,7 @@ class Roll:
         if member.is_connected is not (node in self._connected):
             self.changes += 1  # others are told from which connected nodes they can get kept state
             self._connected ^= {node}
-        (self._staying.discard if member.leaves else self._staying.add)(node)
+        (self._remaining.discard if member.leaves else self._remaining.add)(node)
         for each, nodes in self._on_quarantined_hosts.items():
             if state is each and member.readiness.quarantined:
                 nodes.add(node)
@@ -85,7 +85,7 @@ class Roll:
             self.missing[node] = None
         del self._by_state[member.state][node]
         self._connected.discard(node)
-        self._staying.discard(node)
+        self._remaining.discard(node)
         for nodes in self._on_quarantined_hosts.values():
             nodes.discard(node)
 
@@ -118,7 +118,7 @@ class Roll:
     @property
     def all_leave(self) -> bool:
         """Whether no node stays: each is to leave, because its own user or an operator wants that."""
-        return not self._staying
+        return not self._remaining
 
     @property
     def deserted(self) -> bool:
