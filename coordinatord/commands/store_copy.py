@@ -76,8 +76,8 @@ def _write_directory(folder: Path, rows: list[Row], identity: str) -> None:
         with closing(Database.open(directory.database)) as database:
             directory.chown_database()
             if database.count():
-                held = counted(database.count(), "record")
-                raise StoreError(f"state directory {folder}: it holds {held} already: name an empty directory")
+                found = counted(database.count(), "record")
+                raise StoreError(f"state directory {folder}: it holds {found} already: name an empty directory")
             database.fill(rows, identity)
     finally:
         directory.release()
@@ -100,11 +100,11 @@ def _rows_of(found: StoredHistory) -> tuple[list[Row], str]:
 async def _write_namespace(location: EtcdLocation, rows: list[Row], identity: str) -> None:
     async with _lead(location) as (history, _):
         try:
-            held = len((await history.read()).rows)
+            found = len((await history.read()).rows)
         except NothingStoredError:
-            held = 0
-        if held:
-            raise StoreError(f"{location} holds {counted(held, 'record')} already: name a prefix that holds none")
+            found = 0
+        if found:
+            raise StoreError(f"{location} holds {counted(found, 'record')} already: name a prefix that holds none")
         await history.replace(rows, identity)
 
 

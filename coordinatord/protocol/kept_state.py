@@ -105,7 +105,7 @@ class KeptParts(AtShardedStep, frozen=True):
         if self.first_shard >= self.shards:
             raise SchemaError(f"first_shard is {self.first_shard}, but there are {self.shards}")
 
-    def holds(self, rank: int) -> bool:
+    def has(self, rank: int) -> bool:
         """Whether these include the part of a rank."""
         return 0 <= rank - self.first_rank < self.ranks
 

@@ -149,8 +149,8 @@ def _try_lock(lock: int, operation: int) -> bool:
 
 def _read(lock: int) -> tuple[str, str]:
     """Return the id of the last process with the lock, and the record of the clock; both may be empty."""
-    holder, _, clock = os.pread(lock, LOCK_BYTES_MAX, 0).decode(errors="replace").partition("\n")
-    return holder, clock.strip()
+    owner, _, clock = os.pread(lock, LOCK_BYTES_MAX, 0).decode(errors="replace").partition("\n")
+    return owner, clock.strip()
 
 
 def _write(lock: int, clock: str) -> None:

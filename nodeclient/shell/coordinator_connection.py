@@ -278,7 +278,7 @@ class CoordinatorConnection:
         attempts = self._attempts
         attempt = await attempts.prepare(coordinator)
         try:
-            return await self._hold(_CoordinatorSession(self, coordinator, version, attempt), contact)
+            return await self._run_session(_CoordinatorSession(self, coordinator, version, attempt), contact)
         except (HandshakeError, OSError) as error:
             if attempts.proven is not None and isinstance(error, HandshakeError) and error.status in DENIALS:
                 attempts.proven = None  # it was revoked, and there may be a newer one in its place
@@ -293,9 +293,9 @@ class CoordinatorConnection:
                 raise problem from error
         in_the_clear = SecuredAttempt(INSECURE_ACCESS, coordinator, Role.JOIN)
         session = _CoordinatorSession(self, coordinator, version, in_the_clear)
-        return await self._hold(session, contact, token_unused=True)
+        return await self._run_session(session, contact, token_unused=True)
 
-    async def _hold(
+    async def _run_session(
         self, session: _CoordinatorSession, contact: ContactPoint, *, token_unused: bool = False
     ) -> str | Refused:
         """Hold one session; return why it ended, or the refusal of the version.

@@ -95,13 +95,13 @@ class LeftoverProcesses:
                 for pidfd, leftover in known.items():
                     # A duplicate, because the descriptor itself is closed as soon as the process ends.
                     pidfds[leftover.pid] = os.dup(pidfd)
-            holding = await asyncio.to_thread(resource_holders, pidfds) if pidfds else []
-            for pid in holding:
+            users = await asyncio.to_thread(resource_users, pidfds) if pidfds else []
+            for pid in users:
                 named = leftover_stages.named([present[pid]])
                 self._notify(
                     Level.WARNING, f"killed, since it has a GPU or a port that the next round may need: {named}"
                 )
-            await asyncio.to_thread(kill, {pid: pidfds[pid] for pid in holding})
+            await asyncio.to_thread(kill, {pid: pidfds[pid] for pid in users})
         finally:
             for pidfd in pidfds.values():
                 os.close(pidfd)
@@ -179,7 +179,7 @@ def _program(pid: int) -> str:
     return clip(name, PROGRAM_MAX)
 
 
-def resource_holders(pids: Collection[int], proc: Path = Path("/proc")) -> list[int]:
+def resource_users(pids: Collection[int], proc: Path = Path("/proc")) -> list[int]:
     """Return the processes that have a GPU, or listen on a port that their program chose.
 
     A port that the kernel assigned does not count, because the next program gets another one. A forked process has the

@@ -86,11 +86,11 @@ class StayingWorkers:
                     elif answer < 0.9:
                         self._plan(LEAVES_WITHIN_S, self._refuse, rank)
             case Park(rank):
-                self._hold(rank)
+                self._park(rank)
             case Dismiss(ranks):
                 self.held.difference_update(ranks)
 
-    def _hold(self, rank: int) -> None:
+    def _park(self, rank: int) -> None:
         if rank in self._workers.alive:  # otherwise it has died, which the stopped nodeclient will see
             self._workers.part(rank)
             self.held.add(rank)

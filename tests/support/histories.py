@@ -105,9 +105,9 @@ async def records_in(store: Store) -> list[Record]:
 
 def set_clock_since(state: Path, by_s: float) -> None:
     """Change a state directory as if the host's clock had been set ahead since its last record was made."""
-    holder, noted = (state / "lock").read_text().split("\n")
-    boot, began_at = noted.split()
-    (state / "lock").write_text(f"{holder}\n{boot} {float(began_at) - by_s}")
+    owner, clock = (state / "lock").read_text().split("\n")
+    boot, began_at = clock.split()
+    (state / "lock").write_text(f"{owner}\n{boot} {float(began_at) - by_s}")
 
 
 def replay(entries: Iterable[Entry]) -> dict[str, DurableRun]:

@@ -245,7 +245,7 @@ class Keep:
 
 
 def _arena(node: Node, sizes: ArenaSizes) -> tuple[int, Arena]:
-    if node.file is not None and node.arena is not None and node.arena.sizes.holds(sizes):
+    if node.file is not None and node.arena is not None and node.arena.sizes.has_room_for(sizes):
         return node.file, node.arena
     if node.file is not None:
         os.close(node.file)

@@ -161,7 +161,7 @@ class ArenaSizes:
         """The bytes of the header, one generation and one small place."""
         return HEADER_BYTES + self.generation + self.small
 
-    def holds(self, other: ArenaSizes) -> bool:
+    def has_room_for(self, other: ArenaSizes) -> bool:
         """Whether an arena of these sizes has room for all that one of the other sizes has."""
         return self.generation >= other.generation and self.small >= other.small
 

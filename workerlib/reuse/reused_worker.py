@@ -178,7 +178,7 @@ class ReusedWorker:
         torch.set_grad_enabled(here.gradients)
         problem = "the script holds a device mesh, whose process groups are those of the round that has ended"
         # Only now, since frames that `clear_tracebacks` has cleared may have held one.
-        self._channel.report(Refusing(here.number, problem) if round_cleanup.holds_mesh() else Left(here.number))
+        self._channel.report(Refusing(here.number, problem) if round_cleanup.has_mesh() else Left(here.number))
         return True
 
     def enter_next_round(self) -> None:

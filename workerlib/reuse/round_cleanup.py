@@ -141,7 +141,7 @@ def destroy_groups() -> None:
         gloo.let_threads_finish()
 
 
-def holds_mesh() -> bool:
+def has_mesh() -> bool:
     """Whether the script has a device mesh, whose process groups are those of the round that has ended."""
     meshes = sys.modules.get("torch.distributed.device_mesh")
     kind = getattr(meshes, "DeviceMesh", None)

@@ -85,7 +85,7 @@ def plan_copies(held: Held, domains: Mapping[str, str], buddy_of: Mapping[str, s
 
 
 def _has(parts: Iterable[KeptParts], rank: int) -> bool:
-    return any(part.holds(rank) for part in parts)
+    return any(part.has(rank) for part in parts)
 
 
 def buddies(nodes: Mapping[str, str], spares: Mapping[str, str]) -> dict[str, str]:

@@ -88,9 +88,9 @@ class CommitLog:
         self._values[number] = value = _Stored(size, list(seqs))
         self._live.update(dict.fromkeys(value.seqs, number))
         for seq in dropped:
-            holder = self._live.pop(seq, None)
-            if holder is not None:
-                self._dead[seq] = holder
+            value_number = self._live.pop(seq, None)
+            if value_number is not None:
+                self._dead[seq] = value_number
                 value.dropped.append(seq)
 
     def next_merger(self) -> Merger | None:

@@ -52,7 +52,7 @@ class ArenaMemory:
         self._lock = Lock()
         self._coming_bytes = 0
         """The bytes that are being allocated, which `available` may still count as free."""
-        self._must_stay_free = 0.0
+        self._reserve_bytes = 0.0
         """The bytes that must remain free on the host, as of the last claim."""
         self._is_closed = False
         self.used_bytes = 0
@@ -76,7 +76,7 @@ class ArenaMemory:
             if addresses is not None and size > addresses - _FOR_THREADS - self._coming_bytes:
                 left = size_in_words(max(0, addresses - _FOR_THREADS - self._coming_bytes))
                 raise NoMemoryError(f"{demand}, and ulimit -v leaves {left} for it: raise it")
-            self._must_stay_free = available * (1 - _USABLE_SHARE)
+            self._reserve_bytes = available * (1 - _USABLE_SHARE)
             self.used_bytes += size
             self._coming_bytes += size
 
@@ -88,7 +88,7 @@ class ArenaMemory:
         try:
             return self._new_arena(sizes, size)
         except BaseException:
-            self._give_back(size)
+            self._release(size)
             raise
         finally:
             with self._lock:
@@ -108,7 +108,7 @@ class ArenaMemory:
     def _fill(self, file: int, size: int) -> None:
         for begin in range(0, size, _CHUNK_BYTES):
             length = min(_CHUNK_BYTES, size - begin)
-            if self._is_closed or self._available() - length < self._must_stay_free:
+            if self._is_closed or self._available() - length < self._reserve_bytes:
                 raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
             os.posix_fallocate(file, begin, length)
 
@@ -116,13 +116,13 @@ class ArenaMemory:
         """Give up arenas. The kernel frees their memory when no process has it mapped any more."""
         for owned in arenas:
             os.close(owned.file)
-            self._give_back(owned.size)
+            self._release(owned.size)
 
     def close(self) -> None:
         """Make all allocations fail, also those in progress, for which the process would wait before it exits."""
         self._is_closed = True
 
-    def _give_back(self, size: int) -> None:
+    def _release(self, size: int) -> None:
         with self._lock:
             self.used_bytes -= size
 

@@ -88,7 +88,7 @@ class Arenas:
         Copies and received parts are dropped if there is no memory otherwise: a worker comes before other nodes.
         """
         async with self._reserving[local_rank]:  # a worker of an earlier round may still be getting the same memory
-            fitting = [owned for owned in self._owned.get(local_rank, ()) if owned.arena.sizes.holds(sizes)]
+            fitting = [owned for owned in self._owned.get(local_rank, ()) if owned.arena.sizes.has_room_for(sizes)]
             chosen = fitting[-1] if fitting else await self._allocate_own(sizes)
             others = [owned for owned in self._owned.get(local_rank, ()) if owned is not chosen]
             self._owned[local_rank] = [*others, chosen]
@@ -136,7 +136,7 @@ class Arenas:
         Each step that may be protected has a place, so the older copy is kept until the newer one is here.
         """
         sizes, copies = ArenaSizes.at_least(commit.length, 0), self._copies.get(commit.rank, [])
-        if not copies or not copies[-1].arena.sizes.holds(sizes):
+        if not copies or not copies[-1].arena.sizes.has_room_for(sizes):
             size = HEADER_BYTES + self._places_of_copies * sizes.generation
             copied = f"{self._places_of_copies} copies of the state of rank {commit.rank}"
             demand = f"to keep {copied} takes {size_in_words(size)}"

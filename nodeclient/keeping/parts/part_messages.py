@@ -37,7 +37,7 @@ _RUN_BYTES = 16
 _REQUEST = struct.Struct(f"!{_RUN_BYTES}sIIQB{NONCE_BYTES}s")
 _ANSWER = struct.Struct("!B9Q")
 """Whether the holder has the part, and the words of its `Commit`."""
-_NOT_HELD = (0,) * 9
+_NO_COMMIT = (0,) * 9
 _END = struct.Struct("!BI")
 
 REQUEST_BYTES = _REQUEST.size + TAG_BYTES
@@ -82,7 +82,7 @@ class Exchange:
 
     def answer(self, commit: Commit | None) -> bytes:
         """Return the answer of a holder: the control words of the part, or None if it does not have the part."""
-        packed = _ANSWER.pack(commit is not None, *(_NOT_HELD if commit is None else commit.words))
+        packed = _ANSWER.pack(commit is not None, *(_NO_COMMIT if commit is None else commit.words))
         return packed + self._tag(b"answer", packed).digest()
 
     def read_answer(self, data: bytes) -> Commit | None:

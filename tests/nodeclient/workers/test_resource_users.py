@@ -1,4 +1,4 @@
-"""Who holds what only one process at a time can have: a port that a program has chosen, or a GPU."""
+"""Which processes use what only one at a time can have: a port that a program has chosen, or a GPU."""
 
 import os
 import socket
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeclient.workers.leftover_processes import resource_holders
+from nodeclient.workers.leftover_processes import resource_users
 
 HEADER = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
 
@@ -30,7 +30,7 @@ def proc(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("file", "holds"),
+    ("file", "uses"),
     [
         ("socket:[1]", True),
         ("socket:[4]", True),
@@ -42,12 +42,12 @@ def proc(tmp_path: Path) -> Path:
         ("/dev/null", False),
     ],
 )
-def test_a_port_that_was_chosen_and_a_gpu_count(proc: Path, file: str, holds: bool) -> None:
+def test_a_port_that_was_chosen_and_a_gpu_count(proc: Path, file: str, uses: bool) -> None:
     (proc / "7/fd").mkdir(parents=True)
     (proc / "7/fd/3").symlink_to(file)
-    assert resource_holders([7, 8], proc) == ([7] if holds else [])
+    assert resource_users([7, 8], proc) == ([7] if uses else [])
 
 
 def test_a_port_that_the_kernel_has_chosen_does_not_count() -> None:
     with socket.create_server(("127.0.0.1", 0)):
-        assert resource_holders([os.getpid()]) == []
+        assert resource_users([os.getpid()]) == []
