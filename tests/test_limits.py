@@ -8,7 +8,7 @@ from aiohttp.web_protocol import MAX_MSG_QUEUE_SIZE
 
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.state.cluster import DRAINED_MAX
-from coordinatord.core.rounds.values.round_history import ROUNDS_KEPT
+from coordinatord.core.rounds.values.round_history import ROUNDS_RETAINED
 from coordinatord.core.shown.log_sources import WORKERS_AT_ONCE_MAX
 from coordinatord.protocol.fields import DURATION_S_MAX, LAST_LINES_MAX, LINE_MAX, NAME_MAX, WORKERS_MAX
 from coordinatord.protocol.messages import FRAME_BYTES_MAX
@@ -36,7 +36,7 @@ from coordinatord.server.sessions.node_sessions import (
     JOINS_PER_S,
 )
 from coordinatord.server.sessions.refusal_log import LINES_MAX
-from coordinatord.store.retention import CLUSTER_RECORDS_KEPT, REPEATED_KEPT, RUNS_KEPT, VISITORS_KEPT
+from coordinatord.store.retention import CLUSTER_RECORDS_RETAINED, REPEATED_RETAINED, RUNS_RETAINED, VISITORS_RETAINED
 from nodeclient.keeping.parts.part_server import CONNECTIONS_MAX, REQUEST_WITHIN_S
 from tests.support.source import ROOT
 
@@ -74,9 +74,9 @@ LIMITS: list[tuple[tuple[float, ...], str, str]] = [
         "test_no_more_are_read_at_once_than_a_person_reads",
     ),
     ((LAST_LINES_MAX, LINE_MAX), CODEC, "test_a_wrong_value_is_refused_by_the_name_of_its_field"),
-    ((RUNS_KEPT, ROUNDS_KEPT), RETENTION, "test_the_last_rounds_are_kept_whole"),
-    ((VISITORS_KEPT,), RETENTION, "test_nodes_that_come_and_go_while_a_round_is_on_do_not_pile_up"),
-    ((REPEATED_KEPT, CLUSTER_RECORDS_KEPT), RETENTION, "test_stalls_of_a_round_that_lasts_do_not_pile_up"),
+    ((RUNS_RETAINED, ROUNDS_RETAINED), RETENTION, "test_the_last_rounds_are_kept_whole"),
+    ((VISITORS_RETAINED,), RETENTION, "test_nodes_that_come_and_go_while_a_round_is_on_do_not_pile_up"),
+    ((REPEATED_RETAINED, CLUSTER_RECORDS_RETAINED), RETENTION, "test_stalls_of_a_round_that_lasts_do_not_pile_up"),
     ((DRAINED_MAX,), "tests/coordinatord/core/test_admin_requests.py", "test_one_name_too_many_is_not_drained"),
     ((TOKENS_MAX,), f"{SECURITY}/test_tokens.py", "test_revoked_tokens_make_room"),
     ((LINKS_MAX,), f"{SECURITY}/test_browser_sessions.py", "test_the_oldest_make_room"),

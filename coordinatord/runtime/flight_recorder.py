@@ -54,7 +54,7 @@ BYTES_MAX = 32 << 20
 """The most bytes of messages in the kept stimuli. The usual 40,000 have 5 MB. A hostile node may send the largest
 message 25 times a second, and each takes several times its size in memory."""
 
-FILES_KEPT = 3
+FILES_RETAINED = 3
 """How many crash files are kept: the newest ones also show a bug that recurs after each restart."""
 
 FORMAT = 1
@@ -169,7 +169,7 @@ class FlightRecorder:
         }
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
             file.write(json.dumps(content))  # `json.dump` takes four times as long
-        for old in sorted(folder.glob("crash-*.json"))[:-FILES_KEPT]:
+        for old in sorted(folder.glob("crash-*.json"))[:-FILES_RETAINED]:
             old.unlink(missing_ok=True)
         return path
 

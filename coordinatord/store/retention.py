@@ -40,20 +40,20 @@ from coordinatord.core.rounds.values.records import (
     TrainingResumed,
     TrainingStalled,
 )
-from coordinatord.core.rounds.values.round_history import ROUNDS_KEPT
+from coordinatord.core.rounds.values.round_history import ROUNDS_RETAINED
 
-RUNS_KEPT = 3
+RUNS_RETAINED = 3
 """Runs to keep of each job: the last one continues, and `replay` can compare it with the two before."""
 
-VISITORS_KEPT = 200
+VISITORS_RETAINED = 200
 """Visitors to keep of each run, for each of the two ways to leave: lost, or released. A node that comes and goes every
 few seconds for a month would otherwise leave a million records."""
 
-CLUSTER_RECORDS_KEPT = 1_000
+CLUSTER_RECORDS_RETAINED = 1_000
 """So many of the last cluster records are kept, in force or not, and older ones as long as they are in force. As many
 forgotten jobs are kept. People look for recent ones."""
 
-REPEATED_KEPT = 200
+REPEATED_RETAINED = 200
 """Records to keep of each run and recurring kind. Training may stall at each evaluation, in a round of months."""
 
 _REPEATED = (
@@ -96,7 +96,7 @@ def deletion_by(newest: Record) -> Deletion | None:
         case RunOpened():
             return partial(_delete_runs, job=newest.job)
         case RoundFormed():
-            return partial(_delete_rounds, job=newest.job, run=newest.run, last=newest.round - ROUNDS_KEPT)
+            return partial(_delete_rounds, job=newest.job, run=newest.run, last=newest.round - ROUNDS_RETAINED)
         case NodeLost() | NodeReleased():
             return partial(_delete_visitor, job=newest.job, run=newest.run, kind=newest.KIND)
         case ClusterRecord():
@@ -107,11 +107,11 @@ def deletion_by(newest: Record) -> Deletion | None:
 
 
 def _delete_repeated(connection: sqlite3.Connection, job: str, run: str, kind: str) -> None:
-    """Delete the record of this kind that is beyond the last `REPEATED_KEPT`."""
+    """Delete the record of this kind that is beyond the last `REPEATED_RETAINED`."""
     connection.execute(
         "DELETE FROM records WHERE seq = (SELECT seq FROM records WHERE job = ? AND run = ? AND kind = ?"
         " ORDER BY seq DESC LIMIT 1 OFFSET ?)",
-        (job, run, kind, REPEATED_KEPT),
+        (job, run, kind, REPEATED_RETAINED),
     )
 
 
@@ -122,7 +122,7 @@ def _delete_cluster_records(connection: sqlite3.Connection, newest: ClusterRecor
     may have ended one that is beyond the limit.
     """
     beyond = connection.execute(
-        "SELECT seq, node FROM records WHERE job = '' ORDER BY seq DESC LIMIT 1 OFFSET ?", (CLUSTER_RECORDS_KEPT,)
+        "SELECT seq, node FROM records WHERE job = '' ORDER BY seq DESC LIMIT 1 OFFSET ?", (CLUSTER_RECORDS_RETAINED,)
     ).fetchone()
     if beyond is None:
         return
@@ -143,15 +143,15 @@ def _delete_job(connection: sqlite3.Connection, job: str) -> None:
     connection.execute(
         "DELETE FROM records WHERE kind = 'JobForgotten' AND seq <="
         " (SELECT seq FROM records WHERE kind = 'JobForgotten' ORDER BY seq DESC LIMIT 1 OFFSET ?)",
-        (CLUSTER_RECORDS_KEPT,),
+        (CLUSTER_RECORDS_RETAINED,),
     )
 
 
 def _delete_runs(connection: sqlite3.Connection, job: str) -> None:
-    """Delete the runs of a job before the last `RUNS_KEPT`."""
+    """Delete the runs of a job before the last `RUNS_RETAINED`."""
     runs = connection.execute(
         "SELECT run FROM records WHERE job = ? AND kind = 'RunOpened' ORDER BY seq DESC LIMIT -1 OFFSET ?",
-        (job, RUNS_KEPT),
+        (job, RUNS_RETAINED),
     ).fetchall()
     for (run,) in runs:
         connection.execute("DELETE FROM records WHERE job = ? AND run = ?", (job, run))
@@ -184,14 +184,14 @@ def _delete_rounds(connection: sqlite3.Connection, job: str, run: str, last: int
 
 
 def _delete_visitor(connection: sqlite3.Connection, job: str, run: str, kind: str) -> None:
-    """Delete the oldest node beyond `VISITORS_KEPT` that left in this way, if no round was formed since it joined.
+    """Delete the oldest node beyond `VISITORS_RETAINED` that left in this way, if no round was formed since it joined.
 
     Before the first round, a node that remembers a round is kept: if records were lost, the numbers of rounds continue
     from those that nodes remember.
     """
     beyond = connection.execute(
         "SELECT seq, node FROM records WHERE job = ? AND run = ? AND kind = ? ORDER BY seq DESC LIMIT 1 OFFSET ?",
-        (job, run, kind, VISITORS_KEPT),
+        (job, run, kind, VISITORS_RETAINED),
     ).fetchone()
     if beyond is None:
         return

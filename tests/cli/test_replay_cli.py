@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinatord.core.rounds.values.round_history import ROUNDS_KEPT
+from coordinatord.core.rounds.values.round_history import ROUNDS_RETAINED
 from coordinatord.store.database import Database
 from coordinatord.store.directory import DATABASE
 from tests.support.histories import (
@@ -118,7 +118,7 @@ def test_of_several_jobs_one_has_to_be_named_and_of_its_runs_the_last_is_shown(
 
 
 def test_that_old_rounds_are_no_longer_kept_is_said(database: Database, tmp_path: Path) -> None:
-    for entry in Life(1, rounds=ROUNDS_KEPT + 2):
+    for entry in Life(1, rounds=ROUNDS_RETAINED + 2):
         database.append([entry])
     database.append(made_at(9000.0, an_end()))
     lines = replay(tmp_path).splitlines()

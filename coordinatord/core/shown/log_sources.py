@@ -18,7 +18,7 @@ from coordinatord.core.rounds.state.member import Member
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.values.ranks import Ranks
 from coordinatord.core.rounds.values.records import NodeJoined, Record, RoundFormed
-from coordinatord.core.rounds.values.round_history import ROUNDS_KEPT
+from coordinatord.core.rounds.values.round_history import ROUNDS_RETAINED
 from coordinatord.core.watching.rank_ranges import merge_ranges, select_ranks
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.log_messages import LogStream
@@ -181,7 +181,7 @@ def _unknown_round(run: Run, number: int) -> str:
         return f"job {run.job} has had no round yet"
     known = [round_.number for round_ in run.durable.rounds]
     if not known:  # the run has ended, and only the store has its rounds
-        which = f"rounds up to {run.durable.round}, of which the last {ROUNDS_KEPT} are kept"
+        which = f"rounds up to {run.durable.round}, of which the last {ROUNDS_RETAINED} are kept"
     else:
         which = f"round {known[0]}" if len(known) == 1 else f"rounds {known[0]} to {known[-1]}"
     return f"round {number} of job {run.job} is not known: run {run.id} has {which}"

@@ -3,7 +3,7 @@
 import pytest
 
 from coordinatord.core.rounds.state.durable import EARLIER_MAX, LOST_MAX, LOST_ROUNDS
-from coordinatord.core.rounds.values.round_history import ROUNDS_KEPT
+from coordinatord.core.rounds.values.round_history import ROUNDS_RETAINED
 from coordinatord.core.shown.job_view import LOST_SHOWN_S
 from coordinatord.store import retention
 from coordinatord.store.database import Database
@@ -53,8 +53,8 @@ def test_losses_are_bounded_and_the_store_keeps_as_many() -> None:
     kept, all_ = replay(database.load())[JOB].lost, replay(whole)[JOB].lost
     assert kept == all_
     assert [loss.node for loss in kept] == [f"n{number}" for number in range(2 * LOST_MAX, 3 * LOST_MAX)]
-    assert LOST_MAX < retention.VISITORS_KEPT
-    assert LOST_ROUNDS < ROUNDS_KEPT
+    assert LOST_MAX < retention.VISITORS_RETAINED
+    assert LOST_ROUNDS < ROUNDS_RETAINED
 
 
 def test_earlier_runs_are_kept_with_their_last_step() -> None:
@@ -85,7 +85,7 @@ def test_as_many_runs_are_kept_as_the_store_has() -> None:
     for at, record in stage.past:
         database.append([Entry(at, record)])
     assert replay(database.load())["default"] == stage.run.durable
-    assert EARLIER_MAX + 1 == retention.RUNS_KEPT
+    assert EARLIER_MAX + 1 == retention.RUNS_RETAINED
 
 
 def test_to_forget_a_job_forgets_its_earlier_runs() -> None:

@@ -11,7 +11,7 @@ from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.queries.time_attribution import spent
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.run import Run
-from coordinatord.core.rounds.values.round_history import BRIEF_REASON_MAX, ROUNDS_KEPT, rounds_of
+from coordinatord.core.rounds.values.round_history import BRIEF_REASON_MAX, ROUNDS_RETAINED, rounds_of
 from coordinatord.core.rounds.values.time_ledger import SPAN_MAX, Activity, Ledger, Spent
 from coordinatord.core.shown.job_view import rounds_view
 from coordinatord.store.database import Database
@@ -257,7 +257,7 @@ def test_long_reasons_are_cut() -> None:
 
 def test_a_pruned_store_gives_the_same_ledger_the_same_rounds_and_the_same_losses() -> None:
     database, whole = Database.in_memory(), []
-    for entry in RandomLife(5, rounds=ROUNDS_KEPT + 15):
+    for entry in RandomLife(5, rounds=ROUNDS_RETAINED + 15):
         database.append([entry])
         whole.append(entry)
     assert database.count() < len(whole)
@@ -267,7 +267,7 @@ def test_a_pruned_store_gives_the_same_ledger_the_same_rounds_and_the_same_losse
     assert spent(pruned, now).total == pytest.approx(now - whole[0].at)
     assert pruned.durable.rounds == unpruned.durable.rounds
     assert pruned.durable.lost == unpruned.durable.lost != []
-    assert len(list(pruned.durable.rounds)) == ROUNDS_KEPT
+    assert len(list(pruned.durable.rounds)) == ROUNDS_RETAINED
     assert rounds_of(database.rounds("job", pruned.id)) == pruned.durable.rounds
 
 

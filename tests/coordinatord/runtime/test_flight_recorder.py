@@ -21,7 +21,7 @@ from coordinatord.protocol.schema import SchemaError
 from coordinatord.runtime import flight_recorder
 from coordinatord.runtime.flight_recorder import (
     BYTES_MAX,
-    FILES_KEPT,
+    FILES_RETAINED,
     OBJECTS_MAX,
     STIMULI_MIN,
     CrashFileError,
@@ -120,11 +120,11 @@ def test_only_its_owner_may_read_it_and_only_the_last_few_are_kept(crash: Crash,
     path, _ = crash(0)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    for year in range(FILES_KEPT + 1):
+    for year in range(FILES_RETAINED + 1):
         path.with_name(f"crash-200{year}.json").touch()
     path.unlink()
     crash(0)
-    assert len(list((tmp_path / "crashes").iterdir())) == FILES_KEPT
+    assert len(list((tmp_path / "crashes").iterdir())) == FILES_RETAINED
 
 
 def test_a_state_that_is_too_large_is_not_copied_and_the_last_stimuli_can_be_read(

@@ -9,13 +9,13 @@ from typing import Protocol
 import pytest
 
 from coordinatord.core.rounds.values.records import NodeDrained, Record
-from coordinatord.core.rounds.values.round_history import ROUNDS_KEPT, rounds_of
+from coordinatord.core.rounds.values.round_history import ROUNDS_RETAINED, rounds_of
 from coordinatord.store.database import Database
 from coordinatord.store.database_store import Store
 from coordinatord.store.directory import DATABASE
 from coordinatord.store.interface import Entry, LoggedEvent, StoreError
 from coordinatord.store.memory_store import MemoryStore
-from coordinatord.store.retention import RUNS_KEPT
+from coordinatord.store.retention import RUNS_RETAINED
 from coordinatord.store.sqlite_store import SqliteStore
 from tests.support.etcd import EtcdNamespace, needs_etcd
 from tests.support.histories import (
@@ -236,7 +236,7 @@ async def test_of_each_job_the_last_run_is_loaded_and_the_ends_of_earlier_ones(l
 
 
 async def test_from_life_to_life_the_same_is_forgotten_as_in_one(lasting: LastingPlace) -> None:
-    past = [*Life(3, ROUNDS_KEPT + 10)]
+    past = [*Life(3, ROUNDS_RETAINED + 10)]
     in_one = Database.in_memory()
     for begin in range(0, len(past), 100):
         async with lasting.life() as store:
@@ -256,9 +256,9 @@ async def test_numbers_are_never_given_again_even_if_all_is_forgotten(lasting: L
     async with lasting.life() as store:
         await store.append(made_at(1.0, an_opening(run="e-2")))
         assert await numbers_in(store) == [3, 4]
-        for number in range(3, 3 + RUNS_KEPT):
+        for number in range(3, 3 + RUNS_RETAINED):
             await store.append(made_at(2.0, an_opening(run=f"e-{number}")))
-        assert await numbers_in(store) == [3, *range(5, 5 + RUNS_KEPT)]
+        assert await numbers_in(store) == [3, *range(5, 5 + RUNS_RETAINED)]
 
 
 async def test_a_record_that_cannot_be_written_leaves_nothing_of_its_batch(lasting: LastingPlace) -> None:
@@ -274,7 +274,7 @@ BATCHES: dict[str, Sequence[Record]] = {
     "records": [a_join_of("n1"), a_join_of("n2"), a_round_of("n1", "n2")],
     "with some forgotten on the way": [
         *(a_join_of("n1"), a_loss_of("n1"), a_join_of("n1")),
-        *(an_opening(run=f"e-{number}") for number in range(2, 3 + RUNS_KEPT)),
+        *(an_opening(run=f"e-{number}") for number in range(2, 3 + RUNS_RETAINED)),
     ],
     "a job forgotten": [a_start_of(), an_end(), a_forgetting()],
 }

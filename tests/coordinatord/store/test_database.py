@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from coordinatord.commands.offline_replay import replay_run
 from coordinatord.core.rounds.values.records import JobStopAsked, Record, RoundEnded, RoundsMissed
-from coordinatord.core.rounds.values.round_history import ROUNDS_KEPT, rounds_of
+from coordinatord.core.rounds.values.round_history import ROUNDS_RETAINED, rounds_of
 from coordinatord.store.database import Database
 from coordinatord.store.interface import Entry, StoreError, UnreadableStoreError
 from tests.support.builders import a_report
@@ -105,7 +105,7 @@ def _reports(record: Record) -> bool:
     return isinstance(record, RoundEnded) and record.report is not None
 
 
-@pytest.mark.parametrize("rounds", [0, 1, 7, ROUNDS_KEPT + 3])
+@pytest.mark.parametrize("rounds", [0, 1, 7, ROUNDS_RETAINED + 3])
 @pytest.mark.parametrize("seed", range(3))
 def test_what_a_run_that_has_ended_came_to_is_told_by_a_few_records(seed: int, rounds: int) -> None:
     past = [*Life(seed, rounds)]

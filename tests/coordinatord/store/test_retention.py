@@ -13,12 +13,12 @@ from coordinatord.core.rounds.values.records import (
     TrainingResumed,
     TrainingStalled,
 )
-from coordinatord.core.rounds.values.round_history import ROUNDS_KEPT
+from coordinatord.core.rounds.values.round_history import ROUNDS_RETAINED
 from coordinatord.core.rounds.values.time_ledger import Spent
 from coordinatord.store import retention
 from coordinatord.store.database import Database
 from coordinatord.store.interface import Entry
-from coordinatord.store.retention import RUNS_KEPT, VISITORS_KEPT
+from coordinatord.store.retention import RUNS_RETAINED, VISITORS_RETAINED
 from tests.support.histories import (
     JOB,
     RUN,
@@ -48,21 +48,21 @@ def going_on(entries: list[Entry]) -> DurableRun:
 def test_what_is_left_of_a_long_history_leads_to_the_same_state_at_every_moment(seed: int) -> None:
     database = Database.in_memory()
     whole: list[Entry] = []
-    for entry in Life(seed, rounds=ROUNDS_KEPT + 20):
+    for entry in Life(seed, rounds=ROUNDS_RETAINED + 20):
         database.append([entry])
         whole.append(entry)
-        if isinstance(entry.record, RoundFormed | RoundEnded) and entry.record.round > ROUNDS_KEPT:
+        if isinstance(entry.record, RoundFormed | RoundEnded) and entry.record.round > ROUNDS_RETAINED:
             assert going_on(database.load()) == going_on(whole)
     assert database.count() < len(whole)
 
 
 def test_the_last_rounds_are_kept_whole() -> None:
     database = Database.in_memory()
-    for entry in Life(7, rounds=ROUNDS_KEPT + 20):
+    for entry in Life(7, rounds=ROUNDS_RETAINED + 20):
         database.append([entry])
     kept = [entry.record for entry in database.load()]
     rounds = [record.round for record in kept if isinstance(record, RoundFormed)]
-    assert rounds == list(range(rounds[-1] - ROUNDS_KEPT + 1, rounds[-1] + 1))
+    assert rounds == list(range(rounds[-1] - ROUNDS_RETAINED + 1, rounds[-1] + 1))
     ends = [record.round for record in kept if isinstance(record, RoundEnded)]
     assert ends == [rounds[0] - 1, *rounds]
 
@@ -72,10 +72,10 @@ def test_nodes_that_come_and_go_while_a_round_is_on_do_not_pile_up() -> None:
     database.append(
         made_at(0.0, an_opening(), a_join_of("n1"), a_join_of("n2"), a_round_of("n1", "n2"), a_loss_of("n2"))
     )
-    for number in range(3 * VISITORS_KEPT):
+    for number in range(3 * VISITORS_RETAINED):
         database.append(made_at(1.0, a_join_of(f"visitor-{number}")))
         database.append(made_at(1.0, a_loss_of(f"visitor-{number}")))
-    assert database.count() == 5 + 2 * VISITORS_KEPT
+    assert database.count() == 5 + 2 * VISITORS_RETAINED
     run = replay(database.load())[JOB]
     assert (list(run.order), list(run.members)) == (["n1", "n2"], ["n1"])
 
@@ -83,27 +83,27 @@ def test_nodes_that_come_and_go_while_a_round_is_on_do_not_pile_up() -> None:
 def test_a_node_that_comes_and_goes_under_one_name_does_not_pile_up() -> None:
     database = Database.in_memory()
     database.append(made_at(0.0, an_opening()))
-    for number in range(3 * VISITORS_KEPT):
+    for number in range(3 * VISITORS_RETAINED):
         database.append(made_at(1.0, a_join_of("n1", incarnation=number), a_loss_of("n1", incarnation=number)))
     database.append(made_at(2.0, a_join_of("n1", incarnation=0)))
-    assert database.count() == 1 + 2 * VISITORS_KEPT + 1
+    assert database.count() == 1 + 2 * VISITORS_RETAINED + 1
     assert list(replay(database.load())[JOB].members) == ["n1"]
 
 
 def test_what_nodes_remember_of_rounds_is_not_forgotten_before_the_first_round() -> None:
     database = Database.in_memory()
     database.append(made_at(0.0, an_opening(), a_join_of("old", remembered=7), a_loss_of("old")))
-    for number in range(2 * VISITORS_KEPT):
+    for number in range(2 * VISITORS_RETAINED):
         database.append(made_at(1.0, a_join_of(f"visitor-{number}"), a_loss_of(f"visitor-{number}")))
     assert replay(database.load())[JOB].round == 7
 
 
 def test_the_last_runs_of_a_job_are_kept() -> None:
     database = Database.in_memory()
-    for number in range(RUNS_KEPT + 2):
+    for number in range(RUNS_RETAINED + 2):
         run = f"e-{number}"
         database.append(made_at(float(number), an_opening(run=run), a_join_of("n1", run=run)))
-    kept = [f"e-{number}" for number in range(2, RUNS_KEPT + 2)]
+    kept = [f"e-{number}" for number in range(2, RUNS_RETAINED + 2)]
     assert database.runs() == [(JOB, run) for run in kept]
     loaded = [entry.record for entry in database.load()]
     assert [record.run for record in loaded if isinstance(record, NodeJoined)] == [kept[-1]]
@@ -134,10 +134,10 @@ def test_stalls_of_a_round_that_lasts_do_not_pile_up() -> None:
     database = Database.in_memory()
     database.append(made_at(0.0, an_opening(), a_join_of("n1"), a_round_of("n1"), a_start_of()))
     before = database.count()
-    for number in range(3 * retention.REPEATED_KEPT):
+    for number in range(3 * retention.REPEATED_RETAINED):
         spent = Spent(training=number, stalled=number)
         for kind in (TrainingStalled, TrainingResumed):
             database.append(made_at(float(number), kind("job", "e-1", "r", 1, spent)))
-    assert database.count() == before + 2 * retention.REPEATED_KEPT
+    assert database.count() == before + 2 * retention.REPEATED_RETAINED
     run = replay(database.load())["job"]
     assert run.ledger.settled == Spent(training=number, stalled=number)

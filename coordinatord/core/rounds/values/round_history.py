@@ -23,7 +23,7 @@ from coordinatord.core.rounds.values.time_ledger import Spent
 from coordinatord.protocol.messages import WorkerStarts
 from coordinatord.protocol.text import clip
 
-ROUNDS_KEPT = 50
+ROUNDS_RETAINED = 50
 """How many rounds of each run are kept, here and in the store. The last few explain restarts to a person. 50 rounds of
 10,000 nodes are 60 MB."""
 
@@ -92,7 +92,7 @@ class RoundHistory:
 
     def _form(self, record: RoundFormed | RoundRemembered, nodes: int, workers: int) -> None:
         """Add a round, and drop those that are too old."""
-        oldest = record.round - ROUNDS_KEPT
+        oldest = record.round - ROUNDS_RETAINED
         self._rounds = [round_ for round_ in self._rounds if round_.number > oldest]
         formed, at = clip(record.reason, BRIEF_REASON_MAX), record.spent.total
         self._rounds.append(Round(record.round, nodes, workers, formed, self._spent, at))
