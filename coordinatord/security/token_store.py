@@ -192,14 +192,14 @@ class TokenStore:
         `TokenStoreError`, `PrivateFileError`, and the errors of `hand_out`.
         """
         self.refresh()
-        self._kept_beside(wanted)  # checked before anything is handed out
+        self._retained_beside(wanted)  # checked before anything is handed out
         tokens = {name: AccessToken(pin, role, new_secret()) for name, role in wanted.items()}
         hand_out(tuple(tokens.values()))
         added = [KnownToken(name, token.role, jobs, _digest(token.secret), _now()) for name, token in tokens.items()]
         with self._locked():  # not while they are handed out, which may wait for a reader
-            self._write(*self._kept_beside(wanted), *added)
+            self._write(*self._retained_beside(wanted), *added)
 
-    def _kept_beside(self, names: Collection[str]) -> list[KnownToken]:
+    def _retained_beside(self, names: Collection[str]) -> list[KnownToken]:
         """Return the tokens that are kept when others with these names are added. Raises `TokenStoreError`."""
         for token in self.tokens:
             if token.name in names:

@@ -323,5 +323,5 @@ def output_settings(given: argparse.Namespace, remarks: list[str]) -> OutputSett
         stderr_filters=given.duplicate_stderr_filters,
         prefix=given.log_line_prefix_template or None,
         rotation=Rotation(given.log_rotate, given.log_rotations_kept) if given.log_rotate else None,
-        rounds_kept=given.log_keep,
+        retained_rounds=given.log_keep,
     )

@@ -107,12 +107,12 @@ def restarts(text: str) -> tuple[int, float | None]:
     return most, window_s
 
 
-def rounds_kept(text: str) -> int | None:
+def retained_rounds(text: str) -> int | None:
     """Parse an integer from 1 upward, or `all`, which is None."""
     return None if text == "all" else _whole(text, 1, COUNTER_MAX, "a number of rounds, 1 or more, or all")
 
 
-def steps_kept(text: str) -> int:
+def retained_steps(text: str) -> int:
     """Parse an integer from 1 upward."""
     return _whole(text, 1, KEEP_STEPS_MAX, f"a number of steps, 1 to {KEEP_STEPS_MAX}")
 

@@ -163,7 +163,7 @@ def add_worker_flags(
         folder,
     )
     add_own("--persist-every S", "seconds between two steps on the disk", seconds, default=PERSIST_EVERY_S)
-    add_own("--persist-keep N", "how many steps stay on the disk", flag_values.steps_kept, default=PERSIST_KEEP)
+    add_own("--persist-keep N", "how many steps stay on the disk", flag_values.retained_steps, default=PERSIST_KEEP)
 
 
 def add_output_flags(parser: SettingsParser, *, template_variable: str) -> None:
@@ -217,7 +217,7 @@ def add_output_flags(parser: SettingsParser, *, template_variable: str) -> None:
     add_own(
         "--log-keep N|all",
         "rounds of the job whose files stay on this host, besides the last failed one",
-        flag_values.rounds_kept,
+        flag_values.retained_rounds,
         by_default="all",
     )
 

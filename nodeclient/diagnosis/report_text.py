@@ -188,9 +188,9 @@ class SharedReports:
 
     def without_repeated(self, stream: tuple[str, int], lines: bytes) -> bytes:
         """Return whole lines of a stream without reports that were shown before."""
-        return b"".join(line for line in io.BytesIO(lines) if self._is_kept(stream, line.rstrip()))
+        return b"".join(line for line in io.BytesIO(lines) if self._is_new(stream, line.rstrip()))
 
-    def _is_kept(self, stream: tuple[str, int], line: bytes) -> bool:
+    def _is_new(self, stream: tuple[str, int], line: bytes) -> bool:
         if stream in self._dropping:
             if line == RULE.encode():
                 self._dropping.remove(stream)

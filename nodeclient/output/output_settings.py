@@ -59,7 +59,7 @@ class OutputSettings(Struct, frozen=True):
     """The template of the prefix of a line on the terminal; `lines.make_prefix` has its variables."""
     rotation: Rotation | None = None
     """When files are rotated; None: never."""
-    rounds_kept: int | None = None
+    retained_rounds: int | None = None
     """The number of rounds of the job whose files this host keeps; None: all."""
 
     def is_shown(self, local_rank: int) -> bool:

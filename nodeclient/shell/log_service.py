@@ -102,7 +102,7 @@ class LogService:
         fail: Callable[[Exception], None],
     ) -> None:
         """Begin without rounds; `complain` gets warnings for the user, `fail` the error of a bug."""
-        self._keep = settings.rounds_kept
+        self._retained = settings.retained_rounds
         self._job = job
         self._node = node
         self._complain = complain
@@ -248,9 +248,9 @@ class LogService:
 
         Call it only when this node has nothing left to write into the files of rounds before the present one.
         """
-        if self._keep is None:
+        if self._retained is None:
             return
-        for old in rounds_to_delete(self._rounds.values(), self._keep, self._present):
+        for old in rounds_to_delete(self._rounds.values(), self._retained, self._present):
             del self._rounds[_place_of(old)]
             self._update(partial(self._delete, old))
 

@@ -39,7 +39,7 @@ def a_service(
     def fail(error: Exception) -> None:
         raise error
 
-    return LogService(OutputSettings(log_dir=log_dir, rounds_kept=keep), "job", "a", complain, fail)
+    return LogService(OutputSettings(log_dir=log_dir, retained_rounds=keep), "job", "a", complain, fail)
 
 
 def write(log_dir: Path, text: str, place: LogPaths = ROUND, rank: int = 0) -> None:

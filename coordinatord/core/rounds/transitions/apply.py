@@ -282,7 +282,7 @@ def _round_stopped(run: DurableRun, record: records.RoundStopped, at: float) -> 
 
 
 def _round_ended(run: DurableRun, record: records.RoundEnded, at: float) -> None:
-    _keep_report(run, record.report, at)
+    _set_report(run, record.report, at)
     run.round, run.restarts_used, run.repeats = record.round, record.restarts_used, record.repeats
     run.charged_at, run.futile = record.charged_at, record.futile
     run.reached, run.succeeded = record.reached, set()
@@ -295,7 +295,7 @@ def _round_ended(run: DurableRun, record: records.RoundEnded, at: float) -> None
 
 
 def _run_ended(run: DurableRun, record: records.RunEnded, at: float) -> None:
-    _keep_report(run, record.report, at)
+    _set_report(run, record.report, at)
     run.outcome, run.last_step = record.outcome, record.step
     run.spoiled, run.doubted = record.spoiled, record.doubted
     run.concluded = record.condition in _FAILED_FOR_GOOD or record.outcome.result in _CONCLUSIONS
@@ -344,7 +344,7 @@ def _spend(run: DurableRun, spent: Spent, activity: Activity | None, at: float) 
     run.ledger = Ledger(at, spent, activity)
 
 
-def _keep_report(run: DurableRun, report: Report | None, at: float) -> None:
+def _set_report(run: DurableRun, report: Report | None, at: float) -> None:
     """Remember why a round failed, until another round fails."""
     if report is not None:
         run.report, run.reported_at = report, at
