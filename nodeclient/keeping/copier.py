@@ -84,7 +84,7 @@ class Copier:
         return next((failure.problem for failure in self._failures.values() if failure.problem), "")
 
     def set_wanted(self, run: str, copies: tuple[KeptCopy, ...]) -> None:
-        """Get these copies. Give up any other, and drop the arenas of copies that have no protected step.
+        """Get these copies. Cancel any other, and drop the arenas of copies that have no protected step.
 
         A finished copy is not among these copies any more: its step is protected.
         """
@@ -98,7 +98,7 @@ class Copier:
             self._working = self._resources.tasks.spawn(self._copy_missing(), name="copies")
 
     def close(self) -> None:
-        """Give up all copies that are being received."""
+        """Cancel all copies that are being received."""
         self._wanted = ()
         if self._getting is not None:
             self._getting[1].set()
@@ -119,7 +119,7 @@ class Copier:
         try:
             await self._get(copy, rank)
         except (NoMemoryError, FetchError, OSError) as error:
-            if self._is_wanted(copy, rank):  # or else it was given up
+            if self._is_wanted(copy, rank):  # or else it was cancelled
                 self._record_failure((copy.source.node, rank), error, asyncio.get_running_loop().time())
         else:
             self._failures.pop((copy.source.node, rank), None)
@@ -128,15 +128,15 @@ class Copier:
 
     async def _get(self, copy: KeptCopy, rank: int) -> None:
         """Copy one part. Raises `NoMemoryError`, `FetchError` and `OSError`."""
-        given_up = Event()
-        self._getting = (copy, rank), given_up
+        cancelled = Event()
+        self._getting = (copy, rank), cancelled
         loop = asyncio.get_running_loop()
         name = PartName(self._run, rank, copy.round, copy.step, Kind.BIG)
 
         def room(commit: Commit) -> Place:
             """Return the place for the part. The receiving thread calls this, but only the event loop may choose."""
             chosen = asyncio.run_coroutine_threadsafe(self._resources.arenas.reserve_copy(commit), loop)
-            while not given_up.is_set():
+            while not cancelled.is_set():
                 try:
                     return chosen.result(POLL_S)
                 except NotYetError:
@@ -145,12 +145,12 @@ class Copier:
             raise FetchError("it is not wanted any more")
 
         def pace(size: int) -> None:
-            given_up.wait(self._limit.spend(size, time.monotonic()))
+            cancelled.wait(self._limit.spend(size, time.monotonic()))
 
         try:
-            await loop.run_in_executor(self._resources.threads, fetch, copy.source, name, room, given_up, pace)
+            await loop.run_in_executor(self._resources.threads, fetch, copy.source, name, room, cancelled, pace)
         finally:
-            given_up.set()  # this call may be cancelled while the thread goes on
+            cancelled.set()  # this call may be cancelled while the thread goes on
             self._getting = None
 
     async def _compute_digest(self, copy: KeptCopy, rank: int) -> None:

@@ -83,7 +83,7 @@ class Restoration:
         self._resources = resources
         self._run = run
         self._progress = Progress()
-        self._given_up = Event()
+        self._cancelled = Event()
         self.ready = ReadyParts()
         self._problems: dict[PartName, str] = {}
         """Why parts could not be received so far, of those that are still missing."""
@@ -105,11 +105,11 @@ class Restoration:
             computing = self._resources.compute_digests(Kind.BIG)
             await asyncio.shield(asyncio.gather(*map(asyncio.wrap_future, computing)))  # others may wait for it too
         except BaseExceptionGroup as errors:
-            self.give_up()
+            self.cancel()
             damaged = (error for error in errors.exceptions if isinstance(error, DamagedPartError))
             raise next(damaged, errors.exceptions[0]) from None
         except BaseException:
-            self.give_up()
+            self.cancel()
             raise
 
     async def _get_rank(self, resume: Resume, source: KeptSource, rank: int, wanted: WantedParts) -> None:
@@ -128,10 +128,10 @@ class Restoration:
         find = self._resources.arenas.find
         return all(find(rank, resume.round, resume.step, kind) is not None for kind in kinds_of(wanted))
 
-    def give_up(self) -> None:
-        """Stop the threads that still get parts, and give up the parts that are ready."""
-        self._given_up.set()
-        self._progress.give_up()
+    def cancel(self) -> None:
+        """Stop the threads that still get parts, and release the parts that are ready."""
+        self._cancelled.set()
+        self._progress.cancel()
         self.ready.close(self._resources.arenas)
 
     async def _check(self, resume: Resume, rank: int, wanted: WantedParts) -> None:
@@ -191,7 +191,7 @@ class Restoration:
             began = loop.time()
             try:
                 with closing(Landing(self._resources.arenas.memory, name.kind)) as landing:
-                    arguments = source, name, landing.room, self._given_up
+                    arguments = source, name, landing.room, self._cancelled
                     await loop.run_in_executor(self._resources.threads, fetch, *arguments)
                     self._problems.pop(name, None)
                     return landing.take()
@@ -247,7 +247,7 @@ class ResumeAnswers:
             self._answer = NOTHING
             self._answer_all()
         elif resume.complete and self.restoring in {Restoring.NOTHING, Restoring.FETCHING}:
-            self.give_up()
+            self.cancel()
             self.restoring, self._problem = Restoring.FETCHING, ""
             self._restoration = Restoration(self._resources, self._run)
             self._getting = self._resources.tasks.spawn(self._get(self._restoration, resume), name="restore")
@@ -261,12 +261,12 @@ class ResumeAnswers:
         """Record that a worker is gone."""
         self._asking.discard(local_rank)
 
-    def give_up(self) -> None:
+    def cancel(self) -> None:
         """Stop getting parts, and drop those that are ready."""
         if self._getting is not None:
             self._getting.cancel()
         if self._restoration is not None:
-            self._restoration.give_up()
+            self._restoration.cancel()
 
     async def _get(self, restoration: Restoration, resume: Resume) -> None:
         loop, resources = asyncio.get_running_loop(), self._resources

@@ -147,7 +147,7 @@ class StateKeeper:
 
     def close(self) -> None:
         """Drop all kept state, and stop all work on it."""
-        self._answers.give_up()
+        self._answers.cancel()
         self._copier.close()
         if self._resources.disk is not None:
             self._resources.disk.close()
@@ -195,7 +195,7 @@ class StateKeeper:
         """Get the parts that the workers of a round resume from; the first order of a round begins it."""
         run, number = order.run, order.round
         if (run, number) != (self._resources.arenas.run, self._round.number):
-            self._answers.give_up()
+            self._answers.cancel()
             self._memory.close()
             self._round = RoundWorkers(number, saves=SaveRequests(self._round.saves.number))
             self._memory = MemoryProvider(self._resources, self._channel, self._round, self._on_reserved)

@@ -1,7 +1,7 @@
 """Runs work on a disk that may hang for ever: in daemon threads, whose progress in bytes is watched.
 
 A system call on a network file system may never return, and no thread can be ended from outside. So work that makes no
-progress is given up, and its thread is left behind: a daemon thread does not keep the process from its exit.
+progress is cancelled, and its thread is left behind: a daemon thread does not keep the process from its exit.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class DiskThread:
 
     def __init__(self) -> None:
         self._working: asyncio.Future[Any] | None = None
-        """The last work. After it was given up, it goes on until its system call returns."""
+        """The last work. After it was cancelled, it goes on until its system call returns."""
         self._hangs = False
         """Whether the last work hangs. Then further work fails at once, and does not wait for `STALL_S` again."""
 
@@ -43,7 +43,7 @@ class DiskThread:
         """Run work that counts its `progress`, and return its result.
 
         Raises `DiskHangsError` if the work makes no progress, or if earlier work does not end, and the errors of the
-        work. Cancelling this call gives the work up.
+        work. Cancelling this call cancels the work.
         """
         await self._await_last(progress)
         self._hangs = False
@@ -55,10 +55,10 @@ class DiskThread:
             self._hangs = True
             raise
         finally:
-            progress.give_up()  # work that goes on ends at its next chunk
+            progress.cancel()  # work that goes on ends at its next chunk
 
     async def _await_last(self, progress: Progress) -> None:
-        """Wait until work that was given up has ended. Raises `DiskHangsError` if it does not end."""
+        """Wait until cancelled work has ended. Raises `DiskHangsError` if it does not end."""
         loop = asyncio.get_running_loop()
         until = loop.time() + STALL_S
         while (last := self._working) is not None and not last.done():
@@ -66,7 +66,7 @@ class DiskThread:
                 self._hangs = True
                 raise DiskHangsError("the disk hangs: a write that was begun before has not ended")
             await asyncio.wait([last], timeout=POLL_S)
-            progress.add(0)  # raises if the work of this call was given up
+            progress.add(0)  # raises if the work of this call was cancelled
 
 
 async def read_in_thread(work: Callable[[], Result], progress: Progress) -> Result:

@@ -35,28 +35,28 @@ TEMPORARY = ".tmp"
 """The suffix of a file that is not whole yet."""
 
 
-class GivenUpError(OperationalError):
-    """The work was given up."""
+class WorkCancelledError(OperationalError):
+    """The work was cancelled."""
 
 
 class Progress:
-    """The progress of a thread that reads or writes. Other threads read it, and may give the work up."""
+    """The progress of a thread that reads or writes. Other threads read it, and may cancel the work."""
 
     def __init__(self, done: int = 0) -> None:
         """Begin with the bytes that were `done` before."""
         self.bytes = done
         """How many bytes were checked, written or read. While this grows, the disk does not hang."""
-        self._given_up = Event()
+        self._cancelled = Event()
 
-    def give_up(self) -> None:
+    def cancel(self) -> None:
         """Make the work end at its next chunk."""
-        self._given_up.set()
+        self._cancelled.set()
 
     def add(self, count: int) -> None:
-        """Count more bytes. Raises `GivenUpError` if the work was given up."""
+        """Count more bytes. Raises `WorkCancelledError` if the work was cancelled."""
         self.bytes += count
-        if self._given_up.is_set():
-            raise GivenUpError("it is not wanted any more")
+        if self._cancelled.is_set():
+            raise WorkCancelledError("it is not wanted any more")
 
 
 class Written(Struct, frozen=True):
@@ -68,7 +68,7 @@ class Written(Struct, frozen=True):
 
 
 def write_file(path: Path, blocks: Iterable[memoryview | bytes], progress: Progress) -> Written:
-    """Write a file durably: from then on it outlives a crash. Raises `OSError` and `GivenUpError`."""
+    """Write a file durably: from then on it outlives a crash. Raises `OSError` and `WorkCancelledError`."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{TEMPORARY}")
     size = crc = flushed = 0
     file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
@@ -149,7 +149,7 @@ def check_writable(folder: Path) -> None:
 
 
 def read_into(file: int, at: int, memory: memoryview, crc: int, progress: Progress) -> int:
-    """Fill memory with the bytes of a file from `at` on. Raises `OSError` and `GivenUpError`.
+    """Fill memory with the bytes of a file from `at` on. Raises `OSError` and `WorkCancelledError`.
 
     `crc` is the crc32 of the bytes before `at`. Return the crc32 that includes the new bytes.
     """

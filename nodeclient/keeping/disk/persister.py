@@ -24,7 +24,7 @@ from nodeclient.core.persist_attempt import PersistAttempt, steps_to_delete
 from nodeclient.keeping.disk import step_folder
 from nodeclient.keeping.disk.complaints import Complaints, Notify, Work
 from nodeclient.keeping.disk.disk_thread import THREAD, DiskThread
-from nodeclient.keeping.disk.durable_file import GivenUpError, Progress
+from nodeclient.keeping.disk.durable_file import Progress, WorkCancelledError
 from nodeclient.keeping.disk.folder_claim import FolderClaim, FolderInUseError
 from nodeclient.keeping.disk.part_writer import write_big, write_small
 from nodeclient.keeping.disk.persist_settings import PersistSettings
@@ -72,8 +72,8 @@ class Persister:
         return None if self._attempt is None else self._attempt.report(self._progress.bytes)
 
     def close(self) -> None:
-        """Give up the write in progress and the claim on the folder, without waiting for a thread."""
-        self._progress.give_up()
+        """Cancel the write in progress and release the claim on the folder, without waiting for a thread."""
+        self._progress.cancel()
         with suppress(OSError):  # without a thread for it, the kernel releases the claim when this process ends
             in_thread(self._claim.release, THREAD)
 
@@ -104,18 +104,18 @@ class Persister:
         return ""
 
     def carry_out(self, run: str, order: PersistOrder | None) -> None:
-        """Begin or go on with an ordered write; None gives up the write in progress."""
+        """Begin or go on with an ordered write; None cancels the write in progress."""
         current = self._attempt
         if order is None:
             if current is not None:
                 self._attempt = None
-                self._progress.give_up()
+                self._progress.cancel()
                 self.steps.request_scan()
         elif current is not None and current.is_for(run, order):
             current.record_order(order)
             self._begin_commit(current)
         else:
-            self._progress.give_up()
+            self._progress.cancel()
             self._attempt, self._progress = PersistAttempt(run, order), Progress()
             self._tasks.spawn(self._write(self._attempt, self._progress), name="persist")
 
@@ -127,7 +127,7 @@ class Persister:
             parts = [(kind, self._find(order, rank, kind)) for rank, kind in names]
             work = partial(self._write_all, name, parts, progress, order.aborted)
             await self._thread.run(work, progress)
-        except GivenUpError:
+        except WorkCancelledError:
             return
         except (OperationalError, ManifestError, OSError) as error:
             self._fail(attempt, Work.WRITE, error)
@@ -153,7 +153,7 @@ class Persister:
     def _write_all(
         self, name: StepName, parts: list[tuple[Kind, Held]], progress: Progress, aborted: tuple[int, ...]
     ) -> None:
-        """Write this node's parts, in a thread; delete them again if that fails or is given up."""
+        """Write this node's parts, in a thread; delete them again if that fails or is cancelled."""
         # The round may have begun without the claim, as the disk did not answer then.
         with suppress(OSError):  # if it cannot be locked, the user was warned when the round began
             self._claim.acquire(name.run, CLAIM_WITHIN_S)
@@ -180,7 +180,7 @@ class Persister:
         try:
             work = partial(_commit_and_list, folder, name, small, progress, self.settings.command)
             whole, unfinished = await self._thread.run(work, progress)
-        except GivenUpError:
+        except WorkCancelledError:
             return
         except (OperationalError, OSError) as error:
             self._fail(attempt, Work.COMMIT, error)

@@ -177,7 +177,7 @@ def file_name(contents: Contents, rank: int, shard: int) -> str:
 
 
 def write_note(folder: Path, note: Note, progress: Progress) -> None:
-    """Write the note of a file that has been written. Raises `OSError` and `GivenUpError`."""
+    """Write the note of a file that has been written. Raises `OSError` and `WorkCancelledError`."""
     write_file(folder / f"{note.file.name}{NOTE}", [_json(note)], progress)
 
 
@@ -226,7 +226,7 @@ def commit(job: Path, name: StepName, small: int, progress: Progress, command: s
     """Make a step whole once all files are written: its shards, and the small state of `small` ranks.
 
     `command` is the digest of the command that did the step. Progress grows with each file. Raises `OSError`,
-    `UnusableError` and `GivenUpError`.
+    `UnusableError` and `WorkCancelledError`.
     """
     folder = job / name.folder
     try:
@@ -256,7 +256,7 @@ def unfinished(job: Path, name: StepName, progress: Progress) -> set[str]:
 
     Call it after the `commit` of `name`: until then that folder is unfinished too.
     Later attempts of its run may be in progress; folders of other runs are left over, since the folder of the job is
-    claimed for this run. Folders that cannot be read are not among them. Raises `OSError` and `GivenUpError`.
+    claimed for this run. Folders that cannot be read are not among them. Raises `OSError` and `WorkCancelledError`.
     """
     found = set()
     our_run, our_attempt = _run_and_attempt(name.folder)

@@ -113,7 +113,7 @@ class ArenaMemory:
             os.posix_fallocate(file, begin, length)
 
     def free(self, arenas: Collection[Owned]) -> None:
-        """Give up arenas. The kernel frees their memory when no process has it mapped any more."""
+        """Release arenas. The kernel frees their memory when no process has it mapped any more."""
         for owned in arenas:
             os.close(owned.file)
             self._release(owned.size)

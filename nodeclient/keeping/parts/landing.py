@@ -1,8 +1,8 @@
 """The memory for a part of kept state while this node receives it from another node, or reads it from a disk.
 
-One thread allocates the memory and fills it, while the event loop may give the part up at any moment. So that memory is
-given back once, it has one owner at a time: the landing from `room` on, then the caller of `take`. The thread may still
-fill a place that was given up: it holds the mapping, and until that is gone the kernel frees no memory.
+One thread allocates the memory and fills it, while the event loop may cancel the transfer at any moment. So that
+memory is released once, it has one owner at a time: the landing from `room` on, then the caller of `take`. The thread
+may still fill a place that was released: it holds the mapping, and until that is gone the kernel frees no memory.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class Landing:
         self._lock = Lock()
         self._landed: Landed | None = None
         self._is_over = False
-        """Whether the caller has taken the part, or has given it up."""
+        """Whether the caller has taken the part, or has cancelled the transfer."""
 
     def room(self, commit: Commit) -> Place:
         """Return the place for a part with these control words. The thread that fills the place calls this once.
 
-        Raises `NoMemoryError`, `OSError`, and `FetchError` if the part was given up.
+        Raises `NoMemoryError`, `OSError`, and `FetchError` if the transfer was cancelled.
         """
         if self._is_over:  # read without the lock to save the allocation; `_own` decides
             raise FetchError(_UNWANTED)
@@ -62,9 +62,9 @@ class Landing:
         return (owned.arena.generations if is_generation else owned.arena.smalls)[0]
 
     def _own(self, landed: Landed) -> None:
-        """Own new memory. Raises `FetchError` if the part was given up meanwhile.
+        """Own new memory. Raises `FetchError` if the transfer was cancelled meanwhile.
 
-        The lock is not held while memory is allocated: that takes seconds, and the event loop may give the part up.
+        The lock is not held while memory is allocated: that takes seconds, and the event loop may cancel meanwhile.
         """
         with self._lock:
             if not self._is_over:

@@ -26,7 +26,7 @@ from nodeclient.keeping.parts.part_server import CHUNK_BYTES, GRACE_S, RATE_MIN,
 from workerlib.contract.arena import Commit, Place
 
 POLL_S = 0.5
-"""How often a thread that waits for data checks whether the part was given up."""
+"""How often a thread that waits for data checks whether the transfer was cancelled."""
 
 
 class FetchError(OperationalError):
@@ -37,28 +37,28 @@ def fetch(
     source: KeptSource,
     name: PartName,
     room: Callable[[Commit], Place],
-    given_up: Event,
+    cancelled: Event,
     pace: Callable[[int], None] = lambda _: None,
 ) -> None:
     """Receive a part into a place of an arena and commit it there, with its digest, so that the place is whole.
 
     `room` is called once with the control words of the part, and returns the place for it. Another thread sets
-    `given_up` to end the transfer. `pace` is called with the size of each received piece, and blocks until the next one
-    may be received. Raises `FetchError` if the holder does not send the part, or the transfer was given up; and all
-    errors of `room`, which are those of this node.
+    `cancelled` to end the transfer. `pace` is called with the size of each received piece, and blocks until the next
+    one may be received. Raises `FetchError` if the holder does not send the part, or the transfer was cancelled; and
+    all errors of `room`, which are those of this node.
     """
     with _errors_of(source.address):
-        connection, exchange = _request(source, name, given_up)
+        connection, exchange = _request(source, name, cancelled)
     with connection:
         with _errors_of(source.address):
-            commit = exchange.read_answer(_receive(connection, ANSWER_BYTES, time.monotonic() + GRACE_S, given_up))
+            commit = exchange.read_answer(_receive(connection, ANSWER_BYTES, time.monotonic() + GRACE_S, cancelled))
         if commit is None:
             raise FetchError(f"{source.address} does not hold it any more")
         if (commit.rank, commit.round, commit.step) != (name.rank, name.round, name.step):
             raise FetchError(f"{source.address} offers another part")
         place = room(commit)
         with _errors_of(source.address):
-            crc = _receive_part(connection, exchange, place.data[: commit.length], given_up, pace)
+            crc = _receive_part(connection, exchange, place.data[: commit.length], cancelled, pace)
     place.commit(commit)
     place.store_digest(commit, crc)
 
@@ -76,10 +76,10 @@ def _errors_of(holder: str) -> Iterator[None]:
         raise FetchError(f"{holder}: {error}") from None
 
 
-def _request(source: KeptSource, name: PartName, given_up: Event) -> tuple[socket.socket, Exchange]:
+def _request(source: KeptSource, name: PartName, cancelled: Event) -> tuple[socket.socket, Exchange]:
     connection = socket.create_connection((source.address, source.port), timeout=REQUEST_WITHIN_S)
     try:
-        nonce = _receive(connection, NONCE_BYTES, time.monotonic() + REQUEST_WITHIN_S, given_up)
+        nonce = _receive(connection, NONCE_BYTES, time.monotonic() + REQUEST_WITHIN_S, cancelled)
         request = pack_request(name, secrets.token_bytes(NONCE_BYTES))
         exchange = Exchange(source.key, nonce, request)
         connection.sendall(request + exchange.request_tag())
@@ -93,7 +93,7 @@ def _receive_part(
     connection: socket.socket,
     exchange: Exchange,
     memory: memoryview,
-    given_up: Event,
+    cancelled: Event,
     pace: Callable[[int], None],
 ) -> int:
     """Receive a part into memory; return the holder's CRC of it. Raises `ValueError` if the part is not whole."""
@@ -101,26 +101,26 @@ def _receive_part(
     until = time.monotonic() + GRACE_S + len(memory) / RATE_MIN  # `pace` takes less: --keep-rate is at least twice that
     for begin in range(0, len(memory), CHUNK_BYTES):
         chunk = memory[begin : begin + CHUNK_BYTES]
-        _receive_into(connection, chunk, until, given_up)
+        _receive_into(connection, chunk, until, cancelled)
         tag.update(chunk)
         pace(len(chunk))
-    crc = exchange.read_end(tag, _receive(connection, END_BYTES, until, given_up))
+    crc = exchange.read_end(tag, _receive(connection, END_BYTES, until, cancelled))
     if crc is None:
         raise ValueError("the part that it holds is damaged, or was overwritten meanwhile")
     return crc
 
 
-def _receive(connection: socket.socket, length: int, until: float, given_up: Event) -> bytes:
+def _receive(connection: socket.socket, length: int, until: float, cancelled: Event) -> bytes:
     data = bytearray(length)
-    _receive_into(connection, memoryview(data), until, given_up)
+    _receive_into(connection, memoryview(data), until, cancelled)
     return bytes(data)
 
 
-def _receive_into(connection: socket.socket, memory: memoryview, until: float, given_up: Event) -> None:
+def _receive_into(connection: socket.socket, memory: memoryview, until: float, cancelled: Event) -> None:
     """Fill memory from the connection. Raises `TimeoutError`, `EOFError` and other errors of the connection."""
     connection.settimeout(POLL_S)
     while memory:
-        if given_up.is_set():
+        if cancelled.is_set():
             raise EOFError
         if time.monotonic() >= until:
             raise TimeoutError
