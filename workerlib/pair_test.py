@@ -90,18 +90,18 @@ def _synchronize(torch: Any, device: Any) -> None:
         torch.cuda.synchronize(device)
 
 
-def measure_sum(torch: Any, store: Any, rank: int, gives_up_at: float) -> float:
-    """Return the speed of a sum over both nodes in MB/s, by the monotonic time `gives_up_at`.
+def measure_sum(torch: Any, store: Any, rank: int, deadline: float) -> float:
+    """Return the speed of a sum over both nodes in MB/s, by the monotonic time `deadline`.
 
     Raises `ValueError` if the sum is wrong, which may not be this node's fault, so it is not `PairResult.wrong`.
     """
     dist, gpu = torch.distributed, str(_gpu_id(torch))
-    store.set_timeout(_left(gives_up_at))
+    store.set_timeout(_left(deadline))
     store.set(f"gpu{rank}", gpu)
     other = store.get(f"gpu{1 - rank}").decode()
     backend = "nccl" if "" not in {gpu, other} and gpu != other else "gloo"  # NCCL refuses two ranks on one GPU
     device = torch.device("cuda" if backend == "nccl" else "cpu")
-    dist.init_process_group(backend, store=store, rank=rank, world_size=2, timeout=_left(gives_up_at))
+    dist.init_process_group(backend, store=store, rank=rank, world_size=2, timeout=_left(deadline))
     count = (BYTES_GPU if backend == "nccl" else BYTES_CPU) // 4
     own = (torch.arange(count, device=device) % 1000).float() * (rank + 1)
     expected, best_s = own / (rank + 1) * 3, math.inf
@@ -133,7 +133,7 @@ def _gpu_id(torch: Any) -> str:
 
 def run(number: int, rank: int, address: str, port: int, within_s: float) -> dict[str, object]:
     """Run a test, and return the figures; `text` says why one is missing."""
-    gives_up_at = time.monotonic() + within_s - MARGIN_S
+    deadline = time.monotonic() + within_s - MARGIN_S
     result: dict[str, object] = {"number": number, "gflops": None, "mb_s": None, "wrong": False, "text": "", "gpu": ""}
     try:
         import torch  # noqa: PLC0415 - the host may have none
@@ -148,8 +148,8 @@ def run(number: int, rank: int, address: str, port: int, within_s: float) -> dic
         _print(result)
         dist: Any = torch.distributed
         # With the prefix, no keys of an earlier test at the same port are taken for those of this one.
-        store = dist.PrefixStore(str(number), dist.TCPStore(address, port, 2, rank == 0, _left(gives_up_at)))
-        result["mb_s"] = measure_sum(torch, store, rank, gives_up_at)
+        store = dist.PrefixStore(str(number), dist.TCPStore(address, port, 2, rank == 0, _left(deadline)))
+        result["mb_s"] = measure_sum(torch, store, rank, deadline)
     except Exception as error:  # noqa: BLE001 - whatever goes wrong is the finding
         first_line = "".join(filter(str.isprintable, next(iter(str(error).splitlines()), "")))
         result["text"] = f"{type(error).__name__}: {first_line[:TEXT_MAX]}"

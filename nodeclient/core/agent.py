@@ -241,11 +241,11 @@ class Agent:
         self._leaving.end_with(decided, hurry=hurry)
         self._apply(Stimulus.ABANDONED, now)
 
-    def _give_up(self, now: float) -> None:
+    def _end_search(self, now: float) -> None:
         """Exit, because a node without workers has found no coordinator in time."""
         connection, failure = self._connection, self._group.exits.failure(now)
-        gave_up = connection.exit_of_search(self._settings.join_timeout_s, self.phase, failure)
-        self._leaving.end_with(unreported_success(connection.error) if self._knows_of_success else gave_up)
+        ended = connection.exit_of_search(self._settings.join_timeout_s, self.phase, failure)
+        self._leaving.end_with(unreported_success(connection.error) if self._knows_of_success else ended)
 
     def _on_embedded_coordinator_end(self, event: events.EmbeddedCoordinatorEnded, now: float) -> None:
         if self._leaving.exit is None:
@@ -292,7 +292,7 @@ class Agent:
             dues.append((lease_end, lambda now: self._effects.append(connection.expire(now))))
             dues.append((connection.beat_at, lambda _: None))  # `_report` sends it
         elif self.phase is not Phase.STOPPING:
-            dues.append((self._search_deadline(), self._cut_off if self.phase in WORKING else self._give_up))
+            dues.append((self._search_deadline(), self._cut_off if self.phase in WORKING else self._end_search))
         return dues
 
     def _check_again(self, _: float) -> None:

@@ -203,7 +203,7 @@ class ConnectionState:
         else:
             reason = notices.not_let_in(self.error, waited_s)
             code = ExitCode.TEMPFAIL if refused.code is RefusalCode.DRAINED else code
-        text = notices.gave_up(reason, phase, failure)
+        text = notices.search_ended(reason, phase, failure)
         return Exit(code if failure is None else shell_exit_code(failure.exit_code), text)
 
     def record_desired(self, desired: Desired, now: float) -> bool:

@@ -53,8 +53,8 @@ class Fleet:
         node = "the connection is lost, or the node was killed, or it" if exit_code == LOST else "the node"
         return f"{node} has ended with exit code {exit_code}; {left} of {hosts} hosts are left"
 
-    def give_up(self) -> bool:
-        """Give up at `stop_at`; return whether to end the nodes that are left: only once, and never after a signal."""
+    def time_out(self) -> bool:
+        """End the wait at `stop_at`; return whether to end the remaining nodes: only once, and never after a signal."""
         due = self.stop_at is not None and bool(self.live)
         self.stop_at, self._least = None, 0  # from now on all nodes are to end
         return due

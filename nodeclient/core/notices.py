@@ -173,8 +173,8 @@ def unreported_success(error: str) -> str:
     return f"{text}; the coordinator could not be notified: {error}. {lost}"
 
 
-def gave_up(reason: str, phase: Phase, failure: Failure | None) -> str:
-    """Return the notice of a node that gave up for this reason, with its last result, which was not reported."""
+def search_ended(reason: str, phase: Phase, failure: Failure | None) -> str:
+    """Return the notice of a node that stops searching for this reason, with its last, unreported result."""
     if phase is Phase.SUCCEEDED:
         return f"all workers of this node succeeded, but whether those of the others did is not known: {reason}"
     if failure is not None:

@@ -26,7 +26,7 @@ REST_S = 0.001
 LITTLE_BYTES = 16 * 1024
 """The most bytes of a poll that is followed by a pause. A pipe has 64 KiB, so no writer blocks during the pause."""
 
-GIVE_UP_S = 5.0
+FLUSH_WITHIN_S = 5.0
 """How long a terminal or a pipe may accept nothing at the end: a stopped terminal must not keep a job alive."""
 
 FOLLOWERS_MAX = 16
@@ -227,14 +227,14 @@ class Pump:
         return None if soonest is None else max(0.0, 1000 * (soonest - time.monotonic())) + 1
 
     def _finish(self) -> None:
-        """Write all remaining output, and give up an output that takes nothing for `GIVE_UP_S`."""
+        """Write all remaining output, and drop an output that takes nothing for `FLUSH_WITHIN_S`."""
         self._calls.make()
         self.retire(list(self._streams.values()))
-        give_up_at = time.monotonic() + GIVE_UP_S
+        flush_by = time.monotonic() + FLUSH_WITHIN_S
         while True:
             if self._flush_outputs():
-                give_up_at = time.monotonic() + GIVE_UP_S
-            left_s = give_up_at - time.monotonic()
+                flush_by = time.monotonic() + FLUSH_WITHIN_S
+            left_s = flush_by - time.monotonic()
             if not self._waiting_outputs or left_s <= 0:
                 return
             self._poll_outputs().poll(1000 * left_s)

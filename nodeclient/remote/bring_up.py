@@ -124,10 +124,10 @@ class _Up:
         if text := fleet.record_end(link.host, exit_code, loop.time()):
             log.warning("%s: %s", link.host, text)
         if fleet.stop_at is not None:
-            loop.call_at(fleet.stop_at, self._give_up)
+            loop.call_at(fleet.stop_at, self._time_out)
 
-    def _give_up(self) -> None:
-        if self._fleet.give_up():
+    def _time_out(self) -> None:
+        if self._fleet.time_out():
             log.warning("too few hosts are left for a round: the others end")
             self._pass_on(signal.SIGTERM)
 

@@ -160,7 +160,7 @@ class Node:
                 systemd.notify("STOPPING=1", status_of(ending.message))
                 await self._flush_followed_logs()
                 await self._logs.await_followers()
-                await self._reusable.dismissals.await_or_give_up()
+                await self._reusable.dismissals.await_unless_unkillable()
                 session.cancel()  # otherwise the node, which is out of the job, would join again and be told to exit
                 await self._leftovers.end()
                 self._console.notify(ending.level, ending.message, "ended", exit_code=int(ending.code))
@@ -351,7 +351,7 @@ class Node:
 
     async def _sweep(self, *, checks_gpus: bool) -> None:
         try:
-            await self._reusable.dismissals.await_or_give_up()
+            await self._reusable.dismissals.await_unless_unkillable()
             await self._workers.sweep()
             if checks_gpus:  # the next sample is to be without the memory of leftovers; else `_probe` ends them
                 await self._leftovers.free_resources()

@@ -84,7 +84,7 @@ class CoordinatordHandler(RendezvousHandler):
             except RoundOverError:
                 continue
             except AgentStoreError as error:
-                self._membership.give_up(str(error))
+                self._membership.fail(str(error))
                 raise RendezvousConnectionError(f"job {self._config.job}: {error}") from None
             except EndedError as ended:
                 raise self._exception_for(ended) from None

@@ -46,7 +46,7 @@ class TorchrunStage(Enum):
     | IN_ROUND   | `on_succeeded`  | SUCCEEDED  | torchrun enters its exit barrier                     |
     | ROUND_OVER | `on_succeeded`  | SUCCEEDED  | the same, before it has seen that the round is over  |
     | SUCCEEDED  | `end_round`     | RELEASED   | the other nodes begin another round                  |
-    | any        | `give_up`       | GONE       | torchrun cannot take part in its round, and ends     |
+    | any        | `fail`          | GONE       | torchrun cannot take part in its round, and ends     |
     | any        | `leave`         | GONE       | torchrun ends                                        |
 
     The end of the membership is the end of the round as well.
@@ -146,12 +146,12 @@ class Membership:
         with self._changed:
             return self._changed.wait_for(lambda: self.round_over or self.ended, timeout_s)
 
-    def give_up(self, why: str) -> None:
+    def fail(self, why: str) -> None:
         """Leave the job, because this torchrun cannot take part in its round."""
         with self._changed:
             round_, self._round, self._stage = self._round, None, TorchrunStage.GONE
         if round_ is not None:
-            self._post(lambda node: node.give_up(why))
+            self._post(lambda node: node.fail(why))
 
     def leave(self, within_s: float, *, failed: bool) -> None:
         """Leave the job after all workers are dead; wait for the coordinator's decision, at most `within_s`.

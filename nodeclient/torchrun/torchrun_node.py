@@ -109,9 +109,9 @@ class TorchrunNode:
         else:
             self._leave_by_itself()  # the round ends anyway, and torchrun cannot take part in the next one
 
-    def give_up(self, why: str) -> None:
+    def fail(self, why: str) -> None:
         """Leave because torchrun cannot take part in its round."""
-        self._give_up(events.StartFailed(0, ExitCode.UNAVAILABLE, why), why)
+        self._fail(events.StartFailed(0, ExitCode.UNAVAILABLE, why), why)
 
     def leave(self) -> None:
         """Leave the job; further calls do nothing."""
@@ -182,7 +182,7 @@ class TorchrunNode:
         is_current = (probe.run, probe.round, Phase.STARTING) == (agent.run, agent.round, agent.phase)
         if isinstance(event, events.Unreached) and is_current:
             # The probe would fail again in the next round, and torchrun has no budget to end that.
-            self._give_up(event, event.message)
+            self._fail(event, event.message)
         else:
             self._submit(event)
 
@@ -191,7 +191,7 @@ class TorchrunNode:
             text = f"round {report.round} failed first on node {report.node}: {report.failure.message}"
             log(self._config.job, Level.WARNING, text)
 
-    def _give_up(self, event: Event, why: str) -> None:
+    def _fail(self, event: Event, why: str) -> None:
         self._own_exit = effects.Exit(ExitCode.UNAVAILABLE, why)
         self._submit(event)
         self.leave()

@@ -82,7 +82,7 @@ class Dismissals:
             if last is self._last:
                 return
 
-    async def await_or_give_up(self) -> None:
+    async def await_unless_unkillable(self) -> None:
         """Wait until all dismissed workers have ended, or one cannot be killed. A sweep may retry that."""
         self._retries = False
         if self._last is not None:

@@ -35,9 +35,9 @@ def test_nodes_that_can_form_no_round_any_more_are_ended_once_they_had_time_to_h
     with_enough = fleet.stop_at
     fleet.record_end("b", 1, 100.0)
     assert (with_enough, fleet.stop_at) == (None, 100.0 + END_WITHIN_S + STOP_TIMEOUT_S)
-    assert fleet.give_up()
+    assert fleet.time_out()
     fleet.record_end("c", 143, 200.0)
-    assert not fleet.give_up(), "a second signal would leave no time to save"
+    assert not fleet.time_out(), "a second signal would leave no time to save"
 
 
 def test_nodes_that_were_asked_to_end_are_not_asked_again_since_that_would_leave_no_time_to_save() -> None:
@@ -46,7 +46,7 @@ def test_nodes_that_were_asked_to_end_are_not_asked_again_since_that_would_leave
     assert fleet.record_signal(2)
     fleet.record_end("b", 130, 1.0)
     assert fleet.stop_at is None
-    assert not fleet.give_up()
+    assert not fleet.time_out()
 
 
 def test_a_node_that_a_signal_has_killed_before_or_as_it_began_is_not_lost() -> None:

@@ -10,6 +10,6 @@ from tests.support.programs import TIMEOUT_S
 def _no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for the threads of an output, and for whoever reads a terminal."""
     monkeypatch.setattr(output, "ANSWER_WITHIN_S", TIMEOUT_S)
-    monkeypatch.setattr(pump, "GIVE_UP_S", TIMEOUT_S)
+    monkeypatch.setattr(pump, "FLUSH_WITHIN_S", TIMEOUT_S)
     monkeypatch.setattr(file_thread, "END_WITHIN_S", TIMEOUT_S)
     monkeypatch.setattr(file_thread, "HANGS_AFTER_S", TIMEOUT_S)

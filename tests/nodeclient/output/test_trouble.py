@@ -32,7 +32,7 @@ FLOOD = 'for n in range(1_000_000): out(f"line {n}\\n")'
 @pytest.fixture
 def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give up at once on a terminal that takes nothing."""
-    monkeypatch.setattr(pump, "GIVE_UP_S", 0.1)
+    monkeypatch.setattr(pump, "FLUSH_WITHIN_S", 0.1)
 
 
 async def _full(stage: Stage) -> None:

@@ -280,7 +280,7 @@ async def test_a_sweep_goes_on_with_what_was_dismissed_and_cannot_be_killed(
     on.park(1)
     hang_in_the_kernel(monkeypatch, times=1)
     on.reusable.carry_out(effects.Dismiss((0,)))
-    await on.reusable.dismissals.await_or_give_up()
+    await on.reusable.dismissals.await_unless_unkillable()
     assert on.complaints == [str(KEPT_BY_THE_KERNEL)]
     await on.workers.sweep()
     assert not on.workers.pids
