@@ -203,7 +203,7 @@ class Persisting:
         self.aborted = ()  # the committer has deleted their files
         self.retry_at, self.ends_at = -math.inf, None  # departing nodes get the whole time again for a newer step
 
-    def give_up(self, why: str, now: float, at: KeptStep | None = None, pause_s: float = RETRY_S) -> None:
+    def fail(self, why: str, now: float, at: KeptStep | None = None, pause_s: float = RETRY_S) -> None:
         """Record that the attempt to write the step `at` has failed; the next one begins after a pause."""
         self._move(WriteEvent.FAILED)
         self.problem, self.retry_at = why, now + pause_s

@@ -164,7 +164,7 @@ class RunKeeping(KeptState, KeepingWing):
 
     def end_unwritten(self, why: str, now: float) -> None:
         """Give up the write, with no time left for another one."""
-        self.disk.give_up(why, now, None if self.disk.attempt is None else self.disk.attempt.at)
+        self.disk.fail(why, now, None if self.disk.attempt is None else self.disk.attempt.at)
         self.disk.ends_at = now
 
     def before_end(self) -> str:

@@ -99,7 +99,7 @@ def begin_write(kept: KeptState, now: float) -> Iterable[Member]:
     attempt = persistence.new_attempt(kept, now)
     if attempt is None:
         at, why = persistence.step_to_write(kept), persistence.why_none(kept)
-        kept.disk.give_up(why, now, at, persistence.pause_s(kept))
+        kept.disk.fail(why, now, at, persistence.pause_s(kept))
         return ()
     kept.disk.begin(attempt)
     return kept.run.members.values()
@@ -120,7 +120,7 @@ def end_write(kept: KeptState, now: float) -> Iterable[Member]:
     if not why:
         kept.disk.succeed(now)
     else:
-        kept.disk.give_up(why, now, attempt.at, persistence.pause_s(kept, attempt))
+        kept.disk.fail(why, now, attempt.at, persistence.pause_s(kept, attempt))
         instead = persistence.attempt_instead(kept, attempt, now)
         if instead is not None:
             kept.disk.begin(instead)

@@ -96,8 +96,9 @@ class CommitLog:
     def next_merger(self) -> Merger | None:
         """Return the next values to merge; None while few rows are dropped.
 
-        Until `merge` or `give_up` is called, they are the same ones again. A merger whose request failed may have been
-        written: then its last value has the rows of all its values. A merger of other values might delete these rows.
+        Until `merge` or `drop_merger` is called, they are the same ones again. A merger whose request failed may have
+        been written: then its last value has the rows of all its values. A merger of other values might delete these
+        rows.
         """
         if len(self._dead) <= len(self._live) + WASTE_ROWS:
             return None
@@ -123,7 +124,7 @@ class CommitLog:
         self._last_merged = chosen[-1]
         return chosen
 
-    def give_up(self) -> None:
+    def drop_merger(self) -> None:
         """Record that the last merger was not written, and never will be."""
         self._merging = []
 

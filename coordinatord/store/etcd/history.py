@@ -160,7 +160,7 @@ class History:
         """
         value = pack(rows, merger.dropped)
         if len(value) > VALUE_BYTES_MAX:
-            self.log.give_up()
+            self.log.drop_merger()
             return
         first, last = (self._keys.commit(self.about.generation, number) for number in (merger.first, merger.last))
         # The parts of a value follow its key. So the first range has those of all values but the last one.

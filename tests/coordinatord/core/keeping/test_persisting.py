@@ -33,7 +33,7 @@ def bring(disk: Persisting, event: WriteEvent) -> None:
         case WriteEvent.MADE_WHOLE:
             disk.succeed(100.0)
         case WriteEvent.FAILED:
-            disk.give_up("no space left", 100.0, AT)
+            disk.fail("no space left", 100.0, AT)
         case WriteEvent.DROPPED:
             disk.drop()
 
@@ -52,7 +52,7 @@ def test_each_event_leads_where_the_table_says_or_is_a_bug(state: WriteState, ev
 
 def test_a_step_that_is_whole_settles_everything() -> None:
     disk = at_state(WriteState.WRITING)
-    disk.give_up("no space left", 50.0, AT)
+    disk.fail("no space left", 50.0, AT)
     assert (disk.problem, disk.retry_at, disk.failed_at) == ("no space left", 50.0 + RETRY_S, AT)
     disk.begin(a_write(AT, attempt=5))
     disk.commit()

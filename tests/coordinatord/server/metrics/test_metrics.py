@@ -182,7 +182,7 @@ def test_a_disk_that_fails_is_seen_where_nodes_write_to_one() -> None:
     assert figures_of(run, JobTally(), 1.0).figures["job_disk_failing"] is None
     kept_of(run).disk.every_s = 600.0
     assert figures_of(run, JobTally(), 1.0).figures["job_disk_failing"] is False
-    kept_of(run).disk.give_up("node a: no space left", 1.0)
+    kept_of(run).disk.fail("node a: no space left", 1.0)
     assert figures_of(run, JobTally(), 1.0).figures["job_disk_failing"] is True
 
 
