@@ -295,7 +295,7 @@ def exhausted(run: Run) -> float | None:
     return run.keeping.waits.run.until if has_failed(run) else None
 
 
-def given_up(run: Run) -> float | None:
+def torchrun_exhausted(run: Run) -> float | None:
     """All workers are gone, the torchrun whose workers failed has left, and too few nodes remain.
 
     torchrun counts restarts by itself. It leaves when it has none left, and does not come back.
@@ -305,10 +305,10 @@ def given_up(run: Run) -> float | None:
     cause = verdict(run).root_cause
     if cause is None:
         return None
-    staying = [
+    remaining = [
         node for node, member in run.members.items() if member.durable.outcome is None and node not in run.leaving
     ]
-    return _now_if(cause.node not in staying and len(staying) < run.spec.nodes_min)
+    return _now_if(cause.node not in remaining and len(remaining) < run.spec.nodes_min)
 
 
 def all_stopped(run: Run) -> float | None:

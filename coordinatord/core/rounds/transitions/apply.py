@@ -322,7 +322,7 @@ def _drop_rounds(run: DurableRun) -> None:
     run.rounds = RoundHistory()
 
 
-_FAILED_FOR_GOOD = {conditions.exhausted.__name__, conditions.given_up.__name__}
+_FAILED_FOR_GOOD = {conditions.exhausted.__name__, conditions.torchrun_exhausted.__name__}
 """Conditions under which a run fails for good; under the others no node was left."""
 
 _CONCLUSIONS = {Result.SUCCEEDED, Result.STOPPED}

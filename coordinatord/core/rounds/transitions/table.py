@@ -104,7 +104,7 @@ _TABLE: list[tuple[tuple[State, ...], Condition, State | None, Action, str]] = [
     ((STOPPING,), when.all_succeeded, SUCCEEDED, do.end_as_succeeded, _SUCCEEDED),
     ((STOPPING,), when.corroborated, None, do.lose_corroborated, "{reasons.corroborated}"),
     ((STOPPING,), when.exhausted, FAILED, do.end_as_failed, "{reasons.verdict}"),
-    ((STOPPING,), when.given_up, FAILED, do.end_as_failed, "{reasons.verdict}"),
+    ((STOPPING,), when.torchrun_exhausted, FAILED, do.end_as_failed, "{reasons.verdict}"),
     ((STOPPING,), when.all_stopped, FORMING, do.end_round, "{reasons.verdict}"),
     ((STOPPING,), when.stop_overdue, None, do.leave_behind, "{reasons.slow} could not end the workers in time"),
 ]
