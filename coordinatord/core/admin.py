@@ -153,8 +153,8 @@ def _request_restart(run: Run, request: Request, text: str) -> Reply:
 def _forget(run: Run, request: Request, decision: Decision) -> Reply:
     is_live = not run.durable.state.ended
     if is_live and run.roll.unreleased:  # nodes that cannot be heard may come back, with workers
-        staying = [member.node for member in run.members.values() if member.durable.outcome is None]
-        names = name_some(staying, len(staying))
+        remaining = [member.node for member in run.members.values() if member.durable.outcome is None]
+        names = name_some(remaining, len(remaining))
         text = f"job {run.job} is {run.durable.state} with {names}: end it first, with nodeclient stop {run.job}"
         return Reply(AdminResult.REFUSED, text)
     if not request.dry_run:
@@ -241,14 +241,14 @@ def _how_it_goes_on(run: Run, name: str, after: Sequence[str]) -> str:
     is_stopped_before = any(member.durable.in_round for member in gone)
     stops = run.durable.state.at_work and not is_stopped_before and any(member.durable.in_round for member in going)
     how = f": round {run.durable.round} is being stopped, its workers save their state" if stops else ""
-    staying = [
+    remaining = [
         member
         for member in run.members.values()
         if member.node not in leaving and not member.leaves and member.durable.outcome is None
     ]
-    spares = sum(member.state is MemberState.READY for member in staying)
-    others = sum(member.state in {MemberState.PREPARING, MemberState.QUARANTINED} for member in staying)
-    left = sum(member.durable.in_round for member in staying) + spares + others
+    spares = sum(member.state is MemberState.READY for member in remaining)
+    others = sum(member.state in {MemberState.PREPARING, MemberState.QUARANTINED} for member in remaining)
+    left = sum(member.durable.in_round for member in remaining) + spares + others
     follows = "; a spare takes over" if stops and spares else ""
     if not left:
         follows = "; no node is left then, so the job ends"
@@ -270,17 +270,17 @@ def _undrain(request: Request, decision: Decision) -> Reply:
         for run in cluster.jobs.values()
         for member in _members_named(run, name)
     ]
-    kept = dict.fromkeys(why[1] for _, _, why in named if why is not None)
-    staying = [(run, member) for run, member, why in named if why is None and member.drained]
+    reasons = dict.fromkeys(why[1] for _, _, why in named if why is not None)
+    undrained = [(run, member) for run, member, why in named if why is None and member.drained]
     of_jobs = [why for job, why in cluster.durable.drained[name].items() if job]
     also = clip(f"; taken back as well: {'; '.join(of_jobs[:NAMES_MAX])}") if of_jobs else ""
     if not request.dry_run:
         decision.record(records.NodeUndrained("", "", f"{name} {request.attribution('undrained')}", name))
-        for run, member in staying:
+        for run, member in undrained:
             observations.cancel_drain(run, member, decision.now)
-    touched = [run for run, _ in staying]
-    if kept:
-        text = f"{name} is no longer drained under this name, but still kept out: {'; '.join(kept)}{also}"
+    touched = [run for run, _ in undrained]
+    if reasons:
+        text = f"{name} is no longer drained under this name, but still kept out: {'; '.join(reasons)}{also}"
         return Reply(AdminResult.DONE, text, touched)
     if touched:
         return Reply(AdminResult.DONE, f"{name} is no longer drained, and stays{also}", touched)

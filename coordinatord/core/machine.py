@@ -322,7 +322,7 @@ class Coordinator:
     def _run_for(self, event: events.Connected, decision: Decision) -> Run:
         """Find the run that a node belongs to, or open one. Raises `admission.RefusedError`."""
         run = admission.run_to_join(self.cluster, event, self.store_error, decision.now)
-        if run is not None and not admission.gives_way(run, event.join):
+        if run is not None and not admission.is_replaceable(run, event.join):
             return run
         if run is not None:
             run.replaced = True

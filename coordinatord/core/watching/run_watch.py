@@ -303,8 +303,8 @@ class RunWatch(WatchingWing):
         verdict = self._hang.verdict
         is_timed_out = bool(self._run.spec.hang_timeout_s) and self._run.durable.stepped
         first = self._run.evidence.first
-        have_given_up = first is not None and timed_out(first.failure)
-        is_tolerated = (self._hang.is_tolerated or self._is_left_to_torch()) and not have_given_up
+        has_timed_out = first is not None and timed_out(first.failure)
+        is_tolerated = (self._hang.is_tolerated or self._is_left_to_torch()) and not has_timed_out
         return verdict is not None and ((verdict.is_hang and not is_tolerated) or is_timed_out)
 
     def _is_left_to_torch(self) -> bool:

@@ -31,7 +31,7 @@ class RefusedError(OperationalError):
 def run_to_join(cluster: Cluster, event: Connected, store_error: str | None, now: float) -> Run | None:
     """Return the job's run if it decides what becomes of a node; None if the node simply opens another run.
 
-    The node joins that run, or gets its outcome, or ends it to open another one in its place (see `gives_way`).
+    The node joins that run, or gets its outcome, or ends it to open another one in its place (see `is_replaceable`).
     `store_error` is why nothing can be recorded. Raises `RefusedError`.
     """
     join, durable = event.join, cluster.durable
@@ -52,7 +52,7 @@ def run_to_join(cluster: Cluster, event: Connected, store_error: str | None, now
             check_drained(durable, join)
             check_script(run, join)
     check_incarnation(known, join)
-    if not gives_way(run, join):
+    if not is_replaceable(run, join):
         check_spec(run, join)
         check_size(run, join)
     return run
@@ -179,7 +179,7 @@ def superseded(job: str, younger: Member) -> RefusedError:
     return RefusedError(RefusalCode.SUPERSEDED, text, retry=False)
 
 
-def gives_way(run: Run, join: Join) -> bool:
+def is_replaceable(run: Run, join: Join) -> bool:
     """Whether a run ends so that a node may open one with another spec: no node is left in it."""
     return run.spec != join.spec and run.roll.deserted
 
