@@ -1,7 +1,7 @@
 """Every decision of the coordinator, as pure code: no clock, socket, file, log or chance.
 
 The one entry is `machine`: `Coordinator` takes an event and the time. It returns records, which have to become durable
-first, and effects, which are then carried out. `journal` is the gate that holds back effects until their records are
+first, and effects, which are then carried out. `journal` is the gate that delays effects until their records are
 durable. `coordinatord/server/driver` calls both.
 
 The modules beside these serve the machine; neither the kernel nor a wing needs them. `registry` opens and drops runs,

@@ -7,11 +7,11 @@ They stay for one of two reasons, and each has its limit:
 * The newest step is not on the disk yet. Its holders stay until it is written, as long as `persistence.ends_by` says.
 
 While the workers of a round end, `may_be_needed` keeps nodes that ended theirs first. Once all have ended, or if a node
-outside the round is to leave, `hold_back` decides who stays. The state table then releases each node when its entry in
-`waits` says so. `renew_time` is called when a round is formed.
+outside the round is to leave, `begin_handover` decides who stays. The state table then releases each node when its
+entry in `waits` says so. `renew_time` is called when a round is formed.
 
-`hold_back` and `waits` consider departing nodes one after the other. A node that other nodes do not need counts as gone
-for the next ones: even if it stays for the disk, it leaves as soon as the write ends. So of several with the same
+`begin_handover` and `waits` consider departing nodes one after the other. A node that other nodes do not need counts as
+gone for the next ones: even if it stays for the disk, it leaves as soon as the write ends. So of several with the same
 shard, the last one stays.
 """
 
@@ -41,7 +41,7 @@ def may_be_needed(kept: KeptState, member: Member) -> bool:
 
     That is not certain yet. A restarted coordinator has to hear all nodes first. If a step has several shards, the
     other nodes may still save those that are missing, or fail to save one that this node has saved. Which node writes
-    what to the disk is not known yet either. `hold_back` decides when all have ended.
+    what to the disk is not known yet either. `begin_handover` decides when all have ended.
     """
     if is_unsure(kept):
         return True
@@ -50,7 +50,7 @@ def may_be_needed(kept: KeptState, member: Member) -> bool:
     return bool(parts) and (may_have_to_stay or _is_lacking_without(member, _steps_for_others(kept)))
 
 
-def hold_back(kept: KeptState, members: Sequence[Member], now: float) -> Collection[str]:
+def begin_handover(kept: KeptState, members: Sequence[Member], now: float) -> Collection[str]:
     """Return which of these nodes have to stay, and record how long. All are outside the round and about to leave.
 
     They stay for what others need of them, for a step that is to be written to the disk, and for a write in progress.
@@ -70,7 +70,7 @@ def renew_time(kept: KeptState, now: float) -> None:
 
 
 def waits(kept: KeptState) -> dict[str, Wait]:
-    """Return how long each node that was held back stays: until it is not needed any more, or its time is over."""
+    """Return how long each node that hands over stays: until it is not needed any more, or its time is over."""
     stay = list(kept.run.roll.in_state(MemberState.HANDING_OVER))
     if not stay:
         return {}

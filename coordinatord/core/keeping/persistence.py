@@ -278,7 +278,7 @@ def pause_s(kept: KeptState, failed: WriteAttempt | None = None) -> float:
 
 
 # Departing nodes. From when the first one is about to leave, `Persisting.ends_at` limits the time of all attempts.
-# `ends_by` says how long a node or a run is held back, and `is_awaited` whether people are told that it will be.
+# `ends_by` says how long a node or a run waits, and `is_awaited` whether people are told that it will be.
 
 
 def ends_by(kept: KeptState) -> float:

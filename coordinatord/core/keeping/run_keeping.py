@@ -146,10 +146,10 @@ class RunKeeping(KeptState, KeepingWing):
     # Waits
 
     may_be_needed = handover.may_be_needed
-    hold_back = handover.hold_back
+    begin_handover = handover.begin_handover
 
     def leaves_once(self, member: Member) -> str:
-        """Say what a node that is held back waits for: the disk or other nodes."""
+        """Say what a node that hands over waits for: the disk or other nodes."""
         for_disk = persistence.writes(self, member) or (self.has_disk and self.run.roll.all_leave)
         return "what it keeps is on the disk" if for_disk else "others have what it keeps for them"
 

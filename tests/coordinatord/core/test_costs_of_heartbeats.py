@@ -39,7 +39,7 @@ def leaving(size: int, *, stays: bool = False) -> Stage:
     stage.play(f"leave {' '.join(nodes[:-1] if stays else nodes)}", f"keep {all_nodes} 1:11 shards={size} halts=11")
     stage.play("advance 1s", f"stopped {all_nodes}")
     assert stage.desired("n1").persist is not None
-    assert stage.run.members["n1"].held_back
+    assert stage.run.members["n1"].hands_over
     return stage
 
 
@@ -112,7 +112,7 @@ def test_when_the_last_section_to_end_ends_earlier_the_next_one_is_found_without
 
 
 @pytest.mark.parametrize("stays", [False, True])
-def test_news_of_a_node_that_is_held_back_looks_at_each_node_a_few_times(stays: bool) -> None:
+def test_news_of_a_node_that_hands_over_looks_at_each_node_a_few_times(stays: bool) -> None:
     costs = []
     for size in SIZES:
         stage = leaving(size, stays=stays)

@@ -204,7 +204,7 @@ class KeptStateLaws(Laws):
         )
         now, formed_at = self.world.daemon.clock.read(), self._formed_at.get(run.id, -math.inf)
         had_time = run.durable.state is State.FORMING or now >= formed_at + HAND_OVER_S
-        waited = member.held_back and kept_of(run).hand_over_by[member.node] <= now and had_time
+        waited = member.hands_over and kept_of(run).hand_over_by[member.node] <= now and had_time
         if given or waited or run.durable.stop_asked or all(peer.leaves for peer in others):
             return
         reachable = [peer for peer in others if peer.session.id is not None and not peer.lease.expired]

@@ -281,7 +281,7 @@ def node_stopped(run: Run) -> float | None:
 
 
 def handed_over(run: Run) -> float | None:
-    """A node that is held back has handed over its kept state, or its time for that is over."""
+    """A departing node has handed over its kept state, or its time for that is over."""
     return min((wait.until for wait in run.keeping.waits.nodes.values() if wait.until is not None), default=None)
 
 

@@ -120,8 +120,8 @@ class Member:
     observed: Observed = UNHEARD
     remark: str = ""
     """A warning for its user, until its workers run; empty if there is none."""
-    held_back: bool = False
-    """Whether it is to leave, but waits because of its kept state."""
+    hands_over: bool = False
+    """Whether it is to leave, and first hands over its kept state."""
     drained: str = ""
     """Why an operator wants it to leave; empty if none does."""
     state: MemberState = MemberState.DISCONNECTED
@@ -186,7 +186,7 @@ class Member:
             return MemberState.STALE
         is_left_out = self.readiness.quarantined and not self.readiness.enlisted
         at_rest = MemberState.QUARANTINED if is_left_out else MemberState.READY
-        return MemberState.HANDING_OVER if self.held_back else at_rest
+        return MemberState.HANDING_OVER if self.hands_over else at_rest
 
     def _state_inside(self, run: str, round_number: int) -> MemberState:
         if self.durable.succeeded:

@@ -167,12 +167,12 @@ class KeepingWing:
         """Whether others may need the kept state of a node whose workers have ended before theirs."""
         return False
 
-    def hold_back(self, members: Sequence[Member], now: float) -> Collection[str]:
+    def begin_handover(self, members: Sequence[Member], now: float) -> Collection[str]:
         """Begin the wait of each of these members, which are to leave, that cannot leave yet; return their nodes."""
         return ()
 
     def leaves_once(self, member: Member) -> str:
-        """Say what a node that is held back waits for, to complete "it leaves as soon as ..."."""
+        """Say what a node that hands over waits for, to complete "it leaves as soon as ..."."""
         return ""
 
     def wait_at_timeout(self, member: Member) -> Wait:

@@ -199,7 +199,7 @@ def end_round(run: Run, reason: Reason, decision: Decision) -> None:
     )
     for member in run.keeping.end_round(decision.now):
         decision.notify(run, member)
-    releases.release_or_hold_back(run, [run.members[node] for node in sorted(run.leaving)], decision)
+    releases.release_or_hand_over(run, [run.members[node] for node in sorted(run.leaving)], decision)
     # Nodes that were released while they were in the round, and fell silent: their leases are over, so nothing else
     # will remove them.
     for member in [member for member in run.roll.in_state(MemberState.RELEASED) if member.lease.expired]:

@@ -199,7 +199,7 @@ def _must_be_recorded(run: Run, member: Member, observed: Observed) -> bool:
         and _is_about_this_round(run, member, observed)
     )
     knows_more = observed.run == run.id and run.durable.round < observed.round <= ROUNDS_REMEMBERED_MAX
-    # If a node is held back already, the table lets it go. A released one exits as soon as it hears of its release.
+    # If a node hands over already, the table releases it. A released one exits as soon as it hears of its release.
     wants_to_leave = observed.leaving or bool(member.drained)
     leaves = wants_to_leave and member.state not in {MemberState.HANDING_OVER, MemberState.RELEASED}
     return leaves or succeeds or knows_more or _reports_first_step(run, member, observed)
@@ -260,7 +260,7 @@ def _let_leave(run: Run, member: Member, decision: Decision) -> None:
     if has_ended and run.keeping.may_be_needed(member):
         run.leaving.add(member.node)  # once all have stopped, it is known whether others need its kept state
     elif member.state in {MemberState.READY, MemberState.QUARANTINED}:
-        releases.release_or_hold_back(run, [member], decision)  # others may need what it keeps of earlier rounds
+        releases.release_or_hand_over(run, [member], decision)  # others may need what it keeps of earlier rounds
     elif has_ended or member.state in {MemberState.PREPARING, MemberState.SUCCEEDED}:
         releases.release_leaving(run, member, decision)  # its part in the round is over, or has not begun
     elif member.durable.in_round:
@@ -273,7 +273,7 @@ def cancel_drain(run: Run, member: Member, now: float) -> None:
     if not member.observed.leaving:
         before = member.state
         run.leaving.discard(member.node)
-        member.held_back = False
+        member.hands_over = False
         run.roll.place(member)
         if member.state is MemberState.READY and before is not MemberState.READY:
             run.gathering.record_ready(member, now)  # it did not count as ready while it was to leave

@@ -1,7 +1,8 @@
 """Releases single nodes: those that are to leave, those whose join timeout has expired, and spares as a run succeeds.
 
 A released node has its outcome, and exits. A node that is to leave may be the last one that holds some of the training
-state that the workers keep in memory. Then it is *held back* until other nodes have copied that, or it is on the disk.
+state that the workers keep in memory. Then it *hands over* first: it waits until other nodes have copied that, or it is
+on the disk.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from coordinatord.protocol.messages import Outcome, Result
 from coordinatord.protocol.text import clip
 
 CHECK_AGAIN_S = 1.0
-"""While a write to the disk holds back a node whose join timeout has expired, the seconds between two checks whether it
+"""While a node whose join timeout has expired waits for a write to the disk, the seconds between two checks whether it
 is over, a heartbeat's time."""
 
 
@@ -39,20 +40,20 @@ def release_leaving(run: Run, member: Member, decision: Decision, lost: str = ""
     release(run, member, Outcome(Result.LEFT, ExitCode.TERMINATED, clip(why + lost)), decision)
 
 
-def release_or_hold_back(run: Run, members: Sequence[Member], decision: Decision) -> None:
-    """Release nodes outside the round that are to leave, or hold them back if their kept state is needed."""
-    held_back = run.keeping.hold_back(members, decision.now)
+def release_or_hand_over(run: Run, members: Sequence[Member], decision: Decision) -> None:
+    """Release nodes outside the round that are to leave, or have them hand over if their kept state is needed."""
+    handing_over = run.keeping.begin_handover(members, decision.now)
     for member in members:
-        if member.node not in held_back:
+        if member.node not in handing_over:
             release_leaving(run, member, decision)
             continue
-        member.held_back = True
+        member.hands_over = True
         run.leaving.discard(member.node)  # it is outside the round now, and must not stop the next one
         run.gathering.join_timeouts.discard(member.node)  # it waits for no round
         run.roll.place(member)
 
 
-def release_held_back(run: Run, _: Reason, decision: Decision) -> None:
+def release_handed_over(run: Run, _: Reason, decision: Decision) -> None:
     """Release the nodes whose kept state is needed no more, or whose time to stay is over: an action of the table."""
     for node, wait in run.keeping.waits.nodes.items():
         if wait.until is not None and wait.until <= decision.now:

@@ -87,8 +87,8 @@ _TABLE: list[tuple[tuple[State, ...], Condition, State | None, Action, str]] = [
     (_AT_WORK, when.arrived, STOPPING, do.stop_planned, "{reasons.ready} arrived"),
     (_AT_WORK, when.fell_silent, None, do.record_activity, "every node is silent"),
     (_AT_WORK, when.heard_again, None, do.record_activity, "nodes are heard again"),
-    # Nodes that were held back
-    ((FORMING, *_AT_WORK), when.handed_over, None, releases.release_held_back, ""),
+    # Nodes that hand over
+    ((FORMING, *_AT_WORK), when.handed_over, None, releases.release_handed_over, ""),
     # The keeping wing waits while workers start, which takes a moment.
     ((RUNNING, STOPPING), when.keeping_due, None, do.advance_keeping, ""),
     ((STARTING, RUNNING, STOPPING), when.judging_due, None, do.advance_judging, ""),
