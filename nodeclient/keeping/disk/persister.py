@@ -17,7 +17,7 @@ from pathlib import Path
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.fields import MESSAGE_MAX
 from coordinatord.protocol.kept_state import PersistOrder, PersistReport
-from coordinatord.protocol.text import clip
+from coordinatord.protocol.text import clip, sized
 from coordinatord.runtime.tasks import Tasks, in_thread
 from nodeclient.core.effects import Level
 from nodeclient.core.persist_attempt import PersistAttempt, steps_to_delete
@@ -29,7 +29,7 @@ from nodeclient.keeping.disk.folder_claim import FolderClaim, FolderInUseError
 from nodeclient.keeping.disk.part_writer import write_big, write_small
 from nodeclient.keeping.disk.persist_settings import PersistSettings
 from nodeclient.keeping.disk.step_folder import Contents, StepName, UnusableError, file_name
-from nodeclient.keeping.disk.steps_on_disk import CONTENTS, StepsOnDisk
+from nodeclient.keeping.disk.steps_on_disk import CONTENTS, FULL, StepsOnDisk
 from nodeclient.keeping.parts.arenas import Arenas, DamagedPartError, Held
 from nodeclient.keeping.parts.digests import withdraw
 from nodeclient.keeping.parts.part_messages import Kind, kinds_of
@@ -122,15 +122,16 @@ class Persister:
     async def _write(self, attempt: PersistAttempt, progress: Progress) -> None:
         """Write the parts of an attempt, and then make the step whole if this node is the committer."""
         order, name = attempt.order, _name_of(attempt)
+        parts: list[tuple[Kind, Held]] = []
         try:
             names = ((rank, kind) for each in order.parts for rank in each.each_rank for kind in kinds_of(each))
-            parts = [(kind, self._find(order, rank, kind)) for rank, kind in names]
+            parts += ((kind, self._find(order, rank, kind)) for rank, kind in names)
             work = partial(self._write_all, name, parts, progress, order.aborted)
             await self._thread.run(work, progress)
         except WorkCancelledError:
             return
         except (OperationalError, ManifestError, OSError) as error:
-            self._fail(attempt, Work.WRITE, error)
+            self._fail(attempt, Work.WRITE, error, _size_of(parts))
             return
         attempt.record_written()
         self._complaints.forget(Work.WRITE)
@@ -200,15 +201,22 @@ class Persister:
         else:
             self._complaints.forget(Work.DELETE)
 
-    def _fail(self, attempt: PersistAttempt, work: Work, error: Exception) -> None:
+    def _fail(self, attempt: PersistAttempt, work: Work, error: Exception, size: int = 0) -> None:
         if isinstance(error, DamagedPartError):
             withdraw(error.held.place, error.held.commit)
         why = error.strerror or str(error) if isinstance(error, OSError) else str(error)
+        if size and isinstance(error, OSError) and error.errno in FULL:
+            why = f"{why} for the {sized(size)} of this node"
         attempt.fail(clip(why, MESSAGE_MAX))
         if attempt is self._attempt:
-            text = f"step {attempt.order.step} cannot be written to {self.settings.root}: {why}"
+            text = f"step {attempt.order.step} cannot be written to {self.settings.root}: {why}; it is tried again"
             self._complaints.complain(work, text)
             self._changed()
+
+
+def _size_of(parts: list[tuple[Kind, Held]]) -> int:
+    """Return how many bytes parts have in memory; a big and a small state may share a place."""
+    return sum({(held.commit.rank, held.kind): held.commit.length for _, held in parts}.values())
 
 
 def _name_of(attempt: PersistAttempt) -> StepName:

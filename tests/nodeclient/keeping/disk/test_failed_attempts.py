@@ -40,7 +40,8 @@ async def test_a_full_disk_is_left_without_the_files_that_were_whole(tmp_path: P
         await worker.reserve(len(BIG), len(large))
         worker.save(4, BIG, large)
         found = await write(node, an_order())
-        assert (found.state, found.problem) == (PersistState.FAILED, "No space left on device")
+        assert found.state is PersistState.FAILED
+        assert found.problem == "No space left on device for the 0.763 MiB of this node"
         assert files(small_disk) == []
 
 

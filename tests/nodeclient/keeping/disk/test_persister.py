@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import re
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -220,7 +221,8 @@ async def test_a_full_disk_is_said_once_whenever_it_becomes_full_and_written_to_
                     others.write(bytes(4096))
             for _ in range(tries):
                 found = await write(node, an_order(4))
-                assert (found.state, found.problem) == (PersistState.FAILED, "No space left on device")
+                assert found.state is PersistState.FAILED
+                assert re.fullmatch(r"No space left on device for the \S+ MiB of this node", found.problem)
                 node.keeper.carry_out(Persist(RUN, None))
             assert sum("cannot be written to" in text for text in node.texts) == times
             (small_disk / "others").unlink()
