@@ -46,8 +46,8 @@ def may_be_needed(kept: KeptState, member: Member) -> bool:
     if is_unsure(kept):
         return True
     parts = list(_big_parts(kept, member))
-    may_have_to_stay = may_write(member) or any(part.shards > 1 for part in parts)
-    return bool(parts) and (may_have_to_stay or _is_lacking_without(member, _steps_for_others(kept)))
+    may_be_needed_later = may_write(member) or any(part.shards > 1 for part in parts)
+    return bool(parts) and (may_be_needed_later or _is_lacking_without(member, _steps_for_others(kept)))
 
 
 def begin_handover(kept: KeptState, members: Sequence[Member], now: float) -> Collection[str]:
@@ -71,12 +71,12 @@ def renew_time(kept: KeptState, now: float) -> None:
 
 def waits(kept: KeptState) -> dict[str, Wait]:
     """Return how long each node that hands over stays: until it is not needed any more, or its time is over."""
-    stay = list(kept.run.roll.in_state(MemberState.HANDING_OVER))
-    if not stay:
+    handing_over = list(kept.run.roll.in_state(MemberState.HANDING_OVER))
+    if not handing_over:
         return {}
     for_disk, disk_by, lost = _holders_for_disk(kept), ends_by(kept), lost_step(kept)
     found: dict[str, Wait] = {}
-    for member, is_needed in _with_needs(kept, stay):
+    for member, is_needed in _with_needs(kept, handing_over):
         handed_by = kept.hand_over_by.get(member.node, NOW) if is_needed else NOW
         written_by = disk_by if member.node in for_disk or writes(kept, member) else NOW
         found[member.node] = Wait(max(written_by, handed_by), last_step=lost if member.node in for_disk else "")
@@ -174,7 +174,7 @@ def _holders_for_disk(kept: KeptState) -> Collection[str]:
     """
     if kept.run.durable.state is not State.FORMING or kept.disk.every_s is None or not kept.index.all_heard:
         return ()
-    return {node for at in _last_steps(kept) for node in _holders_unless_others_stay(kept, at)}
+    return {node for at in _last_steps(kept) for node in _holders_unless_others_suffice(kept, at)}
 
 
 def _last_steps(kept: KeptState) -> Iterator[KeptStep]:
@@ -189,7 +189,7 @@ def _last_steps(kept: KeptState) -> Iterator[KeptStep]:
             return
 
 
-def _holders_unless_others_stay(kept: KeptState, at: KeptStep) -> Collection[str]:
+def _holders_unless_others_suffice(kept: KeptState, at: KeptStep) -> Collection[str]:
     held, members = kept.index.holders(at), kept.run.members
-    staying = (parts for node, parts in held.items() if not members[node].leaves and is_reachable(members[node]))
-    return () if are_whole(staying) else held.keys()
+    remaining = (parts for node, parts in held.items() if not members[node].leaves and is_reachable(members[node]))
+    return () if are_whole(remaining) else held.keys()
