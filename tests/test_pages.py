@@ -84,6 +84,23 @@ RETIRED = {
 
 HAS_RETIRED = re.compile("|".join(RETIRED), re.IGNORECASE)
 
+VAGUE = {
+    "gave_up": "cancel, fail, drop or time out",
+    "give_up": "cancel, fail, drop or time out",
+    "given_up": "cancelled, failed or dropped",
+    "gives_up": "the deadline",
+    "held_back": "hand over, for a node; delay, for a round",
+    "hold_back": "hand over, for a node; delay, for a round",
+    "holds_until": "delay",
+    "look_again": "check, or poll",
+    "look_at": "check, scan, ask or read",
+    "looks_at": "check, scan, ask or read",
+    "stays_until": "the deadline, or when it is forgotten",
+}
+"""Names that may mean anything, each with the words to choose from: a look is at workers, and a holder has parts."""
+
+HAS_VAGUE = re.compile("|".join(VAGUE), re.IGNORECASE)  # to parse all files takes seconds
+
 WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 
@@ -96,6 +113,20 @@ def test_no_identifier_has_a_word_of_its_own_for_what_the_glossary_names() -> No
         for name in sorted(bound_names(source))
         for word in map(str.lower, WORD.findall(name))
         if word in RETIRED
+    ]
+    assert not found, "\n".join(["", *found])
+
+
+def test_no_identifier_of_a_program_is_vague() -> None:
+    found = [
+        f"{source.path}: {name}: say {words}"
+        for source in sources()
+        if source.is_python
+        and source.is_in("coordinatord", "nodeclient", "workerlib")
+        and HAS_VAGUE.search(source.text)
+        for name in sorted(bound_names(source))
+        for vague, words in VAGUE.items()
+        if vague in name.lower()
     ]
     assert not found, "\n".join(["", *found])
 

@@ -75,14 +75,14 @@ def _section(run: Run) -> str:
 
 def _silence(run: Run, now: float) -> str:
     """Explain why no node of the round may be heard, and when the round is given up."""
-    given_up = f"given up in {lasted(max(0.0, (outage(run) or now) - now))}"
+    ends_in = f"given up in {lasted(max(0.0, (outage(run) or now) - now))}"
     if all(member.session.revoked for member in run.roll.inside):
         why = "their access tokens are no longer valid, so give them others"
     elif all(member.observed == UNHEARD for member in run.roll.inside):
         since = f"not heard since this coordinator was started {ago(now - run.roll.heard_at)} ago"
-        return f"{since}: they may have ended meanwhile; {given_up}"
+        return f"{since}: they may have ended meanwhile; {ends_in}"
     elif run.roll.others_heard:
         why = "they may have ended, or their own network is cut, since nodes of other jobs are heard"
     else:
         why = "the coordinator's own network may be cut"
-    return f"every node is silent: {why}; {given_up}"
+    return f"every node is silent: {why}; {ends_in}"

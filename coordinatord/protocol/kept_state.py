@@ -312,7 +312,7 @@ class Restoring(StrEnum):
 
 HELD_RANKS_MAX = 16 * WORKERS_MAX
 """The most ranks whose parts a node reports; each step counts. Three steps of its own workers, and copies of others',
-are less. The coordinator takes note of each."""
+are less. The coordinator records each."""
 
 
 class Holding(Strict, frozen=True):

@@ -142,7 +142,7 @@ class FlightRecorder:
         except (OSError, GraphError) as write_error:
             bug.add_note(f"The crash file could not be written to {folder}: {write_error}.")
         else:
-            bug.add_note(self._note(path))
+            bug.add_note(self._replay_advice(path))
         return bug
 
     def _bug(self, error: Exception, stimulus: object) -> InternalError:
@@ -150,7 +150,7 @@ class FlightRecorder:
         bug.__cause__ = error
         return bug
 
-    def _note(self, path: Path) -> str:
+    def _replay_advice(self, path: Path) -> str:
         count = f"the last {len(self._stimuli)} stimuli"
         if self._before is None:
             return f"Read {count} in {path}: the state was too large to be copied, so they cannot be run again."

@@ -96,7 +96,7 @@ def workers_per_node(spec: str | None, environ: Mapping[str, str], host: Host = 
         gpus = len(visible_gpus(environ, host))
         if spec == "gpu" and gpus == 0:
             raise WorkersPerNodeError(
-                f"--nproc-per-node is gpu, but this host offers no GPU{visibility_note(environ)}: "
+                f"--nproc-per-node is gpu, but this host offers no GPU{visibility_remark(environ)}: "
                 "check the driver with nvidia-smi or rocm-smi, or use a number or cpu"
             )
         return gpus or (cpus if spec == "auto" else 1)
@@ -122,8 +122,8 @@ def visible_gpus(environ: Mapping[str, str], host: Host) -> list[Gpu]:
     return _visible(amd, environ.get("HIP_VISIBLE_DEVICES", environ.get("CUDA_VISIBLE_DEVICES")))
 
 
-def visibility_note(environ: Mapping[str, str]) -> str:
-    """Return the variables that may hide GPUs as a note in brackets, after a blank; empty if none is set."""
+def visibility_remark(environ: Mapping[str, str]) -> str:
+    """Return the variables that may hide GPUs as a remark in brackets, after a blank; empty if none is set."""
     names = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
     hidden = [f"{name}={environ[name]!r}" for name in names if name in environ]
     return f" (the environment says {', '.join(hidden)})" if hidden else ""

@@ -29,7 +29,7 @@ from nodeclient.core.events import HealthChecked
 from nodeclient.core.health_checks import EXIT_CODES, WITHIN_S
 from nodeclient.core.host_health import CLOCK_WITHIN_S, Finding, HostFacts, conclude, judge, unchecked
 from nodeclient.host.addresses import interface_towards
-from nodeclient.host.devices import visibility_note
+from nodeclient.host.devices import visibility_remark
 from nodeclient.host.foreign_workerlib import ForeignWorkerlibError, check_workerlib
 from nodeclient.host.host_facts import facts_command
 from nodeclient.operate.client import Client
@@ -158,7 +158,7 @@ def _seen(facts: HostFacts) -> list[str]:
     """Return what a person may not expect: that there is no GPU, and on which file system a named directory is."""
     spaces = [space for space in facts.spaces if space.what.startswith(_NAMED)]
     return [
-        *([f"no GPU is seen on this host{visibility_note(os.environ)}"] if facts.gpus == () else []),
+        *([f"no GPU is seen on this host{visibility_remark(os.environ)}"] if facts.gpus == () else []),
         *(f"{space.path}: {sized(space.free)} of {sized(space.total)} free {space.mount}".rstrip() for space in spaces),
     ]
 

@@ -105,14 +105,14 @@ class Protection:
         There is one exception: an older step that is whole stays until this one has its copies, if there is a place.
         """
         self.is_stopping = False
-        stays = (
+        keeps_older = (
             self.whole is not None
             and at is not None
             and self.whole < at
             and self.index.is_whole(self.whole)
             and not _leaves_no_place(self, at)
         )
-        self.whole, self.candidate = (self.whole, at) if stays else (at, None)
+        self.whole, self.candidate = (self.whole, at) if keeps_older else (at, None)
         # Workers of the new round may overwrite any other step of the earlier ones.
         known = (self.passed, at, *self.index.steps()[:1])
         self.passed = max((step for step in known if step is not None), default=None)

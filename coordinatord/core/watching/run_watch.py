@@ -117,7 +117,7 @@ class RunWatch(WatchingWing):
 
     def next_at(self) -> float | None:
         """Return when to begin the next look, at once if there is something to record; None if neither is."""
-        return self._look_at() if self._to_record() is None else NOW
+        return self._look_due() if self._to_record() is None else NOW
 
     def act(self, now: float) -> Record | Look | None:
         """Return what is to be recorded, or else a look to begin; None if a node cannot be asked."""
@@ -133,7 +133,7 @@ class RunWatch(WatchingWing):
             return records.WorkersUnseen(run.job, run.id, self.unseen, run.durable.round)
         return None
 
-    def _look_at(self) -> float | None:
+    def _look_due(self) -> float | None:
         """Return when to begin the next look, or to drop one without answers; None if no look is needed.
 
         Looks begin when training has stalled. Before the first step, they begin if workers report no steps and are at
@@ -191,7 +191,7 @@ class RunWatch(WatchingWing):
             return False
         section_end = _section_end(self._run)
         in_section = section_end is not None and section_end > now
-        if self._look_at() is None or in_section or not may_hang(look.workers):
+        if self._look_due() is None or in_section or not may_hang(look.workers):
             self.notice = why_unseen(look.workers) or why_inconclusive(look.workers)
             watch.pause(now)
         elif watch.first is None or self._run.progress.sections.ended_at > watch.first.at:

@@ -155,8 +155,8 @@ def steps_have_consequences(run: Run) -> bool:
     overdue_at = conditions.first_step_overdue(run)
     if overdue_at is not None and overdue_at <= run.roll.heard_at:
         return True
-    may_hold = (conditions.caught_up, conditions.stalled, conditions.resumed, conditions.divergence_found)
-    return any(condition(run) is not None for condition in may_hold)
+    shown = (conditions.caught_up, conditions.stalled, conditions.resumed, conditions.divergence_found)
+    return any(condition(run) is not None for condition in shown)
 
 
 def record_report(run: Run, member: Member) -> bool:
@@ -249,10 +249,10 @@ def _record_first_step(run: Run, claimants: list[Member], decision: Decision) ->
 
 
 def _let_leave(run: Run, member: Member, decision: Decision) -> None:
-    """Release a member that is to leave, if it may go now; else note it in `run.leaving`, or wait for its next report.
+    """Release a member that is to leave, if it may go now; else add it to `run.leaving`, or wait for its next report.
 
-    A note stops the round, and the node goes at its end. A node that has workers of an older round, or no session, is
-    not noted: its next report makes it a claimant again.
+    A node in there stops the round, and goes at its end. A node that has workers of an older round, or no session, is
+    not added: its next report makes it a claimant again.
     """
     if member.durable.outcome is not None:
         return  # its release and this report have crossed
