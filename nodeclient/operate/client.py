@@ -166,7 +166,7 @@ class _SilentLeaderError(OperationalError):
     """A standby names a leader that does not answer. Neither has done anything."""
 
 
-class _WrongTokenError(RequestError):
+class _UnknownTokenError(RequestError):
     """The coordinator does not accept the token."""
 
 
@@ -275,7 +275,7 @@ class Client:
                     connection.sock, self.certificate = secured, secured.getpeercert(binary_form=True)
                 connection.sock.settimeout(self._within(silent_s_max))
                 yield connection, attempt.headers
-            except _WrongTokenError as error:
+            except _UnknownTokenError as error:
                 source = f" (the token is from {attempt.token_source})" if attempt.token_source else ""
                 raise RequestError(f"{coordinator}: {error}{source}", ExitCode.REFUSED) from error
             except (OSError, http.client.HTTPException, _UnknownOutcomeError) as error:
@@ -460,7 +460,7 @@ def _decode(answer: http.client.HTTPResponse) -> Any:
     if refusal.error in {"unknown_job", "unknown_node"}:
         raise UnknownNameError(refusal.message)
     if answer.status == HTTPStatus.UNAUTHORIZED:
-        raise _WrongTokenError(refusal.message)
+        raise _UnknownTokenError(refusal.message)
     raise RequestError(refusal.message, EXIT_CODES.get(answer.status, ExitCode.UNAVAILABLE))
 
 
