@@ -31,7 +31,7 @@ _GLOO_TIMED_OUT = r"gloo/transport/.*Timed out waiting \d+ms for (?:recv|send) o
 _STORE_GONE = r"Did the remote server shutdown or crash\?"
 _STORE_BROKEN = rf"DistNetworkError: (?:.*{_STORE_GONE}|Broken pipe|Connection reset by peer)"
 
-_ONE_STORE = "give all of its groups one store: a PrefixStore each over one TCPStore"
+_ONE_STORE = "start it by python -m workerlib.store, which serves one store for all of its groups"
 
 NETWORK = (
     _network(

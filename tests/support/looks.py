@@ -19,6 +19,21 @@ REDUCES = pack_stacks(
 LOADS = pack_stacks([("MainThread", ("get (queue.py:180)", "main (train.py:41)", "<module> (train.py:60)"))])
 EVALUATES = pack_stacks([("MainThread", ("evaluate (train.py:50)", "<module> (train.py:61)"))])
 
+MAKES_GROUP = pack_stacks(
+    [
+        (
+            "MainThread",
+            (
+                "_create_c10d_store (torch/distributed/rendezvous.py:198)",
+                "init_process_group (torch/distributed/distributed_c10d.py:1764)",
+                "wrapper (torch/distributed/c10d_logger.py:95)",
+                "main (train.py:38)",
+                "<module> (train.py:60)",
+            ),
+        )
+    ]
+)
+
 PID = 4_711
 
 COLLECTIVES = 50
@@ -29,6 +44,7 @@ KINDS = {
     "waits": _WAITING,
     "further": replace(_WAITING, collective=replace(WAITS, number=8)),
     "moves": replace(_WAITING, collective=Collective("0", 7, CollectiveState.MOVES)),
+    "makes_group": replace(_WAITING, stacks=MAKES_GROUP, collective=DONE),
     "stands": replace(_WAITING, stacks=LOADS, collective=DONE),
     "saves": replace(_WAITING, stacks=LOADS, collective=DONE, state="waiting for IO"),
     "runs": replace(_WAITING, stacks=LOADS, collective=DONE, waits_for="the program rsync (process 99)"),

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from coordinatord.hints.hang_sentences import script_position
 from coordinatord.hints.hang_verdict import HangVerdict, find_hang
 from coordinatord.hints.seen_worker import GONE, STOPPED, TRACED, SeenWorker, outside_wait
 from coordinatord.protocol.messages import HangKind
@@ -30,6 +31,11 @@ NO_COLLECTIVES = (
 )
 
 NOBODY_WAITS = "no worker waits in a collective, so none is named: see nodeclient stacks"
+
+MAKES_GROUP = (
+    "rank {rank} on node {node} stands in init_process_group after earlier collectives: if the script destroys its "
+    "process group and makes another, start it by python -m workerlib.store; see nodeclient stacks"
+)
 
 UNASKED = "a node cannot be asked where its workers stand"
 
@@ -54,7 +60,8 @@ def why_unseen(look: Sequence[SeenWorker]) -> str:
 def why_inconclusive(look: Sequence[SeenWorker]) -> str:
     """Return why a look in which every worker was seen cannot show a hang: no worker is in a collective. Else empty.
 
-    Where some have ended, it is said anyway which others have not, see `exit_awaited`.
+    Where some have ended, it is said anyway which others have not, see `exit_awaited`. Workers may wait for each other
+    without a collective while they make a process group.
     """
     if any(worker.now is not None and worker.now.state in GONE for worker in look):
         return ""
@@ -62,8 +69,11 @@ def why_inconclusive(look: Sequence[SeenWorker]) -> str:
     places = [answer.collective for answer in answers]
     if places and all(place is None for place in places):
         return NO_COLLECTIVES
-    is_at_rest = all(place is None or place.state is CollectiveState.DONE for place in places)
-    return NOBODY_WAITS if is_at_rest else ""
+    if not all(place is None or place.state is CollectiveState.DONE for place in places):
+        return ""
+    positions = ((worker, script_position(worker.now)) for worker in look if worker.now is not None)
+    making = next((worker for worker, position in positions if position.startswith("init_process_group ")), None)
+    return NOBODY_WAITS if making is None else MAKES_GROUP.format(rank=making.rank, node=making.node)
 
 
 def may_hang(look: Sequence[SeenWorker]) -> bool:

@@ -261,6 +261,11 @@ def test_looks_that_show_no_hang_come_less_and_less_often(shown: str) -> None:
 
 NOBODY_WAITS = "; no worker waits in a collective, so none is named: see nodeclient stacks"
 
+MAKES_GROUP = (
+    "; rank 0 on node n1 stands in init_process_group after earlier collectives: if the script destroys its "
+    "process group and makes another, start it by python -m workerlib.store; see nodeclient stacks"
+)
+
 NO_COLLECTIVES = (
     "; no worker reports a collective, so a hang cannot be seen: "
     "none has come to one yet, or they only send and receive, or torch has no flight recorder, or it is off; "
@@ -273,6 +278,7 @@ NO_COLLECTIVES = (
     [
         *((shown, NOBODY_WAITS, "moves stands") for shown in ("stands stands", "stands computes")),
         ("stopped stopped", NOBODY_WAITS, "moves stands"),
+        ("makes_group stands", MAKES_GROUP, "moves stands"),
         ("untold untold", NO_COLLECTIVES, "untold moves"),
     ],
 )
