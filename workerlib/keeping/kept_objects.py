@@ -171,7 +171,8 @@ class KeptOptimizer(Adapter):
 
     def __init__(self, name: str, optimizer: torch.optim.Optimizer, model: Mapping[str, torch.nn.Parameter]) -> None:
         if type(optimizer).__name__ == "ZeroRedundancyOptimizer":
-            raise KeptStateError(f"{name}: keep() knows fully_shard (FSDP2), not ZeroRedundancyOptimizer")
+            remedy = "keep the plain optimizer of torch.optim instead, or shard the model too, with fully_shard (FSDP2)"
+            raise KeptStateError(f"{name}: keep() does not take a ZeroRedundancyOptimizer: {remedy}")
         self.optimizer = optimizer
         self._name = name
         self._prefix = f"{name}.state/"
