@@ -462,7 +462,7 @@ class Agent:
     }
     _ACTS = Table[Act, Callable[[Any, Any, float], object]]("acts of a node")
     _ACTS |= {
-        Act.NOTHING: lambda *_: None,
+        Act.NONE: lambda *_: None,
         Act.PROBE: lambda self, *_: self._probe(),
         Act.START: lambda self, *_: self._start(),
         Act.STOP: _stop,

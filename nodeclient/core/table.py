@@ -83,7 +83,7 @@ Place = Phase | EndStage
 class Act(StrEnum):
     """What the agent does in a transition."""
 
-    NOTHING = "nothing"
+    NONE = "none"
     """Do nothing."""
     PROBE = "probe"
     """Find out whether the master can be reached, before any worker is started."""
@@ -121,29 +121,27 @@ WORKING = (Phase.STARTING, Phase.RUNNING)
 def _table() -> dict[tuple[Place, Stimulus], Row]:
     """Make the table. Rows for many stimuli or stages come first, and later rows replace some of them."""
     table: dict[tuple[Place, Stimulus], Row] = {}
-    table |= {
-        (Phase.PREPARING, goal): Row(Act.NOTHING, Phase.PREPARING, "it cannot have workers yet") for goal in GOALS
-    }
+    table |= {(Phase.PREPARING, goal): Row(Act.NONE, Phase.PREPARING, "it cannot have workers yet") for goal in GOALS}
     table |= {
         (Phase.PREPARING, Stimulus.WAIT): Row(Act.ENTER, Phase.PREPARING, "it takes part as soon as it is ready"),
         (Phase.PREPARING, Stimulus.EXIT): Row(Act.LEAVE, Phase.PREPARING, "the goal is to exit"),
-        (Phase.PREPARING, Stimulus.ABANDONED): Row(Act.NOTHING, Phase.PREPARING, "no worker lives"),
-        (Phase.PREPARING, Stimulus.PREPARED): Row(Act.NOTHING, Phase.IDLE, "its workers can be started"),
+        (Phase.PREPARING, Stimulus.ABANDONED): Row(Act.NONE, Phase.PREPARING, "no worker lives"),
+        (Phase.PREPARING, Stimulus.PREPARED): Row(Act.NONE, Phase.IDLE, "its workers can be started"),
     }
     for phase in _RESTING:
         table |= {
             (phase, Stimulus.WAIT): Row(Act.ENTER, Phase.IDLE, "ready for a round"),
-            (phase, Stimulus.RUN): Row(Act.NOTHING, phase, "this round is behind it"),
+            (phase, Stimulus.RUN): Row(Act.NONE, phase, "this round is behind it"),
             (phase, Stimulus.RUN_NEXT): Row(Act.PROBE, Phase.STARTING, "a round was formed"),
-            (phase, Stimulus.STOP): Row(Act.NOTHING, phase, "no worker of it lives"),
+            (phase, Stimulus.STOP): Row(Act.NONE, phase, "no worker of it lives"),
             (phase, Stimulus.STOP_NEXT): Row(Act.ENTER, Phase.STOPPED, "a round ended before it began here"),
             (phase, Stimulus.EXIT): Row(Act.LEAVE, phase, "the goal is to exit"),
-            (phase, Stimulus.ABANDONED): Row(Act.NOTHING, phase, "no worker lives"),
+            (phase, Stimulus.ABANDONED): Row(Act.NONE, phase, "no worker lives"),
         }
     for phase in WORKING:
         table |= {
             (phase, Stimulus.WAIT): Row(Act.STOP, EndStage.HALTING, "the round is over"),
-            (phase, Stimulus.RUN): Row(Act.NOTHING, phase, "as it should be"),
+            (phase, Stimulus.RUN): Row(Act.NONE, phase, "as it should be"),
             (phase, Stimulus.RUN_NEXT): Row(Act.STOP, EndStage.HALTING, "a later round was formed"),
             (phase, Stimulus.STOP): Row(Act.STOP, EndStage.HALTING, "the round is over"),
             (phase, Stimulus.STOP_NEXT): Row(Act.STOP, EndStage.HALTING, "a later round is over as well"),
@@ -153,12 +151,12 @@ def _table() -> dict[tuple[Place, Stimulus], Row]:
             (phase, Stimulus.ABANDONED): Row(Act.STOP, EndStage.HALTING, "cut off from the coordinator"),
         }
     table[Phase.STARTING, Stimulus.REACHED] = Row(Act.START, Phase.STARTING, "the master of the round can be reached")
-    table[Phase.STARTING, Stimulus.STARTED] = Row(Act.NOTHING, Phase.RUNNING, "all workers are started")
+    table[Phase.STARTING, Stimulus.STARTED] = Row(Act.NONE, Phase.RUNNING, "all workers are started")
     for stage in EndStage:
-        table |= {(stage, goal): Row(Act.NOTHING, stage, "its workers are ending") for goal in GOALS}
+        table |= {(stage, goal): Row(Act.NONE, stage, "its workers are ending") for goal in GOALS}
         table |= {
-            (stage, Stimulus.STARTED): Row(Act.NOTHING, stage, "its workers began to end while some still started"),
-            (stage, Stimulus.ABANDONED): Row(Act.NOTHING, stage, "its workers are ending"),
+            (stage, Stimulus.STARTED): Row(Act.NONE, stage, "its workers began to end while some still started"),
+            (stage, Stimulus.ABANDONED): Row(Act.NONE, stage, "its workers are ending"),
         }
     for stage in ALIVE:
         table[stage, Stimulus.DEAD] = Row(Act.SWEEP, EndStage.SWEEPING, "the last worker is dead")
