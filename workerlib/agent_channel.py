@@ -7,6 +7,7 @@ a forked child, such as a data loader's process, must not keep one open.
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import threading
@@ -18,6 +19,8 @@ from typing import Any, Generic
 from workerlib.contract.channel_messages import DESCRIPTORS_MAX
 from workerlib.contract.packets import PACKET_BYTES, ChannelError, ClosedError, Message, PacketCodec
 from workerlib.responder import connected_socket
+
+LOG = logging.getLogger(__name__)
 
 CLOSED = "it has closed the connection, and takes only one from each worker of its round"
 """The text of the error when nodeclient has closed the connection. That is how it refuses a process that a worker has
@@ -47,6 +50,9 @@ class AgentChannel(Generic[Message]):
         """Send a message. If that fails, end the channel, so that neither side waits for what cannot come."""
         try:
             self.send(message)
+        except BlockingIOError:
+            LOG.warning("nodeclient reads no messages of this worker, so none are sent to it any more")
+            self.end()
         except OSError:
             self.end()
 

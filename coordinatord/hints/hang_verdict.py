@@ -145,7 +145,7 @@ def _judge_outside(
     alive = [worker for worker in idle if worker.now is not None and worker.now.state not in GONE]
     kind = HangKind.BUSY if busy else HangKind.STUCK if alive else HangKind.ABSENT
     culprits = busy or alive or idle
-    silent = [worker for worker in idle if worker.now is None and worker not in culprits]
+    silent = [] if culprits is idle else [worker for worker in idle if worker.now is None]
     return _verdict(kind, culprits, waiting, say.others_wait(kind, culprits, waiting, silent))
 
 

@@ -56,14 +56,6 @@ LAUNCHING = (
         r"Default process group has not been initialized",
     ),
     _user_code(
-        "different collectives",
-        "the ranks came to different collectives, and any of them may be the one that went astray: look for an "
-        "exception that one catches while the others go on, for one in a branch that not all take, and for sizes that "
-        "differ. TORCH_DISTRIBUTED_DEBUG=DETAIL names the first that differs",
-        r"Is there a distributed collective mismatch in your code\?|Detected mismatch between collectives on ranks",
-        anywhere=True,
-    ),
-    _user_code(
         "init_process_group twice",
         "init_process_group() is called a second time. workerlib.init() calls it too, so a script with that line "
         "leaves its own out; a library asks torch.distributed.is_initialized() before",

@@ -34,6 +34,15 @@ _STORE_BROKEN = rf"DistNetworkError: (?:.*{_STORE_GONE}|Broken pipe|Connection r
 _ONE_STORE = "start it by python -m workerlib.store, which serves one store for all of its groups"
 
 NETWORK = (
+    HintRule(
+        Cause.USER_CODE,
+        "different collectives",
+        "the ranks came to different collectives, and any of them may be the one that went astray: look for an "
+        "exception that one catches while the others go on, for one in a branch that not all take, and for sizes that "
+        "differ. TORCH_DISTRIBUTED_DEBUG=DETAIL names the first that differs",
+        r"Is there a distributed collective mismatch in your code\?|Detected mismatch between collectives on ranks",
+        anywhere=True,
+    ),
     _network(
         "store gone while a group is made",
         "the store at rank 0 ended while this worker made a process group: if the script destroys a process group and "

@@ -153,10 +153,12 @@ _LEFT_OPEN = "terminate called without an active exception"
 """The text that C++ writes if threads of a process group still run when the script ends. If an exception of Python has
 ended the script, that is the cause, and this text gets no hint."""
 
-_NO_EXCEPTION = r"\A(?!(?s:.*)terminate called )"
-"""Matches if no text has these words of C++. An exception of C++ is an error of the program, as one of Python is."""
+_OF_A_GPU = r"(?s:.*)(?:CUDA|NCCL|cuDNN|CUDNN|CUBLAS|HIP|GPU)"
+_NO_EXCEPTION = rf"\A(?!(?s:.*)(?:{_LEFT_OPEN}|terminate called after throwing (?!{_OF_A_GPU})))"
+"""Matches if no text has these words of C++. An exception of C++ is an error of the program, as one of Python is. One
+that a GPU's library throws may as well be due to the GPU."""
 
-_PYTHON_STACK = r'Fatal Python error: (?s:.*)\n  File "'
+_PYTHON_STACK = r'Fatal Python error: (?s:.*)\n  File "[^"]+", line \d+ in '
 """What Python's fault handler writes, with at least one frame of the script."""
 
 SIGNALS = (

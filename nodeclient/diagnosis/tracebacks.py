@@ -194,6 +194,9 @@ def _error_at(lines: Sequence[str], index: int) -> LoggedError | None:
 
 def _read_traceback(lines: Sequence[str], header: int) -> LoggedError | None:
     """Parse a traceback; other output may come between it and its exception."""
+    has_frame = any(_FRAME.match(line) or _SYNTAX_HEADER.match(line) for line in lines[header + 1 : header + 2])
+    if lines[header][:1] not in {"T", "["} and not has_frame:
+        return None  # another text that quotes a header
     at = _skip_indented(lines, header + 1)
     while at < len(lines) and not _EXCEPTION.fullmatch(lines[at]):
         if _begins_another(lines[at]):

@@ -330,7 +330,7 @@ class CoordinatorConnection:
         finally:
             self._session = None
             await session.finish()
-            if session.is_denied:
+            if session.is_denied and session.ending is None:  # without a refusal before
                 self._attempts.proven = None  # it was revoked, and there may be a newer one in its place
         if session.bug is not None:
             raise session.bug

@@ -97,9 +97,9 @@ def is_connected_again(node: Node) -> bool:
 def present_round(cluster: Cluster) -> Round | None:
     """Return the round that runs; None while none does."""
     job = cluster.coordinator.job(cluster.job)
-    rounds = [round_ for round_ in cluster.rounds() if len(round_.workers) == 2]
-    is_running = job is not None and job["state"] == "running"
-    return next((round_ for round_ in rounds if is_running and round_.number == job["round"]), None)
+    if job is None or job["state"] != "running":
+        return None
+    return next((it for it in cluster.rounds() if it.number == job["round"] and len(it.workers) == 2), None)
 
 
 @pytest.mark.slow

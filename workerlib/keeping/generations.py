@@ -26,9 +26,6 @@ from workerlib.keeping.tensor_digest import digest_of
 TOUCH_AFTER_S = 1.0
 """The delay until the pages of new memory are mapped, so that this does not slow down the beginning of a round."""
 
-WITHIN_S = 0.5
-"""How long the last save of a round waits for a GPU, which may be stuck in a collective."""
-
 SAMPLE = 4
 """The approximate number of tensors that are checked for changes outside `optimizer.step`. A few suffice, since
 whatever trains changes nearly all of them, and each one costs time at each step."""
@@ -180,17 +177,26 @@ class GenerationWriter:
         places = () if self._arena is None else self._arena.generations
         return any(commit is not None and commit.is_same_part(wanted) for commit in map(Place.read, places))
 
-    def write(self, commit: Commit, small: memoryview | None, *, last: bool = False, watch: bool = False) -> int:
+    def write(
+        self,
+        commit: Commit,
+        small: memoryview | None,
+        *,
+        last: bool = False,
+        gpu_within_s: float | None = None,
+        watch: bool = False,
+    ) -> int:
         """Write the present big state; return its length in bytes. Raises `NotNowError`, and `KeptStateError`.
 
         `commit` says which step it is, and is completed with length, serial and flags. `small` is the small state of
         that step, if it is known. The `last` save of a round finds a place more often; see `Arena.begin_generation`.
+        The GPU has `gpu_within_s` to come to the end of the step; None for as long as it takes.
         With `watch`, nothing is committed if the next step has begun meanwhile, as it may without optimizers' hooks.
         """
         if self._arena is None:
             raise NotNowError("there is no memory yet")
-        if self.gate is not None and not self.gate.has_ended(WITHIN_S if last else None):
-            raise NotNowError(f"the GPU did not come to the end of the step within {WITHIN_S:g} s")
+        if self.gate is not None and not self.gate.has_ended(gpu_within_s):
+            raise NotNowError(f"the GPU did not come to the end of the step within {gpu_within_s:g} s")
         tensors = self.tensors()
         layout = lay_out(_pieces_of(tensors))
         end = small_offset(layout)

@@ -63,6 +63,9 @@ from workerlib.stop import STOP_REQUEST
 WAIT_S = 2.0
 """How long a save waits for training to leave a step: for the rest of an optimizer's step, unless that hangs."""
 
+GPU_WITHIN_S = 0.5
+"""How long a save on request, or after a failure, waits for a GPU, which may be stuck in a collective then."""
+
 STAND_STILL_S = 60.0
 """How long training stands still after the last save of the round, before it fails. Its node ends it far earlier."""
 
@@ -249,7 +252,10 @@ class StepKeeper:
             self._lock.is_final = True
             done = self._saver.last_step
             early = NotSaved(f"step {halt.step} was to be kept, and training ended after step {done}", halt.number)
-            self._channel.report(early if done < halt.step else self._saver.save(halt.number, last=True))
+            if done >= halt.step:
+                self._channel.report(self._saver.save(halt.number, last=True, gpu_within_s=GPU_WITHIN_S))
+            else:
+                self._channel.report(early)
         finally:
             self._lock.release()
 
@@ -279,7 +285,7 @@ class StepKeeper:
             why = "each rank has state that no other rank has, and saves it at intervals"
             self._channel.report(NotSaved(why, request.number))
             return
-        answer = saver.save(request.number, last=True)
+        answer = saver.save(request.number, last=True, gpu_within_s=GPU_WITHIN_S)
         self._lock.is_final |= isinstance(answer, Saved) and not request.late
         self._channel.report(answer)
 
@@ -299,10 +305,11 @@ class StepKeeper:
         if not in_step and (self._lock.is_final or not self._lock.acquire(LockOwner.SAVER, WAIT_S)):
             return  # the last step is saved, or the other thread has begun to save it and does not come to an end
         try:
-            # After a failure with unique state, nothing is saved. As the last save of the round, it might overwrite the
-            # newest saved step, which nobody else has, and then be cut off by the end of the process.
+            # As the last save of the round, it may overwrite the newest saved step. After a failure with unique state,
+            # nothing is saved: the process may be ended meanwhile, and nobody else has that step.
             if not failed or not self._saver.has_unique_state:
-                self._channel.report(self._saver.save(0, last=True))
+                gpu_within_s = GPU_WITHIN_S if failed else None
+                self._channel.report(self._saver.save(0, last=True, gpu_within_s=gpu_within_s))
             self._saver.release()
             if (request := self._lock.pop_request()) is not None:
                 self._save_for(request)

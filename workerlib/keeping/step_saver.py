@@ -407,14 +407,15 @@ class StepSaver:
 
     # Saving
 
-    def save(self, asked: int, *, last: bool) -> Saved | NotSaved:
+    def save(self, asked: int, *, last: bool, gpu_within_s: float | None = None) -> Saved | NotSaved:
         """Save the last step; `asked` is the number of the request or 0, and `last` marks the last save of a round.
 
+        The GPU has `gpu_within_s` to come to the end of the step; None for as long as it takes, if no peer has failed.
         If the small state is not saved at each step, it is read now; then only the training thread calls this.
         """
         # The small state was saved before, or the state is torn and not read: the answer says if the step was saved.
         if self.role.saves_small or self.numbers.stage is StateStage.TORN:
-            return self._save_big(asked, last=last)
+            return self._save_big(asked, last, gpu_within_s)
         if why := self._obstacle() or (_SMALL_IS_LATER if self.numbers.is_accumulating else ""):
             return NotSaved(why, asked)
         try:
@@ -422,7 +423,7 @@ class StepSaver:
         except KeptStateError as error:  # a value has become one that cannot be kept
             return NotSaved(str(error), asked)
         self._write_small(snapshot)
-        answer = self._save_big(asked, last=last)
+        answer = self._save_big(asked, last, gpu_within_s)
         try:
             self._check_sizes(snapshot, at_once=not isinstance(answer, Saved))
         except KeptStateError as error:
@@ -433,7 +434,7 @@ class StepSaver:
         """Write the small state of the last step; return False if there is no room for it."""
         return self._small.write(snapshot, self.commits.commit_of(self.last_step))
 
-    def _save_big(self, asked: int, *, last: bool) -> Saved | NotSaved:
+    def _save_big(self, asked: int, last: bool, gpu_within_s: float | None) -> Saved | NotSaved:
         """Save the big state of the last step, with the small state that was written at its end."""
         commit = self.commits.commit_of(self.last_step)
         if self.has_saved_last or self._generations.has(commit):
@@ -442,7 +443,8 @@ class StepSaver:
             return NotSaved(why, asked)
         began_at = time.monotonic()
         try:
-            length = self._generations.write(commit, self._small.find(commit), last=last, watch=self.role.saves_small)
+            small, watch = self._small.find(commit), self.role.saves_small
+            length = self._generations.write(commit, small, last=last, gpu_within_s=gpu_within_s, watch=watch)
         except (NotNowError, KeptStateError, RuntimeError) as error:  # RuntimeError: a GPU that no longer answers
             return NotSaved(str(error), asked)
         self._newest = self.last_step

@@ -30,6 +30,9 @@ from coordinatord.protocol.messages import Goal
 class RunKeeping(KeptState, KeepingWing):
     """The kept state of one run, behind the interface `KeepingWing`."""
 
+    _lost_at_end = ""
+    """What `lost_step` said as the run ended, since when no step is known."""
+
     # Inputs
 
     def report(self, member: Member) -> bool:
@@ -65,6 +68,7 @@ class RunKeeping(KeptState, KeepingWing):
             case records.RoundStopped():
                 self._begin_stop(record)
             case records.RunEnded():
+                self._lost_at_end = sentences.lost_step(self)
                 self.index.clear()
                 self.protection.clear()
                 self.begin_round(None)  # only to forget what was known of the last round
@@ -173,7 +177,10 @@ class RunKeeping(KeptState, KeepingWing):
             return "its nodes are heard first, since the coordinator was started again, then "
         return "what is kept is written to the disk, then " if persistence.is_awaited(self) else ""
 
-    lost_step = property(sentences.lost_step)
+    @property
+    def lost_step(self) -> str:
+        """The step that is lost as the run ends, and why, as the end of a sentence; empty if none is."""
+        return self._lost_at_end if self.run.durable.state.ended else sentences.lost_step(self)
 
     # Its own actions
 

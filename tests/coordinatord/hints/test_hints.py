@@ -55,6 +55,25 @@ def test_an_exception_of_cpp_is_an_error_of_the_script_and_no_crash_of_the_host(
     assert hint(report) is None
 
 
+@pytest.mark.parametrize("what", ["CUDA error: unspecified launch failure", "NCCL error: unhandled cuda error"])
+def test_an_exception_of_cpp_that_a_gpu_may_have_caused_is_no_error_of_the_script(what: str) -> None:
+    thrown = f"terminate called after throwing an instance of 'c10::Error'\n  what():  {what}\n"
+    assert cause_of(report_on(Sample("", thrown, -6)).failure) is Cause.UNKNOWN
+
+
+def test_a_gpu_that_fails_explains_a_mismatch_of_collectives() -> None:
+    warned = "Is there a distributed collective mismatch in your code?\n"
+    thrown = (
+        "terminate called after throwing an instance of 'c10::Error'\n  what():  CUDA error: uncorrectable ECC error\n"
+    )
+    assert cause_of(report_on(Sample("", warned + thrown, -6)).failure) is Cause.DEVICE
+
+
+def test_a_stack_that_python_has_not_written_is_not_referred_to() -> None:
+    stderr = raised("ValueError: caught") + "Fatal Python error: Segmentation fault\n\n  <no Python frame>\n"
+    assert "PYTHONFAULTHANDLER=1" in (hint(report_on(Sample("", stderr, -11))) or "")
+
+
 @pytest.mark.parametrize("after", [ABORT, f"{ABORT}\n{ABORTED}"], ids=["abort", "and a fault handler"])
 def test_an_exception_that_an_abort_follows_is_an_ordinary_error(after: str) -> None:
     report = report_on(Sample("", raised("ValueError: loss is nan at step 17") + after, -6))

@@ -178,6 +178,7 @@ PYTHON = [
     (f"\x1b[31m{TRACE}\x1b[1mValueError\x1b[0m: \x1b[35mcoloured\x1b[0m\n", "ValueError: coloured"),
     (f"\rEpoch 1: 299/300, loss 0.1{TRACE}ValueError: bad\n", "ValueError: bad"),
     (f"\rstep 12, loss 0.25 {TRACE}ValueError: bad\n", "ValueError: bad"),
+    (f"{TRACE}TasksFailedError: two\n1) Traceback (most recent call last):\nKeyError: 3\n", "TasksFailedError: two"),
     (f"\r 10%|#   |\r 20%|##  | 2/10 [00:01<00:04, 1.9it/s]{TRACE}ValueError: bad\n", "ValueError: bad"),
     (f"\0{TRACE}RuntimeError: after a zero byte\n", "RuntimeError: after a zero byte"),
     (f"{TRACE}loader 3: still here\nValueError: interleaved\n", "ValueError: interleaved"),

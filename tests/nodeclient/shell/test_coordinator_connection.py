@@ -227,6 +227,11 @@ async def test_a_node_shows_the_token_that_it_came_with_until_that_is_revoked(
             before = times_in()
             server.sessions.close()
             await until(lambda: times_in() > before)
+            await until(lambda: isinstance(heard[-1], DesiredReceived))
+            [session] = server.sessions._joined.values()
+            before = times_in()
+            server.sessions.refuse_flood(session)  # a refusal that is not about its token
+            await until(lambda: times_in() > before)
 
 
 async def test_a_token_on_a_file_system_that_hangs_holds_up_one_thread_and_no_more(

@@ -1,5 +1,6 @@
 """What scripts do that nobody thought of: it is kept to the last bit, or refused in words, and training goes on."""
 
+import itertools
 import random
 import threading
 from collections.abc import Callable, Iterator
@@ -19,10 +20,13 @@ from torch.utils.data import DataLoader, Dataset
 from tests.support.environments import environment
 from tests.support.keeping import Gone
 from tests.support.kept_script import Objects, Script, Stateful, do_steps, network, state_of, train
+from tests.support.late_device import Device
 from tests.support.programs import wait_until
 from workerlib import Context, section
 from workerlib.contract.arena import GENERATIONS
 from workerlib.contract.channel_messages import BEFORE_NAMED, Halted, Hello, NotSaved, Saved, Unstepped
+from workerlib.keeping import keeper
+from workerlib.keeping.gate import Gate
 from workerlib.keeping.keeper import StepKeeper, keep
 from workerlib.keeping.kept_errors import KeptStateError
 
@@ -295,6 +299,34 @@ def test_the_last_step_is_kept_at_the_end_though_the_coordinator_releases_none(s
         kept.step(GENERATIONS)
         kept.close(failed=failed)
     assert script.node.choose().step == GENERATIONS
+
+
+@pytest.mark.parametrize(("failed", "newest"), [(False, 1), (True, 0)])
+def test_the_save_at_the_end_waits_for_the_gpu_unless_a_collective_may_hang_there(
+    script: Script, monkeypatch: pytest.MonkeyPatch, failed: bool, newest: int
+) -> None:
+    monkeypatch.setattr(keeper, "GPU_WITHIN_S", 0.0)
+    looks = itertools.count()
+
+    def look() -> None:
+        if next(looks) > 2:
+            device.go_on()
+
+    device = Device(look)
+    gate = Gate(device, device, has_peers=False)
+    with script.trains() as (model, optimizer, kept):
+        train(model, optimizer)
+        kept.step(0)
+        script.await_memory(kept)
+        kept._saver.save(0, last=False)
+        train(model, optimizer)
+        kept.step(1)
+        assert gate.open()
+        device.give(bool)
+        assert gate.record_end()
+        kept._saver._generations.gate = gate
+        kept.close(failed=failed)
+    assert script.node.choose().step == newest
 
 
 def test_where_training_has_ended_it_stands_still(script: Script) -> None:

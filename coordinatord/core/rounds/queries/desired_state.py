@@ -101,7 +101,8 @@ def _urgent(run: Run, member: Member, goal: Goal) -> Urgent:
 def desired(run: Run, member: Member, heartbeat_s: float, now: float) -> Desired:
     """Return a new message to a node, with this heartbeat."""
     goal = goal_of(run, member)
-    until = _wait_until(run, member) if goal in {Goal.WAIT, Goal.STOP} else None
+    waits = goal is Goal.WAIT or (goal is Goal.STOP and member.state is not MemberState.STALE)
+    until = _wait_until(run, member) if waits else None
     return Desired(
         goal=goal,
         **asdict(_urgent(run, member, goal)),

@@ -109,6 +109,14 @@ def test_nodes_go_two_minutes_after_the_first_attempt_at_the_latest_and_say_what
     assert stage.run.durable.reason.endswith(lost)
 
 
+@pytest.mark.parametrize("end", [STOP, SUCCEED])
+def test_nodes_are_warned_of_a_step_that_a_hanging_disk_has_lost(end: str) -> None:
+    stage = ending(shards=3, end=end)
+    stage.play(f"advance {END_S:g}s")
+    assert stage.state() is ENDS[end]
+    assert stage.desired("n1").remark.startswith("step 100 is not on the disk: nothing was written for")
+
+
 @pytest.mark.parametrize("end", [STOP, FAIL, SUCCEED])
 def test_a_job_that_ends_is_stopping_while_it_waits_for_the_disk(end: str) -> None:
     stage = ending(shards=1, end=end)
