@@ -221,6 +221,16 @@ class Agent:
             if not self._group.alive:
                 self._apply(Stimulus.DEAD, now)
 
+    def _on_worker_outlived(self, event: events.WorkerOutlived, now: float) -> None:
+        if event.local_rank in self._group.alive:
+            self._group.outlived.add(event.local_rank, event.leftovers, now)
+
+    def _tell_outlived(self, now: float) -> None:
+        until = self._group.ending.until
+        left_s = 0.0 if until is None else until - now
+        if text := self._group.outlived.tell(left_s, leaves=self._leaving.leaves):
+            self._notice(Level.INFO, "remark", text)
+
     # Leaving and giving up
 
     def _on_leave_requested(self, event: events.LeaveRequested, now: float) -> None:
@@ -279,6 +289,8 @@ class Agent:
         """Return each deadline with its action. They follow from the state, so none has to be cancelled."""
         dues: list[tuple[float, Callable[[float], None]]] = []
         dues += [(at, partial(self._apply, stimulus)) for at, stimulus in self._group.ending.deadlines()]
+        if self._group.outlived.tell_at is not None and self._group.ending.stage is EndStage.SIGNALLED:
+            dues.append((self._group.outlived.tell_at, self._tell_outlived))
         if self._reuse.parked_until is not None and not self.phase.has_workers:
             dues.append((self._reuse.parked_until, lambda _: self._effects.extend(self._reuse.dismiss())))
         if self._sweeping.again_at is not None:
@@ -381,8 +393,10 @@ class Agent:
         )
 
     def _kill(self) -> None:
-        ranks = [self._group.exits.rank(rank) for rank in sorted(self._group.alive)]
-        self._effects += self._group.ending.kill(ranks, self._settings.stop_timeout_s, self._terms.hung)
+        group = self._group
+        ranks = [group.exits.rank(rank) for rank in sorted(group.alive - group.outlived.ranks)]
+        left, stop_timeout_s = group.outlived.texts, self._settings.stop_timeout_s
+        self._effects += group.ending.kill(ranks, left, stop_timeout_s, self._terms.hung)
 
     def _end_group(self, now: float) -> None:
         """Begin to sweep, since no worker of the round lives; after a failure, check this host if it may go on."""
@@ -444,6 +458,7 @@ class Agent:
         events.StartFailed: _on_worker_end,
         events.WorkerExited: _on_worker_end,
         events.CollectiveFailed: _on_worker_end,
+        events.WorkerOutlived: _on_worker_outlived,
         events.ReuseReported: lambda self, event, _: self._reuse.on_report(event),
         events.WorkerLeft: _on_worker_left,
         events.WorkerAborts: lambda self, event, now: self._reuse.on_abort(event, now),

@@ -12,6 +12,7 @@ asked to leave, if that was earlier. What one stage leaves of it, the later ones
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from signal import Signals
 
@@ -20,7 +21,7 @@ from msgspec import Struct
 from coordinatord.protocol.fields import CONSEQUENCES_MAX, DURATION_S_MAX
 from coordinatord.protocol.kept_state import Halt
 from coordinatord.protocol.messages import Killed
-from nodeclient.core import notices
+from nodeclient.core import leftover_stages, notices
 from nodeclient.core.agent_settings import CHECKPOINT_SHARE, STAGE_SHARE
 from nodeclient.core.effects import Effect, HaltWorkers, Kill, LeaveRound, Level, Notice, SaveKept, Terminate
 from nodeclient.core.events import Keeping, KeptSaved
@@ -195,17 +196,22 @@ class GroupEnding:
             waits = reuse.any_may_leave(alive)
             self.until = self._with_aborts(reuse, self.until) if waits else min(self.until, now)
 
-    def kill(self, ranks: list[int], grace_s: float, hung: str) -> list[Effect]:
+    def kill(self, ranks: list[int], left: Sequence[str], grace_s: float, hung: str) -> list[Effect]:
         """Kill the workers with these ranks, which had `grace_s` to end in a planned stop; return the effects.
 
-        `hung` is that of `Terms`.
+        `left` names what others have left running, and `hung` is that of `Terms`.
         """
         kill_at, self.until, self.stage = self.until, None, EndStage.KILLED
-        if ranks and self._may_save and kill_at is not None:
+        effects: list[Effect] = [Kill()]
+        if not self._may_save or kill_at is None:
+            return effects
+        if ranks:
             self.killed = Killed(tuple(ranks[:CONSEQUENCES_MAX]), len(ranks), min(grace_s, DURATION_S_MAX))
             text = notices.killed(self.killed, self.signum, max(0.0, kill_at - self.signalled_at), hung)
-            return [Kill(), Notice(Level.WARNING, text, "workers_killed")]
-        return [Kill()]
+            effects.append(Notice(Level.WARNING, text, "workers_killed"))
+        if left:
+            effects.append(Notice(Level.WARNING, leftover_stages.killed(left), "remark"))
+        return effects
 
     def begin_sweep(self, now: float) -> None:
         """Enter the last stage, since no worker lives. If no stage came before it, the end begins now."""

@@ -9,6 +9,7 @@ from msgspec import Struct
 from coordinatord.protocol.messages import Degraded, Desired, LastOutput, Refused, WhyCold
 from coordinatord.protocol.pair_messages import PairResult
 from nodeclient.core.host_health import GpuUse, HostFacts
+from nodeclient.core.leftover_stages import Leftover
 
 
 class Event(Struct, frozen=True):
@@ -122,6 +123,13 @@ class WorkerExited(Event, frozen=True):
     diagnosis: Diagnosis
     age_s: float = 0.0
     """How long ago it ended; the diagnosis takes a moment."""
+
+
+class WorkerOutlived(Event, frozen=True):
+    """A worker that was asked to end has exited by itself, and processes of its group live; `WorkerExited` follows."""
+
+    local_rank: int
+    leftovers: tuple[Leftover, ...]
 
 
 class ReuseReported(Event, frozen=True):

@@ -31,6 +31,9 @@ LEAST_S = 1.0
 """The least time that leftovers have at the end of the node, even if its workers took all of `--stop-timeout` to end: a
 leftover that reads a pipe from a worker, such as `tee`, can end only after the worker."""
 
+SAID_AFTER_S = 1.5
+"""How long a node waits for leftovers before it says for which: most end at once."""
+
 NAMED_MAX = 4
 """How many leftovers of one worker a notice names; a few show what the script starts."""
 
@@ -134,10 +137,54 @@ def named(leftovers: Sequence[Leftover]) -> str:
     return f"rank {leftovers[0].rank}: {listed(processes, len(leftovers), NAMED_MAX)}"
 
 
-def awaited(texts: Sequence[str], left_s: float) -> str:
-    """Return the notice that the node waits for leftovers before it ends."""
-    left = "; ".join(texts)
-    return f"waiting up to {left_s:.0f} s for what the workers have left running: {left}; a second signal kills it"
+def awaited(texts: Sequence[str], left_s: float, *, leaves: bool = True) -> str:
+    """Return the notice that the node waits for leftovers, before it leaves or to end the round."""
+    text = f"waiting up to {left_s:.0f} s for what the workers have left running: {'; '.join(texts)}"
+    return f"{text}; a second signal kills it" if leaves else text
+
+
+def killed(texts: Sequence[str]) -> str:
+    """Return the notice that leftovers are killed."""
+    return f"killed, since it did not end in time after its worker: {'; '.join(texts)}; see --stop-timeout"
+
+
+class Outlived:
+    """The workers of one round that were asked to end and have exited, while processes of their groups live.
+
+    Such a worker counts as alive until its group is gone, since what lives may write its checkpoint. The worker itself
+    has lost nothing.
+    """
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._left: dict[int, tuple[Leftover, ...]] = {}
+        self.tell_at: float | None = None
+        """When to say who is waited for; None if nobody is, or it is said."""
+
+    def add(self, local_rank: int, leftovers: tuple[Leftover, ...], now: float) -> None:
+        """Record that a worker has exited, and its leftovers."""
+        if local_rank not in self._left and self.tell_at is None:
+            self.tell_at = now + SAID_AFTER_S
+        self._left[local_rank] = leftovers
+
+    def remove(self, local_rank: int) -> None:
+        """Record that the group of a worker is gone."""
+        self._left.pop(local_rank, None)
+
+    @property
+    def ranks(self) -> frozenset[int]:
+        """The local ranks of these workers."""
+        return frozenset(self._left)
+
+    @property
+    def texts(self) -> list[str]:
+        """The leftovers of each of them, for a notice."""
+        return [named(leftovers) for leftovers in self._left.values()]
+
+    def tell(self, left_s: float, *, leaves: bool) -> str:
+        """Return the notice that is due, with the seconds that are left; empty if all groups are gone by now."""
+        self.tell_at = None
+        return awaited(self.texts, left_s, leaves=leaves) if self._left else ""
 
 
 LINGER_S = 300.0

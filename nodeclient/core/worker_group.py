@@ -14,6 +14,7 @@ from nodeclient.core.effects import Level, Notice
 from nodeclient.core.ending import GroupEnding
 from nodeclient.core.events import CollectiveFailed, Diagnosis, Keeping, StartFailed, WorkerEnd, WorkerExited
 from nodeclient.core.exits import Exits
+from nodeclient.core.leftover_stages import Outlived
 from nodeclient.core.reuse import Reuse
 from nodeclient.core.table import Stimulus
 
@@ -40,6 +41,7 @@ class WorkerGroup:
         self.result = Phase.STOPPED
         """The phase that its end leads to; the other ones are `FAILED` and `SUCCEEDED`."""
         self.ending = GroupEnding()
+        self.outlived = Outlived()
         self.exits = Exits(0 if assignment is None else assignment.first_rank, self.ending)
 
     @property
@@ -67,6 +69,7 @@ class WorkerGroup:
                 if event.local_rank not in self.alive:
                     return None, []  # a parked worker takes part in no round, and is only no longer reusable
                 self.alive.discard(event.local_rank)
+                self.outlived.remove(event.local_rank)
                 self.exits.record_exit(event.local_rank, event.exit_code, at)
             case CollectiveFailed():
                 if not reuse.record_failure(event.local_rank, self.alive):

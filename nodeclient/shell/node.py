@@ -11,6 +11,7 @@ import os
 import secrets
 import signal
 import socket
+from collections.abc import Sequence
 from functools import partial
 
 from coordinatord.protocol.exit_codes import ExitCode
@@ -46,7 +47,7 @@ from nodeclient.shell.stop_extension import StopExtension
 from nodeclient.shell.worker_command import CommandBuilder
 from nodeclient.workers.exit_reporter import ExitReporter
 from nodeclient.workers.guard import Guard, GuardError
-from nodeclient.workers.leftover_processes import LeftoverProcesses
+from nodeclient.workers.leftover_processes import LeftoverProcesses, program_of
 from nodeclient.workers.local_workers import LocalWorkers
 from nodeclient.workers.orphans import adopt_orphans, reaping_orphans
 from nodeclient.workers.process_tree import UnkillableError
@@ -80,7 +81,8 @@ class Node:
         self._setup = RoundSetup(
             config, launcher, guard, stacks, programs, remark=self._remark, complain=self._complain
         )
-        self._workers = LocalWorkers(mark, self._record_exit, self._leftovers.watch, self._setup.starter.spawn)
+        watch, spawn = self._leftovers.watch, self._setup.starter.spawn
+        self._workers = LocalWorkers(mark, self._record_exit, watch, spawn, self._record_outlived)
         address = listening_address(config.advertise_address, standalone=config.standalone)
         keep = KeepSettings(config.keep_bytes, config.keep_timeout_s, address=address, copy_rate=config.keep_rate)
         submit, notify, tasks = self.submit, self._console.notify, self._tasks
@@ -335,6 +337,11 @@ class Node:
         self._keeper.record_exit(local_rank)
         self._output.on_worker_exit(local_rank, exit_code)
         self._exit_reporter.record_exit(local_rank, exit_code, self._workers.pid_of(local_rank))
+
+    def _record_outlived(self, local_rank: int, pids: Sequence[int]) -> None:
+        rank = str(self._setup.ranks[local_rank])
+        leftovers = tuple(leftover_stages.Leftover(pid, program_of(pid), rank) for pid in pids)
+        self.submit(events.WorkerOutlived(local_rank, leftovers))
 
     def _end(self, ending: effects.Exit) -> None:
         if ending.report is not None and self._config.error_file is not None:

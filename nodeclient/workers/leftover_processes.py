@@ -24,9 +24,6 @@ from nodeclient.core.leftover_stages import Leftover
 from nodeclient.host.process_state import SOCKET_ADDRESS, SOCKET_INODE, SOCKET_STATE, open_files, read_if_there, sockets
 from nodeclient.workers.process_tree import UnkillableError, kill, kill_marked, pidfds_by_mark, send
 
-SAID_AFTER_S = 1.5
-"""How long an ending node waits before it reports its leftovers: most end at once."""
-
 DEAD_WITHIN_S = 5.0
 """How long an ending node waits for killed leftovers. The guard waits for slower ones."""
 
@@ -108,7 +105,7 @@ class LeftoverProcesses:
 
     async def end(self) -> None:
         """Wait until no leftover lives. Those that do not end in time are killed."""
-        end_by, said_at = self.stages.end(self._loop.time()), self._loop.time() + SAID_AFTER_S
+        end_by, said_at = self.stages.end(self._loop.time()), self._loop.time() + leftover_stages.SAID_AFTER_S
         self._timer.arm(self.stages.next_deadline())
         await self._are_gone_by(said_at)
         texts = [leftover_stages.named([*known.values()]) for known in self._watched.values() if known]
@@ -136,7 +133,7 @@ class LeftoverProcesses:
                     if pid in known:
                         os.close(pidfd)
                     else:
-                        self._watched[mark][pidfd] = Leftover(pid, _program(pid), self._ranks[mark])
+                        self._watched[mark][pidfd] = Leftover(pid, program_of(pid), self._ranks[mark])
                         self._loop.add_reader(pidfd, self._on_end, mark, pidfd)
             for mark in [mark for mark, leftovers in self._watched.items() if not leftovers]:
                 del self._watched[mark], self._ranks[mark]
@@ -164,15 +161,14 @@ class LeftoverProcesses:
             for pidfd in self._watched[mark]:
                 send(pidfd, signum)
             if signum is Signals.SIGKILL:
-                why = "killed, since it did not end in time after its worker"
-                self._notify(Level.WARNING, f"{why}: {leftover_stages.named(leftovers)}; see --stop-timeout")
+                self._notify(Level.WARNING, leftover_stages.killed([leftover_stages.named(leftovers)]))
                 try:
                     await asyncio.to_thread(kill_marked, mark, timeout_s=DEAD_WITHIN_S)
                 except UnkillableError as error:
                     self._notify(Level.ERROR, str(error))
 
 
-def _program(pid: int) -> str:
+def program_of(pid: int) -> str:
     """Return the name of a process's program, from its command line, or else the kernel's name for it."""
     called = read_if_there(Path(f"/proc/{pid}/cmdline")).partition("\0")[0]
     name = os.path.basename(called) or read_if_there(Path(f"/proc/{pid}/comm")).strip()  # noqa: PTH119 - any text

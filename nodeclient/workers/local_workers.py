@@ -71,18 +71,26 @@ class LocalWorkers:
     """
 
     def __init__(
-        self, mark: str, on_exit: Callable[[int, int], None], watch_leftovers: WatchLeftovers, spawn: Spawn = spawn
+        self,
+        mark: str,
+        on_exit: Callable[[int, int], None],
+        watch_leftovers: WatchLeftovers,
+        spawn: Spawn = spawn,
+        on_outlived: Callable[[int, Sequence[int]], None] = lambda *_: None,
     ) -> None:
         """Begin without workers; `spawn` starts one.
 
         `mark` is unique to this nodeclient, and begins the mark in each worker's environment. `on_exit` is called once
-        for each started worker, with its local rank and its exit code as in `subprocess` (-n for signal n).
+        for each started worker, with its local rank and its exit code as in `subprocess` (-n for signal n). If the
+        worker itself has exited before that, and is no shell, `on_outlived` is called with its local rank and the
+        processes of its group that live.
         """
         self._mark = mark
         self._marks = itertools.count(1)
         self._on_exit = on_exit
         self._watch_leftovers = watch_leftovers
         self._spawn = spawn
+        self._on_outlived = on_outlived
         self._workers: dict[int, _Worker] = {}
         self._pids: list[int] = []
         """The process ids by local rank, of the last started round."""
@@ -242,6 +250,8 @@ class LocalWorkers:
                 signal_group(worker.pid, signal.SIGKILL)
             for pid in left[worker.pid] if is_killed_shell or self._signalled else ():
                 self._watch(worker, pid)
+            if worker.watched and worker.pid not in shells and (worker.exit_code() or 0) >= 0:
+                self._on_outlived(worker.local_rank, left[worker.pid])
             if not worker.watched:
                 self._report(worker)
                 if not left[worker.pid]:

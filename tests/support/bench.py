@@ -47,10 +47,12 @@ from nodeclient.core.events import (
     WorkerAborts,
     WorkerExited,
     WorkerLeft,
+    WorkerOutlived,
     WorkerRefuses,
     WorkersStarted,
 )
 from nodeclient.core.host_health import GpuUse
+from nodeclient.core.leftover_stages import Leftover
 from tests.support.builders import a_desired, a_diagnosis
 
 EffectT = TypeVar("EffectT", bound=Effect)
@@ -138,6 +140,10 @@ class Bench:
         """End a worker, as was seen so long ago."""
         self.alive.remove(local_rank)
         return self.submit(WorkerExited(local_rank, exit_code, a_diagnosis(error=error), age_s))
+
+    def outlived(self, local_rank: int, program: str, pid: int) -> list[Effect]:
+        """Have a worker exit that was asked to end, and leave this process of its group."""
+        return self.submit(WorkerOutlived(local_rank, (Leftover(pid, program, str(local_rank)),)))
 
     def stays(self, *local_ranks: int, able: bool = True) -> list[Effect]:
         """Have workers say whether they can go into another round as the same processes."""

@@ -32,6 +32,8 @@ class Group:
     fifo: Path
     mark: str = field(default_factory=lambda: secrets.token_hex(16))
     exits: asyncio.Queue[tuple[int, int]] = field(default_factory=asyncio.Queue)
+    outlived: asyncio.Queue[tuple[int, Sequence[int]]] = field(default_factory=asyncio.Queue)
+    """The local ranks of workers that exited before the rest of their groups, and what was left of these."""
     left: dict[int, int] = field(default_factory=dict)
     """The pidfds of what workers have left behind, by process id."""
 
@@ -39,7 +41,12 @@ class Group:
         os.mkfifo(self.fifo)
         # Open for both, so that it has no end and opening does not wait for a writer.
         self.lines = open(os.open(self.fifo, os.O_RDWR), "rb", buffering=0)  # noqa: SIM115, PTH123  # closed by the fixture
-        self.workers = LocalWorkers(self.mark, lambda *ended: self.exits.put_nowait(ended), self._leave)
+        self.workers = LocalWorkers(
+            self.mark,
+            lambda *ended: self.exits.put_nowait(ended),
+            self._leave,
+            on_outlived=lambda *outlived: self.outlived.put_nowait(outlived),
+        )
 
     async def _leave(self, ended: Sequence[EndedWorker]) -> None:
         groups = {worker.group: worker.mark for worker in ended if worker.group is not None}
@@ -122,6 +129,21 @@ async def test_fifty_that_end_at_once_are_each_reported_once_as_subprocess_does_
     assert exits == list(enumerate([*ends.values()] * 10))
     await group.workers.sweep()
     assert group.exits.empty()
+    group.assert_nothing_is_left()
+
+
+async def test_what_a_worker_leaves_in_its_group_when_it_exits_after_a_signal_is_told(group: Group) -> None:
+    stays = "child = os.fork(); child or expect(signal.SIGUSR1); say(str(child)); expect(signal.SIGTERM); os._exit(0)"
+    group.launch([group.python(stays), group.shell('trap "exit 0" TERM; sleep 1000 & echo $! > $FIFO; wait')])
+    lines = {await group.line() for _ in range(3)} - {"ready"}
+    group.workers.terminate()
+    local_rank, [pid] = await group.outlived.get()
+    assert local_rank == 0
+    assert str(pid) in lines
+    assert await group.exits.get() == (1, 0), "the child of a shell gets the signal as well"
+    await group.workers.sweep()
+    assert group.exits.get_nowait() == (0, 0)
+    assert group.outlived.empty(), "what a shell leaves may be the training"
     group.assert_nothing_is_left()
 
 
