@@ -38,6 +38,8 @@ def run(config: LogsConfig) -> int:
         for part in _LogParts(client, job, config).parts():
             printer.print(part)
     printer.end()
+    if printer.is_empty:
+        sys.stderr.write(f"nodeclient: job {job} has written nothing there yet\n")
     return ExitCode.UNAVAILABLE if printer.found_none else ExitCode.OK
 
 
@@ -117,6 +119,8 @@ class _LogPrinter:
         self._cutters: dict[Key, LineCutter] = {}
         self._labels: dict[Key, bytes] = {}
         self._notes_count = 0
+        """The notes about logs that could not be read."""
+        self._all_notes = 0
         self._texts_count = 0
 
     @property
@@ -124,7 +128,13 @@ class _LogPrinter:
         """Whether no log could be read, and a note said why."""
         return bool(self._notes_count) and not self._texts_count
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there was neither text nor a note."""
+        return not (self._all_notes or self._texts_count)
+
     def print(self, part: LogPart) -> None:
+        self._all_notes += bool(part.note)
         self._texts_count += bool(part.text)
         self._notes_count += bool(part.note and part.node)  # a note of no node says nothing of a log
         if self._as_json:

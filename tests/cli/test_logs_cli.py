@@ -115,11 +115,12 @@ def test_what_was_written_does_not_steer_a_terminal() -> None:
         assert "31" in terminal.screen.colours
 
 
-def test_the_run_the_round_and_the_worker_that_are_named_are_asked_for() -> None:
+def test_the_run_the_round_and_the_worker_that_are_named_are_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     flags = ("--run", "e-1", "--round", "2", "--rank", "0", "--stream", "stdout", "--last", "5")
     with canned(stream({"over": True})) as (coord, asked):
         assert command_at(coord, "logs", *flags, "m") == 0
     assert asked == ["GET /v1/jobs/m/logs?stream=stdout&follow=false&rank=0&run=e-1&round=2&last=5"]
+    assert capsys.readouterr() == ("", "nodeclient: job m has written nothing there yet\n")
 
 
 def test_half_a_character_is_no_answer_of_a_coordinatord() -> None:
