@@ -124,7 +124,9 @@ def log_coordinator(job: str, text: str) -> None:
     if "LOGLEVEL" in os.environ:
         log(job, Level.INFO, text)
     else:
-        logger.handle(logger.makeRecord(logger.name, logging.INFO, __file__, 0, "job %s: %s", (job, text), None))
+        file, line, function, _ = logger.findCaller()
+        record = logger.makeRecord(logger.name, logging.INFO, file, line, "job %s: %s", (job, text), None, function)
+        logger.handle(record)
 
 
 def log(job: str, level: Level, text: str) -> None:
