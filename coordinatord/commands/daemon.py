@@ -155,7 +155,9 @@ async def _serve_until(
     may_end = _next_signal()  # a second signal ends the wait
     server.tasks.spawn(end_after_ending_runs(server.driver, systemd, may_end), name="until no run ends")
     await server.tasks.guard(may_end)
-    log.info("stopping; the nodes keep their workers and look for a coordinator", extra=fields("stopping"))
+    is_awaited = any(run.members for run in server.driver.machine.jobs.values() if not run.durable.state.ended)
+    rest = "; the nodes keep their workers and look for a coordinator" if is_awaited else ""
+    log.info("stopping%s", rest, extra=fields("stopping"))
 
 
 def _watch_leadership(server: Server, candidate: Candidate, access: SharedAccess) -> None:
