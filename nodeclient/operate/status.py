@@ -2,7 +2,8 @@
 
 Each job has a title with its state and reason, lines with facts, and a table of its nodes. Live jobs come first. A
 terminal gets what fits a screen: only some of the ended jobs, no empty columns, and of a large job the nodes that need
-attention. In a pipe or file each node has one line with all columns, so that programs find them.
+attention. In a pipe or file each node has one line with all columns, so that programs find them. Among several jobs, an
+ended one has only its title there.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def run(config: StatusConfig) -> int:
         if config.json:
             return [json.dumps(status.data)]
         if config.all or not output.is_terminal:
-            return status_lines(status, output, None, None)
+            return status_lines(status, output, None, None, titles=not config.all and len(status.answer.jobs) > 1)
         return status_lines(status, output, ROWS_MAX, ENDED_MAX, " (--all shows them)")
 
     if not config.watch:
@@ -87,14 +88,24 @@ def run(config: StatusConfig) -> int:
 
 
 def status_lines(
-    status: Status, output: TerminalInfo, rows_max: int | None, ended_max: int | None, hint: str = ""
+    status: Status,
+    output: TerminalInfo,
+    rows_max: int | None,
+    ended_max: int | None,
+    hint: str = "",
+    *,
+    titles: bool = False,
 ) -> list[str]:
     """Return the lines about the jobs of a coordinator; `hint` says how to see rows and jobs that are omitted.
 
-    `rows_max` limits the table of each job, and `ended_max` the number of ended jobs; None for no limit.
+    `rows_max` limits the table of each job, and `ended_max` the number of ended jobs; None for no limit. With `titles`,
+    ended jobs have only their titles.
     """
     jobs = _select_jobs(status.answer.jobs, ended_max)
-    blocks = [_job_lines(job, output, rows_max, hint) for job in jobs] or [["no jobs"]]
+    blocks = [_job_lines(job, output, rows_max, hint) for job in jobs if not (titles and job.ended)]
+    if ended := [job for job in jobs if titles and job.ended]:
+        blocks.append([line for job in ended for line in _title(job, output)])
+    blocks = blocks or [["no jobs"]]
     if more := len(status.answer.jobs) - len(jobs):
         have = "has" if more == 1 else "have"
         blocks.append(output.wrapped(f"and {counted(more, 'more job')} that {have} ended{hint}"))
@@ -141,13 +152,18 @@ def _drain_lines(drains: Sequence[DrainedStatus], output: TerminalInfo, rows_max
     return [line for text in lines for line in output.wrapped(text)]
 
 
-def _job_lines(job: JobStatus, output: TerminalInfo, rows_max: int | None, hint: str) -> list[str]:
+def _title(job: JobStatus, output: TerminalInfo) -> list[str]:
+    """Return the line with a job's state and reason, wrapped."""
     since = state_age(job.state_s, ended=job.ended) if job.state_s is not None and job.health == "well" else ""
     since += f" in round {job.round}" if since and job.world_size and not job.ended else ""
     state = _shown_state(job)
     title, *rest = output.wrapped(f"job {job.job}  {state}{since}: {job.reason}")
     title = title.replace(f"  {state}", f"  {output.paint(state, STATES.get(state, Colour.BOLD))}", 1)
-    lines = [title, *rest]
+    return [title, *rest]
+
+
+def _job_lines(job: JobStatus, output: TerminalInfo, rows_max: int | None, hint: str) -> list[str]:
+    lines = _title(job, output)
     for fact in filter(None, _facts(job)):
         lines += output.wrapped(f"  {fact}", indent="    ")
     return lines + _node_lines(job, output, rows_max, hint)

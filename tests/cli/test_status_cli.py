@@ -91,6 +91,17 @@ def test_where_there_is_no_round_none_is_shown(facts: dict[str, Any], said: str,
     assert printed(a_job(world_size=0, **facts)).endswith(said)
 
 
+def test_of_ended_jobs_among_others_a_pipe_gets_the_titles(here: Here) -> None:
+    ends = [a_job(a_node("a"), job=f"old{n}", state="failed", reason="r", state_s=90.0 * n) for n in (2, 1)]
+    jobs = {"jobs": [*ends, a_job(a_node("a"))], "drained": []}
+    with canned({"GET /v1/jobs": packed(jobs)}) as (endpoint, _):
+        _, text, _ = here(endpoint)
+        _, whole, _ = here(endpoint, "--all")
+    assert text.endswith("\n\njob old1  failed 1m30s ago: r\njob old2  failed 3m00s ago: r\n")
+    assert text.count("restarts ") == 1
+    assert whole.count("restarts ") == 3
+
+
 def test_charges_are_shown_with_what_they_weigh_by_now(here: Here) -> None:
     charge = {"fault": "hang", "error": "stuck", "age_s": 500_000}
     host = {"host": "gpu7", "quarantined": "", "weight": 0.019, "charges": [charge]}
