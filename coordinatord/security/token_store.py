@@ -196,8 +196,12 @@ class TokenStore:
         tokens = {name: AccessToken(pin, role, new_secret()) for name, role in wanted.items()}
         hand_out(tuple(tokens.values()))
         added = [KnownToken(name, token.role, jobs, _digest(token.secret), _now()) for name, token in tokens.items()]
-        with self._locked():  # not while they are handed out, which may wait for a reader
-            self._write(*self._retained_beside(wanted), *added)
+        try:
+            with self._locked():  # not while they are handed out, which may wait for a reader
+                self._write(*self._retained_beside(wanted), *added)
+        except PrivateFileError as error:
+            text = f"{error}: what was handed out is no valid token, so make another one"
+            raise PrivateFileError(text) from error
 
     def _retained_beside(self, names: Collection[str]) -> list[KnownToken]:
         """Return the tokens that are kept when others with these names are added. Raises `TokenStoreError`."""
