@@ -126,7 +126,10 @@ def check_script(parser: SettingsParser, script: str) -> None:
 
 
 def _record_derived(line: _Line, config: JoinConfig) -> None:
-    """Record the values that no setting has by itself, so that `--show-config` shows them."""
+    """Record the values that no setting has by itself, so that `--show-config` shows them.
+
+    A share of the memory stays one, since the file may be for other hosts.
+    """
     least, most = config.spec.nodes_min, config.spec.nodes_max
     sources = {key: value.source for key, value in line.from_scheduler.items()}
     for dest, value in {
@@ -137,8 +140,7 @@ def _record_derived(line: _Line, config: JoinConfig) -> None:
         "node_rank": config.group_rank,
         "join_timeout_s": config.join_timeout_s,
         "stop_timeout_s": config.stop_timeout_s,
-        "abort_timeout_s": config.abort_timeout_s,
-        "keep_memory": config.keep_bytes,
+        "keep_memory": kept if isinstance(kept := line.given.keep_memory, int) else f"{kept:.0%}",
         "log_level": config.log_level,
         "signals": [signum.name for signum in config.signals],
     }.items():

@@ -188,7 +188,7 @@ def test_each_example_is_taken_as_it_is_and_with_each_line_that_it_leaves_out(
     ("argv", "more"),
     [
         (("coordinatord",), "state-dir = "),
-        (("nodeclient", "join", "--coord", "h", "--", "true"), 'command = ["true"]  # flag'),
+        (("nodeclient", "join", "--coord", "h", "--", "true"), 'keep-memory = "25%"  # default'),
         (("nodeclient", "run", __file__), "rdzv-id = "),
     ],
 )
