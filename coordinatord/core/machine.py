@@ -67,7 +67,7 @@ class Coordinator:
         self._sessions: dict[int, tuple[Run, Member]] = {}
         """The run and the member of each open session, by its number."""
         self._leases = Leases()
-        self._farewells_until = -math.inf
+        self._farewells_until = NOW
         """When the last lost node stops trying to come back for the outcome of its run."""
         self._due: float | None = None
         """When the first deadline of any run or lease is due."""

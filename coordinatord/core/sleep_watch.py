@@ -6,9 +6,8 @@ has not yet read the heartbeats that came meanwhile.
 
 from __future__ import annotations
 
-import math
-
 from coordinatord.core.rounds.policy import Policy
+from coordinatord.core.rounds.values.due_times import LONG_AGO, NOW
 
 
 class SleepWatch:
@@ -20,16 +19,16 @@ class SleepWatch:
     """
 
     def __init__(self) -> None:
-        self.awake_at = -math.inf
+        self.awake_at = LONG_AGO
         """The last time at which the coordinator was awake for sure: that of the last event handled on time."""
-        self.woke_at = -math.inf
+        self.woke_at = LONG_AGO
         """When the last sleep ended, or the last outage of the store."""
-        self.check_at = -math.inf
+        self.check_at = NOW
         """When to check the clock again."""
-        self._returns_until = -math.inf
+        self._returns_until = NOW
         """The time up to which a node whose connection has closed may reconnect, a second. A sleep of less than a
         heartbeat would take most of it, so until then the clock is checked more often, and less counts as late."""
-        self.closes_until = -math.inf
+        self.closes_until = NOW
         """Up to this time a closed connection proves no death: the node may have given up during the last sleep."""
 
     def begin(self, policy: Policy, now: float) -> None:

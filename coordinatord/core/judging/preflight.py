@@ -6,13 +6,13 @@ of it is recorded: a restarted coordinator has no preflight, and the nodes end t
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Sequence
 
 from coordinatord.core.judging.pair_search import PairSearch
 from coordinatord.core.rounds.queries.master_address import master_address
 from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.state.run import Run
+from coordinatord.core.rounds.values.due_times import NOW
 from coordinatord.protocol.pair_messages import PairOrder, PairResult
 
 GRACE_S = 2.0
@@ -65,7 +65,7 @@ class Preflight:
         self.ends_at = now + within_s + GRACE_S
         """When the turn is over, even if results are still to come."""
         if self.is_over:
-            self.delays_until = -math.inf
+            self.delays_until = NOW
 
     @property
     def is_over(self) -> bool:
@@ -94,5 +94,5 @@ class Preflight:
         """End it before its time; return False if it is over, or tests none of these hosts."""
         if not any(hosts is None or self.members[node].offer.host in hosts for node in self.orders):
             return False
-        self.orders, self.delays_until, self.stopped = {}, -math.inf, why
+        self.orders, self.delays_until, self.stopped = {}, NOW, why
         return True

@@ -6,7 +6,6 @@ Charges follow the end of each round. A preflight tests nodes without workers in
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from coordinatord.core.judging.judgements import HostJudgements
@@ -19,7 +18,7 @@ from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.state.wings import JudgingWing
 from coordinatord.core.rounds.values.admin_requests import AdminResult
-from coordinatord.core.rounds.values.due_times import NOW
+from coordinatord.core.rounds.values.due_times import LONG_AGO, NOW
 from coordinatord.core.rounds.values.judged_host import Judge
 from coordinatord.core.rounds.values.records import HostJudged, PreflightBegan, PreflightEnded, Record
 from coordinatord.protocol.fields import COUNTER_MAX, MESSAGE_MAX
@@ -54,14 +53,14 @@ class RunJudging(JudgingWing):
     def __init__(self, run: Run) -> None:
         """Begin with a preflight of no members, which is over."""
         self._run = run
-        self.preflight = Preflight(run, (), "", 0, -math.inf, -math.inf)
+        self.preflight = Preflight(run, (), "", 0, LONG_AGO, NOW)
         """The present preflight, or the last one in this life of the daemon; an empty one before the first."""
         self._checked: dict[str, HealthCheck | None] = {}
         """The last health check of each node by which its host was judged."""
         self._suspect_rounds = 0
         """How many rounds in a row have failed because of the network or a hang, since the last preflight on suspicion,
         whatever that was about: it tests all nodes that wait, so it answers every suspicion."""
-        self.idle_at = -math.inf
+        self.idle_at = NOW
         """When to look again for idle members to test, after a time at which too few of them were on idle hosts."""
 
     @property
@@ -110,7 +109,7 @@ class RunJudging(JudgingWing):
     def obstacle(self) -> str:
         """Say for which preflight the next round waits; empty if for none."""
         durable, preflight = self._run.durable, self.preflight
-        # `delays_until` is -inf unless tests on suspicion go on. If these delayed an earlier round, it is before the
+        # `delays_until` is `NOW` unless tests on suspicion go on. If these delayed an earlier round, it is before the
         # run entered this state.
         if preflight.delays_until <= durable.entered_at:
             return ""
@@ -133,15 +132,13 @@ class RunJudging(JudgingWing):
         """Begin a preflight of all nodes without workers."""
         return (self._begin(testable(self._run), why, now),)
 
-    def _begin(
-        self, members: Sequence[Member], why: str, now: float, delays_until: float = -math.inf
-    ) -> PreflightBegan:
+    def _begin(self, members: Sequence[Member], why: str, now: float, delays_until: float = NOW) -> PreflightBegan:
         """Begin a preflight of some members; the next round waits for it until `delays_until`."""
         # A restarted coordinator counts from 0 again. No old result in a report may pass for one of this preflight.
         reported = (member.observed.pair.number for member in members if member.observed.pair is not None)
         last = max((self.preflight.number, *(number for number in reported if number <= REPORTED_MAX)))
         self.preflight = Preflight(self._run, members, why, last + 1, now, delays_until)
-        self.idle_at = -math.inf
+        self.idle_at = NOW
         text = f"{len(members)} nodes are tested in pairs: {why}"
         return PreflightBegan(self._run.job, self._run.id, clip(text, MESSAGE_MAX))
 

@@ -7,10 +7,11 @@ writes none, a step that workers keep in memory at an interval counts as one.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+
+from coordinatord.core.rounds.values.due_times import LONG_AGO
 
 NONE_YET = -1
 """The newest checkpoint of a node whose workers have announced checkpoints, and have written none: before step 0."""
@@ -24,8 +25,8 @@ class CheckpointWatch:
     their newest checkpoints.
     """
 
-    newest_at: float = -math.inf
-    """When it became known; in the past before the first. A new round leaves it as it is: the nodes that wait for a
+    newest_at: float = LONG_AGO
+    """When it became known; `LONG_AGO` before the first. A new round leaves it as it is: the nodes that wait for a
     checkpoint of that round come later, so an earlier one does not count for them."""
     _round: int = 0
     _step_of_node: dict[str, int] = field(default_factory=dict)

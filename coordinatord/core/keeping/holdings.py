@@ -8,8 +8,6 @@ word tells that it has not stopped.
 
 from __future__ import annotations
 
-import math
-
 from coordinatord.core.keeping.checkpoint_watch import NONE_YET
 from coordinatord.core.keeping.copying import plan_for
 from coordinatord.core.keeping.disk_steps import find_step, record_found, unusable_to
@@ -93,7 +91,8 @@ def _record_disk(kept: KeptState, member: Member) -> None:
     """Record a node's settings for the disk, and the steps that it finds there."""
     disk = kept.disk
     if member.keeper is not None and member.keeper.persist is not None:
-        disk.every_s = min(member.keeper.persist.every_s, disk.every_s or math.inf)
+        every_s = member.keeper.persist.every_s
+        disk.every_s = every_s if disk.every_s is None else min(every_s, disk.every_s)
     record_found(kept, member)
     newest = disk.found.newest
     if disk.pinned is not None and newest is not None and disk.pinned < newest:

@@ -6,7 +6,6 @@ recorded: after a restart of the coordinator, nodes report which steps are on th
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -14,6 +13,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from coordinatord.core.keeping.found_steps import FoundSteps
+from coordinatord.core.rounds.values.due_times import NOW
 from coordinatord.protocol.errors import Table
 from coordinatord.protocol.kept_state import (
     ABORTED_MAX,
@@ -158,11 +158,11 @@ class Persisting:
         never become whole, so nodes may delete their files."""
         self.every_s: float | None = None
         """The shortest interval of writes that a node asked for, in seconds; None if no node may write."""
-        self.since = math.inf
-        """When a step was last written, or else when the first round was formed. In the past after a restart, since a
-        write may be overdue."""
-        self.retry_at = -math.inf
-        """When the next attempt may begin; in the past unless the last one failed, or the coordinator was restarted."""
+        self.since: float | None = None
+        """When a step was last written, or else when the first round was formed; None before that. `LONG_AGO` after a
+        restart, since a write may be overdue."""
+        self.retry_at = NOW
+        """When the next attempt may begin; `NOW` unless the last one failed, or the coordinator was restarted."""
         self.wanted = False
         """Whether to write the newest step at once: a round was ended on purpose, or a step on the disk is gone."""
         self.ends_at: float | None = None
@@ -201,7 +201,7 @@ class Persisting:
         self.since = now
         self.wanted, self.problem, self.failed_at = False, "", None
         self.aborted = ()  # the committer has deleted their files
-        self.retry_at, self.ends_at = -math.inf, None  # departing nodes get the whole time again for a newer step
+        self.retry_at, self.ends_at = NOW, None  # departing nodes get the whole time again for a newer step
 
     def fail(self, why: str, now: float, at: KeptStep | None = None, pause_s: float = RETRY_S) -> None:
         """Record that the attempt to write the step `at` has failed; the next one begins after a pause."""
@@ -234,4 +234,4 @@ class Persisting:
         if not ends:
             self.ends_at = None
         elif self.ends_at is None:
-            self.ends_at, self.retry_at = now + longest_s, -math.inf
+            self.ends_at, self.retry_at = now + longest_s, NOW

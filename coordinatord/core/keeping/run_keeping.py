@@ -5,7 +5,6 @@ Most answers come from other modules of this package; here are their times and t
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
 from coordinatord.core.keeping import handover, holdings, persistence, resumption, sentences, table
@@ -22,7 +21,7 @@ from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.state.wings import KeepingWing, KeptDesired, Wait, Waits
 from coordinatord.core.rounds.values import records
-from coordinatord.core.rounds.values.due_times import NOW
+from coordinatord.core.rounds.values.due_times import LONG_AGO, NOW
 from coordinatord.protocol.kept_state import PROTECTED_MAX, KeptStep
 from coordinatord.protocol.messages import Goal
 
@@ -87,7 +86,8 @@ class RunKeeping(KeptState, KeepingWing):
         self.checkpoints.begin_round(record.round)
         resume = record.resume
         self.begin_round(resume.at if resume is not None and resume.disk is None else None)
-        self.disk.since = min(self.disk.since, self.run.durable.entered_at)
+        if self.disk.since is None:
+            self.disk.since = self.run.durable.entered_at
         self.disk.failed_at = None  # from now on workers make newer steps
         handover.renew_time(self, self.run.durable.entered_at)
 
@@ -104,7 +104,7 @@ class RunKeeping(KeptState, KeepingWing):
 
     def after_restart(self, now: float) -> None:
         """Go on after a restart of the coordinator: a write may be overdue, and nodes repeat their promises."""
-        self.disk.since = -math.inf
+        self.disk.since = LONG_AGO
         self.disk.retry_at = now + FIRST_SCAN_S
         if self.run.durable.state is State.STOPPING:
             self.halting.begin(self.run)

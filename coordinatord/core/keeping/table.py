@@ -35,9 +35,9 @@ def write_due(kept: KeptState) -> float | None:
     This is asked while a round runs, and by `RunKeeping.end_round`. Between two rounds `last_step_due` decides.
     """
     disk, at = kept.disk, persistence.may_write_at(kept)
-    if at is None or disk.every_s is None:
-        return None
-    return at if disk.wanted else max(at, disk.since + disk.every_s)
+    if at is None or disk.wanted:
+        return at
+    return None if disk.every_s is None or disk.since is None else max(at, disk.since + disk.every_s)
 
 
 def last_step_due(kept: KeptState) -> float | None:

@@ -13,6 +13,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from coordinatord.core.rounds.values.due_times import LONG_AGO
 from coordinatord.core.rounds.values.judged_host import JudgedHost
 from coordinatord.core.rounds.values.ranks import Ranks
 from coordinatord.core.rounds.values.records import Reason, ReplicasDiverged
@@ -174,8 +175,8 @@ class DurableRun:
     """The number of the current or last round; before the first one, the last number that nodes remember."""
     order: dict[str, Ranks] = field(default_factory=dict)
     """The nodes of the current or last round by group rank, with their ranks; empty once the run has ended."""
-    formed_at: float = -math.inf
-    """When the current or last round was formed."""
+    formed_at: float = LONG_AGO
+    """When the current or last round was formed; `LONG_AGO` before the first."""
     formed_reason: str = ""
     stop_timeout_s: float = 0.0
     """The longest stop timeout of the round's nodes, in seconds."""

@@ -6,13 +6,12 @@ It is collected while the round goes on and while it is stopped. It is judged on
 
 from __future__ import annotations
 
-import math
-
 from msgspec.structs import replace
 
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.state.durable import DurableRun
 from coordinatord.core.rounds.state.member import Member
+from coordinatord.core.rounds.values.due_times import LONG_AGO
 from coordinatord.core.rounds.values.root_cause import CLOCK_DRIFT, WorkerFailure
 from coordinatord.hints.network import lost_connection
 from coordinatord.protocol.messages import Failure
@@ -46,7 +45,7 @@ class Evidence:
         them came before the stop, since the host's clock may have been set meanwhile.
         """
         if self.consequences_from is not None:
-            self.consequences_from = -math.inf
+            self.consequences_from = LONG_AGO
         if durable.first_failure is not None:
             self.failures[durable.first_failure.node] = durable.first_failure
 

@@ -12,13 +12,12 @@ workers of an older round have ended.
 
 from __future__ import annotations
 
-import math
-
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.state.durable import DurableRun, State
 from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.state.roll import Roll
 from coordinatord.core.rounds.values.deadline_heap import DeadlineHeap
+from coordinatord.core.rounds.values.due_times import LONG_AGO, NOW
 
 
 class Gathering:
@@ -28,9 +27,9 @@ class Gathering:
         self._durable, self._roll = durable, roll
         self.join_timeouts = DeadlineHeap[str]()
         """When the --join-timeout of each waiting node expires, by node."""
-        self.arrived_last = -math.inf
+        self.arrived_last = LONG_AGO
         """When the last node arrived."""
-        self._ready_last = -math.inf
+        self._ready_last = LONG_AGO
         """When the last node became ready."""
         self.settles_from: float | None = None
         """When the window of `settle_max_s` began: when the first node became ready. While a round forms, it begins
@@ -79,7 +78,7 @@ class Gathering:
         counts as an arrival.
         """
         if self.settles_from is None:
-            return -math.inf
+            return NOW
         last = self.arrived_last
         if self._roll.count(MemberState.PREPARING):
             last = max(last, self._ready_last)

@@ -8,7 +8,6 @@ to judge a silence by the silences before it.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from coordinatord.core.rounds.policy import Policy
@@ -44,8 +43,8 @@ class Lease:
     """How many seconds it had received nothing from the coordinator when it sent its last message."""
     expired: bool = False
     """Whether the lease is over."""
-    spared_at: float = -math.inf
-    """When it was last given another lease, though it had been silent for a whole one."""
+    spared_at: float | None = None
+    """When it was last given another lease, though it had been silent for a whole one; None if it never was."""
 
     def record_heard(self, unanswered_s: float, policy: Policy, heartbeat_s: float, now: float) -> None:
         """Record that a message came; the node had received nothing for `unanswered_s` seconds when it sent it.

@@ -6,12 +6,12 @@ in `Member.state` after each change.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from coordinatord.core.rounds.state.durable import DurableMember
 from coordinatord.core.rounds.state.lease import Lease
+from coordinatord.core.rounds.values.due_times import LONG_AGO
 from coordinatord.core.rounds.values.ranks import Seat
 from coordinatord.protocol.errors import Table
 from coordinatord.protocol.kept_state import Keeper
@@ -74,7 +74,7 @@ class Session:
     """Its number; None if it is not open."""
     join: Join | None = None
     """The first message of the node; None before its first session with this life of the daemon."""
-    connected_at: float = -math.inf
+    connected_at: float = LONG_AGO
     closed_at: float | None = None
     """When it ended; None while it has not."""
     vanished: bool = False
@@ -169,7 +169,7 @@ class Member:
     @property
     def in_doubt(self) -> bool:
         """Whether it was silent for a lease, was given more time, and has not been heard since."""
-        return self.lived_at < self.lease.spared_at
+        return self.lease.spared_at is not None and self.lived_at < self.lease.spared_at
 
     def state_in(self, run: str, round_number: int) -> MemberState:
         """Work out where the node stands, given the run and its current round."""

@@ -6,5 +6,5 @@
 * `training_progress` has the steps that nodes report, `pace` how fast these are done, and `step_times` how long some of
   them took.
 * `resume_point` is the step that a round resumes from.
-* `deadline_heap` has the deadlines of many keys, and `due_times` the time of what is due at once.
+* `deadline_heap` has the deadlines of many keys, and `due_times` times that no clock shows.
 """

@@ -13,6 +13,7 @@ from enum import StrEnum
 from msgspec import Struct
 from msgspec.structs import replace
 
+from coordinatord.core.rounds.values.due_times import NOW
 from coordinatord.core.rounds.values.time_ledger import SPAN_MAX, Span
 from coordinatord.protocol.fields import Name, Sentence
 from coordinatord.protocol.schema import Strict
@@ -82,7 +83,7 @@ class JudgedHost(Struct, frozen=True):
         """When its record is forgotten: not while it is quarantined, else once its last charge is to be forgotten."""
         if self.quarantined:
             return math.inf
-        return max((self.at + REMEMBERED_S - each.age_s for each in self.charges), default=-math.inf)
+        return max((self.at + REMEMBERED_S - each.age_s for each in self.charges), default=NOW)
 
     def as_of(self, now: float) -> tuple[Charge, ...]:
         """Return the charges with their ages as of `now`."""

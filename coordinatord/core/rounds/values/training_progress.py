@@ -11,12 +11,12 @@ computed when it is read.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
 
 from msgspec import Struct
 
 from coordinatord.core.rounds.values.deadline_heap import DeadlineHeap
+from coordinatord.core.rounds.values.due_times import LONG_AGO
 from coordinatord.core.rounds.values.pace import Pace
 from coordinatord.core.rounds.values.step_times import FirstSteps, StepTimes
 from coordinatord.protocol.messages import Observed, Section
@@ -49,8 +49,8 @@ class Sections:
         """Minus the end of each of them, so that the first one is the section that ends last."""
         self.longest: OpenSection | None = None
         """The open section that ends last; None if there is none."""
-        self.ended_at = -math.inf
-        """When a section last ended."""
+        self.ended_at = LONG_AGO
+        """When a section last ended; `LONG_AGO` before that."""
 
     def record(self, group_rank: int, section: Section | None, heard_at: float) -> None:
         """Record the section that a node reports; None if its workers are in none."""
