@@ -7,7 +7,6 @@ After every event the agent pursues the coordinator's goal in the same way, unti
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial
 from operator import itemgetter
@@ -71,7 +70,9 @@ class Agent:
             self._HANDLERS[type(event)](self, event, now)
             # The event may have changed the deadlines of the workers' end, by which `_pursue` may enter the next stage.
             # Tests, kept state and the report depend on the phase after that.
-            self._group.ending.end_by(self._leaving.workers_end_by, now)
+            end_by = self._leaving.workers_end_by
+            if end_by is not None:
+                self._group.ending.end_by(end_by, now)
             self._group.ending.update_deadline(self._group.alive, self._reuse, now)
             self._effects += self._reuse.dismiss_disconnected(self.phase)
             self._pursue(now)
@@ -158,7 +159,7 @@ class Agent:
     def _on_turned_away(self, event: events.TurnedAway, now: float) -> None:
         refused, let_in = event.refused, self._desired is not None  # in this session or an earlier one
         if refused.retry or (let_in and refused.code in TEMPORARY):
-            final_at = math.inf if let_in else now + event.patience_s
+            final_at = None if let_in or event.patience_s is None else now + event.patience_s
             self._connection.record_refusal(refused, final_at)
             self._on_session_closed(events.SessionClosed(refused.message), now)
         else:

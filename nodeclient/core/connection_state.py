@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from enum import Enum, auto
 
 from msgspec import Struct
@@ -47,8 +46,8 @@ class Refusal(Struct, frozen=True):
     """A refusal after which the node retries."""
 
     refused: Refused
-    until: float
-    """When the refusal becomes final if it stays the same; infinity if it never does. It is only shown: the refusal
+    until: float | None
+    """When the refusal becomes final if it stays the same; None if it never does. It is only shown: the refusal
     that is final says so itself (`Refused.retry`)."""
     by: str
     """The coordinator that has refused the node; empty if the node had no session."""
@@ -119,8 +118,8 @@ class ConnectionState:
         """How long workers may go on without the coordinator. After that it may have replaced this node."""
         self.heard_at = now
         """When the coordinator of the session was last heard, or when the session began."""
-        self.beat_at = math.inf
-        """When the next heartbeat is due; infinity before the first session."""
+        self.beat_at = now
+        """When the next heartbeat of the session is due."""
         self.shown = Shown()
         self._refusal: Refusal | None = None
         """The last refusal; None once a coordinator has let the node in."""
@@ -179,8 +178,8 @@ class ConnectionState:
         """Whether a node without a session has not been let in for the outage grace."""
         return now >= self.searching_since + self.outage_grace_s
 
-    def record_refusal(self, refused: Refused, until: float) -> None:
-        """Record that a coordinator refuses this node; the same refusal after `until` will be final."""
+    def record_refusal(self, refused: Refused, until: float | None) -> None:
+        """Record that a coordinator refuses this node; the same refusal after `until`, if set, will be final."""
         self._refusal = Refusal(refused, until, self.coordinator if self.connected else "")
 
     def search_notice(self, until: float, *, working: bool) -> Waiting:
@@ -190,7 +189,8 @@ class ConnectionState:
             return Waiting(f"{notices.SEARCHING}: {self.error}", until, working)
         by = f" by {refusal.by}" if refusal.by else ""
         text = f"{notices.NOT_LET_IN}{by}: {self.error}"
-        return Waiting(text, min(until, refusal.until), working, Level.WARNING)
+        until = until if refusal.until is None else min(until, refusal.until)
+        return Waiting(text, until, working, Level.WARNING)
 
     def exit_of_search(self, waited_s: float, phase: Phase, failure: Failure | None) -> Exit:
         """Return the exit of a node in this phase that has found no coordinator within `waited_s`."""

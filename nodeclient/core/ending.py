@@ -62,10 +62,10 @@ class GroupEnding:
         """The deadline of the stage; None if it has none."""
         self._end_by = math.inf
         """When workers that live are killed, whatever the stage; infinity if that depends on the stages only."""
-        self.began_at = math.inf
-        """When the first stage began; infinity before. Exits after that may be consequences of it."""
-        self.signalled_at = math.inf
-        """When the workers were sent the signal to end; infinity before."""
+        self._began_at: float | None = None
+        """When the first stage began; None before."""
+        self._signalled_at: float | None = None
+        """When the workers were sent the signal to end, or none lived any more; None before."""
         self.signum: int = Signals.SIGTERM
         """The signal that asks the workers to end."""
         self.cut_off = False
@@ -87,8 +87,8 @@ class GroupEnding:
         if self.until is None:
             return []
         deadlines = [(self.until, Stimulus.STAGE_EXPIRED)]
-        if self._put_off and self.stage is EndStage.SIGNALLED:
-            at = self.signalled_at + STAGE_SHARE * (self.until - self.signalled_at)
+        if self._put_off and self._signalled_at is not None:
+            at = self._signalled_at + STAGE_SHARE * (self.until - self._signalled_at)
             deadlines.insert(0, (at, Stimulus.CHOICE_EXPIRED))
         return deadlines
 
@@ -97,11 +97,11 @@ class GroupEnding:
 
         A further call for the present stage may shorten it, never lengthen it.
         """
-        if self.stage is None:
-            self.began_at, self.signum = now, terms.signum
+        if self._began_at is None:
+            self._began_at, self.signum = now, terms.signum
         self.planned |= terms.planned
         if terms.planned:
-            self.end_by(self.began_at + terms.grace_s, now)
+            self.end_by(self._began_at + terms.grace_s, now)
         entries = (  # in the order of `EndStage`
             (EndStage.HALTING, self._halt_workers),
             (EndStage.SAVING, self._save),
@@ -161,7 +161,7 @@ class GroupEnding:
         until = min(now + grace_s, self._end_by)
         first = self.stage is not EndStage.SIGNALLED
         if first:
-            self.signalled_at, self.signum = now, terms.signum
+            self._signalled_at, self.signum = now, terms.signum
         if first or self.until is None or until < self.until:
             self.until, self._may_save = until, may_save
         return [Terminate(terms.signum, terms.planned)] if first else []
@@ -203,20 +203,32 @@ class GroupEnding:
         """
         kill_at, self.until, self.stage = self.until, None, EndStage.KILLED
         effects: list[Effect] = [Kill()]
-        if not self._may_save or kill_at is None:
+        if not self._may_save or kill_at is None or self._signalled_at is None:
             return effects
         if ranks:
             self.killed = Killed(tuple(ranks[:CONSEQUENCES_MAX]), len(ranks), min(grace_s, DURATION_S_MAX))
-            text = notices.killed(self.killed, self.signum, max(0.0, kill_at - self.signalled_at), hung)
+            text = notices.killed(self.killed, self.signum, max(0.0, kill_at - self._signalled_at), hung)
             effects.append(Notice(Level.WARNING, text, "workers_killed"))
         if left:
             effects.append(Notice(Level.WARNING, leftover_stages.killed(left), "remark"))
         return effects
 
-    def begin_sweep(self, now: float) -> None:
-        """Enter the last stage, since no worker lives. If no stage came before it, the end begins now."""
+    def begin_sweep(self, now: float) -> float:
+        """Enter the last stage, since no worker lives; return when the end began: now, if no stage came before."""
         self.stage, self.until = EndStage.SWEEPING, None
-        self.began_at, self.signalled_at = min(self.began_at, now), min(self.signalled_at, now)
+        if self._began_at is None:
+            self._began_at = now
+        if self._signalled_at is None:
+            self._signalled_at = now
+        return self._began_at
+
+    def had_begun(self, at: float) -> bool:
+        """Whether the end had begun by this time: an exit from then on may be a consequence of it."""
+        return self._began_at is not None and at >= self._began_at
+
+    def had_signalled(self, at: float) -> bool:
+        """Whether the workers had been sent the signal to end by this time."""
+        return self._signalled_at is not None and at >= self._signalled_at
 
     def record_saved(self, event: KeptSaved) -> bool:
         """Record the answer to a request to save; return whether the stage waits for it."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from msgspec import Struct
 
 from coordinatord.protocol.messages import Degraded, Desired, LastOutput, Refused, WhyCold
@@ -52,8 +50,8 @@ class TurnedAway(Event, frozen=True):
     """The coordinator refuses this node."""
 
     refused: Refused
-    patience_s: float = math.inf
-    """The seconds after which a refusal that stays the same becomes final; infinity if it never does."""
+    patience_s: float | None = None
+    """The seconds after which a refusal that stays the same becomes final; None if it never does."""
 
 
 class Reached(Event, frozen=True):

@@ -74,8 +74,8 @@ class Exits:
         failure here, and the coordinator compares `failed_too` with the failures of other nodes.
         """
         first, new = self._failure, self._failure_of(local_rank, exit_code, diagnosis)
-        before_end = exit_code != 0 and at < self._ending.began_at
-        by_itself = exit_code != 0 and at < self._ending.signalled_at and not lost_connection(new)
+        before_end = exit_code != 0 and not self._ending.had_begun(at)
+        by_itself = exit_code != 0 and not self._ending.had_signalled(at) and not lost_connection(new)
         if first is None:
             if before_end or by_itself:
                 self._failure, self._failed_at = new, at
@@ -95,7 +95,7 @@ class Exits:
 
         Once the workers are signalled, an exit code without an exception may be the answer to that.
         """
-        same = have_same_error(new, first) and (new.error != "" or at < self._ending.signalled_at)
+        same = have_same_error(new, first) and (new.error != "" or not self._ending.had_signalled(at))
         if (self._may_be_our_doing(new.exit_code) and not same) or len(first.followers) == CONSEQUENCES_MAX:
             return first
         follower = Follower(new.rank, new.exit_code, same, new.left)
@@ -128,13 +128,13 @@ class Exits:
         This node sends SIGKILL only after the stage `SIGNALLED`, so in that stage another program has sent it.
         """
         killed_by_others = exit_code == -Signals.SIGKILL and self._ending.stage is EndStage.SIGNALLED
-        return at < self._ending.signalled_at or not self._may_be_our_doing(exit_code) or killed_by_others
+        return not self._ending.had_signalled(at) or not self._may_be_our_doing(exit_code) or killed_by_others
 
     def record_exit(self, local_rank: int, exit_code: int, at: float) -> None:
         """Record that a worker exited at `at`."""
         if self._failure is not None and self._failure.local_rank == local_rank:
             self._failure = structs.replace(self._failure, left=False)  # it did not leave in time
-        if exit_code == 0 and at < self._ending.began_at and len(self._ended) < CONSEQUENCES_MAX:
+        if exit_code == 0 and not self._ending.had_begun(at) and len(self._ended) < CONSEQUENCES_MAX:
             self._ended.append((self.rank(local_rank), at))
 
     def ended(self, now: float) -> tuple[Ended, ...]:

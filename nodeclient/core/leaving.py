@@ -7,8 +7,6 @@ comes in time, or no coordinator is there.
 
 from __future__ import annotations
 
-import math
-
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.messages import Desired, Goal, Phase, Result
 from nodeclient.core import notices
@@ -43,8 +41,8 @@ class Leaving:
     def __init__(self, stop_timeout_s: float) -> None:
         """Begin without a request. Workers have `stop_timeout_s` from the first one until they are killed."""
         self._stop_timeout_s = stop_timeout_s
-        self._asked_at = math.inf
-        """When the node was first asked to leave; infinity before."""
+        self._asked_at: float | None = None
+        """When the node was first asked to leave; None before."""
         self.signum: int | None = None
         """The signal that asked the node to leave, 0 if it was asked in another way; None while it does not leave."""
         self.decide_by: float | None = None
@@ -67,9 +65,9 @@ class Leaving:
         return self.leaves or self.exit is not None
 
     @property
-    def workers_end_by(self) -> float:
-        """When workers that live are killed because the node was asked to leave; infinity if it was not."""
-        return self._asked_at + self._stop_timeout_s
+    def workers_end_by(self) -> float | None:
+        """When workers that live are killed because the node was asked to leave; None if it was not."""
+        return None if self._asked_at is None else self._asked_at + self._stop_timeout_s
 
     def on_request(
         self, signum: int, connection: ConnectionState, phase: Phase, now: float, *, has_workers: bool
@@ -107,20 +105,24 @@ class Leaving:
 
     def _search_until(self, connection: ConnectionState, phase: Phase) -> float:
         """Return when a leaving node stops waiting for a coordinator that is out of reach."""
-        return min(connection.searching_since + (BACK_WITHIN_S if self.has_state else 0.0), self._wait_until(phase))
+        until = connection.searching_since + (BACK_WITHIN_S if self.has_state else 0.0)
+        wait_until = self._wait_until(phase)
+        return until if wait_until is None else min(until, wait_until)
 
-    def _wait_until(self, phase: Phase) -> float:
-        """Return when the workers have to be asked to end, so that they have time; infinity if they do not work."""
-        return self._asked_at + STAGE_SHARE * self._stop_timeout_s if phase in WORKING else math.inf
+    def _wait_until(self, phase: Phase) -> float | None:
+        """Return when the workers of a leaving node have to be asked to end, so that they have time; else None."""
+        if self._asked_at is None or phase not in WORKING:
+            return None
+        return self._asked_at + STAGE_SHARE * self._stop_timeout_s
 
     def deadlines(self, phase: Phase, connection: ConnectionState) -> list[float]:
         """Return the times at which the node leaves without a decision."""
-        dues: list[float] = []
-        if self.decide_by is not None and phase is not Phase.STOPPING:
+        dues: list[float | None] = []
+        if phase is not Phase.STOPPING:
             dues.append(self.decide_by)
         if self.leaves and self.exit is None:
             dues.append(self._wait_until(phase) if connection.connected else self._search_until(connection, phase))
-        return dues
+        return [due for due in dues if due is not None]
 
     # Its exit
 

@@ -10,7 +10,6 @@ Times are in seconds of a clock that never goes back.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from signal import Signals
@@ -62,8 +61,8 @@ class Leftovers:
         self._stop_timeout_s = stop_timeout_s
         self._stages: dict[str, tuple[LeftoverStage, float]] = {}
         """The stage of the leftovers of each mark, and when they were found."""
-        self._stopped_at = math.inf
-        """When the workers, or the node, were first asked to end in this round; infinity if they were not."""
+        self._stopped_at: float | None = None
+        """When the workers, or the node, were first asked to end in this round; None if they were not."""
         self._end_by: float | None = None
         """The deadline of all leftovers at the end of the node; None while a round may follow."""
         self._asked_by_user = False
@@ -72,11 +71,12 @@ class Leftovers:
 
     def begin_round(self) -> None:
         """Record that workers are started."""
-        self._stopped_at = math.inf
+        self._stopped_at = None
 
     def stop(self, now: float) -> None:
         """Record that the workers are asked to end: `--stop-timeout` counts from the first such call."""
-        self._stopped_at = min(self._stopped_at, now)
+        if self._stopped_at is None:
+            self._stopped_at = now
 
     def record_signal(self, now: float) -> None:
         """Record a signal that asks the node to leave. From the second one on, leftovers are killed."""
@@ -95,7 +95,8 @@ class Leftovers:
 
     def end(self, now: float) -> float:
         """Record that the node ends once no leftover lives; return the deadline of the leftovers."""
-        self._end_by = max(min(self._stopped_at, now) + self._stop_timeout_s, now + LEAST_S)
+        stopped_at = now if self._stopped_at is None else self._stopped_at
+        self._end_by = max(stopped_at + self._stop_timeout_s, now + LEAST_S)
         return self._end_by
 
     def due(self, now: float) -> list[tuple[str, Signals]]:
@@ -195,8 +196,8 @@ class Lingering:
     """The workers of one round that linger: their programs are over, and their processes may live."""
 
     def __init__(self) -> None:
-        self._kill_at: dict[int, float] = {}
-        """When to kill the process of each local rank; infinity once that is done."""
+        self._kill_at: dict[int, float | None] = {}
+        """When to kill the process of each local rank; None once that is done."""
 
     def overdue(self, exit_codes: Mapping[int, int], now: float) -> list[tuple[int, int]]:
         """Return the local ranks of the workers to kill now, each once, with their exit codes.
@@ -206,8 +207,8 @@ class Lingering:
         """
         for rank in exit_codes:
             self._kill_at.setdefault(rank, now + LINGER_S)
-        due = [rank for rank, at in self._kill_at.items() if now >= at]
-        self._kill_at |= dict.fromkeys(due, math.inf)
+        due = [rank for rank, at in self._kill_at.items() if at is not None and now >= at]
+        self._kill_at |= dict.fromkeys(due)
         return [(rank, exit_codes[rank]) for rank in due]
 
 

@@ -9,7 +9,6 @@ second, or gives up: it orders a last sweep, which disregards GPUs. The sweep th
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from coordinatord.protocol.fields import MESSAGE_MAX
@@ -60,8 +59,8 @@ class Sweeping:
         """When to sweep again; None during a sweep, and if none is needed."""
         self._until: float | None = None
         """The end of the wait for GPUs; None if the node does not wait."""
-        self._latest = math.inf
-        """When a wait for GPUs has to end, so that the end of the round is not overdue; infinity before a sweep."""
+        self._latest = now
+        """When a wait for GPUs has to end, so that the end of the round is not overdue; each sweep sets it."""
         self._usual: dict[str, int] = {}
         """The bytes of each GPU that were in use before the node had workers. The node does not wait for these."""
 
@@ -71,9 +70,8 @@ class Sweeping:
         It waits for GPU memory if another round may follow. If workers are parked, it does not: they hold some of it.
         """
         self.again_at = None
-        group.ending.begin_sweep(now)
+        overdue_at = group.ending.begin_sweep(now) + self._stop_timeout_s + OVERDUE_AFTER_S
         reuse.begin_parking(now)
-        overdue_at = group.ending.began_at + self._stop_timeout_s + OVERDUE_AFTER_S
         # After the sweep the node computes digests of its kept state, which may take as long as workers get to save it.
         digests_s = group.keeping.save_within_s if group.keeping else 0.0
         self._latest = overdue_at - MARGIN_S - digests_s

@@ -8,7 +8,6 @@ resume from the same one. `Restoration` gets the parts, and `ResumeAnswers` has 
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -186,7 +185,7 @@ class Restoration:
         begins within that time may take longer, as a large part takes minutes.
         """
         loop = asyncio.get_running_loop()
-        until = math.inf
+        until: float | None = None
         while True:
             began = loop.time()
             try:
@@ -198,9 +197,10 @@ class Restoration:
             except (FetchError, NoMemoryError, OSError) as error:
                 part = f"the state of rank {name.rank} at step {name.step}"
                 self._problems[name] = problem = f"{part} could not be received from node {source.node}: {error}"
-                if not isinstance(error, FetchError) or began >= until:
+                if not isinstance(error, FetchError) or (until is not None and began >= until):
                     raise RestoreError(problem) from error
-                until = min(until, loop.time() + self._resources.settings.patience_s)
+                if until is None:
+                    until = loop.time() + self._resources.settings.patience_s
             await asyncio.sleep(PAUSE_S)
 
 

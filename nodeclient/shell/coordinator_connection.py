@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import os
 import random
 import re
@@ -257,7 +256,7 @@ class CoordinatorConnection:
 
     def _deny(self, reason: str, *, wrong: bool) -> str:
         """Report that a coordinator denies access, for a `wrong` token or not, and return the reason."""
-        retry, left_s = True, math.inf
+        retry, left_s = True, None
         if wrong:
             now = asyncio.get_running_loop().time()
             self._result.leaves_token_in_doubt = True

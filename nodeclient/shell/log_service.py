@@ -8,7 +8,6 @@ deleting delays no reader.
 from __future__ import annotations
 
 import asyncio
-import math
 import socket
 from collections.abc import Callable
 from contextlib import suppress
@@ -56,8 +55,8 @@ class LogFollowers:
         self._unread: set[Key] = set()
         """While this node ends: the logs whose followers have not read to the end yet."""
         self._all_read = asyncio.Event()
-        self._ends_at = math.inf
-        """When this node began to end; infinity before."""
+        self._ends_at: float | None = None
+        """When this node began to end; None before."""
 
     def forget(self) -> None:
         """Forget all followers. Those that go on reading are recorded again."""
@@ -70,7 +69,7 @@ class LogFollowers:
     def record(self, key: Key, asked_at: float, now: float, *, more: bool) -> None:
         """Record that a piece was sent to a follower that requested it at `asked_at`, and whether there is more."""
         self._read_at[key] = now
-        if asked_at >= self._ends_at and not more:
+        if self._ends_at is not None and asked_at >= self._ends_at and not more:
             self._unread.discard(key)
             if not self._unread:
                 self._all_read.set()

@@ -6,7 +6,6 @@ Pure: the caller scans, and passes the time in seconds.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Sequence
 
 from msgspec import Struct
@@ -33,8 +32,8 @@ class _ReadFailure(Struct, frozen=True):
 
     why: str
     pause_s: float
-    until: float
-    """When the step may be read again; infinity if never."""
+    until: float | None
+    """When the step may be read again; None if never."""
 
 
 class UnusableSteps:
@@ -51,7 +50,7 @@ class UnusableSteps:
         """Record that a step could not be read. With `may_pass`, it is not damaged."""
         last = self._failures.get(key)
         pause_s = RETRY_S if last is None else min(2 * last.pause_s, RETRY_MAX_S)
-        self._failures[key] = _ReadFailure(why, pause_s, now + pause_s if may_pass else math.inf)
+        self._failures[key] = _ReadFailure(why, pause_s, now + pause_s if may_pass else None)
 
     def forget_gone(self, present: Collection[Key]) -> None:
         """Forget the steps that are not on the disk any more."""
@@ -59,7 +58,8 @@ class UnusableSteps:
 
     def is_barred(self, key: Key, now: float) -> bool:
         """Whether a step must not be read now."""
-        return key in self._failures and now < self._failures[key].until
+        failure = self._failures.get(key)
+        return failure is not None and (failure.until is None or now < failure.until)
 
     def why(self, steps: Iterable[Key], now: float) -> str:
         """Return why the first step that must not be read now is unusable; empty if all may be read."""
