@@ -12,8 +12,6 @@ rank acts at the steps that its own interval divides. All ranks then act at thos
 
 from __future__ import annotations
 
-import math
-
 from workerlib.contract.channel_messages import Interval
 
 DISK_SHARE = 0.25
@@ -109,8 +107,8 @@ class DigestInterval:
         self.steps = 1
         self._before = -1
         """The last step."""
-        self._made = -1, -math.inf
-        """The step of the last digest, and when that was made."""
+        self._made: tuple[int, float] | None = None
+        """The step of the last digest, and when that was made; None before the first."""
         self._least_s = 0.0
         """The least time until the next one."""
         self._is_chosen = False
@@ -121,16 +119,18 @@ class DigestInterval:
         before, self._before = self._before, step
         if step // self.steps == before // self.steps:
             return False
-        if not self._is_chosen and now - self._made[1] < self._least_s:
+        if self._made is not None and not self._is_chosen and now - self._made[1] < self._least_s:
             self.steps *= 2
             return False
         return True
 
     def record(self, step: int, seconds: float, now: float) -> None:
         """Record how long a digest after a step took, and choose a new interval."""
-        (before, made_at), self._made = self._made, (step, now)
+        last, self._made = self._made, (step, now)
         self._least_s = max(seconds / DIGESTS_SHARE_MAX, HEARD_S)
-        self._is_chosen = made_at > -math.inf
         steps_max, self.steps = 2 * self.steps, 1
+        if last is None:
+            return
+        self._is_chosen, (before, made_at) = True, last
         while self.steps < steps_max and self.steps * (now - made_at) < self._least_s * (step - before):
             self.steps *= 2

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import socket
 import ssl
 from collections.abc import Callable
@@ -56,7 +55,8 @@ class TlsListener:
     _record_bad_certificate: Callable[[str, str], None]
     """Gets the reason why a client's certificate was rejected, and the client's address."""
     _pause: asyncio.TimerHandle | None = None
-    _warned_at: float = -math.inf
+    _warned_at: float | None = None
+    """When it last warned that connections have to wait; None if it never did."""
 
     def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -86,8 +86,9 @@ class TlsListener:
 
     def _pause_accepting(self, error: OSError) -> None:
         """Stop accepting for `PAUSE_S`: the system lacks resources, or the connection broke early."""
-        if self._loop.time() - self._warned_at >= WARN_EVERY_S:
-            self._warned_at = self._loop.time()
+        now = self._loop.time()
+        if self._warned_at is None or now - self._warned_at >= WARN_EVERY_S:
+            self._warned_at = now
             text = "new connections have to wait, again and again for %g s: %s"
             log.warning(text, PAUSE_S, error.strerror, extra=fields("accept_paused"))
         self._loop.remove_reader(self._listener.fileno())
