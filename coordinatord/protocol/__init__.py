@@ -4,7 +4,7 @@ Sessions, the nodes' connections to the coordinator: `messages` has most of thei
 that read a log, `stack_messages` those about workers' stacks, and `arrival_messages` those about workers' arrivals in
 collectives. `kept_state` has the parts of messages about kept state, `pair_messages` those about tests of two nodes,
 and `fields` the types of fields. `schema` validates data from outside, `codec` encodes and decodes messages, and
-`versions` has the fields of each version.
+`versions` has the fields of each version. `news` marks fields by what a change of them means.
 
 The HTTP API: `http` has its requests and answers.
 

@@ -29,6 +29,7 @@ from coordinatord.protocol.fields import (
     Sentence,
     Step,
 )
+from coordinatord.protocol.news import Quiet
 from coordinatord.protocol.schema import SchemaError, Strict, printable
 from coordinatord.protocol.text import RANKS_NAMED_MAX
 
@@ -212,7 +213,7 @@ class PersistReport(AtStep, frozen=True):
     """A node's progress on an order to write a step."""
 
     state: PersistState
-    bytes: Size
+    bytes: Quiet[Size]
     """The bytes that were checked and written so far; growth shows that nothing hangs."""
     problem: Sentence = ""
     attempt: Counter = 0

@@ -57,6 +57,7 @@ from coordinatord.protocol.kept_state import (
     StateDigest,
 )
 from coordinatord.protocol.log_messages import LogChunk, ReadLog
+from coordinatord.protocol.news import AtOnce, Quiet
 from coordinatord.protocol.pair_messages import PairOrder, PairResult
 from coordinatord.protocol.schema import SchemaError, Strict, printable
 from coordinatord.protocol.stack_messages import AskStacks, Stacks
@@ -352,7 +353,7 @@ class Failure(Strict, frozen=True):
     """The end of its traceback, or of its output on stderr."""
     followers: Annotated[tuple[Follower, ...], Meta(max_length=CONSEQUENCES_MAX)]
     """The first few workers of the node that failed later, and that the node did not end."""
-    age_s: Seconds
+    age_s: Quiet[Seconds]
     """The time from the failure to this message: two hosts' clocks are never compared."""
     log: Annotated[str, printable(LOG_MAX)] = ""
     """The file with its stderr, on its host; empty if there is none, or not known."""
@@ -362,7 +363,7 @@ class Failure(Strict, frozen=True):
     """The first few ranks that hung, if there are several; `rank` is the first of them."""
     diverged: bool = False
     """Set if its state is not that of others, and `message` says whose; no process has ended."""
-    left: bool = False
+    left: Quiet[bool] = False
     """It left its round because of a failed collective, and its process has not ended."""
     stopped: bool = False
     """Its node stopped it when an exception had ended it, but it had not exited yet. So it counts only if another
@@ -496,67 +497,58 @@ class HealthCheck(Strict, frozen=True):
 
 
 class Observed(Strict, frozen=True, tag=True):
-    """The whole observed state of a node."""
+    """The whole observed state of a node.
 
-    run: Annotated[str, printable(128)]
+    The coordinator takes steps, sections and digests from each report, though a change of these is no news.
+    """
+
+    run: AtOnce[Annotated[str, printable(128)]]
     """The run of `round`; empty before the first."""
-    round: Counter
+    round: AtOnce[Counter]
     """The last round of the node; 0 before the first."""
-    phase: Phase
-    port: Port
+    phase: AtOnce[Phase]
+    port: AtOnce[Port]
     """A port reserved for MASTER_PORT, in case it gets group rank 0 of the next round."""
-    leaving: bool
+    leaving: AtOnce[bool]
     """Whether its user asked it to leave, or it has given up and stays only to write to the disk."""
-    failure: Failure | None
-    heard_s: Seconds
+    failure: AtOnce[Failure | None]
+    heard_s: Quiet[Seconds]
     """The time since the last message of the coordinator in this session, which shows how late its messages arrive."""
-    beat: bool
+    beat: Quiet[bool]
     """Whether this is a heartbeat, which the coordinator always answers, so each side knows that the other lives."""
-    steps: Annotated[tuple[Step | None, ...], Meta(max_length=WORKERS_MAX)] = ()
+    steps: Quiet[Annotated[tuple[Step | None, ...], Meta(max_length=WORKERS_MAX)]] = ()
     """The last reported step of each worker of the round, by local rank. All are None if a worker has announced steps,
     but none has reported one; empty without any sign of steps."""
-    step_age_s: Seconds | None = None
+    step_age_s: Quiet[Seconds | None] = None
     """The age of the newest of these steps at this message: two hosts' clocks are never compared."""
-    stepped_twice: bool = False
+    stepped_twice: Quiet[bool] = False
     """Whether a worker has reported two steps in the round, or more. `steps` has only the last ones, so it may not show
     that."""
-    idle_s: Seconds = 0.0
+    idle_s: Quiet[Seconds] = 0.0
     """The time from the end of its last worker, or from the node's start, to this message; 0 while one may live."""
-    ended: Annotated[tuple[Ended, ...], Meta(max_length=CONSEQUENCES_MAX)] = ()
-    """The first workers of the round that exited with 0 unasked. A change alone triggers no message: they matter only
-    when a round is judged, and each node sends a message before that."""
-    killed: Killed | None = None
+    ended: Quiet[Annotated[tuple[Ended, ...], Meta(max_length=CONSEQUENCES_MAX)]] = ()
+    """The first workers of the round that exited with 0 unasked. They matter only when a round is judged, and each node
+    sends a message before that."""
+    killed: AtOnce[Quiet[Killed | None]] = None
     """Its workers of the round that were killed before they had saved their state, if any."""
     kept: Holding | None = None
     """The training state of this run that it keeps in memory; None if it keeps none. A change triggers a
     message only if the coordinator may wait for it, as for a copy or a failed restore."""
-    section: Section | None = None
-    """The section of its workers; None without one. Like steps, it is sent with the next heartbeat."""
-    begun: WorkerStarts | None = None
+    section: Quiet[Section | None] = None
+    """The section of its workers; None without one."""
+    begun: Quiet[WorkerStarts | None] = None
     """How its workers of the round were started; None before that, or if all are cold for lack of an alternative."""
-    pids: Annotated[tuple[Pid, ...], Meta(max_length=WORKERS_MAX)] = ()
-    """The process id of each worker of the round, by local rank, 0 for one that has ended; empty if none is started. A
-    change alone triggers no message."""
+    pids: Quiet[Annotated[tuple[Pid, ...], Meta(max_length=WORKERS_MAX)]] = ()
+    """The process id of each worker of the round, by local rank, 0 for one that has ended; empty if there is none."""
     held_up: Sentence = ""
     """What delays the end of the round on this node although its workers are dead; empty if nothing does."""
-    check: HealthCheck | None = None
+    check: AtOnce[HealthCheck | None] = None
     """The last health check; None before the first one has ended, and if the user wants none."""
-    pair: PairResult | None = None
+    pair: AtOnce[PairResult | None] = None
     """The result of the last test with another node; None before the first one has ended."""
-    digests: Annotated[tuple[StateDigest | None, ...], Meta(max_length=DIGESTS_MAX)] = ()
+    digests: Quiet[Annotated[tuple[StateDigest | None, ...], Meta(max_length=DIGESTS_MAX)]] = ()
     """The last digest of each worker of the round whose state other ranks should have as well, by local rank; empty
-    without any, and on a node with more workers. Like steps, they are sent with the next heartbeat."""
-
-
-QUIET = frozenset(
-    {
-        *("heard_s", "beat", "steps", "step_age_s", "stepped_twice", "idle_s", "ended", "killed", "section", "begun"),
-        *("pids", "digests"),
-    }
-)
-"""The fields of `Observed` whose change is no news, so that most heartbeats decide nothing: ages, and facts that are
-only read when something else happens. Steps, sections and digests are taken from each report all the same. A change of
-any other field is news: the run is looked at anew."""
+    without any, and on a node with more workers."""
 
 
 class Join(Strict, frozen=True, tag=True):
@@ -617,24 +609,24 @@ class Outcome(Strict, frozen=True):
 class Desired(Strict, frozen=True, tag=True):
     """The whole desired state of a node."""
 
-    run: Annotated[str, printable(128)]
-    round: Counter
+    run: AtOnce[Annotated[str, printable(128)]]
+    round: AtOnce[Counter]
     """The round of the goal; with `wait`, the last one of the run."""
-    goal: Goal
+    goal: AtOnce[Goal]
     reason: Text
     wait_s: Seconds | None
     """The longest `wait`, until a round forms or the node is released, or, with `stop`, until the run ends once it only
     waits for the disk; None without a limit, and for other goals."""
-    heartbeat_s: Grant
-    lease_s: Grant
+    heartbeat_s: Quiet[Grant]
+    lease_s: Quiet[Grant]
     """The node sends a heartbeat at least every `heartbeat_s`, and is lost after `lease_s` of silence."""
     outage_grace_s: Seconds
     """A node that is cut off from the coordinator for longer stops its workers, since it may have been replaced."""
-    planned: bool
+    planned: AtOnce[bool]
     """Whether a `stop` or `exit` is no consequence of an error, so that workers get time to save their state."""
     assignment: Assignment | None
     """Set for `run`, and only there."""
-    outcome: Outcome | None
+    outcome: AtOnce[Outcome | None]
     """Set for `exit`, and only there."""
     report: Report | None
     """Why the last round failed: with `exit`, and with `run` until the node's workers are running."""
@@ -647,14 +639,14 @@ class Desired(Strict, frozen=True, tag=True):
     make steps. None does not revoke an earlier one of the round; without any, the workers start from nothing."""
     protected: Annotated[tuple[KeptStep, ...], Meta(max_length=PROTECTED_MAX)] | None = None
     """The steps that the node must not overwrite. None changes nothing, since they are not known yet."""
-    halt: Halt | None = None
+    halt: AtOnce[Halt | None] = None
     """The step that all workers keep before a planned `stop`; None if each keeps its own last one."""
-    persist: PersistOrder | None = None
+    persist: AtOnce[PersistOrder | None] = None
     copies: Annotated[tuple[KeptCopy, ...], Meta(max_length=COPIES_MAX)] = ()
     """The missing copies of other nodes' state that the node has to fetch. It stops fetching others."""
-    alike: bool | None = None
+    alike: AtOnce[bool | None] = None
     """Whether all ranks had the same state after the first step of the round; None before that is known."""
-    pair: PairOrder | None = None
+    pair: AtOnce[PairOrder | None] = None
     """The test with another node that is to run while the node waits; None if none is to."""
 
     def __post_init__(self) -> None:

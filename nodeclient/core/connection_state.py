@@ -9,6 +9,7 @@ from msgspec import Struct
 from coordinatord.protocol.exit_codes import ExitCode, shell_exit_code
 from coordinatord.protocol.fields import DURATION_S_MAX
 from coordinatord.protocol.messages import Desired, Failure, Goal, Observed, Phase, RefusalCode, Refused
+from coordinatord.protocol.news import Mark, is_news, marked
 from nodeclient.core import notices
 from nodeclient.core.effects import Exit, Level, Notice, Reconnect, Show, Waiting
 
@@ -241,28 +242,19 @@ class ConnectionState:
 def _is_change(before: Observed, observed: Observed) -> bool:
     """Whether a change is reported before the next heartbeat: the coordinator waits for it, or acts on it at once.
 
-    A change to one of the `TRANSIENT` phases can wait, unless it is the end of the last worker, or of the preparation.
+    That a field is None again can wait. So can a change to one of the `TRANSIENT` phases, unless it is the end of the
+    last worker, or of the preparation. If it can wait, a change of the round alone can, too, but not that of a failure.
     """
-    return (
-        (observed.phase not in TRANSIENT and _place(before) != _place(observed))
-        or (before.phase.has_workers and not observed.phase.has_workers)
-        or (before.phase is Phase.PREPARING and observed.phase is not Phase.PREPARING)
-        or before.port != observed.port
-        or before.leaving is not observed.leaving
-        or before.check != observed.check
-        or before.pair != observed.pair
-        or (observed.killed is not None and before.killed != observed.killed)
-        or (observed.failure is not None and _failed(before) != _failed(observed))
-    )
+    changed = {
+        name
+        for name in _AT_ONCE
+        if getattr(observed, name) is not None and is_news(getattr(observed, name), getattr(before, name))
+    }
+    ends_workers = before.phase.has_workers and not observed.phase.has_workers
+    ends_preparation = before.phase is Phase.PREPARING and observed.phase is not Phase.PREPARING
+    if observed.phase in TRANSIENT and not (ends_workers or ends_preparation):
+        changed -= {"phase"} if observed.failure else {"phase", "run", "round"}
+    return bool(changed)
 
 
-def _place(observed: Observed) -> tuple[object, ...]:
-    return observed.run, observed.round, observed.phase
-
-
-def _failed(observed: Observed) -> tuple[object, ...] | None:
-    failure = observed.failure
-    if failure is None:
-        return None
-    facts = (failure.rank, failure.local_rank, failure.exit_code, failure.message, failure.followers)
-    return observed.run, observed.round, *facts
+_AT_ONCE = marked(Observed, Mark.AT_ONCE)

@@ -8,9 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from functools import cache
 from types import NoneType, UnionType
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from msgspec import Meta
+
+from tests.support.field_hints import field_hints
 
 Item = TypeVar("Item")
 
@@ -85,7 +87,7 @@ Draw = Callable[[Choices, Drawn], Any]
 
 @cache
 def _ways_to_draw(kind: type[Any]) -> tuple[tuple[str, Draw], ...]:
-    hints = get_type_hints(kind, include_extras=True)
+    hints = field_hints(kind)
     return tuple((name, _way_to_draw(hints[name])) for name in kind.__struct_fields__)
 
 

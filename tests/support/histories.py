@@ -3,7 +3,7 @@
 import random
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 from hypothesis import strategies as st
 from msgspec import structs
@@ -34,6 +34,7 @@ from coordinatord.store.database_store import Store
 from coordinatord.store.interface import Entry
 from coordinatord.store.row_codec import decode
 from tests.support.builders import a_spec, an_offer
+from tests.support.field_hints import field_hints
 from tests.support.messages import values
 
 JOB, RUN = "job", "e-1"
@@ -47,7 +48,7 @@ def records() -> st.SearchStrategy[Any]:
 
 
 def _record(kind: type[Record]) -> st.SearchStrategy[Any]:
-    hints = get_type_hints(kind, include_extras=True)
+    hints = field_hints(kind)
     return st.builds(kind, **{name: values(hints[name]) for name in kind.__struct_fields__})
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from enum import StrEnum
 from types import NoneType, UnionType
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from hypothesis import strategies as st
 from msgspec import Meta, Struct
@@ -13,6 +13,7 @@ from coordinatord.protocol.log_messages import LogChunk, ReadLog
 from coordinatord.protocol.messages import Assignment, Desired, Goal, JobSpec, Join, Message, Observed, Refused
 from coordinatord.protocol.schema import plain_without
 from coordinatord.protocol.stack_messages import AskStacks, Stacks
+from tests.support.field_hints import field_hints
 
 MESSAGES: tuple[type[Any], ...] = (Join, Observed, Desired, Refused, ReadLog, LogChunk, AskStacks, Stacks)
 
@@ -25,7 +26,7 @@ PRINTABLE = st.characters(codec="utf-8", exclude_categories=("C", "Z"), include_
 
 def messages(kind: type[Any]) -> st.SearchStrategy[Any]:
     """Draw any legal message of a class."""
-    hints = get_type_hints(kind, include_extras=True)
+    hints = field_hints(kind)
     drawn = st.fixed_dictionaries({name: values(hints[name]) for name in kind.__struct_fields__})
     return drawn.map(lambda chosen: kind(**_coherent(kind, chosen)))
 
@@ -58,14 +59,14 @@ def _bounded_values(kind: Any, bound: Meta) -> st.SearchStrategy[Any]:
 
 def largest(kind: type[Any], goal: Goal = Goal.EXIT) -> Any:
     """Build the legal message of a class that takes the most bytes; of `Desired`, the one for a goal."""
-    hints = get_type_hints(kind, include_extras=True)
+    hints = field_hints(kind)
     chosen = {name: _largest(hints[name]) for name in kind.__struct_fields__}
     return kind(**_coherent(kind, chosen | ({"goal": goal} if kind is Desired else {})))
 
 
 def fields_of(kind: type[Any], path: str) -> Iterator[tuple[tuple[str, ...], str, Any]]:
     """Iterate over the fields of a message and of those within it: keys from the top, path as a text, annotation."""
-    hints = get_type_hints(kind, include_extras=True)
+    hints = field_hints(kind)
     for name in kind.__struct_fields__:
         annotation = inner_of(hints[name])
         yield (name,), f"{path}.{name}", hints[name]
@@ -102,7 +103,7 @@ def _coherent(kind: type[Any], chosen: dict[str, Any]) -> dict[str, Any]:
         return chosen | {"world_size": world_size, "ranks": ranks, "first_rank": first_rank, "first_shard": first_shard}
     if kind is Desired:
         goal = chosen["goal"]
-        hints = get_type_hints(Desired, include_extras=True)
+        hints = field_hints(Desired)
         for name, owner in (("assignment", Goal.RUN), ("outcome", Goal.EXIT)):
             kept = chosen[name] if chosen[name] is not None else largest(inner_of(hints[name]))
             chosen = chosen | {name: kept if goal is owner else None}

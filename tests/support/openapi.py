@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from enum import StrEnum
 from functools import cache
 from types import NoneType, UnionType
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from msgspec import Meta, Struct
 from msgspec.structs import fields
@@ -46,6 +46,7 @@ from coordinatord.server.http.log_query import ALL, BOTH, LAST_LINES, PLACES_MAX
 from coordinatord.server.http.openapi import FILE
 from coordinatord.server.http.page_access import cookie_name
 from coordinatord.server.http.responses import EVENT_STREAM, JSON, MSGPACK
+from tests.support.field_hints import field_hints
 
 Schema = dict[str, Any]
 
@@ -74,7 +75,7 @@ class Schemas:
     def _of(self, kind: type[Any], required: Collection[str]) -> Schema:
         if kind.__name__ not in self.made:
             self.made[kind.__name__] = {}  # a record may be within itself
-            hints, notes = get_type_hints(kind, include_extras=True), field_notes(kind)
+            hints, notes = field_hints(kind), field_notes(kind)
             self.made[kind.__name__] |= {
                 "type": "object",
                 "description": _plain(kind.__doc__ or ""),

@@ -19,7 +19,7 @@ from coordinatord.core.rounds.queries.next_round import next_size
 from coordinatord.core.rounds.queries.past_round import is_ending
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import Member, MemberState
-from coordinatord.core.rounds.state.wings import KeepingWing, KeptDesired, Wait, Waits
+from coordinatord.core.rounds.state.wings import KeepingWing, KeptAtOnce, KeptDesired, Wait, Waits
 from coordinatord.core.rounds.values import records
 from coordinatord.core.rounds.values.due_times import LONG_AGO, NOW
 from coordinatord.protocol.kept_state import PROTECTED_MAX, KeptStep
@@ -238,24 +238,22 @@ class RunKeeping(KeptState, KeepingWing):
         if self.run.durable.resume is not None and self.plan is None:
             self.plan = resumption.plan_of_round(self)
 
-    def desired(self, member: Member, goal: Goal, *, at_once: bool = False) -> KeptDesired:
-        """Return what a node is sent about kept state; `at_once`, only what cannot wait for its next heartbeat.
+    def desired_at_once(self, member: Member, goal: Goal) -> KeptAtOnce:
+        """Return what stops a round, or orders a write, and whether ranks are alike, for which workers wait."""
+        return KeptAtOnce(
+            halt=self.halting.sent_to(self.run, member) if goal is Goal.STOP else None,
+            persist=None if goal is Goal.EXIT else persistence.order_for(self, member),
+            alike=self.first_states.alike if goal is Goal.RUN else None,
+        )
 
-        A round is stopped or a write ordered at once. Steps to fetch, protect and copy go with the next heartbeat, so
-        that a change does not cost a message to each of 10,000 nodes.
-        """
-        halt = self.halting.sent_to(self.run, member) if goal is Goal.STOP else None
-        persist = None if goal is Goal.EXIT else persistence.order_for(self, member)
-        alike = self.first_states.alike if goal is Goal.RUN else None
-        if at_once:
-            return KeptDesired(halt, persist, alike)
+    def desired(self, member: Member, goal: Goal) -> KeptDesired:
+        """Return the steps to fetch, protect and copy; a change of them costs no message to each of 10,000 nodes."""
         return KeptDesired(
-            halt,
-            persist,
-            alike,
-            resumption.resume_for(self, member, goal),
-            None if member.keeper is None or member.state is MemberState.RELEASED else self._protected(member),
-            copies_for(self, member),
+            resume=resumption.resume_for(self, member, goal),
+            protected=None
+            if member.keeper is None or member.state is MemberState.RELEASED
+            else self._protected(member),
+            copies=copies_for(self, member),
         )
 
     def _protected(self, member: Member) -> tuple[KeptStep, ...] | None:

@@ -27,7 +27,7 @@ from coordinatord.core.rounds.values.records import (
     TrainingBegan,
 )
 from coordinatord.protocol.codec import encode
-from coordinatord.protocol.messages import QUIET, Goal, Observed
+from coordinatord.protocol.messages import Goal
 from tests.support.script import Stage, play
 
 SIZE = 8
@@ -111,10 +111,6 @@ def test_what_each_node_is_sent_of_a_round_does_not_grow_with_their_number() -> 
         lengths.append(max(len(encode(send.message)) for send in job.sends))
     assert max(lengths) < 600
     assert abs(lengths[0] - lengths[1]) <= 40, "names are counted beyond eight, numbers have a digit more"
-
-
-def test_the_quiet_fields_of_a_report_are_fields_of_it() -> None:
-    assert set(Observed.__struct_fields__) > QUIET
 
 
 LOOKS = (

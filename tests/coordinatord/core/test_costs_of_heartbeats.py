@@ -16,7 +16,9 @@ from msgspec.structs import replace
 
 from coordinatord.core.keeping.known import kept_of
 from coordinatord.core.rounds.events import Reported
-from coordinatord.protocol.messages import CheckResult, HealthCheck, Section
+from coordinatord.protocol.kept_state import Holding, PersistReport
+from coordinatord.protocol.messages import CheckResult, HealthCheck, Observed, Section
+from coordinatord.protocol.news import Mark, marked
 from tests.support.running_job import running_job
 from tests.support.script import Stage, play
 
@@ -24,6 +26,9 @@ SIZES = (8, 32, 128)
 
 SLACK = 12
 """The calls that chance may add: a dict or a heap of another size, and the lines of a text that name some nodes."""
+
+for kind in (Observed, HealthCheck, Holding, PersistReport):
+    marked(kind, Mark.QUIET)  # found out at the first use of a class, whatever the number of nodes
 
 
 def names(size: int) -> list[str]:

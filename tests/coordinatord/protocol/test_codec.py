@@ -4,7 +4,7 @@ import copy
 import math
 import tracemalloc
 from enum import StrEnum
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_args, get_origin
 
 import msgpack
 import pytest
@@ -16,6 +16,7 @@ from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.messages import FRAME_BYTES_MAX, PROTOCOL_VERSION, Desired, Goal, Join, Observed, Refused
 from coordinatord.protocol.schema import SchemaError
 from tests.support.builders import a_desired, a_join, an_assignment, an_observed
+from tests.support.field_hints import field_hints
 from tests.support.messages import MESSAGES, WIDEST, as_map, fields_of, inner_of, largest, messages
 
 SHORT = 64
@@ -123,7 +124,7 @@ def test_a_missing_field_has_its_default_or_is_named() -> None:
         body = copy.deepcopy(sample)
         place, owner = body, kind
         for key in keys[:-1]:
-            place, owner = place[key], inner_of(get_type_hints(owner, include_extras=True)[key])
+            place, owner = place[key], inner_of(field_hints(owner)[key])
         del place[keys[-1]]
         (field,) = [field for field in structs.fields(owner) if field.name == keys[-1]]
         parent, _, name = path.rpartition(".")

@@ -1,13 +1,12 @@
 """Makes the message `Desired` to a node: its goal, by the states of the run and of the node, and what goes with it.
 
-A message has the whole desired state, so a lost one needs no repetition. Fields whose change a node has to act on are
-urgent: a change of these is sent at once, and one of the others with the answer to the next heartbeat.
+A message has the whole desired state, so a lost one needs no repetition. A change of a field that is marked `AtOnce` is
+sent at once, and one of the others with the answer to the next heartbeat.
 """
 
 from __future__ import annotations
 
-from msgspec import Struct
-from msgspec.structs import asdict
+from typing import Any
 
 from coordinatord.core.rounds.queries.conditions import awaited_checkpoint, settled
 from coordinatord.core.rounds.queries.reasons import Reasons
@@ -15,11 +14,9 @@ from coordinatord.core.rounds.queries.report_builder import report_for
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import IN_ROUND, Member, MemberState
 from coordinatord.core.rounds.state.run import Run
-from coordinatord.core.rounds.state.wings import KeptDesired
 from coordinatord.protocol.errors import Table
 from coordinatord.protocol.fields import DURATION_S_MAX, MESSAGE_MAX
 from coordinatord.protocol.messages import Desired, Goal, Outcome, Result, ScaleUp
-from coordinatord.protocol.pair_messages import PairOrder
 from coordinatord.protocol.text import clip
 
 _OUTSIDE = {
@@ -72,30 +69,25 @@ def message_to(run: Run, member: Member, heartbeat_s: float, now: float) -> Desi
     return desired(run, member, heartbeat_s, now)
 
 
-class Urgent(Struct, frozen=True):
-    """Urgent fields of `Desired`, with the same names. The goal and some fields about kept state are urgent as well."""
-
-    run: str
-    round: int
-    planned: bool
-    outcome: Outcome | None
-    pair: PairOrder | None
-
-
 def knows_goal(run: Run, member: Member) -> bool:
-    """Whether the last message to a node has its present goal, and the urgent fields that go with it."""
-    sent, goal = member.session.sent, goal_of(run, member)
-    if sent is None or sent.goal is not goal:
-        return False
-    urgent = Urgent(sent.run, sent.round, sent.planned, sent.outcome, sent.pair)
-    kept = KeptDesired(halt=sent.halt, persist=sent.persist, alike=sent.alike)
-    return urgent == _urgent(run, member, goal) and kept == run.keeping.desired(member, goal, at_once=True)
+    """Whether the last message to a node has all that a node is sent at once, as it is now."""
+    sent = member.session.sent
+    return sent is not None and all(getattr(sent, name) == value for name, value in _at_once(run, member).items())
 
 
-def _urgent(run: Run, member: Member, goal: Goal) -> Urgent:
-    pair = run.judging.orders.get(member.node) if goal is Goal.WAIT else None
+def _at_once(run: Run, member: Member) -> dict[str, Any]:
+    """Return the fields that are marked `AtOnce`, by name: they cost less than the whole message."""
+    goal = goal_of(run, member)
     outcome = (member.durable.outcome or run.durable.outcome) if goal is Goal.EXIT else None
-    return Urgent(run.id, _round(run, member), _is_planned(run, member, outcome, goal), outcome, pair)
+    return {
+        "run": run.id,
+        "round": _round(run, member),
+        "goal": goal,
+        "planned": _is_planned(run, member, outcome, goal),
+        "outcome": outcome,
+        "pair": run.judging.orders.get(member.node) if goal is Goal.WAIT else None,
+        **run.keeping.desired_at_once(member, goal),
+    }
 
 
 def desired(run: Run, member: Member, heartbeat_s: float, now: float) -> Desired:
@@ -104,9 +96,8 @@ def desired(run: Run, member: Member, heartbeat_s: float, now: float) -> Desired
     waits = goal is Goal.WAIT or (goal is Goal.STOP and member.state is not MemberState.STALE)
     until = _wait_until(run, member) if waits else None
     return Desired(
-        goal=goal,
-        **asdict(_urgent(run, member, goal)),
-        **asdict(run.keeping.desired(member, goal)),
+        **_at_once(run, member),
+        **run.keeping.desired(member, goal),
         reason=clip(_reason(run, member)),
         wait_s=None if until is None else min(max(0.0, until - now), DURATION_S_MAX),
         heartbeat_s=heartbeat_s,

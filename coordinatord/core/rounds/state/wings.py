@@ -17,7 +17,7 @@ themselves are in `coordinatord/core/keeping`, `watching` and `judging`.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 from msgspec import Struct
 
@@ -57,18 +57,20 @@ class Waits(Struct, frozen=True):
     """The wait of each node that is held back."""
 
 
-class KeptDesired(Struct, frozen=True):
-    """The fields of `Desired` about kept state, with the same names.
+class KeptAtOnce(TypedDict):
+    """The fields of `Desired` about kept state for which workers stand still, or nodes stay, until they have them."""
 
-    `halt`, `persist` and `alike` are urgent: workers stand still, or nodes stay, until they have them.
-    """
+    halt: Halt | None
+    persist: PersistOrder | None
+    alike: bool | None
 
-    halt: Halt | None = None
-    persist: PersistOrder | None = None
-    alike: bool | None = None
-    resume: Resume | None = None
-    protected: tuple[KeptStep, ...] | None = None
-    copies: tuple[KeptCopy, ...] = ()
+
+class KeptDesired(TypedDict):
+    """The other fields of `Desired` about kept state."""
+
+    resume: Resume | None
+    protected: tuple[KeptStep, ...] | None
+    copies: tuple[KeptCopy, ...]
 
 
 class KeepingWing:
@@ -218,9 +220,13 @@ class KeepingWing:
     def choose_sources(self) -> None:
         """Choose from which nodes each node gets the state that it resumes from; called when a round was formed."""
 
-    def desired(self, member: Member, goal: Goal, *, at_once: bool = False) -> KeptDesired:
-        """Return the fields to send a node with its goal; with `at_once`, only the urgent ones, at less cost."""
-        return KeptDesired()
+    def desired_at_once(self, member: Member, goal: Goal) -> KeptAtOnce:
+        """Return the fields that a node is sent at once, with its goal."""
+        return KeptAtOnce(halt=None, persist=None, alike=None)
+
+    def desired(self, member: Member, goal: Goal) -> KeptDesired:
+        """Return the other fields to send a node with its goal."""
+        return KeptDesired(resume=None, protected=None, copies=())
 
     def halt_sentence(self) -> str:
         """Say after which step all workers of a stopping round end; empty if there is none."""

@@ -35,7 +35,7 @@ class Decision:
         self.recipients: dict[int, tuple[Run, Member]] = {}
         """The nodes that are sent their desired state even if it is unchanged, keyed by session."""
         self.notified: dict[int, tuple[Run, Member]] = {}
-        """The nodes that are sent their desired state only if it has urgent news (`knows_goal`), keyed by session."""
+        """The nodes that are sent their desired state only if they do not know it (`knows_goal`), keyed by session."""
 
     def record(self, record: Record) -> None:
         """Add a record, and apply it at once to the durable and to the live state.
@@ -64,7 +64,7 @@ class Decision:
             self.recipients[member.session.id] = (run, member)
 
     def notify(self, run: Run, member: Member) -> None:
-        """Send this node its desired state, if something urgent in it differs from the last message (`knows_goal`)."""
+        """Send this node its desired state, if something that is sent at once differs from the last message."""
         if member.session.id is not None:
             self.notified[member.session.id] = (run, member)
 

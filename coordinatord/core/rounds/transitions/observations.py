@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from operator import attrgetter
 
 from msgspec.structs import replace
 
@@ -26,7 +25,8 @@ from coordinatord.core.rounds.transitions.decision import Decision
 from coordinatord.core.rounds.values.records import NodeJoined, NodeSucceeded, RoundsMissed, TrainingBegan
 from coordinatord.protocol.fields import MESSAGE_MAX
 from coordinatord.protocol.ip_addresses import plain_address
-from coordinatord.protocol.messages import QUIET, Join, Observed, Phase
+from coordinatord.protocol.messages import Join, Observed, Phase
+from coordinatord.protocol.news import is_news
 from coordinatord.protocol.text import clip
 
 ROUNDS_REMEMBERED_MAX = 2**30
@@ -111,27 +111,13 @@ def has_no_news(run: Run, member: Member, observed: Observed) -> bool:
     end of a worker is news as well: others may be overdue after it, see `exit_overdue`.
     """
     return (
-        _is_same_news(observed, member.observed)
+        not is_news(observed, member.observed)
         and observed.pids == member.observed.pids
         and not observed.failure
         and not (member.lease.expired or run.roll.count(MemberState.SILENT))
         and not run.keeping.awaits_report
         and not _must_be_recorded(run, member, observed)
     )
-
-
-def _is_same_news(observed: Observed, before: Observed) -> bool:
-    """Whether a report differs from the one before it only in quiet fields, and in the bytes on the disk."""
-    if _news_in(observed) == _news_in(before):
-        return True
-    now, last = observed.kept, before.kept
-    if now is None or last is None or now.persisting is None or last.persisting is None:
-        return False
-    writing = replace(now.persisting, bytes=last.persisting.bytes)
-    return _news_in(replace(observed, kept=replace(now, persisting=writing))) == _news_in(before)
-
-
-_news_in = attrgetter(*(name for name in Observed.__struct_fields__ if name not in QUIET))
 
 
 def record_steps(run: Run, member: Member, before: Observed) -> None:
