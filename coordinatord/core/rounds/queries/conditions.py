@@ -133,9 +133,7 @@ def node_lost(run: Run) -> float | None:
     most two heartbeats before the silent node's lease ended. An older one may be from before the coordinator was cut
     off, when the leases of the other nodes are just not over yet.
     """
-    # Nodes that succeeded and left have no place in `round_size`, but still one in `order`.
-    succeeded_and_gone = len(run.durable.succeeded) - run.roll.count(MemberState.SUCCEEDED)
-    if run.roll.round_size + succeeded_and_gone < len(run.durable.order):
+    if run.durable.losses:
         return NOW
     if not run.roll.count(MemberState.SILENT) or not run.roll.connected:
         return None
