@@ -1,8 +1,8 @@
-# The edges that people and CI hold on to. `make` alone says what there is.
+# The edges that people and CI hold on to. `make` without a target says what there is.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-# The torch that development and CI are pinned to, built for CPUs alone: the same on every machine. PyPI's build has no
+# The torch that development and CI are pinned to, built only for CPUs: the same on every machine. PyPI's build has no
 # label, and brings some 3 GB of CUDA libraries along. For a host with GPUs: make setup TORCH=torch==2.13.0
 TORCH  := torch==2.13.0+cpu
 # PyTorch's index of builds for CPUs. One file names it: the demo's containers use it too.

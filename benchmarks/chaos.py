@@ -253,7 +253,7 @@ def main() -> None:
             degrade(towards, options.bad_network, options.seed)
     except pytest.skip.Exception as reason:
         tell("hosts with a bad network between them", f"not measured: {reason}")
-    except (BrokenError, AssertionError) as error:  # AssertionError: a wait in vain
+    except (BrokenError, AssertionError) as error:  # AssertionError: a wait that timed out
         verdict = f"chaos.py: {error}"
     print(f"seed {options.seed}, {time.monotonic() - began_at:.0f} s")
     sys.exit(verdict or None)

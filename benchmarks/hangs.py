@@ -5,8 +5,8 @@ python -m benchmarks.hangs --repeat 20 --json hangs.json --resume
 python -m benchmarks.hangs --calm 30
 
 Each round of a job is one hang: it is found, named and restarted, and the next one hangs in the next way. The report is
-written after each, so `--resume` goes on where a run was interrupted. With `--calm` nobody hangs, and whoever is named
-is a false alarm. README.md beside this file explains the figures.
+written after each, so `--resume` goes on where a run was interrupted. With `--calm` nobody hangs, and a worker that is
+named is a false alarm. README.md beside this file explains the figures.
 """
 
 import argparse

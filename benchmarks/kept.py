@@ -65,7 +65,7 @@ class Scenario:
     world_size: int
     """The world size after it."""
     copied: bool = False
-    """What one host alone has is on another one, too, before the deed."""
+    """Parts that only one host has are on another one, too, before the deed."""
     same_round: bool = False
     """The round goes on, or ought to: what counts is the longest time without a step."""
 

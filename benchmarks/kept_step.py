@@ -3,7 +3,7 @@
 python -m benchmarks.kept_step
 
 It starts `nodeclient join --standalone` with itself as the script. Two workers have the same state, which is saved only
-when a round breaks; a worker alone saves at an interval, here at each step that finds a place. Bare copies are made in
+when a round breaks; a single worker saves at an interval, here at each step that finds a place. Bare copies are made in
 turn with the steps, so that both meet the same load. Before that the two train, and the digests that they make of the
 state since the beginning of the round are timed. A whole step of a small network, without keep and with it, shows
 what the hooks in forward and before the optimizer cost as well: it is timed on the processor, beside nothing else.
@@ -54,13 +54,13 @@ class Costs:
     loop_s: float
     """A step right after that of the optimizer."""
     save_s: float
-    """A save at an interval, of a worker alone; 0 for others."""
+    """A save at an interval, of a single worker; 0 for others."""
     copy_s: float
     """A bare copy of the same tensors, into memory that was touched before."""
     train_s: float
     """A whole step while digests are timed."""
     digests: float
-    """How many digests were made meanwhile; 0 by a worker alone."""
+    """How many digests were made meanwhile; 0 by a single worker."""
     digests_share: float
     """The part of that time that they took."""
 

@@ -1,4 +1,4 @@
-"""Trains `examples/text.py` on nodes that change twenty times, and compares its losses with those of one worker alone.
+"""Trains `examples/text.py` on nodes that change twenty times, and compares its losses with those of a single worker.
 
 python -m benchmarks.losses --svg docs/losses.svg
 

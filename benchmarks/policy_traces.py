@@ -61,7 +61,7 @@ LLAMA = {
 35, NIC 7. CRASH: NCCL watchdog 7, silent corruption 6. LOST: PSU, CPU, memory, chassis, IO board. DISK: SSD."""
 
 VAGUE = {Kind.CRASH: 6, Kind.LOST: 3, Kind.DISK: 1}
-"""Faults of a lemon of which one alone proves nothing; assumed."""
+"""Faults of a lemon of which a single one proves nothing; assumed."""
 
 
 @dataclass(frozen=True)

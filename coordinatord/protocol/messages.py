@@ -253,7 +253,7 @@ class LastOutput(Strict, frozen=True):
 
     lines: Annotated[tuple[Line, ...], Meta(max_length=EARLY_LINES_MAX)]
     log: Annotated[str, printable(LOG_MAX)]
-    """The file with its stderr, on its host; empty if there is none."""
+    """The file with its stderr, on its host; empty if none is started."""
 
 
 class Ended(Strict, frozen=True):
@@ -539,7 +539,7 @@ class Observed(Strict, frozen=True, tag=True):
     begun: Quiet[WorkerStarts | None] = None
     """How its workers of the round were started; None before that, or if all are cold for lack of an alternative."""
     pids: Quiet[Annotated[tuple[Pid, ...], Meta(max_length=WORKERS_MAX)]] = ()
-    """The process id of each worker of the round, by local rank, 0 for one that has ended; empty if there is none."""
+    """The process id of each worker of the round, by local rank, 0 for one that has ended; empty if none is started."""
     held_up: Sentence = ""
     """What delays the end of the round on this node although its workers are dead; empty if nothing does."""
     check: AtOnce[HealthCheck | None] = None

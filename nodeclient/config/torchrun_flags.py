@@ -154,7 +154,7 @@ def _remark_on_lone_node(environ: Mapping[str, str]) -> list[str]:
         return []  # several tasks on a node, and each is a job of its own
     if nodes is None or nodes.value == "1":
         return []
-    return [f"{nodes.source} is {nodes.value}, but without --rdzv-endpoint and --nnodes each node trains alone"]
+    return [f"{nodes.source} is {nodes.value}, but without --rdzv-endpoint and --nnodes each node trains by itself"]
 
 
 def _log_level(environ: Mapping[str, str], remarks: list[str]) -> str | None:

@@ -83,7 +83,7 @@ def _root_cause(failure: FailureStatus) -> tuple[str, str]:
     if failure.cause == Cause.DIVERGENCE:
         return "replicas are not alike", "ranks that should have the same state, and do not"
     if failure.hang == HangKind.NETWORK:
-        in_full = "no rank alone: they wait in collectives that complete for none"
+        in_full = "no single rank: they wait in collectives that complete for none"
         return "a collective completes for none", in_full
     if failure.left_early:
         return f"rank {failure.early[0].rank} on {failure.early[0].node} left early", failure.left_early

@@ -37,8 +37,8 @@ def host_id() -> str:
     """Return a text that is equal on two nodes if and only if they reach each other over loopback.
 
     It is the boot id with the number of the network namespace. The first differs between hosts, even cloned ones, and
-    the second between a host's containers. A sandbox may hide the boot id. Then the node counts as alone on its host,
-    and others reach it over the network.
+    the second between a host's containers. A sandbox may hide the boot id. Then the node counts as the only one on its
+    host, and others reach it over the network.
     """
     boot = boot_id()
     return f"{boot}-{Path('/proc/self/ns/net').stat().st_ino}" if boot else _PROCESS_TOKEN

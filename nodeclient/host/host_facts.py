@@ -1,6 +1,6 @@
 """Reads the facts for the health check: GPUs, the kernel's log, network, disks. The node itself judges them.
 
-A broken driver or disk may hang whoever asks it, for ever. So a process of its own reads the facts, each in a thread,
+A broken driver or disk may hang its readers for ever. So a process of its own reads the facts, each in a thread,
 and tells those that it has in time.
 """
 

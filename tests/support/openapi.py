@@ -265,7 +265,7 @@ OPERATIONS = (
     Operation(
         "get",
         "/healthz",
-        "Whether the coordinator does its work; 503 says why not. Without a token: `status` alone.",
+        "Whether the coordinator does its work; 503 says why not. Without a token: only `status`.",
         HealthAnswer,
         open=True,
     ),

@@ -94,8 +94,8 @@ CLOSE_WITHIN_S = 3.0
 class PlannedEnd:
     """Reads nodeclient's messages in a thread, and obeys its orders to stand still (`HaltAt`).
 
-    A process has one at a time, since its connection to nodeclient has one reader. All other messages go on to whoever
-    keeps state: the keeper of `ctx.keep`, or the connection of `kept_storage.KeptWriter`.
+    A process has one at a time, since its connection to nodeclient has one reader. All other messages go on to the
+    object that keeps state: the keeper of `ctx.keep`, or the connection of `kept_storage.KeptWriter`.
     """
 
     def __init__(self, channel: KeepChannel) -> None:

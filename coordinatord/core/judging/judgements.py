@@ -169,7 +169,7 @@ def _count(charges: Sequence[Charge]) -> str:
 def weight(charges: Iterable[Charge], half_life_s: float, threshold: float) -> float:
     """Return the sum of charges: 1 for each, halved with each half-life.
 
-    A broken GPU counts `threshold`, so that it alone is enough: it does not mend itself.
+    A broken GPU counts `threshold`, so that one is enough: it does not mend itself.
     """
     return sum(
         (threshold if each.fault is Fault.DEVICE else 1.0) * math.exp2(-each.age_s / half_life_s) for each in charges

@@ -77,7 +77,7 @@ def why_inconclusive(look: Sequence[SeenWorker]) -> str:
 
 
 def may_hang(look: Sequence[SeenWorker]) -> bool:
-    """Whether a second look is worth its cost: by the first one alone, workers wait for one that does not come."""
+    """Whether a second look is worth its cost: by the first one, workers wait for one that does not come."""
     return not why_unseen(look) and find_hang(look) is not None
 
 

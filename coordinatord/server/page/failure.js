@@ -52,7 +52,7 @@ function ranksOf(failure) {
 
 function causeOf(failure) {
   if (failure.cause === "divergence") return "ranks that should have the same state, and do not";
-  if (failure.hang === "network") return "no rank alone: they wait in collectives that complete for none";
+  if (failure.hang === "network") return "no single rank: they wait in collectives that complete for none";
   if (failure.left_early) return failure.left_early;
   if (failure.hang_ranks.length) {
     return ranksOf(failure) + (failure.hang === "mismatched" ? ", which wait in different collectives" : "");
