@@ -1,7 +1,7 @@
 """Splits a batch of all workers into the micro-batches of each of them, whatever their number.
 
 Hosts come and go during a run, and with them the number of workers. A batch that stays the same, to the sample, gives
-the same training. What one rank gets of it may be more than its GPU can take at once, so it is split further.
+the same training. The share of one rank may be more than its GPU can take at once, so it is split further.
 
 It uses torch only for the default rank and world size.
 """

@@ -18,7 +18,7 @@ from workerlib import responder
 from workerlib.micro_batches import MicroBatch, rank_and_world_size, split
 
 Remainder = Literal["exact", "pad", "drop"]
-"""What happens to the samples at the end of an epoch that do not fill a batch."""
+"""How to treat the samples at the end of an epoch that do not fill a batch."""
 
 
 class ElasticDistributedSampler:

@@ -130,7 +130,7 @@ def _endpoint(address: str, port: int) -> _Endpoint:
 
     A host name may have other addresses on other hosts, and on its own host it is often a loopback address. So a name
     must have exactly one address, which other hosts can reach. `localhost` is the loopback address everywhere.
-    Raises `UnicodeError` for what is no name at all.
+    Raises `UnicodeError` for an invalid name.
     """
     found = {(family, endpoint) for family, *_, endpoint in socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)}
     if address == LOCAL:

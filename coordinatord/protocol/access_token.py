@@ -23,7 +23,7 @@ _TOKEN = re.compile(rf"{PREFIX}\.(?P<pin>[a-z2-7]{{52}})\.(?P<role>[a-z]+)\.(?P<
 
 
 class Role(StrEnum):
-    """What the bearer of a token may do."""
+    """The rights of the bearer of a token."""
 
     JOIN = "join"
     """Be a node of a job."""

@@ -169,7 +169,7 @@ class ScaleUp(StrEnum):
 
 
 class OnDivergence(StrEnum):
-    """What is done when ranks that should have the same state have different ones; a setting of the job."""
+    """The action when ranks that should have the same state have different ones; a setting of the job."""
 
     REPORT = "report"
     """It is said, and the round goes on."""
@@ -462,7 +462,7 @@ class WorkerStarts(Strict, frozen=True):
 
 
 class CheckResult(StrEnum):
-    """What a health check found."""
+    """The result of a health check."""
 
     GOOD = "good"
     WARNING = "warning"

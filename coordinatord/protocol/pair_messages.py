@@ -35,7 +35,7 @@ class PairOrder(Strict, frozen=True):
 
 
 class PairResult(Strict, frozen=True):
-    """What one node has measured in a test with another one."""
+    """The measurements of one node in a test with another one."""
 
     number: Counter
     gflops: Figure | None

@@ -62,7 +62,7 @@ FORMAT = 1
 
 
 class Subject(Struct, frozen=True):
-    """What the recorder has to know of a kind of machine."""
+    """The properties of a kind of machine that the recorder needs."""
 
     program: str
     """The name of its program."""

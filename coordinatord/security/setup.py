@@ -64,7 +64,7 @@ class SecuritySettings(Struct, frozen=True):
 
 
 class _Loaded(Struct, frozen=True):
-    """What was made of the files of key, certificate and authorities at one moment."""
+    """The key, certificate and authorities, as loaded from their files at one moment."""
 
     context: ssl.SSLContext
     """The TLS context of new connections."""

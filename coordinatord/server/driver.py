@@ -61,7 +61,7 @@ NODES_AT_ONCE = 1_000
 """Nodes of jobs that are read without a pause: one to four milliseconds, by which a heartbeat may be delayed."""
 
 JOB_COST = 40
-"""What it costs to read a job besides its nodes, as the number of nodes that cost as much. So at most 25 jobs are read
+"""The cost of reading a job besides its nodes, as the number of nodes that cost as much. So at most 25 jobs are read
 without a pause."""
 
 RECORDED = Subject(
@@ -75,7 +75,7 @@ while there are few sessions, since each node makes the state larger."""
 
 
 class Sharing(Struct, frozen=True):
-    """What a server must know if several coordinators share its store, one of which leads. By default there is one."""
+    """The lead, if several coordinators share the server's store. By default there is one coordinator."""
 
     may_act: Callable[[], bool] = lambda: True
     """Returns whether this coordinator still leads."""

@@ -1,4 +1,4 @@
-"""What stores take and return besides records, and their errors."""
+"""The types that stores take and return besides records, and their errors."""
 
 from __future__ import annotations
 

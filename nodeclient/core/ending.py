@@ -6,7 +6,7 @@ no state have nothing to save, and those that cannot be reused do not leave the 
 stage to stage: the agent calls `enter` and `kill` for them, and `end_by` and `update_deadline` after each event.
 
 A planned end has `--stop-timeout` from its beginning until workers are killed, or from the moment at which the node was
-asked to leave, if that was earlier. What one stage leaves of it, the later ones have.
+asked to leave, if that was earlier. Later stages have the time that one stage leaves.
 """
 
 from __future__ import annotations

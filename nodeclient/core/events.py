@@ -98,7 +98,7 @@ class Diagnosis(Struct, frozen=True):
     pid: int = 0
     """The process id; 0 if there was no process."""
     message: str = ""
-    """What the node found out about the end."""
+    """The node's diagnosis of the end."""
     error: str = ""
     """The exception that ended the worker."""
     last_lines: tuple[str, ...] = ()

@@ -90,7 +90,7 @@ class Space(Struct, frozen=True):
     """The free space of a file system; sizes in bytes."""
 
     what: str
-    """What it is for, such as `logs`."""
+    """Its purpose, such as `logs`."""
     path: str
     total: int
     free: int
@@ -119,7 +119,7 @@ class Interface(Struct, frozen=True):
 
 
 class HostFacts(Struct, frozen=True):
-    """The facts of one check. What is missing could not be read, or is not on this host."""
+    """The facts of one check. A missing one could not be read, or is not on this host."""
 
     has_driver: bool = False
     """Whether NVIDIA's driver is there."""
@@ -137,7 +137,7 @@ class HostFacts(Struct, frozen=True):
     clock_unread: str = ""
     """Why the coordinator has not told the time. A node does not show it: it says by itself why it reaches none."""
     unread: tuple[str, ...] = ()
-    """What else could not be read, and why."""
+    """Other facts that could not be read, and why."""
 
 
 class Finding(Struct, frozen=True):

@@ -54,7 +54,7 @@ class Sweeping:
         """When the last sweep was over, or the node began: it has had no workers since."""
         self._stop_timeout_s = stop_timeout_s
         self.held_up = ""
-        """What holds the sweep up, for the coordinator's report; empty if nothing does."""
+        """The reason why the sweep takes long, for the coordinator's report; empty if nothing does."""
         self.again_at: float | None = None
         """When to sweep again; None during a sweep, and if none is needed."""
         self._until: float | None = None

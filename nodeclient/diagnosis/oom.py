@@ -125,10 +125,10 @@ def memory_of_killed(pid: int, root: Path = Path("/"), kmsg: Path = KMSG) -> int
 _SIZE = r"([\d.]+) (bytes|[KMGTPE]iB)"
 
 _HOST_REQUEST = re.compile(rf"you tried to allocate {_SIZE}|Unable to allocate {_SIZE} for an array")
-"""What torch and NumPy write."""
+"""The errors of torch and NumPy."""
 
 _GPU_REQUEST = re.compile(rf"Tried to allocate {_SIZE}\. GPU \d+ has a total capacity of {_SIZE}")
-"""What torch writes of a GPU, whatever its maker."""
+"""The errors of torch about a GPU, whatever its maker."""
 
 _EXPONENTS = {unit: exponent for exponent, unit in enumerate(("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"))}
 

@@ -1,7 +1,7 @@
 """Training state that workers keep in memory of their node, so that later rounds resume from it.
 
-What one rank keeps of one step is a *part*. It lies in an *arena*, memory of this process that the worker writes, and
-so it outlives the worker. No decision is taken here about which steps are kept: the coordinator and the agent order
+The state of one rank as of one step is a *part*. It lies in an *arena*, memory of this process that the worker writes,
+and so it outlives the worker. No decision is taken here about which steps are kept: the coordinator and the agent order
 what to protect, copy, write and resume from.
 
 Other packages call `state_keeper`, which carries out these orders. `resources` has the objects that all modules share.

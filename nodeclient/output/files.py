@@ -1,6 +1,6 @@
 """Writes log files that survive errors: a full disk or a removed directory costs lines, never the training.
 
-The bytes that are lost are counted, and their number is written where they are missing, except for what was written
+The bytes that are lost are counted, and their number is written where they are missing, except for lines that went
 to a removed file before that was noticed. All methods are for the thread that writes files (`file_thread`).
 """
 

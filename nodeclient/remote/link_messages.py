@@ -26,7 +26,7 @@ class Message(Struct, frozen=True, tag=True):
 
 
 class Errand(Message, frozen=True, tag=True):
-    """What a host is to do."""
+    """The task of a host."""
 
     workdir: str | None
     """The directory of its node; None to bring up the coordinator."""

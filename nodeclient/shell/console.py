@@ -1,4 +1,4 @@
-"""Shows the user what a node does: log lines, reports, and on a terminal a live line with what the node waits for.
+"""Shows the user what a node does: log lines, reports, and on a terminal a live line that says why the node waits.
 
 With `--log-format json` there are only log lines.
 """

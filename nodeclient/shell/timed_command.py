@@ -1,6 +1,6 @@
 """Runs a command without blocking the event loop, for a limited time.
 
-What is left of its process group is killed when the command ends, or when its time is over.
+The rest of its process group is killed when the command ends, or when its time is over.
 """
 
 from __future__ import annotations

@@ -27,7 +27,8 @@ host it may take longer, and all of them are to stay below half a percent."""
 
 HEARD_S = 1.5
 """The least time between two saves where several nodes have to agree on a step, and between two digests, in seconds. A
-node reports once a second. What one has overwritten before all have reported it can be neither agreed on nor compared.
+node reports once a second. A step that one has overwritten before all have reported it can be neither agreed on nor
+compared.
 """
 
 STEPS_FIRST = 4

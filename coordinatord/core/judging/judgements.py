@@ -40,7 +40,7 @@ SPREAD_HALF_LIVES = 4
 
 
 class HostJudgements:
-    """What follows for the hosts of a run now, by what is on record of all hosts; made anew for each event.
+    """The consequences for the hosts of a run now, by the records of all hosts; made anew for each event.
 
     A host belongs to no job, so the records have an empty job and an empty run.
     """

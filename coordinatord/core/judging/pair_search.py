@@ -41,7 +41,7 @@ class NodeVerdict(StrEnum):
 
     @property
     def is_fault(self) -> bool:
-        """Whether it is a fault of the node's host. What cannot be told must not cost a host."""
+        """Whether it is a fault of the node's host. An undecided test must not cost a host."""
         return self in {NodeVerdict.SLOW, NodeVerdict.WRONG, NodeVerdict.BAD_LINK}
 
 
@@ -131,7 +131,7 @@ class PairSearch:
 
     @property
     def verdict(self) -> str:
-        """What is wrong with which nodes and links, as a sentence."""
+        """The faults that were found, with their nodes and links, as a sentence."""
         bad = ((node, each) for node, each in self.findings.items() if each.verdict is not NodeVerdict.GOOD)
         nodes = [f"node {node} {each.text}" for node, each in bad]
         links = [f"nodes {' and '.join(pair)} have a bad link" for pair in self.bad_links]

@@ -13,7 +13,7 @@ from coordinatord.protocol.kept_state import KeptStep, PersistedStep
 
 
 class FoundSteps:
-    """What the nodes of one run have found on the disk. Nothing is recorded: after a restart nodes report it again."""
+    """The steps that the nodes of one run found on the disk. None is recorded: after a restart nodes report them."""
 
     def __init__(self) -> None:
         self.has_any = False

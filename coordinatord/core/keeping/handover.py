@@ -53,7 +53,7 @@ def may_be_needed(kept: KeptState, member: Member) -> bool:
 def begin_handover(kept: KeptState, members: Sequence[Member], now: float) -> Collection[str]:
     """Return which of these nodes have to stay, and record how long. All are outside the round and about to leave.
 
-    They stay for what others need of them, for a step that is to be written to the disk, and for a write in progress.
+    They stay for parts that others need, for a step that is to be written to the disk, and for a write in progress.
     """
     for_disk, held = _holders_for_disk(kept), set[str]()
     for member, is_needed in _with_needs(kept, members):

@@ -18,7 +18,7 @@ from coordinatord.protocol.kept_state import KeptStep
 
 
 class KeptState:
-    """What this wing knows of one run. Nothing of it is recorded: after a restart, nodes report it again."""
+    """The knowledge of this wing about one run. Nothing of it is recorded: after a restart, nodes report it again."""
 
     def __init__(self, run: Run) -> None:
         """Begin with the step that the round resumed from, by the records of the run."""

@@ -1,4 +1,4 @@
-"""What this wing does by itself, as a table: it has steps written to the disk, and names the step to halt after.
+"""The table of this wing's own actions: it has steps written to the disk, and names the step to halt after.
 
 Each row has a condition and an action, for a state of the run. In each of these states, the table of all transitions
 (`core/rounds/transitions/table`) has one row that calls this wing, which then executes the first row here whose

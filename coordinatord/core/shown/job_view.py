@@ -1,8 +1,8 @@
 """Builds the state of jobs as records of the HTTP API, for `GET /v1/jobs`, `nodeclient status` and the live page.
 
 `job_view`, `whole_view` and `summary_view` are of three sizes, since a list of jobs is sent to each viewer again and
-again. Ages, and not times, are shown: the reader's clock is another one. Figures are rounded to what a reader can use.
-`pace` and `laggard_s` are for the metrics as well.
+again. Ages, and not times, are shown: the reader's clock is another one. Figures are rounded to the digits that a
+reader can use. `pace` and `laggard_s` are for the metrics as well.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ arrival does. To compare the times of two hosts, the offset of their clocks is n
 half of the time between question and answer: the clock was read at some moment in between.
 
 The same answers show whether workers are *at rest*: none has arrived in a collective for much longer than is usual. If
-workers report no steps, only this shows that a round may hang. What is usual follows from the pauses between
+workers report no steps, only this shows that a round may hang. The usual pause follows from the pauses between
 collectives, by the same rule as between steps (`step_times`).
 """
 

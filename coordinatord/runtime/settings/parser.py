@@ -24,7 +24,7 @@ from coordinatord.runtime.settings.setting_values import types
 from coordinatord.runtime.settings.toml_file import ConfigFile, ConfigFileError, remark, toml_line, toml_value
 
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text in quotes"}
-"""What an error calls TOML's types."""
+"""The names of TOML's types in errors."""
 
 VARIABLE_SIMILARITY = 0.85
 """The least similarity of an unknown environment variable to a known one to count as misspelt. COORDS and MAX_RESTART

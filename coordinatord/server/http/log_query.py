@@ -28,10 +28,10 @@ PLACES_MAX = 2 * WORKERS_AT_ONCE_MAX
 """The limit of places: two streams of each worker."""
 
 PARAMETERS = ("run", "rank", "node", "round", "stream", "last", "last_bytes", "follow", "after")
-"""What the query may have."""
+"""The parameters that the query may have."""
 
 Log = tuple[int, LogStream]
-"""What identifies a log within a round: the rank of its worker, and its stream."""
+"""The key of a log within a round: the rank of its worker, and its stream."""
 
 BOTH = "both"
 """The value of `stream` for stdout and stderr."""

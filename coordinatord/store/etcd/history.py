@@ -51,7 +51,7 @@ ROWS_AT_ONCE = 2_000
 """How many rows a value has when a whole history is written: some 30 KB if they are joins of nodes."""
 
 PARTS = b"parts"
-"""What stands in place of a value that is stored in parts; it is no packed value. A missing part damages the value."""
+"""The stand-in for a value that is stored in parts; it is no packed value. A missing part damages the value."""
 
 
 class StoredHistory(Struct, frozen=True):

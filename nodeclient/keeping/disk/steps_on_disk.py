@@ -46,7 +46,7 @@ MISTAKEN = frozenset(
 """The errors of a wrong directory, or of one that must not be written. A retry would not help."""
 
 CONTENTS = {Kind.BIG: Contents.SHARD, Kind.SMALL: Contents.SMALL}
-"""What the file of each kind of part has."""
+"""The content of the file of each kind of part."""
 
 RETRIED = f"this is tried again every {SCAN_EVERY_S:g} s"
 

@@ -10,7 +10,7 @@ This node has three kinds of arenas:
 
 * Its own, one for each local rank. A worker of a later round gets it again, with its contents. If it needs a larger
   one, the older one stays until the new one has a whole generation.
-* Copies of what only one other node has, so that they survive its loss.
+* Copies of parts that only one other node has, so that they survive its loss.
 * Parts that were received for a round to resume from. They stay as long as their step is protected: the node that sent
   them may be gone, and the workers save nothing before their first step.
 """
@@ -74,7 +74,7 @@ class Arenas:
         self._reserving: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         """Held for each local rank that an arena is being reserved for."""
         self._copies: dict[int, list[Owned]] = {}
-        """Copies of what other nodes keep, by rank; the last one is in use."""
+        """Copies of other nodes' parts, by rank; the last one is in use."""
         self._received: dict[int, list[Owned]] = {}
         """Parts that were received for a round to resume from, by rank."""
         self.run = ""

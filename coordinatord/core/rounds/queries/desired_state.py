@@ -52,7 +52,7 @@ def message_to(run: Run, member: Member, heartbeat_s: float, now: float) -> Desi
 
     Most heartbeats are answered so, since to make and pack the message again would take half of the machine's time for
     a heartbeat. Only messages with the goal to run and without a report are repeated: others have texts and times that
-    change by themselves. What to fetch depends on the parts that nodes report, most of which change no `revision`.
+    change by themselves. The parts to fetch depend on those that nodes report, most of which change no `revision`.
     """
     sent = member.session.sent
     if (

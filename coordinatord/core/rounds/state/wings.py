@@ -276,7 +276,7 @@ class WatchingWing:
         return None
 
     def act(self, now: float) -> Record | Look | None:
-        """Return a record of what the looks have shown, or a look to begin; None if a node cannot be asked."""
+        """Return a record of the result of the looks, or a look to begin; None if a node cannot be asked."""
         return None
 
     @property

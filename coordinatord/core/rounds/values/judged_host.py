@@ -1,4 +1,4 @@
-"""What is on record about a host: the failed rounds that it ended, and whether rounds do without it.
+"""The record of a host: the failed rounds that it ended, and whether rounds do without it.
 
 A *charge* is a failed round that a host ended by a fault that may be its own, such as a broken GPU. A host with enough
 recent charges is *quarantined*: rounds take its nodes only if too few others are there. The wing `judging` decides
@@ -27,7 +27,7 @@ most an eighth then. Otherwise hosts that have gone for good would stay on recor
 
 
 class Fault(StrEnum):
-    """What a host is charged with."""
+    """The kind of fault that a host is charged with."""
 
     DEVICE = "device"
     HANG = "hang"
@@ -61,13 +61,13 @@ class Judge(StrEnum):
     CHECK = "check"
     """The coordinator, for a failed health check: a check that passes ends it."""
     PREFLIGHT = "preflight"
-    """The coordinator, for what a preflight has found: another one that finds the host good ends it."""
+    """The coordinator, for a finding of a preflight: another one that finds the host good ends it."""
     OPERATOR = "operator"
     """An operator: only a pardon ends it."""
 
 
 class JudgedHost(Struct, frozen=True):
-    """What is on record about one host."""
+    """The record of one host."""
 
     charges: tuple[Charge, ...] = ()
     """The last ones, the oldest first."""

@@ -25,7 +25,7 @@ Span = Annotated[float, Meta(ge=0, le=SPAN_MAX)]
 
 
 class Activity(StrEnum):
-    """What a second of a run's wall time went to."""
+    """An activity, to which a second of a run's wall time went."""
 
     TRAINING = "training"
     """All workers are started, and do steps that no earlier round of the run has done."""
