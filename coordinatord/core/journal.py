@@ -78,10 +78,10 @@ class Journal:
 
         Earlier messages to the session rest on fewer records, and stay as they are.
         """
-        holding = [group for group in (self._writing, *self._waiting) if group and effect.session in group.effects]
-        if holding:
-            holding[-1].effects[effect.session] = effect
-        return bool(holding)
+        groups = [group for group in (self._writing, *self._waiting) if group and effect.session in group.effects]
+        if groups:
+            groups[-1].effects[effect.session] = effect
+        return bool(groups)
 
     def begin(self) -> tuple[Decided, ...]:
         """Begin to write the next group; return its records, or none if one is being written or there is none."""
