@@ -253,7 +253,7 @@ class LastOutput(Strict, frozen=True):
 
     lines: Annotated[tuple[Line, ...], Meta(max_length=EARLY_LINES_MAX)]
     log: Annotated[str, printable(LOG_MAX)]
-    """The file with its stderr, on its host; empty if none is started."""
+    """The file with its stderr, on its host; empty if there is none."""
 
 
 class Ended(Strict, frozen=True):
