@@ -87,10 +87,10 @@ class ResumePlan:
         return range(self._point.shards)
 
     def _shard_of(self, rank: int) -> int | None:
-        """Return the shard that a rank had in the round of the step; None if no node keeps a part of that rank."""
+        """Return the shard that a rank had in the round of the step; None if no part of that rank tells."""
         for holders in (self._big, self._small, self._pending):
             holder = holders.of_rank(rank)
-            if holder is not None:
+            if holder is not None and holder[1].shards == self._point.shards:
                 part = holder[1]
                 return (part.first_shard + rank - part.first_rank) % part.shards
         return None

@@ -83,3 +83,9 @@ def test_what_is_spread_over_more_nodes_than_one_can_ask_is_not_to_be_had() -> N
     plan = a_plan(nodes, nodes, **held)
     assert plan.sources("n0", range(1), nodes) is not None
     assert plan.sources("n0", range(1), 1) is None
+
+
+def test_a_rank_is_not_given_a_shard_by_a_part_with_another_number_of_shards() -> None:
+    plan = a_plan(2, 4, a=alike(0, 2, shards=2), b=alike(2, 2, shards=4))
+    assert (found := plan.sources("c", range(2, 4), 4)) is not None
+    assert [(part.first_rank, part.ranks) for part in found["a"] if part.big] == [(0, 2)]
