@@ -37,7 +37,7 @@ def resume_text(kept: KeptState, nodes: Sequence[Member]) -> str:
     if lacking := unstepped(kept):
         return f"{text}; {lacking}"
     if not kept.index or kept.run.durable.reached is None:
-        return ""
+        return text
     is_spoiled = any(kept.index.is_whole(at) and has_spoiled(kept.run.durable, at) for at in kept.index.steps())
     other = "other " if text else ""
     what = "can be trusted" if is_spoiled else "is whole"

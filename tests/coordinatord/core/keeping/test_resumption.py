@@ -117,6 +117,13 @@ def test_a_step_of_which_ranks_have_different_states_is_not_used_even_if_one_of_
     assert "step 8 is not used: ranks should have had the same state of it, and did not" in stage.past[-1][1].reason
 
 
+def test_the_reason_says_that_ranks_differ_even_if_no_worker_has_reported_a_step() -> None:
+    stage = train("n1", "n2")
+    stage.play("keep n1 1:8:7", "keep n2 1:8:9")
+    break_round(stage, "n1", "n2")
+    assert stage.past[-1][1].reason.endswith("should have the same state of it, and do not")
+
+
 def test_a_coordinator_that_is_started_anew_uses_no_step_of_which_ranks_had_different_states() -> None:
     """One of the nodes may be gone by then, and nobody sees that the other one's state is only one of two."""
     stage = train("n1", "n2")
