@@ -115,7 +115,7 @@ class RunKeeping(KeptState, KeepingWing):
     resume_point = resumption.resume_point
     bad_steps = resumption.bad_steps
     resume_text = sentences.resume_text
-    doubt = sentences.doubt
+    staying_step = sentences.staying_step
     restore_problem = property(sentences.restore_problem)
 
     @property

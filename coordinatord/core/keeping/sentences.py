@@ -46,7 +46,7 @@ def resume_text(kept: KeptState, nodes: Sequence[Member]) -> str:
 
 def _resumed(kept: KeptState, point: ResumePoint) -> str:
     """Describe the step from which a round resumes: `at step 1,204 from node gpu3's memory, 0 steps redone`."""
-    is_of_run = point.round > 0
+    is_of_run = point.round > 0  # of an earlier run's steps none is redone: see `ResumePoint.disk`
     redone = f", {redone_words(point.redone, at_least=point.redone_at_least)}" if is_of_run else ""
     lacking = f", without {what}" if (what := unkept(kept)) else ""
     doubted = ", though ranks may differ in it" if is_doubtful(kept.run.durable, point) else ""
@@ -137,7 +137,7 @@ def _not_found_by_all(kept: KeptState, nodes: Sequence[Member], finder: str, ste
     return f"{text}: is --persist the same directory on both, and mounted? All would begin anew"
 
 
-def doubt(kept: KeptState, since: KeptStep) -> str:
+def staying_step(kept: KeptState, since: KeptStep) -> str:
     """Say which step stays on the disk though ranks may differ from `since` on, as the end of a sentence.
 
     It is empty while a node makes a newer step whole: the node may be deleting the older one right now.
@@ -151,7 +151,7 @@ def doubt(kept: KeptState, since: KeptStep) -> str:
 def restore_problem(kept: KeptState) -> str:
     """Explain why a node of the round cannot get the state that it resumes from; empty if all can, or have it."""
     point, failed = kept.run.durable.resume, kept.failed
-    if point is None or not (failed or not is_obtainable(kept)):
+    if point is None or (not failed and is_obtainable(kept)):
         return ""
     if kept.index.differs(point.at):
         return _unused(kept, point.at)
@@ -180,11 +180,12 @@ def disk_problem(kept: KeptState) -> str:
 def lost_step(kept: KeptState) -> str:
     """Say which step is lost if nodes leave now, and why it is not on the disk; empty if none is.
 
-    It is the end of a sentence, and empty without `--persist`: then nobody expects it on a disk.
+    It is the end of a sentence, and empty without `--persist`: then nobody expects it on a disk. If a step is being
+    written, the text says that this took too long. So callers use it only once the wait of `ends_by` is over.
     """
     disk, found, failed = kept.disk, kept.disk.found, kept.disk.failed_at
     if failed is not None and found.newest is not None and failed <= found.newest:
-        failed = None  # otherwise a node that has left may have taken it along
+        failed = None  # the disk has a newer step; else it is missing, even if the node that kept it has left by now
     missing = (next(iter(unwritten(kept)), None), failed, found.lost)
     at = max((step for step in missing if step is not None), default=None)
     if disk.every_s is None or at is None:
@@ -192,7 +193,7 @@ def lost_step(kept: KeptState) -> str:
     node = overwriter(kept, at)
     why = f"workers of node {node} may overwrite it" if node else disk.problem
     why = why or (_GONE if at == found.lost else "no node could write it")
-    if disk.attempt is not None:  # it did not end in time: the earlier of the two limits of `ends_by` is over
+    if disk.attempt is not None:  # the earlier of the two limits of `ends_by` is over
         is_idle = disk.attempt.progressed_at + END_IDLE_S < longest_until(disk, disk.attempt)
         slow = f"nodes that leave wait {END_S:g} s for it at most"
         why = f"nothing was written for {END_IDLE_S:g} s" if is_idle else slow

@@ -117,18 +117,18 @@ def divergence_record(run: Run, divergence: Divergence) -> ReplicasDiverged:
         minority = (*minority[: CONSEQUENCES_MAX - 1], minority[-1])
     record = ReplicasDiverged(run.job, run.id, f"{when}: {what}", run.durable.round, step, agreed, minority)
     if run.spec.on_divergence is OnDivergence.REPORT:
-        return replace(record, reason=record.reason + run.keeping.doubt(record.since))
+        return replace(record, reason=record.reason + run.keeping.staying_step(record.since))
     return _with_way_back(run, record)
 
 
 def _with_way_back(run: Run, record: ReplicasDiverged) -> ReplicasDiverged:
     """Add the step to go back to, for which the kernel ends the round, or the reason why the round goes on."""
-    back, doubt = run.keeping.resume_point(list(run.roll.inside), record.since), run.keeping.doubt(record.since)
+    back, stays = run.keeping.resume_point(list(run.roll.inside), record.since), run.keeping.staying_step(record.since)
     found_at = run.roll.heard_at  # a report has just shown the difference
     if has_no_restart_left(run, run.durable.ledger.total(found_at)):
-        what = f"training goes on, since no restart is left{doubt}"
+        what = f"training goes on, since no restart is left{stays}"
     elif 0 < run.spec.max_futile_rounds <= run.durable.futile:
-        what = f"training goes on, since the last rounds made no new step, see --max-futile-rounds{doubt}"
+        what = f"training goes on, since the last rounds made no new step, see --max-futile-rounds{stays}"
     elif back is None:
         what = "training goes on, since no step from before then is kept"
     else:

@@ -277,7 +277,7 @@ class Run:
         if since is None:
             return ""
         text = f"replicas may differ since step {since.step:,} of round {since.round}"
-        return text + self.keeping.doubt(since)
+        return text + self.keeping.staying_step(since)
 
     @property
     def workers_gone_s(self) -> float:

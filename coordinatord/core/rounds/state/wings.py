@@ -136,7 +136,7 @@ class KeepingWing:
         """Which ranks train and never report a step, so that no step is kept: the end of a sentence, or empty."""
         return ""
 
-    def doubt(self, since: KeptStep) -> str:
+    def staying_step(self, since: KeptStep) -> str:
         """Say which step stays on the disk though ranks may differ from `since` on, as the end of a sentence."""
         return ""
 
