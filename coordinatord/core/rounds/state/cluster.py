@@ -1,7 +1,8 @@
 """All jobs of one coordinator, and the marks on their members that follow from drains and quarantines.
 
 Both apply to all jobs: drained nodes leave, and rounds do without nodes on quarantined hosts if they can. The durable
-state has the names, and each member has a copy of the reason.
+state has the names, and each member has a copy of the reason. The functions here bring these copies up to date: all
+when the daemon is restarted, and then those that a record changes (in `admin`, `releases` and `follow`).
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def apply_quarantines(cluster: Cluster, now: float, host: str | None = None) -> 
 
 
 def apply_quarantine(cluster: Cluster, run: Run, member: Member) -> None:
-    """Mark a member if its host is quarantined, and unmark it otherwise."""
+    """Mark a member, which may just have joined, if its host is quarantined, and unmark it otherwise."""
     why = cluster.durable.why_quarantined(member.offer.host)
     if why != member.readiness.quarantined:
         member.readiness.quarantined = why
@@ -68,7 +69,10 @@ def apply_quarantine(cluster: Cluster, run: Run, member: Member) -> None:
 
 
 def apply_drains(cluster: Cluster) -> list[Run]:
-    """Mark the members that are drained as leaving; return the runs with a newly marked member."""
+    """Mark the members that are drained as leaving; return the runs with a newly marked one, for the caller to advance.
+
+    No mark is taken back here: `observations.cancel_drain` does that, since its member has to be let in again.
+    """
     touched = []
     for run in cluster.live if cluster.durable.drained else ():
         for member in run.members.values():

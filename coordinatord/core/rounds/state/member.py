@@ -32,7 +32,7 @@ class MemberState(StrEnum):
     STALE = "stale"
     """The node is outside the round, and still has workers of an older one."""
     DISCONNECTED = "disconnected"
-    """The node is outside the round. Its session is closed, and its lease is not yet over."""
+    """The node is outside the round. Its session is closed; or its lease is over, and it is about to be lost."""
     ASSIGNED = "assigned"
     """The node is in the round, and has not yet reported its workers as running."""
     RUNNING = "running"
@@ -46,7 +46,7 @@ class MemberState(StrEnum):
     SILENT = "silent"
     """The node is in the round, and its lease is over."""
     RELEASED = "released"
-    """The node has its outcome, and was asked to exit. It no longer counts."""
+    """The node is outside the round. It has its outcome, and was asked to exit. It no longer counts."""
 
 
 MAY_HAVE_WORKERS = (MemberState.ASSIGNED, MemberState.RUNNING, MemberState.STOPPING)
@@ -163,7 +163,7 @@ class Member:
 
     @property
     def lived_at(self) -> float:
-        """When it was last alive for sure; a restart of the daemon counts as a message from it."""
+        """When it last gave a sign of life: a message, or the end of a session. A restart of the daemon counts too."""
         return max(self.lease.heard_at, self.silent_since)
 
     @property
@@ -174,7 +174,7 @@ class Member:
     def state_in(self, run: str, round_number: int) -> MemberState:
         """Work out where the node stands, given the run and its current round."""
         durable = self.durable
-        if durable.assignment is not None:
+        if durable.assignment is not None:  # first: one that is released in its round is inside until that is over
             return self._state_inside(run, round_number)
         if durable.outcome is not None:
             return MemberState.RELEASED
