@@ -1,7 +1,8 @@
 """The tables of known causes in memory, disks and other limits of a host, and in signals. Pure.
 
-The first row that matches counts, so a row stands before those that would match more failures. Some patterns are texts
-of nodeclient itself, which looks at the OOM killer (`nodeclient/diagnosis/diagnose`) and starts workers.
+The first row that matches counts, so a row stands before those that would match more failures; `match.RULES` has the
+order of the tables. Some patterns are texts of nodeclient itself, which looks at the OOM killer
+(`nodeclient/diagnosis/diagnose`) and starts workers.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ MEMORY = (
         "the GPU is full, and process {other} holds {size} of it (`nvidia-smi` on {host}): end it if it is a leftover; "
         "otherwise use a smaller batch, or let each worker use its own GPU (LOCAL_RANK)",
         (
+            # torch knows itself in the list by its pid. In a container it may not, and `Process N` may be this worker.
             r"CUDA out of memory(?=.*this process has).*"
             r" Process (?P<other>\d+) has (?P<size>[\d.]+ [KMGT]iB) memory in use"
         ),
@@ -124,6 +126,7 @@ LIMITS = (
         "file system fails",
         "a disk of {host} fails, or a network file system was away: `dmesg` there says more. If it is back, the next "
         "round may find it; a stale mount has to be mounted again",
+        # With the quote that begins a path: without one, a socket is not connected.
         r"Input/output error|Stale file handle|Transport endpoint is not connected: '",
     ),
     _unknown(
