@@ -29,8 +29,8 @@ EXIT_CODES = {**{result: code for code, result in _RESULTS.items()}, CheckResult
 """The exit codes of `nodeclient check`, which are the same."""
 
 PASSES = frozenset({CheckResult.GOOD, CheckResult.WARNING})
-"""The results after which there is no early next check, and whose facts later ones are compared with. After `UNKNOWN`,
-the host may still be in rounds: the coordinator judges it as it did before."""
+"""The results after which there is no early next check, and whose facts later ones are compared with. `UNKNOWN` is not
+one, though the host may still be in rounds then: the coordinator judges it as it did before."""
 
 _LEVELS = {
     CheckResult.GOOD: Level.INFO,
@@ -41,7 +41,11 @@ _LEVELS = {
 
 
 class HealthChecks:
-    """The health checks of one node. Nothing waits for one to end: the last result counts."""
+    """The health checks of one node. Nothing waits for one to end: the last result counts.
+
+    The agent begins one when its search for a coordinator begins, when a round has failed here and another may follow,
+    and at `again_at`.
+    """
 
     def __init__(self, *, wanted: bool) -> None:
         self._wanted = wanted

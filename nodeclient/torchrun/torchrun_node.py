@@ -1,8 +1,9 @@
 """The node of a torchrun process: carries out what the pure agent decides, as `nodeclient.shell.node` does elsewhere.
 
-torchrun starts and ends the workers, so this node has none of its own: it tells torchrun of a round and of its end, and
-the agent hears of the workers what torchrun does next. That is about all of them at once, so to the agent they are one
-worker, with local rank 0. Everything here runs in one thread, which `Membership` connects with torchrun's threads.
+torchrun starts and ends the workers, so this node has none of its own: it tells torchrun of a round and of its end. It
+learns of the workers only by torchrun's next request: it starts them, wants another round, or says that all succeeded.
+Each is about all workers at once, so to the agent they are one worker, with local rank 0. Everything here runs in one
+thread, which `Membership` connects with torchrun's threads.
 """
 
 from __future__ import annotations
@@ -62,7 +63,14 @@ class TorchrunNode:
             stop_timeout_s=STOP_TIMEOUT_S,
         )
         self._participation = Participation(
-            Settings(1, config.join_timeout_s, STOP_TIMEOUT_S, STOP_TIMEOUT_S, kills=False),
+            # torchrun takes as long to end its workers in an unplanned stop as in a planned one.
+            Settings(
+                workers=1,
+                join_timeout_s=config.join_timeout_s,
+                stop_timeout_s=STOP_TIMEOUT_S,
+                abort_timeout_s=STOP_TIMEOUT_S,
+                kills=False,
+            ),
             partial(Join, job=config.job, node=config.node, spec=config.spec),
             offer,
             ProbeListener(config.node, listening_address(config.advertise_address, standalone=False)),
@@ -140,12 +148,14 @@ class TorchrunNode:
             self._leave_by_itself()
 
     def _leave_by_itself(self) -> None:
-        self._torchrun.end_round()
+        """Leave before torchrun asks for it: its workers have succeeded, and it waits in its exit barrier."""
+        self._torchrun.end_round()  # which lets it out of the barrier
         self.leave()
 
     # Effects
 
     def _carry_out(self, effect: Effect, event: Event) -> None:  # noqa: C901, PLR0912 - one plain case an effect
+        """Carry out an effect. None is about health, kept state or reused workers: its settings leave these out."""
         job = self._config.job
         match effect:
             case effects.Probe():
@@ -187,7 +197,7 @@ class TorchrunNode:
             self._submit(event)
 
     def _show(self, report: Report) -> None:
-        if report.node != self._config.node:
+        if report.node != self._config.node:  # torchrun itself shows the failures of its own workers
             text = f"round {report.round} failed first on node {report.node}: {report.failure.message}"
             log(self._config.job, Level.WARNING, text)
 
