@@ -95,7 +95,7 @@ class AgentChannel(Generic[Message]):
                 while True:
                     on_message(*self.receive())
             except (ClosedError, ConnectionError):
-                pass  # nodeclient is gone, and its workers end as well
+                pass  # not a failure: `end` was called, or nodeclient is gone or refuses this process (see `CLOSED`)
             except Exception as error:  # noqa: BLE001 - training goes on without this thread
                 failure = error
             self.end()
@@ -106,12 +106,12 @@ class AgentChannel(Generic[Message]):
         return thread
 
     def end(self) -> None:
-        """End the channel; `receive` then raises in the thread that waits in it."""
+        """End the channel; `receive` then raises in the thread that waits in it. The descriptor stays open."""
         with suppress(OSError):  # nodeclient has ended it
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close the descriptor."""
+        """Close the descriptor. If a thread listens, call `end` first, and join it: closing would not wake it."""
         _channels.discard(self)
         self._socket.close()
 

@@ -25,7 +25,7 @@ from nodeclient.host.process_state import SOCKET_ADDRESS, SOCKET_INODE, SOCKET_S
 from nodeclient.workers.process_tree import UnkillableError, kill, kill_marked, pidfds_by_mark, send
 
 DEAD_WITHIN_S = 5.0
-"""How long an ending node waits for killed leftovers. The guard waits for slower ones."""
+"""How long to wait for the ends of killed leftovers. If the node ends before them, its guard waits for them."""
 
 PROGRAM_MAX = 64
 """The limit of a program's name in characters."""
@@ -50,8 +50,9 @@ class EndedWorker(Struct, frozen=True):
 class LeftoverProcesses:
     """The leftovers of one node. All methods are for the main thread, in the running event loop.
 
-    `watch` is called in the sweep at the end of each round, `free_resources` before the next round, `on_signal` when
-    the node is asked to leave, and `end` when it ends.
+    `watch` is called in the sweep at the end of each round, `free_resources` before the next round and before the node
+    looks at GPU memory, `on_signal` when the node is asked to leave, and `end` when it ends. When workers are started,
+    and when they are asked to end, the node tells `stages` itself.
     """
 
     def __init__(self, stop_timeout_s: float, tasks: Tasks, notify: Callable[[Level, str], None]) -> None:
@@ -121,7 +122,7 @@ class LeftoverProcesses:
 
     async def _scan(self, ended: Sequence[EndedWorker] = ()) -> None:
         """Find and watch the leftovers of workers that have just `ended`, and new leftovers of other workers."""
-        async with self._scanning:
+        async with self._scanning:  # only here do marks come and go, so the thread below can read them
             self._watched |= {worker.mark: {} for worker in ended}
             self._ranks |= {worker.mark: worker.rank for worker in ended}
             groups = {worker.group: worker.mark for worker in ended if worker.group is not None}
@@ -158,10 +159,11 @@ class LeftoverProcesses:
     async def _send(self, mark: str, signum: Signals) -> None:
         await self._scan()
         if leftovers := [*self._watched.get(mark, {}).values()]:
-            for pidfd in self._watched[mark]:
+            for pidfd in self._watched[mark]:  # also those that have wiped their environment, which have no mark
                 send(pidfd, signum)
             if signum is Signals.SIGKILL:
                 self._notify(Level.WARNING, leftover_stages.killed([leftover_stages.named(leftovers)]))
+                # By mark, this also finds what they have forked meanwhile, and waits until all of these have ended.
                 try:
                     await asyncio.to_thread(kill_marked, mark, timeout_s=DEAD_WITHIN_S)
                 except UnkillableError as error:

@@ -125,10 +125,14 @@ class _Loops:
 
 
 def _correct_place(state: dict[str, Any], world_size: int) -> None:
-    """Drop the position of a stateful data loader where it is wrong, so that the loader begins its epoch anew.
+    """Correct a place that is at the end of an epoch, or was recorded with another number of workers.
 
-    After the last batch of an epoch, Lightning would begin the next epoch with a loader that is still at its end. With
-    another number of workers an epoch has another number of batches, and the loader would fail if more were done.
+    After the last batch, the epoch counts as over, however many batches it has now. The position of a stateful data
+    loader is dropped, since the loader is at its end, and the next epoch would have no batches.
+
+    In the middle of an epoch, the position is dropped if the number of workers has changed: the loader would fail if it
+    has done more batches than an epoch has now. It then gives the first samples of the epoch again, as a plain
+    `DataLoader` always does.
     """
     batches = state["epoch_loop.batch_progress"]
     if batches["is_last_batch"]:
