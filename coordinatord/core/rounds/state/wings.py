@@ -54,7 +54,7 @@ class Waits(Struct, frozen=True):
     """When a run that is to end waits no longer for the disk, though `run` may be over earlier; None if it is not to
     end, or that is not known."""
     nodes: Mapping[str, Wait] = {}
-    """The wait of each node that is held back."""
+    """The wait of each node that hands over its state before it leaves."""
 
 
 class KeptAtOnce(TypedDict):
