@@ -75,7 +75,7 @@ class WorkersStarted(Event, frozen=True):
     warm: int = 0
     """How many of them were forked from the parent interpreter."""
     why_cold: WhyCold | None = None
-    """Why the others were not forked; None if no worker was to be."""
+    """Why other new ones were not forked; None if no worker was to be."""
     pids: tuple[int, ...] = ()
     """Their process ids, by local rank."""
 

@@ -113,7 +113,8 @@ def content(report: Report, now: float) -> dict[str, Any]:
     }
     return {
         "message": {
-            # The finding needs the exit code before it: after a SIGKILL, it only names the sender.
+            # Workers that left early explain torch's error, so they come first. The finding needs the exit code before
+            # it: after a SIGKILL, it only names the sender.
             "message": shown.left_early or failure.error or ": ".join(filter(None, (how, failure.message))),
             "errorCode": failure.exit_code,
             "extraInfo": extra,
@@ -124,6 +125,7 @@ def content(report: Report, now: float) -> dict[str, Any]:
 def _replace(path: Path, text: str) -> None:
     """Replace a file atomically, or in place if only the file itself is writable (/dev/termination-log)."""
     try:
+        # Cut, since a long name must not get longer than a file system allows (255 bytes).
         fd, name = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
     except OSError:
         path.write_text(text)

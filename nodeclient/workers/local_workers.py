@@ -97,7 +97,7 @@ class LocalWorkers:
         self._ended: list[_Worker] = []
         """The ended workers whose process groups are yet to be checked."""
         self._reaped: list[EndedWorker] = []
-        """The workers that were reaped since the last sweep."""
+        """The workers that were reaped since the last sweep; the next one looks for their leftovers."""
         self._signalled = False
         """Whether the workers of this round were asked to end."""
 

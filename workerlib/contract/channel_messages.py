@@ -33,7 +33,7 @@ from typing import get_args
 from workerlib.contract.packets import PacketCodec
 
 DESCRIPTORS_MAX = 64
-"""The descriptors that go with one packet; the kernel takes 253 at most (SCM_MAX_FD)."""
+"""The descriptors that go with one packet: more parts take more packets. The kernel takes 253 at most (SCM_MAX_FD)."""
 
 StepOrNone = int
 """A step; -1 if there is none."""
@@ -142,7 +142,7 @@ class Unkept:
 
 @dataclass(frozen=True, slots=True)
 class Unstepped:
-    """The script trains on this rank, and seems never to call `ctx.step`; unless it has ended, it may do so later."""
+    """The script trains on this rank and seems never to call `ctx.step`. Unless training is over, it still may."""
 
     rank: int
 
@@ -223,7 +223,7 @@ class Interval:
     """The steps between two saves; 0 if it saves only when asked."""
     seconds: float
     skipped: int
-    """How many saves were left out, since no place was free."""
+    """How many saves of this round were left out so far, since no place was free."""
 
 
 @dataclass(frozen=True, slots=True)

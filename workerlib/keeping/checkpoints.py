@@ -98,7 +98,7 @@ def connect(planned_end: PlannedEnd, used_by: str = "") -> None:
 def end() -> None:
     """Record that training is over: no checkpoint follows."""
     if _planned_end is not None:
-        _planned_end.end()
+        _planned_end.end_training()
 
 
 def begin_round() -> None:

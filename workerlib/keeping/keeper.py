@@ -298,7 +298,7 @@ class StepKeeper:
             return
         self._hooks.remove()
         in_step = self._end_training()
-        self.planned_end.end()
+        self.planned_end.end_training()
         if self._saver.numbers.lacks_steps and not failed:  # an error may have come before the first `ctx.step`
             self._channel.report(Unstepped(self._environment.rank))
         # Within a step this thread has the lock already, and `save` only reports why nothing can be saved.

@@ -62,7 +62,7 @@ class Standstill:
             self._changed.notify_all()
             return self._passed + self._stride if self._halted_at is None else self._halted_at
 
-    def end(self) -> None:
+    def end_training(self) -> None:
         """Record that training is over: no step follows."""
         with self._changed:
             self._halted_at = self._passed
@@ -131,17 +131,17 @@ class PlannedEnd:
         self._save, self._save_after_end = save, save_after_end
         self._standstill.start_from(step)
 
-    def end(self) -> None:
-        """Record that training is over: no step follows."""
+    def end_training(self) -> None:
+        """Record that training is over: no step follows. nodeclient may still send orders, and gets answers."""
         self._has_ended = True
-        self._standstill.end()
+        self._standstill.end_training()
 
     def release(self) -> None:
         """Let training go on if it stands still: this worker leaves the round."""
         self._standstill.release()
 
     def close(self) -> None:
-        """End the connection, and the thread that reads from it."""
+        """End the connection, and the thread that reads from it: this process leaves its round, or cannot begin it."""
         self._channel.end()
         if self._thread is not None:
             self._thread.join(CLOSE_WITHIN_S)

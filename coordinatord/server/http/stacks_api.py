@@ -66,7 +66,7 @@ class StacksApi:
                 hang = judge_again(first, seen_workers_of(answers))
         answered = [(answer.source, worker) for answer in answers for worker in answer.workers]
         notes = [f"node {answer.source.node}: {answer.problem}" for answer in answers if answer.problem]
-        if looks_again and hang is None and not notes:
+        if looks_again and hang is None and not notes:  # with a note, the second look has not seen all
             notes = [SLOW_WORK]
         answer = StacksAnswer(
             job=job,

@@ -89,7 +89,7 @@ class CommitLog:
         self._live.update(dict.fromkeys(value.seqs, number))
         for seq in dropped:
             value_number = self._live.pop(seq, None)
-            if value_number is not None:
+            if value_number is not None:  # else a merger has left the row out, and only this value still names it
                 self._dead[seq] = value_number
                 value.dropped.append(seq)
 
@@ -111,9 +111,10 @@ class CommitLog:
         return Merger(chosen[0], chosen[-1], rows, dropped)
 
     def _choose(self) -> list[int]:
+        """Return the next adjacent values; a large one is merged by itself, and so loses its dropped rows."""
         candidates = [number for number in self._values if number > self._last_merged]
         if len(candidates) < MERGED_VALUES_MAX:
-            candidates = list(self._values)  # from the beginning again
+            candidates = list(self._values)  # from the beginning again; the last few wait until more have come
         chosen: list[int] = []
         size = 0
         for number in islice(candidates, MERGED_VALUES_MAX):

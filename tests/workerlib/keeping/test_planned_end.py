@@ -157,7 +157,7 @@ def test_when_its_node_is_gone_training_goes_on(node: NodeEnd, writing: PlannedE
 
 def test_a_script_that_is_over_writes_no_checkpoint(node: NodeEnd, writing: PlannedEnd) -> None:
     assert not writing.wants_checkpoint(9)
-    writing.end()
+    writing.end_training()
     assert node.ask(HaltAt(1, BEFORE_NAMED)) == Halted(9, 1)
     assert node.ask(HaltAt(2, 9)) == NotSaved("training has ended", 2)
 

@@ -18,7 +18,8 @@ from coordinatord.protocol.text import clip
 def count_starts(run: Run) -> WorkerStarts | None:
     """Return how the workers of the present round were started, and the first nodes' reasons for slower starts.
 
-    None if no node reports it: then all workers are cold, and no faster start was possible.
+    None if no node reports it: then all workers are cold, and no faster start was possible. The workers of any node
+    that reports nothing count as cold.
     """
     known = [
         (member.node, member.observed.begun)
