@@ -64,13 +64,7 @@ class TorchrunNode:
         )
         self._participation = Participation(
             # torchrun takes as long to end its workers in an unplanned stop as in a planned one.
-            Settings(
-                workers=1,
-                join_timeout_s=config.join_timeout_s,
-                stop_timeout_s=STOP_TIMEOUT_S,
-                abort_timeout_s=STOP_TIMEOUT_S,
-                kills=False,
-            ),
+            Settings(1, config.join_timeout_s, STOP_TIMEOUT_S, abort_timeout_s=STOP_TIMEOUT_S, kills=False),
             partial(Join, job=config.job, node=config.node, spec=config.spec),
             offer,
             ProbeListener(config.node, listening_address(config.advertise_address, standalone=False)),
