@@ -50,8 +50,8 @@ class Halting:
             return None
         return max(self.promised.values())
 
-    def record_promise(self, member: Member, holding: Holding | None) -> bool:
-        """Record after which step the workers of a node pause; return whether it turns out that they cannot halt.
+    def record_promise(self, member: Member, holding: Holding | None) -> None:
+        """Record after which step the workers of a node pause, or that it turns out that they cannot halt.
 
         The first promise counts, since workers go no further without an order. A node that was not heard when the round
         was stopped may turn out to be unable to halt. Then each worker of the round saves its own last step.
@@ -60,8 +60,6 @@ class Halting:
             self.promised.setdefault(member.node, holding.halts_after)
         elif self.is_possible and member.observed.phase is Phase.RUNNING and not can_halt(member):
             self.is_possible = False
-            return True
-        return False
 
     def sent_to(self, run: Run, member: Member) -> Halt | None:
         """Return the order for a node of a stopping round; None if each worker keeps its own last step."""

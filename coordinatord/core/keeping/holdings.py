@@ -53,8 +53,7 @@ def _record_round(kept: KeptState, member: Member, holding: Holding | None) -> N
         kept.changes += 1
     if holding is not None and holding.restoring is Restoring.FAILED:
         kept.failed[member.node] = holding.problem
-    if kept.halting.record_promise(member, holding):
-        kept.changes += 1
+    kept.halting.record_promise(member, holding)
 
 
 def _plan_copies(kept: KeptState) -> bool:

@@ -26,7 +26,7 @@ class Roll:
         self.missing = dict.fromkeys(durable.order)
         """Nodes of the current or last round that are not members; a waiting run names them to its users."""
         self.changes = 0
-        """Counts the changes of members' states and connections, and the removed members; see `Run.revision`."""
+        """Counts the changes of members' states and connections; see `Run.revision`."""
         self.heard_at = 0.0
         """When any member was last heard."""
         self.expired_at = 0.0
@@ -78,7 +78,6 @@ class Roll:
     def remove(self, member: Member) -> None:
         """Remove a member."""
         node = member.node
-        self.changes += 1  # messages to others may depend on its report
         del self.members[node]
         self.workers -= member.offer.workers
         if node in self._durable.order:
