@@ -41,6 +41,7 @@ from coordinatord.core.sleep_watch import SleepWatch
 from coordinatord.core.watching.run_watch import RunWatch
 from coordinatord.protocol.errors import Table
 from coordinatord.protocol.messages import Degraded, Desired, Observed
+from coordinatord.protocol.news import Mark, marked
 from coordinatord.protocol.text import clip
 
 POSTPONED_EVERY_S = 0.25
@@ -427,11 +428,14 @@ class Coordinator:
 
 
 def _is_renewal(message: Desired, last: Desired | None) -> bool:
-    """Whether a message is the last one, or differs from it only in the heartbeat and the lease.
+    """Whether a message is the last one, or differs from it only in quiet fields: the heartbeat and the lease.
 
     Then it rests on the same records, and need not wait for newer ones. Heartbeats and leases grow as thousands of
     nodes join.
     """
     if message is last or last is None:
         return message is last
-    return replace(last, heartbeat_s=message.heartbeat_s, lease_s=message.lease_s) == message
+    return replace(last, **{name: getattr(message, name) for name in _QUIET}) == message
+
+
+_QUIET = marked(Desired, Mark.QUIET)
