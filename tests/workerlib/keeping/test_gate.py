@@ -39,10 +39,9 @@ ORDERS = (
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Return the path of a node's socket. Nothing waits: what comes too late is an order of events like others."""
-    for name in ("WAIT_S", "STAND_STILL_S"):
+    for name in ("WAIT_S", "STAND_STILL_S", "GPU_WITHIN_S"):
         monkeypatch.setattr(keeper, name, 0.0)
-    for name in ("WITHIN_S", "TOUCH_AFTER_S"):
-        monkeypatch.setattr(generations, name, 0.0)
+    monkeypatch.setattr(generations, "TOUCH_AFTER_S", 0.0)
     with listener(tmp_path / "node"):
         yield tmp_path / "node"
 

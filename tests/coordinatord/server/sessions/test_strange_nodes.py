@@ -111,7 +111,7 @@ async def test_a_flood_of_pings_that_nobody_reads_costs_one_pong(start: Start) -
         while (found := await peer.frame()) != (PONG, b"last"):
             assert found is not None
             kinds.add(found[0])
-        assert kinds == {PONG, BINARY}
+        assert kinds - {BINARY} == {PONG}, "the first word may not have been on its way when the flood began"
         found = await peer.frame()
         assert found is not None
         assert found[0] == BINARY, "the latest word comes last"
