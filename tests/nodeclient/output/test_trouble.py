@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -38,13 +37,7 @@ def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
 async def _full(stage: Stage) -> None:
     """Wait until workers are held, for nobody reads the screen."""
     terminal_writer = stage.output._terminal_writers[Streams.STDERR]
-
-    def look() -> bool:
-        poll = select.poll()
-        poll.register(stage.stderr.fd, select.POLLOUT)
-        return terminal_writer.is_full and not poll.poll(0)
-
-    await asyncio.to_thread(wait_until, "a screen that is full", look)
+    await asyncio.to_thread(wait_until, "a screen that is full", lambda: terminal_writer.is_full)
 
 
 def _held() -> int:
