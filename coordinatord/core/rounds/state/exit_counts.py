@@ -6,9 +6,9 @@ an exit handler, keeps the job running for ever, and nothing else shows it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
+from coordinatord.core.rounds.values.due_times import LONG_AGO
 from coordinatord.core.rounds.values.ranks import Ranks
 from coordinatord.protocol.messages import Observed, Phase
 
@@ -27,7 +27,7 @@ class ExitCounts:
         self.ended, self.living = sum(self._ended.values()), 0
         """How many workers have ended without an error, and how many are known to live. Those of a node that has not
         reported since the coordinator was started are in neither number."""
-        self.last_at = -math.inf
+        self.last_at = LONG_AGO
         """When the last exit was reported, or a node reported for the first time."""
 
     def record(self, own: Ranks, observed: Observed, heard_at: float) -> None:
