@@ -36,7 +36,8 @@ def resume_text(kept: KeptState, nodes: Sequence[Member]) -> str:
         return f"{text}; resumes {_resumed(kept, point)}"
     if lacking := unstepped(kept):
         return f"{text}; {lacking}"
-    if not kept.index or kept.run.durable.reached is None:
+    has_kept = bool(kept.index) or kept.protection.passed is not None
+    if not has_kept or kept.run.durable.reached is None:
         return text
     is_spoiled = any(kept.index.is_whole(at) and has_spoiled(kept.run.durable, at) for at in kept.index.steps())
     other = "other " if text else ""

@@ -179,6 +179,14 @@ def test_where_ranks_agree_on_no_step_the_run_begins_anew_and_says_why() -> None
     assert "have the same state of it, and do not; no other step that nodes keep is whole" in stage.past[-1][1].reason
 
 
+def test_where_all_nodes_that_kept_steps_are_lost_the_run_begins_anew_and_says_so() -> None:
+    stage = train("n1", "n2")
+    stage.play("step n1 8", "keep n1 n2 1:8 shards=2", "advance 1s", "drop n1 n2", "advance 1s")
+    stage.play("join n3 n4 min=2 max=2 keeps=yes restarts=9", "advance 5s")
+    assert formed(stage) == [None, None]
+    assert stage.past[-1][1].reason.endswith("; no step that nodes keep is whole")
+
+
 def test_nobody_waits_for_a_step_on_the_disk_of_which_ranks_turn_out_to_have_different_states() -> None:
     stage = train("n1", "n2", n1="600s", n2="600s")
     stage.play("step n1 8", "keep n1 1:8:7", *(f"write {node} written found=e-1:1:8" for node in ("n1", "n2")))
