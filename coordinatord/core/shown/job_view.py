@@ -427,7 +427,7 @@ def _reason(member: Member, now: float) -> str:
     if member.observed.leaving or member.state is MemberState.QUARANTINED:
         return "leaving" if member.observed.leaving else member.readiness.quarantined
     if member.session.id is None:
-        return "disconnected"
+        return "its access token is no longer valid" if member.session.revoked else "disconnected"
     if member.state is MemberState.ASSIGNED:
         return "its workers are to start"
     since = member.readiness.preparing_since if member.state is MemberState.PREPARING else None

@@ -123,6 +123,13 @@ def test_nodes_that_are_silent_as_their_tokens_were_revoked_are_said_to_be() -> 
     assert "silent" not in situation(stage.run, stage.now)
 
 
+def test_a_node_that_is_lost_as_its_token_was_revoked_is_said_to_be() -> None:
+    stage = play(TRIO)
+    stage.coordinator.handle(Disconnected(stage.puppets["n3"].session, revoked=True), stage.now)
+    stage.play("advance 10s")
+    assert [lost.reason for lost in stage.records(NodeLost)] == ["its access token is no longer valid"]
+
+
 def test_a_coordinator_that_was_started_again_has_seen_no_session_close() -> None:
     stage = play(TRIO, "fail n1 of=peer", "die 1s", "reconnect n1 n2", "stopped n2", "failed n1")
     assert losses(stage) == []

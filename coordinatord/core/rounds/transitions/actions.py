@@ -310,6 +310,8 @@ def end_run(
 
 def loss_reason(member: Member) -> str:
     """Describe how a node was lost, as the reason of its record."""
+    if member.session.revoked:
+        return "its access token is no longer valid"
     if member.observed == UNHEARD:
         return "it did not come back after the coordinator was started again"
     return (
