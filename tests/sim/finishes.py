@@ -74,12 +74,16 @@ EARLY: dict[str, Strike] = {"worker leaves early": _worker_leaves_early}
 
 
 def finishing_world(
-    seed: int, *, strikes: dict[str, Strike] = FINISHES, ends_within_s: Sequence[float] = (0.5, 3.0)
+    seed: int,
+    *,
+    strikes: dict[str, Strike] = FINISHES,
+    ends_within_s: Sequence[float] = (0.5, 3.0),
+    stalls: float = 0.0,
 ) -> World:
-    """Play the history of a few nodes that finish one after the other."""
+    """Play the history of a few nodes that finish one after the other; `stalls` is that of `Workers`."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
     drawn = draw_calm_scenario(chance)
-    workers = replace(drawn.workers, ends_within_s=chance.choice(ends_within_s))
+    workers = replace(drawn.workers, ends_within_s=chance.choice(ends_within_s), stalls=stalls)
     nodes = chance.choice([2, 3])
     scenario = replace(
         drawn, max_restarts=9, hosts=nodes, nodes_min=chance.choice([1, nodes]), nodes_max=nodes, workers=workers
@@ -93,8 +97,8 @@ def early_leaving_world(seed: int) -> World:
 
 
 def late_exit_world(seed: int) -> World:
-    """Play one in which some workers end long after the others."""
-    return finishing_world(seed, ends_within_s=(20.0, 60.0))
+    """Play one in which some workers end long after the others, in some cases of a training whose steps take long."""
+    return finishing_world(seed, ends_within_s=(20.0, 60.0), stalls=0.3)
 
 
 def done_world(seed: int) -> World:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from coordinatord.core.rounds.events import Event
 from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.values.records import ExitOverdue, Record
 from nodeclient.core import events
 from tests.sim.invariants.hangs import CLOCKS
@@ -18,7 +19,7 @@ if TYPE_CHECKING:  # the world has the laws
     from tests.sim.host import Host
 
 PATIENCE_S = 10.0
-"""How long after an exit the other workers may live before it is said."""
+"""How long after an exit the other workers may live before it is said, if no step may take longer."""
 
 TOLD_WITHIN_S = 8.0
 """The longest time from the end of the patience to the record: two heartbeats, and the commits in between."""
@@ -48,7 +49,8 @@ class ExitLaws(Laws):
             exits = self._exits[key]
             self.check(exits, "round %d: workers are overdue, and none has ended", record.round)
             # A node tells of an exit with its next heartbeat.
-            self.check(now - exits[0] >= PATIENCE_S * CLOCKS, "round %d: exits are overdue at once", record.round)
+            least = _patience_s(self.world.daemon.machine.jobs["job"])
+            self.check(now - exits[0] >= least * CLOCKS, "round %d: exits are overdue at once", record.round)
             self.check(key not in self._told, "round %d: it is said again", record.round)
 
     def recorded(self, at: float, record: Record) -> None:
@@ -73,5 +75,13 @@ class ExitLaws(Laws):
         since = max(self._exits[key][-1], training.done_at)
         is_calm = all(host.well and host.troubled_until < since for host in hosts) and self.facts.upset_at < since
         if any(host.workers.alive for host in hosts) and is_calm and not self.world.scenario.network.harsh:
-            most = PATIENCE_S / CLOCKS + TOLD_WITHIN_S
+            most = _patience_s(run) / CLOCKS + TOLD_WITHIN_S
             self.check(now - since < most, "round %d: nobody says which worker does not end", key[1])
+
+
+def _patience_s(run: Run) -> float:
+    """Return how long after an exit the other workers may live, where each may still do a step as long as the others.
+
+    How long that takes is what `training_progress` has measured, which has laws of its own.
+    """
+    return PATIENCE_S if run.progress.stepped_at is None else max(PATIENCE_S, run.progress.measured_patience_s)

@@ -183,14 +183,18 @@ def stalled(run: Run) -> float | None:
 def exit_awaited(run: Run) -> float | None:
     """Some workers ended without an error a while ago, since when no step was done, and others have not ended.
 
-    A section has its own limit. While a node is silent, it is not known which of its workers live.
+    Where steps are done, that while is no shorter than the time without one after which training would have stalled. A
+    section has its own limit. While a node is silent, it is not known which of its workers live.
     """
     if not (run.exits.ended and run.exits.living) or run.roll.count(MemberState.SILENT):
         return None
-    progress, exited_at = run.progress, run.exits.last_at
-    stepped_at = exited_at if progress.stepped_at is None else progress.stepped_at
-    last_at = max(exited_at, stepped_at, progress.sections.ended_at)
-    return EXIT_PATIENCE_S + (last_at if progress.sections.longest is None else progress.sections.longest.ends_at)
+    progress = run.progress
+    if progress.sections.longest is not None:
+        return progress.sections.longest.ends_at + EXIT_PATIENCE_S
+    last_at = max(run.exits.last_at, progress.sections.ended_at)
+    if progress.stepped_at is None:
+        return last_at + EXIT_PATIENCE_S
+    return max(last_at, progress.stepped_at) + max(EXIT_PATIENCE_S, progress.measured_patience_s)
 
 
 def exit_overdue(run: Run) -> float | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cached_property
 from itertools import islice
 
-from coordinatord.core.rounds.queries.conditions import first_step_overdue
+from coordinatord.core.rounds.queries.conditions import exit_awaited, first_step_overdue
 from coordinatord.core.rounds.queries.next_round import candidates, pause_s
 from coordinatord.core.rounds.queries.past_round import (
     NoRestart,
@@ -21,7 +21,7 @@ from coordinatord.core.rounds.queries.past_round import (
 )
 from coordinatord.core.rounds.queries.start_counts import count_starts
 from coordinatord.core.rounds.state.durable import State
-from coordinatord.core.rounds.state.exit_counts import EXIT_PATIENCE_S, living_ranks
+from coordinatord.core.rounds.state.exit_counts import living_ranks
 from coordinatord.core.rounds.state.member import MAY_HAVE_WORKERS, Member, MemberState
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.protocol.messages import HangKind, Killed, Launcher
@@ -242,7 +242,8 @@ class Reasons:
     @property
     def exit_overdue(self) -> str:
         """Which workers have not ended, as of the moment at which that takes too long."""
-        return self.without_exit(EXIT_PATIENCE_S)
+        last_at = self._run.exits.last_at
+        return self.without_exit((exit_awaited(self._run) or last_at) - last_at)
 
     def without_exit(self, seconds: float) -> str:
         """Say which workers of the round have not ended, though others ended without an error so many seconds ago."""

@@ -13,8 +13,8 @@ from coordinatord.core.rounds.values.ranks import Ranks
 from coordinatord.protocol.messages import Observed, Phase
 
 EXIT_PATIENCE_S = 10.0
-"""How many seconds after the exit of some workers it is said that others have not ended. Workers of one training mostly
-end within seconds of each other."""
+"""How many seconds after the exit of some workers it is said at the earliest that others have not ended. Workers of one
+training mostly end within seconds of each other."""
 
 
 class ExitCounts:

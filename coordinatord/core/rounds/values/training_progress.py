@@ -153,8 +153,11 @@ class TrainingProgress:
     @property
     def patience_s(self) -> float:
         """The seconds without a step after which training counts as stalled."""
-        if self._patience_given_s is not None:
-            return self._patience_given_s
+        return self.measured_patience_s if self._patience_given_s is None else self._patience_given_s
+
+    @property
+    def measured_patience_s(self) -> float:
+        """The same seconds where the user has set none: they follow from how long steps have taken."""
         return max(self._least_patience_s, self._step_times.patience_s)
 
     @property

@@ -62,6 +62,15 @@ def test_it_is_not_said_of_workers_that_get_on_or_are_not_heard(line: str) -> No
     assert told(job) == []
 
 
+def test_where_steps_take_long_it_is_said_only_once_training_would_count_as_stalled() -> None:
+    job = Job(trained_s=0)
+    job.play("step n1 n2 1", "advance 15s", "step n1 n2 2", "advance 15s", "step n1 n2 3", "succeed n1")
+    job.play("advance 15s", "step n2 4", "advance 149s")
+    assert told(job) == []
+    job.play("advance 1s")
+    assert told(job) == [OVERDUE.replace("10 s", "2 min")]
+
+
 def test_a_coordinator_that_is_started_again_says_it_once_and_knows_who_had_ended() -> None:
     job = Job(trained_s=0)
     job.play("succeed n1", "advance 10s", "die 1s", "reconnect n2 phase=running", "advance 20s")
