@@ -130,7 +130,7 @@ def attempt_instead(kept: KeptState, failed: WriteAttempt, now: float) -> WriteA
     """
     if not is_ending(kept.run):
         return None
-    return new_attempt(kept, now, (*failed.without, failed.failed) if failed.failed else failed.without)
+    return new_attempt(kept, now, failed.without + failed.failed)
 
 
 def _next_attempt(kept: KeptState) -> int:
@@ -250,7 +250,7 @@ def why_failed(kept: KeptState, attempt: WriteAttempt) -> str:
     if attempt.committed:
         return ""
     if attempt.failed:
-        return f"node {attempt.failed}: {attempt.reports[attempt.failed].problem}"
+        return f"node {attempt.failed[0]}: {attempt.reports[attempt.failed[0]].problem}"
     gone = gone_writers(kept, attempt)
     return _gone_text(gone[0]) if gone else f"nothing was written for {STUCK_S:g} s: does the disk hang?"
 

@@ -134,11 +134,11 @@ class WriteAttempt:
             self.progressed_at = now
 
     @property
-    def failed(self) -> str:
-        """The first node that has failed to write its part; empty if none has."""
+    def failed(self) -> tuple[str, ...]:
+        """The nodes that have failed to write their parts: mostly one, and several if their round ended meanwhile."""
         if not self.counts[PersistState.FAILED]:
-            return ""
-        return next(node for node, report in self.reports.items() if report.state is PersistState.FAILED)
+            return ()
+        return tuple(node for node, report in self.reports.items() if report.state is PersistState.FAILED)
 
 
 class Persisting:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from coordinatord.core.keeping.known import kept_of
@@ -58,8 +59,8 @@ class PersistedStateLaws(Laws):
         """The life of the coordinator, and the time since which a step of each run waits for the disk."""
         self._attempts: dict[str, int] = {}
         """The last attempt of each run to write a step."""
-        self._failed_in_stop: dict[str, tuple[int, str]] = {}
-        """The last attempt of each run in which a node failed to write while workers ended, and the first such node."""
+        self._failed_in_stop: defaultdict[tuple[str, int, int], set[str]] = defaultdict(set)
+        """The nodes that failed to write while workers ended, by run, life of the coordinator and attempt."""
         self._heard_at = 0.0
         """When the coordinator last received anything."""
         self._shown: dict[tuple[str, int], KeptStep | None] = {}
@@ -222,13 +223,12 @@ class PersistedStateLaws(Laws):
         self._heard_at = self.world.queue.now
 
     def _note_failure(self, run: Run, member: Member, observed: Observed) -> None:
-        """Note which node was the first to fail in an attempt, if workers end meanwhile."""
+        """Note which nodes fail in an attempt while workers end."""
         report, attempt = None if observed.kept is None else observed.kept.persisting, kept_of(run).disk.attempt
         if report is None or attempt is None or attempt.without or run.durable.state is not State.STOPPING:
             return
-        is_new = self._failed_in_stop.get(run.id, (0, ""))[0] != attempt.number
-        if is_new and report.state is PersistState.FAILED and report.attempt == attempt.number:
-            self._failed_in_stop[run.id] = attempt.number, member.node
+        if report.state is PersistState.FAILED and report.attempt == attempt.number:
+            self._failed_in_stop[run.id, self.world.daemon.life, attempt.number].add(member.node)
 
     def _note_finders(self, run: Run) -> set[str]:
         finders = self._finders.setdefault((run.id, self.world.daemon.life), set())
@@ -308,12 +308,12 @@ class PersistedStateLaws(Laws):
             self._judge_again(run, attempt)
 
     def _judge_again(self, run: Run, attempt: WriteAttempt) -> None:
-        """Check that a node which failed to write while workers ended does not write again at once if others can."""
-        number, failed = self._failed_in_stop.get(run.id, (0, ""))
-        if number + 1 == attempt.number and failed in attempt.writers:
+        """Check that nodes which failed to write while workers ended do not write again at once if others can."""
+        failed = self._failed_in_stop[run.id, self.world.daemon.life, attempt.number - 1]
+        if not failed.isdisjoint(attempt.writers):
             held = kept_of(run).index.holders(attempt.at)
-            others = (parts for node, parts in held.items() if node != failed and _may_write(run.members[node]))
-            self.check(not are_whole(others), "%s has just failed to write, and is to again", failed)
+            others = (parts for node, parts in held.items() if node not in failed and _may_write(run.members[node]))
+            self.check(not are_whole(others), "%s have just failed to write, and are to again", failed)
 
     def _judge_work(self, run: Run) -> None:
         """Check that a step which is being written is protected, and made whole only when all parts are written."""

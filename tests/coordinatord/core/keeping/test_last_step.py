@@ -317,13 +317,16 @@ def test_a_write_that_was_over_while_the_round_ended_does_not_keep_the_last_step
     assert writers(stage) == dict.fromkeys(NODES, 150)
 
 
+@pytest.mark.parametrize("failed", [("n2",), ("n2", "n3")], ids="-".join)
 @pytest.mark.parametrize("end", [LEAVE, STOP])
-def test_who_fails_to_write_while_workers_end_is_not_asked_again_if_others_can_write(end: str) -> None:
+def test_who_fails_to_write_while_workers_end_is_not_asked_again_if_others_can_write(
+    end: str, failed: tuple[str, ...]
+) -> None:
     stage = running_job(NODES, "min=3 max=3 keeps=5s")
     stage.play("keep n1 n2 n3 1:100 of=3 shards=1 protected=yes", "advance 6s")
     assert writers(stage) == dict.fromkeys(NODES, 100)
-    stage.play(end, "write n2 failed why=full", "stopped n1 n2 n3")
-    assert writers(stage) == {"n1": 100, "n3": 100}
+    stage.play(end, *(f"write {node} failed why=full" for node in failed), "stopped n1 n2 n3")
+    assert writers(stage) == dict.fromkeys(sorted({*NODES} - {*failed}), 100)
 
 
 def test_a_job_that_succeeds_says_what_it_waits_for() -> None:
