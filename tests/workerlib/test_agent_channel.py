@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.programs import TIMEOUT_S
 from tests.support.worker_channels import connected
-from workerlib.contract.channel_messages import AskRestore
+from workerlib.contract.channel_messages import AskRestore, Saved, Unkept
 from workerlib.contract.packets import PACKET_BYTES, ChannelError
 from workerlib.keeping.keep_channel import KeepChannel
 
@@ -48,6 +48,25 @@ def test_a_message_that_cannot_be_sent_ends_the_channel(tmp_path: Path) -> None:
         assert ended.is_set()
         while node.recv(PACKET_BYTES):
             pass  # what was sent before still arrives, and then the end
+
+
+def test_a_node_that_stood_still_during_many_saves_still_hears_its_worker(tmp_path: Path) -> None:
+    """Without the channel, the worker would be asked for no save until its round is over."""
+    with connected(tmp_path, KeepChannel) as (channel, node):
+        saves, unkept = 10_000, 100
+        for step in range(saves):
+            channel.report(Saved(step, 0.1, 1))
+        for _ in range(unkept):
+            channel.report(Unkept("the state of SGD"))
+        node.setblocking(False)
+        heard = []
+        with suppress(BlockingIOError):
+            while packet := node.recv(PACKET_BYTES):
+                heard.append(packet)
+        assert sum(b"Unkept" in packet for packet in heard) == unkept
+        assert len(heard) < saves
+        channel.report(Saved(saves, 0.1, 1))
+        assert b"Saved" in node.recv(PACKET_BYTES)
 
 
 def test_a_packet_that_is_too_long_is_not_taken_for_the_end(tmp_path: Path) -> None:

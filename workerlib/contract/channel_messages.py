@@ -261,6 +261,12 @@ Message = (
     | Checkpointed
 )
 
+
+def is_renewed(message: Message) -> bool:
+    """Whether nodeclient can do without this message, since it asked for none and another one of the kind follows."""
+    return isinstance(message, Interval) or (isinstance(message, Saved | NotSaved) and not message.asked)
+
+
 CODEC = PacketCodec[Message](get_args(Message), Part, DESCRIPTORS_MAX)
 
 encode, decode = CODEC.encode, CODEC.decode

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import select
 
 from workerlib.agent_channel import AgentChannel
-from workerlib.contract.channel_messages import CODEC, Hello, Message
+from workerlib.contract.channel_messages import CODEC, Hello, Message, is_renewed
 from workerlib.contract.env import KEEP, WorkerEnvironment
 from workerlib.keeping.kept_errors import KeptStateError
 
@@ -16,6 +17,21 @@ class KeepChannel(AgentChannel[Message]):
     def __init__(self, path: str, environment: WorkerEnvironment) -> None:
         """Connect at a path. Raises `OSError`."""
         super().__init__(path, CODEC, Hello(environment.worker, environment.round))
+
+    def report(self, message: Message) -> None:
+        """Send a message, as `AgentChannel.report` does; leave out one that `is_renewed` while many are unread.
+
+        Workers send these for as long as they train. If nodeclient stood still for a while, they would fill the
+        channel, and the next message would end it.
+        """
+        if not is_renewed(message) or self._has_much_room():
+            super().report(message)
+
+    def _has_much_room(self) -> bool:
+        """Whether a quarter of the socket is full at most: that is when the kernel calls a Unix socket writable."""
+        room = select.poll()
+        room.register(self._socket, select.POLLOUT)
+        return bool(room.poll(0))
 
 
 def connect_if_offered(environment: WorkerEnvironment) -> KeepChannel | None:
