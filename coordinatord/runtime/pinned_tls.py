@@ -115,11 +115,18 @@ def server_context(client_authorities: str | None = None) -> ssl.SSLContext:
 send_alert: ContextVar[Callable[[bytes], object] | None] = ContextVar("send_alert", default=None)
 """Sends bytes to the client, without blocking; raises `OSError`. A listener sets it in the task of each handshake."""
 
+_HTTPS_ONLY = b"This port serves HTTPS only, and the request came without TLS: begin the address with https://\n"
+_ANSWER_WITHOUT_TLS = (
+    b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%b"
+) % (len(_HTTPS_ONLY), _HTTPS_ONLY)
+"""The answer to a request over HTTP without TLS."""
+
 
 class _ServerObject(ssl.SSLObject):
-    """A server's connection that sends the client OpenSSL's alert if the handshake fails (RFC 8446, 6.2).
+    """A server's connection that tells the client why the handshake has failed, before asyncio closes it.
 
-    The alert may say that a certificate is required. asyncio would close the connection without sending it.
+    That is OpenSSL's alert (RFC 8446, 6.2), which may say that a certificate is required, or an answer to a request
+    without TLS.
     """
 
     outgoing: ssl.MemoryBIO
@@ -130,10 +137,10 @@ class _ServerObject(ssl.SSLObject):
             super().do_handshake()
         except ssl.SSLWantReadError:
             raise
-        except ssl.SSLError:
+        except ssl.SSLError as error:
             if self.send_alert is not None:
                 with suppress(OSError):  # the client has gone
-                    self.send_alert(self.outgoing.read())
+                    self.send_alert(_ANSWER_WITHOUT_TLS if error.reason == "HTTP_REQUEST" else self.outgoing.read())
             raise
         self.send_alert = None
 

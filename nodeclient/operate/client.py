@@ -278,7 +278,7 @@ class Client:
             except _UnknownTokenError as error:
                 source = f" (the token is from {attempt.token_source})" if attempt.token_source else ""
                 raise RequestError(f"{coordinator}: {error}{source}", ExitCode.REFUSED) from error
-            except (OSError, http.client.HTTPException, _UnknownOutcomeError) as error:
+            except (OSError, http.client.HTTPException, _WrongAnswerError, _UnknownOutcomeError) as error:
                 if attempt.context is None and attempt.speaks_tls():
                     raise attempt.tls_required() from error
                 explained = attempt.explain(error)
@@ -293,7 +293,7 @@ class Client:
         """
         with self._connected(contact, role) as (connection, _):
             if isinstance(connection.sock, ssl.SSLSocket):
-                _get(connection, HEALTH_PATH, {})
+                _get_health(connection)
 
     def clock_ahead_s(self) -> float:
         """Return how far this host's clock is ahead of a coordinator's at least, in seconds; negative if it is behind.
@@ -304,7 +304,7 @@ class Client:
         def ask(contact: ContactPoint) -> float:
             with self._connected(contact, Role.READ) as (connection, _):
                 sent_at = now().timestamp()
-                date = _get(connection, HEALTH_PATH, {}).getheader("Date") or ""
+                date = _get_health(connection).getheader("Date") or ""
                 try:
                     told_at = parsedate_to_datetime(date).timestamp()
                 except ValueError as error:
@@ -318,7 +318,7 @@ class Client:
 
         def ask(contact: ContactPoint) -> str:
             with self._connected(contact, Role.JOIN) as (connection, headers):
-                _get(connection, HEALTH_PATH, {})  # without TLS, only this shows that no token is wanted
+                _get_health(connection)  # without TLS, only this shows that no token is wanted
                 return headers.get("Authorization", "").removeprefix(BEARER)
 
         return self._with_failover(ask)
@@ -372,7 +372,7 @@ class Client:
         client = Client([contact.coordinator], self._access)  # threads call this, and each sets its own `certificate`
         try:
             with client._connected(contact, Role.READ) as (connection, _):
-                return _get(connection, HEALTH_PATH, {}).status == HTTPStatus.OK
+                return _get_health(connection).status == HTTPStatus.OK
         except (*_ADDRESS_ERRORS, OperationalError):
             return False
 
@@ -437,6 +437,14 @@ def _get(connection: http.client.HTTPConnection, path: str, headers: dict[str, s
     """Send a read, and return the answer once its head is there."""
     connection.request(HTTPMethod.GET, path, headers=headers)
     return connection.getresponse()
+
+
+def _get_health(connection: http.client.HTTPConnection) -> http.client.HTTPResponse:
+    """Ask a coordinator for its health. Raises `_WrongAnswerError` if it rejects that, as without TLS on its port."""
+    answer = _get(connection, HEALTH_PATH, {})
+    if answer.status == HTTPStatus.BAD_REQUEST:
+        raise _WrongAnswerError("rejects a request that any coordinatord answers")
+    return answer
 
 
 def _decode(answer: http.client.HTTPResponse) -> Any:

@@ -117,3 +117,14 @@ async def test_all_of_it_goes_over_tls_as_well(tmp_path: Path) -> None:
         assert await goal(peer) is Goal.WAIT
         assert b" 200 OK" in await other.answer()
         assert await goal(other) is Goal.RUN
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_a_request_without_tls_is_told_that_the_port_has_tls(tmp_path: Path, method: str) -> None:
+    async with (
+        serving(secured(tmp_path)) as server,
+        wire(server.url, f"{method} / HTTP/1.1\r\nHost: a\r\n\r\n".encode()) as peer,
+    ):
+        answer = await peer.answer()
+    assert answer.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+    assert b"https://" in answer
