@@ -51,7 +51,7 @@ from nodeclient.diagnosis.stack_text import (
 )
 from nodeclient.host.awaited import awaited_outside
 from nodeclient.host.process_state import HALTED, ProcessState, catches, sample_process, state_between
-from nodeclient.host.worker_socket import WorkerSocket, receive_packet
+from nodeclient.host.worker_socket import Connection, WorkerSocket, receive_packet
 from nodeclient.workers.syscalls import pidfd_open, pidfd_send_signal
 from workerlib.contract.env import STACKS
 from workerlib.responder import ARRIVALS, DESCRIPTORS_MAX, PACKET_BYTES, WHERE
@@ -100,8 +100,7 @@ class _Question(NamedTuple):
 class _Responder:
     """The process that answers for a worker: the worker itself, or a child such as the Python that a shell started."""
 
-    connection: socket.socket
-    pid: int
+    connection: Connection
     pidfd: int
     """A descriptor of the process, so that no later process with its id gets the signal."""
     signum: int
@@ -124,9 +123,7 @@ class StackService:
         self._ranks = range(0)
         """The ranks of this node's workers in the round."""
         self._store_port = 0
-        self._socket: WorkerSocket | None = None
-        self._unidentified: set[socket.socket] = set()
-        """Connections without a first packet yet, which names the worker."""
+        self._socket = WorkerSocket("stacks", Connection, self._receive)
         self._responders: dict[int, _Responder] = {}
         """The processes that answer, by local rank."""
         self._readings: dict[int, asyncio.Future[str]] = {}
@@ -140,10 +137,9 @@ class StackService:
         self.close()
         self._round, self._ranks, self._store_port = (run, number), ranks, store_port
         try:
-            self._socket = WorkerSocket(folder, "stacks", self._accept)
+            return {STACKS: self._socket.listen(folder, len(ranks))}
         except OSError:  # without the socket, there is only /proc
             return {}
-        return {STACKS: self._socket.path}
 
     def read(self, wanted: AskStacks | AskArrivals, respond: Callable[..., None]) -> None:
         """Sample some workers, or read their last arrivals in collectives, and respond later."""
@@ -156,51 +152,40 @@ class StackService:
         """Drop the workers of the round."""
         for local_rank in list(self._responders):
             self._forget(local_rank)
-        for connection in list(self._unidentified):
-            self._drop(connection)
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        self._socket.close()
 
     # Connections of workers
 
-    def _accept(self, connection: socket.socket, pid: int) -> None:
-        if len(self._unidentified) >= len(self._ranks):  # more than the workers need, and each is a descriptor
-            connection.close()
-            return
-        self._unidentified.add(connection)
-        self._loop.add_reader(connection, self._register, connection, pid)
-
-    def _register(self, connection: socket.socket, pid: int) -> None:
+    def _register(self, connection: Connection) -> None:
         """Read the first packet of a connection, which names its worker; a worker's latest connection counts."""
-        self._loop.remove_reader(connection)
-        self._unidentified.discard(connection)
         pipes: list[int] = []
         try:
-            packet, pipes, _, _ = socket.recv_fds(connection, PACKET_BYTES, DESCRIPTORS_MAX)
+            packet, pipes, _, _ = socket.recv_fds(connection.socket, PACKET_BYTES, DESCRIPTORS_MAX)
             local_rank, signum = read_hello(packet)
             expected = 0 <= local_rank < len(self._ranks) and len(pipes) == 1
-            pidfd = pidfd_open(pid) if expected and stat.S_ISFIFO(os.fstat(pipes[0]).st_mode) else None
+            pidfd = pidfd_open(connection.pid) if expected and stat.S_ISFIFO(os.fstat(pipes[0]).st_mode) else None
         except (OSError, MalformedAnswerError):
             pidfd = None
         if pidfd is None:
-            connection.close()
+            self._socket.forget(connection)
             for pipe in pipes:
                 os.close(pipe)
             return
         os.set_blocking(pipes[0], False)
-        responder = _Responder(connection, pid, pidfd, signum, FileIO(pipes[0], "rb"))
         self._forget(local_rank)
-        self._responders[local_rank] = responder
-        self._loop.add_reader(connection, self._receive, local_rank)
+        connection.local_rank = local_rank
+        self._responders[local_rank] = _Responder(connection, pidfd, signum, FileIO(pipes[0], "rb"))
 
-    def _receive(self, local_rank: int) -> None:
-        responder = self._responders[local_rank]
-        packet = receive_packet(responder.connection)
+    def _receive(self, connection: Connection) -> None:
+        if connection.local_rank is None:
+            self._register(connection)
+            return
+        responder = self._responders[connection.local_rank]
+        packet = receive_packet(connection.socket)
         if packet is None:
             return
         if not packet:
-            self._forget(local_rank)
+            self._forget(connection.local_rank)
         elif responder.questions:
             responder.questions.popleft().answer.set_result(packet)
 
@@ -212,12 +197,7 @@ class StackService:
                 question.answer.set_result(b"")
             os.close(responder.pidfd)
             responder.pipe.close()
-            self._drop(responder.connection)
-
-    def _drop(self, connection: socket.socket) -> None:
-        self._unidentified.discard(connection)
-        self._loop.remove_reader(connection)
-        connection.close()
+            self._socket.forget(responder.connection)
 
     # Questions to workers
 
@@ -248,7 +228,7 @@ class StackService:
     async def _sample(self, local_rank: int, rank: int, *, brief: bool) -> WorkerStacks:
         """Return the stacks and the state of one worker; `brief` asks only for the stack of its main thread."""
         responder = self._responders.get(local_rank)
-        pid = self._pid_of(local_rank) if responder is None else responder.pid
+        pid = self._pid_of(local_rank) if responder is None else responder.connection.pid
         began_at, before = self._loop.time(), sample_process(pid) if pid else None
         packet: bytes | None = None
         if responder is not None and before is not None and before.state not in HALTED:
@@ -286,7 +266,7 @@ class StackService:
 
         A process that hangs in the kernel may have locked its memory, and then a thread that reads it hangs too.
         """
-        responders = {responder.pid for responder in self._responders.values()}
+        responders = {responder.connection.pid for responder in self._responders.values()}
         started = {self._pid_of(local_rank) for local_rank in range(len(self._ranks))} - {0}
         if (reading := self._readings.get(pid)) is None:
             read = partial(awaited_outside, pid, state.waits_in, responders | started, self._store_port)
@@ -328,7 +308,7 @@ class StackService:
             if len(responder.questions) >= QUESTIONS_MAX:
                 return None
             try:
-                responder.connection.send(text, socket.MSG_NOSIGNAL)
+                responder.connection.socket.send(text, socket.MSG_NOSIGNAL)
             except OSError:  # it has not read the earlier questions
                 return None
             question = _Question(text, self._loop.create_future(), self._loop.time())
@@ -342,7 +322,7 @@ class StackService:
     async def _dump(self, responder: _Responder) -> bytes:
         """Send the signal, and return faulthandler's text; empty if it times out."""
         signum = responder.signum
-        is_harmless = signal.SIGRTMIN <= signum <= signal.SIGRTMAX and catches(responder.pid, signum)
+        is_harmless = signal.SIGRTMIN <= signum <= signal.SIGRTMAX and catches(responder.connection.pid, signum)
         if responder.pipe.closed or not is_harmless:  # a process that does not catch a signal may die of it
             return b""
         _read_all(responder.pipe)  # drops the text that came too late for the last request

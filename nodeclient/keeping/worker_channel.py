@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nodeclient.host.process_state import is_stopped
-from nodeclient.host.worker_socket import WorkerSocket, receive_packet
+from nodeclient.host.worker_socket import Connection, WorkerSocket, receive_packet
 from workerlib.contract.channel_messages import Hello, Message, decode, encode
 from workerlib.contract.packets import ChannelError
 
@@ -24,13 +24,9 @@ UNSENT_MAX = 1_024
 
 
 @dataclass(slots=True, eq=False)
-class _Peer:
-    """A connection."""
+class _Peer(Connection):
+    """A connection; it has a local rank once the worker has sent its hello."""
 
-    socket: socket.socket
-    pid: int
-    local_rank: int | None = None
-    """None before the worker has sent its hello."""
     unsent: deque[tuple[bytes, tuple[int, ...]]] = field(default_factory=deque)
     """The packets that the socket does not take yet, each with duplicates of the caller's descriptors."""
 
@@ -46,33 +42,31 @@ class WorkerChannel:
         self._on_message = on_message
         self._on_gone = on_gone
         self._loop = asyncio.get_running_loop()
-        self._socket: WorkerSocket | None = None
+        self._socket = WorkerSocket("keep", _Peer, self._receive)
         self._workers = 0
         self._round = 0
-        self._peers: set[_Peer] = set()
 
     def listen(self, folder: Path, workers: int, round_number: int) -> str:
         """Begin a round; return the path at which its workers connect. Raises `OSError`."""
         self.close()
         self._workers, self._round = workers, round_number
-        self._socket = WorkerSocket(folder, "keep", self._accept)
-        return self._socket.path
+        return self._socket.listen(folder, workers)
 
     @property
     def is_open(self) -> bool:
         """Whether workers of a round may connect."""
-        return self._socket is not None
+        return self._socket.is_open
 
     @property
     def connected(self) -> frozenset[int]:
         """The local ranks of the workers that have sent their hello and are still connected."""
-        return frozenset(peer.local_rank for peer in self._peers if peer.local_rank is not None)
+        return frozenset(peer.local_rank for peer in self._socket.connections if peer.local_rank is not None)
 
     @property
     def stopped(self) -> frozenset[int]:
         """The local ranks of the connected workers that a signal has stopped, so that they do not answer."""
         return frozenset(
-            peer.local_rank for peer in self._peers if peer.local_rank is not None and is_stopped(peer.pid)
+            peer.local_rank for peer in self._socket.connections if peer.local_rank is not None and is_stopped(peer.pid)
         )
 
     def send_all(self, local_ranks: Iterable[int], message: Message) -> None:
@@ -86,7 +80,7 @@ class WorkerChannel:
         If the system is short of descriptors, the channel is closed, because a worker needs every packet.
         """
         packet = encode(message)
-        for peer in [peer for peer in self._peers if peer.local_rank == local_rank]:
+        for peer in [peer for peer in self._socket.connections if peer.local_rank == local_rank]:
             duplicates = _duplicates(fds)
             if duplicates is None:
                 self._end(peer)
@@ -96,19 +90,9 @@ class WorkerChannel:
 
     def close(self) -> None:
         """Close all channels, without calling `on_gone`."""
-        for peer in list(self._peers):
+        for peer in list(self._socket.connections):
             self._forget(peer)
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
-
-    def _accept(self, connection: socket.socket, pid: int) -> None:
-        if len(self._peers) >= 2 * self._workers:  # strangers must not use up the descriptors of this process
-            connection.close()
-            return
-        peer = _Peer(connection, pid)
-        self._peers.add(peer)
-        self._loop.add_reader(connection, self._receive, peer)
+        self._socket.close()
 
     def _receive(self, peer: _Peer) -> None:
         packet = receive_packet(peer.socket)
@@ -154,10 +138,8 @@ class WorkerChannel:
             self._on_gone(local_rank)
 
     def _forget(self, peer: _Peer) -> None:
-        self._peers.discard(peer)
-        self._loop.remove_reader(peer.socket)
         self._loop.remove_writer(peer.socket)
-        peer.socket.close()
+        self._socket.forget(peer)
         for _, fds in peer.unsent:
             _close(fds)
 

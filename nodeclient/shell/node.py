@@ -299,7 +299,9 @@ class Node:
                 files = [stream.error_file for stream in streams]
                 self._exit_reporter.begin(RoundDiagnoses(self._output, files).diagnose)
                 private = self._output.private_folder
-                sockets = self._keeper.listen(private, start.round) | self._reusable.listen(private)
+                sockets = self._keeper.listen(private, start.round) | self._reusable.listen(
+                    private, self._config.workers
+                )
                 commands = setup.commands(start, streams, private, sockets)
                 self._reusable.begin(start.round, commands)
                 self._workers.start(commands, streams, dict.fromkeys(start.reused, self._reusable.continue_in_round))

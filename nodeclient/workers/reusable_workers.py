@@ -20,7 +20,7 @@ from nodeclient.core import events
 from nodeclient.core.effects import Dismiss, LeaveRound, Park, ReuseOrder
 from nodeclient.core.events import Event
 from nodeclient.host.process_state import is_stopped
-from nodeclient.host.worker_socket import WorkerSocket, receive_packet
+from nodeclient.host.worker_socket import Connection, WorkerSocket, receive_packet
 from nodeclient.workers.local_workers import LocalWorkers
 from nodeclient.workers.process_tree import UnkillableError
 from nodeclient.workers.spawn import WorkerCommand
@@ -40,14 +40,10 @@ STOPPED = "a worker was stopped by a signal, such as SIGSTOP"
 
 
 @dataclass(slots=True, eq=False)
-class _Connection:
-    """A connection to a process."""
+class _Reusable(Connection):
+    """A connection to a process; it has a local rank once the process has reported that it is reusable."""
 
-    socket: socket.socket
-    local_rank: int | None = None
-    """None before the worker has sent its local rank."""
     round: int = 0
-    pid: int = 0
     has_failed: bool = False
     """Whether the worker has reported that a collective failed in this round."""
     has_left: bool = False
@@ -132,21 +128,17 @@ class ReusableWorkers:
         self._submit_in_order = submit_in_order
         self.dismissals = Dismissals(workers, tasks, dismissed_within_s, complain)
         self._loop = asyncio.get_running_loop()
-        self._socket: WorkerSocket | None = None
+        self._socket = WorkerSocket("rounds", _Reusable, self._receive)
         self._round = 0
         self._commands_before: Sequence[WorkerCommand] = ()
         self._commands: Sequence[WorkerCommand] = ()
         """The commands of the workers of this round, by local rank."""
-        self._connections: set[_Connection] = set()
 
-    def listen(self, folder: Path) -> dict[str, str]:
+    def listen(self, folder: Path, workers: int) -> dict[str, str]:
         """Accept the workers of a round; return the variable with the socket's path, or none on an error."""
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
-        with suppress(OSError):  # then no worker is reusable
-            self._socket = WorkerSocket(folder, "rounds", self._accept)
-        return {} if self._socket is None else {ROUNDS: self._socket.path}
+        with suppress(OSError):
+            return {ROUNDS: self._socket.listen(folder, workers)}
+        return {}  # no worker is reusable
 
     def begin(self, number: int, commands: Sequence[WorkerCommand]) -> None:
         """Begin a round, with the commands of its workers by local rank."""
@@ -163,7 +155,7 @@ class ReusableWorkers:
         changes |= dict.fromkeys(before.keys() - now.keys())
         reached = False
         # Any process may claim a local rank, so all that do are told; only the parked one waits for it.
-        for connection in [connection for connection in self._connections if connection.local_rank == local_rank]:
+        for connection in [each for each in self._socket.connections if each.local_rank == local_rank]:
             connection.round, connection.has_failed, connection.has_left = self._round, False, False
             reached |= self._send(connection, round_messages.NextRound(self._round, changes), fds)
         if not reached:  # it would wait for ever
@@ -173,7 +165,7 @@ class ReusableWorkers:
         """Carry out an effect of the agent."""
         match order:
             case LeaveRound(planned):
-                for connection in list(self._connections):
+                for connection in list(self._socket.connections):
                     if connection.local_rank is None:
                         continue
                     if not planned and is_stopped(connection.pid):  # a planned end can wait until somebody continues it
@@ -187,13 +179,11 @@ class ReusableWorkers:
 
     def close(self) -> None:
         """End all connections."""
-        for connection in list(self._connections):
+        for connection in list(self._socket.connections):
             self._forget(connection)
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        self._socket.close()
 
-    def _send(self, connection: _Connection, message: RoundMessage, fds: Sequence[int] = ()) -> bool:
+    def _send(self, connection: _Reusable, message: RoundMessage, fds: Sequence[int] = ()) -> bool:
         try:
             socket.send_fds(connection.socket, [ROUND_CODEC.encode(message)], fds, socket.MSG_NOSIGNAL)
         except OSError:  # the worker is gone, or does not read and is ended in time
@@ -203,16 +193,7 @@ class ReusableWorkers:
 
     # Messages of workers
 
-    def _accept(self, accepted: socket.socket, pid: int) -> None:
-        connection = _Connection(accepted, pid=pid)
-        # Strangers must not use up the descriptors of this process. A worker that is refused here ends with its round.
-        if len(self._connections) >= 2 * len(self._commands):
-            accepted.close()
-            return
-        self._connections.add(connection)
-        self._loop.add_reader(accepted, self._receive, connection)
-
-    def _receive(self, connection: _Connection) -> None:
+    def _receive(self, connection: _Reusable) -> None:
         packet = receive_packet(connection.socket)
         if packet is None:
             return
@@ -223,7 +204,7 @@ class ReusableWorkers:
             return
         self._handle(connection, message)
 
-    def _handle(self, connection: _Connection, message: RoundMessage) -> None:
+    def _handle(self, connection: _Reusable, message: RoundMessage) -> None:
         rank = connection.local_rank
         match message:
             case round_messages.Reusable(local_rank, number):
@@ -235,7 +216,7 @@ class ReusableWorkers:
             case _ if rank is not None and message.round == connection.round:
                 self._handle_report(connection, rank, message)
 
-    def _handle_report(self, connection: _Connection, rank: int, message: RoundMessage) -> None:
+    def _handle_report(self, connection: _Reusable, rank: int, message: RoundMessage) -> None:
         """Handle a worker's report of its round. `Failed` and `Left` count once in a round."""
         match message:
             case round_messages.Failed(_, error, lines) if not connection.has_failed:
@@ -253,9 +234,7 @@ class ReusableWorkers:
             case round_messages.Refusing(_, why):
                 self._submit(events.WorkerRefuses(rank, why))
 
-    def _forget(self, connection: _Connection) -> None:
-        self._connections.discard(connection)
-        self._loop.remove_reader(connection.socket)
-        connection.socket.close()
+    def _forget(self, connection: _Reusable) -> None:
+        self._socket.forget(connection)
         if connection.local_rank is not None:
             self._submit(events.ReuseReported(connection.local_rank, able=False))

@@ -95,7 +95,7 @@ async def on(tmp_path: Path) -> AsyncIterator[Stage]:
         dismissed_within_s=1.0,
         complain=complaints.append,
     )
-    made = Stage(reusable, reusable.listen(tmp_path)[ROUNDS], events, in_order, workers, complaints)
+    made = Stage(reusable, reusable.listen(tmp_path, len(COMMANDS))[ROUNDS], events, in_order, workers, complaints)
     reusable.begin(1, COMMANDS)
     yield made
     for each in made.sockets:
@@ -221,7 +221,7 @@ async def test_what_a_worker_says_of_its_round_is_told_and_of_another_one_counts
 
 
 async def test_where_no_socket_can_be_made_no_worker_stays(on: Stage, tmp_path: Path) -> None:
-    assert on.reusable.listen(tmp_path / "missing") == {}
+    assert on.reusable.listen(tmp_path / "missing", len(COMMANDS)) == {}
 
 
 async def leave_nothing(_: Sequence[EndedWorker]) -> None:
