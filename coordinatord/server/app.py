@@ -147,13 +147,13 @@ async def serve(
     change_signal, rounds_reader, sampler = ChangeSignal(), RoundsReader(driver, store), SeriesSampler(driver)
     driver.durable_records.watchers.append(change_signal.on_records)
     admin_api, metrics = AdminApi(driver), Metrics(driver, counters, gatekeeper)
-    stream = LiveUpdates(driver, change_signal, rounds_reader, sampler, security is None)
+    updates = LiveUpdates(driver, change_signal, rounds_reader, sampler, security is None)
     apis = (
         JobsApi(driver, change_signal, rounds_reader, insecure=security is None),
         EventsApi(driver, store, change_signal),
         LogsApi(driver, store, sessions.reads, change_signal),
         StacksApi(driver, sessions.reads),
-        *(admin_api, stream, metrics, page_access),
+        *(admin_api, updates, metrics, page_access),
     )
     # Each guard calls the next: errors of all are made uniform, and a token is recorded once `access` has accepted it.
     browser_guard = BrowserGuard(OwnNames([address.host, *address.names]))
@@ -178,7 +178,7 @@ async def serve(
     finally:
         await connections.drain()
         # The driver closes before the sessions: their end now says nothing about their nodes.
-        for closable in (connections, driver, sessions, admin_api, stream, change_signal):
+        for closable in (connections, driver, sessions, admin_api, change_signal):
             closable.close()
         await sessions.ended()
         await runner.cleanup()

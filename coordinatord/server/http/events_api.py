@@ -6,11 +6,8 @@ that it has, also after a restart of the coordinator.
 
 from __future__ import annotations
 
-import asyncio
-import json
 import re
 from collections.abc import AsyncGenerator
-from contextlib import suppress
 from functools import partial
 
 from aiohttp import web
@@ -29,6 +26,7 @@ from coordinatord.server.http.responses import (
     UnknownJobError,
     check_query,
     error_response,
+    event_frame,
     number_in,
     respond,
     seconds_in,
@@ -116,9 +114,7 @@ class EventsApi:
                 return
             if len(page.events) == AT_ONCE_MAX:
                 continue  # there may be more
-            with suppress(TimeoutError):
-                async with asyncio.timeout(QUIET_S):
-                    await self._change_signal.wait_after(version)
+            await self._change_signal.wait_after(version, QUIET_S)
 
     async def _read(self, selection: _Selection, after: int | None) -> EventPage:
         """Return the events after a number, or the newest ones for None.
@@ -139,7 +135,7 @@ class EventsApi:
 
     def _encoded(self, logged: LoggedEvent) -> bytes:
         event = self._event(logged)
-        return f"id: {event.id}\nevent: record\ndata: {json.dumps(asdict(event))}\n\n".encode()
+        return event_frame("record", event, event.id)
 
     def _id(self, number: int) -> str:
         return f"{self._store.identity}-{number}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from functools import partial
 
 from aiohttp import web
@@ -156,12 +155,12 @@ class JobsApi:
 
         A program that asks in turns may come too late: a coordinator that serves one run ends soon after it.
         """
-        jobs, signal = self._driver.machine.jobs, self._change_signal
-        run = jobs.get(job)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(min(within_s or 0.0, WAIT_S_MAX)):
-                while run is not None and jobs.get(job) is run and not run.durable.state.ended and not signal.closed:
-                    await signal.wait_after(signal.version)
+        driver, signal = self._driver, self._change_signal
+        run, until = driver.machine.jobs.get(job), driver.now + min(within_s or 0.0, WAIT_S_MAX)
+        while run is not None and driver.machine.jobs.get(job) is run and not run.durable.state.ended:
+            if signal.closed or driver.now >= until:
+                return
+            await signal.wait_after(signal.version, until - driver.now)
 
     async def _encode_all(self, kind: str, caller: Caller) -> bytes:
         driver = self._driver

@@ -13,20 +13,20 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
 
 from aiohttp import web
-from msgspec import Struct, json
+from msgspec import Struct
 
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.values.round_history import RoundHistory
 from coordinatord.core.shown.job_view import charged_view, drained_view, summary_view, whole_view
 from coordinatord.core.shown.time_series import TimeSeries
 from coordinatord.protocol.http.api import NodeStatus
-from coordinatord.protocol.http.page_events import ON_PAGE, NodeTable, PageJob, PageStatus, SeriesStatus
+from coordinatord.protocol.http.page_events import ON_PAGE, NodeTable, PageJob, PageStatus, PageViewer, SeriesStatus
 from coordinatord.protocol.schema import plain_without
 from coordinatord.runtime import __version__
 from coordinatord.runtime.logs import fields
@@ -34,7 +34,7 @@ from coordinatord.security.gatekeeper import ANYBODY, Caller
 from coordinatord.security.token_store import ALL_JOBS
 from coordinatord.server.driver import Driver
 from coordinatord.server.http.page_access import viewer_of
-from coordinatord.server.http.responses import STREAM_HEADERS, ReaderLimit, check_query
+from coordinatord.server.http.responses import ReaderLimit, check_query, event_frame, stream
 from coordinatord.server.reads.change_signal import ChangeSignal
 from coordinatord.server.reads.rounds_reader import RoundsReader
 from coordinatord.server.reads.series_sampler import SeriesSampler
@@ -58,10 +58,6 @@ more, so it is made only every few seconds."""
 
 ALIVE_S = 5.0
 """The interval of keep-alives. They show a page that its connection works, and keep proxies from closing it as idle."""
-
-PIECE_BYTES = 64 * 1024
-"""The most bytes in one write: viewers share a state, but each connection has its own buffer. The kernel closes the
-connection of a viewer that does not read (`app.UNACKNOWLEDGED_MS`)."""
 
 RETRY_MS = 1_000
 """How long a browser waits before it reconnects, as long as a node does."""
@@ -111,8 +107,7 @@ class _Topic:
         """Make the state again; the arguments are kept to tell when it is out of date."""
         began = time.thread_time()
         state = await self.make_state()
-        data = json.encode(plain_without(state.shown, ON_PAGE))
-        self.frame, self.is_live = b"event: %s\ndata: %s\n\n" % (self.name.encode(), data), state.is_live
+        self.frame, self.is_live = event_frame(self.name, plain_without(state.shown, ON_PAGE)), state.is_live
         self.version, self.store_error, self.made_at = version, store_error, now
         self.cost_s = time.thread_time() - began
 
@@ -144,33 +139,16 @@ class LiveUpdates:
         self._viewed_topics: dict[tuple[str, str], _Topic] = {}
         """The topics with viewers, by event and by job or pattern."""
         self._viewers = ReaderLimit()
-        self._waits: set[asyncio.Timeout] = set()
-        """The waits of all streams, which `close` ends."""
-        self._closed = False
         self.routes = [web.get("/v1/stream", self._serve, allow_head=False)]
-
-    def close(self) -> None:
-        """End all streams: the daemon ends, and browsers reconnect."""
-        self._closed = True
-        now = asyncio.get_running_loop().time()
-        for wait in self._waits:
-            if not wait.expired():  # one that has expired cannot be rescheduled, and ends anyway
-                wait.reschedule(now)
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         check_query(request, "job")
         refusal = f"{VIEWERS_MAX} pages are open already, and this is one too many: close another one"
-        response = web.StreamResponse(headers=STREAM_HEADERS)
         with (
             self._viewers.admit(VIEWERS_MAX, refusal),
             self._topics(CALLER.get(), request.query.get("job")) as topics,
-            contextlib.suppress(ConnectionError),
         ):
-            await response.prepare(request)
-            viewer = json.encode(viewer_of(request))
-            await self._write(response, b"retry: %d\n\nevent: viewer\ndata: %s\n\n" % (RETRY_MS, viewer))
-            await self._update(response, topics)
-        return response
+            return await stream(request, self._frames(viewer_of(request), topics))
 
     @contextlib.contextmanager
     def _topics(self, caller: Caller, job: str | None) -> Iterator[list[_Topic]]:
@@ -195,20 +173,20 @@ class LiveUpdates:
             if not topic.viewers:
                 del self._viewed_topics[name, subject]
 
-    async def _update(self, response: web.StreamResponse, topics: list[_Topic]) -> None:
-        """Send new states to one viewer, until it leaves or the daemon ends."""
+    async def _frames(self, viewer: PageViewer, topics: list[_Topic]) -> AsyncGenerator[bytes]:
+        """Yield the events for one viewer, until the daemon ends. Then its browser reconnects."""
+        yield b"retry: %d\n\n%s" % (RETRY_MS, event_frame("viewer", viewer))
         sent: dict[str, bytes] = {}
         sent_at = self._driver.now
-        while not self._closed and self._driver.sharing.may_act():
+        while not self._change_signal.closed and self._driver.sharing.may_act():
             for topic in topics:
                 await self._renew(topic, has_seen=topic.name in sent)
                 if sent.get(topic.name) is not topic.frame:
                     sent[topic.name] = topic.frame
-                    if not await self._write(response, topic.frame):
-                        return
+                    yield topic.frame
                     sent_at = self._driver.now
             if self._driver.now - sent_at >= ALIVE_S:
-                await self._write(response, b"event: alive\ndata: {}\n\n")
+                yield event_frame("alive", {})
                 sent_at = self._driver.now
             await self._pause(topics, sent_at + ALIVE_S)
 
@@ -230,34 +208,13 @@ class LiveUpdates:
         A record makes topics due earlier, but not at once. Further records do not change that, so the second wait
         ignores them.
         """
-        version = self._change_signal.version
-        async with self._within(min(at_latest, self._next_due(topics)) - self._driver.now):
-            await self._change_signal.wait_after(version)
-        if self._change_signal.version > version:
-            async with self._within(min(at_latest, self._next_due(topics)) - self._driver.now):
-                await asyncio.get_running_loop().create_future()  # only the limit ends this wait
+        signal, version = self._change_signal, self._change_signal.version
+        await signal.wait_after(version, self._seconds_to_next(topics, at_latest))
+        if signal.version > version:
+            await signal.wait_after(math.inf, self._seconds_to_next(topics, at_latest))
 
-    def _next_due(self, topics: list[_Topic]) -> float:
-        return min(self._due_at(topic, has_seen=True) for topic in topics)
-
-    async def _write(self, response: web.StreamResponse, frame: bytes) -> bool:
-        """Write events, as fast as the viewer reads it; return False if the daemon ends first."""
-        async with self._within(math.inf) as wait:
-            for start in range(0, len(frame), PIECE_BYTES):
-                await response.write(frame[start : start + PIECE_BYTES])
-        return not wait.expired()
-
-    @contextlib.asynccontextmanager
-    async def _within(self, seconds: float) -> AsyncIterator[asyncio.Timeout]:
-        """Limit a wait within the context to `seconds`, or to the end of the daemon; a timeout is no error."""
-        limit = 0.0 if self._closed else max(0.0, seconds)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(None if limit == math.inf else limit) as wait:
-                self._waits.add(wait)
-                try:
-                    yield wait
-                finally:
-                    self._waits.discard(wait)
+    def _seconds_to_next(self, topics: list[_Topic], at_latest: float) -> float:
+        return min(at_latest, *(self._due_at(topic, has_seen=True) for topic in topics)) - self._driver.now
 
     # States
 

@@ -9,9 +9,7 @@ ends.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 from coordinatord.core.rounds.state.durable import State
@@ -30,7 +28,7 @@ ANSWER_WITHIN_S = 10.0
 """How long to wait for one chunk: it takes milliseconds, unless the node's disk hangs."""
 
 FOLLOW_EVERY_S = 1.0
-"""The polling interval of followed logs, as in `tail -f`."""
+"""The polling interval of followed logs, as in `tail -f`; a record, such as the end of the run, ends it early."""
 
 TOTAL_BYTES_MAX = 1024**3
 """The size limit of one reading: for more than a gigabyte, a person should copy the file on its host."""
@@ -170,7 +168,7 @@ class LogReading:
                     if self._is_over:
                         return
                     yield None
-                    await self._wait(version)
+                    await self._change_signal.wait_after(version, FOLLOW_EVERY_S)
             self.round = number
             text, found = await self._find_next()
             yield LogPart(run=self.run_id, round=self.round, note=text)
@@ -193,7 +191,7 @@ class LogReading:
                 return
             yield None
             if not any(log.is_behind for log in logs):
-                await self._wait(version)
+                await self._change_signal.wait_after(version, FOLLOW_EVERY_S)
 
     async def _find_next(self) -> tuple[str, LogSources]:
         """Return a note about the next round, and the sources of its logs."""
@@ -232,12 +230,6 @@ class LogReading:
         """Whether the reader follows all rounds, and a later one than `round` was formed."""
         follows_rounds = self._query.follow and self._query.round is None and not self._is_earlier
         return follows_rounds and self._run.durable.round != self.round
-
-    async def _wait(self, version: int) -> None:
-        """Wait for the polling interval, or until the next record, such as the end of the run."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(FOLLOW_EVERY_S):
-                await self._change_signal.wait_after(version)
 
     async def _new_parts(self, log: _Log, *, is_last: bool) -> AsyncIterator[LogPart]:
         """Yield what is new in a log, at most `TURN_BYTES`, and advance its place.

@@ -6,13 +6,11 @@ An answer is JSON of a limited size, or a stream of server-sent events, which ma
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 
 from aiohttp import web
-from msgspec.structs import asdict
 
 from coordinatord.core.shown.log_sources import LogSources, NoLogError
 from coordinatord.protocol.http.log_answers import LOG_TEXT_MAX, LogPart, LogsAnswer, LogStatus
@@ -27,6 +25,7 @@ from coordinatord.server.http.responses import (
     UnknownJobError,
     check_query,
     error_response,
+    event_frame,
     respond,
     stream,
 )
@@ -79,10 +78,10 @@ async def _frames(reading: LogReading, found: LogSources) -> AsyncGenerator[byte
     async with aclosing(reading.parts(found)) as parts:
         async for part in parts:
             if part is not None or loop.time() - yielded_at >= QUIET_S:
-                yield KEEP_ALIVE if part is None else _encoded(part)
+                yield KEEP_ALIVE if part is None else event_frame("log", part)
                 yielded_at = loop.time()
     if not reading.is_interrupted:
-        yield _encoded(LogPart(over=True))
+        yield event_frame("log", LogPart(over=True))
 
 
 def _query(request: web.Request, *, streams: bool) -> LogQuery:
@@ -92,10 +91,6 @@ def _query(request: web.Request, *, streams: bool) -> LogQuery:
     if query.follow and not streams:
         raise MalformedQueryError(f"to follow, ask for a stream: Accept: {EVENT_STREAM}")
     return query
-
-
-def _encoded(part: LogPart) -> bytes:
-    return f"event: log\ndata: {json.dumps(asdict(part))}\n\n".encode()
 
 
 async def _answer(reading: LogReading, found: LogSources, job: str) -> LogsAnswer:

@@ -37,6 +37,10 @@ STREAM_HEADERS = {
 }
 """The headers of a stream of events."""
 
+PIECE_BYTES = 64 * 1024
+"""The most bytes in one write to a stream. Readers may share a large frame, but each connection has its own buffer. The
+kernel closes the connection of a reader that does not read (`app.UNACKNOWLEDGED_MS`)."""
+
 KEEP_ALIVE = b": nothing new\n\n"
 """A comment in a stream, which keeps proxies from closing a connection as idle."""
 
@@ -71,8 +75,15 @@ async def stream(request: web.Request, frames: AsyncGenerator[bytes]) -> web.Str
         await response.prepare(request)
         async with aclosing(frames):
             async for frame in frames:
-                await response.write(frame)
+                for start in range(0, len(frame), PIECE_BYTES):
+                    await response.write(frame[start : start + PIECE_BYTES])
     return response
+
+
+def event_frame(name: str, data: object, event_id: str = "") -> bytes:
+    """Encode a server-sent event with this data, which becomes one JSON object."""
+    head = f"id: {event_id}\n" if event_id else ""
+    return b"%sevent: %s\ndata: %s\n\n" % (head.encode(), name.encode(), json.encode(data))
 
 
 def error_response(request: web.Request, status: int, code: str, message: str) -> web.Response:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 
 from coordinatord.store.interface import Entry
 
@@ -42,7 +43,9 @@ class ChangeSignal:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
-    async def wait_after(self, version: int) -> None:
-        """Wait for a version after `version`, or for the end of the daemon."""
-        while self.version <= version and not self.closed:
-            await self._changed.wait()
+    async def wait_after(self, version: float, within_s: float) -> None:
+        """Wait for a version after `version`, or for the end of the daemon; return after `within_s` in any case."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                while self.version <= version and not self.closed:
+                    await self._changed.wait()
