@@ -20,7 +20,7 @@ from coordinatord.security.setup import Security
 from coordinatord.security.token_store import KnownToken, TokenStore, TokenStoreError, pack_tokens, unpack_tokens
 from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.keys import Keys
-from coordinatord.store.etcd.requests import KeyValue, created_at, get, key_values, put, responses, txn, written_at
+from coordinatord.store.etcd.requests import KeyValue, created_at, get, put, txn, written_at
 from coordinatord.store.interface import StoreError
 
 log = logging.getLogger(__name__)
@@ -77,13 +77,13 @@ class SharedAccess:
     async def synchronize(self) -> None:
         """Compare our key with that of the others, and merge the tokens. Raises `OtherKeyError` and `StoreError`."""
         answer = await self._gateway.call("/v3/kv/txn", txn([], [get(self._keys.pin), get(self._keys.tokens)]))
-        pins, stored = (key_values(response) for response in responses(answer))
-        for pin in pins:
+        pin, stored = (result.first for result in answer.results)
+        if pin is not None:
             self._check_key(pin.value.decode(errors="replace"))
         if self._security is None:
             return
         try:
-            await self._merge_tokens(self._security.token_store, stored[0] if stored else None)
+            await self._merge_tokens(self._security.token_store, stored)
         except (TokenStoreError, PrivateFileError) as error:
             if self._problem != str(error):
                 log.error("tokens are not shared: %s", error, extra=fields("tokens_not_shared"))  # noqa: TRY400

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.store.etcd.gateway import REQUEST_WITHIN_S, TRY_WITHIN_S, WATCH_SILENT_S_MAX, Gateway
 from coordinatord.store.etcd.refusals import EtcdAwayError
-from coordinatord.store.etcd.requests import KeyValue, key_values, revision_of, text_of
+from coordinatord.store.etcd.requests import Answer, KeyValue, parsed, text_of
 
 if TYPE_CHECKING:  # coordinators have tasks
     from tests.sim.etcd_coordinator import EtcdCoordinator
@@ -37,7 +37,7 @@ class SimulatedGateway(Gateway):
     def __init__(self, by: EtcdCoordinator) -> None:
         self._by = by
 
-    async def call(self, path: str, body: Mapping[str, Any], try_within_s: float | None = None) -> Any:
+    async def call(self, path: str, body: Mapping[str, Any], try_within_s: float | None = None) -> Answer:
         """Return the answer to a request. Raises `EtcdAwayError` if there is none, and `EtcdRefusedError`."""
         del try_within_s  # nothing is waited for here
 
@@ -60,19 +60,18 @@ class SimulatedGateway(Gateway):
 
         open_tries: list[Answered] = []
         turn = self._by.turn
-        return await _Wait(begin)
+        return parsed(await _Wait(begin))
 
     async def watch(self, key: bytes) -> AsyncGenerator[KeyValue | None]:
         """Yield the leader key as it is now and after each change; read it anew where the watch is silent."""
         before = -1  # no revision
         while True:
             now = await self.call("/v3/kv/range", {"key": text_of(key)})
-            found = next(iter(key_values(now)), None)
-            written_at = 0 if found is None else found.mod_revision
+            written_at = 0 if now.first is None else now.first.mod_revision
             if written_at != before:
-                yield found
+                yield now.first
             before = written_at
-            await self._change_after(revision_of(now))
+            await self._change_after(now.header.revision)
 
     async def _change_after(self, revision: int) -> None:
         """Wait until the leader key changes, or the watch was silent for too long."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from coordinatord.store.etcd.keys import Keys
 from coordinatord.store.etcd.refusals import EtcdRefusedError
-from coordinatord.store.etcd.requests import KeyValue, key_values, text_of
+from coordinatord.store.etcd.requests import KeyValue, parsed, text_of
 
 KEYS = Keys("model")
 
@@ -48,7 +48,7 @@ class ModelledEtcd:
     @property
     def leader(self) -> KeyValue | None:
         """The leader key; None if there is none."""
-        return next(iter(key_values(self._range({"key": text_of(KEYS.leader)}))), None)
+        return parsed(self._range({"key": text_of(KEYS.leader)})).first
 
     def expire_leader(self) -> None:
         """End the lease of whoever leads."""

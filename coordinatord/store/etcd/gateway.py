@@ -21,7 +21,7 @@ from coordinatord.protocol.text import clip
 from coordinatord.runtime.pinned_tls import load_certificate, why_unusable
 from coordinatord.store.etcd.location import EtcdLocation
 from coordinatord.store.etcd.refusals import EtcdAwayError, TokenRefusedError, refused, why_no_answer
-from coordinatord.store.etcd.requests import KeyValue, after, key_values, number, revision_of, text_of
+from coordinatord.store.etcd.requests import Answer, KeyValue, after, parsed, text_of
 from coordinatord.store.interface import StoreError
 
 TRY_WITHIN_S = 2.0
@@ -72,10 +72,11 @@ class Gateway:
         """Close the connections."""
         await self._http.close()
 
-    async def call(self, path: str, body: Mapping[str, Any], try_within_s: float | None = None) -> Any:
+    async def call(self, path: str, body: Mapping[str, Any], try_within_s: float | None = None) -> Answer:
         """Return the answer to a request; one member may take `try_within_s`, or `TRY_WITHIN_S` if that is less.
 
-        Raises `EtcdRefusedError`, `EtcdAwayError` if nobody answers, and `StoreError` if the user cannot be read.
+        Raises `EtcdRefusedError`, `EtcdAwayError` if nobody answers, `UnreadableStoreError` if that is no etcd, and
+        `StoreError` if the user cannot be read.
         """
         last: StoreError = EtcdAwayError(f"etcd {self._location}: no member answers within {REQUEST_WITHIN_S:g} s")
         try:
@@ -96,20 +97,19 @@ class Gateway:
 
     async def read(self, key: bytes) -> KeyValue | None:
         """Return a key as it is now; None if there is no such key. Raises `StoreError`."""
-        return next(iter(key_values(await self.call("/v3/kv/range", {"key": text_of(key)}))), None)
+        return (await self.call("/v3/kv/range", {"key": text_of(key)})).first
 
     async def watch(self, key: bytes) -> AsyncIterator[KeyValue | None]:
         """Yield a key, or None, now and after each change. Raises as `call` does."""
         shown_at = -1  # the revision of the last yielded value: none yet
         while True:
             now = await self.call("/v3/kv/range", {"key": text_of(key)})  # needs a member with a majority
-            found = next(iter(key_values(now)), None)
-            written_at = 0 if found is None else found.mod_revision
+            written_at = 0 if now.first is None else now.first.mod_revision
             if written_at != shown_at:
                 shown_at = written_at
-                yield found
+                yield now.first
             with suppress(_SilentError):
-                async with aclosing(self._events(key, revision_of(now) + 1)) as events:
+                async with aclosing(self._events(key, now.header.revision + 1)) as events:
                     async for event in events:
                         shown_at = 0 if event is None else event.mod_revision
                         yield event
@@ -120,12 +120,11 @@ class Gateway:
         begin = {"key": text_of(key), "start_revision": str(revision)}
         async with self._stream("/v3/watch", {"create_request": begin}) as lines:
             async for line in lines:
-                result = line.get("result") if isinstance(line, dict) else None
-                if not isinstance(result, dict) or result.get("canceled"):
+                result = parsed(line).result
+                if result is None or result.canceled:
                     raise EtcdAwayError(f"etcd {self._location}: the watch of a key has ended: {clip(str(line), 200)}")
-                for event in result.get("events", ()):
-                    gone = event.get("type") == "DELETE"
-                    yield None if gone else key_values({"kvs": [event.get("kv")]})[0]
+                for event in result.events:
+                    yield event.present
 
     async def renew(self, lease: int, try_within_s: float) -> float:
         """Renew a lease; return how many seconds it lasts now, 0 if it has expired.
@@ -133,7 +132,7 @@ class Gateway:
         Has `try_within_s`, and raises, as `call` does.
         """
         answer = await self.call("/v3/lease/keepalive", {"ID": str(lease)}, try_within_s)
-        return float(number(answer.get("result", {}), "TTL"))
+        return 0.0 if answer.result is None else float(answer.result.ttl)
 
     async def all_below(self, prefix: bytes, page: int) -> AsyncIterator[KeyValue]:
         """Yield all keys with a prefix as of one revision; read `page` of them at once. Raises `StoreError`."""
@@ -141,21 +140,20 @@ class Gateway:
         while more:
             wanted = {"key": text_of(key), "range_end": text_of(end), "limit": str(page), "revision": str(revision)}
             answer = await self.call("/v3/kv/range", wanted)
-            revision = revision or number(answer.get("header", {}), "revision")
-            found = key_values(answer)
-            for pair in found:
+            revision = revision or answer.header.revision
+            for pair in answer.kvs:
                 yield pair
-            more = bool(found) and bool(answer.get("more"))
-            key = found[-1].key + b"\0" if found else key
+            more = answer.more and bool(answer.kvs)
+            key = answer.kvs[-1].key + b"\0" if answer.kvs else key
 
-    async def _send(self, base: str, path: str, body: Mapping[str, Any], within_s: float | None) -> Any:
+    async def _send(self, base: str, path: str, body: Mapping[str, Any], within_s: float | None) -> Answer:
         try:
             async with asyncio.timeout(within_s):
                 return await self._send_as_user(base, path, body)
         except TimeoutError as error:
             raise EtcdAwayError(f"etcd {self._location}: {base}: no answer within {within_s:g} s") from error
 
-    async def _send_as_user(self, base: str, path: str, body: Mapping[str, Any]) -> Any:
+    async def _send_as_user(self, base: str, path: str, body: Mapping[str, Any]) -> Answer:
         has_user = self._location.access.user_file is not None
         if has_user and not self._token:
             self._token = await self._authenticate(base)
@@ -176,10 +174,9 @@ class Gateway:
             user, password = self._location.access.read_user()
         except OperationalError as error:
             raise StoreError(f"etcd {self._location}: {error}") from error
-        answer = await self._post(base, "/v3/auth/authenticate", {"name": user, "password": password}, {})
-        return str(answer.get("token", ""))
+        return (await self._post(base, "/v3/auth/authenticate", {"name": user, "password": password}, {})).token
 
-    async def _post(self, base: str, path: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> Any:
+    async def _post(self, base: str, path: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> Answer:
         try:
             async with self._http.post(base + path, json=body, headers=headers, ssl=self._tls) as answer:
                 text = await answer.content.read(ANSWER_BYTES_MAX + 1)
@@ -188,7 +185,7 @@ class Gateway:
                 data = self._decoded(text)
                 if answer.status != 200:  # noqa: PLR2004 - OK
                     raise refused(self._location, data, answer.status)
-                return data
+                return parsed(data)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise self._away(base, error) from error
 

@@ -24,16 +24,14 @@ from coordinatord.store.etcd.commit_log import CommitLog, Merger, pack, rows_of,
 from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.keys import About, Head, Keys
 from coordinatord.store.etcd.requests import (
+    Answer,
     Body,
     KeyValue,
     after,
     created_at,
     delete,
     get,
-    key_values,
     put,
-    responses,
-    revision_of,
     txn,
     written_at,
 )
@@ -213,10 +211,10 @@ class History:
         """
         ours = head.packed()
         answer = await self._try([self._same_head], [put(self._keys.head, ours), *ops], [get(self._keys.head)])
-        if answer.get("succeeded"):
-            self._head_revision = self.revision = revision_of(answer)
+        if answer.succeeded:
+            self._head_revision = self.revision = answer.header.revision
         else:
-            found = next(iter(key_values(responses(answer)[1])), None)
+            found = answer.results[1].first
             if found is None or found.value != ours:
                 _check_not_older(found, self._head)
                 raise LeadershipLostError("an earlier commit of this coordinator came late: it reads everything anew")
@@ -229,17 +227,17 @@ class History:
         Raises `LeadershipLostError`, also if a demand does not hold, and `StoreError`.
         """
         answer = await self._try(demands, ops, [])
-        if not answer.get("succeeded"):
+        if not answer.succeeded:
             raise LeadershipLostError("another process has written to this store: this one reads everything anew")
 
-    async def _try(self, demands: list[Body], ops: list[Body], otherwise: list[Body]) -> Body:
+    async def _try(self, demands: list[Body], ops: list[Body], otherwise: list[Body]) -> Answer:
         """Run `ops` as the leader, or `otherwise` if a demand fails. Raises `LeadershipLostError`, `StoreError`."""
         lead = get(self._keys.leader, keys_only=True)
         fenced = [created_at(self._keys.leader, self._fence), *demands]
-        answer: Body = await self._gateway.call("/v3/kv/txn", txn(fenced, ops, [lead, *otherwise]))
-        if not answer.get("succeeded"):
-            leaders = key_values(responses(answer)[0])
-            if not leaders or leaders[0].create_revision != self._fence:
+        answer = await self._gateway.call("/v3/kv/txn", txn(fenced, ops, [lead, *otherwise]))
+        if not answer.succeeded:
+            leader = answer.results[0].first
+            if leader is None or leader.create_revision != self._fence:
                 raise LeadershipLostError("another coordinator leads: nothing of this one is kept any more")
         return answer
 

@@ -21,17 +21,7 @@ from coordinatord.store.etcd.election import RETRY_S, Election
 from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.keys import Keys
 from coordinatord.store.etcd.refusals import EtcdRefusedError
-from coordinatord.store.etcd.requests import (
-    created_at,
-    delete,
-    get,
-    key_values,
-    number,
-    put,
-    responses,
-    revision_of,
-    txn,
-)
+from coordinatord.store.etcd.requests import created_at, delete, get, put, txn
 from coordinatord.store.etcd.roster import Coordinatord, Roster
 from coordinatord.store.interface import LEASE_OVER, LeadershipLostError, StoreError
 
@@ -135,10 +125,9 @@ class Candidate:
                 await self._revoke(self.election.lease)
         sent_at = self._clock()
         answer = await self._gateway.call("/v3/lease/grant", {"TTL": str(max(1, round(self._lease_s))), "ID": "0"})
-        lease = number(answer, "ID")
-        self.election.record_lease(lease, float(number(answer, "TTL")), sent_at, self._clock())
-        self._standby_key = self._keys.standbys + f"{lease:x}".encode()
-        await self._gateway.call("/v3/kv/txn", txn([], [put(self._standby_key, self._me.packed(), lease)]))
+        self.election.record_lease(answer.id, float(answer.ttl), sent_at, self._clock())
+        self._standby_key = self._keys.standbys + f"{answer.id:x}".encode()
+        await self._gateway.call("/v3/kv/txn", txn([], [put(self._standby_key, self._me.packed(), answer.id)]))
 
     async def _try_to_lead(self) -> bool:
         """Create the leader key if there is none; return whether this coordinator leads. Raises `StoreError`."""
@@ -146,9 +135,9 @@ class Candidate:
         absent = created_at(self._keys.leader, 0)
         lead = [put(self._keys.leader, self._me.packed(), lease), delete(self._standby_key)]
         answer = await self._gateway.call("/v3/kv/txn", txn([absent], lead, [get(self._keys.leader)]))
-        if answer.get("succeeded"):
-            return self.election.record_attempt(revision_of(answer), lease)
-        [found] = key_values(responses(answer)[0])
+        if answer.succeeded:
+            return self.election.record_attempt(answer.header.revision, lease)
+        [found] = answer.results[0].kvs
         leads = self.election.record_attempt(found.create_revision, found.lease)
         if not leads:
             self._set_leader(Coordinatord.unpack(found))

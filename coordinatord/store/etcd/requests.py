@@ -6,11 +6,12 @@ keys and values are in base64, and 64-bit numbers are texts. The gateway leaves 
 
 from __future__ import annotations
 
-from base64 import b64decode, b64encode
+from base64 import b64encode
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, convert, field
 
+from coordinatord.protocol.schema import ERRORS
 from coordinatord.store.interface import UnreadableStoreError
 
 Body = dict[str, Any]
@@ -20,13 +21,76 @@ class KeyValue(Struct, frozen=True):
     """A key as it is stored."""
 
     key: bytes
-    value: bytes
-    create_revision: int
+    value: bytes = b""
+    create_revision: int = 0
     """The revision of the cluster at which the key was created."""
-    mod_revision: int
+    mod_revision: int = 0
     """The revision of the cluster at the last write of the key."""
     lease: int = 0
     """The id of the lease with which it expires; 0 for none."""
+
+
+class Header(Struct, frozen=True):
+    """The part that is common to all answers."""
+
+    revision: int = 0
+    """The revision of the cluster."""
+
+
+class KeyEvent(Struct, frozen=True):
+    """A change of a watched key."""
+
+    kv: KeyValue
+    type: str = "PUT"
+
+    @property
+    def present(self) -> KeyValue | None:
+        """The key after the change; None after a deletion."""
+        return None if self.type == "DELETE" else self.kv
+
+
+class Answer(Struct, frozen=True):
+    """An answer to any request; each kind of answer has some of these fields."""
+
+    header: Header = Header()
+    kvs: tuple[KeyValue, ...] = ()
+    """The keys that were read."""
+    more: bool = False
+    """Whether there are more keys than were asked for."""
+    succeeded: bool = False
+    """Whether all demands of a transaction held."""
+    responses: tuple[dict[str, Answer], ...] = ()
+    """The answers to the operations of a transaction, each by its kind; `results` has them without."""
+    id: int = field(default=0, name="ID")
+    """The id of a lease."""
+    ttl: int = field(default=0, name="TTL")
+    """How many seconds a lease lasts; not positive for one that is over."""
+    token: str = ""
+    """The token of a user who has logged in."""
+    result: Answer | None = None
+    """One of a stream of answers; each comes in a line."""
+    canceled: bool = False
+    """Whether the stream has ended."""
+    events: tuple[KeyEvent, ...] = ()
+    """The changes of a watched key."""
+
+    @property
+    def first(self) -> KeyValue | None:
+        """The first key that was read; None if there is none."""
+        return next(iter(self.kvs), None)
+
+    @property
+    def results(self) -> list[Answer]:
+        """The answers to the operations of a transaction."""
+        return [answer for response in self.responses for answer in response.values()]
+
+
+def parsed(data: Any) -> Answer:
+    """Parse an answer of the gateway. Raises `UnreadableStoreError`."""
+    try:
+        return convert(data, Answer, strict=False)
+    except ERRORS as error:
+        raise UnreadableStoreError("the answer is not that of an etcd: see --store") from error
 
 
 def text_of(data: bytes) -> str:
@@ -68,49 +132,3 @@ def written_at(key: bytes, revision: int) -> Body:
 def txn(compare: list[Body], success: list[Body], failure: list[Body] | None = None) -> Body:
     """Return a transaction that runs all of `success` if every demand holds, else all of `failure`."""
     return {"compare": compare, "success": success, "failure": failure or []}
-
-
-def number(data: Any, name: str) -> int:
-    """Return a number in an answer; 0 if it is missing. Raises `UnreadableStoreError`."""
-    try:
-        return int(data.get(name, 0))
-    except (AttributeError, TypeError, ValueError) as error:
-        raise _strange() from error
-
-
-def revision_of(answer: Any) -> int:
-    """Return the revision of the cluster in an answer. Raises `UnreadableStoreError`."""
-    return number(_part(answer, "header"), "revision")
-
-
-def key_values(answer: Any) -> list[KeyValue]:
-    """Return the keys in the answer to a read. Raises `UnreadableStoreError`."""
-    return [_key_value(pair) for pair in _part(answer, "kvs", list)]
-
-
-def responses(answer: Any) -> list[Body]:
-    """Return the answers to the operations of a transaction, each without its kind. Raises `UnreadableStoreError`."""
-    found = _part(answer, "responses", list)
-    try:
-        return [next(iter(response.values())) for response in found]
-    except (AttributeError, StopIteration) as error:
-        raise _strange() from error
-
-
-def _key_value(data: Any) -> KeyValue:
-    try:
-        key, value = b64decode(data["key"], validate=True), b64decode(data.get("value", ""), validate=True)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise _strange() from error
-    return KeyValue(key, value, number(data, "create_revision"), number(data, "mod_revision"), number(data, "lease"))
-
-
-def _part(answer: Any, name: str, kind: type = dict) -> Any:
-    found = answer.get(name, kind()) if isinstance(answer, dict) else None
-    if not isinstance(found, kind):
-        raise _strange()
-    return found
-
-
-def _strange() -> UnreadableStoreError:
-    return UnreadableStoreError("the answer is not that of an etcd: see --store")

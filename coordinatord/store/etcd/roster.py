@@ -12,7 +12,7 @@ from coordinatord.protocol.http.api import AnyText, CoordinatorStatus, Number
 from coordinatord.protocol.schema import ERRORS
 from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.keys import Keys
-from coordinatord.store.etcd.requests import KeyValue, number
+from coordinatord.store.etcd.requests import KeyValue
 from coordinatord.store.interface import NothingStoredError, StoreError
 
 STANDBYS_AT_ONCE = 100
@@ -68,7 +68,7 @@ async def read_coordinators(gateway: Gateway, keys: Keys) -> Coordinators:
     if leader is None:
         return Coordinators(None, standbys, None)
     lease = await gateway.call("/v3/lease/timetolive", {"ID": str(leader.lease)})
-    return Coordinators(Coordinatord.unpack(leader), standbys, float(max(0, number(lease, "TTL"))))
+    return Coordinators(Coordinatord.unpack(leader), standbys, float(max(0, lease.ttl)))
 
 
 async def end_term(gateway: Gateway, keys: Keys) -> Coordinatord:

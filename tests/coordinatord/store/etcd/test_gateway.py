@@ -18,7 +18,7 @@ from coordinatord.store.etcd import gateway as gateway_module
 from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.location import EtcdAccess, EtcdLocation
 from coordinatord.store.etcd.refusals import EtcdAwayError, EtcdRefusedError
-from coordinatord.store.etcd.requests import KeyValue, get, key_values, number, put, responses, text_of, txn
+from coordinatord.store.etcd.requests import KeyValue, get, put, text_of, txn
 from coordinatord.store.interface import StoreError, UnreadableStoreError
 from tests.support.canned_http import body, canned, hang_up
 from tests.support.etcd import (
@@ -54,7 +54,7 @@ def own_cluster(tmp_path: Path) -> Iterator[Callable[..., EtcdCluster]]:
 async def test_a_transaction_does_all_or_the_other(space: EtcdNamespace) -> None:
     async with gateway_to(space.place) as gateway:
         answer = await gateway.call("/v3/kv/txn", txn([], [put(KEY, b"\0\xff"), get(KEY)]))
-        assert [pair.value for pair in key_values(responses(answer)[1])] == [b"\0\xff"]
+        assert [pair.value for pair in answer.results[1].kvs] == [b"\0\xff"]
         found = await gateway.read(KEY)
         assert found is not None
         assert found.value == b"\0\xff"
@@ -239,7 +239,7 @@ async def test_a_renewal_leaves_a_member_that_is_silent_in_time(etcd: EtcdCluste
         _, good = etcd.clients[0]
         place = EtcdLocation.parse(f"etcd://127.0.0.1:{silent.getsockname()[1]},127.0.0.1:{good}/any")
         async with gateway_to(place) as gateway, gateway_to(space.place) as other:
-            lease = number(await other.call("/v3/lease/grant", {"TTL": "60", "ID": "0"}), "ID")
+            lease = (await other.call("/v3/lease/grant", {"TTL": "60", "ID": "0"})).id
             assert await _renewed(gateway, lease) == 60.0
         async with gateway_to(replace(place, members=place.members[:1])) as gateway:
             with pytest.raises(EtcdAwayError, match=r"no answer within 0\.01 s"):
