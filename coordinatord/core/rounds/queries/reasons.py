@@ -211,7 +211,9 @@ class Reasons:
         there = (MemberState.READY, MemberState.PREPARING, MemberState.QUARANTINED)
         present = f" ({self._names(*there)})" if joined else ""
         missing = f"; missing: {name_some(run.roll.missing, len(run.roll.missing))}" if run.roll.missing else ""
-        return text + present + still + missing
+        leaving = MemberState.HANDING_OVER
+        leave = f"; leaving: {self._names(leaving)}" if run.roll.count(leaving) else ""
+        return text + present + still + missing + leave
 
     @property
     def _ending(self) -> str:

@@ -7,6 +7,7 @@ from coordinatord.core.keeping.persisting import RETRY_S
 from coordinatord.core.own_end import SIGNALS_APART_S, may_end_at
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.values.records import RoundStopped
+from coordinatord.core.situation import situation
 from coordinatord.protocol.messages import Goal, Outcome, Result
 from tests.support.running_job import order, running_job
 from tests.support.script import Stage
@@ -93,6 +94,7 @@ def test_nodes_that_all_leave_wait_for_the_disk_and_not_for_others() -> None:
     stage = ending(shards=3)
     stage.play("write n2 failed why=full")
     assert stage.desired("n1").reason == "it leaves as soon as what it keeps is on the disk"
+    assert situation(stage.run, stage.now) == "waiting for nodes: 0 of 3 joined; leaving: nodes n1, n2, n3"
 
 
 @pytest.mark.parametrize("end", ENDS)
