@@ -51,7 +51,7 @@ def test_a_message_that_cannot_be_sent_ends_the_channel(tmp_path: Path) -> None:
 
 
 def test_a_node_that_stood_still_during_many_saves_still_hears_its_worker(tmp_path: Path) -> None:
-    """Without the channel, the worker would be asked for no save until its round is over."""
+    """The worker would be asked for no save until its round is over."""
     with connected(tmp_path, KeepChannel) as (channel, node):
         saves, unkept = 10_000, 100
         for step in range(saves):
