@@ -28,6 +28,7 @@ from coordinatord.core.rounds.effects import Answer, Batch, Refuse, ReportDegrad
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.queries import admission
 from coordinatord.core.rounds.state.cluster import Cluster, apply_drains, apply_quarantines
+from coordinatord.core.rounds.state.gathering import RefusedNode
 from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.state.run import Run, Wings
 from coordinatord.core.rounds.transitions import actions, observations, releases
@@ -222,7 +223,11 @@ class Coordinator:
             member = self._enroll(run, event, decision)
         except admission.RefusedError as error:
             decision.endings.append(Refuse(event.session, error.refused, join.job, join.node))
+            if error.refused.retry and join.job in self.jobs:
+                refused = RefusedNode(join.offer.host, error.refused.message, decision.now)
+                self.jobs[join.job].gathering.record_refusal(join.node, refused)
             return
+        run.gathering.refused.pop(join.node, None)
         self._sessions[event.session] = (run, member)
         self._observe(run, member, join.observed, decision)
         decision.send(run, member)

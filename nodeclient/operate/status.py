@@ -24,6 +24,7 @@ from coordinatord.protocol.http.api import (
     LateStatus,
     LostStatus,
     NodeStatus,
+    RefusedStatus,
     SharedStatus,
 )
 from coordinatord.protocol.text import counted, listed, redone_words
@@ -58,7 +59,7 @@ STATES = {
 }
 """The colours of jobs' states."""
 
-TROUBLED = frozenset({"disconnected", "silent", "stale", "stopped", "lost"})
+TROUBLED = frozenset({"disconnected", "silent", "stale", "stopped", "lost", "refused"})
 """The states of nodes that need attention."""
 
 
@@ -284,10 +285,11 @@ def _failure_log(failure: FailureStatus) -> str:
 
 def _node_lines(job: JobStatus, output: TerminalInfo, rows_max: int | None, hint: str) -> list[str]:
     """Return the table of a job's nodes, and a line about those that it omits."""
-    if not job.nodes and not job.lost:
+    if not job.nodes and not job.lost and not job.refused:
         return [] if job.ended else ["  no nodes"]
     shown, hidden = list(job.nodes), Counter[str]()
     lost = [_lost_node(node) for node in job.lost]
+    refused = [_refused_node(node) for node in job.refused]
     if output.is_terminal:
         shown.sort(key=lambda node: -node.behind)
     if rows_max is not None and len(shown) > rows_max:
@@ -297,7 +299,8 @@ def _node_lines(job: JobStatus, output: TerminalInfo, rows_max: int | None, hint
     if rows_max is not None and len(lost) > LOST_MAX:
         hidden["lost"] = len(lost) - LOST_MAX
         del lost[LOST_MAX:]
-    lines = _table(job, [*shown, *lost], output, pids=rows_max is None) if shown or lost else []
+    rows = [*shown, *refused, *lost]
+    lines = _table(job, rows, output, pids=rows_max is None) if rows else []
     if hidden:
         states = ", ".join(f"{number} {state}" for state, number in hidden.most_common())
         lines += output.wrapped(f"  and {counted(hidden.total(), 'more node')}: {states}{hint}", indent="    ")
@@ -308,6 +311,17 @@ def _lost_node(lost: LostStatus) -> NodeStatus:
     when = f"lost {duration(lost.lost_s)} ago" + (f", in round {lost.round}" if lost.round else "")
     reason = f"{when}: {lost.reason}"
     return NodeStatus(node=lost.node, host=lost.host, address="-", state="lost", reason=reason, last_seen_s=lost.lost_s)
+
+
+def _refused_node(refused: RefusedStatus) -> NodeStatus:
+    return NodeStatus(
+        node=refused.node,
+        host=refused.host,
+        address="-",
+        state="refused",
+        reason=f"asks to be let in: {refused.reason}",
+        last_seen_s=refused.refused_s,
+    )
 
 
 def _table(job: JobStatus, nodes: Sequence[NodeStatus], output: TerminalInfo, *, pids: bool) -> list[str]:
@@ -411,6 +425,7 @@ def _gist(status: Status) -> object:
             (job.job, job.run, _shown_state(job), job.reason if job.health == "well" else ""),
             (job.round, job.restarts.used, job.missing, [lost.node for lost in job.lost]),
             [(node.node, node.state, node.drained, node.ranks, node.reason) for node in job.nodes],
+            [(refused.node, refused.reason) for refused in job.refused],
         )
         for job in status.answer.jobs
     ]

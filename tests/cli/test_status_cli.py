@@ -350,6 +350,15 @@ def test_lost_nodes_stay_in_the_table_and_earlier_runs_in_a_line(printed: Callab
     assert sum(" lost " in line for line in printed(job).splitlines()) == 10
 
 
+def test_a_node_that_may_not_join_has_a_row_that_says_why(printed: Callable[..., str]) -> None:
+    why = "gpu2 drained by alice; to let it in: nodeclient undrain gpu2"
+    refused = [{"node": "gpu2", "host": "gpu2", "reason": why, "refused_s": 3.0}]
+    for job in (a_job(a_node("gpu1"), refused=refused), a_job(refused=refused)):
+        [row] = [line for line in printed(job).splitlines() if "gpu2" in line.split()[:2]]
+        assert " refused " in row
+        assert row.endswith(f"asks to be let in: {why}")
+
+
 def test_a_job_that_stands_says_so_in_its_state_s_place() -> None:
     reason = "no step for 1 min 15 s (usually 0.06 s); rank 1 on node b is behind, by 1"
     nodes = (a_node("a", steps=[12], step_age_s=75.0), a_node("b", steps=[11], step_age_s=75.0, ranks=[1]))

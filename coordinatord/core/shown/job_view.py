@@ -47,6 +47,9 @@ still import modules or load data."""
 LOST_SHOWN_S = 3_600.0
 """How many seconds a lost node is shown, so that a person sees it even after a break. Events keep it for longer."""
 
+REFUSED_SHOWN_S = 60.0
+"""How many seconds a refused node is shown after it asked last: it asks again every 10 s, or has given up."""
+
 STANDS_S = 5.0
 STANDS_STEPS = 2
 """A node that is behind counts as standing still if it has made no step for so many seconds, and for so many usual
@@ -81,6 +84,7 @@ def job_view(run: Run, now: float, store_error: str | None) -> api.JobStatus:
         spares=_spares(run),
         missing=_missing(run),
         lost=_lost(run, now),
+        refused=_refused(run, now),
         earlier=tuple(_earlier(earlier, now) for earlier in run.durable.earlier),
         failure=None if run.durable.report is None else _failure(run.durable.report, run, now),
         laggard=_laggard(run),
@@ -226,6 +230,14 @@ def _lost(run: Run, now: float) -> tuple[api.LostStatus, ...]:
             lost_s=round(max(0.0, now - loss.at), 3),
         )
         for loss in sorted(away, key=lambda loss: -loss.at)
+    )
+
+
+def _refused(run: Run, now: float) -> tuple[api.RefusedStatus, ...]:
+    return tuple(
+        api.RefusedStatus(node=node, host=asked.host, reason=asked.why, refused_s=round(max(0.0, now - asked.at), 3))
+        for node, asked in run.gathering.refused.items()
+        if now - asked.at <= REFUSED_SHOWN_S
     )
 
 

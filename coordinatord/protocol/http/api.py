@@ -481,6 +481,15 @@ class LostStatus(Struct, frozen=True, kw_only=True):
     """How long ago."""
 
 
+class RefusedStatus(Struct, frozen=True, kw_only=True):
+    """A node that may not join for now, and asks again."""
+
+    node: AnyText
+    host: AnyText
+    reason: AnyText
+    refused_s: Number
+
+
 class EarlierRunStatus(Struct, frozen=True, kw_only=True):
     """A run of the job before the present one."""
 
@@ -625,6 +634,7 @@ class JobStatus(Struct, frozen=True, kw_only=True):
     missing: MissingStatus = MissingStatus()
     lost: Items[LostStatus] = ()
     """The nodes of a live run that were lost in the last hour, the last one first."""
+    refused: Items[RefusedStatus] = ()
     earlier: Items[EarlierRunStatus] = ()
     """The runs of the job before this one, the last one first."""
     failure: FailureStatus | None = None

@@ -7,6 +7,7 @@ from coordinatord.core import admin
 from coordinatord.core.rounds.effects import Answer, Batch
 from coordinatord.core.rounds.events import AdminRequested, StoreFailed, StoreRecovered
 from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.state.gathering import REFUSED_MAX
 from coordinatord.core.rounds.values.admin_requests import (
     AdminResult,
     DrainNode,
@@ -18,6 +19,7 @@ from coordinatord.core.rounds.values.admin_requests import (
     StopJob,
     UndrainNode,
 )
+from coordinatord.core.shown.job_view import job_view
 from coordinatord.protocol.messages import Goal, Result
 from coordinatord.runtime.object_graph import dump
 from tests.support.script import Stage, play
@@ -92,6 +94,30 @@ def test_a_drained_node_is_kept_out_by_the_next_coordinator_as_well() -> None:
     assert stage.play(third)[0].endswith(f"-> n3: refused may retry (drained): {why}")
     stage.play("ask undrain host-n3", "die 100s", third)
     assert "n3" in stage.run.members
+
+
+def test_a_drained_node_that_asks_to_be_let_in_is_shown_until_it_is_or_has_given_up() -> None:
+    third = "join n3 min=2 max=2"
+
+    def refused() -> list[tuple[str, str, float]]:
+        shown = job_view(stage.run, stage.now, None).refused
+        return [(each.node, each.reason, each.refused_s) for each in shown]
+
+    stage = play(*PAIR, "ask drain host-n3 ahead=yes", third, "advance 5s")
+    why = "host-n3 drained by alice; to let it in: nodeclient undrain host-n3"
+    assert refused() == [("n3", why, 5.0)]
+    stage.play("advance 5s", third)
+    assert refused() == [("n3", why, 0.0)]
+    stage.play("advance 61s")
+    assert refused() == []
+    stage.play(third, "ask undrain host-n3", third)
+    assert refused() == []
+
+
+def test_a_run_remembers_a_limited_number_of_nodes_that_it_has_refused() -> None:
+    stage = play(*PAIR, *(f"ask drain host-m{number} ahead=yes" for number in range(REFUSED_MAX + 1)))
+    stage.play(*(f"join m{number} min=2 max=2" for number in range(REFUSED_MAX + 1)))
+    assert [*stage.run.gathering.refused] == [f"m{number}" for number in range(1, REFUSED_MAX + 1)]
 
 
 def test_a_node_that_comes_back_to_a_stopped_run_hears_how_it_ended() -> None:

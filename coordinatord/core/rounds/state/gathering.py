@@ -12,12 +12,26 @@ workers of an older round have ended.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.state.durable import DurableRun, State
 from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.state.roll import Roll
 from coordinatord.core.rounds.values.deadline_heap import DeadlineHeap
 from coordinatord.core.rounds.values.due_times import LONG_AGO, NOW
+
+REFUSED_MAX = 16
+"""How many refused nodes a run remembers: they are shown to people, and may have any names."""
+
+
+class RefusedNode(NamedTuple):
+    """A node that may not join for now, and asks again."""
+
+    host: str
+    why: str
+    at: float
+    """When it asked last."""
 
 
 class Gathering:
@@ -42,6 +56,8 @@ class Gathering:
         self.enough_since: float | None = None
         """When enough nodes for a round were ready; None while there are too few. The time without a round is divided
         between activities at this time and the one before (`queries/time_attribution`)."""
+        self.refused: dict[str, RefusedNode] = {}
+        """The nodes that were refused for now, and have not joined since, the last one last."""
 
     def begin_round(self) -> None:
         """Forget the arrivals: a round has been formed."""
@@ -96,6 +112,13 @@ class Gathering:
             expires_at, latest = self.join_timeouts.get(member.node), now + member.offer.join_timeout_s
             if expires_at is not None and expires_at > latest:
                 self.join_timeouts.set(member.node, latest)
+
+    def record_refusal(self, node: str, refused: RefusedNode) -> None:
+        """Record that a node was refused for now."""
+        self.refused.pop(node, None)
+        self.refused[node] = refused
+        if len(self.refused) > REFUSED_MAX:
+            del self.refused[next(iter(self.refused))]
 
     def record_counts(self, now: float) -> None:
         """Record since when enough nodes for a round have joined, and since when enough are ready.
