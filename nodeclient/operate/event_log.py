@@ -133,5 +133,6 @@ def _reason(event: ApiEvent) -> str:
     """Return the reason, with the name of the event's node, or the id of a run that was opened or ended."""
     if event.kind in RUN_BOUNDARIES:
         return f"run {event.run}: {event.reason}"
-    named = event.node is None or re.search(rf"(?<![\w-]){re.escape(event.node)}(?![\w-])", event.reason)
+    # A node may be called like any other word of the reason, such as "a".
+    named = event.node is None or re.search(rf"(^|\b(node|host) ){re.escape(event.node)}(?![\w-])", event.reason)
     return event.reason if named else f"{event.node}: {event.reason}"

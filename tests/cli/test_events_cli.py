@@ -78,6 +78,25 @@ def test_a_long_name_of_a_job_widens_the_column_for_nobody_else(capsys: pytest.C
     assert f"  {'x' * 128}  w  " in long
 
 
+@pytest.mark.parametrize(
+    ("node", "reason", "shown"),
+    [
+        ("a", "replaced by a younger nodeclient with the same node id, from 10.0.0.5", "a: replaced by a younger"),
+        ("gpu1", "host gpu10 at 10.0.0.1 with 8 workers", "gpu1: host gpu10"),
+        ("gpu1", "host gpu1 at 10.0.0.1 with 8 workers", "host gpu1 at"),
+        ("gpu1", "gpu1 drained by ana", "gpu1 drained"),
+        ("gpu1", "all workers of node gpu1 succeeded", "all workers of node gpu1"),
+        (None, "formed of nodes a, b", "formed of"),
+    ],
+)
+def test_an_event_says_which_node_it_is_about_and_says_it_once(
+    node: str | None, reason: str, shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with canned(listed({**EVENT, "node": node, "reason": reason})) as (endpoint, _):
+        assert command_at(endpoint, "events") == 0
+    assert f"  {shown}" in capsys.readouterr().out
+
+
 def test_whoever_follows_misses_nothing_over_a_restart_of_the_coordinator(
     own_coordinator: Callable[..., Coordinator], tmp_path: Path
 ) -> None:

@@ -106,10 +106,10 @@ function matches(event, words) {
   return [event.what, event.reason, event.node ?? "", round].some((text) => text.toLowerCase().includes(words));
 }
 
-// Whether a text has a node's name as a word of its own: a node "a" is not in "host gpu1 at 10.0.0.1".
+// Whether a text names a node: first, or as a node or host. A node "a" is not in "replaced by a younger nodeclient".
 function names(text, node) {
   const letters = node.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
-  return new RegExp(`(?<![\\w-])${letters}(?![\\w-])`).test(text);
+  return new RegExp(`(^|\\b(node|host) )${letters}(?![\\w-])`).test(text);
 }
 
 function groupChip(group, choose) {
