@@ -10,6 +10,7 @@ import errno
 import ipaddress
 import socket
 from collections.abc import Callable
+from typing import Any
 
 from nodeclient.host.addresses import interface_of
 
@@ -53,8 +54,11 @@ def listening_socket(address: str, backlog: int) -> socket.socket:
 class Acceptor:
     """Accepts the connections of a listening socket in the running loop, until `close`."""
 
-    def __init__(self, listener: socket.socket, on_connection: Callable[[socket.socket], None]) -> None:
-        """Begin; `on_connection` gets each connection, a non-blocking socket, and has to close it."""
+    def __init__(self, listener: socket.socket, on_connection: Callable[[socket.socket, Any], None]) -> None:
+        """Begin; `on_connection` gets each connection and its peer's address. The connection does not block.
+
+        `on_connection` has to close it.
+        """
         self._listener = listener
         self._on_connection = on_connection
         self._loop = asyncio.get_running_loop()
@@ -63,11 +67,12 @@ class Acceptor:
         self._resume()
 
     def close(self) -> None:
-        """Close the socket. Accepted connections stay open."""
+        """Close the socket; further calls do nothing. Accepted connections stay open."""
         if self._resuming is not None:
             self._resuming.cancel()
-        self._loop.remove_reader(self._listener)
-        self._listener.close()
+        if self._listener.fileno() >= 0:
+            self._loop.remove_reader(self._listener)
+            self._listener.close()
 
     def _resume(self) -> None:
         self._resuming = None
@@ -76,7 +81,7 @@ class Acceptor:
     def _accept(self) -> None:
         for _ in range(ACCEPTS_MAX):
             try:
-                connection, _ = self._listener.accept()
+                connection, peer = self._listener.accept()
             except BlockingIOError:
                 return
             except OSError as error:
@@ -86,7 +91,7 @@ class Acceptor:
                 self._resuming = self._loop.call_later(PAUSE_S, self._resume)
                 return
             connection.setblocking(False)
-            self._on_connection(connection)
+            self._on_connection(connection, peer)
 
 
 class PortReservation:

@@ -99,7 +99,7 @@ class WorkerSocket(Generic[C]):
             self._acceptor.close()
             self._acceptor = None
 
-    def _accept(self, accepted: socket.socket) -> None:
+    def _accept(self, accepted: socket.socket, _: object) -> None:
         credentials = accepted.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         pid, user, _ = _CREDENTIALS.unpack(credentials)
         # Strangers must not use up the descriptors of this process.

@@ -49,7 +49,7 @@ class ProbeListener:
         """Stop answering."""
         self._acceptor.close()
 
-    def _greet(self, connection: socket.socket) -> None:
+    def _greet(self, connection: socket.socket, _: object) -> None:
         with connection, suppress(OSError):  # the peer has gone
             connection.send(self._answer)
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from nodeclient.host.ports import listening_socket
+from nodeclient.host.ports import Acceptor, listening_socket
 from nodeclient.keeping.parts.arenas import Arenas, Held
 from nodeclient.keeping.parts.part_messages import (
     NONCE_BYTES,
@@ -49,9 +49,6 @@ RATE_MIN = 1e6
 """A transfer may take `GRACE_S`, plus a second for each `RATE_MIN` bytes. A network of 1 Gbit/s that a hundred nodes
 share is faster. A slower peer is dropped."""
 
-_PAUSE_S = 1.0
-"""The pause before the next attempt to accept, when the system lacks descriptors."""
-
 
 class PartServer:
     """Listens at a port of its own until `close`. Create it in the running loop. Raises `OSError` without a port."""
@@ -66,43 +63,36 @@ class PartServer:
         self._arenas = arenas
         self._on_damage = on_damage
         self._loop = asyncio.get_running_loop()
-        self._socket = listening_socket(address, BACKLOG)
-        self.port: int = self._socket.getsockname()[1]
+        listener = listening_socket(address, BACKLOG)
+        self.port: int = listener.getsockname()[1]
         self._threads = {kind: ThreadPoolExecutor(SENDERS, thread_name_prefix="kept-part") for kind in Kind}
         self._connections: set[asyncio.Task[None]] = set()
         self._unproven: dict[asyncio.Task[None], str] = {}
         """The peers' addresses of the connections that have not proved the key, the oldest first."""
         self._sending: set[socket.socket] = set()
         """The connections on which a thread sends."""
-        self._accepting = self._loop.create_task(self._accept(), name="kept parts")
+        self._acceptor = Acceptor(listener, self._accept)
 
     def close(self) -> None:
         """Stop listening and sending."""
-        self._accepting.cancel()
+        self._acceptor.close()
         for task in self._connections:
             task.cancel()
-        self._socket.close()
         for connection in list(self._sending):
             with suppress(OSError):  # it is closed already
                 connection.shutdown(socket.SHUT_RDWR)  # the thread that sends on it gets an error at once
         for threads in self._threads.values():
             threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _accept(self) -> None:
-        while True:
-            try:
-                connection, peer = await self._loop.sock_accept(self._socket)
-            except OSError:  # the peer has gone, or there are no descriptors
-                await asyncio.sleep(_PAUSE_S)
-                continue
-            if len(self._connections) >= CONNECTIONS_MAX and not self._drop_unproven():
-                connection.close()
-                continue
-            task = self._loop.create_task(self._serve(connection), name="kept part")
-            self._connections.add(task)
-            self._unproven[task] = peer[0]
-            task.add_done_callback(self._forget)
-            await asyncio.sleep(0)  # so that a flood holds up nothing else in this loop
+    def _accept(self, connection: socket.socket, peer: tuple[str, int]) -> None:
+        if len(self._connections) >= CONNECTIONS_MAX and not self._drop_unproven():
+            connection.close()
+            return
+        task = self._loop.create_task(self._serve(connection), name="kept part")
+        self._connections.add(task)
+        self._unproven[task] = peer[0]
+        task.add_done_callback(self._forget)
+        task.add_done_callback(lambda _: connection.close())  # also if it was cancelled before it began
 
     def _drop_unproven(self) -> bool:
         """Close a connection that has not proved the key, to make room; return whether there was one."""
@@ -119,33 +109,31 @@ class PartServer:
         self._unproven.pop(task, None)
 
     async def _serve(self, connection: socket.socket) -> None:
-        with connection:
-            connection.setblocking(False)
-            nonce = secrets.token_bytes(NONCE_BYTES)
-            try:
-                async with asyncio.timeout(REQUEST_WITHIN_S):
-                    await self._loop.sock_sendall(connection, nonce)
-                    data = await self._receive(connection, REQUEST_BYTES)
-            except (OSError, EOFError):  # no agent, or one that gave up; a timeout is an OSError
-                return
-            packed, tag = data[:-TAG_BYTES], data[-TAG_BYTES:]
-            exchange = Exchange(self.key, nonce, packed)
-            if not hmac.compare_digest(tag, exchange.request_tag()):
-                return
-            if (task := asyncio.current_task()) is not None:
-                self._unproven.pop(task, None)
-            try:
-                name = read_request(packed, self._arenas.run)
-            except ValueError:  # the peer knows the key, so it is an agent of another release
-                return
-            held = None if name is None else self._arenas.find(name.rank, name.round, name.step, name.kind)
-            try:
-                async with asyncio.timeout(REQUEST_WITHIN_S):
-                    await self._loop.sock_sendall(connection, exchange.answer(None if held is None else held.commit))
-            except OSError:
-                return
-            if held is not None:
-                await self._send(connection, exchange, held)
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        try:
+            async with asyncio.timeout(REQUEST_WITHIN_S):
+                await self._loop.sock_sendall(connection, nonce)
+                data = await self._receive(connection, REQUEST_BYTES)
+        except (OSError, EOFError):  # no agent, or one that gave up; a timeout is an OSError
+            return
+        packed, tag = data[:-TAG_BYTES], data[-TAG_BYTES:]
+        exchange = Exchange(self.key, nonce, packed)
+        if not hmac.compare_digest(tag, exchange.request_tag()):
+            return
+        if (task := asyncio.current_task()) is not None:
+            self._unproven.pop(task, None)
+        try:
+            name = read_request(packed, self._arenas.run)
+        except ValueError:  # the peer knows the key, so it is an agent of another release
+            return
+        held = None if name is None else self._arenas.find(name.rank, name.round, name.step, name.kind)
+        try:
+            async with asyncio.timeout(REQUEST_WITHIN_S):
+                await self._loop.sock_sendall(connection, exchange.answer(None if held is None else held.commit))
+        except OSError:
+            return
+        if held is not None:
+            await self._send(connection, exchange, held)
 
     async def _send(self, connection: socket.socket, exchange: Exchange, held: Held) -> None:
         self._sending.add(connection)

@@ -2,14 +2,17 @@
 
 import asyncio
 import socket
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 
 from coordinatord.protocol.kept_state import KeptSource
 from nodeclient.keeping.parts import part_server
+from nodeclient.keeping.parts.arena_memory import ArenaMemory
+from nodeclient.keeping.parts.arenas import Arenas
 from nodeclient.keeping.parts.part_messages import NONCE_BYTES, REQUEST_BYTES, Exchange, Kind, PartName, pack_request
+from nodeclient.keeping.parts.part_server import PartServer
 from tests.nodeclient.keeping.stage import BIG, RUN, a_resume, holder, keeping_nodes, wanted
 from tests.support.programs import TIMEOUT_S
 
@@ -66,6 +69,19 @@ async def test_a_flood_of_connections_without_the_key_keeps_nobody_out(
                 rude.enter_context(connected(source))
             _, data = await b.worker(b.begin(2, a_resume(1, 7, source))).resume()
         assert data[0, True] == BIG
+
+
+@pytest.mark.parametrize("turns", range(5))
+async def test_who_connects_while_the_server_closes_is_let_go(turns: int) -> None:
+    server = PartServer(Arenas(ArenaMemory(0, lambda: 0), 0), lambda _: None, "127.0.0.1")
+    with socket.create_connection(("127.0.0.1", server.port)) as late:
+        for _ in range(turns):  # the event loop accepts it in one of its next turns
+            await asyncio.sleep(0)
+        server.close()
+        late.settimeout(TIMEOUT_S)
+        with suppress(ConnectionResetError):
+            while await asyncio.to_thread(late.recv, NONCE_BYTES):
+                pass
 
 
 async def test_a_reader_that_is_too_slow_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
