@@ -40,7 +40,7 @@ STOPPED = "a worker was stopped by a signal, such as SIGSTOP"
 
 
 @dataclass(slots=True, eq=False)
-class _Reusable(Connection):
+class _ReusableProcess(Connection):
     """A connection to a process; it has a local rank once the process has reported that it is reusable."""
 
     round: int = 0
@@ -128,7 +128,7 @@ class ReusableWorkers:
         self._submit_in_order = submit_in_order
         self.dismissals = Dismissals(workers, tasks, dismissed_within_s, complain)
         self._loop = asyncio.get_running_loop()
-        self._socket = WorkerSocket("rounds", _Reusable, self._receive)
+        self._socket = WorkerSocket("rounds", _ReusableProcess, self._receive)
         self._round = 0
         self._commands_before: Sequence[WorkerCommand] = ()
         self._commands: Sequence[WorkerCommand] = ()
@@ -183,7 +183,7 @@ class ReusableWorkers:
             self._forget(connection)
         self._socket.close()
 
-    def _send(self, connection: _Reusable, message: RoundMessage, fds: Sequence[int] = ()) -> bool:
+    def _send(self, connection: _ReusableProcess, message: RoundMessage, fds: Sequence[int] = ()) -> bool:
         try:
             socket.send_fds(connection.socket, [ROUND_CODEC.encode(message)], fds, socket.MSG_NOSIGNAL)
         except OSError:  # the worker is gone, or does not read and is ended in time
@@ -193,7 +193,7 @@ class ReusableWorkers:
 
     # Messages of workers
 
-    def _receive(self, connection: _Reusable) -> None:
+    def _receive(self, connection: _ReusableProcess) -> None:
         packet = receive_packet(connection.socket)
         if packet is None:
             return
@@ -204,7 +204,7 @@ class ReusableWorkers:
             return
         self._handle(connection, message)
 
-    def _handle(self, connection: _Reusable, message: RoundMessage) -> None:
+    def _handle(self, connection: _ReusableProcess, message: RoundMessage) -> None:
         rank = connection.local_rank
         match message:
             case round_messages.Reusable(local_rank, number):
@@ -216,7 +216,7 @@ class ReusableWorkers:
             case _ if rank is not None and message.round == connection.round:
                 self._handle_report(connection, rank, message)
 
-    def _handle_report(self, connection: _Reusable, rank: int, message: RoundMessage) -> None:
+    def _handle_report(self, connection: _ReusableProcess, rank: int, message: RoundMessage) -> None:
         """Handle a worker's report of its round. `Failed` and `Left` count once in a round."""
         match message:
             case round_messages.Failed(_, error, lines) if not connection.has_failed:
@@ -234,7 +234,7 @@ class ReusableWorkers:
             case round_messages.Refusing(_, why):
                 self._submit(events.WorkerRefuses(rank, why))
 
-    def _forget(self, connection: _Reusable) -> None:
+    def _forget(self, connection: _ReusableProcess) -> None:
         self._socket.forget(connection)
         if connection.local_rank is not None:
             self._submit(events.ReuseReported(connection.local_rank, able=False))
