@@ -18,6 +18,7 @@ import random
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -27,7 +28,7 @@ from coordinatord.core.rounds.effects import Batch, Look, Send
 from coordinatord.core.rounds.events import Connected, Disconnected, Event, Looked, Reported, Tick
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.values.records import BusyWorkerAwaited, Record, RoundEnded, RoundStopped, RunEnded
-from coordinatord.core.watching.stack_sources import seen_workers
+from coordinatord.core.watching.worker_sources import SourceStacks, seen_workers
 from coordinatord.protocol.messages import JobSpec, Observed, Phase, Section
 from coordinatord.protocol.stack_messages import WorkerStacks
 from tests.sim.calm_training import CalmTraining, Doing
@@ -258,12 +259,16 @@ class CalmRun:
         answers: dict[str, list[WorkerStacks]] = {}
         most_s = self._chance.choice([0.02, LOOK_WITHIN_S])
         for source in look.sources:
-            ranks = [source.first_rank + local_rank for local_rank in source.wanted.local_ranks]
-            act = (look, answers, self._nodes[source.node], ranks, self._coordinator)
+            act = (look, answers, self._nodes[source.node], source.ranks, self._coordinator)
             self._queue.after(self._chance.uniform(0.0, most_s), self._sample, *act)
 
     def _sample(
-        self, look: Look, answers: dict[str, list[WorkerStacks]], node: Node, ranks: list[int], asked_by: Coordinator
+        self,
+        look: Look,
+        answers: dict[str, list[WorkerStacks]],
+        node: Node,
+        ranks: Sequence[int],
+        asked_by: Coordinator,
     ) -> None:
         """Look at the workers of a node. Its earlier messages arrive before its answer."""
         now = self._queue.now - self._begun_at
@@ -275,8 +280,8 @@ class CalmRun:
 
     def _collect(self, look: Look, answers: dict[str, list[WorkerStacks]], asked_by: Coordinator) -> None:
         if self._coordinator is asked_by:
-            sampled = [(source, answers[source.node]) for source in look.sources]
-            self._handle(Looked(look.run, look.round, look.number, tuple(seen_workers(sampled))))
+            sampled = [SourceStacks(source, tuple(answers[source.node])) for source in look.sources]
+            self._handle(Looked(look.run, look.round, look.number, seen_workers(sampled)))
 
     # Judgement
 

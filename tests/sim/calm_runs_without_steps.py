@@ -9,7 +9,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from coordinatord.core.rounds.events import Compared, NodeArrivals
-from coordinatord.core.watching.arrivals import ARRIVALS_MIN, EVERY_S, arrival_sources, ask_at, can_be_compared
+from coordinatord.core.watching.arrivals import ARRIVALS_MIN, EVERY_S, ask_at, can_be_compared
+from coordinatord.core.watching.worker_sources import worker_sources
 from coordinatord.protocol.arrival_messages import GroupArrivals, WorkerArrivals, pack_ages
 from coordinatord.protocol.messages import Observed
 from tests.sim.calm_runs import CalmRun, Node
@@ -61,9 +62,12 @@ class UnnamedRun(CalmRun):
         assert isinstance(training, UnnamedTraining)
         self.counts["questions"] += 1
         arrivals = []
-        for source in arrival_sources(run):
-            ranks = [source.first_rank + local_rank for local_rank in source.wanted.local_ranks]
-            workers = tuple(WorkerArrivals(rank, (training.arrivals(rank, now, ARRIVALS_MIN),)) for rank in ranks)
+        for source in worker_sources(run):
+            if source.session is None:
+                continue
+            workers = tuple(
+                WorkerArrivals(rank, (training.arrivals(rank, now, ARRIVALS_MIN),)) for rank in source.ranks
+            )
             arrivals.append(NodeArrivals(source.node, self._queue.now, 0.0, self._queue.now, workers))
         self._handle(Compared(run.id, run.durable.round, tuple(arrivals)))
         self._queue.after(ask_at(run, self._begun_at, self._queue.now) - self._queue.now, self._compare)

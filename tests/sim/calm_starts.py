@@ -104,9 +104,7 @@ class ResumedRun(UnnamedRun):
         if self._is_resumed:
             super()._look(look)
             return
-        ranks = [
-            (source.node, source.first_rank + local) for source in look.sources for local in source.wanted.local_ranks
-        ]
+        ranks = [(source.node, rank) for source in look.sources for rank in source.ranks]
         workers = tuple(seen(node, rank, "waits" if rank else "stands") for node, rank in ranks)
         self._queue.after(0.1, self._handle, Looked(look.run, look.round, look.number, workers))
 

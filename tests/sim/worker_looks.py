@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from coordinatord.core.rounds.effects import Look, StackSource
+from coordinatord.core.rounds.effects import Look, WorkerSource
 from coordinatord.core.rounds.events import Event, Looked
-from coordinatord.core.watching.stack_sources import seen_workers
+from coordinatord.core.watching.worker_sources import SourceStacks, seen_workers
 from coordinatord.protocol.messages import Section
 from coordinatord.protocol.stack_messages import Collective, CollectiveState, StackOrigin, WorkerStacks, pack_stacks
 from coordinatord.server.reads.stack_reads import ANSWER_WITHIN_S
@@ -166,21 +166,22 @@ class Looks:
         most_s = self._chance.choice([0.02, LOOK_WITHIN_S])
         delays = [self._chance.uniform(0.0, most_s) for _ in look.sources]
         for number, (source, delay) in enumerate(zip(look.sources, delays, strict=True)):
-            self._world.queue.after(delay, self._sample, answers, number, source)
+            self._world.queue.after(delay, self._sample, answers, number, look, source)
         if not is_lost:
             self._world.queue.after(max(delays) + 0.01, self._collect, look, answers)
 
-    def _sample(self, answers: dict[int, tuple[WorkerStacks, ...]], number: int, source: StackSource) -> None:
+    def _sample(
+        self, answers: dict[int, tuple[WorkerStacks, ...]], number: int, look: Look, source: WorkerSource
+    ) -> None:
         session = self._sessions.get(source.session or 0)
         host = None if session is None else session.host
         training = None if host is None or not host.well else host.workers.training
-        if training is not None and training.key == (source.wanted.run, source.wanted.round):
+        if training is not None and training.key == (look.run, look.round):
             now = self._world.queue.now
-            ranks = (source.first_rank + rank for rank in source.wanted.local_ranks)
-            answers[number] = tuple(training.standstills.seen(rank, now) for rank in ranks)
+            answers[number] = tuple(training.standstills.seen(rank, now) for rank in source.ranks)
 
     def _collect(self, look: Look, answers: dict[int, tuple[WorkerStacks, ...]]) -> None:
-        sampled = [(source, answers.get(number, ())) for number, source in enumerate(look.sources)]
-        looked = Looked(look.run, look.round, look.number, tuple(seen_workers(sampled)))
+        sampled = [SourceStacks(source, answers.get(number, ())) for number, source in enumerate(look.sources)]
+        looked = Looked(look.run, look.round, look.number, seen_workers(sampled))
         late_s = 0.0 if len(answers) == len(look.sources) else ANSWER_WITHIN_S - LOOK_WITHIN_S
         self._world.queue.after(late_s, self._submit, looked)

@@ -394,7 +394,7 @@ class Stage:
         look, self.look = self.look, None
         if look is None:
             raise ScriptError("nobody looks")
-        nodes = [source.node for source in look.sources for _ in source.wanted.local_ranks]
+        nodes = [source.node for source in look.sources for _ in source.ranks]
         workers = tuple(seen(node, rank, kind) for rank, (node, kind) in enumerate(zip(nodes, words, strict=True)))
         self.handle(Looked(look.run, look.round, look.number, workers))
 

@@ -11,20 +11,25 @@ from msgspec import Struct
 from coordinatord.core.rounds.values.admin_requests import AdminResult
 from coordinatord.core.rounds.values.records import Record
 from coordinatord.protocol.messages import Degraded, Desired, Refused
-from coordinatord.protocol.stack_messages import AskStacks
 
 
-class StackSource(Struct, frozen=True):
-    """Some workers of a node, which are asked together where they are in their code."""
+class WorkerSource(Struct, frozen=True):
+    """Some workers of a node, which one question asks about."""
 
     node: str
     host: str
     first_rank: int
+    """The rank of the node's first worker, even if that is not asked about."""
+    ranks: tuple[int, ...]
     session: int | None
     """The session of the node; None if it cannot be asked."""
-    wanted: AskStacks
     problem: str
     """Why it cannot be asked; empty if it can."""
+
+    @property
+    def local_ranks(self) -> tuple[int, ...]:
+        """The local ranks of these workers, by which the node knows them."""
+        return tuple(rank - self.first_rank for rank in self.ranks)
 
 
 class Effect(Struct, frozen=True):
@@ -73,7 +78,7 @@ class Look(Struct, frozen=True):
     round: int
     number: int
     """The number of the look, which the answer repeats."""
-    sources: tuple[StackSource, ...]
+    sources: tuple[WorkerSource, ...]
 
 
 class Batch(Struct, frozen=True):

@@ -6,19 +6,20 @@ from collections.abc import Iterable
 
 from msgspec.structs import asdict
 
-from coordinatord.core.rounds.effects import StackSource
+from coordinatord.core.rounds.effects import WorkerSource
+from coordinatord.core.watching.worker_sources import SourceStacks
 from coordinatord.protocol.http.stack_answers import CollectiveStatus, StackedWorker, StackGroup, ThreadStatus
 from coordinatord.protocol.stack_messages import StackOrigin, WorkerStacks, unpack_stacks
 
 
-def group_stacks(answered: Iterable[tuple[StackSource, WorkerStacks]]) -> tuple[StackGroup, ...]:
+def group_stacks(answers: Iterable[SourceStacks]) -> tuple[StackGroup, ...]:
     """Return the groups of workers with equal stacks, the largest first.
 
     Workers without a stack are in one group if they lack it for the same reason, and their processes are in the same
     state. Of equally large groups, the one with the lowest rank is first.
     """
     groups: dict[tuple[bytes, str, tuple[str, str]], list[StackedWorker]] = {}
-    for source, worker in answered:
+    for source, worker in ((answer.source, worker) for answer in answers for worker in answer.workers):
         process = ("", "") if worker.stacks else (worker.state, worker.waits_in)
         groups.setdefault((worker.stacks, worker.problem, process), []).append(_stacked(source, worker))
     for workers in groups.values():
@@ -34,7 +35,7 @@ def group_stacks(answered: Iterable[tuple[StackSource, WorkerStacks]]) -> tuple[
     )
 
 
-def _stacked(source: StackSource, worker: WorkerStacks) -> StackedWorker:
+def _stacked(source: WorkerSource, worker: WorkerStacks) -> StackedWorker:
     collective = worker.collective
     return StackedWorker(
         rank=worker.rank,

@@ -6,13 +6,11 @@ The worker that regularly arrives last makes every step slow for all. `server/re
 
 from __future__ import annotations
 
-from msgspec import Struct
-
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.watching.lateness_watch import is_training
 from coordinatord.core.watching.run_watch import lateness_of, reports_no_steps
-from coordinatord.core.watching.stack_sources import WORKERS_AT_ONCE_MAX, in_questions
-from coordinatord.protocol.arrival_messages import ARRIVALS_MAX, AskArrivals
+from coordinatord.core.watching.worker_sources import WORKERS_AT_ONCE_MAX
+from coordinatord.protocol.arrival_messages import ARRIVALS_MAX
 from coordinatord.protocol.messages import Launcher
 
 ARRIVALS_AT_ONCE = 40_000
@@ -31,16 +29,6 @@ FIRST_STEPS = 20
 since it covers the beginning of the training, and knows the offset of each clock by only one answer. So the next ones
 follow soon until a laggard is found: by `ask_at` after 30, 45 and 67 steps. Three of them have to agree on it
 (`lateness_watch.AGREEING_MIN`)."""
-
-
-class ArrivalSource(Struct, frozen=True):
-    """Some workers of one node, and the question to that node."""
-
-    node: str
-    session: int
-    first_rank: int
-    """The rank of the node's first worker, even if that is not asked: rank = `first_rank` + local rank."""
-    wanted: AskArrivals
 
 
 def can_be_compared(run: Run) -> bool:
@@ -73,13 +61,6 @@ def ask_at(run: Run, trains_since: float, asked_at: float | None) -> float:
     return usual_at if foreseen_at is None or foreseen_at <= asked_at else min(usual_at, foreseen_at)
 
 
-def arrival_sources(run: Run) -> tuple[ArrivalSource, ...]:
-    """Return the questions to all nodes of the round that are connected; a session numbers its own."""
-    number, most = run.durable.round, min(max(ARRIVALS_MIN, ARRIVALS_AT_ONCE // _workers(run)), ARRIVALS_MAX)
-    members = ((own, run.members.get(own.node)) for own in run.durable.order.values())
-    return tuple(
-        ArrivalSource(own.node, member.session.id, own.first_rank, AskArrivals(1, run.id, number, local_ranks, most))
-        for own, member in members
-        if member is not None and member.session.id is not None
-        for local_ranks in in_questions(range(own.workers))
-    )
+def most_arrivals(run: Run) -> int:
+    """Return how many arrivals of each worker to ask for at most."""
+    return min(max(ARRIVALS_MIN, ARRIVALS_AT_ONCE // _workers(run)), ARRIVALS_MAX)

@@ -29,7 +29,7 @@ from coordinatord.core.watching.hang_watch import AnsweredLook, HangWatch
 from coordinatord.core.watching.lateness import Lateness, present_pause
 from coordinatord.core.watching.lateness_watch import LatenessWatch, describe_laggard, is_training, laggard_to_drain
 from coordinatord.core.watching.look_comparison import APART_S, UNASKED, may_hang, why_inconclusive, why_unseen
-from coordinatord.core.watching.stack_sources import NoStacksError, stack_sources
+from coordinatord.core.watching.worker_sources import NoStacksError, worker_sources
 from coordinatord.hints.hang_sentences import script_position
 from coordinatord.hints.hang_verdict import HangVerdict, notice_of
 from coordinatord.hints.match import timed_out
@@ -158,7 +158,7 @@ class RunWatch(WatchingWing):
         """Begin a look at all workers of the round; return None and pause if a node cannot be asked."""
         number = self._hang.begin(now)
         try:
-            sources = stack_sources(self._run, (), brief=True)
+            sources = worker_sources(self._run)
         except NoStacksError as error:
             self.notice = str(error)
         else:

@@ -13,13 +13,13 @@ from msgspec.structs import asdict
 
 from coordinatord.core.shown.stack_groups import group_stacks
 from coordinatord.core.watching.look_comparison import APART_S, judge_again, may_be_slow
-from coordinatord.core.watching.stack_sources import NoStacksError, stack_sources
+from coordinatord.core.watching.worker_sources import NoStacksError, seen_workers, worker_sources
 from coordinatord.hints.hang_verdict import find_hang
 from coordinatord.protocol.http.stack_answers import HangStatus, StacksAnswer
 from coordinatord.server.driver import Driver
 from coordinatord.server.http.log_query import parse_ranks
 from coordinatord.server.http.responses import ReaderLimit, UnknownJobError, check_query, error_response, respond
-from coordinatord.server.reads.stack_reads import ANSWER_WITHIN_S, ask_all, seen_workers_of
+from coordinatord.server.reads.stack_reads import ANSWER_WITHIN_S, ask_all
 from coordinatord.server.sessions.node_reads import NodeReads
 
 READERS_MAX = 4
@@ -53,18 +53,17 @@ class StacksApi:
                 raise UnknownJobError(job)
             run_id, number = run.id, run.durable.round
             try:
-                sources = stack_sources(run, ranks)
+                sources = worker_sources(run, ranks)
             except NoStacksError as error:
                 return error_response(request, 404, "no_stacks", str(error))
-            answers = await ask_all(self._reads, sources, ANSWER_WITHIN_S)
-            first = seen_workers_of(answers)
+            answers = await ask_all(self._reads, run_id, number, sources, ANSWER_WITHIN_S)
+            first = seen_workers(answers)
             hang = None if ranks else find_hang(first)  # only all workers together show one
             looks_again = hang is not None and may_be_slow(hang, first)
             if looks_again:
                 await asyncio.sleep(APART_S)
-                answers = await ask_all(self._reads, sources, SECOND_WITHIN_S)
-                hang = judge_again(first, seen_workers_of(answers))
-        answered = [(answer.source, worker) for answer in answers for worker in answer.workers]
+                answers = await ask_all(self._reads, run_id, number, sources, SECOND_WITHIN_S)
+                hang = judge_again(first, seen_workers(answers))
         notes = [f"node {answer.source.node}: {answer.problem}" for answer in answers if answer.problem]
         if looks_again and hang is None and not notes:  # with a note, the second look has not seen all
             notes = [SLOW_WORK]
@@ -73,7 +72,7 @@ class StacksApi:
             run=run_id,
             round=number,
             verdict=None if hang is None else HangStatus(**asdict(hang)),
-            groups=group_stacks(answered),
+            groups=group_stacks(answers),
             notes=tuple(dict.fromkeys(notes)),
         )
         return respond(request, answer)

@@ -12,10 +12,12 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
+from coordinatord.core.rounds.effects import WorkerSource
 from coordinatord.core.rounds.events import Compared, NodeArrivals
 from coordinatord.core.rounds.state.run import Run
-from coordinatord.core.watching.arrivals import ArrivalSource, arrival_sources, ask_at, can_be_compared
-from coordinatord.protocol.arrival_messages import Arrivals
+from coordinatord.core.watching.arrivals import ask_at, can_be_compared, most_arrivals
+from coordinatord.core.watching.worker_sources import worker_sources
+from coordinatord.protocol.arrival_messages import Arrivals, AskArrivals
 from coordinatord.runtime.tasks import Tasks
 from coordinatord.server.driver import Driver, iterate_jobs
 from coordinatord.server.sessions.node_reads import NoAnswerError, NodeReads
@@ -73,15 +75,21 @@ class ArrivalReads:
         await asyncio.sleep(due - self._driver.now)
         if not can_be_compared(run):
             return
-        number = run.durable.round
-        answers = await asyncio.gather(*(self._ask(source) for source in arrival_sources(run)))
+        number, most = run.durable.round, most_arrivals(run)
+        wanted = [
+            (source, AskArrivals(1, run.id, number, source.local_ranks, most))  # the session numbers it
+            for source in worker_sources(run)
+        ]
+        answers = await asyncio.gather(*(self._ask(*asked) for asked in wanted))
         self._driver.submit(Compared(run.id, number, tuple(answer for answer in answers if answer is not None)))
 
-    async def _ask(self, source: ArrivalSource) -> NodeArrivals | None:
+    async def _ask(self, source: WorkerSource, wanted: AskArrivals) -> NodeArrivals | None:
         """Ask one node; return None if it cannot answer. Arrivals of other nodes' workers are dropped."""
         asked_at = self._driver.now
+        if source.session is None:
+            return None
         try:
-            answer = await self._reads.read(source.session, source.wanted, Arrivals, ANSWER_WITHIN_S)
+            answer = await self._reads.read(source.session, wanted, Arrivals, ANSWER_WITHIN_S)
         except NoAnswerError:
             return None
         if answer.problem:
@@ -89,6 +97,5 @@ class ArrivalReads:
         answered_at = self._driver.now
         # The node read its clock when it sent the answer. How the time on the way splits between both ways is unknown.
         error_s = max(0.0, answered_at - asked_at - answer.held_s) / 2
-        ranks = {source.first_rank + local_rank for local_rank in source.wanted.local_ranks}
-        workers = tuple(worker for worker in answer.workers if worker.rank in ranks)
+        workers = tuple(worker for worker in answer.workers if worker.rank in source.ranks)
         return NodeArrivals(source.node, answered_at - error_s, error_s, answer.clock_s, workers)

@@ -9,13 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from msgspec import Struct
-
-from coordinatord.core.rounds.effects import Look, StackSource
+from coordinatord.core.rounds.effects import Look, WorkerSource
 from coordinatord.core.rounds.events import Looked
-from coordinatord.core.watching.stack_sources import seen_workers
-from coordinatord.hints.seen_worker import SeenWorker
-from coordinatord.protocol.stack_messages import Stacks, WorkerStacks
+from coordinatord.core.watching.worker_sources import SourceStacks, seen_workers
+from coordinatord.protocol.stack_messages import AskStacks, Stacks
 from coordinatord.runtime.tasks import Tasks
 from coordinatord.server.driver import Driver
 from coordinatord.server.sessions.node_reads import NoAnswerError, NodeReads
@@ -24,41 +21,30 @@ ANSWER_WITHIN_S = 5.0
 """How long to wait for a node's answer, which takes at most a second: a person waits for it."""
 
 
-class SourceStacks(Struct, frozen=True):
-    """The stacks of one node's workers."""
+async def ask_all(
+    reads: NodeReads, run: str, number: int, sources: Sequence[WorkerSource], within_s: float, *, brief: bool = False
+) -> list[SourceStacks]:
+    """Read all sources in a round of a run at once; wait at most `within_s` seconds. `brief` is as in `AskStacks`."""
 
-    source: StackSource
-    workers: tuple[WorkerStacks, ...] = ()
-    problem: str = ""
-    """Why there are none; empty if there are."""
+    async def ask(source: WorkerSource) -> SourceStacks:
+        if source.session is None:
+            return SourceStacks(source, problem=source.problem)
+        wanted = AskStacks(1, run, number, source.local_ranks, brief)  # the session numbers it
+        try:
+            answer = await reads.read(source.session, wanted, Stacks, within_s)
+        except NoAnswerError as error:
+            return SourceStacks(source, problem=str(error))
+        return SourceStacks(source, answer.workers, answer.problem)
 
-
-async def ask_all(reads: NodeReads, sources: Sequence[StackSource], within_s: float) -> list[SourceStacks]:
-    """Read all sources at once; wait at most `within_s` seconds."""
-    return await asyncio.gather(*(_ask(reads, source, within_s) for source in sources))
-
-
-def seen_workers_of(answers: Sequence[SourceStacks]) -> list[SeenWorker]:
-    """Return all requested workers in the form in which hangs are judged; those of silent nodes have no stack."""
-    return seen_workers((answer.source, answer.workers) for answer in answers)
-
-
-async def _ask(reads: NodeReads, source: StackSource, within_s: float) -> SourceStacks:
-    if source.session is None:
-        return SourceStacks(source, problem=source.problem)
-    try:
-        answer = await reads.read(source.session, source.wanted, Stacks, within_s)
-    except NoAnswerError as error:
-        return SourceStacks(source, problem=str(error))
-    return SourceStacks(source, answer.workers, answer.problem)
+    return await asyncio.gather(*map(ask, sources))
 
 
 def answer_looks(driver: Driver, reads: NodeReads, tasks: Tasks) -> None:
     """Register at the driver to carry out effects of class `Look`, and to answer each with an event `Looked`."""
 
     async def answer(look: Look) -> None:
-        answers = await ask_all(reads, look.sources, ANSWER_WITHIN_S)
-        driver.submit(Looked(look.run, look.round, look.number, tuple(seen_workers_of(answers))))
+        answers = await ask_all(reads, look.run, look.round, look.sources, ANSWER_WITHIN_S, brief=True)
+        driver.submit(Looked(look.run, look.round, look.number, seen_workers(answers)))
 
     def start(look: Look) -> None:
         tasks.spawn(answer(look), name="look at the workers")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from coordinatord.core.watching import stack_sources
+from coordinatord.core.watching import worker_sources
 from coordinatord.hints.seen_worker import BUSY_BYTES
 from coordinatord.protocol.messages import Goal
 from coordinatord.protocol.stack_messages import (
@@ -111,7 +111,7 @@ async def test_what_cannot_be_asked_is_refused(start: Start, monkeypatch: pytest
         ):
             got, _, body = await asked(server, query)
             assert (got, body["message"]) == (status, text)
-        monkeypatch.setattr(stack_sources, "WORKERS_AT_ONCE_MAX", 1)
+        monkeypatch.setattr(worker_sources, "WORKERS_AT_ONCE_MAX", 1)
         assert (await asked(server))[2]["message"] == "these are 2 workers: choose at most 1 by rank"
         assert (await get(f"{server.url}/v1/jobs/other/stacks"))[0] == 404
         monkeypatch.setattr(stacks_api, "READERS_MAX", 0)
