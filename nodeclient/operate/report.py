@@ -33,7 +33,7 @@ def run(config: ReportConfig) -> int:
 
 def _without_failure(job: JobStatus) -> str:
     """Say that no worker has failed by itself, and what else has: the last round that broke, and an earlier run."""
-    text = f"no worker of job {job.job} has failed in run {job.run}"
+    text = f"no worker of job {job.job} has failed by itself in run {job.run}"
     broken = next((past for past in reversed(job.rounds) if past.ended is not None and not past.planned), None)
     if broken is not None:
         text += f"; round {broken.round} ended: {broken.ended}"

@@ -54,7 +54,9 @@ def test_where_a_node_was_lost_and_no_worker_has_failed_that_is_said() -> None:
     job = a_job(a_node("a"), rounds=to_builtins(rounds))
     with canned({"GET /v1/jobs/mnist": packed(job)}) as (endpoint, _):
         ended = run(BIN / "nodeclient", "report", "--coord", endpoint, "mnist")
-    assert ended.stdout == f"no worker of job mnist has failed in run {job['run']}; round 2 ended: lost node b\n"
+    assert (
+        ended.stdout == f"no worker of job mnist has failed by itself in run {job['run']}; round 2 ended: lost node b\n"
+    )
 
 
 def test_where_an_earlier_run_has_failed_the_last_one_is_named() -> None:
@@ -64,6 +66,6 @@ def test_where_an_earlier_run_has_failed_the_last_one_is_named() -> None:
     with canned({"GET /v1/jobs/mnist": packed(a_job(run="r-1", earlier=earlier))}) as (endpoint, _):
         ended = run(BIN / "nodeclient", "report", "--coord", endpoint, "mnist")
     assert ended.stdout == (
-        "no worker of job mnist has failed in run r-1; run r-31 failed before it: rank 0 failed;"
+        "no worker of job mnist has failed by itself in run r-1; run r-31 failed before it: rank 0 failed;"
         " see nodeclient logs mnist --run r-31\n"
     )
