@@ -146,8 +146,12 @@ def _paragraphs(text: str | None) -> Iterator[str]:
 
 
 def _roff(text: str) -> str:
-    """Return a text in which roff finds no request and no escape, and keeps each hyphen (see groff_man_style(7))."""
+    """Return a text in which roff finds no request and no escape, and keeps each hyphen (see groff_man_style(7)).
+
+    A line may end after the slash of a path or an address: the long ones would stand out of the page.
+    """
     quoted = text.replace("\\", "\\e").replace("-", "\\-")
+    quoted = re.sub(r"/(?=\w)", r"/\\:", quoted)
     return f"\\&{quoted}" if quoted.startswith((".", "'")) else quoted
 
 
