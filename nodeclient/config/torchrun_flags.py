@@ -193,8 +193,11 @@ def worker_command(parser: SettingsParser, given: argparse.Namespace) -> tuple[s
 def _local_rank_flag(given: argparse.Namespace) -> str:
     """Return the flag in the script's spelling, if found; torch wrote it with `_` up to 1.13."""
     text = b""
-    if not given.module and Path(given.script).is_file():
-        with Path(given.script).open("rb") as file:
+    # A module is looked for in the working directory only: to find others, their packages would have to be imported.
+    is_module = given.module and not given.run_path
+    path = Path(f"{given.script.replace('.', '/')}.py" if is_module else given.script)
+    if path.is_file():
+        with path.open("rb") as file:
             text = file.read(SCRIPT_BYTES_MAX)
     has_old_only = b"--local_rank" in text and b"--local-rank" not in text
     return "--local_rank" if has_old_only else "--local-rank"

@@ -290,10 +290,15 @@ def test_run_path_gives_the_script_its_name_and_arguments(tmp_path: Path) -> Non
         ("'--lr'", "--local-rank"),
     ],
 )
-def test_a_script_is_given_its_local_rank_as_it_spells_the_flag(spelt: str, flag: str, tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
+def test_a_script_is_given_its_local_rank_as_it_spells_the_flag(
+    spelt: str, flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "pkg" / "train.py"
+    script.parent.mkdir()
     script.write_text(f"parser.add_argument({spelt}, type=int)")
     assert run(str(script), "a", front_end="launch").command[3] == flag + "=${local_rank}"
+    monkeypatch.chdir(tmp_path)
+    assert run("-m", "pkg.train", "a", front_end="launch").command[4] == flag + "=${local_rank}"
 
 
 def test_launch_gives_the_local_rank_before_the_scripts_own_arguments() -> None:
