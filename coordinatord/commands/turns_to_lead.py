@@ -117,7 +117,7 @@ class TurnsToLead:
                 log.info("this coordinator leads", extra=fields("leading"))
                 await self._lead(store, [listener.dup() for listener in listeners], candidate, access)
         except LeadershipLostError as error:
-            remedy = candidate.election.remedy
+            remedy = candidate.remedy()
             log.warning("%s%s", error, f"; {remedy}" if remedy else "", extra=fields("leadership_lost"))
             self._failure, self._let_others_lead_s = "", RETRY_PAUSE_S
             if isinstance(error, CutOffError):

@@ -85,10 +85,10 @@ class Election:
         pause_s = RETRY_S if left_s is None else self.renew_every_s
         return min(pause_s, self.term_ends_at - now)
 
-    @property
-    def remedy(self) -> str:
-        """The advice if etcd is too slow for the lease; empty if it is not."""
-        if self._slowest_s <= self._lease_s * SLOW_SHARE:
+    def remedy(self, now: float) -> str:
+        """Return the advice if the lease has expired because etcd is too slow for it; empty if it has not."""
+        has_expired = self._granted_s > 0 and not self.may_act(now)
+        if not has_expired or self._slowest_s <= self._lease_s * SLOW_SHARE:
             return ""
         enough_s = 10 * math.ceil(self._slowest_s / SLOW_SHARE / 10)
         took = f"etcd took {self._slowest_s:.1f} s"

@@ -205,6 +205,10 @@ class Candidate:
         """Whether this coordinator may act as the leader now."""
         return self.election.may_act(self._clock())
 
+    def remedy(self) -> str:
+        """Return the advice if the lease has expired because etcd is too slow for it; empty if it has not."""
+        return self.election.remedy(self._clock())
+
     def check_may_act(self) -> None:
         """Check that this coordinator may act as the leader now. Raises `LeadershipLostError`."""
         if not self.may_act():
