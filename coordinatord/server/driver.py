@@ -243,7 +243,7 @@ class RecordWriter:
         for _ in range(WRITE_CHECKS):
             await asyncio.sleep(WRITE_WITHIN_S / WRITE_CHECKS)
         if self._machine.store_error is None:  # else the reason is known
-            self._on_store_error(f"the store has not answered for {WRITE_WITHIN_S:g} s")
+            self._on_store_error(f"a write to {self._store.place} takes longer than {WRITE_WITHIN_S:g} s")
 
     def _on_store_error(self, error: str) -> None:
         if self._machine.store_error != error:

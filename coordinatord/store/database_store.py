@@ -18,11 +18,13 @@ Result = TypeVar("Result")
 class Store:
     """Stores the records of all runs. No read delays a commit, unless the database is in memory."""
 
-    def __init__(self, database: Database, reader: Database) -> None:
+    def __init__(self, place: str, database: Database, reader: Database) -> None:
         """Write a database, and read it by another connection, each in a thread of its own.
 
         A database in memory has only one connection, so one thread writes and reads it.
         """
+        self.place = place
+        """Where the records become durable, for people."""
         self._database = database
         self._reader = reader
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="store")

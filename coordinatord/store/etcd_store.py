@@ -38,7 +38,7 @@ class EtcdStore(Store):
 
     def __init__(self, gateway: Gateway, candidate: Candidate, history: History, replica: Replica) -> None:
         """Write both `history` and its `replica` while `candidate` leads. Raises `StoreError`."""
-        super().__init__(replica.database, Database.open_reader(replica.path))
+        super().__init__(str(gateway.location), replica.database, Database.open_reader(replica.path))
         self._gateway = gateway
         self._candidate = candidate
         self._history = history

@@ -11,4 +11,4 @@ class MemoryStore(Store):
 
     def __init__(self) -> None:
         database = Database.in_memory()
-        super().__init__(database, database)
+        super().__init__("memory", database, database)

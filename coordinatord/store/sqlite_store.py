@@ -19,7 +19,7 @@ class SqliteStore(Store):
 
     def __init__(self, directory: StateDirectory, database: Database) -> None:
         """Use a database in a directory. Raises `StoreError`."""
-        super().__init__(database, Database.open_reader(directory.database))
+        super().__init__(f"state directory {directory.path}", database, Database.open_reader(directory.database))
         self._directory = directory
         self._loading: tuple[Future[None], Future[None]] | None = None
         """The check and the prefetch for the next `load`; None if they were not started."""

@@ -376,7 +376,7 @@ class SimulatedCoordinator(abc.ABC):
 
     def _lose_patience(self, attempt: int) -> None:
         if self.up and self._writing == attempt:
-            self._store_failed(f"the store has not answered for {WRITE_WITHIN_S:g} s")
+            self._store_failed(f"a write takes longer than {WRITE_WITHIN_S:g} s")
 
     def _wrote(self) -> None:
         """Release the effects of records that have become durable, and write the next ones."""

@@ -60,7 +60,7 @@ class Gateway:
 
     def __init__(self, location: EtcdLocation) -> None:
         """Connect with the first request. Raises `StoreError` if a certificate cannot be read."""
-        self._location = location
+        self.location = location
         self._bases = [_base_of(location, host, port) for host, port in location.members]
         self._tls = _context_of(location)
         limits = aiohttp.ClientTimeout(total=TRY_WITHIN_S, sock_connect=CONNECT_WITHIN_S)
@@ -78,7 +78,7 @@ class Gateway:
         Raises `EtcdRefusedError`, `EtcdAwayError` if nobody answers, `UnreadableStoreError` if that is no etcd, and
         `StoreError` if the user cannot be read.
         """
-        last: StoreError = EtcdAwayError(f"etcd {self._location}: no member answers within {REQUEST_WITHIN_S:g} s")
+        last: StoreError = EtcdAwayError(f"etcd {self.location}: no member answers within {REQUEST_WITHIN_S:g} s")
         try:
             async with asyncio.timeout(REQUEST_WITHIN_S):
                 for tries_left in reversed(range(TRIES_PER_MEMBER)):
@@ -122,7 +122,7 @@ class Gateway:
             async for line in lines:
                 result = parsed(line).result
                 if result is None or result.canceled:
-                    raise EtcdAwayError(f"etcd {self._location}: the watch of a key has ended: {clip(str(line), 200)}")
+                    raise EtcdAwayError(f"etcd {self.location}: the watch of a key has ended: {clip(str(line), 200)}")
                 for event in result.events:
                     yield event.present
 
@@ -151,10 +151,10 @@ class Gateway:
             async with asyncio.timeout(within_s):
                 return await self._send_as_user(base, path, body)
         except TimeoutError as error:
-            raise EtcdAwayError(f"etcd {self._location}: {base}: no answer within {within_s:g} s") from error
+            raise EtcdAwayError(f"etcd {self.location}: {base}: no answer within {within_s:g} s") from error
 
     async def _send_as_user(self, base: str, path: str, body: Mapping[str, Any]) -> Answer:
-        has_user = self._location.access.user_file is not None
+        has_user = self.location.access.user_file is not None
         if has_user and not self._token:
             self._token = await self._authenticate(base)
         try:
@@ -171,9 +171,9 @@ class Gateway:
         Other requests use the old token meanwhile.
         """
         try:
-            user, password = self._location.access.read_user()
+            user, password = self.location.access.read_user()
         except OperationalError as error:
-            raise StoreError(f"etcd {self._location}: {error}") from error
+            raise StoreError(f"etcd {self.location}: {error}") from error
         return (await self._post(base, "/v3/auth/authenticate", {"name": user, "password": password}, {})).token
 
     async def _post(self, base: str, path: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> Answer:
@@ -184,7 +184,7 @@ class Gateway:
                     text += await answer.content.read(ANSWER_BYTES_MAX + 1 - len(text))
                 data = self._decoded(text)
                 if answer.status != 200:  # noqa: PLR2004 - OK
-                    raise refused(self._location, data, answer.status)
+                    raise refused(self.location, data, answer.status)
                 return parsed(data)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise self._away(base, error) from error
@@ -200,11 +200,11 @@ class Gateway:
             ) as answer:
                 if answer.status != 200:  # noqa: PLR2004 - OK
                     raise refused(
-                        self._location, self._decoded(await answer.content.read(EVENT_BYTES_MAX)), answer.status
+                        self.location, self._decoded(await answer.content.read(EVENT_BYTES_MAX)), answer.status
                     )
                 yield self._lines(answer)
         except aiohttp.SocketTimeoutError as error:
-            raise _SilentError(f"etcd {self._location}: a watch is silent") from error
+            raise _SilentError(f"etcd {self.location}: a watch is silent") from error
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise self._away(base, error) from error
 
@@ -213,7 +213,7 @@ class Gateway:
         async for piece in answer.content.iter_any():
             *lines, rest = (rest + piece).split(b"\n")
             if len(rest) > EVENT_BYTES_MAX:
-                raise EtcdAwayError(f"etcd {self._location}: it sends events without an end")
+                raise EtcdAwayError(f"etcd {self.location}: it sends events without an end")
             for line in lines:
                 yield self._decoded(line)
 
@@ -226,11 +226,11 @@ class Gateway:
             return json.loads(text)
         except (ValueError, RecursionError):
             beginning = clip(text[:80].decode(errors="replace"))
-            raise EtcdAwayError(f"etcd {self._location}: the answer is not that of an etcd ({beginning!r})") from None
+            raise EtcdAwayError(f"etcd {self.location}: the answer is not that of an etcd ({beginning!r})") from None
 
     def _away(self, base: str, error: Exception) -> EtcdAwayError:
-        why = why_no_answer(error, TRY_WITHIN_S, tls=self._location.tls)
-        return EtcdAwayError(f"etcd {self._location}: {base}: {why}")
+        why = why_no_answer(error, TRY_WITHIN_S, tls=self.location.tls)
+        return EtcdAwayError(f"etcd {self.location}: {base}: {why}")
 
 
 def _base_of(location: EtcdLocation, host: str, port: int) -> str:

@@ -92,7 +92,7 @@ async def test_a_disk_that_does_not_answer_is_trouble_as_well(start: Start, monk
         await store.asked.get()
         await until(lambda: server.driver.machine.store_error is not None)
         await a.beat()
-        assert (await a.receive(Degraded)).reason == "the store has not answered for 0.01 s"
+        assert (await a.receive(Degraded)).reason == "a write to memory takes longer than 0.01 s"
         store.allowed.release()
         assert (await a.receive_goal(Goal.RUN)).round == 1
 
@@ -141,7 +141,7 @@ async def test_a_store_that_is_slow_and_fails_has_one_reason(
             store.allowed.release()
         await store.asked.get()
     said = [record for record in caplog.records if record.__dict__.get("event") == "recording_stopped"]
-    reasons = "the store has not answered for 0.01 s", "the disk is full"
+    reasons = "a write to memory takes longer than 0.01 s", "the disk is full"
     for record, reason in zip(said, reasons, strict=True):
         assert LineFormatter("coordinatord").format(record).count(reason) == 1
 
