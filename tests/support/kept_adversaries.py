@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import swa_utils
 
 import workerlib
 from tests.support.kept_training import digest_of, digest_of_own, note_begin
@@ -48,6 +49,7 @@ def train_adversaries(folder: Path, steps: int, kill: tuple[int, int, str] = (-1
         torch.manual_seed(ctx.rank)
         random.seed(ctx.rank)
         np.random.seed(ctx.rank)  # noqa: NPY002 - the legacy random numbers are what many scripts use
+        average = swa_utils.AveragedModel(generator.module)  # counts its updates in a buffer
         makers = torch.optim.AdamW(generator.parameters(), lr=0.01)
         judges = torch.optim.SGD(critic.parameters(), lr=0.01, momentum=0.9)
         counters: dict[str, Any] = {"chain": ""}
@@ -56,7 +58,8 @@ def train_adversaries(folder: Path, steps: int, kill: tuple[int, int, str] = (-1
             if kill == (ctx.rank, step, point):
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        done = ctx.keep(generator=generator, critic=critic, makers=makers, judges=judges, counters=counters)
+        kept = {"generator": generator, "critic": critic, "average": average, "makers": makers, "judges": judges}
+        done = ctx.keep(**kept, counters=counters)
         makers.register_step_post_hook(lambda *_: at("generator optimizer"))
         both = nn.ModuleList([generator.module, critic.module])
 
@@ -81,14 +84,17 @@ def train_adversaries(folder: Path, steps: int, kill: tuple[int, int, str] = (-1
                 (-critic.module(made).mean()).backward()
                 at("generator gradients")
                 makers.step()
+                average.update_parameters(generator.module)
                 if step % 2 == 0:
                     with torch.no_grad():
                         generator.module(torch.randn(8, FEATURES))
                         at(EVALUATING)
                         generator.module(torch.randn(8, FEATURES))
                 at("evaluated")
-                alike = (dict(both.named_parameters()), makers.state_dict()["state"], judges.state_dict()["state"])
-                counters["chain"] = digest_of(counters["chain"], *alike)
+                weights = [*both.parameters(), *average.module.parameters(), average.n_averaged]
+                counters["chain"] = digest_of(
+                    *(counters["chain"], weights, makers.state_dict()["state"], judges.state_dict()["state"])
+                )
                 noted = f"{ctx.round} {ctx.rank} {step} {counters['chain']}-{own()}\n"
                 ctx.step(step)
                 notes.write(noted)

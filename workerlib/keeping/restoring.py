@@ -139,7 +139,8 @@ def restore_objects(
             with _fitting(name):
                 adapter.make_missing(values[name], saved, device)
     saved.fill({name: target for adapter in objects.values() for name, target in adapter.targets().items()})
-    _fill_buffers(objects, (own or lowest).buffers, device)
+    late = {name: buffer for name, buffer in lowest.buffers.items() if own and name in own.late_buffers}
+    _fill_buffers(objects, {**(own or lowest).buffers, **late}, device)
     for name, adapter in objects.items():
         if name in values:
             with _fitting(name):

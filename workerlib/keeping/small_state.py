@@ -6,15 +6,16 @@ written at the end of each step, into the small places of the arena in turn.
 A rank that dies may have contributed to a step that the others complete without it. So the small state is also written
 within the step, as *pending*: after each forward, since the backward contributes, and before the optimizer's step. Its
 buffers and random state are those of the end of the step already. Values may still change, such as a count after the
-backward, or a scheduler's step number, and are left out then. A rank that resumes from its pending state takes them
-from another rank's small state at the end of that step (`restoring.restore_objects`).
+backward, or a scheduler's step number, and are left out then. Few buffers change late, such as the count of averages
+of torch's `AveragedModel`, and are named. A rank that resumes from its pending state takes both from another rank's
+small state at the end of that step (`restoring.restore_objects`).
 """
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from operator import attrgetter
@@ -51,6 +52,8 @@ class SmallState:
     values: Mapping[str, Any]
     random: dict[str, Any]
     """The part of the random state that is no tensor."""
+    late_buffers: list[str]
+    """The buffers of a pending state that the step may still change."""
 
 
 def read_small(data: memoryview) -> SmallState:
@@ -60,7 +63,7 @@ def read_small(data: memoryview) -> SmallState:
     random = {name.removeprefix(RANDOM): tensors.pop(name) for name in [*tensors] if name.startswith(RANDOM)}
     try:
         rest = json.loads(bytes(data[layout.end :]))
-        return SmallState(tensors, random, dict(rest["values"]), dict(rest["random"]))
+        return SmallState(tensors, random, dict(rest["values"]), dict(rest["random"]), list(rest.get("late", ())))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise KeptStateError(f"kept values cannot be read: {error}") from None
 
@@ -159,6 +162,10 @@ class SmallStateWriter:
             name: _ValueHistory(_Changes.LATE if kept.changes_late else _Changes.UNKNOWN)
             for name, kept in objects.items()
         }
+        self._versions: dict[str, tuple[torch.Tensor, int]] = {}
+        """The buffers and their counts of changes when the pending state of the present step was last read."""
+        self._late_buffers: set[str] = set()
+        """The buffers that have changed after that in any step so far."""
         self._random = RandomState()
         self.lock = threading.RLock()
         """Held while a small state is written. `StepSaver.attach` holds it too, from `attach` here to its `write`."""
@@ -207,6 +214,13 @@ class SmallStateWriter:
             history.end_step(text)
             if value is not None:
                 texts.append(f"{json.dumps(name)}:{text}")
+        present = self._buffer_versions() if self._versions else {}
+        self._late_buffers |= {
+            name
+            for name, (buffer, version) in present.items()
+            if (before := self._versions.get(name)) is None or before[0] is not buffer or before[1] != version
+        }
+        self._versions = {}
         return self._snapshot_with(texts)
 
     def pending_snapshot(self, *, at_optimizer: bool) -> SmallSnapshot:
@@ -221,7 +235,8 @@ class SmallStateWriter:
                 text = history.read(value, at_optimizer=at_optimizer)
                 if history.changes is not _Changes.UNKNOWN and value is not None:
                     texts.append(f"{json.dumps(name)}:{text}")
-        return self._snapshot_with(texts)
+        self._versions = self._buffer_versions()
+        return self._snapshot_with(texts, sorted(self._late_buffers))
 
     def bytes_needed(self, snapshot: SmallSnapshot) -> int:
         """Return how many bytes a place needs for a snapshot, with room for values that become longer."""
@@ -294,11 +309,19 @@ class SmallStateWriter:
         found = ((name, mapping.get(key)) for name, mapping, key in self._buffer_places)
         return {name: buffer for name, buffer in found if buffer is not None}
 
-    def _snapshot_with(self, texts: Iterable[str]) -> SmallSnapshot:
+    def _buffer_versions(self) -> dict[str, tuple[torch.Tensor, int]]:
+        """Return the present buffers with torch's counts of their changes; an inference tensor has no count."""
+        return {
+            name: (buffer, 0 if buffer.is_inference() else buffer._version)  # noqa: SLF001 - as in `generations`
+            for name, buffer in self._buffers().items()
+        }
+
+    def _snapshot_with(self, texts: Iterable[str], late_buffers: Sequence[str] = ()) -> SmallSnapshot:
         """Return a snapshot whose values are `texts`, each a key and a value in JSON."""
         random = self._random.read()
         spare_normals = json.dumps(self._random.spare_normals(), separators=_SEPARATORS)
-        rest = f'{{"values":{{{",".join(texts)}}},"random":{spare_normals}}}'
+        late = json.dumps(late_buffers, separators=_SEPARATORS)
+        rest = f'{{"values":{{{",".join(texts)}}},"random":{spare_normals},"late":{late}}}'
         return SmallSnapshot(self._buffers(), random, rest.encode())
 
 
