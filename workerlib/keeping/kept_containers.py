@@ -25,7 +25,9 @@ class KeptContainer(Adapter):
         self._name = name
         self._root = {name: content}
         self._is_tensor = isinstance(content, torch.Tensor)
-        self._tensor_count = len(self.targets())
+        self._first = frozenset(self.targets())
+        """The paths of the tensors that there were at `keep`."""
+        self._tensor_count = len(self._first)
 
     def big_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield its big tensors by name."""
@@ -59,6 +61,11 @@ class KeptContainer(Adapter):
                 raise UnfitStateError(f"{self._name} is a {type(present).__name__}, and was kept as another kind")
             _merge(present, kept)
 
+    def discard_step(self) -> None:
+        """Remove the tensors that were added to dicts since `keep`, which makes those again that a step has."""
+        if not self._is_tensor:
+            _drop_tensors(self._root[self._name], self._name, self._first)
+
 
 def _tensors(container: Any, path: str, depth: int = 0) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield all tensors within a dict or list, by their paths from the root."""
@@ -71,6 +78,16 @@ def _tensors(container: Any, path: str, depth: int = 0) -> Iterator[tuple[str, t
             yield here, value
         elif isinstance(value, (dict, list)):
             yield from _tensors(value, here, depth + 1)
+
+
+def _drop_tensors(container: Any, path: str, first: frozenset[str]) -> None:
+    """Remove the tensors from all dicts in a dict or list, except for those with the paths `first`."""
+    for key, value in list(container.items() if isinstance(container, dict) else enumerate(container)):
+        here = f"{path}.{key}"
+        if isinstance(value, (dict, list)):
+            _drop_tensors(value, here, first)
+        elif isinstance(container, dict) and isinstance(value, torch.Tensor) and here not in first:
+            del container[key]
 
 
 def _put(container: Any, path: str, tensor: torch.Tensor) -> None:

@@ -88,6 +88,7 @@ class KeptModule(Adapter):
         ]
         self._learning = [(parameter, parameter.requires_grad) for _, parameter in self.parameters]
         self._contents = _contents(module)
+        self._missing = [(mapping, key) for _, mapping, key in self.buffer_places() if mapping[key] is None]
 
     def big_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield its parameters. Raises `KeptStateError` if the module has other ones, or other buffers, than at `keep`.
@@ -134,12 +135,14 @@ class KeptModule(Adapter):
             submodule.set_extra_state(from_plain(kept[path]))
 
     def discard_step(self) -> None:
-        """Drop the gradients; reset `training` and `requires_grad` to their values at `keep`."""
+        """Drop the gradients and later buffers; reset `training` and `requires_grad` to their values at `keep`."""
         for parameter, learns in self._learning:
             parameter.grad = None
             parameter.requires_grad_(learns)
         for module, training in self._training:
             module.training = training
+        for buffers, key in self._missing:
+            buffers[key] = None
 
 
 def _contents(module: torch.nn.Module) -> list[tuple[str, Any]]:
@@ -273,11 +276,12 @@ class KeptOptimizer(Adapter):
         self._targets, self._new_state = {}, {}
 
     def discard_step(self) -> None:
-        """Drop the gradients."""
+        """Drop the gradients, and the groups and options that the script has added."""
         # torch's `zero_grad` needs its `__init__`, which optimizers around others do not call.
         for group in self.optimizer.param_groups:
             for parameter in group["params"]:
                 parameter.grad = None
+        self._options.discard_added()
 
     def _name_parameters(self) -> None:
         """Name all parameters: a script may have added a group of them."""
@@ -354,8 +358,8 @@ class _GroupOptions:
         self._optimizer = optimizer
         self.names = names
         """The names of parameters of the model, by their ids."""
-        self._first_groups = len(optimizer.param_groups)
-        """How many groups there were at `keep`."""
+        self._first_keys = [set(group) for group in optimizer.param_groups]
+        """The keys of each group that there was at `keep`."""
         self._last_read: list[Any] = []
         """The keys and options of all groups when they were last read."""
         self._are_immutable = False
@@ -375,11 +379,19 @@ class _GroupOptions:
             self._are_immutable = all(_is_immutable(value) for group in options for value in group.values())
             plain = [{key: to_plain(value, f"{self._name}.{key}") for key, value in group.items()} for group in options]
             self._values = {"groups": plain, "state": state}
-            if added := groups[self._first_groups :]:
+            if added := groups[len(self._first_keys) :]:
                 # No parameter of a model is called "", so `KeptOptimizer.make_missing` does not add its group.
                 names = [[self.names.get(id(parameter), "") for parameter in group["params"]] for group in added]
                 self._values["added"] = names
         return self._values
+
+    def discard_added(self) -> None:
+        """Remove the groups and options that were added since `keep`, which adds those again that a step has."""
+        groups = self._optimizer.param_groups
+        del groups[len(self._first_keys) :]
+        for group, keys in zip(groups, self._first_keys, strict=False):  # a script may have removed groups
+            for key in group.keys() - keys:
+                del group[key]
 
 
 class KeptStateful(Adapter):

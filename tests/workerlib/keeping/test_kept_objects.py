@@ -200,6 +200,35 @@ def test_an_optimizer_around_another_one_drops_gradients_and_goes_on() -> None:
     optimizer.step()
 
 
+def test_an_object_forgets_what_was_added_to_it_since_keep_and_gets_it_back_from_a_step_that_has_it() -> None:
+    """A worker that stays in its process may have done so in a step that nobody completed."""
+    module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    module.register_buffer("mean", None)
+    objects: dict[str, Any] = {
+        "model": module,
+        "optimizer": torch.optim.SGD(module[1].parameters(), lr=0.1),
+        "notes": {"first": torch.ones(1), "list": [torch.ones(1)]},
+    }
+    adapters = adapt(objects)
+    fresh = {name: kept.values() for name, kept in adapters.items()}
+    module.mean = torch.ones(2)
+    objects["optimizer"].param_groups[0]["swa_lr"] = 0.1
+    objects["optimizer"].add_param_group({"params": list(module[0].parameters())})
+    objects["notes"] |= {"mean": torch.ones(2), 3: torch.ones(1)}
+    objects["notes"]["list"].append(torch.ones(2))
+    later = adapters["optimizer"].values()
+    for kept in adapters.values():
+        kept.discard_step()
+    again = adapt(objects)
+    assert module.mean is None
+    again["notes"].load_values(fresh["notes"])
+    assert [name for name, _ in again["notes"].big_tensors()] == ["notes.first", "notes.list.0"]
+    assert {name: kept.values() for name, kept in again.items()} == fresh
+    again["optimizer"].make_missing(later, SavedTensors(), torch.device("cpu"))
+    again["optimizer"].load_values(later)
+    assert again["optimizer"].values() == later
+
+
 class Scaled(nn.Module):
     """A module whose scale is extra state, as those of float8 have it."""
 
