@@ -18,6 +18,7 @@ from workerlib.contract.arena import ALIGNMENT, WITH_SMALL, Arena, Commit, Place
 from workerlib.contract.manifest import Layout, Piece, lay_out, read_layout
 from workerlib.keeping.adapter import Adapter
 from workerlib.keeping.gate import DeviceQueue, Gate, queue_of, queue_of_collectives
+from workerlib.keeping.kept_containers import KeptContainer
 from workerlib.keeping.kept_errors import KeptStateError
 from workerlib.keeping.pieces import local_part, piece_of, views_of
 from workerlib.keeping.small_state import copy_tensors
@@ -74,6 +75,10 @@ class GenerationWriter:
         """How often each tensor of the sample had been changed at the end of the last step."""
         self._first_versions: list[int] = []
         """The same before the first step of the round."""
+        self._containers = [kept for kept in objects.values() if isinstance(kept, KeptContainer)]
+        """The script changes their tensors itself."""
+        self._contained: list[_Version] = []
+        """All of these tensors at the end of the last step."""
         self._queue = queue_of(tensor for _, tensor in self.tensors()) if queue is None else queue
         """The queue of the GPU that has the state; None if the host has it."""
         collectives = queue_of_collectives(self._queue)
@@ -130,7 +135,11 @@ class GenerationWriter:
         # torch counts changes of a tensor in place, which also shows those of a compiled optimizer, which has no hooks.
         self._versions = [tensor._version for tensor in self._sample]  # noqa: SLF001 - as torch's own checkpointing
         self._first_versions = self._first_versions or self._versions
+        self._contained = _versions_of(self._in_containers())
         return True
+
+    def _in_containers(self) -> list[torch.Tensor]:
+        return [tensor for kept in self._containers for _, tensor in kept.big_tensors()]
 
     @property
     def is_trained(self) -> bool:
@@ -141,8 +150,13 @@ class GenerationWriter:
         return not self._sample or self._versions != self._first_versions
 
     def has_changed(self) -> bool:
-        """Whether the state has changed since `record_step`, by a sample of its tensors."""
-        return self._versions != [tensor._version for tensor in self._sample]  # noqa: SLF001 - as above
+        """Whether the state has changed since `record_step`, by the tensors in containers and a sample of all."""
+        if self._versions != [tensor._version for tensor in self._sample]:  # noqa: SLF001 - as above
+            return True
+        try:
+            return _have_changed(self._in_containers(), self._contained)
+        except RuntimeError:  # training adds a tensor at this moment
+            return True
 
     def has_trained(self) -> bool:
         """Whether training has changed a tensor that has gradients since the last call, or put another in its place.
@@ -157,7 +171,7 @@ class GenerationWriter:
         except KeptStateError:  # the next save says why
             return True
         before, self._learning = self._learning, _versions_of(learning)
-        if len(learning) != len(before) or any(map(_is_changed, learning, before)):
+        if _have_changed(learning, before):
             return True
         if self.is_trained:  # torch counts the changes of this script
             return False
@@ -242,6 +256,10 @@ def small_offset(layout: Layout) -> int:
 
 def _versions_of(tensors: Sequence[torch.Tensor]) -> list[_Version]:
     return [(weakref.ref(tensor), local_part(tensor)._version) for tensor in tensors]  # noqa: SLF001 - as above
+
+
+def _have_changed(tensors: Sequence[torch.Tensor], before: Sequence[_Version]) -> bool:
+    return len(tensors) != len(before) or any(map(_is_changed, tensors, before))
 
 
 def _is_changed(tensor: torch.Tensor, before: _Version) -> bool:

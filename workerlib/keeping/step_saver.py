@@ -328,6 +328,7 @@ class StepSaver:
         """Save the small state of the step as pending, before its parameters change."""
         if not self.numbers.is_changing:
             self._begun_before_change = TorchGroups().begun_count()
+            self.role.saves_at_intervals |= self._generations.has_changed()  # as in `on_forward`
         if not self.has_unique_state:  # otherwise nobody completes the step without this rank
             self._write_pending(at_optimizer=True)
 

@@ -136,15 +136,37 @@ def test_a_buffer_that_is_made_or_given_up_later_is_kept_as_it_is(script: Script
         assert state_of(again) == state_of(objects)
 
 
-class Weights(dict[str, torch.Tensor]):
-    """Weights of which one changes when somebody looks at them, as if training went on meanwhile."""
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda notes: notes["loss"].add_(1),
+        lambda notes: notes.update(loss=notes["loss"] * 0.9),
+        lambda notes: notes.update(worst=torch.ones(2)),
+    ],
+)
+def test_tensors_of_a_dict_that_a_step_has_changed_before_its_optimizer_are_not_saved_as_those_of_the_last_step(
+    script: Script, change: Callable[[dict[str, torch.Tensor]], object]
+) -> None:
+    model, notes = network(), {"loss": torch.zeros(2)}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with script.runs({"model": model, "optimizer": optimizer, "notes": notes}) as (_, kept):
+        do_steps(kept, model, optimizer)
+        script.await_memory(kept)
+        change(notes)
+        assert script.not_saved(kept) == "tensors have changed since the last step was done"
 
-    changes = False
+
+class Weights(dict[str, torch.Tensor]):
+    """Weights of which one changes when somebody looks at them again, as if training went on meanwhile."""
+
+    looks: int | None = None
 
     def items(self) -> Any:
-        """Change one."""
-        if self.changes:
-            self["last"].add_(1)
+        """Change one, from the second look on that is counted."""
+        if self.looks is not None:
+            if self.looks:
+                self["last"].add_(1)
+            self.looks += 1
         return super().items()
 
 
@@ -256,7 +278,7 @@ def test_a_step_that_begins_while_the_one_before_is_copied_spoils_no_state(scrip
                 weight.add_(1)
             kept.step(step)
             script.await_memory(kept)
-        weights.changes = True
+        weights.looks = 0
         assert script.not_saved(kept) == "tensors have changed while they were copied"
-        weights.changes = False
+        weights.looks = None
     assert script.node.choose().step == -1
