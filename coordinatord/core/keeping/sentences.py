@@ -173,9 +173,15 @@ def last_write(kept: KeptState) -> str:
 
 
 def disk_problem(kept: KeptState) -> str:
-    """Say why the disk lacks a step that should be there: it could not be written, or is gone. Empty if none is."""
-    lost = kept.disk.found.lost
-    return kept.disk.problem or ("" if lost is None else f"step {lost.step:,} was there, and {_GONE}")
+    """Say why the disk lacks the last step: it could not be written, is gone, or ranks differ in it; else empty."""
+    found, at = kept.disk.found, None if kept.disk.every_s is None else differing_step(kept, None)
+    if kept.disk.problem:
+        return kept.disk.problem
+    if found.lost is not None:
+        return f"step {found.lost.step:,} was there, and {_GONE}"
+    if at is None or any(newer is not None and newer > at for newer in (found.newest, kept.index.newest_whole)):
+        return ""
+    return _unused(kept, at)
 
 
 def lost_step(kept: KeptState) -> str:

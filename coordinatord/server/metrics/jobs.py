@@ -157,9 +157,7 @@ FAMILIES = (
         "job_redone_steps",
         "Steps of earlier rounds that the current or last round did again, where it resumed from kept state.",
     ),
-    _gauge(
-        "job_disk_failing", "1 if the last step could not be written to the disk, or is gone, where nodes write any."
-    ),
+    _gauge("job_disk_failing", "1 if the last step could not be written to the disk, is gone, or ranks differ in it."),
     _gauge(
         "job_diverged",
         "1 if ranks of the round have different parameters or optimizer state, though they should be alike.",

@@ -46,6 +46,15 @@ def test_an_older_step_counts_if_only_the_newest_is_gone() -> None:
     assert shown(stage) == (9, "")
 
 
+def test_a_step_in_which_ranks_differ_is_said_to_be_missing_until_they_agree_on_a_later_one() -> None:
+    stage = found_by("n1", "n2")
+    stage.play("keep n1 1:8:7 1:16:7", "keep n2 1:8:7 1:16:9", "advance 1s")
+    why = "rank 0 on node n1 and rank 1 on node n2 should have the same state of it, and do not"
+    assert shown(stage) == (8, f"step 16 is not used: {why}")
+    stage.play("keep n1 n2 1:8:7 1:24:7", "advance 1s")
+    assert shown(stage) == (8, "")
+
+
 @pytest.mark.parametrize("keeps", [True, False])
 def test_a_run_that_ends_does_not_say_that_a_step_is_there_which_is_gone(keeps: bool) -> None:
     stage = found_by("n1", "n2", settings="min=2 max=2 keeps=600s restarts=9")
