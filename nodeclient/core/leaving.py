@@ -129,8 +129,9 @@ class Leaving:
     def abandon(self, *, hurry: bool) -> None:
         """Leave without a decision of the coordinator."""
         self.decide_by = None
-        signum = self.signum or 0
-        self.end_with(Exit(128 + signum, notices.left(signum, "left the job"), Level.INFO), hurry=hurry)
+        signum, is_lost = self.signum or 0, self.has_state and not hurry
+        text = notices.left(signum, notices.LEFT_UNDECIDED if is_lost else "left the job")
+        self.end_with(Exit(128 + signum, text, Level.WARNING if is_lost else Level.INFO), hurry=hurry)
 
     def end_with(self, decided: Exit, *, hurry: bool = False) -> None:
         """Decide on an exit; with `hurry`, workers get no time to save."""

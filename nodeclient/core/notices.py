@@ -102,6 +102,10 @@ def leaving(signum: int, grace_s: float | None, leaves_in_s: float | None) -> st
     return text if grace_s is None else f"{text}; workers get up to {grace_s:g} s to save, a second signal kills them"
 
 
+LEFT_UNDECIDED = "left the job; no coordinator named a step that all save, so this node has written none to a disk"
+"""The summary of a node whose workers keep state, and that has left by itself."""
+
+
 def left(signum: int, summary: str) -> str:
     """Return the last line of a node that has left because of a signal, 0 if there was none."""
     return f"{Signals(signum).name}: {summary}" if signum else summary

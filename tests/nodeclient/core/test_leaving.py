@@ -5,9 +5,10 @@ import signal
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.protocol.kept_state import PersistOrder
 from coordinatord.protocol.messages import Goal
-from nodeclient.core.agent_settings import LEAVE_WITHIN_S
+from nodeclient.core.agent_settings import BACK_WITHIN_S, LEAVE_WITHIN_S
 from nodeclient.core.effects import Exit, Level, Notice, Terminate
 from nodeclient.core.leaving import ECHO_S, LeaveSignals
+from nodeclient.core.notices import LEFT_UNDECIDED
 from tests.support.bench import SETTINGS, Bench
 
 
@@ -28,6 +29,19 @@ def test_the_last_line_of_a_node_is_a_warning_if_a_step_is_lost() -> None:
         node.receive(Goal.EXIT, remark=remark)
         assert node.last(Exit).level is level
         assert not any(isinstance(effect, Notice) and effect.event == "remark" for effect in node.effects), "said once"
+
+
+def test_a_node_that_leaves_by_itself_says_that_it_has_written_no_step_of_its_workers() -> None:
+    node = Bench().running()
+    node.keep(1.0)
+    node.close()
+    node.leave(signal.SIGTERM)
+    node.advance(LEAVE_WITHIN_S + BACK_WITHIN_S)
+    node.saved()
+    node.all_exited(-signal.SIGTERM)
+    node.swept()
+    left = node.last(Exit)
+    assert (left.level, left.message) == (Level.WARNING, f"SIGTERM: {LEFT_UNDECIDED}")
 
 
 def test_an_order_to_write_that_was_sent_before_does_not_make_a_node_that_leaves_wait_for_longer() -> None:
