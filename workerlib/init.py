@@ -136,7 +136,7 @@ class Context:
         return done
 
     def close(self) -> None:
-        """Destroy the process group and restore the signal handlers; further calls do nothing."""
+        """End the training: destroy the process group, and restore the signal handlers; further calls do nothing."""
         import torch
 
         if (checkpoints := sys.modules.get("workerlib.keeping.checkpoints")) is not None:
@@ -153,6 +153,7 @@ class Context:
             # A DDP model that the script still references destroys the group later. Without this wait, 10 of 18
             # workers that were forked by --preload hung for ever, and 1 in 8 under torchrun.
             gloo.let_threads_finish()
+        progress.end_training()
 
     def __enter__(self) -> Self:
         return self

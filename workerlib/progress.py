@@ -30,6 +30,7 @@ from workerlib.contract.env import (
     SLOTS_NAME,
     STEP_MAX,
     STEPS_TO_COME,
+    TRAINED_AT,
     pack_digest,
     pack_section,
 )
@@ -159,6 +160,11 @@ def announce() -> None:
     now, slot = time.monotonic_ns(), _own_slot()
     if not slot[1]:
         slot[0], slot[1], slot[2] = STEPS_TO_COME, now, STEPS_TO_COME ^ now
+
+
+def end_training() -> None:
+    """Report that the training of this worker is over, though its script may go on."""
+    _own_slot()[TRAINED_AT] = 1
 
 
 def whole_step(number: Any) -> int:

@@ -68,6 +68,8 @@ class Agent:
         self._effects = []
         if not self.exited:
             self._HANDLERS[type(event)](self, event, now)
+            if not self._may_end_well:
+                self._leaving.report(now)
             # The event may have changed the deadlines of the workers' end, by which `_pursue` may enter the next stage.
             # Tests, kept state and the report depend on the phase after that.
             end_by = self._leaving.workers_end_by
@@ -94,7 +96,7 @@ class Agent:
             round=self.round,
             phase=Phase.RUNNING if sweeps_after_success else self.phase,  # a success counts once nothing is left
             port=self._sweeping.port,
-            leaving=self._leaving.leaves,
+            leaving=self._leaving.is_reported,
             failure=self._group.exits.failure(now) or self._group.exits.failed_too(now),
             heard_s=self._connection.heard_s(now),
             beat=beat,
@@ -236,8 +238,9 @@ class Agent:
 
     def _on_leave_requested(self, event: events.LeaveRequested, now: float) -> None:
         is_second, has_workers = self._leaving.leaves, bool(self._group.alive)
+        may_put_off = event.training_is_over and self._may_end_well
         self._effects += self._leaving.on_request(
-            event.signum, self._connection, self.phase, now, has_workers=has_workers
+            event.signum, self._connection, self.phase, now, has_workers=has_workers, may_put_off=may_put_off
         )
         if is_second:
             self._abandon(now, hurry=True)
@@ -284,6 +287,12 @@ class Agent:
             and assignment.group_world_size == 1
         )
 
+    @property
+    def _may_end_well(self) -> bool:
+        """Whether nothing keeps the workers of the round from ending by themselves, or all have exited with 0."""
+        is_well = self.phase is Phase.RUNNING or self._group.result is Phase.SUCCEEDED
+        return is_well and self._goal is Stimulus.RUN
+
     # Time
 
     def _deadlines(self) -> list[tuple[float, Callable[[float], None]]]:
@@ -300,6 +309,8 @@ class Agent:
             dues.append((self._tests.checks.again_at, self._check_again))
         connection = self._connection
         dues += [(at, self._abandon) for at in self._leaving.deadlines(self.phase, connection)]
+        if self._leaving.put_off_until is not None:
+            dues.append((self._leaving.put_off_until, self._leaving.report))
         if connection.connected:
             lease_end = connection.heard_at + connection.lease_s
             dues.append((lease_end, lambda now: self._effects.append(connection.expire(now))))

@@ -250,6 +250,8 @@ class LeaveRequested(Event, frozen=True):
 
     signum: int
     """The signal that asked for it; 0 if none did."""
+    training_is_over: bool = False
+    """Whether all workers of the round that was started last have reported that their training is over."""
 
 
 class Tick(Event, frozen=True):

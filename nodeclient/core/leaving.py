@@ -3,9 +3,14 @@
 A node that is asked to leave reports that, and goes on: the coordinator stops the round, so that the workers of all
 nodes save the same step, and then tells the node to exit. The node stops its workers by itself only if no decision
 comes in time, or no coordinator is there.
+
+If the training of its workers is over, the node puts that report off, so that they may end by themselves: then the
+round goes on, and the job may succeed.
 """
 
 from __future__ import annotations
+
+from signal import Signals
 
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.messages import Desired, Goal, Phase, Result
@@ -43,6 +48,8 @@ class Leaving:
         self._stop_timeout_s = stop_timeout_s
         self._asked_at: float | None = None
         """When the node was first asked to leave; None before."""
+        self._reports_since: float | None = None
+        """When the node began to report that it leaves; None before."""
         self.signum: int | None = None
         """The signal that asked the node to leave, 0 if it was asked in another way; None while it does not leave."""
         self.decide_by: float | None = None
@@ -60,6 +67,18 @@ class Leaving:
         return self.signum is not None
 
     @property
+    def is_reported(self) -> bool:
+        """Whether the coordinator is to know that the node leaves."""
+        return self._reports_since is not None
+
+    @property
+    def put_off_until(self) -> float | None:
+        """When the node reports at the latest that it leaves, if it puts that off; None if it does not."""
+        if self._asked_at is None or self.is_reported:
+            return None
+        return self._asked_at + STAGE_SHARE * self._stop_timeout_s
+
+    @property
     def is_certain(self) -> bool:
         """Whether no round follows for the node: it was asked to leave, or has decided on its exit."""
         return self.leaves or self.exit is not None
@@ -70,18 +89,36 @@ class Leaving:
         return None if self._asked_at is None else self._asked_at + self._stop_timeout_s
 
     def on_request(
-        self, signum: int, connection: ConnectionState, phase: Phase, now: float, *, has_workers: bool
+        self,
+        signum: int,
+        connection: ConnectionState,
+        phase: Phase,
+        now: float,
+        *,
+        has_workers: bool,
+        may_put_off: bool,
     ) -> list[Notice]:
-        """Record a request to leave by a signal; return the notice of the first request."""
+        """Record a request to leave by a signal; return the notice of the first request.
+
+        `may_put_off` is whether the workers may end by themselves. A person who presses Ctrl-C does not wait for that.
+        """
         first, self.signum = not self.leaves, signum
         if not first:
             return []
         self._asked_at = now
+        if not may_put_off or signum == Signals.SIGINT:
+            self.report(now)
         grace_s = self._stop_timeout_s if has_workers else None
-        text = notices.leaving(signum, grace_s, self.leaves_in_s(connection, phase, now))
+        put_off_s = None if self.put_off_until is None else self.put_off_until - now
+        text = notices.leaving(signum, grace_s, self.leaves_in_s(connection, phase, now), put_off_s)
         if connection.connected:
-            self.decide_by = now + LEAVE_WITHIN_S
+            self.on_undecided(now)
         return [Notice(Level.INFO, text, "leaving")]
+
+    def report(self, now: float) -> None:
+        """Report from now on that the node leaves, if it was asked to."""
+        if self.put_off_until is not None:
+            self._reports_since = now
 
     def on_desired(self, desired: Desired, now: float) -> None:
         """Stop waiting for a decision if this desired state is one: to stop, to exit, or to write to the disk first.
@@ -95,13 +132,13 @@ class Leaving:
 
     def on_undecided(self, now: float) -> None:
         """Wait for a decision: the coordinator is connected, and has not decided about the leaving of this node."""
-        if self.leaves and self.decide_by is None:
+        if self.is_reported and self.decide_by is None:
             self.decide_by = now + LEAVE_WITHIN_S
 
     def leaves_in_s(self, connection: ConnectionState, phase: Phase, now: float) -> float | None:
         """Return how long a leaving node still waits for a coordinator that is out of reach; None if it does not."""
         left_s = self._search_until(connection, phase) - now
-        return left_s if self.leaves and not connection.connected and left_s > 0 else None
+        return left_s if self.is_reported and not connection.connected and left_s > 0 else None
 
     def _search_until(self, connection: ConnectionState, phase: Phase) -> float:
         """Return when a leaving node stops waiting for a coordinator that is out of reach."""
@@ -111,16 +148,17 @@ class Leaving:
 
     def _wait_until(self, phase: Phase) -> float | None:
         """Return when the workers of a leaving node have to be asked to end, so that they have time; else None."""
-        if self._asked_at is None or phase not in WORKING:
+        end_by = self.workers_end_by
+        if end_by is None or self._reports_since is None or phase not in WORKING:
             return None
-        return self._asked_at + STAGE_SHARE * self._stop_timeout_s
+        return self._reports_since + STAGE_SHARE * (end_by - self._reports_since)
 
     def deadlines(self, phase: Phase, connection: ConnectionState) -> list[float]:
         """Return the times at which the node leaves without a decision."""
         dues: list[float | None] = []
         if phase is not Phase.STOPPING:
             dues.append(self.decide_by)
-        if self.leaves and self.exit is None:
+        if self.is_reported and self.exit is None:
             dues.append(self._wait_until(phase) if connection.connected else self._search_until(connection, phase))
         return [due for due in dues if due is not None]
 

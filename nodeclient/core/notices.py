@@ -90,13 +90,16 @@ def lost(why: str, leaves_in_s: float | None, *, works: bool) -> str:
     return f"{text}; the workers go on" if works else text
 
 
-def leaving(signum: int, grace_s: float | None, leaves_in_s: float | None) -> str:
+def leaving(signum: int, grace_s: float | None, leaves_in_s: float | None, put_off_s: float | None) -> str:
     """Return the notice that the node leaves.
 
     `signum` is the signal, 0 if there was none; `grace_s` is how long its workers have, None if it has no workers;
-    `leaves_in_s` is how long it waits for a coordinator that is out of reach, None if it does not.
+    `leaves_in_s` is how long it waits for a coordinator that is out of reach, None if it does not; `put_off_s` is how
+    long it puts that off because training is over, None if it does not.
     """
     text = f"{Signals(signum).name}: leaving" if signum else "leaving"
+    if put_off_s is not None:
+        text = f"{text} in {put_off_s:g} s, unless the job succeeds before, since its training is over"
     if leaves_in_s is not None:
         text = f"{text}; {_waits(leaves_in_s)}"
     return text if grace_s is None else f"{text}; workers get up to {grace_s:g} s to save, a second signal kills them"

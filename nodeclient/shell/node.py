@@ -220,7 +220,7 @@ class Node:
         if signals.counts(signum, self._now):
             extension.begin()
             self._leftovers.on_signal()
-            self.submit(events.LeaveRequested(signum))
+            self.submit(events.LeaveRequested(signum, self._setup.slots.training_is_over()))
 
     # Effects out
 

@@ -30,6 +30,7 @@ from workerlib.contract.env import (
     SLOT_BYTES,
     SLOTS_NAME,
     STEPS_TO_COME,
+    TRAINED_AT,
     unpack_digest,
     unpack_section,
 )
@@ -116,6 +117,11 @@ class Slots:
         """Return the exit codes of the programs that are over, even if their processes live, by local rank."""
         words = {rank: slot[_ENDED] for rank, slot in enumerate(self._slots())}
         return {rank: word - 1 for rank, word in words.items() if 0 < word <= _EXIT_CODE_MAX + 1}
+
+    def training_is_over(self) -> bool:
+        """Whether each worker has reported that its training is over."""
+        slots = self._slots()
+        return bool(slots) and all(slot[TRAINED_AT] for slot in slots)
 
     def close(self) -> None:
         """Release the slots."""

@@ -1,6 +1,8 @@
 """Real training with gloo through what may happen to it; other tests cover what needs no torch."""
 
 import signal
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -32,3 +34,29 @@ def test_training_goes_on_after_a_lost_node_for_free_and_after_a_killed_worker_f
 
     kill_quietly(rank_0["pid"], signal.SIGUSR1)
     assert (a.wait(), b.wait()) == (0, 0)
+
+
+EVALUATES = """
+import sys, time
+from pathlib import Path
+import workerlib
+with workerlib.init():
+    workerlib.step(1)
+print("trained", flush=True)
+while not Path(sys.argv[1]).exists():
+    time.sleep(0.01)
+"""
+
+
+def test_a_node_that_is_asked_to_leave_after_the_training_lets_its_workers_end(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    command = (sys.executable, "-c", EVALUATES, str(tmp_path / "enough"))
+    nodes = [cluster.join(name, "--nnodes", "2", "--stop-timeout", "1000", command=command) for name in "ab"]
+    for node in nodes:
+        node.await_line("trained")
+    nodes[0].signal(signal.SIGTERM)
+    nodes[0].await_line("SIGTERM: leaving in 500 s, unless the job succeeds before, since its training is over")
+    (tmp_path / "enough").touch()
+    assert [node.wait() for node in nodes] == [0, 0]
+    assert cluster.await_state(state="succeeded")["round"] == 1

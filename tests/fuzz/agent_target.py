@@ -85,7 +85,7 @@ class Host:
         elif self._choices.one_in(4) and bench.alive and not bench.starting:
             self._report_kept_state()
         elif self._choices.one_in(8):
-            self._handle(events.LeaveRequested(self._choices.of((15, 2))))
+            self._handle(events.LeaveRequested(*self._choices.of(((15, False), (2, False), (15, True)))))
 
     def end(self) -> None:
         """Let the user end it: it does, whatever it has been told, and no worker is left."""

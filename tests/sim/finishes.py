@@ -17,10 +17,14 @@ from tests.sim.faults import Strike
 from tests.sim.history import play_coincidence
 from tests.sim.host import Host
 from tests.sim.scenario import draw_calm_scenario, draw_persisting_scenario
+from tests.sim.workers import Training
 from tests.sim.world import JOB, World
 
 HEARD_WITHIN_S = 4.0
 """How soon a node that is cut off comes back: within its lease."""
+
+LEAVE_WITHIN_S = 1.0
+"""The longest time from the end of the training until a node is asked to leave."""
 
 
 def _gone(host: Host) -> None:
@@ -69,8 +73,20 @@ FINISHES: dict[str, Strike] = {
     "done node is replaced while the job is stopped": lambda world: _goes_as_others_finish(world, _replaced),
 }
 
+
+def _leaves_when_done(world: World) -> None:
+    """Ask some of the nodes to leave while their workers exit, since the training is done."""
+
+    def act(training: Training) -> None:
+        for host in world.chance.sample([*training.hosts.values()], world.chance.randint(1, len(training.hosts))):
+            world.queue.plan(LEAVE_WITHIN_S * world.chance.random(), host.leave)
+
+    world.on_done.append(act)
+
+
 EARLY: dict[str, Strike] = {"worker leaves early": _worker_leaves_early}
-"""What strikes in a kind of its own."""
+LEAVES: dict[str, Strike] = {"node leaves when the training is done": _leaves_when_done}
+"""What strikes in kinds of their own."""
 
 
 def finishing_world(
@@ -94,6 +110,11 @@ def finishing_world(
 def early_leaving_world(seed: int) -> World:
     """Play one in which a worker exits with 0 while the others train."""
     return finishing_world(seed, strikes=EARLY)
+
+
+def leaving_finish_world(seed: int) -> World:
+    """Play one in which nodes are asked to leave while their workers exit."""
+    return finishing_world(seed, strikes=LEAVES)
 
 
 def late_exit_world(seed: int) -> World:

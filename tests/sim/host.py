@@ -147,7 +147,7 @@ class Host:
         if self.agent is not None:
             self._world.trace.note("%s: nodeclient is asked to leave", self.name)
             self._world.touch()
-            self.submit(events.LeaveRequested(signal.SIGUSR1))
+            self.submit(events.LeaveRequested(signal.SIGUSR1, self.workers.training_is_over))
 
     def pause(self) -> None:
         """Stop the nodeclient's process; its workers go on."""

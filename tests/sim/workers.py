@@ -320,6 +320,12 @@ class LocalWorkers:
 
     # Reports
 
+    @property
+    def training_is_over(self) -> bool:
+        """Whether the training of the last start is done, so that its workers only have to exit."""
+        training = self._world.trainings.get(self.round)
+        return training is not None and training.done_at < math.inf
+
     def with_steps(self, observed: Observed, begun: Round) -> Observed:
         """Add steps as `step_slots` of nodeclient does: the last ones of a round stay until the next one."""
         training, each = self._world.trainings.get(begun), self._traits.each

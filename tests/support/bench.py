@@ -206,9 +206,9 @@ class Bench:
         """Report the result of a test with another node."""
         return self.submit(PairTested(PairResult(number, 50.0, 1000.0)))
 
-    def leave(self, signum: int = 15) -> list[Effect]:
+    def leave(self, signum: int = 15, *, training_is_over: bool = False) -> list[Effect]:
         """Have the user ask the node to leave, and do what is due then."""
-        return [*self.submit(LeaveRequested(signum)), *self.advance(0)]
+        return [*self.submit(LeaveRequested(signum, training_is_over)), *self.advance(0)]
 
     def advance(self, seconds: float) -> list[Effect]:
         """Let time pass, with a tick whenever the agent wants one."""

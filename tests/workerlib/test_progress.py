@@ -27,6 +27,7 @@ from workerlib.contract.env import (
     SLOTS_NAME,
     STEP_MAX,
     STEPS_TO_COME,
+    TRAINED_AT,
     pack_section,
     unpack_digest,
     unpack_section,
@@ -91,6 +92,14 @@ def test_that_steps_are_to_come_is_left_in_the_slot_before_the_first(slot: int) 
     assert words_of(slot)[0] == 3
     progress.announce()
     assert words_of(slot)[0] == 3, "what is known already says more"
+
+
+def test_that_training_is_over_is_left_in_the_slot_beside_the_last_step(slot: int) -> None:
+    workerlib.step(3)
+    before = words_of(slot)
+    assert before[TRAINED_AT] == 0
+    progress.end_training()
+    assert words_of(slot) == [*before[:TRAINED_AT], 1, *before[TRAINED_AT + 1 :]]
 
 
 @pytest.mark.slow

@@ -41,13 +41,15 @@ The fourth word is 0 until the worker's program is over, and then its exit code 
 only for a script that reached its last line, or ended by an uncaught exception.
 
 The next four words are the section that the worker is in, see `pack_section`. Then come three words of a digest of its
-state, see `pack_digest`. The next word is the time of the worker's first step, 0 before that. The rest is 0."""
+state, see `pack_digest`. The next word is the time of the worker's first step, 0 before that. The one after that is 1
+once the training of the worker is over, though its script may go on. The rest is 0."""
 
 SLOTS_NAME = "coordinatord-steps"
 """The name of the file with the slots, as /proc shows it."""
 
-SECTION_AT, DIGEST_AT, FIRST_STEP_AT = 4, 8, 11
-"""The indices of the first words of the section and of the digest, and of the time of the first step."""
+SECTION_AT, DIGEST_AT, FIRST_STEP_AT, TRAINED_AT = 4, 8, 11, 12
+"""The indices of the first words of the section and of the digest, of the time of the first step, and of the word that
+says that training is over."""
 
 SECTION_NAME_BYTES = 16
 """The length of the name of a section: two words."""

@@ -2,11 +2,13 @@
 
 import signal
 
+import pytest
+
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.protocol.kept_state import PersistOrder
-from coordinatord.protocol.messages import Goal
-from nodeclient.core.agent_settings import BACK_WITHIN_S, LEAVE_WITHIN_S
-from nodeclient.core.effects import Exit, Level, Notice, Terminate
+from coordinatord.protocol.messages import Goal, Phase
+from nodeclient.core.agent_settings import BACK_WITHIN_S, LEAVE_WITHIN_S, STAGE_SHARE
+from nodeclient.core.effects import Exit, Kill, Level, Notice, SendObserved, Terminate
 from nodeclient.core.leaving import ECHO_S, LeaveSignals
 from nodeclient.core.notices import LEFT_UNDECIDED
 from tests.support.bench import SETTINGS, Bench
@@ -86,3 +88,97 @@ def test_a_node_that_was_frozen_past_the_end_of_its_search_leaves_by_the_signal_
     node.leave(signal.SIGTERM)
     node.advance(0.0)
     assert node.last(Exit).code == 128 + signal.SIGTERM
+
+
+def leaving_after_training(signum: int = signal.SIGTERM) -> Bench:
+    """Return a node that was asked to leave when the training of its workers was over."""
+    node = Bench().running()
+    node.leave(signum, training_is_over=True)
+    return node
+
+
+def reports_leave(node: Bench) -> bool:
+    """Return whether the last report of a node says that it leaves."""
+    return node.last(SendObserved).observed.leaving
+
+
+def test_workers_whose_training_is_over_end_by_themselves_and_the_node_succeeds_though_it_was_asked_to_leave() -> None:
+    node = leaving_after_training()
+    text = "SIGTERM: leaving in 5 s, unless the job succeeds before, since its training is over"
+    assert any(isinstance(effect, Notice) and effect.text.startswith(text) for effect in node.effects)
+    node.advance(STAGE_SHARE * SETTINGS.stop_timeout_s - 0.1)
+    node.all_exited(0)
+    node.swept()
+    assert node.last(SendObserved).observed.phase is Phase.SUCCEEDED
+    assert not reports_leave(node)
+    assert node.count(Terminate) == 0
+    node.receive(Goal.EXIT)
+    assert node.last(Exit).code == 0
+
+
+def test_a_node_that_has_succeeded_leaves_when_the_others_take_longer_than_it_may_wait() -> None:
+    node = leaving_after_training()
+    node.all_exited(0)
+    node.swept()
+    node.advance(STAGE_SHARE * SETTINGS.stop_timeout_s - 0.1)
+    assert not reports_leave(node)
+    node.advance(0.1)
+    assert reports_leave(node)
+
+
+def test_workers_that_do_not_end_by_themselves_after_their_training_have_the_rest_of_the_time_to_save() -> None:
+    node, half_s = leaving_after_training(), STAGE_SHARE * SETTINGS.stop_timeout_s
+    node.advance(half_s)
+    assert reports_leave(node)
+    assert node.count(Terminate) == 0, "the coordinator decides"
+    node.receive(Goal.STOP, planned=True)
+    assert node.count(Terminate) == 1
+    node.advance(half_s - 0.1)
+    assert node.count(Kill) == 0
+    node.advance(0.1)
+    assert node.count(Kill) == 1
+
+
+@pytest.mark.parametrize("connected", [True, False])
+def test_a_node_whose_training_is_over_ends_its_workers_without_a_coordinator_too(connected: bool) -> None:
+    node, half_s = leaving_after_training(), STAGE_SHARE * SETTINGS.stop_timeout_s
+    if not connected:
+        node.close()
+    node.advance(half_s - 0.1)
+    assert node.count(Terminate) == 0
+    node.advance(0.1 + (STAGE_SHARE * half_s if connected else 0.0))
+    assert node.count(Terminate) == 1
+    node.advance(SETTINGS.stop_timeout_s)
+    assert node.count(Kill) == 1
+
+
+def test_ctrl_c_does_not_wait_for_workers_whose_training_is_over() -> None:
+    assert reports_leave(leaving_after_training(signal.SIGINT))
+
+
+def test_a_second_signal_does_not_wait_for_workers_whose_training_is_over() -> None:
+    node = leaving_after_training()
+    node.leave(training_is_over=True)
+    assert node.last(Terminate) == Terminate(signal.SIGTERM, planned=False)
+
+
+def test_a_node_that_was_asked_to_leave_after_its_training_says_so_once_a_worker_fails() -> None:
+    node = leaving_after_training()
+    node.exited(0, 1)
+    assert node.last(SendObserved).observed.failure is not None
+    assert reports_leave(node)
+
+
+def test_a_node_that_was_asked_to_leave_after_its_training_says_so_once_the_round_is_stopped() -> None:
+    node = leaving_after_training()
+    node.receive(Goal.STOP)
+    assert node.count(Terminate) == 1
+    assert reports_leave(node)
+
+
+def test_the_training_of_the_last_round_puts_nothing_off_while_the_next_one_starts() -> None:
+    node = Bench()
+    node.open()
+    node.receive(Goal.RUN)
+    node.leave(training_is_over=True)
+    assert reports_leave(node)

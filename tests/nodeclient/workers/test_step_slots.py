@@ -50,6 +50,16 @@ def write(environ: Mapping[str, str], *words: int) -> None:
     os.close(file)
 
 
+def test_training_is_over_once_each_worker_has_said_so(slots: Slots) -> None:
+    assert not slots.training_is_over()
+    for environ in slots.begin("e-1", 1):
+        assert not slots.training_is_over()
+        write(environ, *[0] * env.TRAINED_AT, 1)
+    assert slots.training_is_over()
+    slots.begin("e-1", 2)
+    assert not slots.training_is_over()
+
+
 @pytest.mark.slow
 def test_steps_are_those_of_each_worker_with_the_age_of_the_newest(slots: Slots) -> None:
     environs = slots.begin("e-1", 1)

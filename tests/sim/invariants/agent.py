@@ -62,6 +62,8 @@ class Conduct:
         self.leave_asked_at: float | None = None
         self.leave_signal: int = signal.SIGTERM
         """The signal that asked it to leave."""
+        self.may_end_until = 0.0
+        """The time until which its workers may end by themselves, though it was asked to leave: they had trained."""
         self.saves_since: float | None = None
         """When its workers were asked to save what they keep, before they are asked to end."""
         self.asked_at = 0.0
@@ -112,6 +114,8 @@ class AgentLaws(Laws):
         """Processes that went into another round."""
         self.held = 0
         """Processes that waited for another round."""
+        self.put_off = 0
+        """Reports of nodes that were asked to leave, and let their workers end by themselves."""
 
     def conduct(self, host: Host) -> Conduct:
         """Return the conduct of the nodeclient of a host."""
@@ -162,6 +166,9 @@ class AgentLaws(Laws):
                 if conduct.answered:
                     conduct.answered, conduct.searching_since = False, now
             case events.LeaveRequested():
+                is_first = conduct.leave_asked_at is None
+                wait_s = STAGE_SHARE * self.world.scenario.stop_timeout_s
+                conduct.may_end_until = now + wait_s if is_first and event.training_is_over else 0.0
                 conduct.leave_asked_at = now if conduct.leave_asked_at is None else conduct.leave_asked_at
                 conduct.leave_signal = event.signum
             case events.Swept(port):
@@ -206,8 +213,9 @@ class AgentLaws(Laws):
             left = now - conduct.leave_asked_at
             heard = agent._desired is not None and agent._desired.goal in {Goal.STOP, Goal.EXIT}
             patience_s = BACK_WITHIN_S if agent._leaving.has_state else 0.0
-            may_be_back = now <= max(agent._connection.searching_since + patience_s, conduct.leave_asked_at) + SLACK_S
-            asked_at = max(conduct.leave_asked_at, conduct.joined_at)
+            leaves_at = max(conduct.leave_asked_at, conduct.may_end_until)
+            may_be_back = now <= max(agent._connection.searching_since + patience_s, leaves_at) + SLACK_S
+            asked_at = max(leaves_at, conduct.joined_at)
             may_decide = now <= asked_at + LEAVE_WITHIN_S + SLACK_S
             on_time = may_decide if agent._connection.connected else may_be_back
             late = working and not heard and not on_time
@@ -321,7 +329,12 @@ class AgentLaws(Laws):
         swept = host.workers.training is None
         self.check(swept or not over, "%s reports that it is %s before all is swept", host.name, observed.phase)
         asked = conduct.leave_asked_at is not None
-        self.check(observed.leaving or not asked, "%s does not report that it was asked to leave", host.name)
+        may_end = (
+            now < conduct.may_end_until and observed.phase in {Phase.RUNNING, Phase.SUCCEEDED} and _is_to_run(host)
+        )
+        self.put_off += may_end
+        self.check(observed.leaving or may_end or not asked, "%s does not report that it was asked to leave", host.name)
+        self.check(not observed.leaving or not may_end, "%s does not let its workers end by themselves", host.name)
         self.check(asked or not observed.leaving, "%s reports that it leaves, and was not asked to", host.name)
         here = observed.failure is None or (observed.run, observed.round) in conduct.failed_in
         self.check(here, "%s reports that a worker failed in round %d", host.name, observed.round)
@@ -376,3 +389,11 @@ def _is_due(report: tuple[object, ...], last: tuple[object, ...]) -> bool:
 def _is_planned(host: Host) -> bool:
     desired = None if host.agent is None else host.agent._desired
     return desired is not None and desired.goal is Goal.STOP and desired.planned
+
+
+def _is_to_run(host: Host) -> bool:
+    """Return whether the coordinator's last word to a node was to run the round that it is in."""
+    agent = host.agent
+    desired = None if agent is None else agent._desired
+    is_here = agent is not None and desired is not None and (desired.run, desired.round) == (agent.run, agent.round)
+    return is_here and desired is not None and desired.goal is Goal.RUN
