@@ -103,6 +103,8 @@ def why_no_answer(error: Exception, within_s: float, *, tls: bool) -> str:
             why = "it does not speak TLS: is it etcd:// instead of etcds://?"
         case aiohttp.ServerDisconnectedError() if not tls:
             why = "it has closed the connection: does it speak TLS, and is it etcds:// instead of etcd://?"
+        case aiohttp.ClientPayloadError():
+            why = "the connection broke in the middle of an answer"  # aiohttp's own text is about its parser
         case OSError(errno=int(number)) if number > 0 and not isinstance(cause, ssl.SSLError):
             why = os.strerror(number)  # aiohttp's own text repeats the address
         case OSError(strerror=str(words)):

@@ -5,6 +5,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import aiohttp
@@ -85,3 +86,18 @@ async def test_a_member_that_is_not_there_is_said_in_the_kernel_s_words() -> Non
         held.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{held.getsockname()[1]}"
         assert (await reason_of(f"etcds://{address}")).endswith(f"https://{address}: Connection refused")
+
+
+async def test_an_answer_that_is_cut_off_is_said_in_words() -> None:
+    """As where a member is killed under a watch, whose answer has no end."""
+
+    def cut_off(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Length", "2")
+        handler.end_headers()
+        handler.wfile.write(b"{")
+        handler.close_connection = True
+
+    with canned(cut_off) as (address, _):
+        reason = await reason_of(f"etcd://{address}")
+    assert reason.endswith(f"http://{address}: the connection broke in the middle of an answer")
