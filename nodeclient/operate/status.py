@@ -250,7 +250,7 @@ def _kept(kept: KeptStatus, reason: str) -> str:
     if kept.disk_writing is not None:
         parts.append(f"step {kept.disk_writing:,} is being written there")
     if kept.disk_problem:
-        parts.append(f"not all is on the disk: {kept.disk_problem}")
+        parts.append(f"the last step is not on the disk: {kept.disk_problem}")
     return ", ".join(parts)
 
 

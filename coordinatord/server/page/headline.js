@@ -89,7 +89,7 @@ function keptWords(kept) {
   if (kept.copied !== null) parts.push(`${count(kept.copied)} outlives any host`);
   if (kept.disk_step !== null) parts.push(`${count(kept.disk_step)} on the disk`);
   if (kept.disk_writing !== null) parts.push(`${count(kept.disk_writing)} is being written`);
-  if (kept.disk_problem) parts.push(`not all is on the disk: ${kept.disk_problem}`);
+  if (kept.disk_problem) parts.push(`the last step is not on the disk: ${kept.disk_problem}`);
   if (kept.copy_problem) parts.push(`not copied: ${kept.copy_problem}`);
   return parts.join(", ") || "none yet";
 }
