@@ -14,7 +14,7 @@ from coordinatord.core.rounds.policy import PreflightWhen
 from coordinatord.core.rounds.queries.conditions import settled
 from coordinatord.core.rounds.state.cluster import Cluster
 from coordinatord.core.rounds.state.durable import State
-from coordinatord.core.rounds.state.member import Member, MemberState
+from coordinatord.core.rounds.state.member import UNHEARD, Member, MemberState
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.state.wings import JudgingWing
 from coordinatord.core.rounds.values.admin_requests import AdminResult
@@ -85,17 +85,22 @@ class RunJudging(JudgingWing):
         return member.observed.check != self._checked.get(member.node)
 
     def check(self, member: Member, cluster: Cluster, now: float) -> Iterable[HostJudged]:
-        """Quarantine the host of a node whose health check failed, or let it in again after one that passes."""
-        check = member.observed.check
+        """Quarantine the host of a node whose health check failed, or let it in again after one that passes.
+
+        As long as the check of another node of that host fails, or is not known after a restart of the coordinator, one
+        that passes is put off: the nodes of other jobs may look for less.
+        """
+        check, host = member.observed.check, member.offer.host
         if check == self._checked.get(member.node):
+            return ()
+        is_bad = _failed(check)
+        if not is_bad and _is_bad_to_another(member, cluster):
             return ()
         self._checked[member.node] = check
         if check is None or check.result is CheckResult.UNKNOWN:
             return ()
-        says, is_bad = f"its health check {check.says}", check.result is CheckResult.BAD
-        return HostJudgements(self._run, cluster.durable, now).on_finding(
-            member.offer.host, says, Judge.CHECK, is_bad=is_bad
-        )
+        says = f"its health check {check.says}"
+        return HostJudgements(self._run, cluster.durable, now).on_finding(host, says, Judge.CHECK, is_bad=is_bad)
 
     def remove(self, member: Member) -> None:
         """Wait for no result of a node that is gone, and forget its check."""
@@ -224,3 +229,21 @@ def _need_test(members: Sequence[Member]) -> bool:
     """Whether to test these members: they are on several hosts, and one was never tested or is quarantined."""
     is_unproven = any(member.observed.pair is None or member.readiness.quarantined for member in members)
     return is_unproven and len({member.offer.host for member in members}) > 1
+
+
+def _is_bad_to_another(member: Member, cluster: Cluster) -> bool:
+    """Whether a failed check keeps the member's host out, and the last one of another node there may be such a one."""
+    host = member.offer.host
+    known = cluster.durable.hosts.get(host)
+    if known is None or known.by is not Judge.CHECK:
+        return False
+    others = (each for run in cluster.live for each in run.members.values() if each is not member)
+    return any(
+        other.observed == UNHEARD or (other.session.id is not None and _failed(other.observed.check))
+        for other in others
+        if other.offer.host == host and other.durable.outcome is None
+    )
+
+
+def _failed(check: HealthCheck | None) -> bool:
+    return check is not None and check.result is CheckResult.BAD

@@ -10,7 +10,7 @@ from coordinatord.core.judging.charging import charged_host
 from coordinatord.core.judging.judgements import is_same_charge, weight
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.rounds.effects import Answer
-from coordinatord.core.rounds.events import AdminRequested, Reported
+from coordinatord.core.rounds.events import AdminRequested, Connected, Event, Reported
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.queries.next_round import can_do_without
 from coordinatord.core.rounds.queries.reasons import Reasons
@@ -21,10 +21,11 @@ from coordinatord.core.rounds.values.judged_host import Charge, Fault, Judge, Ju
 from coordinatord.core.rounds.values.records import HostJudged
 from coordinatord.core.shown.job_view import job_view
 from coordinatord.protocol.messages import CheckResult, Failure, HangKind, HealthCheck, Phase
-from tests.support.builders import a_failure, a_report, a_spec, an_observed
+from tests.support.builders import a_failure, a_join, a_report, a_spec, an_observed, an_offer
 from tests.support.host_job import HostJob
 
 HOUR = 3_600.0
+GOOD = HealthCheck(1, CheckResult.GOOD)
 
 
 class Job(HostJob):
@@ -65,10 +66,12 @@ class Job(HostJob):
             )
         self.wait(3.0)
 
-    def next_life(self) -> None:
-        """Start another coordinator with the records of this one; all nodes come back."""
+    def next_life(self, first: Event | None = None) -> None:
+        """Start another coordinator with the records of this one; all nodes come back, after the `first` event."""
         self.coordinator = Coordinator(self.policy, "f")
         self.coordinator.restore(self.past, self.now)
+        if first is not None:
+            self.handle(first)
         for name in self.names:
             self.join(name)
 
@@ -380,6 +383,19 @@ def test_a_check_that_passes_ends_no_quarantine_for_charges_or_by_an_operator() 
         job.check(name, CheckResult.BAD)
         job.check(name, CheckResult.GOOD)
     assert job.quarantined == {"host-n3", "host-n4"}
+
+
+def test_a_check_of_another_node_does_not_let_a_host_in_whose_check_fails() -> None:
+    job = Job()
+    job.check("n3", CheckResult.BAD)
+    stranger = a_join("m3", job="other", offer=an_offer("n3"), observed=an_observed(check=GOOD))
+    job.handle(Connected(100, stranger, "10.0.0.3", "10.0.1.1"))
+    assert job.quarantined == {"host-n3"}
+    job.next_life(first=Connected(101, stranger, "10.0.0.3", "10.0.1.1"))
+    assert job.quarantined == {"host-n3"}
+    job.leave("n3")
+    job.handle(Reported(101, replace(stranger.observed, check=replace(GOOD, number=2))))
+    assert job.quarantined == set(), "the node whose check failed may be gone for good"
 
 
 def test_failed_checks_quarantine_at_most_a_quarter_of_the_hosts_and_each_is_judged_anew() -> None:
