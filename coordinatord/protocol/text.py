@@ -15,6 +15,10 @@ RANKS_NAMED_MAX = 4
 NAMES_MAX = 8
 """How many nodes a sentence names; the others are counted, so that texts stay short with a thousand nodes."""
 
+_CLAUSE_END = re.compile(r"[.:;!?] +(?=\S)")
+
+_LEFT_OUT = " ... "
+
 _NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
 
 
@@ -23,6 +27,18 @@ def clip(text: str, most: int = TEXT_MAX) -> str:
     if not text.isprintable():
         text = "".join(character if character.isprintable() else " " for character in text)
     return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def shorten(text: str, most: int) -> str:
+    """Clip a text in its middle: an error begins with what is wrong, and often ends with what to do.
+
+    Of the end, those sentences and clauses stay that fit in half of `most`. If none does, the end is cut off.
+    """
+    text = clip(text, max(most, len(text)))
+    if len(text) <= most or (end := _CLAUSE_END.search(text, len(text) - most // 2)) is None:
+        return clip(text, most)
+    last = text[end.end() :]
+    return f"{text[: most - len(_LEFT_OUT) - len(last)].rstrip()}{_LEFT_OUT}{last}"
 
 
 def sized(size: int) -> str:

@@ -19,7 +19,7 @@ from coordinatord.protocol.fields import (
     XIDS_MAX,
 )
 from coordinatord.protocol.messages import Ended, Failure, Follower, LastOutput
-from coordinatord.protocol.text import clip
+from coordinatord.protocol.text import clip, shorten
 from nodeclient.core.ending import GroupEnding
 from nodeclient.core.events import Diagnosis
 from nodeclient.core.table import EndStage
@@ -108,7 +108,7 @@ class Exits:
             exit_code=exit_code,
             pid=diagnosis.pid,
             message=clip(diagnosis.message, MESSAGE_MAX),
-            error=clip(diagnosis.error, MESSAGE_MAX),
+            error=shorten(diagnosis.error, MESSAGE_MAX),
             last_lines=tuple(clip(line, LINE_MAX) for line in diagnosis.last_lines[-LAST_LINES_MAX:]),
             followers=(),
             age_s=0.0,

@@ -54,7 +54,8 @@ def test_a_failure_alone_is_charged() -> None:
         ({"message": "its last output: no data"}, "its last output: no data"),
         ({"exit_code": 127, "message": "no such file: trian.py"}, "exit code 127: no such file: trian.py"),
         ({"exit_code": -6, "error": "KeyError: 1", "message": "m"}, "killed by SIGABRT: KeyError: 1"),
-        ({"error": "ValueError: " + "x" * 200}, "ValueError: " + "x" * 85 + "..."),
+        ({"error": "ValueError: " + "x" * 200}, "ValueError: " + "x" * 185 + "..."),
+        ({"error": "E: " + "x" * 200 + ": free it"}, "E: " + "x" * 185 + " ... free it"),
     ],
 )
 def test_the_reason_is_a_headline(facts: dict[str, object], said: str) -> None:

@@ -20,11 +20,11 @@ from coordinatord.hints.same_error import have_same_error, shared_by
 from coordinatord.protocol.exit_codes import describe_exit, signal_behind
 from coordinatord.protocol.fields import CONSEQUENCES_MAX, DURATION_S_MAX
 from coordinatord.protocol.messages import Cause, EarlyEnd, Failure, LastOutput
-from coordinatord.protocol.text import clip
+from coordinatord.protocol.text import shorten
 
-HEADLINE_MAX = 100
-"""The most characters of a worker's error in the reason of a round and of a run, which is a line of the status; the
-report has the whole error."""
+HEADLINE_MAX = 200
+"""The most characters of a worker's error in the reason of a round and of a run, which is a line of the status: half of
+it for what is wrong, and half for what to do. The report has the whole error."""
 
 CLOCK_DRIFT = 0.001
 """The most that the clocks of two hosts differ, as a fraction of the measured time: NTP slews either by at most
@@ -76,7 +76,7 @@ class WorkerFailure(Struct, frozen=True):
         ending, error = describe_exit(failure.exit_code), failure.error or failure.message
         if failure.exit_code == 1 and error:
             ending = ""  # as with any exception
-        problem = clip(": ".join(filter(None, (ending, error))), HEADLINE_MAX)
+        problem = shorten(": ".join(filter(None, (ending, error))), HEADLINE_MAX)
         if failure.left:
             return f"a collective failed on rank {failure.rank} on node {self.node}: {problem}"
         if shared := shared_by(failure, self.same_error_count, self.workers):
