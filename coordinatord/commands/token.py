@@ -35,7 +35,6 @@ def change_tokens(config: TokenConfig) -> int:
         _say(f"there are no tokens in {config.state_dir.absolute()}: {ADVICE}")
     match config.verb:
         case TokenVerb.NEW:
-            # The token is stored, and so valid, only once it was handed out.
             name = config.name or f"{config.role}-{secrets.token_hex(3)}"
             store.make(_pin(config), {name: config.role}, config.jobs, lambda made: _hand_out(made, config.output))
         case TokenVerb.LIST:

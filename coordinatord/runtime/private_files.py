@@ -24,7 +24,7 @@ PRIVATE_BYTES_MAX = 1024 * 1024
 class PrivateFileError(OperationalError):
     """A file with secrets cannot be used, because the system refuses it, or others could read it."""
 
-    exit_code = ExitCode.OS_ERROR
+    exit_code = ExitCode.IO_ERROR
 
 
 @contextmanager

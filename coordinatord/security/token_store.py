@@ -186,22 +186,21 @@ class TokenStore:
     def make(
         self, pin: str, wanted: Mapping[str, Role], jobs: str, hand_out: Callable[[Sequence[AccessToken]], None]
     ) -> None:
-        """Make tokens with these names and roles for the jobs of a pattern, hand them out, and store their hashes.
+        """Make tokens with these names and roles for the jobs of a pattern, store their hashes, and hand them out.
 
-        They are valid only once they are handed out, so that no failure leaves a valid token that nobody has. Raises
+        So what is handed out is valid. If `hand_out` fails, they are removed again, since nobody has them. Raises
         `TokenStoreError`, `PrivateFileError`, and the errors of `hand_out`.
         """
-        self.refresh()
-        self._retained_beside(wanted)  # checked before anything is handed out
         tokens = {name: AccessToken(pin, role, new_secret()) for name, role in wanted.items()}
-        hand_out(tuple(tokens.values()))
         added = [KnownToken(name, token.role, jobs, _digest(token.secret), _now()) for name, token in tokens.items()]
+        with self._locked():
+            self._write(*self._retained_beside(wanted), *added)
         try:
-            with self._locked():  # not while they are handed out, which may wait for a reader
-                self._write(*self._retained_beside(wanted), *added)
-        except PrivateFileError as error:
-            text = f"{error}: what was handed out is no valid token, so make another one"
-            raise PrivateFileError(text) from error
+            hand_out(tuple(tokens.values()))  # without the lock: it may wait for a reader
+        except BaseException:
+            with self._locked():
+                self._write(*(token for token in self.tokens if token not in added))
+            raise
 
     def _retained_beside(self, names: Collection[str]) -> list[KnownToken]:
         """Return the tokens that are kept when others with these names are added. Raises `TokenStoreError`."""
@@ -247,10 +246,10 @@ class TokenStore:
             yield
 
     def _write(self, *tokens: KnownToken) -> None:
-        self.tokens = tokens
         if self.directory is not None:
             write_private(self.path, pack_tokens(tokens))
             self._file_stamp = self._stat()
+        self.tokens = tokens
 
     def _stat(self) -> tuple[int, ...]:
         try:
