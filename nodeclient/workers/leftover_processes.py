@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from signal import Signals
 
@@ -86,13 +86,9 @@ class LeftoverProcesses:
 
     async def free_resources(self) -> None:
         """Kill the leftovers with a GPU or a port that the next round may need. Raises `UnkillableError`."""
-        present = {leftover.pid: leftover for known in self._watched.values() for leftover in known.values()}
-        pidfds: dict[int, int] = {}
-        try:
-            for known in self._watched.values():
-                for pidfd, leftover in known.items():
-                    # A duplicate, because the descriptor itself is closed as soon as the process ends.
-                    pidfds[leftover.pid] = os.dup(pidfd)
+        known = {pidfd: leftover for known in self._watched.values() for pidfd, leftover in known.items()}
+        present = {leftover.pid: leftover for leftover in known.values()}
+        with _duplicates(known) as pidfds:
             users = await asyncio.to_thread(resource_users, pidfds) if pidfds else []
             for pid in users:
                 named = leftover_stages.named([present[pid]])
@@ -100,9 +96,6 @@ class LeftoverProcesses:
                     Level.WARNING, f"killed, since it has a GPU or a port that the next round may need: {named}"
                 )
             await asyncio.to_thread(kill, {pid: pidfds[pid] for pid in users})
-        finally:
-            for pidfd in pidfds.values():
-                os.close(pidfd)
 
     async def end(self) -> None:
         """Wait until no leftover lives. Those that do not end in time are killed."""
@@ -158,16 +151,32 @@ class LeftoverProcesses:
 
     async def _send(self, mark: str, signum: Signals) -> None:
         await self._scan()
-        if leftovers := [*self._watched.get(mark, {}).values()]:
-            for pidfd in self._watched[mark]:  # also those that have wiped their environment, which have no mark
+        if leftovers := self._watched.get(mark):
+            for pidfd in leftovers:
                 send(pidfd, signum)
             if signum is Signals.SIGKILL:
-                self._notify(Level.WARNING, leftover_stages.killed([leftover_stages.named(leftovers)]))
-                # By mark, this also finds what they have forked meanwhile, and waits until all of these have ended.
-                try:
-                    await asyncio.to_thread(kill_marked, mark, timeout_s=DEAD_WITHIN_S)
-                except UnkillableError as error:
-                    self._notify(Level.ERROR, str(error))
+                self._notify(Level.WARNING, leftover_stages.killed([leftover_stages.named([*leftovers.values()])]))
+                with _duplicates(leftovers) as pidfds:
+                    try:
+                        # By mark, the first call also finds what they have forked meanwhile. The second one waits for
+                        # those without a mark: they have wiped their environment, or hang in the kernel as they end.
+                        await asyncio.to_thread(kill_marked, mark, timeout_s=DEAD_WITHIN_S)
+                        await asyncio.to_thread(kill, pidfds, DEAD_WITHIN_S)
+                    except UnkillableError as error:
+                        self._notify(Level.ERROR, str(error))
+
+
+@contextmanager
+def _duplicates(leftovers: Mapping[int, Leftover]) -> Iterator[dict[int, int]]:
+    """Yield duplicates of pidfds by process id: a pidfd itself is closed as soon as its process ends."""
+    pidfds: dict[int, int] = {}
+    try:
+        for pidfd, leftover in leftovers.items():
+            pidfds[leftover.pid] = os.dup(pidfd)
+        yield pidfds
+    finally:
+        for pidfd in pidfds.values():
+            os.close(pidfd)
 
 
 def program_of(pid: int) -> str:

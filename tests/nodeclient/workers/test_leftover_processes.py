@@ -33,9 +33,17 @@ class Stage:
         self.mark = secrets.token_hex(16)
         self.worker = EndedWorker(f"{self.mark}:1", None, "3")
         self.said: list[tuple[Level, str]] = []
+        self.failed = asyncio.Event()
+        """Whether an error was told."""
         self.tasks = Tasks()
-        self.leftovers = LeftoverProcesses(stop_timeout_s, self.tasks, lambda *said: self.said.append(said))
+        self.leftovers = LeftoverProcesses(stop_timeout_s, self.tasks, self.hear)
         self.processes: list[subprocess.Popen[bytes]] = []
+
+    def hear(self, level: Level, text: str) -> None:
+        """Note what the user is told."""
+        self.said.append((level, text))
+        if level is Level.ERROR:
+            self.failed.set()
 
     def start(self, *argv: str, **options: object) -> subprocess.Popen[bytes]:
         """Start a leftover; return when it has written a line."""
@@ -112,6 +120,16 @@ async def test_one_that_wiped_its_environment_is_found_in_the_group_of_its_worke
         await stage.leftovers.end()
         assert process.wait() == -9
         assert len(stage.said) == 1
+
+
+async def test_one_that_wiped_its_environment_and_outlives_its_end_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nodeclient.workers.leftover_processes.DEAD_WITHIN_S", 0.0)  # so any process outlives SIGKILL
+    async with on_stage(SHORT_S) as stage:
+        process = stage.start(*IGNORES, env={}, start_new_session=True)
+        await stage.leftovers.watch([EndedWorker(stage.worker.mark, process.pid, "3")])
+        await stage.leftovers.end()
+        await stage.failed.wait()
+        assert stage.said[-1][1].startswith(f"these processes are still there 0 s after SIGKILL: {process.pid}; ")
 
 
 async def test_the_second_signal_kills_at_once() -> None:
