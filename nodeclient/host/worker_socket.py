@@ -9,17 +9,21 @@ import asyncio
 import os
 import socket
 import struct
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from nodeclient.host.ports import Acceptor
-from workerlib.contract.packets import PACKET_BYTES
+from workerlib.contract.packets import PACKET_BYTES, ChannelError, Message, PacketCodec
 from workerlib.responder import address
 
 BACKLOG = 128
 """The backlog: more than the workers of a node, which may all connect at once."""
+
+UNSENT_MAX = 1_024
+"""The most packets that wait for a worker. A worker with more has stopped reading."""
 
 _CREDENTIALS = struct.Struct("3i")
 """The process id, the user and the group of a peer, `struct ucred` in unix(7)."""
@@ -34,6 +38,8 @@ class Connection:
     pid: int
     local_rank: int | None = None
     """None before the process has said which worker it is."""
+    unsent: deque[tuple[bytes, tuple[int, ...]]] = field(default_factory=deque)
+    """The packets that the socket does not take yet, each with duplicates of the caller's descriptors."""
 
 
 C = TypeVar("C", bound=Connection)
@@ -86,7 +92,10 @@ class WorkerSocket(Generic[C]):
         """Close a connection."""
         self.connections.discard(connection)
         self._loop.remove_reader(connection.socket)
+        self._loop.remove_writer(connection.socket)
         connection.socket.close()
+        for _, fds in connection.unsent:
+            _close(fds)
 
     def close(self) -> None:
         """Stop accepting connections, and close all."""
@@ -109,6 +118,89 @@ class WorkerSocket(Generic[C]):
         connection = self._connect(accepted, pid)
         self.connections.add(connection)
         self._loop.add_reader(accepted, self._on_packet, connection)
+
+
+class MessageSocket(WorkerSocket[C], Generic[C, Message]):
+    """A socket for messages of one kind. Memory and files go to a worker as file descriptors in a packet."""
+
+    def __init__(
+        self,
+        name: str,
+        codec: PacketCodec[Message],
+        connect: Callable[[socket.socket, int], C],
+        on_message: Callable[[C, Message], None],
+        on_end: Callable[[C], None],
+    ) -> None:
+        """Begin without a socket, as a `WorkerSocket`.
+
+        `on_message` gets each message. `on_end` gets a connection that was ended, perhaps within a call of `send`.
+        """
+        super().__init__(name, connect, self._receive)
+        self._codec = codec
+        self._on_message = on_message
+        self._on_end = on_end
+
+    def send(self, connection: C, message: Message, fds: Sequence[int] = ()) -> None:
+        """Send a packet, with duplicates of the descriptors.
+
+        If the system is short of descriptors, the connection is ended, because a worker needs every packet.
+        """
+        duplicates = _duplicates(fds)
+        if duplicates is None:
+            self.end(connection)
+        else:
+            connection.unsent.append((self._codec.encode(message), duplicates))
+            self._flush(connection)
+
+    def end(self, connection: C) -> None:
+        """Close a connection whose worker is gone, or is none of this node."""
+        self.forget(connection)
+        self._on_end(connection)
+
+    def _receive(self, connection: C) -> None:
+        packet = receive_packet(connection.socket)
+        if packet is None:
+            return
+        try:
+            message = self._codec.decode(packet)
+        except ChannelError:  # the packet is empty, as the worker is gone, or it is no worker of this node
+            self.end(connection)
+        else:
+            self._on_message(connection, message)
+
+    def _flush(self, connection: C) -> None:
+        try:
+            while connection.unsent:
+                packet, fds = connection.unsent[0]
+                socket.send_fds(connection.socket, [packet], fds, socket.MSG_NOSIGNAL)
+                connection.unsent.popleft()
+                _close(fds)
+        except BlockingIOError:
+            if len(connection.unsent) > UNSENT_MAX:
+                self.end(connection)
+            else:
+                self._loop.add_writer(connection.socket, self._flush, connection)
+        except OSError:
+            self.end(connection)
+        else:
+            self._loop.remove_writer(connection.socket)
+
+
+def _duplicates(fds: Sequence[int]) -> tuple[int, ...] | None:
+    """Return duplicates of descriptors; None if the system refuses one."""
+    made: list[int] = []
+    try:
+        for fd in fds:
+            made.append(os.dup(fd))  # noqa: PERF401 - those that were made are closed if one is refused
+    except OSError:
+        _close(made)
+        return None
+    return tuple(made)
+
+
+def _close(fds: Sequence[int]) -> None:
+    for fd in fds:
+        os.close(fd)
 
 
 def receive_packet(connection: socket.socket) -> bytes | None:

@@ -1,34 +1,17 @@
-"""The agent's end of the channels to its workers, for everything about kept state: Unix sockets for packets.
+"""The agent's end of the channels to its workers, for everything about kept state.
 
-`workerlib.contract.channel_messages` has the messages. Memory goes to a worker as file descriptors in a packet.
-Messages of a worker are not trusted, because it may be any program of this user.
+`workerlib.contract.channel_messages` has the messages. Messages of a worker are not trusted, because it may be any
+program of this user.
 """
 
 from __future__ import annotations
 
-import asyncio
-import os
-import socket
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from nodeclient.host.process_state import is_stopped
-from nodeclient.host.worker_socket import Connection, WorkerSocket, receive_packet
-from workerlib.contract.channel_messages import Hello, Message, decode, encode
-from workerlib.contract.packets import ChannelError
-
-UNSENT_MAX = 1_024
-"""The most packets that wait for a worker. A worker with more has stopped reading."""
-
-
-@dataclass(slots=True, eq=False)
-class _Peer(Connection):
-    """A connection; it has a local rank once the worker has sent its hello."""
-
-    unsent: deque[tuple[bytes, tuple[int, ...]]] = field(default_factory=deque)
-    """The packets that the socket does not take yet, each with duplicates of the caller's descriptors."""
+from nodeclient.host.worker_socket import Connection, MessageSocket
+from workerlib.contract.channel_messages import CODEC, Hello, Message
 
 
 class WorkerChannel:
@@ -41,8 +24,7 @@ class WorkerChannel:
     def __init__(self, on_message: Callable[[int, Message], None], on_gone: Callable[[int], None]) -> None:
         self._on_message = on_message
         self._on_gone = on_gone
-        self._loop = asyncio.get_running_loop()
-        self._socket = WorkerSocket("keep", _Peer, self._receive)
+        self._socket = MessageSocket("keep", CODEC, Connection, self._receive, self._end)
         self._workers = 0
         self._round = 0
 
@@ -75,87 +57,26 @@ class WorkerChannel:
             self.send(local_rank, message)
 
     def send(self, local_rank: int, message: Message, fds: Sequence[int] = ()) -> None:
-        """Send a packet to a worker if it is connected, with duplicates of the descriptors.
-
-        If the system is short of descriptors, the channel is closed, because a worker needs every packet.
-        """
-        packet = encode(message)
+        """Send a packet to a worker if it is connected, as `MessageSocket.send` does."""
         for peer in [peer for peer in self._socket.connections if peer.local_rank == local_rank]:
-            duplicates = _duplicates(fds)
-            if duplicates is None:
-                self._end(peer)
-            else:
-                peer.unsent.append((packet, duplicates))
-                self._flush(peer)
+            self._socket.send(peer, message, fds)
 
     def close(self) -> None:
         """Close all channels, without calling `on_gone`."""
-        for peer in list(self._socket.connections):
-            self._forget(peer)
         self._socket.close()
 
-    def _receive(self, peer: _Peer) -> None:
-        packet = receive_packet(peer.socket)
-        if packet is None:
-            return
-        try:
-            message = decode(packet)
-        except ChannelError:  # the packet is empty, as the worker is gone, or it is no worker of this node
-            self._end(peer)
-            return
+    def _receive(self, peer: Connection, message: Message) -> None:
         if peer.local_rank is not None:
             self._on_message(peer.local_rank, message)
         elif isinstance(message, Hello) and self._is_expected(message):
             peer.local_rank = message.local_rank
         else:
-            self._end(peer)
+            self._socket.end(peer)
 
     def _is_expected(self, hello: Hello) -> bool:
         within = hello.round == self._round and 0 <= hello.local_rank < self._workers
         return within and hello.local_rank not in self.connected
 
-    def _flush(self, peer: _Peer) -> None:
-        try:
-            while peer.unsent:
-                packet, fds = peer.unsent[0]
-                socket.send_fds(peer.socket, [packet], fds)
-                peer.unsent.popleft()
-                _close(fds)
-        except BlockingIOError:
-            if len(peer.unsent) > UNSENT_MAX:
-                self._end(peer)
-            else:
-                self._loop.add_writer(peer.socket, self._flush, peer)
-        except OSError:
-            self._end(peer)
-        else:
-            self._loop.remove_writer(peer.socket)
-
-    def _end(self, peer: _Peer) -> None:
-        local_rank = peer.local_rank
-        self._forget(peer)
-        if local_rank is not None:
-            self._on_gone(local_rank)
-
-    def _forget(self, peer: _Peer) -> None:
-        self._loop.remove_writer(peer.socket)
-        self._socket.forget(peer)
-        for _, fds in peer.unsent:
-            _close(fds)
-
-
-def _duplicates(fds: Sequence[int]) -> tuple[int, ...] | None:
-    """Return duplicates of descriptors; None if the system refuses one."""
-    made: list[int] = []
-    try:
-        for fd in fds:
-            made.append(os.dup(fd))  # noqa: PERF401 - those that were made are closed if one is refused
-    except OSError:
-        _close(made)
-        return None
-    return tuple(made)
-
-
-def _close(fds: Sequence[int]) -> None:
-    for fd in fds:
-        os.close(fd)
+    def _end(self, peer: Connection) -> None:
+        if peer.local_rank is not None:
+            self._on_gone(peer.local_rank)

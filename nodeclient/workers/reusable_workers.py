@@ -9,7 +9,6 @@ any program of this user.
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,13 +19,12 @@ from nodeclient.core import events
 from nodeclient.core.effects import Dismiss, LeaveRound, Park, ReuseOrder
 from nodeclient.core.events import Event
 from nodeclient.host.process_state import is_stopped
-from nodeclient.host.worker_socket import Connection, WorkerSocket, receive_packet
+from nodeclient.host.worker_socket import Connection, MessageSocket
 from nodeclient.workers.local_workers import LocalWorkers
 from nodeclient.workers.process_tree import UnkillableError
 from nodeclient.workers.spawn import WorkerCommand
 from workerlib.contract import round_messages
 from workerlib.contract.env import ROUNDS, STACKS
-from workerlib.contract.packets import ChannelError
 from workerlib.contract.round_messages import ROUND_CODEC, RoundMessage
 
 FAILED = 1
@@ -128,7 +126,7 @@ class ReusableWorkers:
         self._submit_in_order = submit_in_order
         self.dismissals = Dismissals(workers, tasks, dismissed_within_s, complain)
         self._loop = asyncio.get_running_loop()
-        self._socket = WorkerSocket("rounds", _ReusableProcess, self._receive)
+        self._socket = MessageSocket("rounds", ROUND_CODEC, _ReusableProcess, self._handle, self._end)
         self._round = 0
         self._commands_before: Sequence[WorkerCommand] = ()
         self._commands: Sequence[WorkerCommand] = ()
@@ -153,12 +151,11 @@ class ReusableWorkers:
             name: value for name, value in now.items() if before.get(name) != value or name in _REMOVED
         }
         changes |= dict.fromkeys(before.keys() - now.keys())
-        reached = False
         # Any process may claim a local rank, so all that do are told; only the parked one waits for it.
         for connection in [each for each in self._socket.connections if each.local_rank == local_rank]:
             connection.round, connection.has_failed, connection.has_left = self._round, False, False
-            reached |= self._send(connection, round_messages.NextRound(self._round, changes), fds)
-        if not reached:  # it would wait for ever
+            self._socket.send(connection, round_messages.NextRound(self._round, changes), fds)
+        if all(each.local_rank != local_rank for each in self._socket.connections):  # it would wait for ever
             self._workers.end_as(local_rank, FAILED)
 
     def carry_out(self, order: ReuseOrder) -> None:
@@ -171,7 +168,7 @@ class ReusableWorkers:
                     if not planned and is_stopped(connection.pid):  # a planned end can wait until somebody continues it
                         self._submit(events.WorkerRefuses(connection.local_rank, STOPPED))
                     else:
-                        self._send(connection, round_messages.AskToLeave(connection.round, planned))
+                        self._socket.send(connection, round_messages.AskToLeave(connection.round, planned))
             case Park(local_rank):
                 self._workers.park(local_rank)
             case Dismiss(local_ranks):
@@ -179,30 +176,9 @@ class ReusableWorkers:
 
     def close(self) -> None:
         """End all connections."""
-        for connection in list(self._socket.connections):
-            self._forget(connection)
         self._socket.close()
 
-    def _send(self, connection: _ReusableProcess, message: RoundMessage, fds: Sequence[int] = ()) -> bool:
-        try:
-            socket.send_fds(connection.socket, [ROUND_CODEC.encode(message)], fds, socket.MSG_NOSIGNAL)
-        except OSError:  # the worker is gone, or does not read and is ended in time
-            self._forget(connection)
-            return False
-        return True
-
     # Messages of workers
-
-    def _receive(self, connection: _ReusableProcess) -> None:
-        packet = receive_packet(connection.socket)
-        if packet is None:
-            return
-        try:
-            message = ROUND_CODEC.decode(packet)
-        except ChannelError:  # the worker ends, or it is not one of this node
-            self._forget(connection)
-            return
-        self._handle(connection, message)
 
     def _handle(self, connection: _ReusableProcess, message: RoundMessage) -> None:
         rank = connection.local_rank
@@ -212,7 +188,7 @@ class ReusableWorkers:
                     connection.local_rank, connection.round = local_rank, number
                     self._submit(events.ReuseReported(local_rank))
             case round_messages.AskToLeave() | round_messages.NextRound():  # only this side sends these
-                self._forget(connection)
+                self._socket.end(connection)
             case _ if rank is not None and message.round == connection.round:
                 self._handle_report(connection, rank, message)
 
@@ -234,7 +210,6 @@ class ReusableWorkers:
             case round_messages.Refusing(_, why):
                 self._submit(events.WorkerRefuses(rank, why))
 
-    def _forget(self, connection: _ReusableProcess) -> None:
-        self._socket.forget(connection)
+    def _end(self, connection: _ReusableProcess) -> None:
         if connection.local_rank is not None:
             self._submit(events.ReuseReported(connection.local_rank, able=False))
