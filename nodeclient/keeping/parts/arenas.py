@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 
 from msgspec import Struct
 
@@ -101,7 +101,7 @@ class Arenas:
         except NoMemoryError:
             if not (self._copies or self._received):
                 raise
-            self._drop_all_of_others()
+            self._drop_all(self._copies, self._received)
             self.memory.claim(sizes.total, demand)
         return await self._allocate(sizes, sizes.total, demand)
 
@@ -166,10 +166,10 @@ class Arenas:
             if not arenas[rank]:
                 del arenas[rank]
 
-    def _drop_all_of_others(self) -> None:
-        for of_others in (self._copies, self._received):
-            self.memory.free([owned for of_rank in of_others.values() for owned in of_rank])
-            of_others.clear()
+    def _drop_all(self, *kinds: dict[int, list[Owned]]) -> None:
+        for arenas in kinds:
+            self.memory.free([owned for of_rank in arenas.values() for owned in of_rank])
+            arenas.clear()
 
     def receive(self, rank: int, owned: Owned) -> None:
         """Own the memory of a received part of this rank, until `drop_received`."""
@@ -180,12 +180,8 @@ class Arenas:
         self._drop_unprotected(self._received)
 
     def held(self) -> Iterator[Held]:
-        """Return the whole parts in all places."""
-        return self._held_in(self._all())
-
-    @staticmethod
-    def _held_in(arenas: Iterable[Owned]) -> Iterator[Held]:
-        for owned in arenas:
+        """Yield the whole parts in all places."""
+        for owned in self._all():
             for kind, places in ((Kind.BIG, owned.arena.generations), (Kind.SMALL, owned.arena.smalls)):
                 for place in places:
                     commit = place.read()
@@ -197,10 +193,10 @@ class Arenas:
 
         A generation may hold the small state too. One from the end of the step is preferred to one from within it.
         """
-        wanted, own = (rank, round_number, step), (owned for of_rank in self._owned.values() for owned in of_rank)
+        wanted = rank, round_number, step
         candidates = [
             held
-            for held in self._held_in([*own, *self._copies.get(rank, ()), *self._received.get(rank, ())])
+            for held in self.held()
             if (held.commit.rank, held.commit.round, held.commit.step) == wanted
             and (held.kind is kind or (kind is Kind.SMALL and held.small))
         ]
@@ -241,10 +237,7 @@ class Arenas:
 
     def drop(self) -> None:
         """Drop all arenas."""
-        self.memory.free(self._all())
-        self._owned.clear()
-        self._copies.clear()
-        self._received.clear()
+        self._drop_all(self._owned, self._copies, self._received)
 
     def _all(self) -> list[Owned]:
         of_ranks = (*self._owned.values(), *self._copies.values(), *self._received.values())
