@@ -12,7 +12,6 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from threading import Event
 
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.kept_state import KeptSource, Restoring, Resume, WantedParts
@@ -82,7 +81,6 @@ class Restoration:
         self._resources = resources
         self._run = run
         self._progress = Progress()
-        self._cancelled = Event()
         self.ready = ReadyParts()
         self._problems: dict[PartName, str] = {}
         """Why parts could not be received so far, of those that are still missing."""
@@ -129,7 +127,6 @@ class Restoration:
 
     def cancel(self) -> None:
         """Stop the threads that still get parts, and release the parts that are ready."""
-        self._cancelled.set()
         self._progress.cancel()
         self.ready.close(self._resources.arenas)
 
@@ -190,7 +187,7 @@ class Restoration:
             began = loop.time()
             try:
                 with closing(Landing(self._resources.arenas.memory, name.kind)) as landing:
-                    arguments = source, name, landing.room, self._cancelled
+                    arguments = source, name, landing.room, self._progress.cancelled
                     await loop.run_in_executor(self._resources.threads, fetch, *arguments)
                     self._problems.pop(name, None)
                     return landing.take()

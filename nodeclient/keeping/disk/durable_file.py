@@ -46,16 +46,17 @@ class Progress:
         """Begin with the bytes that were `done` before."""
         self.bytes = done
         """How many bytes were checked, written or read. While this grows, the disk does not hang."""
-        self._cancelled = Event()
+        self.cancelled = Event()
+        """Set once the work was cancelled."""
 
     def cancel(self) -> None:
         """Make the work end at its next chunk."""
-        self._cancelled.set()
+        self.cancelled.set()
 
     def add(self, count: int) -> None:
         """Count more bytes. Raises `WorkCancelledError` if the work was cancelled."""
         self.bytes += count
-        if self._cancelled.is_set():
+        if self.cancelled.is_set():
             raise WorkCancelledError("it is not wanted any more")
 
 
