@@ -58,7 +58,9 @@ class LogCatalogue:
     """The rounds of one job with files of one host's nodes below one log directory."""
 
     def __init__(self, log_dir: Path, job: str, host: str) -> None:
-        self._log_dir = log_dir
+        self.log_dir = log_dir
+        self.folder = log_dir / quoted(job)
+        """The directory with all files of the job."""
         self._job = job
         self.host = host
         self._lock: int | None = None
@@ -71,7 +73,7 @@ class LogCatalogue:
     def scan(self) -> list[LoggedRound]:
         """Return all rounds with notes of this host's nodes."""
         found: list[LoggedRound] = []
-        with suppress(OSError), open_folder(self._log_dir, quoted(self._job)) as job:
+        with suppress(OSError), open_folder(self.log_dir, quoted(self._job)) as job:
             for run in _list(job):
                 with suppress(OSError), open_folder(job, run) as rounds:
                     for name in filter(_ROUND.fullmatch, _list(rounds)):
@@ -141,9 +143,9 @@ class LogCatalogue:
         is locked before it has its name, so that no other process takes the empty note for one of an ended process.
         """
         self.release()
-        self._log_dir.joinpath(*self.parts(logged)).mkdir(parents=True, exist_ok=True)
+        self.log_dir.joinpath(*self.parts(logged)).mkdir(parents=True, exist_ok=True)
         name = _note_name(logged)
-        with open_folder(self._log_dir, *self.parts(logged)) as folder:
+        with open_folder(self.log_dir, *self.parts(logged)) as folder:
             self._lock = _open_note(folder, f"{name}.new", os.O_CREAT)
             with suppress(OSError):  # a file system without locks: nothing will be deleted there
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -158,7 +160,7 @@ class LogCatalogue:
         """
         with (
             suppress(FileNotFoundError),  # nothing was written in this round
-            open_folder(self._log_dir, *self.parts(logged)) as folder,
+            open_folder(self.log_dir, *self.parts(logged)) as folder,
         ):
             note = _open_note(folder, _note_name(logged), os.O_CREAT if create else 0)
             try:
@@ -172,7 +174,7 @@ class LogCatalogue:
         Files that another process still writes are kept. Raises `OSError`.
         """
         try:
-            with open_folder(self._log_dir, *self.parts(logged)) as folder:
+            with open_folder(self.log_dir, *self.parts(logged)) as folder:
                 note = os.open(_note_name(logged), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
                 try:
                     fcntl.flock(note, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -183,7 +185,7 @@ class LogCatalogue:
             return False
         except FileNotFoundError:
             return True
-        folder_path = self._log_dir.joinpath(*self.parts(logged))
+        folder_path = self.log_dir.joinpath(*self.parts(logged))
         with suppress(OSError):  # the directory has files of other nodes
             folder_path.rmdir()
             folder_path.parent.rmdir()

@@ -25,7 +25,7 @@ from nodeclient.core.logged_rounds import LoggedRound, NotLoggedError, find, is_
 from nodeclient.keeping.disk.steps_on_disk import MISTAKEN, UnwritableError
 from nodeclient.output.file_thread import HANGS_AFTER_S, FileThread
 from nodeclient.output.log_catalogue import LogCatalogue
-from nodeclient.output.log_paths import LogPaths, quoted
+from nodeclient.output.log_paths import LogPaths
 from nodeclient.output.log_reader import LOG_START, read_chunk, refused_chunk
 from nodeclient.output.output_settings import OutputSettings
 from nodeclient.shell.coordinator_connection import Answer
@@ -106,8 +106,8 @@ class LogService:
         self._node = node
         self._complain = complain
         self._loop = asyncio.get_running_loop()
-        self._log_dir = None if settings.log_dir is None else settings.log_dir.absolute()
-        self._catalogue = None if self._log_dir is None else LogCatalogue(self._log_dir, job, socket.gethostname())
+        log_dir, host = settings.log_dir, socket.gethostname()
+        self._catalogue = None if log_dir is None else LogCatalogue(log_dir.absolute(), job, host)
         self._rounds: dict[tuple[str, str, int], LoggedRound] = {}
         """The rounds of the job with log files on this host, also those of other nodes here; see `_place_of`. A node's
         newest round comes last: rounds that are found later are older, so `_add` puts them in front."""
@@ -122,7 +122,7 @@ class LogService:
     @property
     def folder(self) -> str:
         """The folder with this job's logs; empty if there is none, or its name cannot be sent."""
-        path = "" if self._log_dir is None else str(self._log_dir / quoted(self._job))
+        path = "" if self._catalogue is None else str(self._catalogue.folder)
         return path if path.isprintable() and len(path) <= LOG_MAX else ""
 
     def start(self) -> None:
@@ -137,9 +137,9 @@ class LogService:
         Raises `UnwritableError` if the directory is not the right one, or may not be written, and the `OSError` of a
         thread that cannot be started.
         """
-        if self._log_dir is None:
+        if self._catalogue is None:
             return
-        folder = self._log_dir / quoted(self._job)
+        folder = self._catalogue.folder
 
         def write() -> None:
             folder.mkdir(parents=True, exist_ok=True)
@@ -200,7 +200,7 @@ class LogService:
         def respond(chunk: LogChunk) -> None:
             answer(chunk, partial(record, chunk.more) if wanted.follow else lambda: None)
 
-        if self._log_dir is None or self._catalogue is None:
+        if self._catalogue is None:
             respond(refused_chunk(wanted, f"node {self._node} keeps no log files: see --log-dir"))
             return
         if is_in_future(wanted, self._rounds.values()):
@@ -211,7 +211,7 @@ class LogService:
         except NotLoggedError as error:
             respond(refused_chunk(wanted, str(error)))
             return
-        log_dir, parts = self._log_dir, self._catalogue.parts(found)
+        log_dir, parts = self._catalogue.log_dir, self._catalogue.parts(found)
         hung = [read for read, began_at in self._reads.values() if asked_at >= began_at + HANGS_AFTER_S]
         if key in hung or len(hung) >= READERS_MAX:
             respond(refused_chunk(wanted, "the disk does not answer"))
