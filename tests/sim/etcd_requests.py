@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.store.etcd.gateway import REQUEST_WITHIN_S, TRY_WITHIN_S, WATCH_SILENT_S_MAX, Gateway
 from coordinatord.store.etcd.refusals import EtcdAwayError
-from coordinatord.store.etcd.requests import Answer, KeyValue, parsed, text_of
+from coordinatord.store.etcd.requests import EtcdAnswer, KeyValue, parsed, text_of
 
 if TYPE_CHECKING:  # coordinators have tasks
     from tests.sim.etcd_coordinator import EtcdCoordinator
@@ -37,7 +37,7 @@ class SimulatedGateway(Gateway):
     def __init__(self, by: EtcdCoordinator) -> None:
         self._by = by
 
-    async def call(self, path: str, body: Mapping[str, Any], try_within_s: float | None = None) -> Answer:
+    async def call(self, path: str, body: Mapping[str, Any], try_within_s: float | None = None) -> EtcdAnswer:
         """Return the answer to a request. Raises `EtcdAwayError` if there is none, and `EtcdRefusedError`."""
         del try_within_s  # nothing is waited for here
 

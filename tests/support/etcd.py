@@ -24,7 +24,7 @@ from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.keys import Keys
 from coordinatord.store.etcd.leadership import Candidate
 from coordinatord.store.etcd.location import EtcdAccess, EtcdLocation
-from coordinatord.store.etcd.requests import Answer, after, put, text_of, txn
+from coordinatord.store.etcd.requests import EtcdAnswer, after, put, text_of, txn
 from coordinatord.store.etcd.roster import Coordinatord
 from coordinatord.store.etcd_store import EtcdStore
 from coordinatord.store.interface import Entry, StoreError
@@ -198,7 +198,7 @@ class SteppedGateway(Gateway):
         self._before = before
         self.stepping = False
 
-    async def call(self, path: str, body: Mapping[str, Any], try_within_s: float | None = None) -> Answer:
+    async def call(self, path: str, body: Mapping[str, Any], try_within_s: float | None = None) -> EtcdAnswer:
         """Make the call, and send the request."""
         if self.stepping:
             self.stepping = False

@@ -21,7 +21,7 @@ from coordinatord.protocol.text import clip
 from coordinatord.runtime.pinned_tls import load_certificate, why_unusable
 from coordinatord.store.etcd.location import EtcdLocation
 from coordinatord.store.etcd.refusals import EtcdAwayError, TokenRefusedError, refused, why_no_answer
-from coordinatord.store.etcd.requests import Answer, KeyValue, after, parsed, text_of
+from coordinatord.store.etcd.requests import EtcdAnswer, KeyValue, after, parsed, text_of
 from coordinatord.store.interface import StoreError
 
 TRY_WITHIN_S = 2.0
@@ -72,7 +72,7 @@ class Gateway:
         """Close the connections."""
         await self._http.close()
 
-    async def call(self, path: str, body: Mapping[str, Any], try_within_s: float | None = None) -> Answer:
+    async def call(self, path: str, body: Mapping[str, Any], try_within_s: float | None = None) -> EtcdAnswer:
         """Return the answer to a request; one member may take `try_within_s`, or `TRY_WITHIN_S` if that is less.
 
         Raises `EtcdRefusedError`, `EtcdAwayError` if nobody answers, `UnreadableStoreError` if that is no etcd, and
@@ -146,14 +146,14 @@ class Gateway:
             more = answer.more and bool(answer.kvs)
             key = answer.kvs[-1].key + b"\0" if answer.kvs else key
 
-    async def _send(self, base: str, path: str, body: Mapping[str, Any], within_s: float | None) -> Answer:
+    async def _send(self, base: str, path: str, body: Mapping[str, Any], within_s: float | None) -> EtcdAnswer:
         try:
             async with asyncio.timeout(within_s):
                 return await self._send_as_user(base, path, body)
         except TimeoutError as error:
             raise EtcdAwayError(f"etcd {self.location}: {base}: no answer within {within_s:g} s") from error
 
-    async def _send_as_user(self, base: str, path: str, body: Mapping[str, Any]) -> Answer:
+    async def _send_as_user(self, base: str, path: str, body: Mapping[str, Any]) -> EtcdAnswer:
         has_user = self.location.access.user_file is not None
         if has_user and not self._token:
             self._token = await self._authenticate(base)
@@ -176,7 +176,7 @@ class Gateway:
             raise StoreError(f"etcd {self.location}: {error}") from error
         return (await self._post(base, "/v3/auth/authenticate", {"name": user, "password": password}, {})).token
 
-    async def _post(self, base: str, path: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> Answer:
+    async def _post(self, base: str, path: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> EtcdAnswer:
         try:
             async with self._http.post(base + path, json=body, headers=headers, ssl=self._tls) as answer:
                 text = await answer.content.read(ANSWER_BYTES_MAX + 1)

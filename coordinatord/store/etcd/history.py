@@ -24,8 +24,8 @@ from coordinatord.store.etcd.commit_log import CommitLog, Merger, pack, rows_of,
 from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.keys import About, Head, Keys
 from coordinatord.store.etcd.requests import (
-    Answer,
     Body,
+    EtcdAnswer,
     KeyValue,
     after,
     created_at,
@@ -230,7 +230,7 @@ class History:
         if not answer.succeeded:
             raise LeadershipLostError("another process has written to this store: this one reads everything anew")
 
-    async def _try(self, demands: list[Body], ops: list[Body], otherwise: list[Body]) -> Answer:
+    async def _try(self, demands: list[Body], ops: list[Body], otherwise: list[Body]) -> EtcdAnswer:
         """Run `ops` as the leader, or `otherwise` if a demand fails. Raises `LeadershipLostError`, `StoreError`."""
         lead = get(self._keys.leader, keys_only=True)
         fenced = [created_at(self._keys.leader, self._fence), *demands]

@@ -49,7 +49,7 @@ class KeyEvent(Struct, frozen=True):
         return None if self.type == "DELETE" else self.kv
 
 
-class Answer(Struct, frozen=True):
+class EtcdAnswer(Struct, frozen=True):
     """An answer to any request; each kind of answer has some of these fields."""
 
     header: Header = Header()
@@ -59,7 +59,7 @@ class Answer(Struct, frozen=True):
     """Whether there are more keys than were asked for."""
     succeeded: bool = False
     """Whether all demands of a transaction held."""
-    responses: tuple[dict[str, Answer], ...] = ()
+    responses: tuple[dict[str, EtcdAnswer], ...] = ()
     """The answers to the operations of a transaction, each by its kind; `results` has them without."""
     id: int = field(default=0, name="ID")
     """The id of a lease."""
@@ -67,7 +67,7 @@ class Answer(Struct, frozen=True):
     """How many seconds a lease lasts; not positive for one that is over."""
     token: str = ""
     """The token of a user who has logged in."""
-    result: Answer | None = None
+    result: EtcdAnswer | None = None
     """One of a stream of answers; each comes in a line."""
     canceled: bool = False
     """Whether the stream has ended."""
@@ -80,15 +80,15 @@ class Answer(Struct, frozen=True):
         return next(iter(self.kvs), None)
 
     @property
-    def results(self) -> list[Answer]:
+    def results(self) -> list[EtcdAnswer]:
         """The answers to the operations of a transaction."""
         return [answer for response in self.responses for answer in response.values()]
 
 
-def parsed(data: Any) -> Answer:
+def parsed(data: Any) -> EtcdAnswer:
     """Parse an answer of the gateway. Raises `UnreadableStoreError`."""
     try:
-        return convert(data, Answer, strict=False)
+        return convert(data, EtcdAnswer, strict=False)
     except ERRORS as error:
         raise UnreadableStoreError("the answer is not that of an etcd: see --store") from error
 

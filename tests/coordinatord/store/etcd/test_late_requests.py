@@ -11,7 +11,7 @@ from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.history import VALUE_BYTES_MAX, History
 from coordinatord.store.etcd.leadership import Candidate
 from coordinatord.store.etcd.refusals import EtcdAwayError, EtcdRefusedError
-from coordinatord.store.etcd.requests import Answer, parsed
+from coordinatord.store.etcd.requests import EtcdAnswer, parsed
 from coordinatord.store.etcd.roster import Coordinatord
 from coordinatord.store.interface import LeadershipLostError
 from coordinatord.store.row_codec import Row
@@ -27,7 +27,7 @@ class RepeatingGateway(Gateway):
         self._etcd = ModelledEtcd()
         self._asked: list[tuple[str, Mapping[str, Any]]] = []
 
-    async def call(self, path: str, body: Mapping[str, Any], try_within_s: float | None = None) -> Answer:
+    async def call(self, path: str, body: Mapping[str, Any], try_within_s: float | None = None) -> EtcdAnswer:
         """Carry out a request, after all earlier ones once more."""
         del try_within_s
         self.repeat()
@@ -61,7 +61,7 @@ class ForgetfulGateway(RepeatingGateway):
 
     forgets = False
 
-    async def call(self, path: str, body: Mapping[str, Any], try_within_s: float | None = None) -> Answer:
+    async def call(self, path: str, body: Mapping[str, Any], try_within_s: float | None = None) -> EtcdAnswer:
         """Carry out a request. Raises `EtcdAwayError` once after a commit."""
         answer = await super().call(path, body, try_within_s)
         if self.forgets and changes_history(body):
@@ -73,7 +73,7 @@ class ForgetfulGateway(RepeatingGateway):
 class DoublingGateway(RepeatingGateway):
     """Carries out each request twice, as if the first answer had been lost."""
 
-    async def call(self, path: str, body: Mapping[str, Any], try_within_s: float | None = None) -> Answer:
+    async def call(self, path: str, body: Mapping[str, Any], try_within_s: float | None = None) -> EtcdAnswer:
         """Carry out a request; return the second answer."""
         await super().call(path, body, try_within_s)
         return await super().call(path, body, try_within_s)
