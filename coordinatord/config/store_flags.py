@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import socket
 from functools import partial
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 from msgspec import Struct
 
 from coordinatord.protocol.errors import OperationalError
-from coordinatord.protocol.fields import PORT_MAX
+from coordinatord.protocol.ip_addresses import Endpoint, parse_endpoint
 from coordinatord.runtime.settings import SettingsParser, seconds
 from coordinatord.store.etcd.location import EtcdAccess, EtcdLocation
 
@@ -22,12 +21,6 @@ LEASE_S = 5.0
 LEASE_S_MIN = 2.0
 """One slow request would lose a shorter lease."""
 
-_ADDRESS = re.compile(r"(?P<host>[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]+\])(?::(?P<port>\d{1,5}))?", re.ASCII)
-"""HOST[:PORT], with brackets around an IPv6 address."""
-
-_BARE_IPV6 = re.compile(r"[0-9A-Fa-f:.]*:[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*", re.ASCII)
-"""An IPv6 address without brackets, as in Kubernetes."""
-
 
 class SharedStore(Struct, frozen=True):
     """A store that several coordinators share, one of which leads."""
@@ -35,14 +28,13 @@ class SharedStore(Struct, frozen=True):
     location: EtcdLocation
     lease_s: float
     """How long the leader may be silent before another coordinator takes over."""
-    host: str
-    """The host name or address at which nodes reach this coordinator; empty for this host's name."""
-    port: int
-    """The port at which they reach it; 0 for the one where it listens."""
+    advertised: Endpoint | None
+    """Where nodes reach this coordinator, with port 0 for the one where it listens; None for this host's name."""
 
     def endpoint(self, listens_at: int) -> str:
         """Return HOST:PORT at which nodes reach this coordinator, which listens at a port."""
-        return f"{self.host or socket.gethostname()}:{self.port or listens_at}"
+        at = self.advertised or Endpoint(socket.gethostname(), 0)
+        return str(Endpoint(at.host, at.port or listens_at))
 
 
 class StepDownConfig(Struct, frozen=True):
@@ -131,17 +123,10 @@ def read_store(parser: SettingsParser, given: argparse.Namespace) -> SharedStore
         if given.step_down:
             parser.error("--step-down needs --store: without it there is no other coordinator that could lead")
         return None
-    return SharedStore(parse_location(parser, given, given.store), given.lease_s, *_advertised(parser, given))
-
-
-def _advertised(parser: SettingsParser, given: argparse.Namespace) -> tuple[str, int]:
-    """Return host and port, as `SharedStore` has them. Raises `SettingsError`."""
-    if not given.advertise:
-        return "", 0
-    found = _ADDRESS.fullmatch(f"[{given.advertise}]" if _BARE_IPV6.fullmatch(given.advertise) else given.advertise)
-    if found is None or (found["port"] and not 0 < int(found["port"]) <= PORT_MAX):
+    advertised = parse_endpoint(given.advertise, 0)
+    if given.advertise and advertised is None:
         parser.error(f"--advertise {given.advertise!r} is no HOST[:PORT], such as h1.example:29400 or [fd00::1]:29400")
-    return found["host"], int(found["port"] or 0)
+    return SharedStore(parse_location(parser, given, given.store), given.lease_s, advertised)
 
 
 def parse_location(parser: SettingsParser, given: argparse.Namespace, text: str) -> EtcdLocation:

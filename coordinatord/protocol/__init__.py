@@ -9,8 +9,8 @@ and `fields` the types of fields. `schema` validates data from outside, `codec` 
 The HTTP API: `http` has its requests and answers.
 
 Both: `access_token` has the format of tokens. `exit_codes` explains exit codes, and `errors` has the base classes of
-errors. `text` sanitizes, compares and abbreviates texts, and `ip_addresses` does the like for IP addresses.
-`spec_flags` writes settings of a job as flags. Nothing imports a program, opens a socket or reads a clock.
+errors. `text` sanitizes, compares and abbreviates texts, and `ip_addresses` does the like for IP addresses and for
+HOST:PORT. `spec_flags` writes settings of a job as flags. Nothing imports a program, opens a socket or reads a clock.
 
 One rule shapes a session: every message carries a whole state, and no message is an instruction. A node reports its
 observed state (`Join`, `Observed`), and the coordinator answers with the desired state (`Desired`). So the next message

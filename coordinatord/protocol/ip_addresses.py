@@ -1,9 +1,14 @@
-"""Tells IP addresses from names, and writes each in one way. Pure."""
+"""Tells IP addresses from names, writes each in one way, and parses and formats HOST:PORT. Pure."""
 
 from __future__ import annotations
 
 import ipaddress
+import re
 from functools import lru_cache
+
+from msgspec import Struct
+
+from coordinatord.protocol.fields import PORT_MAX
 
 KNOWN_MAX = 1_024
 """The most parsed addresses that are cached. Each is needed twice at a join and once more at a round, and all nodes
@@ -38,3 +43,32 @@ def plain_address(address: str) -> str:
         return address
     mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
     return str(mapped or parsed)
+
+
+_ENDPOINT = re.compile(
+    r"""(?: \[ (?P<bracketed> [0-9a-fA-F:.]+ ) \]  |  (?P<host> [^\s:/\[\],]+ ) )  (?: : (?P<port> [0-9]{1,5} ) )?
+        | (?P<bare> [0-9a-fA-F]* : [0-9a-fA-F:.]* : [0-9a-fA-F:.]* )""",
+    re.VERBOSE,
+)
+"""A host name or address with or without a port; an IPv6 address with a port stands in brackets."""
+
+
+class Endpoint(Struct, frozen=True):
+    """The address of a program."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_endpoint(text: str, default_port: int, least_port: int = 1) -> Endpoint | None:
+    """Parse `HOST[:PORT]`; None if it is none. A given port is at least `least_port`."""
+    match = _ENDPOINT.fullmatch(text)
+    if match is None or not least_port <= int(match["port"] or PORT_MAX) <= PORT_MAX:
+        return None
+    ipv6 = match["bracketed"] or match["bare"]
+    if ipv6 and not is_address(ipv6):
+        return None
+    return Endpoint(ipv6 or match["host"], int(match["port"] or default_port))

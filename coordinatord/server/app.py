@@ -24,6 +24,7 @@ from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.transitions.apply import HistoryError
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.ip_addresses import Endpoint
 from coordinatord.protocol.messages import SESSION_PATH
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.tasks import Tasks
@@ -92,13 +93,13 @@ class Server:
     @property
     def url(self) -> str:
         """The URL of the address at which it listens."""
-        return f"{self.scheme}://{_bracketed(self.address)}:{self.port}"
+        return f"{self.scheme}://{Endpoint(self.address, self.port)}"
 
     @property
     def endpoint(self) -> str:
         """HOST:PORT for people, browsers and nodes, with this host's name if it listens at all addresses."""
         everywhere = self.address in {"::", "0.0.0.0"}  # noqa: S104 - compared, not listened at
-        return f"{socket.gethostname() if everywhere else _bracketed(self.address)}:{self.port}"
+        return str(Endpoint(socket.gethostname() if everywhere else self.address, self.port))
 
 
 class ListenAddress(Struct, frozen=True):
@@ -196,10 +197,6 @@ def _while_leading(driver: Driver) -> Middleware:
         return await handler(request)
 
     return guard
-
-
-def _bracketed(address: str) -> str:
-    return f"[{address}]" if ":" in address else address
 
 
 async def _restore(machine: Coordinator, store: Store, tokens: frozenset[str]) -> None:

@@ -154,7 +154,9 @@ def test_two_coordinators_share_an_etcd_and_neither_has_a_volume() -> None:
     assert keys["command"][-1] == f"--file=/keys/{file}"
     guard = only(objects, "NetworkPolicy", "coordinatord")["spec"]
     each_other, outside = guard["egress"]
-    assert {port["port"] for port in outside["ports"]} == {port for _, port in read.shared.location.members} | {53}
+    assert {port["port"] for port in outside["ports"]} == {member.port for member in read.shared.location.members} | {
+        53
+    }
     own = {"podSelector": deployment["selector"]}
     assert each_other == {"to": [own], "ports": [{"port": box["ports"][0]["name"]}]}, "a standby sends commands on"
     assert own in guard["ingress"][0]["from"]

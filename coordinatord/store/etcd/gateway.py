@@ -61,7 +61,7 @@ class Gateway:
     def __init__(self, location: EtcdLocation) -> None:
         """Connect with the first request. Raises `StoreError` if a certificate cannot be read."""
         self.location = location
-        self._bases = [_base_of(location, host, port) for host, port in location.members]
+        self._bases = [f"{'https' if location.tls else 'http'}://{member}" for member in location.members]
         self._tls = _context_of(location)
         limits = aiohttp.ClientTimeout(total=TRY_WITHIN_S, sock_connect=CONNECT_WITHIN_S)
         self._http = aiohttp.ClientSession(timeout=limits, trust_env=False)
@@ -231,10 +231,6 @@ class Gateway:
     def _away(self, base: str, error: Exception) -> EtcdAwayError:
         why = why_no_answer(error, TRY_WITHIN_S, tls=self.location.tls)
         return EtcdAwayError(f"etcd {self.location}: {base}: {why}")
-
-
-def _base_of(location: EtcdLocation, host: str, port: int) -> str:
-    return f"{'https' if location.tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def _context_of(location: EtcdLocation) -> ssl.SSLContext | bool:

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
-from coordinatord.protocol.fields import PORT_MAX
+from coordinatord.protocol.ip_addresses import Endpoint, parse_endpoint
 from coordinatord.runtime.private_files import read_given
 from coordinatord.store.etcd.keys import NAMES
 
@@ -23,10 +23,6 @@ MEMBERS_MAX = 16
 """The limit of members in a URL: etcd recommends at most seven."""
 
 _URL = re.compile(r"(?P<scheme>etcds?)://(?P<members>[^/@?#]+)(?:/(?P<prefix>[A-Za-z0-9._/-]{0,200}))?", re.ASCII)
-
-_MEMBER = re.compile(
-    r"(?:\[(?P<ipv6>[0-9a-fA-F:.]+)\]|(?P<host>[A-Za-z0-9._-]{1,253}))(?::(?P<port>\d{1,5}))?", re.ASCII
-)
 
 PREFIX = "coordinatord"
 """The default prefix."""
@@ -63,8 +59,8 @@ class EtcdAccess(Struct, frozen=True):
 class EtcdLocation(Struct, frozen=True):
     """A namespace in an etcd cluster."""
 
-    members: tuple[tuple[str, int], ...]
-    """Host and port of each member, tried in turn."""
+    members: tuple[Endpoint, ...]
+    """The members, tried in turn."""
     prefix: str
     """The prefix of the namespace's keys, without a slash at the end."""
     tls: bool
@@ -72,15 +68,14 @@ class EtcdLocation(Struct, frozen=True):
     access: EtcdAccess = EtcdAccess()
 
     def __str__(self) -> str:
-        members = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.members)
-        return f"{'etcds' if self.tls else 'etcd'}://{members}/{self.prefix}"
+        return f"{'etcds' if self.tls else 'etcd'}://{','.join(map(str, self.members))}/{self.prefix}"
 
     @classmethod
     def parse(cls, text: str, access: EtcdAccess | None = None) -> EtcdLocation:
         """Parse `etcd://HOST[:PORT][,...][/PREFIX]`, or `etcds://` for TLS. Raises `EtcdLocationError`."""
         url = _URL.fullmatch(text)
         parts = [] if url is None else url["members"].split(",")
-        members = tuple(member for member in map(_member, parts) if member is not None)
+        members = tuple(member for part in parts if (member := parse_endpoint(part, PORT)) is not None)
         if url is None or len(members) < len(parts):
             raise EtcdLocationError(
                 f"{text!r} is no etcd://HOST[:PORT][,...][/PREFIX], such as etcd://h1,h2,h3/training"
@@ -95,10 +90,3 @@ class EtcdLocation(Struct, frozen=True):
                 " prefix"
             )
         return cls(members, prefix, url["scheme"] == "etcds", access or EtcdAccess())
-
-
-def _member(text: str) -> tuple[str, int] | None:
-    """Parse host and port of a member; None if the text is invalid."""
-    found = _MEMBER.fullmatch(text)
-    port = 0 if found is None else int(found["port"] or PORT)
-    return (found["ipv6"] or found["host"], port) if found is not None and 0 < port <= PORT_MAX else None

@@ -2,13 +2,14 @@
 
 import pytest
 
+from coordinatord.protocol.ip_addresses import Endpoint
 from coordinatord.store.etcd.keys import NAMES, Keys
 from coordinatord.store.etcd.location import MEMBERS_MAX, EtcdAccess, EtcdLocation, EtcdLocationError
 
 
 def test_members_namespace_and_encryption_are_read() -> None:
     place = EtcdLocation.parse("etcds://h1:2379,h2,[fd00::5]:4001/team/a/", EtcdAccess())
-    assert place.members == (("h1", 2379), ("h2", 2379), ("fd00::5", 4001))
+    assert place.members == (Endpoint("h1", 2379), Endpoint("h2", 2379), Endpoint("fd00::5", 4001))
     assert (place.prefix, place.tls) == ("team/a", True)
     assert str(place) == "etcds://h1:2379,h2:2379,[fd00::5]:4001/team/a"
     assert EtcdLocation.parse("etcd://h1").prefix == "coordinatord"
