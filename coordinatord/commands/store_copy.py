@@ -62,25 +62,21 @@ async def _read(source: Path | EtcdLocation) -> AsyncIterator[tuple[list[Row], s
     else:
         if not (source / DATABASE).exists():
             raise NothingStoredError(f"state directory {source}: no coordinatord has kept state in it")
-        directory = StateDirectory.claim(source)
-        try:
+        with closing(StateDirectory.claim(source)) as directory:
             database = Database.copy_of(directory.database)
             yield database.rows(), database.identity
-        finally:
-            directory.release()
 
 
 def _write_directory(folder: Path, rows: list[Row], identity: str) -> None:
-    directory = StateDirectory.claim(folder)
-    try:
-        with closing(Database.open(directory.database)) as database:
-            directory.chown_database()
-            if database.count():
-                found = counted(database.count(), "record")
-                raise StoreError(f"state directory {folder}: it holds {found} already: name an empty directory")
-            database.fill(rows, identity)
-    finally:
-        directory.release()
+    with (
+        closing(StateDirectory.claim(folder)) as directory,
+        closing(Database.open(directory.database)) as database,
+    ):
+        directory.chown_database()
+        if database.count():
+            found = counted(database.count(), "record")
+            raise StoreError(f"state directory {folder}: it holds {found} already: name an empty directory")
+        database.fill(rows, identity)
     if not (folder / FOLDER / KEY).exists():
         sys.stderr.write(
             f"coordinatord: {folder} has no key: copy the folder {FOLDER} of a coordinator's state directory into it."
@@ -90,11 +86,8 @@ def _write_directory(folder: Path, rows: list[Row], identity: str) -> None:
 
 def _rows_of(found: StoredHistory) -> tuple[list[Row], str]:
     """Return the rows of a namespace, migrated to the present version, and the identity of the store."""
-    replica = Replica(found.rows, found.about.identity, found.about.version)
-    try:
+    with closing(Replica(found.rows, found.about.identity, found.about.version)) as replica:
         return replica.database.rows(), found.about.identity
-    finally:
-        replica.close()
 
 
 async def _write_namespace(location: EtcdLocation, rows: list[Row], identity: str) -> None:

@@ -103,7 +103,7 @@ class TurnsToLead:
             for listener in listeners:
                 listener.close()
             if directory is not None:
-                directory.release()
+                directory.close()
 
     async def _take_turn(
         self, gateway: Gateway, keys: Keys, access: SharedAccess, listeners: Sequence[socket.socket]

@@ -34,7 +34,7 @@ CLOCK_SET_MIN_S = 10.0
 
 
 class StateDirectory:
-    """A state directory, locked until `release` or the end of this process.
+    """A state directory, locked until `close` or the end of this process.
 
     `SqliteStore` claims it. Before it loads or appends records, it shifts all times by `clock_set_by_s`, and then calls
     `record_clock`.
@@ -95,7 +95,7 @@ class StateDirectory:
             finally:
                 os.close(handle)
 
-    def release(self) -> None:
+    def close(self) -> None:
         """Release the directory for another process."""
         os.close(self._lock)
 

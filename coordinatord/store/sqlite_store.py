@@ -31,7 +31,7 @@ class SqliteStore(Store):
         try:
             return cls(directory, Database.open(directory.database))
         except BaseException:
-            directory.release()
+            directory.close()
             raise
 
     def read_ahead(self) -> None:
@@ -74,4 +74,4 @@ class SqliteStore(Store):
         try:
             await super().close()
         finally:
-            self._directory.release()
+            self._directory.close()

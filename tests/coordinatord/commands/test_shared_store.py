@@ -157,7 +157,7 @@ def test_a_daemon_that_uses_a_directory_is_named_whichever_way_is_copied(
     for source, destination in ((daemon.path, EtcdNamespace(etcd).place), (filled.place, daemon.path)):
         with pytest.raises(StoreError, match=rf"used: another coordinatord has it \(process {os.getpid()}\)"):
             run_command(CopyConfig(source, destination))
-    daemon.release()
+    daemon.close()
 
 
 @needs_etcd

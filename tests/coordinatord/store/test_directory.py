@@ -26,7 +26,7 @@ def names(folder: Path) -> set[str]:
 def test_a_missing_directory_is_made_for_this_user_alone(tmp_path: Path) -> None:
     directory = StateDirectory.claim(tmp_path / "a" / "b")
     assert stat.S_IMODE((tmp_path / "a" / "b").stat().st_mode) == 0o700
-    directory.release()
+    directory.close()
 
 
 def test_a_question_whether_the_directory_is_claimed_does_not_keep_a_daemon_away(
@@ -42,30 +42,30 @@ def test_a_question_whether_the_directory_is_claimed_does_not_keep_a_daemon_away
             flock(lock, operation)
 
     monkeypatch.setattr(fcntl, "flock", lock_amid_question)
-    StateDirectory.claim(tmp_path).release()
+    StateDirectory.claim(tmp_path).close()
 
 
 def test_the_number_of_a_longer_one_is_not_left_behind(tmp_path: Path) -> None:
     (tmp_path / "lock").write_text("123456789012345\n")
     directory = StateDirectory.claim(tmp_path)
     assert (tmp_path / "lock").read_text() == f"{os.getpid()}\n"
-    directory.release()
+    directory.close()
 
 
 @pytest.mark.parametrize("set_by_s", [900 * 86_400.0, -3_600.0])
 def test_a_clock_that_was_set_between_two_lives_is_noticed(tmp_path: Path, set_by_s: float) -> None:
     directory = StateDirectory.claim(tmp_path)
     directory.record_clock()
-    directory.release()
+    directory.close()
     set_clock_since(tmp_path, set_by_s)
-    StateDirectory.claim(tmp_path).release()  # a command notes nothing, and leaves the note as it is
+    StateDirectory.claim(tmp_path).close()  # a command notes nothing, and leaves the note as it is
     again = StateDirectory.claim(tmp_path)
     assert again.clock_set_by_s == pytest.approx(set_by_s, abs=60.0)
     again.record_clock()
-    again.release()
+    again.close()
     last = StateDirectory.claim(tmp_path)
     assert last.clock_set_by_s == 0.0
-    last.release()
+    last.close()
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_a_note_of_another_boot_or_none_says_nothing_of_the_clock(tmp_path: Path
     (tmp_path / "lock").write_text(lock)
     directory = StateDirectory.claim(tmp_path)
     assert directory.clock_set_by_s == 0.0
-    directory.release()
+    directory.close()
 
 
 @pytest.mark.parametrize("below", ["", "deeper"])
@@ -196,7 +196,7 @@ def test_a_path_of_odd_characters_is_a_path(tmp_path: Path) -> None:
     Database.open(directory.database).close()
     assert Database.copy_of(directory.database).count() == 0
     assert names(place) == {"lock", DATABASE}
-    directory.release()
+    directory.close()
 
 
 def test_a_directory_that_is_removed_or_replaced_meanwhile_is_noticed(tmp_path: Path) -> None:
@@ -212,8 +212,8 @@ def test_a_directory_that_is_removed_or_replaced_meanwhile_is_noticed(tmp_path: 
     with pytest.raises(StoreError, match="another one is in its place: put ours back"):
         directory.check()
     other.check()
-    other.release()
-    directory.release()
+    other.close()
+    directory.close()
 
 
 def test_what_is_kept_is_for_this_user_alone_and_no_link_is_followed(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_what_is_kept_is_for_this_user_alone_and_no_link_is_followed(tmp_path: P
     directory = StateDirectory.claim(tmp_path)
     Database.open(directory.database).close()
     assert {file.stat().st_mode & 0o777 for file in tmp_path.iterdir()} == {0o600}
-    directory.release()
+    directory.close()
     (tmp_path / "victim").write_text("precious")
     (tmp_path / "lock").unlink()
     (tmp_path / "lock").symlink_to(tmp_path / "victim")
