@@ -63,7 +63,8 @@ class Gateway:
         self.location = location
         self._bases = [f"{'https' if location.tls else 'http'}://{member}" for member in location.members]
         self._tls = _context_of(location)
-        limits = aiohttp.ClientTimeout(total=TRY_WITHIN_S, sock_connect=CONNECT_WITHIN_S)
+        # Not `total`: where that is over at the moment of a cancellation, aiohttp takes both for its timeout.
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_WITHIN_S)
         self._http = aiohttp.ClientSession(timeout=limits, trust_env=False)
         self._token = ""
         """The cluster's token for our user; empty before the first login."""
@@ -178,7 +179,10 @@ class Gateway:
 
     async def _post(self, base: str, path: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> EtcdAnswer:
         try:
-            async with self._http.post(base + path, json=body, headers=headers, ssl=self._tls) as answer:
+            async with (
+                asyncio.timeout(TRY_WITHIN_S),
+                self._http.post(base + path, json=body, headers=headers, ssl=self._tls) as answer,
+            ):
                 text = await answer.content.read(ANSWER_BYTES_MAX + 1)
                 while not answer.content.at_eof() and len(text) <= ANSWER_BYTES_MAX:
                     text += await answer.content.read(ANSWER_BYTES_MAX + 1 - len(text))

@@ -12,7 +12,8 @@ import aiohttp
 import pytest
 import trustme
 
-from coordinatord.store.etcd.gateway import Gateway
+from coordinatord.store.etcd import gateway as gateway_module
+from coordinatord.store.etcd.gateway import TRY_WITHIN_S, Gateway
 from coordinatord.store.etcd.location import EtcdAccess, EtcdLocation
 from coordinatord.store.etcd.refusals import EtcdAwayError, why_no_answer
 from tests.support.canned_http import body, canned
@@ -101,3 +102,26 @@ async def test_an_answer_that_is_cut_off_is_said_in_words() -> None:
     with canned(cut_off) as (address, _):
         reason = await reason_of(f"etcd://{address}")
     assert reason.endswith(f"http://{address}: the connection broke in the middle of an answer")
+
+
+async def test_a_cancellation_that_comes_with_a_timeout_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As that of a coordinator which is to end, or stops waiting for another leader, while etcd hangs."""
+    monkeypatch.setattr(gateway_module, "TRY_WITHIN_S", TRY_WITHIN_S)
+    loop, asked = asyncio.get_running_loop(), asyncio.Event()
+
+    async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        asked.set()
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(hold, "127.0.0.1", 0) as server:
+        gateway = Gateway(EtcdLocation.parse(f"etcd://127.0.0.1:{server.sockets[0].getsockname()[1]}", EtcdAccess()))
+        request = asyncio.ensure_future(gateway.call("/v3/kv/range", {}))
+        await asked.wait()
+        loop.call_later(TRY_WITHIN_S, request.cancel)
+        late_by_s, clock = 2 * TRY_WITHIN_S, loop.time
+        monkeypatch.setattr(loop, "time", lambda: clock() + late_by_s)  # both are due when the loop looks again
+        await asyncio.wait([request])
+        await gateway.close()
+    assert request.cancelled()
