@@ -239,8 +239,10 @@ class Client:
 
         def ask(contact: ContactPoint) -> tuple[ExitStack, http.client.HTTPResponse]:
             with ExitStack() as stack:
-                connection, token = stack.enter_context(self._connected(contact, Role.READ, SILENT_S_MAX))
+                connection, token = stack.enter_context(self._connected(contact, Role.READ))
+                opened = connection.sock
                 answer = _get(connection, path, {**headers, **token})
+                opened.settimeout(self._within(SILENT_S_MAX))
                 if answer.status != HTTPStatus.OK:
                     _decode(answer)
                 if not (answer.getheader("Content-Type") or "").startswith(STREAM):
@@ -257,7 +259,7 @@ class Client:
 
     @contextmanager
     def _connected(
-        self, contact: ContactPoint, role: Role, silent_s_max: float = ANSWER_WITHIN_S
+        self, contact: ContactPoint, role: Role
     ) -> Iterator[tuple[http.client.HTTPConnection, dict[str, str]]]:
         """Yield a connection to a coordinator with a checked key, and the headers to send. Raises `AccessError`."""
         coordinator = contact.coordinator
@@ -273,7 +275,6 @@ class Client:
                 if attempt.context is not None:
                     secured = attempt.context.wrap_socket(connection.sock, server_hostname=coordinator.host)
                     connection.sock, self.certificate = secured, secured.getpeercert(binary_form=True)
-                connection.sock.settimeout(self._within(silent_s_max))
                 yield connection, attempt.headers
             except _UnknownTokenError as error:
                 source = f" (the token is from {attempt.token_source})" if attempt.token_source else ""

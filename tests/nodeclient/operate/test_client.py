@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -147,6 +148,34 @@ def test_where_nobody_says_anything_each_is_named(silent: str, nobody: str, monk
     monkeypatch.setattr(client, "ANSWER_WITHIN_S", 0.5)
     with pytest.raises(LostError, match=f"{silent}: it does not answer; {nobody}: "):
         Client(endpoints(f"{silent},{nobody}"), INSECURE_ACCESS).get("/jobs")
+
+
+def test_a_stream_that_does_not_begin_is_given_up_as_soon_as_any_answer(
+    silent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "ANSWER_WITHIN_S", 0.5)
+    monkeypatch.setattr(client, "SILENT_S_MAX", LONG_S)
+    with pytest.raises(LostError, match=f"{silent}: timed out"):
+        next(Client(endpoints(silent), INSECURE_ACCESS).events("/v1/events", None))
+
+
+def test_a_stream_that_has_begun_has_a_limit_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    over = threading.Event()
+
+    def begin(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Type", "text/event-stream")
+        handler.end_headers()
+        over.wait()
+
+    monkeypatch.setattr(client, "ANSWER_WITHIN_S", LONG_S)
+    monkeypatch.setattr(client, "SILENT_S_MAX", 0.1)
+    with canned(begin) as (leader, _):
+        try:
+            with pytest.raises(LostError, match=f"{leader}: timed out"):
+                next(Client(endpoints(leader), INSECURE_ACCESS).events("/v1/events", None))
+        finally:
+            over.set()
 
 
 def test_a_standby_whose_leader_stays_silent_is_named_with_it(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
