@@ -57,9 +57,8 @@ def test_what_is_kept_where_is_shown_and_a_disk_that_fails(shown: Shown) -> None
     assert job.status is not None
     kept = KeptStatus(step=12_300, copied=12_288, disk_step=12_000, disk_problem="node b: No space left on device")
     page = shown(replace(job, status=replace(job.status, kept=kept)))
-    words = (
-        "12,300 in memory, 12,288 outlives any host, 12,000 on the disk, the last step is not on the disk: node b: No space left"
-    )
+    words = "12,300 in memory, 12,288 outlives any host, 12,000 on the disk"
+    words += ", the last step is not on the disk: node b: No space left"
     page.wait_for_text(words, ".figures")
 
 
