@@ -60,6 +60,13 @@ class Job(Stage):
         return self.now - since
 
 
+def test_a_run_whose_last_round_did_no_step_ends_at_the_step_of_the_one_before() -> None:
+    job = Job("restarts=1")
+    job.fail(steps=(14,))
+    ended = job.fail()
+    assert (type(ended), ended.step) == (RunEnded, 14)
+
+
 def test_the_pause_doubles_while_the_same_error_comes_again() -> None:
     job = Job()
     assert job.fail().repeats == 0

@@ -300,7 +300,7 @@ def end_run(
             report,
             so_far,
             condition=reason.condition,
-            step=run.step,
+            step=run.durable.reached if run.step is None else run.step,
             spoiled=run.durable.spoiled,
             doubted=run.durable.doubted,
         )

@@ -310,7 +310,7 @@ class RunEnded(Record, frozen=True):
     spent: Spent
     condition: Condition
     step: Step | None = None
-    """The last step that all workers had reached; None if none was known."""
+    """The last step that all workers had reached; if the last round had none, the furthest of the run, if any."""
     spoiled: Annotated[tuple[SpoiledStep, ...], Meta(max_length=SPOILED_MAX)] = ()
     """The kept steps that the next run does not choose from the disk either."""
     doubted: KeptStep | None = None
