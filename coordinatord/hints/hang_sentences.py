@@ -52,15 +52,15 @@ def others_wait(
     return f"{does}; {others}{lasted}" if _have_ended(kind, culprits) else f"{does}{lasted}; {others}"
 
 
-def halted(culprits: Sequence[SeenWorker], others: Sequence[SeenWorker]) -> str:
-    """Say that the culprits were stopped, and that all `others`, which wait in no collective, do not work either."""
+def others_rest(kind: HangKind, culprits: Sequence[SeenWorker], others: Sequence[SeenWorker]) -> str:
+    """Say what the culprits do, and that all `others`, which wait in no collective, are idle or have ended."""
     ended = [worker.now is not None and worker.now.state in GONE for worker in others]
     if len(others) == 1:
         rest = f"rank {others[0].rank} {'has ended' if any(ended) else 'is idle'}"
     else:
         does = "have ended" if all(ended) else "are idle or have ended" if any(ended) else "are idle"
         rest = f"the {len(others)} others {does}"
-    return f"{_name_workers(culprits)} {_describe_culprits(HangKind.STUCK, culprits)}; {rest}"
+    return f"{_name_workers(culprits)} {_describe_culprits(kind, culprits)}; {rest}"
 
 
 def over_for_others(places: Places, peers: Sequence[SeenWorker], waiting: Sequence[SeenWorker]) -> str:

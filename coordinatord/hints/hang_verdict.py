@@ -16,6 +16,7 @@ from coordinatord.hints import hang_sentences as say
 from coordinatord.hints.seen_worker import (
     GONE,
     HALTED,
+    TRACED,
     SeenWorker,
     WaitPlace,
     collective_of,
@@ -159,7 +160,22 @@ def _judge_halted(seen_workers: Sequence[SeenWorker]) -> HangVerdict | None:
     others = [worker for worker in seen_workers if worker not in halted]
     if not halted or not others or any(map(is_busy, others)):
         return None
-    return _verdict(HangKind.STUCK, halted, (), say.halted(halted, others))
+    return _verdict(HangKind.STUCK, halted, (), say.others_rest(HangKind.STUCK, halted, others))
+
+
+def judge_unended(seen_workers: Sequence[SeenWorker]) -> HangVerdict | None:
+    """Return the verdict on workers that have not ended for too long, though all others have.
+
+    None if one of them is in a collective, is held by a debugger, or is on a node that does not answer.
+    """
+    ended = [worker for worker in seen_workers if worker.now is not None and worker.now.state in GONE]
+    others = [worker for worker in seen_workers if worker.now is None or worker.now.state not in GONE]
+    if not ended or not others or any(worker.now is None or worker.now.state == TRACED for worker in others):
+        return None
+    if any(state_of(worker) in {CollectiveState.WAITS, CollectiveState.MOVES} for worker in others):
+        return None
+    kind = HangKind.BUSY if any(map(is_busy, others)) else HangKind.STUCK
+    return _verdict(kind, others, (), say.others_rest(kind, others, ended))
 
 
 def _judge_behind(behind: Sequence[SeenWorker], waiting: Sequence[SeenWorker]) -> HangVerdict:

@@ -55,6 +55,7 @@ APART = {
     107: history.disk_losing_world,
     109: finishes.late_exit_world,
     113: finishes.leaving_finish_world,
+    127: finishes.unended_world,
 }
 """Kinds that one in so many seeds plays; the first one that applies. They are not in `KINDS`, so that the other seeds
 play what they have always played. Each number is a prime that does not divide the number of `KINDS`, so it takes as

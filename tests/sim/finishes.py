@@ -84,8 +84,19 @@ def _leaves_when_done(world: World) -> None:
     world.on_done.append(act)
 
 
+def _worker_hangs_at_exit(world: World) -> None:
+    """Let a worker live on when the training is done."""
+
+    def act(training: Training) -> None:
+        workers = world.chance.choice([*training.hosts.values()]).workers
+        workers.unending.add(world.chance.choice(sorted(workers.alive)))
+
+    world.on_done.append(act)
+
+
 EARLY: dict[str, Strike] = {"worker leaves early": _worker_leaves_early}
 LEAVES: dict[str, Strike] = {"node leaves when the training is done": _leaves_when_done}
+UNENDED: dict[str, Strike] = {"worker hangs at its exit": _worker_hangs_at_exit}
 """What strikes in kinds of their own."""
 
 
@@ -95,14 +106,21 @@ def finishing_world(
     strikes: dict[str, Strike] = FINISHES,
     ends_within_s: Sequence[float] = (0.5, 3.0),
     stalls: float = 0.0,
+    hang_timeout_s: float | None = None,
 ) -> World:
-    """Play the history of a few nodes that finish one after the other; `stalls` is that of `Workers`."""
+    """Play the history of a few nodes that finish one after the other; the last two are settings of the scenario."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
     drawn = draw_calm_scenario(chance)
     workers = replace(drawn.workers, ends_within_s=chance.choice(ends_within_s), stalls=stalls)
     nodes = chance.choice([2, 3])
     scenario = replace(
-        drawn, max_restarts=9, hosts=nodes, nodes_min=chance.choice([1, nodes]), nodes_max=nodes, workers=workers
+        drawn,
+        max_restarts=9,
+        hosts=nodes,
+        nodes_min=chance.choice([1, nodes]),
+        nodes_max=nodes,
+        hang_timeout_s=hang_timeout_s,
+        workers=workers,
     )
     return play_coincidence(seed, chance, scenario, strikes)
 
@@ -120,6 +138,11 @@ def leaving_finish_world(seed: int) -> World:
 def late_exit_world(seed: int) -> World:
     """Play one in which some workers end long after the others, in some cases of a training whose steps take long."""
     return finishing_world(seed, ends_within_s=(20.0, 60.0), stalls=0.3)
+
+
+def unended_world(seed: int) -> World:
+    """Play one in which a worker hangs at its exit, and its user wants hangs to be ended."""
+    return finishing_world(seed, strikes=UNENDED, hang_timeout_s=15.0)
 
 
 def done_world(seed: int) -> World:

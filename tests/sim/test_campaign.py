@@ -85,6 +85,7 @@ KINDS = (
     Kind(finishes.early_leaving_world, 10, ((lambda laws: laws.root_cause.early_named, 1 / 4),)),
     Kind(finishes.late_exit_world, 10, ((lambda laws: laws.facts.records["ExitOverdue"], 1 / 5),), finishes.FINISHES),
     Kind(finishes.leaving_finish_world, 10, ((lambda laws: laws.agents.put_off, 1),), finishes.LEAVES),
+    Kind(finishes.unended_world, 10, ((lambda laws: laws.hangs.unended, 1 / 2),), finishes.UNENDED),
     Kind(finishes.done_world, 10, ((lambda laws: laws.kept.persisted.written, 1),), DONE),
     Kind(history.often_heard_world, 5, ((lambda laws: laws.hangs.named, 1 / 4),)),
     Kind(handovers.late_giving_world, 5, ((drained, 1),)),

@@ -112,8 +112,10 @@ class Standstills:
         """Return what a look shows of a worker."""
         training, standstill = self._training, self.at(now)
         number = self._collectives(now)
-        if standstill is None or standstill.doing is Doing.COUNTS or training.whole_at is None:
-            return _worker(rank, CollectiveState.WAITS, number, "all_reduce", cpus=0.5)
+        is_over = now >= training.done_at
+        if is_over or standstill is None or standstill.doing is Doing.COUNTS or training.whole_at is None:
+            trains = _worker(rank, CollectiveState.WAITS, number, "all_reduce", cpus=0.5)
+            return _worker(rank, CollectiveState.DONE, number, "exit") if is_over else trains
         if rank != standstill.culprit and standstill.doing is not Doing.EVALUATES:
             return _worker(rank, CollectiveState.WAITS, number + 1, "all_reduce")
         match standstill.doing:
@@ -148,6 +150,10 @@ def _stopped(rank: int) -> WorkerStacks:
     return WorkerStacks(rank, StackOrigin.NONE, b"", "stopped", "", 0.0, None, "it is stopped", rank + 1, 0)
 
 
+def _ended(rank: int) -> WorkerStacks:
+    return WorkerStacks(rank, StackOrigin.NONE, b"", "", "", 0.0, None, "it has ended", 0, 0)
+
+
 class Looks:
     """Carries out the looks of one coordinator, as `server/reads/stack_reads.py` does."""
 
@@ -175,10 +181,11 @@ class Looks:
     ) -> None:
         session = self._sessions.get(source.session or 0)
         host = None if session is None else session.host
-        training = None if host is None or not host.well else host.workers.training
-        if training is not None and training.key == (look.run, look.round):
-            now = self._world.queue.now
-            answers[number] = tuple(training.standstills.seen(rank, now) for rank in source.ranks)
+        key = (look.run, look.round)
+        if host is not None and host.well and host.workers.round == key:
+            seen, now, alive = self._world.trainings[key].standstills.seen, self._world.queue.now, host.workers.alive
+            ranks = zip(source.local_ranks, source.ranks, strict=True)
+            answers[number] = tuple(seen(rank, now) if local in alive else _ended(rank) for local, rank in ranks)
 
     def _collect(self, look: Look, answers: dict[int, tuple[WorkerStacks, ...]]) -> None:
         sampled = [SourceStacks(source, answers.get(number, ())) for number, source in enumerate(look.sources)]

@@ -74,6 +74,8 @@ class Training:
         """Whether all of its workers fail with the same error."""
         self.exited_well = 0
         """Workers that exited with 0."""
+        self.exited_at = math.inf
+        """When the last of them exited so far."""
         self.first_step = self._checkpoint()
         """The step from which the script goes on."""
         self.first_step_s = world.scenario.workers.first_step_in(key[1])
@@ -239,6 +241,8 @@ class LocalWorkers:
         """The exception that all of them have written; empty if they have written none."""
         self._stubborn: set[int] = set()
         self._slow: set[int] = set()
+        self.unending: set[int] = set()
+        """The local ranks of workers that do not end by themselves."""
         self._sweeping = False
         self.ended_at = self.gpu_free_at = 0.0
         """When the workers of the last round had ended, and when the memory of the GPU is free that they had."""
@@ -265,7 +269,7 @@ class LocalWorkers:
             training.join(self._host)
             self._host.submit(StartFailed(at, ExitCode.OS_ERROR, "no such program"))
             return
-        self.alive = set(ranks)
+        self.alive, self.unending = set(ranks), set()
         self._stubborn = {rank for rank in ranks if random() < traits.stubborn}
         self._slow = {rank for rank in ranks if random() < traits.slow_to_die}
         self.staying.announce()
@@ -410,13 +414,14 @@ class LocalWorkers:
         self._world.queue.plan(seconds, self._ended, self.starts, rank, exit_code)
 
     def _ended(self, start: int, rank: int, exit_code: int, error: str = "") -> None:
-        if start == self.starts and rank in self.alive:
+        if start == self.starts and rank in self.alive and (exit_code or rank not in self.unending):
             self._end(rank, exit_code, error)
 
     def _end(self, rank: int, exit_code: int, error: str = "") -> None:
         if exit_code == 0 and self.training is not None:
             self.alive.discard(rank)
             self.training.exited_well += 1
+            self.training.exited_at = self._world.queue.now
         else:
             self.part(rank)
         self.staying.see(rank, exit_code, self._error or error)

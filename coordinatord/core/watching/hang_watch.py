@@ -91,6 +91,11 @@ class HangWatch:
         self.is_tolerated = self.outside_since is not None and second.at - self.outside_since.at < OUTSIDE_PATIENCE_S
         self.pause(second.at)
 
+    def judge_at_once(self, verdict: HangVerdict, look: AnsweredLook) -> None:
+        """Record a verdict that one look is enough for, and pause before the next pair."""
+        self.verdict, self.judged, self.outside_since, self.is_tolerated = verdict, look, None, False
+        self.pause(look.at)
+
     def pause(self, now: float) -> None:
         """Drop the first look of a pair and the pending look, and pause before the next pair."""
         self.is_pending, self.first, self.due_at = False, None, now + self._pause_s

@@ -31,7 +31,7 @@ from coordinatord.core.watching.lateness_watch import LatenessWatch, describe_la
 from coordinatord.core.watching.look_comparison import APART_S, UNASKED, may_hang, why_inconclusive, why_unseen
 from coordinatord.core.watching.worker_sources import NoStacksError, worker_sources
 from coordinatord.hints.hang_sentences import script_position
-from coordinatord.hints.hang_verdict import HangVerdict, notice_of
+from coordinatord.hints.hang_verdict import HangVerdict, judge_unended, notice_of
 from coordinatord.hints.match import timed_out
 from coordinatord.hints.seen_worker import STOPPED, SeenWorker, longest_wait_s
 from coordinatord.protocol.exit_codes import ExitCode
@@ -190,8 +190,12 @@ class RunWatch(WatchingWing):
         if not watch.is_pending or event.number != watch.number:
             return False
         section_end = _section_end(self._run)
-        in_section = section_end is not None and section_end > now
-        if self._look_due() is None or in_section or not may_hang(look.workers):
+        can_judge = self._look_due() is not None and (section_end is None or section_end <= now)
+        unended = self._judge_unended(look) if can_judge else None
+        if unended is not None:
+            watch.judge_at_once(unended, look)
+            self._name_culprit(unended, look)
+        elif not can_judge or not may_hang(look.workers):
             self.notice = why_unseen(look.workers) or why_inconclusive(look.workers)
             watch.pause(now)
         elif watch.first is None or self._run.progress.sections.ended_at > watch.first.at:
@@ -202,14 +206,23 @@ class RunWatch(WatchingWing):
             watch.judge(watch.first, look)
             self.notice, self._culprit = "", None
             if watch.verdict is not None:
-                culprit = next(worker for worker in look.workers if worker.rank == watch.verdict.ranks[0])
-                self.notice = notice_of(watch.verdict, look.workers)
-                position = "" if culprit.now is None else script_position(culprit.now)
-                self._culprit = Culprit(_failure_of(self._run, watch.verdict, culprit, look), position)
-                if self._is_left_to_torch():
-                    end = self.hung_before + _LEFT_TO_TORCH.format(remedy=self._remedy(culprit))
-                    self.notice = clip(self.notice, MESSAGE_MAX - len(end)) + end
+                self._name_culprit(watch.verdict, look)
         return True
+
+    def _judge_unended(self, look: AnsweredLook) -> HangVerdict | None:
+        """Return the verdict on workers that have not ended for `--hang-timeout`, though others have; else None."""
+        timeout_s = self._run.spec.hang_timeout_s
+        is_late = timeout_s and look.at >= self._run.exits.last_at + timeout_s
+        return judge_unended(look.workers) if is_late else None
+
+    def _name_culprit(self, verdict: HangVerdict, look: AnsweredLook) -> None:
+        culprit = next(worker for worker in look.workers if worker.rank == verdict.ranks[0])
+        self.notice = notice_of(verdict, look.workers)
+        position = "" if culprit.now is None else script_position(culprit.now)
+        self._culprit = Culprit(_failure_of(self._run, verdict, culprit, look), position)
+        if self._is_left_to_torch():
+            end = self.hung_before + _LEFT_TO_TORCH.format(remedy=self._remedy(culprit))
+            self.notice = clip(self.notice, MESSAGE_MAX - len(end)) + end
 
     def _remedy(self, culprit: SeenWorker) -> str:
         """Say what a person can do about a worker that others wait for and that may be slow."""
@@ -403,9 +416,9 @@ def _section_end(run: Run) -> float | None:
 def _failure_of(run: Run, verdict: HangVerdict, culprit: SeenWorker, look: AnsweredLook) -> WorkerFailure:
     """Return the hang as the failure of the first culprit: it failed when the others began to wait for it.
 
-    If no recorder shows that, it failed at the newest step.
+    If no recorder shows that, it failed at the newest step, or when the last of the others ended.
     """
-    age_s = longest_wait_s(look.workers) or run.progress.idle_s
+    age_s = longest_wait_s(look.workers) or min(run.progress.idle_s, look.at - run.exits.last_at)
     offer, place = run.members[culprit.node].offer, (run.id, run.durable.round, culprit.rank)
     has_several = len(verdict.ranks) > 1 and verdict.kind is not HangKind.NETWORK
     failure = Failure(

@@ -13,11 +13,12 @@ from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.values.records import BusyWorkerAwaited, Record, RoundStopped
 from coordinatord.core.rounds.values.step_times import STALL_S_MIN
+from coordinatord.core.watching.hang_watch import PAUSE_MAX_S
 from coordinatord.protocol.messages import Launcher
 from tests.sim.invariants.laws import Facts, Laws
 from tests.sim.invariants.root_cause import RootCauseLaws
 from tests.sim.worker_looks import LOOK_WITHIN_S, Doing, Standstill
-from tests.sim.workers import STEP_S, Round
+from tests.sim.workers import STEP_S, Round, Training
 
 HUNG = "hung"
 
@@ -49,6 +50,8 @@ class HangLaws(Laws):
         """The lost looks at each round."""
         self.named = 0
         """Hangs that were found."""
+        self.unended = 0
+        """Rounds that were stopped for a worker that did not end."""
 
     def looks(self, look: Look, *, is_lost: bool) -> None:
         """Check that a round is looked at only if it has begun and the job wants that, and that looks are apart."""
@@ -83,6 +86,9 @@ class HangLaws(Laws):
         standstill = training.standstills.at(now) or training.standstills.hung
         self.check(key not in self._stopped, "round %d is stopped as hung a second time", record.round)
         self._stopped.add(key)
+        if training.done_at < math.inf:
+            self._judge_unended(run, record, training)
+            return
         self.check(standstill is not None, "round %d is stopped as hung, and trains: %s", record.round, record.reason)
         assert standstill is not None
         wanted = standstill.doing.is_hang or (standstill.doing is Doing.COMPUTES and bool(run.spec.hang_timeout_s))
@@ -110,6 +116,18 @@ class HangLaws(Laws):
         # From here on it is a failure like any other.
         self._root_cause.hung(key, record.first_failure.node, record.first_failure.failure.exit_code)
 
+    def _judge_unended(self, run: Run, record: RoundStopped, training: Training) -> None:
+        """Check that a round is ended for a worker that does not end only if its user has said for how long it may."""
+        least, first = run.spec.hang_timeout_s, record.first_failure
+        assert least
+        assert first is not None
+        waited_s = self.world.queue.now - training.exited_at
+        self.check(waited_s >= least * CLOCKS, "round %d is stopped, others ended %.2f s ago", record.round, waited_s)
+        lives = any(host.node == first.node and host.workers.alive for host in training.hosts.values())
+        self.check(lives, "%s is blamed for a worker that does not end, and has none", first.node)
+        self.unended += 1
+        self._root_cause.hung(training.key, first.node, first.failure.exit_code)
+
     def note_event(self, event: Event) -> None:
         """Check that a round which hangs is ended in time. A single worker waits for no other one."""
         run = self.world.daemon.machine.jobs.get("job")
@@ -117,6 +135,12 @@ class HangLaws(Laws):
             return
         key, now = (run.id, run.durable.round), self.world.queue.now
         training = self.world.trainings.get(key)
+        if training is not None and run.durable.state is State.RUNNING and run.spec.hang_timeout_s:
+            since = max(training.exited_at, training.done_at)
+            lives = any(host.workers.alive for host in training.hosts.values())
+            most = run.spec.hang_timeout_s / CLOCKS + PAUSE_MAX_S + NAMED_WITHIN_S + self._lost[key] * GIVEN_UP_AFTER_S
+            has_time = now - since < most or not lives or training.broken or not self._is_calm(since, key)
+            self.check(has_time, "round %d goes on, and a worker does not end", key[1])
         hung = None if training is None else training.standstills.hung
         if training is None or hung is None or run.durable.state is not State.RUNNING or run.spec.hang_timeout_s == 0:
             return

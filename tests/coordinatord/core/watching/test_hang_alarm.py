@@ -395,6 +395,41 @@ def test_who_says_how_long_it_may_take_wants_a_restart_for_whatever_reason(doing
     assert fresh.reason.endswith("; waiting for rank 0 on node n1, which computes in evaluate (train.py:50)")
 
 
+@pytest.mark.parametrize(
+    ("doing", "hang", "does"),
+    [
+        ("stands", HangKind.STUCK, "stands in get (train.py:41)"),
+        ("computes", HangKind.BUSY, "computes in evaluate (train.py:50)"),
+        ("unknown", HangKind.STUCK, "stands in the kernel's futex_do_wait"),
+    ],
+)
+def test_who_says_how_long_it_may_take_wants_a_restart_for_a_worker_that_does_not_end(
+    doing: str, hang: HangKind, does: str
+) -> None:
+    job = Job("hang=30")
+    job.play("advance 20s", "succeed n1", "advance 10s", f"seen ended {doing}")
+    assert job.stops == [], "it may take as long from the end of the other one"
+    job.play("advance 20s", f"seen ended {doing}", "stopped n2")
+    assert job.stops == ["hung"]
+    assert job.run.durable.report is not None
+    failure = job.run.durable.report.failure
+    assert (failure.rank, failure.hang, failure.age_s) == (1, hang, 30.0)
+    assert failure.message == f"rank 1 on node n2 {does}; rank 0 has ended"
+
+
+@pytest.mark.parametrize("doing", ["moves", "traced", "debugged", "silent", "ended"])
+def test_a_worker_that_may_still_end_is_let_alone(doing: str) -> None:
+    job = Job("hang=30")
+    job.play("succeed n1", "advance 30s", f"seen ended {doing}")
+    assert job.stops == []
+
+
+def test_a_worker_that_does_not_end_does_no_harm_where_no_restart_was_asked_for() -> None:
+    job = Job()
+    job.play("succeed n1", "advance 10s", "seen ended stands", "advance 1000s", "seen ended stands")
+    assert job.stops == []
+
+
 def test_a_round_without_a_step_is_looked_at_where_its_user_has_said_how_long_it_may_take() -> None:
     job = Job("hang=30", trained_s=0)
     assert job.looks("advance 29s") == 0
