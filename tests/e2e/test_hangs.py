@@ -14,7 +14,7 @@ from tests.support.programs import wait_until
 pytestmark = [pytest.mark.slow, needs_flight_recorder]
 
 WORKER = """
-import os, signal, sys, threading
+import atexit, os, signal, sys, threading
 import torch, workerlib
 import torch.distributed as dist
 
@@ -25,6 +25,10 @@ def stopped(ctx):
 def skipped(ctx):
     if ctx.rank == 1 and ctx.round == 1:
         dist.barrier()
+
+def unended(ctx):
+    if ctx.rank == 1 and ctx.round == 1:
+        atexit.register(threading.Event().wait)
 
 def evaluates(ctx):
     if ctx.rank == 0:
@@ -68,6 +72,7 @@ def await_success(nodes: Sequence[Node]) -> list[str]:
     [
         ("stopped", "stuck", "rank 1 on node b has been stopped by a signal for "),
         pytest.param("skipped", "mismatched", "rank 1 on node b waits in ", marks=pytest.mark.long),
+        pytest.param("unended", "stuck", "rank 1 on node b stands", marks=pytest.mark.long),
     ],
 )
 def test_a_worker_that_hangs_is_named_and_its_round_restarted(
