@@ -74,7 +74,9 @@ class ProgressLaws(Laws):
         step, pace = run.step, run.progress.pace.steps_per_s
         self._judge_announcements(run)
         if stepped is None:
-            self.check(step is None and pace is None, "round %d is at step %s, and takes none", run.durable.round, step)
+            earlier = run.durable.reached if run.durable.state.ended else None  # an ended run shows how far it came
+            known = step in {None, earlier} and pace is None
+            self.check(known, "round %d is at step %s, and takes none", run.durable.round, step)
         else:
             kept = run.keeping.reached  # once one replica has saved a step, all others do it in the next round too
             most = stepped[0] if kept is None else max(stepped[0], kept)
