@@ -72,7 +72,7 @@ def test_a_lease_that_is_too_short_for_a_slow_etcd_is_to_be_raised() -> None:
     )
 
 
-def test_a_slow_etcd_is_not_blamed_for_a_lead_that_was_lost_otherwise() -> None:
+def test_a_lease_that_has_not_expired_is_not_to_be_raised() -> None:
     election = Election(5.0)
     election.record_lease(7, 5.0, 100.0, 101.2)
     assert election.remedy(102.0) == "", "the lease lasts: etcd was set back, say, or the leader is cut off from nodes"

@@ -90,7 +90,7 @@ async def test_a_member_that_is_not_there_is_said_in_the_kernel_s_words() -> Non
 
 
 async def test_an_answer_that_is_cut_off_is_said_in_words() -> None:
-    """As where a member is killed under a watch, whose answer has no end."""
+    """A member that is killed under a watch does that: the answer has no end."""
 
     def cut_off(handler: BaseHTTPRequestHandler) -> None:
         handler.send_response(200)
@@ -105,7 +105,7 @@ async def test_an_answer_that_is_cut_off_is_said_in_words() -> None:
 
 
 async def test_a_cancellation_that_comes_with_a_timeout_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As that of a coordinator which is to end, or stops waiting for another leader, while etcd hangs."""
+    """A coordinator that is to end, or waits no longer for another leader, cancels so while etcd hangs."""
     monkeypatch.setattr(gateway_module, "TRY_WITHIN_S", TRY_WITHIN_S)
     loop, asked = asyncio.get_running_loop(), asyncio.Event()
 
