@@ -63,6 +63,11 @@ class Agent:
         """The number of the present or last round; 0 before the first one."""
         return self._group.round
 
+    @property
+    def connected(self) -> bool:
+        """Whether there is a session with a coordinator."""
+        return self._connection.connected
+
     def handle(self, event: events.Event, now: float) -> list[effects.Effect]:
         """Handle one event; return the effects, in the order in which they are carried out; none after the exit."""
         self._effects = []

@@ -54,13 +54,19 @@ def ranks(assignment: Assignment, workers: int) -> str:
     return f"{own} of {assignment.world_size}"
 
 
-def status(observed: Observed, assignment: Assignment | None, workers: int, waiting_for: str) -> str:
-    """Return where the node stands: what it waits for, or its `assignment` in the present round once it has one."""
+def status(
+    observed: Observed, assignment: Assignment | None, workers: int, waiting_for: str, *, connected: bool
+) -> str:
+    """Return where the node stands: what it waits for, or its `assignment` in the present round once it has one.
+
+    `connected` tells whether it has a session with the coordinator.
+    """
     if observed.phase is Phase.PREPARING:
         return f"preparing: the modules of --preload are being imported; {waiting_for}"
     if assignment is None or observed.phase is Phase.IDLE:
         return waiting_for
-    return f"round {observed.round}, {ranks(assignment, workers)}: {observed.phase}"
+    text = f"round {observed.round}, {ranks(assignment, workers)}: {observed.phase}"
+    return text if connected else f"{text}; the coordinator is out of reach"
 
 
 DIFFERENT_STATES = (

@@ -395,9 +395,11 @@ class Node:
         return self._keeper.complete(with_steps)
 
     def _status(self) -> str:
-        observed = self._participation.agent.observed(self._now, beat=False)
+        agent = self._participation.agent
+        observed = agent.observed(self._now, beat=False)
+        part = self._setup.assignment_in(observed.round)
         return notices.status(
-            observed, self._setup.assignment_in(observed.round), self._config.workers, self._console.waiting_for
+            observed, part, self._config.workers, self._console.waiting_for, connected=agent.connected
         )
 
     def _log_fields(self) -> dict[str, object]:
