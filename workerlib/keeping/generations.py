@@ -11,6 +11,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -20,7 +21,7 @@ from workerlib.keeping.adapter import Adapter
 from workerlib.keeping.gate import DeviceQueue, Gate, queue_of, queue_of_collectives
 from workerlib.keeping.kept_containers import KeptContainer
 from workerlib.keeping.kept_errors import KeptStateError
-from workerlib.keeping.pieces import local_part, piece_of, views_of
+from workerlib.keeping.pieces import is_sharded, local_part, piece_of, views_of
 from workerlib.keeping.small_state import copy_tensors
 from workerlib.keeping.tensor_digest import digest_of
 
@@ -255,7 +256,12 @@ def small_offset(layout: Layout) -> int:
 
 
 def _versions_of(tensors: Sequence[torch.Tensor]) -> list[_Version]:
-    return [(weakref.ref(tensor), local_part(tensor)._version) for tensor in tensors]  # noqa: SLF001 - as above
+    return [(weakref.ref(tensor), _version_of(tensor)) for tensor in tensors]
+
+
+def _version_of(tensor: Any) -> int:
+    version: int = (tensor._local_tensor if is_sharded(tensor) else tensor)._version  # noqa: SLF001 - as above
+    return version
 
 
 def _have_changed(tensors: Sequence[torch.Tensor], before: Sequence[_Version]) -> bool:
@@ -263,4 +269,4 @@ def _have_changed(tensors: Sequence[torch.Tensor], before: Sequence[_Version]) -
 
 
 def _is_changed(tensor: torch.Tensor, before: _Version) -> bool:
-    return before[0]() is not tensor or before[1] != local_part(tensor)._version  # noqa: SLF001 - as above
+    return before[0]() is not tensor or before[1] != _version_of(tensor)
