@@ -146,6 +146,39 @@ class _ValueHistory:
         self.at_forward, self.at_optimizer, self.last_step = "", "", text
 
 
+class _Buffers:
+    """Finds the present buffers, and learns which of them change late, after the pending state of a step was read."""
+
+    def __init__(self, places: Sequence[BufferPlace]) -> None:
+        self._places = places
+        self._pending: dict[str, tuple[torch.Tensor, int]] = {}
+        """The buffers and their counts of changes when the pending state of the present step was last read."""
+        self.late: set[str] = set()
+        """The names of those that have changed after that in any step so far."""
+
+    def present(self) -> dict[str, torch.Tensor]:
+        """Return the present buffers by name: a module may make or remove one during training."""
+        found = ((name, mapping.get(key)) for name, mapping, key in self._places)
+        return {name: buffer for name, buffer in found if buffer is not None}
+
+    def record_pending(self) -> None:
+        """Record that a pending state has the present buffers."""
+        self._pending = {name: (buffer, _changes_of(buffer)) for name, buffer in self.present().items()}
+
+    def end_step(self) -> None:
+        """Compare the buffers at the end of a step with those of its pending state."""
+        before, self._pending = self._pending, {}
+        for name, buffer in self.present().items() if before else ():
+            was, changes = before.get(name, (None, 0))
+            if was is not buffer or changes != _changes_of(buffer):
+                self.late.add(name)
+
+
+def _changes_of(buffer: torch.Tensor) -> int:
+    """Return how often torch has counted a change of a buffer; 0 for an inference tensor, which has no count."""
+    return 0 if buffer.is_inference() else buffer._version  # noqa: SLF001 - as in `generations`
+
+
 class SmallStateWriter:
     """Makes snapshots of the small state of this process, and writes them into an arena once there is one.
 
@@ -157,15 +190,11 @@ class SmallStateWriter:
 
     def __init__(self, objects: Mapping[str, Adapter]) -> None:
         self._objects = objects
-        self._buffer_places: list[BufferPlace] = [place for kept in objects.values() for place in kept.buffer_places()]
+        self._buffers = _Buffers([place for kept in objects.values() for place in kept.buffer_places()])
         self._histories = {
             name: _ValueHistory(_Changes.LATE if kept.changes_late else _Changes.UNKNOWN)
             for name, kept in objects.items()
         }
-        self._versions: dict[str, tuple[torch.Tensor, int]] = {}
-        """The buffers and their counts of changes when the pending state of the present step was last read."""
-        self._late_buffers: set[str] = set()
-        """The buffers that have changed after that in any step so far."""
         self._random = RandomState()
         self.lock = threading.RLock()
         """Held while a small state is written. `StepSaver.attach` holds it too, from `attach` here to its `write`."""
@@ -182,7 +211,7 @@ class SmallStateWriter:
     @property
     def on_device(self) -> bool:
         """Whether some buffers are in the memory of a GPU, so that a copy of them waits for the GPU."""
-        return any(buffer.is_cuda for buffer in self._buffers().values())
+        return any(buffer.is_cuda for buffer in self._buffers.present().values())
 
     def attach(self, arena: Arena) -> None:
         """Write into this arena from now on."""
@@ -214,13 +243,7 @@ class SmallStateWriter:
             history.end_step(text)
             if value is not None:
                 texts.append(f"{json.dumps(name)}:{text}")
-        present = self._buffer_versions() if self._versions else {}
-        self._late_buffers |= {
-            name
-            for name, (buffer, version) in present.items()
-            if (before := self._versions.get(name)) is None or before[0] is not buffer or before[1] != version
-        }
-        self._versions = {}
+        self._buffers.end_step()
         return self._snapshot_with(texts)
 
     def pending_snapshot(self, *, at_optimizer: bool) -> SmallSnapshot:
@@ -235,8 +258,8 @@ class SmallStateWriter:
                 text = history.read(value, at_optimizer=at_optimizer)
                 if history.changes is not _Changes.UNKNOWN and value is not None:
                     texts.append(f"{json.dumps(name)}:{text}")
-        self._versions = self._buffer_versions()
-        return self._snapshot_with(texts, sorted(self._late_buffers))
+        self._buffers.record_pending()
+        return self._snapshot_with(texts, sorted(self._buffers.late))
 
     def bytes_needed(self, snapshot: SmallSnapshot) -> int:
         """Return how many bytes a place needs for a snapshot, with room for values that become longer."""
@@ -304,25 +327,13 @@ class SmallStateWriter:
         states = (_piece_of_random(name, len(raw)) for name, raw in snapshot.random.items())
         return (*buffers, *states)
 
-    def _buffers(self) -> dict[str, torch.Tensor]:
-        """Return the present buffers by name: a module may make or remove one during training."""
-        found = ((name, mapping.get(key)) for name, mapping, key in self._buffer_places)
-        return {name: buffer for name, buffer in found if buffer is not None}
-
-    def _buffer_versions(self) -> dict[str, tuple[torch.Tensor, int]]:
-        """Return the present buffers with torch's counts of their changes; an inference tensor has no count."""
-        return {
-            name: (buffer, 0 if buffer.is_inference() else buffer._version)  # noqa: SLF001 - as in `generations`
-            for name, buffer in self._buffers().items()
-        }
-
     def _snapshot_with(self, texts: Iterable[str], late_buffers: Sequence[str] = ()) -> SmallSnapshot:
         """Return a snapshot whose values are `texts`, each a key and a value in JSON."""
         random = self._random.read()
         spare_normals = json.dumps(self._random.spare_normals(), separators=_SEPARATORS)
         late = json.dumps(late_buffers, separators=_SEPARATORS)
         rest = f'{{"values":{{{",".join(texts)}}},"random":{spare_normals},"late":{late}}}'
-        return SmallSnapshot(self._buffers(), random, rest.encode())
+        return SmallSnapshot(self._buffers.present(), random, rest.encode())
 
 
 def _piece_of_random(name: str, length: int) -> Piece:
