@@ -180,10 +180,13 @@ def _duplicates(leftovers: Mapping[int, Leftover]) -> Iterator[dict[int, int]]:
 
 
 def program_of(pid: int) -> str:
-    """Return the name of a process's program, from its command line, or else the kernel's name for it."""
+    """Return the name of a process's program, from its command line, or else the kernel's name for it.
+
+    One that has ended meanwhile has neither.
+    """
     called = read_if_there(Path(f"/proc/{pid}/cmdline")).partition("\0")[0]
     name = os.path.basename(called) or read_if_there(Path(f"/proc/{pid}/comm")).strip()  # noqa: PTH119 - any text
-    return clip(name, PROGRAM_MAX)
+    return clip(name, PROGRAM_MAX) or "a program that has ended"
 
 
 def resource_users(pids: Collection[int], proc: Path = Path("/proc")) -> list[int]:

@@ -13,7 +13,7 @@ import pytest
 
 from coordinatord.runtime.tasks import Tasks
 from nodeclient.core.effects import Level
-from nodeclient.workers.leftover_processes import EndedWorker, LeftoverProcesses
+from nodeclient.workers.leftover_processes import EndedWorker, LeftoverProcesses, program_of
 from nodeclient.workers.process_tree import MARK_VARIABLE, kill_marked, marked
 from tests.support.programs import TIMEOUT_S
 
@@ -176,3 +176,9 @@ server.accept()
         assert other.poll() is None
         other.kill()
         await stage.leftovers.end()
+
+
+def test_a_leftover_that_has_ended_before_it_could_be_named_is_said_to_have() -> None:
+    process = subprocess.Popen(("true",))
+    process.wait()
+    assert program_of(process.pid) == "a program that has ended"
