@@ -179,6 +179,6 @@ server.accept()
 
 
 def test_a_leftover_that_has_ended_before_it_could_be_named_is_said_to_have() -> None:
-    process = subprocess.Popen(("true",))
+    process = subprocess.Popen((sys.executable, "--version"), stdout=subprocess.DEVNULL)
     process.wait()
     assert program_of(process.pid) == "a program that has ended"
