@@ -69,6 +69,12 @@ def test_a_node_that_stood_still_during_many_saves_still_hears_its_worker(tmp_pa
         assert b"Saved" in node.recv(PACKET_BYTES)
 
 
+def test_a_save_that_comes_to_its_end_after_the_channel_disturbs_nobody(tmp_path: Path) -> None:
+    with connected(tmp_path, KeepChannel) as (channel, _):
+        channel.close()
+        channel.report(Saved(1, 0.1, 1))
+
+
 def test_a_packet_that_is_too_long_is_not_taken_for_the_end(tmp_path: Path) -> None:
     with connected(tmp_path, KeepChannel) as (channel, node):
         node.send(b" " * (PACKET_BYTES + 1))

@@ -30,7 +30,10 @@ class KeepChannel(AgentChannel[Message]):
     def _has_much_room(self) -> bool:
         """Whether a quarter of the socket is full at most: that is when the kernel calls a Unix socket writable."""
         room = select.poll()
-        room.register(self._socket, select.POLLOUT)
+        try:
+            room.register(self._socket, select.POLLOUT)
+        except ValueError:  # it is closed, which `AgentChannel.report` handles
+            return True
         return bool(room.poll(0))
 
 
