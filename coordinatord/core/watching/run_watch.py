@@ -418,7 +418,9 @@ def _failure_of(run: Run, verdict: HangVerdict, culprit: SeenWorker, look: Answe
 
     If no recorder shows that, it failed at the newest step, or when the last of the others ended.
     """
-    age_s = longest_wait_s(look.workers) or min(run.progress.idle_s, look.at - run.exits.last_at)
+    ended_at, stepped_at = run.exits.last_at, run.progress.stepped_at
+    quiet_s = look.at - max(ended_at, stepped_at or ended_at) if run.exits.ended else run.progress.idle_s
+    age_s = longest_wait_s(look.workers) or quiet_s
     offer, place = run.members[culprit.node].offer, (run.id, run.durable.round, culprit.rank)
     has_several = len(verdict.ranks) > 1 and verdict.kind is not HangKind.NETWORK
     failure = Failure(
