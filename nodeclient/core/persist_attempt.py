@@ -59,9 +59,10 @@ class PersistAttempt:
         return self.run == run and _files_of(self.order) == _files_of(order)
 
     def record_order(self, order: PersistOrder) -> None:
-        """Follow another order for this attempt."""
+        """Follow another order for this attempt, unless it is an older one: a commit is never taken back."""
         assert self.is_for(self.run, order)  # noqa: S101 - the caller has checked
-        self.order = order
+        if order.commit or not self.order.commit:
+            self.order = order
 
     def record_written(self) -> None:
         """Record that all files of this node are on the disk."""

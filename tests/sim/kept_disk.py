@@ -206,6 +206,8 @@ class KeptDisk:
             self.report = None
             self._look(again=False)
         elif before is not None and _same_work(before) == _same_work((run, order)):
+            if before[1].commit and not order.commit:
+                self._order = before  # as `PersistAttempt.record_order` does
             self._commit_if_wanted()
         else:
             self._attempt += 1

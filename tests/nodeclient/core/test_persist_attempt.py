@@ -32,6 +32,14 @@ def test_a_step_is_made_whole_once_it_is_written_and_that_is_wanted() -> None:
     assert not attempt.begin_commit()
 
 
+def test_an_older_order_that_comes_late_lets_no_step_be_deleted() -> None:
+    attempt = PersistAttempt("r-1", WRITE)
+    newer = replace(COMMIT, stays=(3, 4))
+    for order in (COMMIT, newer, WRITE):
+        attempt.record_order(order)
+    assert attempt.order == newer
+
+
 def test_a_node_that_is_not_told_to_does_not_make_the_step_whole() -> None:
     attempt = PersistAttempt("r-1", WRITE)
     attempt.record_written()
