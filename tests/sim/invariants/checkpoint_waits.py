@@ -102,10 +102,14 @@ class CheckpointWaitLaws(Laws):
     def settled(self, machine: Coordinator) -> None:
         """Check that no node waits any longer when the checkpoint is there."""
         for run in machine.jobs.values():
+            ready = [*run.roll.in_state(MemberState.READY)]
+            waiting = {(run.id, each.node, each.incarnation) for each in ready}
+            # A node that was in a round, and is back from it, waits anew.
+            self._ready_at = {key: at for key, at in self._ready_at.items() if key[0] != run.id or key in waiting}
             waits = run.spec.scale_up is ScaleUp.AT_CHECKPOINT and run.durable.state is State.RUNNING
             if not waits or run.roll.round_size >= run.spec.nodes_max or run.durable.succeeded:
                 continue
-            now, ready = self.world.queue.now, run.roll.in_state(MemberState.READY)
+            now = self.world.queue.now
             since = [self._ready_at.setdefault((run.id, each.node, each.incarnation), now) for each in ready]
             life, key = self.world.daemon.life, (run.id, run.durable.round)
             step, at = self._newest(key) or (-1, math.inf)
