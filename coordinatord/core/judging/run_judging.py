@@ -237,11 +237,11 @@ def _is_bad_to_another(member: Member, cluster: Cluster) -> bool:
     known = cluster.durable.hosts.get(host)
     if known is None or known.by is not Judge.CHECK:
         return False
-    others = (each for run in cluster.live for each in run.members.values() if each is not member)
+    there = [other for run in cluster.live for other in run.members.values() if other.offer.host == host]
     return any(
         other.observed == UNHEARD or (other.session.id is not None and _failed(other.observed.check))
-        for other in others
-        if other.offer.host == host and other.durable.outcome is None
+        for other in there
+        if other is not member and other.durable.outcome is None
     )
 
 
