@@ -24,8 +24,13 @@ from coordinatord.protocol.text import clip, name_ranks, name_some
 
 STEPS_MAX = 4
 """The most steps whose digests are held until all ranks have reported them. A node repeats a step's digest for several
-heartbeats, so all ranks have reported a step before four later ones are known. Otherwise a rank reports none, or those
-of other steps, and the oldest step is compared without it."""
+heartbeats, so a rank that has not reported a step before four later ones are known reports none, or those of other
+steps. The oldest step is then compared without it."""
+
+UNCLEAR_MAX = 32
+"""The steps in a row that may be unclear without the ranks that have not reported them. Such ranks report later steps,
+of which all can be compared, unless they make digests that much more rarely than the others, or none at all. One whose
+first digest was slow, because its host was busy, makes the next ones rarely."""
 
 
 class Divergence(Struct, frozen=True):
@@ -52,6 +57,8 @@ class DivergenceWatch:
     """The digests of later steps, by step and rank."""
     _compared: int = -1
     """The last step that was compared."""
+    _unclear: int = 0
+    """How many of the last steps differed on some ranks, and would have needed the others to show which are wrong."""
 
     def record(self, first_rank: int, digests: Sequence[StateDigest | None], world_size: int) -> None:
         """Record the digests of a node's ranks, from `first_rank` upward, in a round of `world_size` ranks."""
@@ -66,18 +73,22 @@ class DivergenceWatch:
 
     def _compare(self, step: int, world_size: int) -> None:
         """Compare the digests of a step, and forget them and those of earlier ones."""
-        has_all = len(self._digests[step]) == world_size
-        ranks, others = _differing(self._digests[step])
+        missing = world_size - len(self._digests[step])
+        ranks, others = _differing(self._digests[step], missing)
         self._compared = step
         self._digests = {later: digests for later, digests in self._digests.items() if later > step}
-        if ranks:
+        self._unclear = self._unclear + 1 if ranks and missing and not others else 0
+        if ranks and (not self._unclear or self._unclear > UNCLEAR_MAX):
             self.found = Divergence(step, self.agreed, tuple(sorted(ranks)), others)
-        elif has_all:
+        elif not ranks and not missing:
             self.agreed = step
 
 
-def _differing(digests: Mapping[int, StateDigest]) -> tuple[list[int], int]:
-    """Return `ranks` and `others` of a `Divergence`, by the digests of a step; no ranks if there is none."""
+def _differing(digests: Mapping[int, StateDigest], missing: int) -> tuple[list[int], int]:
+    """Return `ranks` and `others` of a `Divergence`, by the digests of a step; no ranks if there is none.
+
+    A majority is one whatever the `missing` ranks have.
+    """
     by_shard: dict[int, dict[int, list[int]]] = {}
     for rank, digest in digests.items():
         by_shard.setdefault(digest.shard, {}).setdefault(digest.digest, []).append(rank)
@@ -88,7 +99,7 @@ def _differing(digests: Mapping[int, StateDigest]) -> tuple[list[int], int]:
         if len(by_digest) > 1:
             most, *rest = sorted(by_digest.values(), key=len, reverse=True)
             different = [rank for ranks in rest for rank in ranks]
-            if len(most) > len(different):
+            if len(most) > len(different) + missing:
                 minority += different
                 others += len(most)
             else:

@@ -4,7 +4,7 @@ import pytest
 
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.values.records import ReplicasDiverged
-from coordinatord.core.watching.divergence_watch import STEPS_MAX
+from coordinatord.core.watching.divergence_watch import STEPS_MAX, UNCLEAR_MAX
 from tests.support.running_job import Job
 
 
@@ -75,14 +75,39 @@ def test_only_digests_of_one_step_are_compared(count: int) -> None:
     assert not _diverged(job)
 
 
-def test_a_rank_that_reports_no_digests_any_more_hides_no_other() -> None:
+@pytest.mark.parametrize(("of_n2", "unclear", "ranks"), [("7 7", 0, (2,)), ("7", UNCLEAR_MAX, ())])
+def test_a_rank_that_reports_no_digests_any_more_hides_no_other(
+    of_n2: str, unclear: int, ranks: tuple[int, ...]
+) -> None:
+    job = Job("workers=3")
+    job.play("digest n1 n2 16 7 7 7")
+    first, last = (32 + 16 * count for count in (unclear, unclear + STEPS_MAX))
+    for step in range(32, last + 1, 16):
+        assert not _diverged(job)
+        job.play(f"digest n1 {step} 7 7 9", f"digest n2 {step} {of_n2}")
+    [found] = _diverged(job)
+    assert (found.step, found.agreed, found.ranks) == (first, 16, ranks)
+
+
+def test_ranks_that_report_fewer_steps_show_later_which_rank_is_wrong() -> None:
     job = Job("workers=2")
     job.play("digest n1 n2 16 7 7")
-    for step in range(32, 32 + 16 * (STEPS_MAX + 1), 16):
-        assert not _diverged(job)
+    for step in range(32, 32 * 16, 16):
         job.play(f"digest n1 {step} 7 9")
+    assert not _diverged(job)
+    job.play("digest n1 512 7 9", "digest n2 512 7 7")
     [found] = _diverged(job)
-    assert (found.step, found.ranks) == (32, ())
+    assert (found.step, found.agreed, found.ranks) == (512, 16, (1,))
+
+
+def test_a_majority_of_the_ranks_that_report_names_none_if_it_is_none_of_all() -> None:
+    job = Job("workers=3")
+    for step in range(16, 16 * STEPS_MAX * 4, 16):
+        job.play(f"digest n1 {step} 7 7 9")
+    assert not _diverged(job)
+    job.play(f"digest n1 {step} 7 7 9", f"digest n2 {step} 9 9 9")
+    [found] = _diverged(job)
+    assert found.ranks == (0, 1)
 
 
 def test_a_restarted_coordinator_does_not_record_a_divergence_again() -> None:
