@@ -212,7 +212,7 @@ def last_step(kept: KeptState) -> str:
 
     Workers may have done more steps than that: one was not kept, or a part of it went with its node.
     """
-    lost, on_disk, done = lost_step(kept), kept.disk.found.newest, kept.run.step
+    lost, on_disk, done = lost_step(kept), kept.disk.found.newest, kept.run.last_step
     if lost or on_disk is None:
         return lost
     later = "" if done is None or done <= on_disk.step else f", and no later one up to {done:,}"

@@ -222,6 +222,11 @@ class Run:
         return max((step for step in known if step is not None), default=None)
 
     @property
+    def last_step(self) -> int | None:
+        """The `step` of the run if it ends now; if its last round did none, the furthest of earlier rounds."""
+        return self.durable.reached if self.step is None else self.step
+
+    @property
     def furthest(self) -> int | None:
         """The furthest step that any worker of this round or an earlier one is known to have done."""
         known = [step for step in (self.durable.reached, self.furthest_here) if step is not None]

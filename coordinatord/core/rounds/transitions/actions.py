@@ -300,7 +300,7 @@ def end_run(
             report,
             so_far,
             condition=reason.condition,
-            step=run.durable.reached if run.step is None else run.step,
+            step=run.last_step,
             spoiled=run.durable.spoiled,
             doubted=run.durable.doubted,
         )

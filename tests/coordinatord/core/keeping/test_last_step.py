@@ -400,6 +400,16 @@ def test_a_job_that_succeeds_says_which_of_its_steps_were_not_kept() -> None:
     assert stage.run.durable.reason == "all workers succeeded; step 100 is on the disk, and no later one up to 103"
 
 
+def test_a_job_that_ends_before_a_round_does_a_step_says_which_of_its_steps_were_not_kept() -> None:
+    stage = running_job(NODES, "min=3 max=3 keeps=600s restarts=1")
+    stage.play("keep n1 n2 n3 1:100 of=3 protected=yes", "advance 600s")
+    write(stage, *NODES)
+    stage.play("step n1 n2 n3 103", "fail n1", "stopped n1 n2 n3", "advance 10s", "running n1 n2 n3")
+    stage.play("leave n1 n2 n3", "stopped n1 n2 n3", "advance 200s")
+    assert (stage.run.durable.round, stage.run.durable.reached, stage.state()) == (2, 103, State.LEFT)
+    assert stage.run.durable.reason.endswith("; step 100 is on the disk, and no later one up to 103")
+
+
 def test_nodes_without_a_disk_succeed_at_once_after_a_restart_of_the_coordinator() -> None:
     stage = running_job(NODES, "min=3 max=3")
     stage.play("succeed n1 n2", "die 1s", "reconnect n3", "succeed n3")
