@@ -50,6 +50,8 @@ PEERS_SAVE_S = 3.0
 """How long a worker whose collective of NCCL has failed waits for nodeclient's request to leave. That comes when the
 workers of its node have saved their state, or had the time for it; those of other nodes save at the same time."""
 
+_LOOP_LEFT = "the script has left its loop of rounds"
+
 STEPLESS_ROUNDS_MAX = 3
 """The rounds in a row without a step before a new process takes over: what makes them fail may be in this one."""
 
@@ -64,6 +66,8 @@ class CurrentRound:
     """Set when nodeclient has asked to leave the round."""
     left: threading.Event = field(default_factory=threading.Event)
     """Set when the main thread has left the round."""
+    has_refused: bool = False
+    """Whether nodeclient was told why this process does not leave the round."""
     keeper: StepKeeper | None = None
     """Keeps the state of the round; None before the script calls `ctx.keep`."""
     gradients: bool = True
@@ -133,6 +137,9 @@ class ReusedWorker:
 
     def end(self) -> None:
         """Record that the script has left its loop of rounds, and undo all changes of torch and Python."""
+        # Soon the end of Python closes the connection. Then nodeclient could not ask, and would not know why.
+        if not (self.has_left or self._round.has_refused):
+            self._refuse(self._round.number, _LOOP_LEFT)
         with self._round_changed:
             self._has_ended = True
             self._round_changed.notify()
@@ -154,11 +161,11 @@ class ReusedWorker:
         end = round_cleanup.round_ending_error(error, asked=is_asked)
         if end is None:
             text = f"{type(error).__name__} ended the script in a worker"
-            self._channel.report(Refusing(here.number, text))
+            self._refuse(here.number, text)
             return False
         if not is_asked:  # a collective has failed before nodeclient knows of it
             if why := self._obstacle(planned=False):
-                self._channel.report(Refusing(here.number, why))
+                self._refuse(here.number, why)
                 return False
             self._save_and_report(error, end)
             if TorchGroups().nccl_groups():  # an abort ends collectives of peers too, so these have to save first
@@ -210,7 +217,7 @@ class ReusedWorker:
         """Return why this process cannot enter another round; empty if it can. Both threads call this."""
         keeper = self._round.keeper  # the main thread may set it to None meanwhile
         if self._has_ended:
-            return "the script has left its loop of rounds"
+            return _LOOP_LEFT
         if not self._has_kept:
             return "the script has not called ctx.keep, so nothing would bring this process to the state of the others"
         if planned and (STOP_REQUEST.listening or checkpoints.script_asks()):
@@ -220,6 +227,11 @@ class ReusedWorker:
         if self._stepless_rounds_now() >= STEPLESS_ROUNDS_MAX:
             return f"{STEPLESS_ROUNDS_MAX} rounds in a row have ended without a step"
         return round_cleanup.abort_obstacle()
+
+    def _refuse(self, number: int, why: str) -> None:
+        """Report why this process does not leave a round."""
+        self._round.has_refused = True
+        self._channel.report(Refusing(number, why))
 
     def _abort_collectives(self) -> None:
         """Abort the collectives of NCCL, and report how long it takes: nodeclient allows time for that.
@@ -251,7 +263,7 @@ class ReusedWorker:
         if here.number > number or (here.number == number and here.left.is_set()):
             return  # the main thread has left this round already
         if why := self._obstacle(planned=request.planned):
-            self._channel.report(Refusing(number, why))
+            self._refuse(number, why)
             return
         here.leave_requested.set()
         keeper = here.keeper

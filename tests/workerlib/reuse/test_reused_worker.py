@@ -261,10 +261,19 @@ def error_of_a_round_with_a_mesh() -> BaseException:
     return left.value
 
 
-def test_a_worker_that_takes_no_further_round_says_so_of_one_that_it_was_given(new: Stage) -> None:
+def test_a_worker_that_takes_no_further_round_says_so_unasked_and_of_one_that_it_was_given(new: Stage) -> None:
     new.send(NextRound(2, {}), 1, 2)
     new.send(AskToLeave(2))
     new.worker.end()
+    for number in (1, 2):
+        assert new.received() == Refusing(number, "the script has left its loop of rounds")
+
+
+def test_a_worker_that_has_said_why_it_ends_does_not_say_that_it_has_left_its_loop(new: Stage) -> None:
+    assert not new.worker.leave_after(ValueError("a mistake"))
+    new.worker.end()
+    new.send(AskToLeave(2))
+    assert new.received() == Refusing(1, "ValueError ended the script in a worker")
     assert new.received() == Refusing(2, "the script has left its loop of rounds")
 
 
