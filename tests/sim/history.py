@@ -351,6 +351,8 @@ def diverging_world(seed: int) -> World:
     drawn = draw_calm_scenario(chance)
     workers = replace(stepping_workers(chance, drawn), work_s=chance.uniform(60.0, 120.0))
     scenario = replace(drawn, nodes_min=1, nodes_max=3, hosts=3, max_restarts=9, workers=workers)
+    if seed % 3 == 0:
+        scenario = replace(scenario, digest_steps=32, digest_steps_of_others=4)
     world = begin(seed, scenario, 1.0)
     for _ in range(chance.choice([0, 1, 1, 3])):
         world.queue.plan(chance.uniform(5.0, 60.0), _flip, world, chance.random())

@@ -36,11 +36,11 @@ class Replicas:
 
     def digests(self, host: Host, step: int) -> tuple[StateDigest | None, ...]:
         """Return what a host reports after a step: the digests of the last step for which workers make them."""
-        every = self._world.scenario.digest_steps
+        formed, scenario = self._world.invariants.facts.formed[self._training.key], self._world.scenario
+        own = next(ranks for ranks in formed.nodes if ranks.node == host.node)
+        every = scenario.digest_steps_of_others if own.first_rank else scenario.digest_steps
         step = step // every * every
         if step < self._training.first_step:
             return ()
-        formed = self._world.invariants.facts.formed[self._training.key]
-        own = next(ranks for ranks in formed.nodes if ranks.node == host.node)
         ranks = range(own.first_rank, own.first_rank + own.workers)
         return tuple(StateDigest(step, 0, int(self.flipped.get(rank, step + 1) <= step)) for rank in ranks)

@@ -103,6 +103,8 @@ class Scenario:
     digest_steps: int = 8
     """The steps between two digests that workers report of their states: a step takes 0.4 s, and a node reports each
     second."""
+    digest_steps_of_others: int = 8
+    """The same for nodes without rank 0, which divides the one above."""
     on_divergence: OnDivergence = OnDivergence.REPORT
     """What is done if these differ."""
     max_futile_rounds: int = 0
