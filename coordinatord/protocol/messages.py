@@ -531,6 +531,8 @@ class Observed(Strict, frozen=True, tag=True):
     sends a message before that."""
     killed: AtOnce[Quiet[Killed | None]] = None
     """Its workers of the round that were killed before they had saved their state, if any."""
+    cut_off: Quiet[bool] = False
+    """Whether it has ended its workers of the round because it was out of touch with the coordinator for too long."""
     kept: Holding | None = None
     """The training state of this run that it keeps in memory; None if it keeps none. A change triggers a
     message only if the coordinator may wait for it, as for a copy or a failed restore."""

@@ -108,6 +108,7 @@ class Agent:
             idle_s=0.0 if self.phase.has_workers else min(now - self._sweeping.over_at, DURATION_S_MAX),
             ended=self._group.exits.ended(now),
             killed=self._group.ending.killed,
+            cut_off=self._group.ending.cut_off,
             begun=self._reuse.begun,
             pids=self._group.living,
             held_up=self._sweeping.held_up,

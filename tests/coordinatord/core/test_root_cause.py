@@ -16,7 +16,7 @@ from coordinatord.core.rounds.values.root_cause import (
     WorkerFailure,
     find_root_cause,
 )
-from coordinatord.protocol.messages import Cause, EarlyEnd, Follower, HangKind
+from coordinatord.protocol.messages import Cause, EarlyEnd, Ended, Follower, HangKind, Phase
 from tests.support.builders import LOST_PEER, a_failure
 from tests.support.script import play
 
@@ -312,3 +312,22 @@ def test_what_fails_as_a_node_ends_its_workers_for_being_out_of_touch_is_free() 
     [ended] = stage.records(RoundEnded)
     assert not ended.charged
     assert ended.reason.startswith("node n1 had ended the workers, out of touch for too long")
+
+
+@pytest.mark.parametrize("first", ["n1", "n2"])
+@pytest.mark.parametrize(("error", "charged"), [(LOST_PEER, False), (BUG["error"], True)])
+def test_who_lost_a_connection_as_a_node_ended_its_workers_out_of_touch_is_free(
+    error: str, first: str, charged: bool
+) -> None:
+    """The coordinator was away, and a worker of n2 had exited with 0 before another one lost its connection to n1."""
+    stage = play("join n1 n2 min=2 max=2 workers=2", "running n1 n2", "advance 400s")
+    failure = a_failure(rank=3, age_s=5.0, error=error)
+    n2 = {"ended": (Ended(2, 5.1),), "failure": failure, "phase": Phase.FAILED}
+    reports = [("n1", {"phase": Phase.STOPPED, "cut_off": True}), ("n2", n2)]
+    for node, changes in reports if first == "n1" else reversed(reports):
+        stage.report(node, **changes)
+    [ended] = stage.records(RoundEnded)
+    assert ended.charged == charged
+    said = f"rank 3 on node n2 failed: {error}"
+    free = "node n1 had ended the workers, out of touch for too long; workers on 1 other node failed in consequence"
+    assert ended.reason == (said if charged else free)

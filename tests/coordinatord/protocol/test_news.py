@@ -14,7 +14,7 @@ MARKS: dict[type[Struct], dict[str, str]] = {
     Observed: {
         "at once": "run round phase port leaving failure check pair",
         "at once, quiet": "killed",
-        "quiet": "heard_s beat steps step_age_s stepped_twice idle_s ended section begun pids digests",
+        "quiet": "heard_s beat steps step_age_s stepped_twice idle_s ended cut_off section begun pids digests",
         "": "kept held_up",
     },
     Desired: {

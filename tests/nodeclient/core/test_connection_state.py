@@ -41,6 +41,7 @@ OTHERS: dict[str, Any] = {
     "idle_s": 1.0,
     "ended": (Ended(0, 1.0),),
     "killed": Killed((0,), 1, 30.0),
+    "cut_off": True,
     "kept": Holding(()),
     "section": Section("evaluation", 60.0, 0.0, 0),
     "begun": WorkerStarts(0, 0, 1),

@@ -52,6 +52,8 @@ class RootCauseLaws(Laws):
         """Rounds that broke by a failure alone."""
         self._absent: dict[Round, set[str]] = {}
         """Nodes whose workers ended while there was no coordinator, and that have not joined since; by round."""
+        self._cut_off: set[Round] = set()
+        """Rounds that broke because a node ended its workers, out of touch for too long."""
         self._done: dict[Round, set[str]] = {}
         """Nodes that have succeeded, by round: their later fate excuses no failure."""
         self._at_fault: set[Round] = set()
@@ -168,6 +170,9 @@ class RootCauseLaws(Laws):
         """Note that workers of a host are gone, so that their peers fail or hang."""
         if not self.world.daemon.up and self._is_prompt:
             self._absent.setdefault(host.workers.round, set()).add(host.node)
+        training, agent = host.workers.training, host.agent
+        if training is not None and not training.broken and agent is not None and agent._group.ending.cut_off:
+            self._cut_off.add(training.key)
 
     def joined(self, join: Join) -> None:
         """Note that a node has come, or come back."""
@@ -265,3 +270,5 @@ class RootCauseLaws(Laws):
         )
         unheard = bool(self._absent.get(key)) and key not in self.facts.genuine
         self.check(not (record.charged and unheard), "round %d was charged for a node that died unheard", record.round)
+        cut_off = key in self._cut_off - self.facts.genuine
+        self.check(not (record.charged and cut_off), "round %d was charged for a node out of touch", record.round)

@@ -37,10 +37,11 @@ class NoRestart(StrEnum):
 def verdict(run: Run) -> RoundVerdict:
     """Judge what ended the round, by the evidence so far."""
     evidence, durable = run.evidence, run.durable
+    members = [run.members[node] for node in durable.order if node in run.members]
+    heard = [member for member in members if run.is_about_round(member.observed)]
     good_exits = [
         GoodExit(member.node, ended.rank, member.lease.heard_at - ended.age_s, ended.output)
-        for member in map(run.members.get, durable.order)
-        if member is not None and run.is_about_round(member.observed)
+        for member in heard
         for ended in member.observed.ended
     ]
     return find_root_cause(
@@ -52,6 +53,7 @@ def verdict(run: Run) -> RoundVerdict:
         run.policy.collateral_s,
         evidence.failed_too.values(),
         sum(own.workers for own in durable.order.values()),
+        [member.node for member in heard if member.observed.cut_off],
     )
 
 

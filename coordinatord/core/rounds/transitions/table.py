@@ -20,6 +20,7 @@ from coordinatord.core.rounds.transitions import actions as do
 from coordinatord.core.rounds.transitions import releases
 from coordinatord.core.rounds.transitions.decision import Decision
 from coordinatord.core.rounds.values.records import Reason
+from coordinatord.core.rounds.values.root_cause import CUT_OFF
 from coordinatord.protocol.errors import InternalError
 
 TRANSITIONS_MAX = 16
@@ -50,7 +51,7 @@ _LEFT = "{reasons.because}the last node has left, as asked"
 _ABANDONED = "{reasons.because}no node is left: all have gone, were lost or gave up"
 _SUCCEEDED = "all workers succeeded{run.keeping.unstepped}{reasons.last_step}"
 _REPLACED = "all nodes are gone, a run with other settings follows"
-_CUT_OFF = "{reasons.stopped} had ended the workers, out of touch for too long"
+_CUT_OFF = f"{{reasons.stopped}} {CUT_OFF}"
 
 _AT_WORK = tuple(state for state in State if state.at_work)
 

@@ -14,17 +14,20 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from coordinatord.hints.early_ends import left_early
-from coordinatord.hints.match import cause_of
+from coordinatord.hints.match import cause_of, needed_others
 from coordinatord.hints.network import lost_connection
 from coordinatord.hints.same_error import have_same_error, shared_by
 from coordinatord.protocol.exit_codes import describe_exit, signal_behind
 from coordinatord.protocol.fields import CONSEQUENCES_MAX, DURATION_S_MAX
 from coordinatord.protocol.messages import Cause, EarlyEnd, Failure, LastOutput
-from coordinatord.protocol.text import shorten
+from coordinatord.protocol.text import name_some, shorten
 
 HEADLINE_MAX = 200
 """The most characters of a worker's error in the reason of a round and of a run, which is a line of the status: half of
 it for what is wrong, and half for what to do. The report has the whole error."""
+
+CUT_OFF = "had ended the workers, out of touch for too long"
+"""What nodes have done that were cut off from the coordinator for the outage grace, after their names."""
 
 CLOCK_DRIFT = 0.001
 """The most that the clocks of two hosts differ, as a fraction of the measured time: NTP slews either by at most
@@ -122,6 +125,7 @@ def find_root_cause(
     collateral_s: float,
     failed_too: Collection[WorkerFailure] = (),
     workers: int = 0,
+    cut_off: Collection[str] = (),
 ) -> RoundVerdict:
     """Judge what ended a round.
 
@@ -129,9 +133,10 @@ def find_root_cause(
     stop; None if a failure caused the stop. A failure up to `collateral_s` seconds before another failure, or before a
     node is lost, may still be a consequence of that.
 
-    A lost node that may have caused the first failure comes first, then a stop for another reason, then that failure.
-    It is counted how many of the round's `workers` had the same error. The failures in `failed_too` count only for
-    that: these workers were stopped before they had exited.
+    A lost node that may have caused the first failure comes first. Next come the nodes in `cut_off`, which had ended
+    their workers because they were out of touch, if that worker needed others. Then comes a stop for another reason,
+    and then that failure. It is counted how many of the round's `workers` had the same error. The failures in
+    `failed_too` count only for that: these workers were stopped before they had exited.
     """
     if not failures:
         return RoundVerdict(trigger, None)
@@ -141,6 +146,8 @@ def find_root_cause(
         cause = min(losses, key=lambda loss: loss.silent_since)
         others = [failure for failure in failures if failure.node != cause.node]
         return RoundVerdict(f"lost node {cause.node}{_consequence(others)}", None)
+    if cut_off and needed_others(first.failure):
+        return RoundVerdict(f"{name_some(cut_off, len(cut_off))} {CUT_OFF}{_consequence(failures)}", None)
     # Its age is by the clock of its host. In doubt it is a consequence, for which nothing is charged.
     first_at = first.at + CLOCK_DRIFT * first.failure.age_s
     if consequences_from is not None and first_at >= consequences_from:
