@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.store.etcd.gateway import REQUEST_WITHIN_S
 from tests.sim.etcd import LEASE_S
@@ -13,8 +15,9 @@ PAIR = Scenario(hosts=3, nodes_min=3, nodes_max=3, standbys=1, skips_idle=False,
 """Two coordinators, and nodes that do not succeed meanwhile."""
 
 
-def test_a_leader_that_no_node_reaches_waits_for_a_standby_that_etcd_answers_late() -> None:
-    world = World(1, PAIR)
+@pytest.mark.parametrize("seed", [1, 23])
+def test_a_leader_that_no_node_reaches_waits_for_a_standby_that_etcd_answers_late(seed: int) -> None:
+    world = World(seed, PAIR)
     world.boot()
     world.until(world.is_running, within=30)
     [cut] = [coordinator for coordinator in etcd_coordinators(world) if coordinator is world.daemon]

@@ -27,6 +27,12 @@ from coordinatord.store.interface import LEASE_OVER, LeadershipLostError, StoreE
 
 log = logging.getLogger(__name__)
 
+STANDBY_OVER = "the lease of this standby is over"
+"""Why a standby gets a new lease before it tries to lead."""
+
+EARLIER_TERM = "the lease of an earlier term of this coordinator has not expired"
+"""Why nobody leads after a leader was killed and started again, or could not revoke its lease."""
+
 
 async def _check_nothing() -> None:
     """Do nothing, before a history was read."""
@@ -97,7 +103,7 @@ class Candidate:
         """Lead if no other coordinator does. Raises `StoreError`."""
         await self._enroll()
         if not await self._try_to_lead():
-            other = "" if self.leader is None else self.leader.endpoint
+            other = (self.leader or self._me).endpoint
             await self.resign()
             raise StoreError(
                 f"{self._keys.prefix}/: another coordinatord has it ({other}): end all that share it first"
@@ -131,6 +137,8 @@ class Candidate:
 
     async def _try_to_lead(self) -> bool:
         """Create the leader key if there is none; return whether this coordinator leads. Raises `StoreError`."""
+        if not self.may_act():  # the term would be over when it begins
+            raise StoreError(STANDBY_OVER)
         lease = self.election.lease
         absent = created_at(self._keys.leader, 0)
         lead = [put(self._keys.leader, self._me.packed(), lease), delete(self._standby_key)]
@@ -140,7 +148,12 @@ class Candidate:
         [found] = answer.results[0].kvs
         leads = self.election.record_attempt(found.create_revision, found.lease)
         if not leads:
-            self._set_leader(Coordinatord.unpack(found))
+            leader = Coordinatord.unpack(found)
+            if leader.endpoint == self._me.endpoint:
+                self._set_leader(None, EARLIER_TERM)
+                log.info("nobody leads yet: %s", EARLIER_TERM, extra=fields("leader_unknown"))
+            else:
+                self._set_leader(leader)
         return leads
 
     async def _await_end(self) -> None:
@@ -162,7 +175,7 @@ class Candidate:
             sent_at = self._clock()
             left_s = await self._gateway.renew(self.election.lease, self.election.try_within_s)
             if self.election.record_renewal(sent_at, self._clock(), left_s) is None:
-                raise StoreError("the lease of this standby is over")
+                raise StoreError(STANDBY_OVER)
 
     async def lead(self) -> None:
         """Renew the lease and check the commits in etcd until cancelled. Raises `LeadershipLostError`."""

@@ -11,7 +11,7 @@ from coordinatord.runtime.tasks import Tasks
 from coordinatord.store.database import Database
 from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.history import History
-from coordinatord.store.etcd.leadership import Candidate
+from coordinatord.store.etcd.leadership import EARLIER_TERM, STANDBY_OVER, Candidate
 from coordinatord.store.etcd.refusals import EtcdAwayError
 from coordinatord.store.etcd.roster import Coordinatord, read_coordinators
 from coordinatord.store.etcd_store import EtcdStore
@@ -72,6 +72,31 @@ async def test_a_standby_knows_who_leads_and_leads_when_that_one_resigns(space: 
         assert second.may_act()
         await gateway.close()
         await tasks.cancel()
+
+
+async def test_one_that_was_killed_does_not_take_its_earlier_term_for_a_leader(space: EtcdNamespace) -> None:
+    async with candidate_in(space, "h1") as killed, candidate_in(space, "h1") as started_again, Tasks() as tasks:
+        await killed.win()
+        told = asyncio.Event()
+        started_again.changed = told.set
+        tasks.spawn(started_again.win(), name="standby")
+        await told.wait()
+        assert (started_again.leader, started_again.problem) == (None, EARLIER_TERM)
+
+
+async def test_a_standby_whose_lease_is_over_does_not_begin_a_term(space: EtcdNamespace) -> None:
+    now = 0.0
+    me = Coordinatord("h1", "h1:29400", secure=True, since=8.0)
+    async with gateway_to(space.place) as gateway:
+        late = Candidate(gateway, space.keys, me, LONG_LEASE_S, lambda: now)
+        await late._enroll()
+        now = late.election.term_ends_at
+        with pytest.raises(StoreError, match=STANDBY_OVER):
+            await late._try_to_lead()
+        assert (await read_coordinators(gateway, space.keys)).leader is None
+        await late._enroll()
+        assert await late._try_to_lead()
+        await late.resign()
 
 
 async def test_one_that_lets_others_lead_waits_for_another_one_but_not_without_an_end(space: EtcdNamespace) -> None:
