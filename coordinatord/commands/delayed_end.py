@@ -65,8 +65,12 @@ async def end_after_ending_runs(driver: Driver, systemd: SystemdNotifier, ended:
             systemd.notify(extension_of(until - driver.now + CLOSE_MARGIN_S))
         if not is_logged and (ending := runs_to_await(runs.values())):
             is_logged = True
-            text = "waits up to %.0f s for nodes of %s, which end or write to the disk; a second signal ends it at once"
-            log.info(text, until - driver.now, _named(ending), extra=fields("awaits_nodes"))
+            text = (
+                "waits up to %.0f s for nodes of %s, which end or write to the disk; a second signal ends it at once%s"
+            )
+            error = driver.machine.store_error
+            unrecorded = "" if error is None else f"; nothing can be recorded meanwhile: {error}"
+            log.info(text, until - driver.now, _named(ending), unrecorded, extra=fields("awaits_nodes"))
         await asyncio.sleep(min(POLL_EVERY_S, until - driver.now))
     set_done(ended)
 

@@ -112,7 +112,10 @@ class TurnsToLead:
         candidate = Candidate(gateway, keys, self._roster_entry(listeners[0]), self._shared.lease_s)
         try:  # each server gets duplicates of the sockets, since it closes them at its end
             await self._stand_by(candidate, access, [listener.dup() for listener in listeners])
-            if not self._ended.done():
+            if self._ended.done():
+                self._systemd.notify("STOPPING=1")
+                log.info("stopping", extra=fields("stopping"))
+            else:
                 store = await self._open(gateway, keys, candidate, access)
                 log.info("this coordinator leads", extra=fields("leading"))
                 await self._lead(store, [listener.dup() for listener in listeners], candidate, access)

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import logging
 import os
 import re
 import signal
@@ -41,7 +42,10 @@ def _no_collections() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_no_collections")
-async def test_a_standby_collects_garbage(tmp_path: Path) -> None:
+async def test_a_standby_collects_garbage_and_says_that_it_ends(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     loop, path = asyncio.get_running_loop(), tmp_path / "notify"
     with socket.socket() as nobody, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         nobody.bind(("127.0.0.1", 0))
@@ -55,6 +59,7 @@ async def test_a_standby_collects_garbage(tmp_path: Path) -> None:
             assert (await loop.sock_recv(systemd, 1000)).startswith(b"READY=1")
             assert gc.isenabled()
             os.kill(os.getpid(), signal.SIGTERM)
+    assert caplog.messages[-1] == "stopping"
 
 
 @needs_etcd
