@@ -27,7 +27,7 @@ from coordinatord.core.machine import Coordinator
 from coordinatord.core.rounds.effects import Effect, Look, ReportDegraded
 from coordinatord.core.rounds.events import Event, StoreFailed, StoreRecovered, Tick
 from coordinatord.core.rounds.state.run import Run
-from coordinatord.core.rounds.values.records import RoundFormed
+from coordinatord.core.rounds.values.records import AGE_MAX, RoundFormed
 from coordinatord.protocol.http.api import SharedStatus
 from coordinatord.runtime.flight_recorder import FlightRecorder, Subject
 from coordinatord.runtime.logs import fields
@@ -327,6 +327,8 @@ def _log_records(entries: Sequence[Entry]) -> None:
         if isinstance(record, RoundFormed):
             facts |= {"nodes": len(record.nodes), "workers": sum(ranks.workers for ranks in record.nodes)}
         del facts["job"], facts["run"], facts["reason"]
+        if facts.get("silent_s") == AGE_MAX:
+            del facts["silent_s"]  # it is not known
         plain = {name: value for name, value in facts.items() if isinstance(value, str | int | float)}
         names = fields("_".join(record.kind_words()), job=record.job, run=record.run, **plain)
         log.info("%s: %s", " ".join(record.kind_words()), record.reason, extra=names)

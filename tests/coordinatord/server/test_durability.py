@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from datetime import datetime, tzinfo
 
 import pytest
+from msgspec import structs
 
-from coordinatord.core.rounds.values.records import NodeJoined, Record, RoundFormed
+from coordinatord.commands.delayed_end import end_after_ending_runs
+from coordinatord.core.rounds.state.durable import State
+from coordinatord.core.rounds.values.records import AGE_MAX, NodeJoined, Record, RoundFormed
 from coordinatord.protocol.messages import Degraded, Desired, Goal, Phase, RefusalCode, Refused
 from coordinatord.runtime.logs import LineFormatter
+from coordinatord.runtime.systemd import SystemdNotifier
+from coordinatord.runtime.tasks import Tasks
 from coordinatord.server import driver
 from coordinatord.store.interface import Entry, StoreError, UnreadableStoreError
 from coordinatord.store.memory_store import MemoryStore
 from tests.coordinatord.server.conftest import Start
 from tests.support.builders import an_observed
 from tests.support.histories import a_loss_of, an_opening, made_at, records_in
-from tests.support.raw_session import connect, get, join, until
+from tests.support.raw_session import IDLE, connect, get, join, until
 
 DECADES_S = 50 * 365 * 86_400.0
 
@@ -83,6 +89,33 @@ async def test_while_the_store_fails_nodes_are_held_newcomers_turned_away_and_no
         assert await records_in(store) == list(first)
         status, _, health = await get(f"{server.url}/healthz")
         assert (status, health["status"]) == (200, "ok")
+
+
+async def test_a_daemon_that_awaits_nodes_says_that_nothing_can_be_recorded(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    store = SlowStore()
+    store.allowed = asyncio.Semaphore(100)
+    async with start(store) as server, connect(server.url, join("a")) as a, Tasks() as tasks:
+        desired = await a.start_workers()
+        await until(lambda: server.driver.machine.jobs["job"].durable.state is State.RUNNING)
+        store.broken = True
+        await a.send(structs.replace(IDLE, run=desired.run, round=1, phase=Phase.RUNNING, leaving=True))
+        await until(lambda: server.driver.machine.store_error is not None)
+        ended = asyncio.get_running_loop().create_future()
+        tasks.spawn(end_after_ending_runs(server.driver, SystemdNotifier({}, 0), ended), name="end")
+        said = "; nothing can be recorded meanwhile: the disk is full"
+        await until(lambda: any(message.endswith(said) for message in caplog.messages))
+        await tasks.cancel()
+
+
+async def test_a_silence_of_unknown_length_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    loss, records = a_loss_of("n1"), driver.DurableRecords()
+    records.put(made_at(1.0, loss, structs.replace(loss, silent_s=AGE_MAX)))
+    records.flush()
+    assert [record.__dict__["fields"].get("silent_s") for record in caplog.records] == [loss.silent_s, None]
 
 
 async def test_a_disk_that_does_not_answer_is_trouble_as_well(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

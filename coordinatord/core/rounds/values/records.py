@@ -47,7 +47,7 @@ Seen = Annotated[str, printable(253, least=1)]
 """An address as a connection showed it."""
 AGE_MAX = SPAN_MAX
 Age = Annotated[float, Meta(ge=0, le=AGE_MAX)]
-"""Seconds before the record was made."""
+"""Seconds before the record was made; `AGE_MAX` if that is not known."""
 
 TokenName = Annotated[str, printable(128)]
 """The name of an access token, which is not the secret."""
