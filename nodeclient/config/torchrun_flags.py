@@ -27,6 +27,7 @@ from nodeclient.config.torchrun_rendezvous import (
     read_conf,
     remarks_on_conf,
 )
+from nodeclient.forkserver.eligibility import is_python
 from nodeclient.host.schedulers import SchedulerError, scheduler_values
 from nodeclient.workers.spawn import LOCAL_RANK_MACRO
 
@@ -186,6 +187,8 @@ def worker_command(parser: SettingsParser, given: argparse.Namespace) -> tuple[s
         return (given.script, *arguments)
     if given.module and not given.run_path:
         return (python, "-u", "-m", given.script, *arguments)
+    if is_python(given.script):
+        parser.error(f"{given.script!r} is no script: leave it out, since Python runs the script, or give --no-python")
     check_script(parser, given.script)
     return (python, "-u", *(("-c", RUN_PATH) if given.run_path else ()), given.script, *arguments)
 

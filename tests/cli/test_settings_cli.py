@@ -93,6 +93,8 @@ WRONG_NODECLIENT = [
     (("join", "--health-check", " ", *JOIN[1:]), "expected a command, such as '/opt/check --all'"),
     (("run",), "required: SCRIPT (see"),
     (("run", "no-such-script.py"), "there is no script 'no-such-script.py' in /"),
+    (("run", "python", "train.py"), "'python' is no script: leave it out, since Python runs the script, or give --no-"),
+    (("run", sys.executable, SCRIPT), "is no script: leave it out"),
     (("run", "--run-path", "/no/script.py"), "there is no script"),
     (("run", "--no-python", "no-such-program"), "the command 'no-such-program' was not found"),
     (("run", "--no-python", "-m", "true"), "--module or --no-python, and not both"),
