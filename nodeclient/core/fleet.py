@@ -39,6 +39,8 @@ class Fleet:
         """The exit codes of the nodes that have ended, in order."""
         self._signals: list[int] = []
         """The signals that were sent to all nodes, in order."""
+        self._is_too_small = False
+        """Whether the nodes that were left were ended, because they could form no round any more."""
 
     def record_end(self, host: str, exit_code: int, now: float) -> str | None:
         """Record how the node of a host has ended; return a sentence about it, or None after a success."""
@@ -57,6 +59,7 @@ class Fleet:
         """End the wait at `stop_at`; return whether to end the remaining nodes: only once, and never after a signal."""
         due = self.stop_at is not None and bool(self.live)
         self.stop_at, self._least = None, 0  # from now on all nodes are to end
+        self._is_too_small |= due
         return due
 
     def record_signal(self, signum: int) -> bool:
@@ -74,9 +77,11 @@ class Fleet:
         """The code of the job: 0 if any node has ended with it, since a job succeeds as a whole.
 
         Otherwise it is that of the first node to end by itself. Nodes that were ended by SIGTERM, or whose hosts are
-        out of reach, count only if there is no other one.
+        out of reach, count only if there is no other one. It is 75 if SIGTERM came only from `time_out`.
         """
         code = min(self._codes, key=lambda code: _ORDER.get(code, 1), default=LOST)
+        if code == ExitCode.TERMINATED and self._is_too_small and not self._signals:
+            return ExitCode.TEMPFAIL
         # A signal may come before any node has begun, or kill them as they begin. Then no node has a code of its own.
         return 128 + self._signals[0] if code == LOST and self._signals else code
 

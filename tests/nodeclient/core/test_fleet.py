@@ -40,6 +40,19 @@ def test_nodes_that_can_form_no_round_any_more_are_ended_once_they_had_time_to_h
     assert not fleet.time_out(), "a second signal would leave no time to save"
 
 
+@pytest.mark.parametrize(
+    ("first", "signalled", "code"), [(LOST, False, 75), (143, False, 75), (LOST, True, 143), (3, False, 3)]
+)
+def test_it_may_be_tried_again_if_only_too_few_hosts_were_left(first: int, signalled: bool, code: int) -> None:
+    fleet = Fleet(["a", "b"], 2, STOP_TIMEOUT_S)
+    fleet.record_end("a", first, 0.0)
+    assert fleet.time_out()
+    if signalled:
+        fleet.record_signal(15)
+    fleet.record_end("b", 143, 100.0)
+    assert fleet.exit_code == code
+
+
 def test_nodes_that_were_asked_to_end_are_not_asked_again_since_that_would_leave_no_time_to_save() -> None:
     fleet = Fleet(["a", "b", "c"], 3, STOP_TIMEOUT_S)
     fleet.record_end("a", LOST, 0.0)
