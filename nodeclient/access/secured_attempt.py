@@ -148,13 +148,13 @@ class SecuredAttempt:
             " where it runs, copy FILE, and give it by --token-file FILE"
         )
 
-    def speaks_tls(self) -> bool:
+    def speaks_tls(self, within_s: float = PROBE_WITHIN_S) -> bool:
         """Whether the endpoint answers a TLS handshake, possibly with an older TLS; nothing else is sent.
 
-        This takes at most `PROBE_WITHIN_S`, so an event loop calls it in a thread.
+        Connection and answers may each take `within_s` seconds, so an event loop calls it in a thread.
         """
         try:
-            with socket.create_connection((self._endpoint.host, self._endpoint.port), PROBE_WITHIN_S) as connection:
+            with socket.create_connection((self._endpoint.host, self._endpoint.port), within_s) as connection:
                 # Any key will do, since no secret is sent.
                 pinned_context(lambda _: None).wrap_socket(connection).close()
         except ssl.SSLError as error:

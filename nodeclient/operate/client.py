@@ -38,7 +38,7 @@ from coordinatord.runtime.local_time import now
 from nodeclient.access.contact_points import ADDRESSES_MAX, STANDBY_STATUS, ContactPoint, addresses_of, leader_in
 from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import AccessSettings
-from nodeclient.access.secured_attempt import AccessError, SecuredAttempt
+from nodeclient.access.secured_attempt import PROBE_WITHIN_S, AccessError, SecuredAttempt
 
 ANSWER_WITHIN_S = 10.0
 """The timeout of a request: a person waits no longer, and a coordinator answers in milliseconds."""
@@ -280,7 +280,7 @@ class Client:
                 source = f" (the token is from {attempt.token_source})" if attempt.token_source else ""
                 raise RequestError(f"{coordinator}: {error}{source}", ExitCode.REFUSED) from error
             except (OSError, http.client.HTTPException, _WrongAnswerError, _UnknownOutcomeError) as error:
-                if attempt.context is None and attempt.speaks_tls():
+                if attempt.context is None and attempt.speaks_tls(self._within(PROBE_WITHIN_S)):
                     raise attempt.tls_required() from error
                 explained = attempt.explain(error)
                 if explained is None:

@@ -13,7 +13,7 @@ import time
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.http.api import EarlierRunStatus, JobStatus
 from nodeclient.config.operate import WaitConfig
-from nodeclient.operate.client import Client, RequestError, read, repeat
+from nodeclient.operate.client import Client, LostError, RequestError, read, repeat
 from nodeclient.operate.formatting import duration
 from nodeclient.operate.job_lookup import get_job_data, only_job
 from nodeclient.operate.terminal_info import terminal, write
@@ -29,6 +29,15 @@ def run(config: WaitConfig) -> int:
     """Print how the job ended, and return the exit code of its nodes. Raises `RequestError` after the timeout."""
     timeout_s = math.inf if config.timeout_s is None else config.timeout_s
     ends_at = time.monotonic() + timeout_s
+    try:
+        return _wait(config, timeout_s, ends_at)
+    except LostError as error:
+        if time.monotonic() < ends_at + GRACE_S:
+            raise
+        raise RequestError(f"no answer within {duration(timeout_s)}: {error}", ExitCode.TIMED_OUT) from error
+
+
+def _wait(config: WaitConfig, timeout_s: float, ends_at: float) -> int:
     client = Client(config.coordinators, config.access, ends_at + GRACE_S)
     name = only_job(client, config.job, live=True)
     job: JobStatus | EarlierRunStatus = read(JobStatus, get_job_data(client, name, ""))

@@ -101,7 +101,11 @@ def silent() -> Iterator[str]:
         yield f"127.0.0.1:{paused.getsockname()[1]}"
 
 
-def test_a_silent_coordinator_does_not_delay_the_timeout(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "ANSWER_WITHIN_S", NEVER_S)
+def test_a_silent_coordinator_does_not_delay_the_timeout(
+    silent: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("ANSWER_WITHIN_S", "PROBE_WITHIN_S"):
+        monkeypatch.setattr(client, name, NEVER_S)
     monkeypatch.setattr(job_end, "GRACE_S", 0.0)
-    assert command_at(silent, "wait", "mnist", "--timeout", "0") == 69
+    assert command_at(silent, "wait", "mnist", "--timeout", "0") == 124
+    assert "no answer within 0s" in capsys.readouterr().err
