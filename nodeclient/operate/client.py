@@ -213,7 +213,7 @@ class Client:
         return self._with_failover(ask)
 
     def post(self, path: str, body: AdminBody | PageLinkBody) -> Any:
-        """Send a command, at most once; return the decoded answer."""
+        """Send a command, at most once if it changes something; return the decoded answer."""
 
         def ask(contact: ContactPoint) -> Any:
             self._check_certificate(contact, Role.ADMIN)
@@ -225,6 +225,8 @@ class Client:
                 except _NotServedError:
                     raise
                 except (OSError, http.client.HTTPException, _WrongAnswerError) as error:
+                    if isinstance(body, PageLinkBody):
+                        raise  # a link that nobody has received changes nothing
                     raise _UnknownOutcomeError(
                         f"{contact}: {_reason_of(error)}, so it is not known whether it was done: see nodeclient events"
                     ) from error

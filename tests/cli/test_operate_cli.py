@@ -112,6 +112,18 @@ def test_a_command_is_sent_once_though_there_are_other_addresses(
     assert "so it is not known whether it was done: see nodeclient events" in errors
 
 
+def test_a_link_to_the_page_changes_nothing_so_the_next_coordinator_is_asked(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    link = packed({"code": "x", "valid_s": 60.0, "role": "admin"})
+    with canned(hang_up) as (first, asked), canned({"POST /v1/page/link": link}) as (second, _):
+        assert command_at(first, "page") == 69
+        assert "is coordinatord running there?" in capsys.readouterr().err
+        assert command_at(f"{first},{second}", "page") == 0
+    assert capsys.readouterr().out == f"http://{second}/\n"
+    assert "POST /v1/page/link" in asked
+
+
 def test_the_first_trouble_of_several_nodes_is_the_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     answers = {
         "POST /v1/nodes/a/undrain": packed({"done": True, "message": "a is back"}),
