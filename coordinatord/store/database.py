@@ -32,6 +32,15 @@ from coordinatord.store.retention import deletion_by
 BUSY_S = 0.5
 """How long a statement waits for another process that writes, such as a person's sqlite3."""
 
+HEADER_BYTES = 100
+"""The length of the header of a database file (sqlite.org/fileformat.html, 1.3)."""
+
+WRITE_VERSION, USER_VERSION = slice(18, 19), slice(60, 64)
+"""The places of two values in the header."""
+
+WITH_LOG, NO_TABLES = b"\2", bytes(4)
+"""Their values in a database that has a log, and in one that has not been migrated yet."""
+
 _ADD = """
     INSERT INTO records (at, job, run, kind, node, round, body)
     SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'),
@@ -312,6 +321,7 @@ def _connect(path: Path, steps: Steps = STEPS) -> sqlite3.Connection:
     """
     # Only this user may read it. SQLite gives its other files the same mode.
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+    _check_files(path)
     connection = _open(_address(path, "mode=rw"))
     try:
         if version_of(connection, steps) != len(steps):
@@ -334,7 +344,8 @@ def _copy_into_memory(path: Path) -> sqlite3.Connection:
         raise NothingStoredError("there is no such directory: see --state-dir")
     if not path.exists():
         raise NothingStoredError(f"no coordinatord has kept state in it: it has no {path.name}")
-    log, shared = (path.with_name(path.name + suffix) for suffix in ("-wal", "-shm"))
+    _check_files(path)
+    log, shared = _log_of(path), path.with_name(f"{path.name}-shm")
     with tempfile.TemporaryDirectory() as elsewhere:
         options = "mode=ro"
         if not log.exists():
@@ -350,6 +361,34 @@ def _copy_into_memory(path: Path) -> sqlite3.Connection:
             copy = _open(":memory:")
             connection.backup(copy)
     return copy
+
+
+def _log_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}-wal")
+
+
+def _size_of(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return None
+
+
+def _check_files(path: Path) -> None:
+    """Refuse a database without its log, and a log without its database: SQLite would take both for an empty one.
+
+    Raises `UnreadableStoreError`, and `OSError`.
+    """
+    log = _log_of(path)
+    log_bytes = _size_of(log)
+    # A first start that is killed leaves a journal, except in the instant before it makes the log.
+    is_bare = log_bytes is None and not path.with_name(f"{path.name}-journal").exists()
+    with path.open("rb") as file:  # after that, since a coordinator that ends writes the database, and deletes the log
+        header = file.read(HEADER_BYTES)
+    if len(header) <= 1 and log_bytes:
+        raise UnreadableStoreError(f"{DAMAGED} ({path.name} is empty, and {log.name} is not)")
+    if header[WRITE_VERSION] == WITH_LOG and header[USER_VERSION] == NO_TABLES and is_bare:
+        raise UnreadableStoreError(f"{DAMAGED} ({path.name} has no tables, and there is no {log.name})")
 
 
 def _address(path: Path, options: str) -> str:

@@ -99,6 +99,54 @@ async def test_a_directory_whose_database_is_refused_is_let_go(tmp_path: Path) -
             SqliteStore.open(tmp_path)
 
 
+@pytest.mark.parametrize("cut_to", [0, 1, 100])
+async def test_a_database_that_was_cut_off_is_not_taken_for_an_empty_one(tmp_path: Path, cut_to: int) -> None:
+    kept = await files_of_a_killed_one(tmp_path)
+    kept[DATABASE] = kept[DATABASE][:cut_to]
+    if cut_to > 1:
+        del kept[f"{DATABASE}-wal"]
+    check_damaged(tmp_path, kept)
+
+
+async def test_a_database_that_was_copied_without_its_log_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+    kept = await files_of_a_killed_one(tmp_path)
+    check_damaged(tmp_path, {DATABASE: kept[DATABASE]})
+
+
+@pytest.mark.parametrize("files", [{}, {"-wal": b""}], ids=["no log", "an empty log"])
+async def test_an_empty_file_is_a_new_database(tmp_path: Path, files: dict[str, bytes]) -> None:
+    for suffix, content in {"": b"", **files}.items():
+        (tmp_path / f"{DATABASE}{suffix}").write_bytes(content)
+    await SqliteStore.open(tmp_path).close()
+
+
+async def test_a_first_start_that_was_killed_is_made_again(tmp_path: Path) -> None:
+    kept = await files_of_a_killed_one(tmp_path)
+    (tmp_path / DATABASE).write_bytes(kept[DATABASE])
+    (tmp_path / f"{DATABASE}-journal").touch()
+    await SqliteStore.open(tmp_path).close()
+
+
+async def files_of_a_killed_one(place: Path) -> dict[str, bytes]:
+    """Return database and log of a coordinator that was killed in its first life, and leave nothing there."""
+    store = SqliteStore.open(place)
+    await store.append(made_at(1.0, an_opening()))
+    kept = {name: (place / name).read_bytes() for name in (DATABASE, f"{DATABASE}-wal")}
+    await store.close()
+    (place / DATABASE).unlink()
+    return kept
+
+
+def check_damaged(place: Path, files: dict[str, bytes]) -> None:
+    """Check that these files are refused, for a start and for a copy, and left as they are."""
+    for name, content in files.items():
+        (place / name).write_bytes(content)
+    for read in (SqliteStore.open, lambda place: Database.copy_of(place / DATABASE)):
+        with pytest.raises(UnreadableStoreError, match="damaged"):
+            read(place)
+    assert {name: (place / name).read_bytes() for name in files} == files
+
+
 async def test_a_damaged_page_is_found_before_anything_is_decided(tmp_path: Path) -> None:
     store = SqliteStore.open(tmp_path)
     joins = [a_join_of(f"n{number}") for number in range(500)]
