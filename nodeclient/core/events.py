@@ -121,6 +121,8 @@ class WorkerExited(Event, frozen=True):
     diagnosis: Diagnosis
     age_s: float = 0.0
     """How long ago it ended; the diagnosis takes a moment."""
+    over_s: float = 0.0
+    """How long its program had been over by then; 0 if that is not known."""
 
 
 class WorkerOutlived(Event, frozen=True):

@@ -5,6 +5,8 @@ A further round gets a new `WorkerGroup`, so nothing of an old round counts in i
 
 from __future__ import annotations
 
+from signal import Signals
+
 from msgspec.structs import replace
 
 from coordinatord.protocol.exit_codes import signal_behind
@@ -62,7 +64,7 @@ class WorkerGroup:
                 self.alive.difference_update(range(event.local_rank, workers))
                 diagnosis = Diagnosis(message=event.message)
             case WorkerExited():
-                at, diagnosis = now - event.age_s, event.diagnosis
+                at, diagnosis = _ended_at(event, now), event.diagnosis
                 by_itself = self.exits.ended_by_itself(event.exit_code, at)
                 # A collective that failed in it was its failure (`CollectiveFailed`), so its exit is no second one.
                 was_judged = reuse.record_end(event.local_rank, by_itself=by_itself)
@@ -92,3 +94,13 @@ class WorkerGroup:
             return None, []
         self.result = Phase.SUCCEEDED
         return Stimulus.SUCCEEDED, []
+
+
+def _ended_at(event: WorkerExited, now: float) -> float:
+    """Return when a worker ended: once its program was over, since its exit code was certain from then on.
+
+    Its process may take a second longer, and closes its connections meanwhile. So peers may fail, and this node may
+    signal all workers, before it has exited. But SIGKILL may be this node's, so a killed worker ended only then.
+    """
+    exited_at = now - event.age_s
+    return exited_at if event.exit_code == -Signals.SIGKILL else exited_at - event.over_s

@@ -336,9 +336,13 @@ class Node:
                 self._complain(leftover_stages.linger_notice(rank, pid, exit_code))
 
     def _record_exit(self, local_rank: int, exit_code: int) -> None:
+        slots = self._setup.slots
+        if exit_code == -signal.SIGKILL:  # its program may have been over, with a code of its own
+            exit_code = slots.exit_codes().get(local_rank, exit_code)
         self._keeper.record_exit(local_rank)
         self._output.on_worker_exit(local_rank, exit_code)
-        self._exit_reporter.record_exit(local_rank, exit_code, self._workers.pid_of(local_rank))
+        pid = self._workers.pid_of(local_rank)
+        self._exit_reporter.record_exit(local_rank, exit_code, pid, slots.over_s(local_rank))
 
     def _record_outlived(self, local_rank: int, pids: Sequence[int]) -> None:
         rank = str(self._setup.ranks[local_rank])

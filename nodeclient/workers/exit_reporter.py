@@ -58,8 +58,8 @@ class ExitReporter:
         if planned and self._diagnoses_left == DIAGNOSES_MAX:  # none has failed
             self._diagnoses_left = 0
 
-    def record_exit(self, local_rank: int, exit_code: int, pid: int) -> None:
-        """Record that a worker has just ended."""
+    def record_exit(self, local_rank: int, exit_code: int, pid: int, over_s: float) -> None:
+        """Record that a worker has just ended, whose program had been over for `over_s`."""
         # A worker that is being stopped and has an exit code of its own was about to fail. So may have been one that
         # SIGTERM ended: after an exception, it takes a while to exit.
         may_have_failed = not self._are_stopping or 0 < exit_code < _SIGNALS_FROM or exit_code == -Signals.SIGTERM
@@ -67,7 +67,8 @@ class ExitReporter:
         if exit_code != 0 and may_have_failed and self._diagnoses_left > 0:
             diagnose = self._diagnose
             self._diagnoses_left -= 1
-        self._queue.put_nowait((WorkerExited(local_rank, exit_code, Diagnosis(pid)), self._loop.time(), diagnose))
+        exited = WorkerExited(local_rank, exit_code, Diagnosis(pid), over_s=over_s)
+        self._queue.put_nowait((exited, self._loop.time(), diagnose))
 
     def record_report(self, report: CollectiveFailed | WorkerLeft) -> None:
         """Record a worker's report that a collective has failed, or that the worker has left its round after that.

@@ -9,6 +9,7 @@ limits.
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,10 +22,12 @@ from coordinatord.protocol.messages import SECTION_NAME_MAX, Observed, Section
 from coordinatord.protocol.text import clip
 from nodeclient.workers import syscalls
 from workerlib.contract.env import (
+    CODE_AT,
     DIGEST_AT,
     DIGEST_WORDS,
     FIRST_STEP_AT,
     NO_SECTION,
+    OVER_AT,
     PROGRESS,
     SECTION_AT,
     SLOT_BYTES,
@@ -36,12 +39,6 @@ from workerlib.contract.env import (
 )
 
 _SLOT_WORDS = SLOT_BYTES // 8
-
-_ENDED = 3
-"""The index of the field that is set when the worker's program is over: its exit code plus 1, since 0 is no end."""
-
-_EXIT_CODE_MAX = 255
-"""The highest exit code of a program. A worker may have written any number."""
 
 
 class Slots:
@@ -114,9 +111,15 @@ class Slots:
         return Section(clip(name, SECTION_NAME_MAX) or "?", limit_s, min(max(age_s, 0.0), DURATION_S_MAX), rank)
 
     def exit_codes(self) -> dict[int, int]:
-        """Return the exit codes of the programs that are over, even if their processes live, by local rank."""
-        words = {rank: slot[_ENDED] for rank, slot in enumerate(self._slots())}
-        return {rank: word - 1 for rank, word in words.items() if 0 < word <= _EXIT_CODE_MAX + 1}
+        """Return the known exit codes of the programs that are over, even if their processes live, by local rank."""
+        over = ((rank, slot[CODE_AT]) for rank, slot in enumerate(self._slots()) if slot[OVER_AT])
+        codes = ((rank, word.to_bytes(8, sys.byteorder)[:2]) for rank, word in over)
+        return {rank: code for rank, (code, again) in codes if code == again}
+
+    def over_s(self, local_rank: int) -> float:
+        """Return how long the program of a worker has been over, in seconds; 0 if that is not known."""
+        over_at = slots[local_rank][OVER_AT] if (slots := self._slots()) else 0
+        return min(max((time.monotonic_ns() - over_at) / 1e9, 0.0), DURATION_S_MAX) if over_at else 0.0
 
     def training_is_over(self) -> bool:
         """Whether each worker has reported that its training is over."""
@@ -132,7 +135,7 @@ class Slots:
     def _read(self) -> None:
         """Read what workers have written since the last time. A slot that is just being written stays as it was."""
         for rank, slot in enumerate(self._slots()):
-            step, at, check = slot[:_ENDED]  # the fields before the exit code
+            step, at, check = slot[:CODE_AT]
             if at and step ^ at == check:
                 if step <= STEP_MAX:
                     self._steps[rank] = (step, at)

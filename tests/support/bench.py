@@ -136,10 +136,12 @@ class Bench:
         self.alive -= set(range(local_rank, self.settings.workers))
         return self.submit(StartFailed(local_rank, 127, "no such file: trian.py"))
 
-    def exited(self, local_rank: int, exit_code: int, error: str = "", age_s: float = 0.0) -> list[Effect]:
-        """End a worker, as was seen so long ago."""
+    def exited(
+        self, local_rank: int, exit_code: int, error: str = "", age_s: float = 0.0, over_s: float = 0.0
+    ) -> list[Effect]:
+        """End a worker, as was seen so long ago, when its program had been over for `over_s`."""
         self.alive.remove(local_rank)
-        return self.submit(WorkerExited(local_rank, exit_code, a_diagnosis(error=error), age_s))
+        return self.submit(WorkerExited(local_rank, exit_code, a_diagnosis(error=error), age_s, over_s))
 
     def outlived(self, local_rank: int, program: str, pid: int) -> list[Effect]:
         """Have a worker exit that was asked to end, and leave this process of its group."""

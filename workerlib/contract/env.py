@@ -37,19 +37,21 @@ exclusive or of both. The time is in nanoseconds of CLOCK_MONOTONIC, which all p
 shows a reader whether the first two belong together, since other processes may see the stores in any order. A slot of
 zeros has not been written yet.
 
-The fourth word is 0 until the worker's program is over, and then its exit code plus 1. Only warm workers write it, and
-only for a script that reached its last line, or ended by an uncaught exception.
+The first two bytes of the fourth word are for the exit code of the worker's program. They count once the program is
+over, which the last word shows, and only if both are the same: otherwise the code is not known yet. Only warm workers
+write them.
 
 The next four words are the section that the worker is in, see `pack_section`. Then come three words of a digest of its
 state, see `pack_digest`. The next word is the time of the worker's first step, 0 before that. The one after that is 1
-once the training of the worker is over, though its script may go on. The rest is 0."""
+once the training of the worker is over, though its script may go on. The last word is the time at which the program of
+a warm worker was over, 0 before that. The rest is 0."""
 
 SLOTS_NAME = "coordinatord-steps"
 """The name of the file with the slots, as /proc shows it."""
 
-SECTION_AT, DIGEST_AT, FIRST_STEP_AT, TRAINED_AT = 4, 8, 11, 12
-"""The indices of the first words of the section and of the digest, of the time of the first step, and of the word that
-says that training is over."""
+CODE_AT, SECTION_AT, DIGEST_AT, FIRST_STEP_AT, TRAINED_AT, OVER_AT = 3, 4, 8, 11, 12, 15
+"""The indices of the word with the exit code, of the first words of the section and of the digest, of the time of the
+first step, of the word that says that training is over, and of the time at which the program was over."""
 
 SECTION_NAME_BYTES = 16
 """The length of the name of a section: two words."""

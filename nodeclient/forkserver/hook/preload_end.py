@@ -18,7 +18,9 @@ import fcntl
 import functools
 import gc
 import os
+import signal
 import sys
+import time
 import weakref
 from types import ModuleType
 from typing import Any
@@ -30,14 +32,24 @@ DESTROY = "destroy_process_group"
 PROGRESS = "COORDINATORD_PROGRESS"
 """The variable with the worker's slot, memory that nodeclient reads, as in `workerlib/contract/env.py`."""
 
-END_OFFSET = 24
-"""The offset in a slot of the word that is set when the program is over: to its exit code plus 1, so never to 0."""
+CODE_OFFSET, OVER_OFFSET = 24, 120
+"""The offsets in a slot of the exit code, which takes two bytes, and of the time at which the program was over."""
+
+NO_CODE = b"\0\1"
+"""The bytes in a slot for an exit code that is not known: they differ."""
 
 WORD_BYTES = 8
 
 _F_GET_SEALS = 1034
 _F_SEAL_SHRINK = 2
 """The numbers in linux/fcntl.h, which `fcntl` lacks in some Pythons: see `workerlib/progress.py`."""
+
+_IONBF = 2
+"""The value in stdio.h for a stream without a buffer."""
+
+DESCRIPTOR_MIN = 200
+"""The lowest descriptor that is left open, as in `workerlib/responder.py`. If the script has closed its stdout, a lower
+one could have that number."""
 
 _NEVER_S = 1e6
 """A switch interval so long that another thread gets Python's lock only while this one waits."""
@@ -93,14 +105,17 @@ class Ending:
                 setattr(module, DESTROY, destroy)
 
     def _end(self) -> None:
-        """Wait for gloo's threads, report the end of the program, and end early after an error. Called by atexit."""
+        """Report the end of the program, wait for gloo's threads, and end early after an error. Called by atexit."""
         if os.getpid() != self._worker:  # this is the parent, or a child that the worker has forked
             return
+        # Python's end lets go of process groups, and peers fail. The node then signals all workers, but this one still
+        # ends with its own exit code.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        code, slot = _exit_code(), os.environ.get(PROGRESS, "")  # a reused worker has another slot in each round
+        if slot:
+            _write_end(slot, code if self._is_script else None)
         if DISTRIBUTED in sys.modules:
             self._gloo.let_threads_finish()  # threads of groups that were not destroyed
-        code, slot = _exit_code(), os.environ.get(PROGRESS, "")  # a reused worker has another slot in each round
-        if slot and self._is_script and code is not None:
-            _write_end(slot, code)
         if code == 1:
             _end_early(self._preloaded)
         if _leaks_are_reported():
@@ -146,20 +161,45 @@ def _exit_code() -> int | None:
     return None if issubclass(failed, KeyboardInterrupt) else 1
 
 
-def _write_end(slot: str, code: int) -> None:
-    """Record in the slot that the program is over, so that the node kills a process that then lingers."""
+def _write_end(slot: str, code: int | None) -> None:
+    """Record in the slot that the program is over, with its exit code, or have the code written when C's `exit` runs.
+
+    From the time, the node knows that the program ended before its peers. With the code, it can kill a process that
+    lingers.
+    """
     path, _, begin = slot.rpartition(":")
     try:
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            # Only the node's memory has this seal; the path may lead to another file now. The word is the exit code
-            # plus 1, since it is 0 before the end.
+            # Only the node's memory has this seal; the path may lead to another file now.
             if fcntl.fcntl(file, _F_GET_SEALS) & _F_SEAL_SHRINK:
-                os.pwrite(file, (code + 1).to_bytes(WORD_BYTES, sys.byteorder), int(begin) + END_OFFSET)
+                os.pwrite(file, NO_CODE if code is None else bytes([code, code]), int(begin) + CODE_OFFSET)
+                over_at = time.monotonic_ns().to_bytes(WORD_BYTES, sys.byteorder)
+                os.pwrite(file, over_at, int(begin) + OVER_OFFSET)
+                if code is None:
+                    _write_code_at_exit(file, int(begin) + CODE_OFFSET)
         finally:
             os.close(file)  # if the script has closed its stdout, this file may have that number
     except (OSError, ValueError):  # the node is gone, or the slot cannot be written
         return
+
+
+def _write_code_at_exit(file: int, offset: int) -> None:
+    """Have C's `exit` write its exit code twice into a file, before it calls destructors of native libraries.
+
+    Raises `OSError`. Python is over by then, so a function of C does it: `on_exit` passes the code to `fputc`.
+    """
+    libc = ctypes.CDLL(None)
+    if not hasattr(libc, "on_exit"):  # musl has none
+        return
+    own = fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, DESCRIPTOR_MIN)
+    os.lseek(own, offset, os.SEEK_SET)
+    libc.fdopen.restype = ctypes.c_void_p
+    stream = ctypes.c_void_p(libc.fdopen(own, b"w"))
+    if stream:
+        libc.setvbuf(stream, None, _IONBF, 0)
+        for _ in range(2):
+            libc.on_exit(libc.fputc, stream)
 
 
 def _leaks_are_reported() -> bool:

@@ -110,6 +110,26 @@ def test_what_came_first_is_the_failure_and_the_same_error_of_others_is_told(
     assert bench.observed.phase is (Phase.STOPPED if is_stopped else Phase.FAILED)
 
 
+@pytest.mark.parametrize(
+    ("exit_code", "failed", "age_s", "ended"),
+    [
+        pytest.param(7, 0, 1.0, [], id="it failed first"),
+        pytest.param(0, 1, 0.5, [(0, 1.0)], id="it had ended well, and left its peer behind"),
+        pytest.param(-9, 1, 0.5, [], id="it was killed, perhaps by its node"),
+    ],
+)
+def test_a_worker_has_ended_when_its_program_was_over(
+    exit_code: int, failed: int, age_s: float, ended: list[tuple[int, float]]
+) -> None:
+    bench = Bench().running()
+    bench.now = 10.0
+    bench.exited(1, 1, LOST_PEER)
+    bench.now = 10.5
+    bench.exited(0, exit_code, age_s=0.25, over_s=0.75)
+    assert (bench.failure.rank, bench.failure.age_s) == (failed, age_s)
+    assert [(worker.rank, worker.age_s) for worker in bench.observed.ended] == ended
+
+
 def test_what_the_first_worker_that_exited_with_0_wrote_is_reported_once_the_round_is_over_here() -> None:
     bench, said = Bench().running(), LastOutput(("no data is left",), "/logs/0/stderr.log")
     bench.all_exited(0)

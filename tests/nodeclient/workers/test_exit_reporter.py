@@ -46,9 +46,9 @@ def facts(events: list[WorkerExited]) -> list[tuple[int, int, str]]:
 
 async def test_only_failures_are_worth_a_diagnosis_and_no_more_of_them_than_are_compared() -> None:
     async with reporting(giving("error")) as (kept, events):
-        kept.record_exit(0, 0, pid=7)
+        kept.record_exit(0, 0, pid=7, over_s=0.0)
         for local_rank in range(1, 12):
-            kept.record_exit(local_rank, 3, pid=7)
+            kept.record_exit(local_rank, 3, pid=7, over_s=0.0)
         await kept.await_reported()
     assert facts(events)[0] == (0, 0, "")
     assert [event.diagnosis.error for event in events[1:]] == ["error 3"] * 9 + [""] * 2
@@ -58,8 +58,8 @@ async def test_only_failures_are_worth_a_diagnosis_and_no_more_of_them_than_are_
 async def test_exits_keep_their_order_while_one_is_diagnosed() -> None:
     ready = asyncio.Event()
     async with reporting(giving("error", ready.wait)) as (kept, events):
-        kept.record_exit(0, 3, pid=7)
-        kept.record_exit(1, 0, pid=8)
+        kept.record_exit(0, 3, pid=7, over_s=0.0)
+        kept.record_exit(1, 0, pid=8, over_s=0.0)
         await asyncio.sleep(0)
         assert events == []
         ready.set()
@@ -81,10 +81,10 @@ async def test_of_those_that_end_in_a_stop_some_are_diagnosed(
     ends = [*enumerate([*before, *after])]
     async with reporting(giving("error")) as (kept, events):
         for local_rank, exit_code in ends[: len(before)]:
-            kept.record_exit(local_rank, exit_code, pid=7)
+            kept.record_exit(local_rank, exit_code, pid=7, over_s=0.0)
         kept.expect_exits(planned=planned)
         for local_rank, exit_code in ends[len(before) :]:
-            kept.record_exit(local_rank, exit_code, pid=7)
+            kept.record_exit(local_rank, exit_code, pid=7, over_s=0.0)
         await kept.await_reported()
     assert facts(events) == [(rank, code, f"error {code}" if code in diagnosed else "") for rank, code in ends]
 
@@ -96,7 +96,7 @@ def test_where_the_last_output_does_not_come_in_time_the_error_file_is_still_rea
 async def test_a_diagnosis_that_hangs_keeps_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exit_reporter, "DIAGNOSED_WITHIN_S", 0.05)
     async with reporting(giving("error", asyncio.Event().wait)) as (kept, events):
-        kept.record_exit(0, 3, pid=7)
+        kept.record_exit(0, 3, pid=7, over_s=0.0)
         await kept.await_reported()
     assert facts(events) == [(0, 3, "")]
     assert events[0].age_s >= 0.05

@@ -60,6 +60,26 @@ def test_training_is_over_once_each_worker_has_said_so(slots: Slots) -> None:
     assert not slots.training_is_over()
 
 
+def test_an_exit_code_is_known_once_the_slot_of_a_program_that_is_over_has_it_twice(slots: Slots) -> None:
+    environs = slots.begin("e-1", 1)
+    for environ, codes, over_at in zip(environs, ([7, 7], [0, 1], [0, 0]), (1, 1, 0), strict=True):
+        word = int.from_bytes(bytes(codes).ljust(8, b"\0"), sys.byteorder)
+        write(environ, *[0] * env.CODE_AT, word, *[0] * (env.OVER_AT - env.CODE_AT - 1), over_at)
+    assert slots.exit_codes() == {0: 7}
+
+
+@pytest.mark.parametrize(("age_s", "least", "most"), [(2.0, 2.0, 60.0), (-60.0, 0.0, 0.0)], ids=["past", "future"])
+def test_the_slot_of_a_worker_says_how_long_its_program_has_been_over(
+    slots: Slots, age_s: float, least: float, most: float
+) -> None:
+    assert slots.over_s(1) == 0.0
+    environs = slots.begin("e-1", 1)
+    assert slots.over_s(1) == 0.0
+    write(environs[1], *[0] * env.OVER_AT, time.monotonic_ns() - round(age_s * 1e9))
+    assert least <= slots.over_s(1) <= most
+    assert slots.over_s(0) == 0.0
+
+
 @pytest.mark.slow
 def test_steps_are_those_of_each_worker_with_the_age_of_the_newest(slots: Slots) -> None:
     environs = slots.begin("e-1", 1)
