@@ -51,12 +51,15 @@ def find_step(kept: KeptState, member: Member, point: ResumePoint) -> PersistedS
 
 
 def record_found(kept: KeptState, member: Member) -> None:
-    """Record the steps that a node finds on the disk.
+    """Record the steps that a node finds on the disk, or that it does not look at one.
 
     If the newest one of this run proves to be gone, count another one, and have memory written at once.
     """
     found = kept.disk.found
-    found.record(member.node, found_by(kept, member), _newest_of_run(kept, member), unusable_to(member))
+    if member.persist is None:
+        found.record_blind(member.node)
+    else:
+        found.record(member.node, found_by(kept, member), _newest_of_run(kept, member), unusable_to(member))
     # The step that must not be deleted, as long as later ones are in doubt. It can only become a newer one, so only the
     # steps of this member are compared with it.
     found.agreed = agreed_step(kept, [member]) if has_doubts(kept.run.durable) else None

@@ -28,7 +28,8 @@ class FoundSteps:
         self.agreed: PersistedStep | None = None
         """The newest step found in which ranks have the same state; None while they have never differed."""
         self._finders: set[str] = set()
-        """The nodes that found the newest step in their last scan, also those that are gone."""
+        """The nodes that found the newest step in their last scan, also those that are gone, but none that is back and
+        does not look."""
         self._is_missed = False
         """Whether a node that had found the newest step no longer does, and none has found it since."""
 
@@ -48,6 +49,10 @@ class FoundSteps:
         elif newest != self.newest and node in self._finders:
             self._finders.remove(node)
             self._is_missed = True
+
+    def record_blind(self, node: str) -> None:
+        """Record that a node looks at no disk, though its process before this one may have."""
+        self._finders.discard(node)
 
     def record_written(self, at: KeptStep) -> None:
         """Record that a step of this run is whole, which no node may have found yet."""

@@ -89,8 +89,8 @@ def _record_checkpoint(kept: KeptState, member: Member, holding: Holding | None)
 def _record_disk(kept: KeptState, member: Member) -> None:
     """Record a node's settings for the disk, and the steps that it finds there."""
     disk = kept.disk
-    if member.keeper is not None and member.keeper.persist is not None:
-        every_s = member.keeper.persist.every_s
+    if member.persist is not None:
+        every_s = member.persist.every_s
         disk.every_s = every_s if disk.every_s is None else min(every_s, disk.every_s)
     record_found(kept, member)
     newest = disk.found.newest

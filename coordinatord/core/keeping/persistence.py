@@ -183,7 +183,7 @@ def may_write(member: Member) -> bool:
 
 def _is_able(member: Member) -> bool:
     is_here = not member.lease.expired and member.durable.outcome is None
-    return is_here and member.keeper is not None and member.keeper.persist is not None
+    return is_here and member.persist is not None
 
 
 def order_for(kept: KeptState, member: Member) -> PersistOrder | None:

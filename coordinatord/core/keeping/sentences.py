@@ -129,11 +129,13 @@ def _not_found_by_all(kept: KeptState, nodes: Sequence[Member], finder: str, ste
     if member is None:
         return ""
     step_text = f"step {step.at.step:,} on the disk"
-    finds = f"finds {step_text}" if finder in kept.run.members else f"found {step_text} before it went"
-    text = f"node {finder} {finds}, and node {member.node} does not"
+    present = kept.run.members.get(finder)  # it may have been started again without --persist
+    finds = present is not None and finds_step(present, step)
+    finds_text = f"finds {step_text}" if finds else f"found {step_text} before it went"
+    text = f"node {finder} {finds_text}, and node {member.node} does not"
     if why := unusable_to(member):
         return f"{text}: {why}. All would begin anew"
-    if member.keeper is None or member.keeper.persist is None:
+    if member.persist is None:
         return f"{text}: start it with --persist too, or all would begin anew"
     return f"{text}: is --persist the same directory on both, and mounted? All would begin anew"
 

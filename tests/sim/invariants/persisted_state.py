@@ -233,7 +233,8 @@ class PersistedStateLaws(Laws):
     def _note_finders(self, run: Run) -> set[str]:
         finders = self._finders.setdefault((run.id, self.world.daemon.life), set())
         finding = {member.node for member in run.members.values() if self._found(member)}
-        if finders & (run.members.keys() - finding):
+        looking = {node for node, member in run.members.items() if member.persist is not None}
+        if finders & (looking - finding):
             finders.clear()
         finders |= finding
         return finders
@@ -353,5 +354,4 @@ class PersistedStateLaws(Laws):
 
 
 def _may_write(member: Member) -> bool:
-    has_directory = member.keeper is not None and member.keeper.persist is not None
-    return has_directory and member.is_connected and member.durable.outcome is None
+    return member.persist is not None and member.is_connected and member.durable.outcome is None

@@ -14,7 +14,7 @@ from coordinatord.core.rounds.state.lease import Lease
 from coordinatord.core.rounds.values.due_times import LONG_AGO
 from coordinatord.core.rounds.values.ranks import Seat
 from coordinatord.protocol.errors import Table
-from coordinatord.protocol.kept_state import Keeper
+from coordinatord.protocol.kept_state import Keeper, PersistOffer
 from coordinatord.protocol.messages import Desired, Join, NodeOffer, Observed, Phase
 
 
@@ -138,6 +138,11 @@ class Member:
     def keeper(self) -> Keeper | None:
         """How other nodes get its kept state; None if it can keep none, or has not joined this life of the daemon."""
         return self.session.join.keeper if self.session.join is not None else None
+
+    @property
+    def persist(self) -> PersistOffer | None:
+        """Its settings for steps on a disk; None if it looks at no disk, or has not joined this life of the daemon."""
+        return self.keeper.persist if self.keeper is not None else None
 
     @property
     def seat(self) -> Seat:

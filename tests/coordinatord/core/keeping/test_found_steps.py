@@ -88,6 +88,23 @@ def test_a_node_that_is_back_and_does_not_find_the_step_has_looked_again() -> No
     assert shown(stage)[0] is None
 
 
+@pytest.mark.parametrize("keeps", ["keeps=yes", ""], ids=["in memory", "nothing"])
+def test_a_node_that_is_back_without_persist_has_not_looked(keeps: str) -> None:
+    """It says nothing about a disk at which it does not look."""
+    stage = found_by("n1", settings="min=2 max=2 keeps=600s restarts=9")
+    stage.play("drop n1", "keep n2", "stopped n2", f"join n1 min=2 max=2 {keeps} restarts=9 incarnation=2")
+    stage.play("advance 20s")
+    assert (stage.state(), shown(stage)) == (State.FORMING, (8, ""))
+    text = "node n1 found step 8 on the disk before it went, and node n1 does not: start it with --persist too"
+    assert stage.desired("n1").reason.startswith(text)
+
+
+def test_the_last_node_that_looks_decides_beside_one_that_does_not() -> None:
+    stage = found_by("n1", "n2", settings="min=2 max=2 keeps=600s restarts=9")
+    stage.play("drop n1", "join n1 min=2 max=2 restarts=9 incarnation=2", "write n2 committed lacks=8")
+    assert shown(stage)[0] is None
+
+
 def test_a_node_that_finds_the_step_again_may_leave() -> None:
     stage = found_by("n1", "n2", settings="min=1 max=2 keeps=600s restarts=9")
     stage.play("write n1 committed lacks=8", "write n1 committed found=e-1:1:8", "leave n1", "stopped n1 n2", "drop n1")

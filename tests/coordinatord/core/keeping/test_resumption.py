@@ -290,7 +290,7 @@ def test_what_is_redone_stays_unknown_until_there_are_new_steps() -> None:
 
 @pytest.mark.parametrize(("lost", "words"), [("n1 n2", "at least 3 steps redone"), ("n2", "3 steps redone")])
 def test_a_round_of_which_no_node_is_left_may_have_done_more_steps_than_were_reported(lost: str, words: str) -> None:
-    stage, settings = Stage(), "min=2 max=2 keeps=yes restarts=9"
+    stage, settings = Stage(), "min=2 max=2 keeps=600s restarts=9"
     stage.play(f"join n1 n2 n3 {settings}", "running n1 n2", "step n1 n2 7")
     stage.play(*(f"write {node} written found=e-1:1:4" for node in ("n1", "n3")), f"silence {lost}", "advance 30s")
     comes = [f"join n4 {settings}", "write n4 written found=e-1:1:4"]
