@@ -1,4 +1,4 @@
-"""The simulated memory of kept state: a dead worker's save is not whole, as in life, and each round has a place."""
+"""The simulated memory of kept state: a dead worker's save is not whole, as in life, and saves find a place."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from coordinatord.core.keeping.known import kept_of
+from nodeclient.keeping.disk.disk_thread import STALL_S
 from tests.sim.coincidences import has_steps
 from tests.sim.kept_copies import COPY_S, Keeps
 from tests.sim.kept_disk import DiskFault
@@ -54,10 +55,28 @@ def test_a_break_after_the_first_step_of_a_round_finds_a_place_while_an_older_st
     world.boot()
     world.until(lambda: world.is_running() and kept_of(world.run).disk.pinned is not None, within=30)
     world.disks.break_down(DiskFault.HANGS)
-    world.until(lambda: kept_of(world.run).protection.whole != kept_of(world.run).disk.pinned, within=30)
+    world.until(lambda: kept_of(world.run).index.newest_whole != kept_of(world.run).disk.pinned, within=30)
     world.hosts["n1"].workers.fail()
     world.until(lambda: world.run.durable.round == 2, within=10)
     world.hosts["n3"].slow_s = 2.0  # its report would make the step whole from which the round resumes
     world.until(lambda: has_steps(world), within=10)
     world.hosts["n1"].workers.fail()
     world.until(lambda: world.run.durable.round == 3, within=20)
+
+
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_saves_at_an_interval_go_on_while_the_disk_hangs(hosts: int) -> None:
+    """All workers may be killed at once, and then no save at the break makes up for an old step."""
+    scenario = replace(PAIR, hosts=hosts, nodes_min=hosts, nodes_max=hosts, keeps=Keeps.SHARED, persist_every_s=2)
+    world = World(1, scenario)
+    world.boot()
+    world.until(lambda: world.is_running() and kept_of(world.run).disk.pinned is not None, within=30)
+    pinned = kept_of(world.run).disk.pinned
+    world.disks.break_down(DiskFault.HANGS)
+    for _ in range(int(STALL_S / 5) - 1):
+        world.go_on(5.0)
+        newest, done = kept_of(world.run).index.newest_whole, world.run.step
+        assert kept_of(world.run).disk.pinned == pinned
+        assert newest is not None
+        assert done is not None
+        assert newest.step > done - 8, "steps of 0.4 s, saves each 0.5 s, reports each second"

@@ -9,7 +9,8 @@ only one step was named, one node might drop the old step while another still ov
 State that only one host has is copied to another host, and the copies are protected as well. The candidate waits for
 its copies, so the old step and its copies stay until the new step survives the loss of a host.
 
-A step that is being written to the disk is a third one to protect: it is `pinned`.
+A step that is being written to the disk is a third one to protect: it is `pinned`. State that all ranks have alike gets
+no candidate meanwhile, so that saves go on in the other two places.
 """
 
 from __future__ import annotations
@@ -144,9 +145,11 @@ def safe_candidate(protection: Protection) -> KeptStep | None:
 
 
 def broken_candidate(protection: Protection) -> KeptStep | None:
-    """Return the candidate if a part of it is gone, or a round could not resume from it."""
+    """Return the candidate if a part of it is gone, a round could not resume from it, or nodes have no place for it."""
     at = protection.candidate
-    return None if at is None or protection.is_useful(at) else at
+    if at is None or (protection.is_useful(at) and not _leaves_no_place(protection, at)):
+        return None
+    return at
 
 
 def protected_before_restart(protection: Protection) -> KeptStep | None:
@@ -181,12 +184,15 @@ def _leaves_no_place(protection: Protection, at: KeptStep) -> bool:
     """Whether nodes that protect this step too would have no place for a save that may come at any moment.
 
     The whole step, this one and one that is being written to the disk take all three places. Such a save comes when the
-    round is being stopped. State that is the same on all ranks is saved when the round breaks, so at any time.
+    round is being stopped. State that is the same on all ranks is saved when the round breaks, so at any time. Its
+    saves at an interval need two places, since they never overwrite the newest step: with one, they would be left out
+    until the write is over, which takes `STUCK_S` if the disk hangs.
     """
-    is_replicated = any(part.shards == 1 for parts in protection.index.holders(at).values() for part in parts)
-    needs_place = is_replicated or protection.is_stopping
-    takes_all_places = protection.pinned not in {None, protection.whole, at}
-    return needs_place and takes_all_places
+    if protection.pinned in {None, at}:
+        return False
+    first = next((part for parts in protection.index.holders(at).values() for part in parts), None)
+    is_replicated = first is not None and first.shards == 1
+    return is_replicated or (protection.is_stopping and protection.pinned != protection.whole)
 
 
 class ProtectionRow(Struct, frozen=True):

@@ -32,6 +32,25 @@ def test_a_step_that_all_have_alike_is_the_whole_one_once_each_of_them_protects_
     assert kept.protection.whole == KeptStep(1, 8), "who has overwritten it is not waited for"
 
 
+@pytest.mark.parametrize("write_comes_late", [False, True])
+def test_state_that_all_have_alike_keeps_two_free_places_while_the_whole_step_is_written(
+    write_comes_late: bool,
+) -> None:
+    """With one, a save at an interval would have to overwrite the newest step. So it would be left out."""
+    kept, step = a_kept(), kept_parts(1, 8, protected=True)
+    note(kept, 0, structs.replace(step, protected=False))
+    note(kept, 0, step)
+    if write_comes_late:
+        note(kept, 0, step, kept_parts(1, 16))
+        assert named(kept) == [8, 16]
+    kept.disk.begin(a_write(KeptStep(1, 8)))
+    note(kept, 0, step, kept_parts(1, 16, protected=write_comes_late), kept_parts(1, 24))
+    assert (kept.protection.whole, named(kept)) == (KeptStep(1, 8), [8])
+    kept.disk.commit()
+    note(kept, 0, step, kept_parts(1, 32), kept_parts(1, 24))
+    assert named(kept) == [8, 32]
+
+
 def test_the_whole_step_stays_protected_while_its_successor_is_lost_somewhere() -> None:
     kept = a_kept()
     keep(kept, 8)
