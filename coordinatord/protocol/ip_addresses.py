@@ -46,7 +46,7 @@ def plain_address(address: str) -> str:
 
 
 _ENDPOINT = re.compile(
-    r"""(?: \[ (?P<bracketed> [0-9a-fA-F:.]+ ) \]  |  (?P<host> [^\s:/\[\],]+ ) )  (?: : (?P<port> [0-9]{1,5} ) )?
+    r"""(?: \[ (?P<bracketed> [0-9a-fA-F:.]+ ) \]  |  (?P<host> [\w.-]{1,253} ) )  (?: : (?P<port> [0-9]{1,5} ) )?
         | (?P<bare> [0-9a-fA-F]* : [0-9a-fA-F:.]* : [0-9a-fA-F:.]* )""",
     re.VERBOSE,
 )
