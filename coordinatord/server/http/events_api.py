@@ -90,7 +90,7 @@ class EventsApi:
             raise UnknownJobError(job)
         if EVENT_STREAM in request.headers.get("Accept", ""):
             with self._followers.admit(FOLLOWERS_MAX, REFUSAL):
-                return await stream(request, self._frames(selection, after))
+                return await stream(request, self._frames(selection, after), self._change_signal)
         try:
             page = await self._read(selection, after)
         except StoreError as error:

@@ -148,7 +148,7 @@ class LiveUpdates:
             self._viewers.admit(VIEWERS_MAX, refusal),
             self._topics(CALLER.get(), request.query.get("job")) as topics,
         ):
-            return await stream(request, self._frames(viewer_of(request), topics))
+            return await stream(request, self._frames(viewer_of(request), topics), self._change_signal)
 
     @contextlib.contextmanager
     def _topics(self, caller: Caller, job: str | None) -> Iterator[list[_Topic]]:

@@ -65,7 +65,7 @@ class LogsApi:
             try:
                 found = await reading.find()
                 if streams:
-                    return await stream(request, _frames(reading, found))
+                    return await stream(request, _frames(reading, found), self._change_signal)
                 return respond(request, await _answer(reading, found, job))
             except NoLogError as error:
                 return error_response(request, 404, "unknown_log", str(error))

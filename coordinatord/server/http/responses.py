@@ -22,6 +22,7 @@ from coordinatord.protocol.text import clip
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.websocket.handshake import REASON
 from coordinatord.security.gatekeeper import DeniedError
+from coordinatord.server.reads.change_signal import ChangeSignal
 from coordinatord.store.interface import StoreError
 
 log = logging.getLogger(__name__)
@@ -65,18 +66,22 @@ def respond(request: web.Request, answer: Any, status: int = 200) -> web.Respons
     return web.Response(body=encoded(answer, kind), status=status, content_type=kind)
 
 
-async def stream(request: web.Request, frames: AsyncGenerator[bytes]) -> web.StreamResponse:
+async def stream(
+    request: web.Request, frames: AsyncGenerator[bytes], change_signal: ChangeSignal
+) -> web.StreamResponse:
     """Answer with these frames of server-sent events.
 
-    After an error of the connection or the store the stream ends: the client asks again from its last event.
+    After an error of the connection or the store, or if the reader does not read when the daemon ends, the stream ends:
+    the client asks again from its last event.
     """
     response = web.StreamResponse(headers=STREAM_HEADERS)
-    with suppress(ConnectionError, StoreError):
+    with suppress(ConnectionError, StoreError, TimeoutError):
         await response.prepare(request)
         async with aclosing(frames):
             async for frame in frames:
                 for start in range(0, len(frame), PIECE_BYTES):
-                    await response.write(frame[start : start + PIECE_BYTES])
+                    async with change_signal.until_closed():
+                        await response.write(frame[start : start + PIECE_BYTES])
     return response
 
 

@@ -7,8 +7,8 @@ version. So a slow reader skips versions, and costs no memory.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 
 from coordinatord.store.interface import Entry
 
@@ -23,6 +23,8 @@ class ChangeSignal:
         """Whether the daemon is ending, so that no change will follow."""
         self._changed = asyncio.Event()
         """Set at the next change, and then replaced by another one."""
+        self._writes: set[asyncio.Timeout] = set()
+        """The writes to readers that are in progress, which `close` ends."""
 
     def on_records(self, entries: Sequence[Entry]) -> None:
         """Count new durable records, as one of the driver's watchers."""
@@ -35,9 +37,12 @@ class ChangeSignal:
         self._wake()
 
     def close(self) -> None:
-        """Wake all readers: the daemon ends."""
+        """Wake all readers, and end the writes to those that do not read: the daemon ends."""
         self.closed = True
         self._wake()
+        now = asyncio.get_running_loop().time()
+        for write in self._writes:
+            write.reschedule(now)
 
     def _wake(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
@@ -49,3 +54,13 @@ class ChangeSignal:
             async with asyncio.timeout(within_s):
                 while self.version <= version and not self.closed:
                     await self._changed.wait()
+
+    @asynccontextmanager
+    async def until_closed(self) -> AsyncIterator[None]:
+        """Limit a write to a reader within the context. Raises `TimeoutError` if it waits when the daemon ends."""
+        async with asyncio.timeout(0 if self.closed else None) as write:
+            self._writes.add(write)
+            try:
+                yield
+            finally:
+                self._writes.discard(write)

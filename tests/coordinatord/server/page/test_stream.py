@@ -5,7 +5,7 @@ import json
 import re
 import socket
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -274,6 +274,18 @@ async def test_who_does_not_read_at_all_is_let_go(start: Start, monkeypatch: pyt
     async with start() as server, talkative(server), idler(server), asyncio.timeout(TIMEOUT_S):
         while await _status(server) == 503:
             pass
+
+
+@pytest.mark.usefixtures("in_haste")
+async def test_who_does_not_read_delays_no_end(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "UNACKNOWLEDGED_MS", round(4_000 * TIMEOUT_S))
+    monkeypatch.setattr(app, "SHUTDOWN_S", 4 * TIMEOUT_S)
+    stack = AsyncExitStack()
+    server = await stack.enter_async_context(start())
+    async with talkative(server), idler(server), view(server, "?job=job") as quick:
+        for _ in range(300):  # by then, the other one's connection takes no more
+            await quick.next("job")
+        await asyncio.wait_for(stack.aclose(), TIMEOUT_S)
 
 
 async def _status(server: Server) -> int:
