@@ -21,7 +21,7 @@ from workerlib.keeping.adapter import Adapter
 from workerlib.keeping.gate import DeviceQueue, Gate, queue_of, queue_of_collectives
 from workerlib.keeping.kept_containers import KeptContainer
 from workerlib.keeping.kept_errors import KeptStateError
-from workerlib.keeping.pieces import is_sharded, local_part, piece_of, views_of
+from workerlib.keeping.pieces import change_count, is_sharded, local_part, piece_of, views_of
 from workerlib.keeping.small_state import copy_tensors
 from workerlib.keeping.tensor_digest import digest_of
 
@@ -133,8 +133,7 @@ class GenerationWriter:
             self._sample = [local_part(tensor) for tensor in among[:: max(1, len(among) // SAMPLE)]]
             self._head_digest = self._digest_of_heads()
             self._learning = _versions_of(learning)
-        # torch counts changes of a tensor in place, which also shows those of a compiled optimizer, which has no hooks.
-        self._versions = [tensor._version for tensor in self._sample]  # noqa: SLF001 - as torch's own checkpointing
+        self._versions = [*map(change_count, self._sample)]
         self._first_versions = self._first_versions or self._versions
         self._contained = _versions_of(self._in_containers())
         return True
@@ -152,7 +151,7 @@ class GenerationWriter:
 
     def has_changed(self) -> bool:
         """Whether the state has changed since `record_step`, by the tensors in containers and a sample of all."""
-        if self._versions != [tensor._version for tensor in self._sample]:  # noqa: SLF001 - as above
+        if self._versions != [*map(change_count, self._sample)]:
             return True
         try:
             return _have_changed(self._in_containers(), self._contained)
@@ -260,8 +259,7 @@ def _versions_of(tensors: Sequence[torch.Tensor]) -> list[_Version]:
 
 
 def _version_of(tensor: Any) -> int:
-    version: int = (tensor._local_tensor if is_sharded(tensor) else tensor)._version  # noqa: SLF001 - as above
-    return version
+    return change_count(tensor._local_tensor if is_sharded(tensor) else tensor)  # noqa: SLF001 - as in `pieces`
 
 
 def _have_changed(tensors: Sequence[torch.Tensor], before: Sequence[_Version]) -> bool:

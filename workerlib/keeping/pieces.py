@@ -33,6 +33,18 @@ def local_part(tensor: Any) -> torch.Tensor:
     return result
 
 
+def change_count(local: torch.Tensor) -> int:
+    """Return how often torch has counted a change in place of a tensor that is no DTensor.
+
+    This also counts the changes of a compiled optimizer, which has no hooks. Tensors made in inference mode have no
+    count, so it is 0.
+    """
+    try:
+        return local._version  # noqa: SLF001 - as torch's own checkpointing
+    except RuntimeError:
+        return 0
+
+
 def piece_of(name: str, tensor: Any) -> Piece:
     """Return which piece of a tensor this rank has. Raises `KeptStateError`."""
     if is_lazy(tensor):

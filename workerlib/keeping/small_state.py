@@ -27,7 +27,7 @@ from workerlib.contract.arena import Arena, Commit
 from workerlib.contract.manifest import Layout, Piece, lay_out, read_layout
 from workerlib.keeping.adapter import Adapter, BufferPlace
 from workerlib.keeping.kept_errors import KeptStateError
-from workerlib.keeping.pieces import piece_of, views_of
+from workerlib.keeping.pieces import change_count, piece_of, views_of
 from workerlib.keeping.random_state import RandomState
 
 RANDOM = "random/"
@@ -163,20 +163,15 @@ class _Buffers:
 
     def record_pending(self) -> None:
         """Record that a pending state has the present buffers."""
-        self._pending = {name: (buffer, _changes_of(buffer)) for name, buffer in self.present().items()}
+        self._pending = {name: (buffer, change_count(buffer)) for name, buffer in self.present().items()}
 
     def end_step(self) -> None:
         """Compare the buffers at the end of a step with those of its pending state."""
         before, self._pending = self._pending, {}
         for name, buffer in self.present().items() if before else ():
             was, changes = before.get(name, (None, 0))
-            if was is not buffer or changes != _changes_of(buffer):
+            if was is not buffer or changes != change_count(buffer):
                 self.late.add(name)
-
-
-def _changes_of(buffer: torch.Tensor) -> int:
-    """Return how often torch has counted a change of a buffer; 0 for an inference tensor, which has no count."""
-    return 0 if buffer.is_inference() else buffer._version  # noqa: SLF001 - as in `generations`
 
 
 class SmallStateWriter:

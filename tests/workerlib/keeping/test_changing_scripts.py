@@ -156,6 +156,22 @@ def test_tensors_of_a_dict_that_a_step_has_changed_before_its_optimizer_are_not_
         assert script.not_saved(kept) == "tensors have changed since the last step was done"
 
 
+@pytest.mark.parametrize("from_begin", [True, False])
+def test_a_tensor_made_in_inference_mode_may_be_in_a_dict(script: Script, from_begin: bool) -> None:
+    """Torch counts no changes of such a tensor."""
+    model = network()
+    with torch.inference_mode():
+        best = torch.ones(())
+    notes = {"best": best} if from_begin else {}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with script.runs({"model": model, "optimizer": optimizer, "notes": notes}) as (_, kept):
+        do_steps(kept, model, optimizer)
+        notes["best"] = best
+        train(model, optimizer)
+        kept.step(3)
+        assert script.saved(kept) == 3
+
+
 class Weights(dict[str, torch.Tensor]):
     """Weights of which one changes when somebody looks at them again, as if training went on meanwhile."""
 
