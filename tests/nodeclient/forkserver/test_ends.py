@@ -151,7 +151,7 @@ def test_workers_end_the_same(stage: Stage) -> None:
     stage.write("data.py", LIBRARY_OF_THE_USER)
     stage.write("broken.py", "def f(:\n    pass\n")
     script = stage.write("train.py", ACTS)
-    flags = ("--max-restarts", str(ENDS), "--log-dir", "LOGS")
+    flags = ("--max-restarts", str(ENDS), "--max-futile-rounds", "0", "--log-dir", "LOGS")
     cold, warm = stage.both(*python(script), flags=flags, environ={"PYTHONUNBUFFERED": "0"})
     assert [report.facts["act"] for report in cold.reports][-1] == "by_success", cold.stderr
     assert cold.code == 0
