@@ -103,9 +103,9 @@ def find_hang(seen_workers: Sequence[SeenWorker]) -> HangVerdict | None:
 def notice_of(verdict: HangVerdict, seen_workers: Sequence[SeenWorker]) -> str:
     """Describe the worker that the others wait for: `waiting for rank 0 on node a, which computes in ...`.
 
-    Without a culprit, it is the sentence of the verdict.
+    Without a culprit, or if nobody waits, it is the sentence of the verdict.
     """
-    if verdict.kind is HangKind.NETWORK:
+    if verdict.kind is HangKind.NETWORK or not verdict.waiting:
         return verdict.sentence
     ranks = set(verdict.ranks)
     named = [worker for worker in seen_workers if worker.rank in ranks]

@@ -6,6 +6,7 @@ what they have always played.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,11 +18,15 @@ from tests.sim.faults import Strike
 from tests.sim.history import play_coincidence
 from tests.sim.host import Host
 from tests.sim.scenario import draw_calm_scenario, draw_persisting_scenario
+from tests.sim.worker_looks import LastWork, Outliving
 from tests.sim.workers import Training
 from tests.sim.world import JOB, World
 
 HEARD_WITHIN_S = 4.0
 """How soon a node that is cut off comes back: within its lease."""
+
+EXITS_WITHIN_S = 12.0
+"""The longest time from the end of a worker's last work to its exit: shorter than `--hang-timeout`."""
 
 LEAVE_WITHIN_S = 1.0
 """The longest time from the end of the training until a node is asked to leave."""
@@ -84,19 +89,25 @@ def _leaves_when_done(world: World) -> None:
     world.on_done.append(act)
 
 
-def _worker_hangs_at_exit(world: World) -> None:
-    """Let a worker live on when the training is done."""
+def _worker_outlives_its_training(world: World) -> None:
+    """Let a worker hang or work when the training is done, in some cases in a section."""
 
     def act(training: Training) -> None:
-        workers = world.chance.choice([*training.hosts.values()]).workers
-        workers.unending.add(world.chance.choice(sorted(workers.alive)))
+        chance, now = world.chance, world.queue.now
+        workers, work = chance.choice([*training.hosts.values()]).workers, chance.choice(list(LastWork))
+        until = math.inf if work is LastWork.HANGS else now + chance.uniform(20.0, 80.0)
+        limit_s = None if work is LastWork.HANGS else chance.choice([None, 600.0])
+        training.standstills.last = Outliving(now, until, work, limit_s)
+        workers.outlive(
+            chance.choice(sorted(workers.alive)), training.standstills.last, chance.uniform(0.0, EXITS_WITHIN_S)
+        )
 
     world.on_done.append(act)
 
 
 EARLY: dict[str, Strike] = {"worker leaves early": _worker_leaves_early}
 LEAVES: dict[str, Strike] = {"node leaves when the training is done": _leaves_when_done}
-UNENDED: dict[str, Strike] = {"worker hangs at its exit": _worker_hangs_at_exit}
+UNENDED: dict[str, Strike] = {"worker outlives its training": _worker_outlives_its_training}
 """What strikes in kinds of their own."""
 
 
@@ -141,7 +152,7 @@ def late_exit_world(seed: int) -> World:
 
 
 def unended_world(seed: int) -> World:
-    """Play one in which a worker hangs at its exit, and its user wants hangs to be ended."""
+    """Play one in which a worker hangs or works at its exit, and its user wants hangs to be ended."""
     return finishing_world(seed, strikes=UNENDED, hang_timeout_s=15.0)
 
 

@@ -6,15 +6,19 @@ what they have always played.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from coordinatord.core.rounds.effects import Look, WorkerSource
 from coordinatord.core.rounds.events import Event, Looked
 from coordinatord.core.watching.worker_sources import SourceStacks, seen_workers
+from coordinatord.hints.seen_worker import WAITS_FOR_DISK
 from coordinatord.protocol.messages import Section
 from coordinatord.protocol.stack_messages import Collective, CollectiveState, StackOrigin, WorkerStacks, pack_stacks
 from coordinatord.server.reads.stack_reads import ANSWER_WITHIN_S
@@ -61,6 +65,19 @@ class Doing(StrEnum):
         return self in {Doing.HANGS, Doing.STOPPED, Doing.SKIPPED}
 
 
+class LastWork(StrEnum):
+    """What a worker does that lives on when its training is done."""
+
+    HANGS = "hangs"
+    """It stands, and never ends."""
+    WORKS = "works"
+    """It uses no CPU at the moment of a look, and its stack moves."""
+    SAVES = "saves"
+    """It waits for a disk."""
+    UNSEEN = "is not seen"
+    """It answers no look."""
+
+
 HARMLESS = (Doing.EVALUATES, Doing.COUNTS, Doing.COMPUTES)
 
 
@@ -77,6 +94,38 @@ class Standstill:
     """The section of the culprit, with the age 0."""
 
 
+@dataclass
+class Outliving:
+    """The time in which a worker lives on when its training is done."""
+
+    begin: float
+    end: float
+    """When its work ends; it stands from then on until it ends itself."""
+    work: LastWork
+    limit_s: float | None
+    """The limit of the section that it works in; None if it is in none."""
+
+    def section(self, now: float) -> Section | None:
+        """Return the section that the worker is in."""
+        if self.limit_s is None or now >= self.end:
+            return None
+        return Section("upload", self.limit_s, now - self.begin, 0)
+
+    def seen(self, rank: int, now: float) -> WorkerStacks:
+        """Return what a look shows of the worker."""
+        work = self.work if now < self.end else LastWork.HANGS
+        stands = _worker(rank, CollectiveState.DONE, 0, "exit" if work is LastWork.HANGS else "upload")
+        match work:
+            case LastWork.HANGS:
+                return stands
+            case LastWork.WORKS:
+                return replace(stands, stacks=pack_stacks([("MainThread", (f"upload (train.py:{1 + int(now)})",))]))
+            case LastWork.SAVES:
+                return replace(stands, state=WAITS_FOR_DISK)
+            case LastWork.UNSEEN:
+                return replace(stands, origin=StackOrigin.NONE, stacks=b"", collective=None, problem="import workerlib")
+
+
 class Standstills:
     """The standstills of one training."""
 
@@ -84,6 +133,8 @@ class Standstills:
         self._training = training
         self._chance = random.Random(f"{seed} {training.key}")  # noqa: S311 - repeatable on purpose
         self.known: list[Standstill] = []
+        self.last: Outliving | None = None
+        """What a worker does that lives on when the training is done."""
 
     def begin(self, now: float, seconds: float, doing: Doing | None = None, limit_s: float | None = None) -> None:
         """Begin a standstill; without `doing`, of a kind that ends."""
@@ -101,6 +152,11 @@ class Standstills:
         """The standstill that never ends; None if there is none."""
         return next((standstill for standstill in self.known if standstill.doing.is_hang), None)
 
+    @property
+    def section_end(self) -> float:
+        """When the section of a worker that outlives the training ends; long ago if there is none."""
+        return -math.inf if self.last is None or self.last.limit_s is None else self.last.end
+
     def section(self, now: float) -> Section | None:
         """Return the section that workers are in, as a node reports it."""
         standstill = self.at(now)
@@ -110,12 +166,15 @@ class Standstills:
 
     def seen(self, rank: int, now: float) -> WorkerStacks:
         """Return what a look shows of a worker."""
+        if now < self._training.done_at:
+            return self._seen_in_training(rank, now)
+        return _worker(rank, CollectiveState.DONE, 0, "exit") if self.last is None else self.last.seen(rank, now)
+
+    def _seen_in_training(self, rank: int, now: float) -> WorkerStacks:
         training, standstill = self._training, self.at(now)
         number = self._collectives(now)
-        is_over = now >= training.done_at
-        if is_over or standstill is None or standstill.doing is Doing.COUNTS or training.whole_at is None:
-            trains = _worker(rank, CollectiveState.WAITS, number, "all_reduce", cpus=0.5)
-            return _worker(rank, CollectiveState.DONE, number, "exit") if is_over else trains
+        if standstill is None or standstill.doing is Doing.COUNTS or training.whole_at is None:
+            return _worker(rank, CollectiveState.WAITS, number, "all_reduce", cpus=0.5)
         if rank != standstill.culprit and standstill.doing is not Doing.EVALUATES:
             return _worker(rank, CollectiveState.WAITS, number + 1, "all_reduce")
         match standstill.doing:

@@ -18,7 +18,7 @@ from nodeclient.core.host_health import GpuUse
 from tests.sim.invariants.laws import Laws
 from tests.sim.replicas import Replicas
 from tests.sim.staying import StayingWorkers
-from tests.sim.worker_looks import Doing, Standstills
+from tests.sim.worker_looks import Doing, LastWork, Outliving, Standstills
 from tests.support.builders import LOST_PEER
 
 if TYPE_CHECKING:  # hosts import their workers
@@ -160,9 +160,11 @@ class Training:
         return sum(min(end, until) - begin for begin, end in self.stalls if begin < until)
 
     def section_of(self, host: Host) -> Section | None:
-        """Return the section that workers of a host are in: only those of the first host report it."""
-        is_first = host is next(iter(self.hosts.values()))
-        return self.standstills.section(self._world.queue.now) if is_first else None
+        """Return the section that workers of a host are in; while they train, only the first host reports it."""
+        now, last = self._world.queue.now, self.standstills.last
+        if last is not None:
+            return last.section(now) if host.workers.outliving else None
+        return self.standstills.section(now) if host is next(iter(self.hosts.values())) else None
 
     @property
     def stalls_until(self) -> float:
@@ -241,8 +243,8 @@ class LocalWorkers:
         """The exception that all of them have written; empty if they have written none."""
         self._stubborn: set[int] = set()
         self._slow: set[int] = set()
-        self.unending: set[int] = set()
-        """The local ranks of workers that do not end by themselves."""
+        self.outliving: set[int] = set()
+        """The local ranks of workers that do not end when their training is done."""
         self._sweeping = False
         self.ended_at = self.gpu_free_at = 0.0
         """When the workers of the last round had ended, and when the memory of the GPU is free that they had."""
@@ -269,7 +271,7 @@ class LocalWorkers:
             training.join(self._host)
             self._host.submit(StartFailed(at, ExitCode.OS_ERROR, "no such program"))
             return
-        self.alive, self.unending = set(ranks), set()
+        self.alive, self.outliving = set(ranks), set()
         self._stubborn = {rank for rank in ranks if random() < traits.stubborn}
         self._slow = {rank for rank in ranks if random() < traits.slow_to_die}
         self.staying.announce()
@@ -335,9 +337,9 @@ class LocalWorkers:
         training, each = self._world.trainings.get(begun), self._traits.each
         if training is None or training.key != (observed.run, observed.round):
             return observed
-        stepped = training.stepped()
+        stepped, section = training.stepped(), training.section_of(self._host)
         if stepped is not None:
-            section, digests = training.section_of(self._host), training.replicas.digests(self._host, stepped[0])
+            digests = training.replicas.digests(self._host, stepped[0])
             return replace(
                 observed,
                 steps=(stepped[0],) * each,
@@ -347,7 +349,7 @@ class LocalWorkers:
                 digests=digests,
             )
         announced = self._traits.announces_in(observed.round)
-        return replace(observed, steps=(None,) * each) if announced else observed
+        return replace(observed, steps=(None,) * each if announced else observed.steps, section=section)
 
     # Faults, and ends
 
@@ -383,6 +385,20 @@ class LocalWorkers:
         for rank in sorted(self.alive):
             self._end_later(rank, self._world.chance.random() * self._traits.ends_within_s, 0)
 
+    def outlive(self, rank: int, last: Outliving, exit_s: float) -> None:
+        """Let a worker live on when its training is done; once its last work is over, it exits within so many seconds.
+
+        If it hangs, it never does.
+        """
+        self.outliving.add(rank)
+        if last.work is not LastWork.HANGS:
+            self._world.queue.plan(last.end + exit_s - self._world.queue.now, self._outlived, self.starts, rank)
+
+    def _outlived(self, start: int, rank: int) -> None:
+        if start == self.starts:
+            self.outliving.discard(rank)
+            self._ended(start, rank, 0)
+
     def lose_peer(self) -> None:
         """Break the collectives of the workers: they fail, or hang until they are killed."""
         if self.staying.lose_peer():
@@ -414,7 +430,7 @@ class LocalWorkers:
         self._world.queue.plan(seconds, self._ended, self.starts, rank, exit_code)
 
     def _ended(self, start: int, rank: int, exit_code: int, error: str = "") -> None:
-        if start == self.starts and rank in self.alive and (exit_code or rank not in self.unending):
+        if start == self.starts and rank in self.alive and (exit_code or rank not in self.outliving):
             self._end(rank, exit_code, error)
 
     def _end(self, rank: int, exit_code: int, error: str = "") -> None:

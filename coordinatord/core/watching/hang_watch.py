@@ -6,11 +6,12 @@ collectives, and two in a row can.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from msgspec import Struct
 
-from coordinatord.core.watching.look_comparison import APART_S, awaits_outside, compare, stands_since
+from coordinatord.core.watching.look_comparison import APART_S, awaits_outside
 from coordinatord.hints.hang_verdict import HangVerdict
 from coordinatord.hints.seen_worker import SeenWorker
 
@@ -36,6 +37,10 @@ class AnsweredLook(Struct, frozen=True):
     workers: tuple[SeenWorker, ...]
     at: float
     """When they arrived."""
+
+
+Compare = Callable[[AnsweredLook, AnsweredLook], HangVerdict | None]
+"""Returns the culprits by two looks, the earlier one first; None if there are none."""
 
 
 @dataclass(slots=True)
@@ -81,20 +86,16 @@ class HangWatch:
         """
         self.is_pending, self.due_at = False, now + APART_S
 
-    def judge(self, first: AnsweredLook, second: AnsweredLook) -> None:
-        """Judge a pair, and pause before the next one."""
-        self.verdict, self.judged = compare(first.workers, second.workers), second
+    def judge(self, first: AnsweredLook, second: AnsweredLook, compare: Compare) -> None:
+        """Judge a pair by a comparison of its looks, and pause before the next one."""
+        self.verdict, self.judged = compare(first, second), second
+        since = None if self.outside_since is None else compare(self.outside_since, second)
         if self.verdict is None or not awaits_outside(self.verdict, second.workers):
             self.outside_since = None
-        elif self.outside_since is None or not stands_since(self.outside_since.workers, self.verdict, second.workers):
+        elif since is None or (since.kind, since.ranks) != (self.verdict.kind, self.verdict.ranks):
             self.outside_since = first
         self.is_tolerated = self.outside_since is not None and second.at - self.outside_since.at < OUTSIDE_PATIENCE_S
         self.pause(second.at)
-
-    def judge_at_once(self, verdict: HangVerdict, look: AnsweredLook) -> None:
-        """Record a verdict that one look is enough for, and pause before the next pair."""
-        self.verdict, self.judged, self.outside_since, self.is_tolerated = verdict, look, None, False
-        self.pause(look.at)
 
     def pause(self, now: float) -> None:
         """Drop the first look of a pair and the pending look, and pause before the next pair."""

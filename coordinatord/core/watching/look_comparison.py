@@ -7,7 +7,7 @@ progress from one look to the next, and every worker was seen in both.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
@@ -76,11 +76,6 @@ def why_inconclusive(look: Sequence[SeenWorker]) -> str:
     return NOBODY_WAITS if making is None else MAKES_GROUP.format(rank=making.rank, node=making.node)
 
 
-def may_hang(look: Sequence[SeenWorker]) -> bool:
-    """Whether a second look is worth its cost: by the first one, workers wait for one that does not come."""
-    return not why_unseen(look) and find_hang(look) is not None
-
-
 def compare(first: Sequence[SeenWorker], second: Sequence[SeenWorker]) -> HangVerdict | None:
     """Return the workers that all others wait for; None if one made progress between two looks, or was not seen."""
     if why_unseen(first) or why_unseen(second) or _ranks(first) != _ranks(second):
@@ -103,22 +98,20 @@ def awaits_outside(verdict: HangVerdict, look: Sequence[SeenWorker]) -> bool:
     return verdict.kind is HangKind.STUCK and any(map(outside_wait, culprits))
 
 
-def stands_since(earlier: Sequence[SeenWorker], verdict: HangVerdict, look: Sequence[SeenWorker]) -> bool:
-    """Whether the culprits of a verdict have stood still since an earlier look, and are culprits by both."""
-    found = compare(earlier, look)
-    return found is not None and (found.kind, found.ranks) == (verdict.kind, verdict.ranks)
+def judge_again(
+    first: Sequence[SeenWorker],
+    second: Sequence[SeenWorker],
+    judge: Callable[[Sequence[SeenWorker]], HangVerdict | None] = find_hang,
+) -> HangVerdict | None:
+    """Return the verdict on the later of two looks; None if a worker has come to another collective in between.
 
-
-def judge_again(first: Sequence[SeenWorker], second: Sequence[SeenWorker]) -> HangVerdict | None:
-    """Return the workers that all others wait for in the later of two looks; None if one made progress in between.
-
-    Unlike `compare`, it ignores workers that were not seen: it is for a person who asks.
+    Unlike `compare`, it ignores workers that were not seen.
     """
     before = {worker.rank: worker.now for worker in first}
     both = [replace(worker, before=before.get(worker.rank)) for worker in second]
     if any(worker.before and worker.now and _has_moved(worker.before, worker.now) for worker in both):
         return None
-    return find_hang(both)
+    return judge(both)
 
 
 def _ranks(look: Sequence[SeenWorker]) -> set[int]:

@@ -8,6 +8,7 @@ report no steps are *at rest*, so that they may hang.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 from msgspec import Struct
@@ -28,7 +29,14 @@ from coordinatord.core.watching.divergence_watch import DivergenceWatch, diverge
 from coordinatord.core.watching.hang_watch import AnsweredLook, HangWatch
 from coordinatord.core.watching.lateness import Lateness, present_pause
 from coordinatord.core.watching.lateness_watch import LatenessWatch, describe_laggard, is_training, laggard_to_drain
-from coordinatord.core.watching.look_comparison import APART_S, UNASKED, may_hang, why_inconclusive, why_unseen
+from coordinatord.core.watching.look_comparison import (
+    APART_S,
+    UNASKED,
+    compare,
+    judge_again,
+    why_inconclusive,
+    why_unseen,
+)
 from coordinatord.core.watching.worker_sources import NoStacksError, worker_sources
 from coordinatord.hints.hang_sentences import script_position
 from coordinatord.hints.hang_verdict import HangVerdict, judge_unended, notice_of
@@ -191,11 +199,7 @@ class RunWatch(WatchingWing):
             return False
         section_end = _section_end(self._run)
         can_judge = self._look_due() is not None and (section_end is None or section_end <= now)
-        unended = self._judge_unended(look) if can_judge else None
-        if unended is not None:
-            watch.judge_at_once(unended, look)
-            self._name_culprit(unended, look)
-        elif not can_judge or not may_hang(look.workers):
+        if not can_judge or self._compare(look, look) is None:
             self.notice = why_unseen(look.workers) or why_inconclusive(look.workers)
             watch.pause(now)
         elif watch.first is None or self._run.progress.sections.ended_at > watch.first.at:
@@ -203,17 +207,30 @@ class RunWatch(WatchingWing):
         elif not _are_heard_since(self._run, watch.first.at):
             watch.repeat_second(now)
         else:
-            watch.judge(watch.first, look)
+            watch.judge(watch.first, look, self._compare)
             self.notice, self._culprit = "", None
             if watch.verdict is not None:
                 self._name_culprit(watch.verdict, look)
         return True
 
-    def _judge_unended(self, look: AnsweredLook) -> HangVerdict | None:
-        """Return the verdict on workers that have not ended for `--hang-timeout`, though others have; else None."""
-        timeout_s = self._run.spec.hang_timeout_s
-        is_late = timeout_s and look.at >= self._run.exits.last_at + timeout_s
-        return judge_unended(look.workers) if is_late else None
+    def _compare(self, first: AnsweredLook, second: AnsweredLook) -> HangVerdict | None:
+        """Return the workers that all others wait for, or else those that have not ended in time; None if none are.
+
+        A worker whose Python ends may not answer looks any more. Without steps, its script may never have answered one.
+        """
+        verdict = compare(first.workers, second.workers)
+        if verdict is not None or not self._is_end_overdue(second.at):
+            return verdict
+        is_unseen = why_unseen(first.workers) or why_unseen(second.workers)
+        if is_unseen and not self._run.durable.stepped:
+            return None
+        return judge_again(first.workers, second.workers, judge_unended)
+
+    def _is_end_overdue(self, at: float) -> bool:
+        """Whether the others ended without an error `--hang-timeout` ago. A section has its own limit."""
+        run = self._run
+        last_at = max(run.exits.last_at, run.progress.sections.ended_at)
+        return run.exits.ended > 0 and at >= last_at + (run.spec.hang_timeout_s or math.inf)
 
     def _name_culprit(self, verdict: HangVerdict, look: AnsweredLook) -> None:
         culprit = next(worker for worker in look.workers if worker.rank == verdict.ranks[0])

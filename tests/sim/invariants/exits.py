@@ -72,7 +72,7 @@ class ExitLaws(Laws):
         if training is None or training.broken or key in self._told or not self._exits[key]:
             return
         hosts = training.hosts.values()
-        since = max(self._exits[key][-1], training.done_at)
+        since = max(self._exits[key][-1], training.done_at, training.standstills.section_end)
         is_calm = all(host.well and host.troubled_until < since for host in hosts) and self.facts.upset_at < since
         if any(host.workers.alive for host in hosts) and is_calm and not self.world.scenario.network.harsh:
             most = _patience_s(run) / CLOCKS + TOLD_WITHIN_S

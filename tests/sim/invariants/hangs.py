@@ -17,7 +17,7 @@ from coordinatord.core.watching.hang_watch import PAUSE_MAX_S
 from coordinatord.protocol.messages import Launcher
 from tests.sim.invariants.laws import Facts, Laws
 from tests.sim.invariants.root_cause import RootCauseLaws
-from tests.sim.worker_looks import LOOK_WITHIN_S, Doing, Standstill
+from tests.sim.worker_looks import LOOK_WITHIN_S, Doing, LastWork, Standstill
 from tests.sim.workers import STEP_S, Round, Training
 
 HUNG = "hung"
@@ -117,12 +117,18 @@ class HangLaws(Laws):
         self._root_cause.hung(key, record.first_failure.node, record.first_failure.failure.exit_code)
 
     def _judge_unended(self, run: Run, record: RoundStopped, training: Training) -> None:
-        """Check that a round is ended for a worker that does not end only if its user has said for how long it may."""
-        least, first = run.spec.hang_timeout_s, record.first_failure
+        """Check that a round is ended for a worker that does not end only if its user has said for how long it may.
+
+        That time begins anew after its section. Without steps, it has to stand: one that works may take any time.
+        """
+        least, first, last = run.spec.hang_timeout_s, record.first_failure, training.standstills.last
         assert least
         assert first is not None
-        waited_s = self.world.queue.now - training.exited_at
+        assert last is not None
+        waited_s = self.world.queue.now - max(training.exited_at, training.standstills.section_end)
         self.check(waited_s >= least * CLOCKS, "round %d is stopped, others ended %.2f s ago", record.round, waited_s)
+        wanted = run.durable.stepped or last.work is LastWork.HANGS
+        self.check(wanted, "round %d is stopped, and its last worker %s", record.round, last.work)
         lives = any(host.node == first.node and host.workers.alive for host in training.hosts.values())
         self.check(lives, "%s is blamed for a worker that does not end, and has none", first.node)
         self.unended += 1
@@ -136,10 +142,12 @@ class HangLaws(Laws):
         key, now = (run.id, run.durable.round), self.world.queue.now
         training = self.world.trainings.get(key)
         if training is not None and run.durable.state is State.RUNNING and run.spec.hang_timeout_s:
-            since = max(training.exited_at, training.done_at)
+            last, since = training.standstills.last, max(training.exited_at, training.done_at)
             lives = any(host.workers.alive for host in training.hosts.values())
-            most = run.spec.hang_timeout_s / CLOCKS + PAUSE_MAX_S + NAMED_WITHIN_S + self._lost[key] * GIVEN_UP_AFTER_S
-            has_time = now - since < most or not lives or training.broken or not self._is_calm(since, key)
+            hangs = lives and last is not None and last.work is LastWork.HANGS
+            patience_s = run.spec.hang_timeout_s * (1 if run.durable.stepped else PAIR) / CLOCKS
+            most = patience_s + PAUSE_MAX_S + NAMED_WITHIN_S + self._lost[key] * GIVEN_UP_AFTER_S
+            has_time = now - since < most or not hangs or training.broken or not self._is_calm(since, key)
             self.check(has_time, "round %d goes on, and a worker does not end", key[1])
         hung = None if training is None else training.standstills.hung
         if training is None or hung is None or run.durable.state is not State.RUNNING or run.spec.hang_timeout_s == 0:

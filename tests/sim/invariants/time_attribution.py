@@ -285,7 +285,8 @@ class TimeLaws(Laws):
         stepped = training.stepped()
         if stepped is None or training.broken or not (run.durable.stepped and self._is_plain(key)):
             return
-        if any(standstill.section is not None for standstill in training.standstills.known):
+        standstills = training.standstills
+        if standstills.section_end > 0 or any(standstill.section is not None for standstill in standstills.known):
             return  # see `hangs`
         idle_s, stalled = stepped[1], run.health is Health.STALLED
         patience_s = run.progress.patience_s * (1 + self.world.scenario.skew) + 2 * CALM_S

@@ -408,20 +408,93 @@ def test_who_says_how_long_it_may_take_wants_a_restart_for_a_worker_that_does_no
 ) -> None:
     job = Job("hang=30")
     job.play("advance 20s", "succeed n1", "advance 10s", f"seen ended {doing}")
-    assert job.stops == [], "it may take as long from the end of the other one"
-    job.play("advance 20s", f"seen ended {doing}", "stopped n2")
+    job.play("advance 20s", f"seen ended {doing}")
+    assert job.stops == [], "it may take as long from the end of the other one, and one look shows nothing"
+    job.play("advance 1s", f"seen ended {doing}", "stopped n2")
     assert job.stops == ["hung"]
     assert job.run.durable.report is not None
     failure = job.run.durable.report.failure
-    assert (failure.rank, failure.hang, failure.age_s) == (1, hang, 30.0)
+    assert (failure.rank, failure.hang, failure.age_s) == (1, hang, 31.0)
     assert failure.message == f"rank 1 on node n2 {does}; rank 0 has ended"
 
 
 @pytest.mark.parametrize("doing", ["moves", "traced", "debugged", "silent", "ended"])
 def test_a_worker_that_may_still_end_is_let_alone(doing: str) -> None:
     job = Job("hang=30")
-    job.play("succeed n1", "advance 30s", f"seen ended {doing}")
+    job.play("succeed n1", "advance 30s")
+    _stands(job, f"ended {doing}", 3)
     assert job.stops == []
+
+
+def test_a_worker_that_comes_to_a_collective_in_its_exit_is_let_alone() -> None:
+    job = Job("hang=30")
+    job.play("succeed n1", "advance 30s", "seen ended stands", "advance 1s", "seen ended waits")
+    assert job.stops == []
+
+
+@pytest.mark.parametrize("doing", ["computes", "unknown"])
+def test_without_steps_a_worker_that_works_or_cannot_be_seen_may_take_any_time_to_end(doing: str) -> None:
+    job = Job("hang=30", trained_s=0)
+    job.play("succeed n1")
+    _stands(job, f"ended {doing}", 15)
+    assert job.stops == []
+
+
+def test_a_worker_that_computes_while_nobody_waits_for_it_is_not_said_to_be_awaited() -> None:
+    job = Job("hang=30", trained_s=0)
+    job.play("succeed n1")
+    _stands(job, "ended computes", 2)
+    notice = "rank 1 on node n2 computes in evaluate (train.py:50); rank 0 has ended"
+    assert job.reason.endswith(f"; {notice}")
+    assert [record.reason for record in job.records(BusyWorkerAwaited)] == [notice]
+
+
+@pytest.mark.parametrize("doing", ["saves", "runs"])
+def test_without_steps_a_worker_that_waits_for_what_is_outside_the_job_has_ten_minutes_to_end(doing: str) -> None:
+    job = Job("hang=30", trained_s=0)
+    job.play("succeed n1")
+    _stands(job, f"ended {doing}", 10)
+    assert job.stops == []
+    _stands(job, f"ended {doing}", 3)
+    assert job.stops == ["hung"]
+
+
+def test_without_steps_a_worker_that_does_not_end_stands_in_two_looks_as_far_apart_as_its_user_has_said() -> None:
+    job = Job("hang=30", trained_s=0)
+    assert job.looks("succeed n1", "advance 30s") == 1
+    job.play("seen ended stands")
+    assert job.looks("advance 29s") == 0
+    job.play("advance 1s", "seen ended stands")
+    assert job.stops == ["hung"]
+
+
+@pytest.mark.parametrize("trained_s", [0, 1])
+def test_a_worker_has_time_to_end_after_its_section(trained_s: int) -> None:
+    job = Job("hang=30", trained_s=trained_s)
+    job.play("succeed n1", "advance 30s", "section n2 upload limit=600s", "advance 200s", "section n2")
+    until = job.now + 29
+    while job.now < until:
+        if job.looks("advance 1s"):
+            job.play("seen ended stands")
+    assert job.stops == []
+    _stands(job, "ended stands", 3)
+    assert job.stops == ["hung"]
+
+
+def test_a_worker_that_does_not_end_may_have_begun_a_section_since_its_last_heartbeat() -> None:
+    job = Job("hang=30")
+    job.play("succeed n1", "advance 29.5s", "silence n2", "advance 0.5s", "seen ended stands")
+    job.play("advance 1s", "seen ended stands", "section n2 upload limit=60s")
+    assert job.looks("heal n2", "advance 59s") == 0
+    assert job.stops == []
+
+
+@pytest.mark.parametrize("trained_s", [0, 1])
+def test_a_worker_that_crashes_leaves_none_behind_that_does_not_end(trained_s: int) -> None:
+    job = Job("hang=30", trained_s=trained_s)
+    job.play("advance 30s", "seen ended stands")
+    _stands(job, "ended stands", 3)
+    assert job.stops == [], "nobody has reported an end without an error"
 
 
 def test_a_worker_that_does_not_end_does_no_harm_where_no_restart_was_asked_for() -> None:
