@@ -26,7 +26,7 @@ from coordinatord.security.browser_sessions import BrowserSessions
 from coordinatord.security.ephemeral_tokens import write_ephemeral
 from coordinatord.security.gatekeeper import Gatekeeper
 from coordinatord.security.identity import Identity, IdentityError, ephemeral_identity, own_identity
-from coordinatord.security.token_store import ALL_JOBS, FIRST_NAMES, TokenStore
+from coordinatord.security.token_store import ALL_JOBS, FIRST_NAMES, TokenStore, new_tokens
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +97,10 @@ class Security:
         self.token_store.refresh()
         # There may be other tokens: `coordinatord token new` works before the first start.
         if not FIRST_NAMES.keys() & {token.name for token in self.token_store.tokens}:
-            self.token_store.make(self.pin, FIRST_NAMES, ALL_JOBS, lambda first: self._hand_out(first, environ))
+            first = new_tokens(self.pin, FIRST_NAMES)
+            # If this start ends before they are stored, the next one makes others.
+            self._hand_out(tuple(first.values()), environ)
+            self.token_store.add(first, ALL_JOBS)
 
     @property
     def has_given_certificate(self) -> bool:

@@ -13,7 +13,7 @@ import json
 import logging
 import secrets
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -104,6 +104,11 @@ def new_secret() -> str:
     return base32_of(secrets.token_bytes(32))
 
 
+def new_tokens(pin: str, wanted: Mapping[str, Role]) -> dict[str, AccessToken]:
+    """Return new tokens by name with these roles, which are valid once a `TokenStore` has them."""
+    return {name: AccessToken(pin, role, new_secret()) for name, role in wanted.items()}
+
+
 def pack_tokens(tokens: Iterable[KnownToken]) -> str:
     """Format tokens as the content of the file."""
     return f"{json.dumps({'version': VERSION, 'tokens': [asdict(token) for token in tokens]}, indent=1)}\n"
@@ -191,16 +196,25 @@ class TokenStore:
         So what is handed out is valid. If `hand_out` fails, they are removed again, since nobody has them. Raises
         `TokenStoreError`, `PrivateFileError`, and the errors of `hand_out`.
         """
-        tokens = {name: AccessToken(pin, role, new_secret()) for name, role in wanted.items()}
-        added = [KnownToken(name, token.role, jobs, _digest(token.secret), _now()) for name, token in tokens.items()]
-        with self._locked():
-            self._write(*self._retained_beside(wanted), *added)
+        tokens = new_tokens(pin, wanted)
+        added = self.add(tokens, jobs)
         try:
             hand_out(tuple(tokens.values()))  # without the lock: it may wait for a reader
         except BaseException:
-            with self._locked():
+            # The disk may be full for both; the first error says more.
+            with suppress(TokenStoreError, PrivateFileError), self._locked():
                 self._write(*(token for token in self.tokens if token not in added))
             raise
+
+    def add(self, tokens: Mapping[str, AccessToken], jobs: str) -> Sequence[KnownToken]:
+        """Store the hashes of new tokens, by name, for the jobs of a pattern, and return what is stored of them.
+
+        Raises `TokenStoreError` and `PrivateFileError`.
+        """
+        added = [KnownToken(name, token.role, jobs, _digest(token.secret), _now()) for name, token in tokens.items()]
+        with self._locked():
+            self._write(*self._retained_beside(tokens), *added)
+        return added
 
     def _retained_beside(self, names: Collection[str]) -> list[KnownToken]:
         """Return the tokens that are kept when others with these names are added. Raises `TokenStoreError`."""

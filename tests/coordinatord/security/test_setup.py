@@ -20,11 +20,11 @@ from coordinatord.config.subcommands import parse
 from coordinatord.config.token_flags import TokenConfig
 from coordinatord.protocol.access_token import Role, parse_token, parse_tokens
 from coordinatord.runtime.pinned_tls import CertificateError, base32_of, pin_of, server_context
-from coordinatord.runtime.private_files import PrivateFileError
+from coordinatord.runtime.private_files import PrivateFileError, locked_directory, read_private
 from coordinatord.security.identity import IdentityError, own_identity
 from coordinatord.security.setup import FIRST_TOKENS, FOLDER, PIN, NoTokensDirectoryError, Security, SecuritySettings
-from coordinatord.security.token_store import FIRST_NAMES, TokenStore, find_by_secret, valid_names
-from tests.support.programs import NO_HOME
+from coordinatord.security.token_store import FIRST_NAMES, TOKENS, TokenStore, find_by_secret, valid_names
+from tests.support.programs import NO_HOME, wait_until
 from tests.support.secured import add_token, secured
 
 HOMELESS = {"XDG_CONFIG_HOME": NO_HOME}
@@ -81,6 +81,17 @@ def test_a_first_start_that_cannot_leave_the_tokens_makes_them_next_time(tmp_pat
     security = opened(tmp_path)
     known = security.token_store.tokens
     assert [find_by_secret(known, token.secret) for token in parse_tokens(blocked.read_text())] == [*known]
+
+
+def test_a_start_that_ends_before_the_first_tokens_are_recorded_has_handed_them_out(tmp_path: Path) -> None:
+    """The other order could leave a record of tokens that nobody has, and no later start would make others."""
+    own_identity(tmp_path)
+    with ThreadPoolExecutor(1) as threads, locked_directory(tmp_path):
+        started = threads.submit(opened, tmp_path)
+        handed = wait_until("the first tokens", lambda: read_private(tmp_path / FIRST_TOKENS))
+        assert not (tmp_path / TOKENS).exists()
+    known = started.result().token_store.tokens
+    assert [find_by_secret(known, token.secret) for token in parse_tokens(handed)] == [*known]
 
 
 def test_the_pin_is_that_of_the_key(tmp_path: Path) -> None:

@@ -218,6 +218,17 @@ def test_a_token_that_cannot_be_handed_out_is_not_valid_and_its_name_is_free(sto
         store.make(PIN, {"ci": Role.JOIN}, "*", lambda _: pytest.fail("a token that cannot be stored"))
 
 
+def test_the_error_of_the_hand_out_is_said_even_if_the_token_cannot_be_removed(store: TokenStore) -> None:
+    def fail(_: object) -> None:
+        assert store.directory is not None
+        store.directory.rename(store.directory.with_name("away"))
+        store.directory.write_text("in the way")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        store.make(PIN, {"ci": Role.JOIN}, "*", fail)
+
+
 def test_a_token_that_cannot_be_stored_is_handed_out_to_nobody(store: TokenStore) -> None:
     assert store.directory is not None
     store.directory.parent.mkdir(parents=True, exist_ok=True)
