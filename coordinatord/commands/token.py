@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import signal
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -56,6 +57,8 @@ def _hand_out(made: Sequence[AccessToken], path: Path | None) -> None:
     if path is not None:
         write_private(path, text)
         return
+    # A reader that has ended is an error here, so that `TokenStore.make` removes the tokens again.
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     sys.stdout.write(text)
     sys.stdout.flush()
 

@@ -1,15 +1,18 @@
 """Coordinator, nodes and commands as they are by default: encrypted, for those with a token, and with nothing to do."""
 
 import json
+import os
 import re
 import signal
+import subprocess
 from contextlib import ExitStack
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
 from tests.support.places import Place
-from tests.support.programs import BIN, run
+from tests.support.programs import BIN, TIMEOUT_S, run
 
 pytestmark = pytest.mark.slow
 
@@ -89,6 +92,19 @@ def test_the_tokens_are_listed_without_their_secrets(place: Place) -> None:
     assert re.fullmatch(r"first-join +join +\* +\S+ \S+ +revoked \S+ \S+", lines[0])
     assert re.fullmatch(r"ana +admin +ana-\* +\S+ \S+ +valid", lines[2])
     assert not any(secret in shown for secret in place.secrets.values())
+
+
+def test_a_token_that_nobody_reads_is_not_valid(place: Place) -> None:
+    place.token("new", "--name", "ana")
+    reader, writer = os.pipe()
+    os.close(reader)
+    argv: list[str | Path] = [BIN / "coordinatord", "token", "new", "--name", "ben", "--state-dir", place.state]
+    done = subprocess.run(
+        argv, env=place.environ, stdout=writer, stderr=PIPE, text=True, timeout=TIMEOUT_S, check=False
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (74, "coordinatord: the output cannot be written: Broken pipe\n")
+    assert "ben" not in place.token("list")
 
 
 def test_a_token_that_is_revoked_where_no_coordinator_runs_is_said_to_be(place: Place) -> None:
