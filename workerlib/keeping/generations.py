@@ -135,8 +135,12 @@ class GenerationWriter:
             self._learning = _versions_of(learning)
         self._versions = [*map(change_count, self._sample)]
         self._first_versions = self._first_versions or self._versions
-        self._contained = _versions_of(self._in_containers())
+        self.record_containers()
         return True
+
+    def record_containers(self) -> None:
+        """Record that the tensors in containers, as they are now, belong to the last step. Raises as `tensors`."""
+        self._contained = _versions_of(self._in_containers())
 
     def _in_containers(self) -> list[torch.Tensor]:
         return [tensor for kept in self._containers for _, tensor in kept.big_tensors()]

@@ -298,11 +298,14 @@ class StepKeeper:
             return
         self._hooks.remove()
         in_step = self._end_training()
-        self.planned_end.end_training()
         if self._saver.numbers.lacks_steps and not failed:  # an error may have come before the first `ctx.step`
             self._channel.report(Unstepped(self._environment.rank))
         # Within a step this thread has the lock already, and `save` only reports why nothing can be saved.
-        if not in_step and (self._lock.is_final or not self._lock.acquire(LockOwner.SAVER, WAIT_S)):
+        has_lock = in_step or (not self._lock.is_final and self._lock.acquire(LockOwner.SAVER, WAIT_S))
+        if has_lock and not (in_step or failed):
+            self._saver.accept_last_changes()
+        self.planned_end.end_training()  # from now on the other thread saves too
+        if not has_lock:
             return  # the last step is saved, or the other thread has begun to save it and does not come to an end
         try:
             # As the last save of the round, it may overwrite the newest saved step. After a failure with unique state,

@@ -26,6 +26,7 @@ import torch
 from workerlib.contract.arena import Arena, Commit
 from workerlib.contract.manifest import Layout, Piece, lay_out, read_layout
 from workerlib.keeping.adapter import Adapter, BufferPlace
+from workerlib.keeping.kept_containers import KeptContainer
 from workerlib.keeping.kept_errors import KeptStateError
 from workerlib.keeping.pieces import change_count, piece_of, views_of
 from workerlib.keeping.random_state import RandomState
@@ -255,6 +256,15 @@ class SmallStateWriter:
                     texts.append(f"{json.dumps(name)}:{text}")
         self._buffers.record_pending()
         return self._snapshot_with(texts, sorted(self._buffers.late))
+
+    def has_last_contents(self) -> bool:
+        """Whether dicts and lists hold the same as at the end of the last step, but for tensors under names in dicts.
+
+        Raises `KeptStateError` as `first_snapshot` does.
+        """
+        containers = {name: kept for name, kept in self._objects.items() if isinstance(kept, KeptContainer)}
+        texts = {name: self._histories[name].text_of(kept.values()) for name, kept in containers.items()}
+        return all(text == self._histories[name].last_step for name, text in texts.items())
 
     def bytes_needed(self, snapshot: SmallSnapshot) -> int:
         """Return how many bytes a place needs for a snapshot, with room for values that become longer."""

@@ -22,6 +22,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -290,6 +291,16 @@ class StepSaver:
         if not self.has_unique_state:
             self.role.saves_at_intervals = True
             self.interval.raise_pause(DISK_SHARE * every_s)
+
+    def accept_last_changes(self) -> None:
+        """Let the last step have the tensors that the script has changed in kept dicts and lists since it was done.
+
+        Training is over, so they belong to no later step. If the script has also changed values or lists there, nothing
+        is saved: their former ones are already saved with that step, and do not fit these tensors.
+        """
+        with suppress(KeptStateError):  # the save says why
+            if self._small.has_last_contents():
+                self._generations.record_containers()
 
     def release(self) -> None:
         """Record that the script may change the state from now on, unobserved.

@@ -273,6 +273,47 @@ def test_when_training_has_ended_its_last_step_is_kept(script: Script) -> None:
     assert script.node.choose().step == 2
 
 
+def note_result(notes: Objects) -> None:
+    notes["final"] = torch.ones(3)
+
+
+def note_loss(notes: Objects) -> None:
+    notes["loss"].mul_(0.9)
+
+
+@pytest.mark.parametrize("note", [note_result, note_loss])
+def test_a_script_that_notes_its_results_after_the_last_step_keeps_that_step(
+    script: Script, note: Callable[[Objects], None]
+) -> None:
+    def fresh() -> Objects:
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        return {"model": model, "optimizer": optimizer, "notes": {"loss": torch.ones(1)}}
+
+    objects = fresh()
+    with script.runs(objects) as (_, kept):
+        do_steps(kept, objects["model"], objects["optimizer"])
+        script.await_memory(kept)
+        note(objects["notes"])
+    assert script.node.choose().step == 2
+    again = fresh()
+    with script.runs(again) as (done, _):
+        assert done == 2
+        assert state_of(again) == state_of(objects)
+
+
+def test_tensors_that_do_not_fit_the_values_of_the_last_step_are_not_saved_with_them(script: Script) -> None:
+    """Where the saved list is shorter, nothing could put its last tensor back."""
+    model, notes = network(), {"seen": [torch.ones(2)]}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with script.runs({"model": model, "optimizer": optimizer, "notes": notes}) as (_, kept):
+        do_steps(kept, model, optimizer)
+        script.await_memory(kept)
+        notes["seen"].append(torch.ones(2))
+    assert isinstance(answer := script.node.await_message(0, NotSaved), NotSaved)
+    assert answer.why == "tensors have changed since the last step was done"
+
+
 def test_a_worker_gives_its_number_on_its_node_where_all_have_local_rank_0(script: Script) -> None:
     _, kept = keep(replace(environment(0, 2, 1, 1), worker=1), {"weights": torch.zeros(3)})
     assert kept is not None
