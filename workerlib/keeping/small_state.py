@@ -267,8 +267,12 @@ class SmallStateWriter:
         return all(text == self._histories[name].last_step for name, text in texts.items())
 
     def bytes_needed(self, snapshot: SmallSnapshot) -> int:
-        """Return how many bytes a place needs for a snapshot, with room for values that become longer."""
-        return lay_out(self._pieces_of(snapshot)).end + 2 * len(snapshot.rest) + REST_SLACK_BYTES
+        """Return how many bytes a place needs for a snapshot, with room for values that become longer.
+
+        There is also room for the names of all its buffers, in case a pending state names them as late.
+        """
+        names = len(json.dumps([*snapshot.buffers], separators=_SEPARATORS))
+        return lay_out(self._pieces_of(snapshot)).end + 2 * len(snapshot.rest) + names + REST_SLACK_BYTES
 
     def write(self, snapshot: SmallSnapshot, commit: Commit) -> bool:
         """Write a snapshot, and complete `commit` with its length and serial; return False if no place has room for it.

@@ -245,6 +245,21 @@ def test_what_outgrows_the_room_of_the_small_state_is_kept_at_its_next_step(scri
     assert script.node.resume.step == 19
 
 
+def test_there_is_room_for_the_names_of_buffers_that_change_after_the_optimizer(script: Script) -> None:
+    """Torch's average copies all buffers of its model then."""
+    model = nn.Sequential(*(nn.BatchNorm1d(4) for _ in range(400)))
+    average = swa_utils.AveragedModel(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with script.runs({"model": model, "average": average, "optimizer": optimizer}) as (_, kept):
+        for step in range(3):
+            train(model, optimizer)
+            average.update_parameters(model)
+            kept.step(step)
+            wait_until("memory", lambda: not kept._saver.memory.awaited)
+        model(torch.randn(8, 4))
+        assert kept._saver._small.is_pending
+
+
 def test_an_error_within_the_optimizer_leaves_no_state(script: Script) -> None:
     with script.trains() as (model, optimizer, kept):
         train(model, optimizer)
