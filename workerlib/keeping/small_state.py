@@ -162,14 +162,14 @@ class _Buffers:
         found = ((name, mapping.get(key)) for name, mapping, key in self._places)
         return {name: buffer for name, buffer in found if buffer is not None}
 
-    def record_pending(self) -> None:
-        """Record that a pending state has the present buffers."""
-        self._pending = {name: (buffer, change_count(buffer)) for name, buffer in self.present().items()}
+    def record_pending(self, present: Mapping[str, torch.Tensor]) -> None:
+        """Record that a pending state has the `present` buffers."""
+        self._pending = {name: (buffer, change_count(buffer)) for name, buffer in present.items()}
 
-    def end_step(self) -> None:
-        """Compare the buffers at the end of a step with those of its pending state."""
+    def end_step(self, present: Mapping[str, torch.Tensor]) -> None:
+        """Compare the buffers that are `present` at the end of a step with those of its pending state."""
         before, self._pending = self._pending, {}
-        for name, buffer in self.present().items() if before else ():
+        for name, buffer in present.items() if before else ():
             was, changes = before.get(name, (None, 0))
             if was is not buffer or changes != change_count(buffer):
                 self.late.add(name)
@@ -239,8 +239,9 @@ class SmallStateWriter:
             history.end_step(text)
             if value is not None:
                 texts.append(f"{json.dumps(name)}:{text}")
-        self._buffers.end_step()
-        return self._snapshot_with(texts)
+        buffers = self._buffers.present()
+        self._buffers.end_step(buffers)
+        return self._snapshot_with(buffers, texts)
 
     def pending_snapshot(self, *, at_optimizer: bool) -> SmallSnapshot:
         """Return the small state within a step, with only those values that the step will not change any more.
@@ -254,8 +255,9 @@ class SmallStateWriter:
                 text = history.read(value, at_optimizer=at_optimizer)
                 if history.changes is not _Changes.UNKNOWN and value is not None:
                     texts.append(f"{json.dumps(name)}:{text}")
-        self._buffers.record_pending()
-        return self._snapshot_with(texts, sorted(self._buffers.late))
+        buffers = self._buffers.present()
+        self._buffers.record_pending(buffers)
+        return self._snapshot_with(buffers, texts, sorted(self._buffers.late))
 
     def has_last_contents(self) -> bool:
         """Whether dicts and lists hold the same as at the end of the last step, but for tensors under names in dicts.
@@ -336,13 +338,15 @@ class SmallStateWriter:
         states = (_piece_of_random(name, len(raw)) for name, raw in snapshot.random.items())
         return (*buffers, *states)
 
-    def _snapshot_with(self, texts: Iterable[str], late_buffers: Sequence[str] = ()) -> SmallSnapshot:
-        """Return a snapshot whose values are `texts`, each a key and a value in JSON."""
+    def _snapshot_with(
+        self, buffers: Mapping[str, torch.Tensor], texts: Iterable[str], late_buffers: Sequence[str] = ()
+    ) -> SmallSnapshot:
+        """Return a snapshot with these buffers, and the values of `texts`, each of them a key and a value in JSON."""
         random = self._random.read()
         spare_normals = json.dumps(self._random.spare_normals(), separators=_SEPARATORS)
         late = json.dumps(late_buffers, separators=_SEPARATORS)
         rest = f'{{"values":{{{",".join(texts)}}},"random":{spare_normals},"late":{late}}}'
-        return SmallSnapshot(self._buffers.present(), random, rest.encode())
+        return SmallSnapshot(buffers, random, rest.encode())
 
 
 def _piece_of_random(name: str, length: int) -> Piece:
