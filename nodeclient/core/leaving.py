@@ -106,7 +106,8 @@ class Leaving:
         if not first:
             return []
         self._asked_at = now
-        if not may_put_off or signum == Signals.SIGINT:
+        puts_off = may_put_off and self._stop_timeout_s > 0 and signum != Signals.SIGINT
+        if not puts_off:
             self.report(now)
         grace_s = self._stop_timeout_s if has_workers else None
         put_off_s = None if self.put_off_until is None else self.put_off_until - now

@@ -3,12 +3,14 @@
 import signal
 
 import pytest
+from msgspec.structs import replace
 
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.protocol.kept_state import PersistOrder
 from coordinatord.protocol.messages import Goal, Phase
 from nodeclient.core.agent_settings import BACK_WITHIN_S, LEAVE_WITHIN_S, STAGE_SHARE
 from nodeclient.core.effects import Exit, Kill, Level, Notice, SendObserved, Terminate
+from nodeclient.core.events import LeaveRequested
 from nodeclient.core.leaving import ECHO_S, LeaveSignals
 from nodeclient.core.notices import LEFT_UNDECIDED
 from tests.support.bench import SETTINGS, Bench
@@ -160,6 +162,13 @@ def test_a_second_signal_does_not_wait_for_workers_whose_training_is_over() -> N
     node = leaving_after_training()
     node.leave(training_is_over=True)
     assert node.last(Terminate) == Terminate(signal.SIGTERM, planned=False)
+
+
+def test_workers_without_time_to_save_get_none_to_end_by_themselves() -> None:
+    node = Bench(replace(SETTINGS, stop_timeout_s=0.0)).running()
+    node.submit(LeaveRequested(signal.SIGTERM, training_is_over=True))
+    assert reports_leave(node)
+    assert "unless" not in node.last(Notice).text
 
 
 def test_a_node_that_was_asked_to_leave_after_its_training_says_so_once_a_worker_fails() -> None:
