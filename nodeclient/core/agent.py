@@ -249,6 +249,8 @@ class Agent:
             event.signum, self._connection, self.phase, now, has_workers=has_workers, may_put_off=may_put_off
         )
         if is_second:
+            self._leaving.report(now)
+            self._report(now)  # a node without workers exits now
             self._abandon(now, hurry=True)
 
     def _abandon(self, now: float, *, hurry: bool = False) -> None:

@@ -171,6 +171,18 @@ def test_workers_without_time_to_save_get_none_to_end_by_themselves() -> None:
     assert "unless" not in node.last(Notice).text
 
 
+def test_a_node_that_has_succeeded_says_that_it_leaves_before_a_second_signal_ends_it() -> None:
+    """Otherwise the coordinator would take it for lost."""
+    node = leaving_after_training()
+    node.all_exited(0)
+    node.swept()
+    node.leave()
+    report, end = node.effects[-2:]
+    assert isinstance(report, SendObserved)
+    assert report.observed.leaving
+    assert isinstance(end, Exit)
+
+
 def test_a_node_that_was_asked_to_leave_after_its_training_says_so_once_a_worker_fails() -> None:
     node = leaving_after_training()
     node.exited(0, 1)
