@@ -255,8 +255,16 @@ class Agent:
 
     def _abandon(self, now: float, *, hurry: bool = False) -> None:
         """Leave without a decision of the coordinator; with `hurry`, workers get no time to save."""
-        self._leaving.abandon(hurry=hurry)
+        self._leaving.abandon(hurry=hurry, loses_step=self._loses_step)
         self._apply(Stimulus.ABANDONED, now)
+
+    @property
+    def _loses_step(self) -> bool:
+        """Whether the round of this node has not succeeded, and no coordinator has ordered to write a step of it."""
+        if self.phase in {Phase.PREPARING, Phase.IDLE} or self._group.result is Phase.SUCCEEDED:
+            return False
+        desired = self._desired  # an order that comes with the goal to run may be about an earlier step
+        return desired is None or desired.goal is Goal.RUN or desired.persist is None
 
     def _end_with(self, decided: effects.Exit, now: float, *, hurry: bool = False) -> None:
         """End the workers, if there are any, and then the program, by a decision of this node; `hurry` as above."""

@@ -165,10 +165,10 @@ class Leaving:
 
     # Its exit
 
-    def abandon(self, *, hurry: bool) -> None:
-        """Leave without a decision of the coordinator."""
+    def abandon(self, *, hurry: bool, loses_step: bool) -> None:
+        """Leave without a decision of the coordinator; `loses_step` is whether a step that is kept is then lost."""
         self.decide_by = None
-        signum, is_lost = self.signum or 0, self.has_state and not hurry
+        signum, is_lost = self.signum or 0, self.has_state and loses_step and not hurry
         text = notices.left(signum, notices.LEFT_UNDECIDED if is_lost else "left the job")
         self.end_with(Exit(128 + signum, text, Level.WARNING if is_lost else Level.INFO), hurry=hurry)
 

@@ -1,6 +1,7 @@
 """A signal by which a node leaves, the echo of it, and the wait for a decision."""
 
 import signal
+from collections.abc import Callable
 
 import pytest
 from msgspec.structs import replace
@@ -46,6 +47,55 @@ def test_a_node_that_leaves_by_itself_says_that_it_has_written_no_step_of_its_wo
     node.swept()
     left = node.last(Exit)
     assert (left.level, left.message) == (Level.WARNING, f"SIGTERM: {LEFT_UNDECIDED}")
+
+
+def keeping_node() -> Bench:
+    """Return a node whose workers keep state."""
+    node = Bench().running()
+    node.keep(1.0)
+    return node
+
+
+def stop(node: Bench) -> None:
+    """Have the coordinator stop the round of a node whose workers keep state."""
+    node.receive(Goal.STOP, planned=True)
+    node.saved()
+    node.all_exited(-signal.SIGTERM)
+    node.swept()
+
+
+def after_an_order_to_write() -> Bench:
+    """Return a node whose round was stopped, and that was told to write the step."""
+    node = keeping_node()
+    stop(node)
+    node.receive(Goal.STOP, planned=True, persist=PersistOrder(1, 4, 1, 1, (), commit=False))
+    return node
+
+
+def after_success() -> Bench:
+    """Return a node whose workers have all exited with 0."""
+    node = keeping_node()
+    node.all_exited(0)
+    node.swept()
+    return node
+
+
+def between_rounds() -> Bench:
+    """Return a node that waits for the next round; a step of the last one may be on a disk."""
+    node = keeping_node()
+    stop(node)
+    node.receive(Goal.WAIT)
+    return node
+
+
+@pytest.mark.parametrize("bring", [after_an_order_to_write, after_success, between_rounds])
+def test_a_node_that_cannot_know_that_a_step_is_lost_does_not_say_so(bring: Callable[[], Bench]) -> None:
+    node = bring()
+    node.close()
+    node.leave(signal.SIGTERM, training_is_over=True)
+    node.advance(LEAVE_WITHIN_S + BACK_WITHIN_S)
+    left = node.last(Exit)
+    assert (left.level, left.message) == (Level.INFO, "SIGTERM: left the job")
 
 
 def test_an_order_to_write_that_was_sent_before_does_not_make_a_node_that_leaves_wait_for_longer() -> None:
