@@ -66,6 +66,7 @@ def failure_status(report: Report) -> FailureStatus:
         before=_early(report),
         behind=_stragglers(report),
         then="" if shared and report.same_error_count + 1 == report.workers else _consequences(report),
+        excused_by=report.excused_by,
     )
 
 

@@ -24,6 +24,7 @@ from coordinatord.protocol.fields import (
     FACTOR_MAX,
     LAST_LINES_MAX,
     LOG_MAX,
+    NAME_MAX,
     RANKS_MAX,
     WORKERS_MAX,
     XIDS_MAX,
@@ -407,6 +408,8 @@ class Report(Strict, frozen=True):
     cause: Cause = Cause.UNKNOWN
     workers: Count = 0
     """How many took part in the round; 0 if not known."""
+    excused_by: Annotated[str, printable(NAME_MAX)] = ""
+    """The lost node that may have caused it, so that it is not charged; empty if it is the root cause."""
 
 
 SECTION_NAME_MAX = 16

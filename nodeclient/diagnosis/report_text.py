@@ -51,7 +51,10 @@ def lines(failure: FailureStatus, seen_at: datetime) -> list[str]:
     error = "" if failure.last_lines[-1:] == (failure.error,) else failure.error  # the line above it is the same
     summary, in_full = _root_cause(failure)
     facts = [
-        ("root cause", in_full if started else f"the workers on {_place(failure)} were not started"),
+        (
+            "failed" if failure.excused_by else "root cause",
+            in_full if started else f"the workers on {_place(failure)} were not started",
+        ),
         ("since" if failure.hang else "when", _when(failure.age_s, seen_at)),
         ("how", f"{whose}{failure.how}{process}" if started else ""),
         ("because" if started else "why", failure.message),
@@ -60,6 +63,7 @@ def lines(failure: FailureStatus, seen_at: datetime) -> list[str]:
         ("before", failure.before),
         ("behind", failure.behind),
         ("then", failure.then),
+        ("not charged", failure.excused_by and f"lost node {failure.excused_by} may have caused this failure"),
         ("log", _log(failure)),
         ("hint", failure.hint),
     ]
@@ -227,6 +231,7 @@ def log_fields(report: Report) -> dict[str, object]:
         "shared_by": shown.shared_by or None,
         "ended_early": shown.before,
         "behind": shown.behind,
+        "excused_by": shown.excused_by or None,
         "stderr_log": failure.log or None,
         "hint": shown.hint or None,
     }

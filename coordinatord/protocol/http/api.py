@@ -257,6 +257,8 @@ class FailureStatus(Struct, frozen=True, kw_only=True):
     """A sentence about workers that were behind, if a worker waited for others; otherwise empty."""
     then: AnyText = ""
     """A sentence about workers that failed too; empty if none did."""
+    excused_by: AnyText = ""
+    """The lost node that may have caused the failure, so that it is not charged; empty if it is the root cause."""
 
 
 class HealthAnswer(Struct, frozen=True, kw_only=True):

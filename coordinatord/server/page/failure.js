@@ -65,7 +65,7 @@ function factsOf(failure) {
   const process = failure.pid === null ? "" : `, process ${failure.pid}`;
   const whose = failure.left_early || failure.shared_by ? `rank ${failure.rank}: ` : "";
   const facts = [
-    { label: "Root cause", text: causeOf(failure) },
+    { label: failure.excused_by ? "Failed" : "Root cause", text: causeOf(failure) },
     { label: "How", text: `${whose}${failure.how}${process}` },
     { label: "Error", text: failure.error },
     { label: "Cause", text: failure.cause === "unknown" ? "" : failure.cause.replace("_", " ") },
@@ -73,6 +73,7 @@ function factsOf(failure) {
     { label: "Before", text: failure.before },
     { label: "Behind", text: failure.behind },
     { label: "Then", text: failure.then },
+    { label: "Not charged", text: failure.excused_by && `lost node ${failure.excused_by} may have caused this failure` },
     { label: "Log", text: logOf(failure) },
     { label: "Hint", text: failure.hint },
   ];

@@ -68,6 +68,23 @@ def test_the_root_cause_is_sent_to_every_node_with_its_next_round_until_its_work
     assert job.desired("a").report is None
 
 
+def test_an_error_of_the_script_beside_a_lost_node_is_shown_and_costs_no_restart() -> None:
+    job = Job()
+    job.report("b", phase=Phase.FAILED, failure=structs.replace(ERROR, error="ValueError: no labels"))
+    job.play("silence a", "advance 30s", "join c min=2 max=2")
+    [ended] = job.records(RoundEnded)
+    assert not ended.charged
+    assert ended.report is None
+    assert job.desired("b").goal is Goal.RUN
+    report = job.received("b")
+    assert (report.node, report.failure.error) == ("b", "ValueError: no labels")
+    assert report.excused_by == "a"
+    failure = job.view().failure
+    assert failure is not None
+    assert failure.excused_by == "a"
+    assert "rank 1 on node b failed: exit code 3: ValueError: no labels" in ended.reason
+
+
 def test_workers_of_its_own_node_that_failed_later_are_consequences_too_though_reported_later() -> None:
     job = Job()
     job.report("b", phase=Phase.STOPPING, failure=ERROR)

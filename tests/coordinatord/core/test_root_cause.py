@@ -253,6 +253,23 @@ def test_a_node_lost_before_or_just_after_a_failure_caused_it(silent_since: floa
         assert judged.reason == "lost node n2; workers on 1 other node failed in consequence"
 
 
+@pytest.mark.parametrize("lost", ["n1", "n2"])
+def test_an_error_of_the_script_beside_a_lost_node_is_named_and_free(lost: str) -> None:
+    first = failed("n1", 5.0, **BUG)
+    judged = verdict([first, failed("n3", 5.1, **GONE), failed("n4", 5.2, **BUG)], [LostNode(lost, 5.5)])
+    assert judged.root_cause is None
+    assert judged.excused == structs.replace(first, excused_by=lost, same_error_count=1)
+    assert judged.reason == (
+        f"lost node {lost}; workers on 1 other node failed in consequence; "
+        f"not charged, as the loss may have caused it: 2 ranks failed with the same error: {BUG['error']}"
+    )
+
+
+def test_an_error_of_the_script_after_a_stop_for_something_else_is_not_named_beside_a_lost_node() -> None:
+    judged = verdict([failed("n1", 5.0, **BUG)], [LostNode("n2", 5.5)], consequences_from=4.9)
+    assert judged == RoundVerdict("lost node n2; workers on 1 other node failed in consequence", None)
+
+
 def test_of_several_lost_nodes_the_first_is_the_cause() -> None:
     judged = verdict([failed("n1", 5.0)], [LostNode("n3", 4.0), LostNode("n2", 3.0)])
     assert judged.reason.startswith("lost node n2;")

@@ -33,6 +33,11 @@ BLOCKS = {
         consequences=(SecondaryFailure("gpu-00", 0, 134), SecondaryFailure("gpu-01", 8, -6)),
         consequences_count=3,
     ),
+    "excused": a_report(
+        failure=a_failure(error=TRACE[-1], last_lines=TRACE, log=LOG),
+        cause=Cause.USER_CODE,
+        excused_by="n2",
+    ),
     "killed": a_report(
         host="n1",
         failure=a_failure(

@@ -243,6 +243,8 @@ class RootCauseLaws(Laws):
         if record.report is not None and key not in self.facts.unseen | self._vague and self._is_prompt and same_life:
             named = record.report.node in self._culprits.get(key, ()) or key in self._left
             self.check(named, "round %d was charged to another: %s", record.round, record.reason)
+        excusable = not record.charged and key in self.facts.lost_of
+        self.check(record.excused is None or excusable, "no loss excuses an error in round %d", record.round)
         training = self.world.trainings.get(key)
         if training is not None and training.fails_alike and same_life and self._is_prompt:
             self._judge_alike(record, training)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from coordinatord.core.rounds.queries.past_round import verdict
 from coordinatord.core.rounds.state.member import Member, MemberState
 from coordinatord.core.rounds.state.run import Run
 from coordinatord.core.rounds.values.root_cause import WorkerFailure
@@ -17,9 +16,8 @@ from coordinatord.protocol.fields import CONSEQUENCES_MAX, DURATION_S_MAX
 from coordinatord.protocol.messages import Goal, Report, Result, SecondaryFailure, Straggler
 
 
-def report_on(run: Run, now: float) -> Report | None:
-    """Return the report on the round that is over; None if no worker's own failure ended it."""
-    cause = verdict(run).root_cause
+def report_on(run: Run, cause: WorkerFailure | None, now: float) -> Report | None:
+    """Return the report on the round that is over, with this failure as its cause; None if no worker's own ended it."""
     if cause is None:
         return None
     others = [failure for failure in run.evidence.failures.values() if failure.node != cause.node]
@@ -47,6 +45,7 @@ def report_on(run: Run, now: float) -> Report | None:
         stragglers=stragglers,
         cause=cause.cause,
         workers=cause.workers,
+        excused_by=cause.excused_by,
     )
 
 

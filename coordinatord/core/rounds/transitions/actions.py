@@ -175,7 +175,8 @@ def advance_watching(run: Run, _: Reason, decision: Decision) -> None:
 
 def end_round(run: Run, reason: Reason, decision: Decision) -> None:
     """Judge the round, charge the budget if a worker failed by itself, and release the nodes that are to leave."""
-    report = report_on(run, decision.now)
+    judged = past_round.verdict(run)
+    report = report_on(run, judged.root_cause, decision.now)
     decision.record_all(run.judging.judge(report, decision.cluster, decision.now))
     is_left_out = report is not None and can_spare(run, report.node)
     repeats = 0 if is_left_out else past_round.repeats(run)  # without that host, the error need not come again
@@ -195,6 +196,7 @@ def end_round(run: Run, reason: Reason, decision: Decision) -> None:
             reached=run.furthest,
             charged_at=_charged_at(run, charged=charged),
             futile=past_round.futile(run),
+            excused=report_on(run, judged.excused, decision.now),
         )
     )
     for member in run.keeping.end_round(decision.now):
@@ -241,7 +243,7 @@ def end_as_failed(run: Run, reason: Reason, decision: Decision) -> None:
         code = ExitCode.NO_PROGRESS
     reasons = Reasons(run)
     reason = replace(reason, sentence=f"{reason.sentence} ({reasons.budget}){reasons.last_step}")
-    report = report_on(run, decision.now)
+    report = report_on(run, cause, decision.now)
     decision.record_all(run.judging.judge(report, decision.cluster, decision.now))
     end_run(run, reason, Result.FAILED, code, decision, report)
 

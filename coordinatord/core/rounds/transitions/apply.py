@@ -282,7 +282,7 @@ def _round_stopped(run: DurableRun, record: records.RoundStopped, at: float) -> 
 
 
 def _round_ended(run: DurableRun, record: records.RoundEnded, at: float) -> None:
-    _set_report(run, record.report, at)
+    _set_report(run, record.report or record.excused, at)
     run.round, run.restarts_used, run.repeats = record.round, record.restarts_used, record.repeats
     run.charged_at, run.futile = record.charged_at, record.futile
     run.reached, run.succeeded = record.reached, set()

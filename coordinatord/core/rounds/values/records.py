@@ -299,6 +299,8 @@ class RoundEnded(RoundRecord, frozen=True):
     """When the restarts within the window were charged, by the run's ledger, in order; empty without a window."""
     futile: Counter = 0
     """How many rounds in a row, this one included, have failed without a new step; see `--max-futile-rounds`."""
+    excused: Report | None = None
+    """An error of the script that a lost node may have caused, so that it is shown and not charged."""
 
 
 class RunEnded(Record, frozen=True):

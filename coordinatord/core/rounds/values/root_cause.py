@@ -52,6 +52,8 @@ class WorkerFailure(Struct, frozen=True):
     """How many other workers failed with the same error, as far as known; 0 until the round is judged."""
     workers: int = 0
     """How many workers the round had; 0 until it is judged."""
+    excused_by: str = ""
+    """The lost node that may have caused it, so that it is not charged; empty without one."""
 
     @property
     def cause(self) -> Cause:
@@ -114,6 +116,8 @@ class RoundVerdict(Struct, frozen=True):
     root_cause: WorkerFailure | None
     """The failure that ended it; None if no worker failed by itself. Its `cause` says whether it counts against the
     budget of restarts: that of a broken GPU does not."""
+    excused: WorkerFailure | None = None
+    """The first failure if it is an error of the script that a lost node may have caused; it is shown and is free."""
 
 
 def find_root_cause(
@@ -141,21 +145,34 @@ def find_root_cause(
     if not failures:
         return RoundVerdict(trigger, None)
     first = _first_of(failures, collateral_s)
-    losses = [loss for loss in losses if _may_have_caused(loss, first, collateral_s)]
-    if losses:
-        cause = min(losses, key=lambda loss: loss.silent_since)
-        others = [failure for failure in failures if failure.node != cause.node]
-        return RoundVerdict(f"lost node {cause.node}{_consequence(others)}", None)
-    if cut_off and needed_others(first.failure):
-        return RoundVerdict(f"{name_some(cut_off, len(cut_off))} {CUT_OFF}{_consequence(failures)}", None)
-    # Its age is by the clock of its host. In doubt it is a consequence, for which nothing is charged.
-    first_at = first.at + CLOCK_DRIFT * first.failure.age_s
-    if consequences_from is not None and first_at >= consequences_from:
-        return RoundVerdict(trigger + _consequence(failures), None)
-    first = _with_early(first, good_exits, collateral_s)
     same = _count_same_error(first, [*failures, *failed_too])
     first = replace(first, same_error_count=same, workers=workers)
+    # Its age is by the clock of its host. In doubt it is a consequence, for which nothing is charged.
+    first_at = first.at + CLOCK_DRIFT * first.failure.age_s
+    follows_stop = consequences_from is not None and first_at >= consequences_from
+    losses = [loss for loss in losses if _may_have_caused(loss, first, collateral_s)]
+    if losses:
+        loss = min(losses, key=lambda loss: loss.silent_since)
+        return _judge_loss(loss, failures, None if follows_stop else first)
+    if cut_off and needed_others(first.failure):
+        return RoundVerdict(f"{name_some(cut_off, len(cut_off))} {CUT_OFF}{_consequence(failures)}", None)
+    if follows_stop:
+        return RoundVerdict(trigger + _consequence(failures), None)
+    first = _with_early(first, good_exits, collateral_s)
     return RoundVerdict(str(first), first)
+
+
+def _judge_loss(loss: LostNode, failures: Collection[WorkerFailure], first: WorkerFailure | None) -> RoundVerdict:
+    """Judge a round that ended because a node was lost; `first` is the first failure, if that came before the stop.
+
+    An error of the script is most likely no consequence, and may come again. So it is named, though it is free.
+    """
+    lost, others = f"lost node {loss.node}", [failure for failure in failures if failure.node != loss.node]
+    if first is None or first.cause is not Cause.USER_CODE:
+        return RoundVerdict(lost + _consequence(others), None)
+    others = [each for each in others if each.node != first.node and not have_same_error(each.failure, first.failure)]
+    reason = f"{lost}{_consequence(others)}; not charged, as the loss may have caused it: {first}"
+    return RoundVerdict(reason, None, replace(first, excused_by=loss.node))
 
 
 def _with_early(first: WorkerFailure, good_exits: Iterable[GoodExit], collateral_s: float) -> WorkerFailure:
