@@ -139,8 +139,7 @@ def restore_objects(
             with _fitting(name):
                 adapter.make_missing(values[name], saved, device)
     saved.fill({name: target for adapter in objects.values() for name, target in adapter.targets().items()})
-    late = {name: buffer for name, buffer in lowest.buffers.items() if own and name in own.late_buffers}
-    _fill_buffers(objects, {**(own or lowest).buffers, **late}, device)
+    _fill_buffers(objects, lowest.buffers if own is None else _with_late_buffers(objects, own, lowest), device)
     for name, adapter in objects.items():
         if name in values:
             with _fitting(name):
@@ -209,6 +208,23 @@ def _fitting(name: str) -> Iterator[None]:
         raise UnfitStateError(f"{name} cannot load the state kept under that name: {error!r}") from error
 
 
+def _with_late_buffers(
+    objects: Mapping[str, Adapter], own: SmallState, lowest: SmallState
+) -> Mapping[str, torch.Tensor]:
+    """Return a rank's own buffers, but the lowest rank's for late ones, unless those do not fit this rank's modules."""
+    buffers = {**own.buffers}
+    present = {name: mapping[key] for adapter in objects.values() for name, mapping, key in adapter.buffer_places()}
+    for name in own.late_buffers:
+        saved, buffer = lowest.buffers.get(name), present.get(name)
+        if saved is not None and (buffer is None or _fits(saved, buffer)):
+            buffers[name] = saved
+    return buffers
+
+
+def _fits(saved: torch.Tensor, buffer: torch.Tensor) -> bool:
+    return saved.shape == buffer.shape and saved.dtype == buffer.dtype
+
+
 def _fill_buffers(objects: Mapping[str, Adapter], kept: Mapping[str, torch.Tensor], device: torch.device) -> None:
     """Restore the buffers. Raises `UnfitStateError` unless the same ones were kept."""
     places = [place for adapter in objects.values() for place in adapter.buffer_places()]
@@ -217,7 +233,7 @@ def _fill_buffers(objects: Mapping[str, Adapter], kept: Mapping[str, torch.Tenso
         buffer, saved = mapping[key], kept.get(name)
         if buffer is None:  # a forward makes some buffers, such as those that are as large as its input
             mapping[key] = None if saved is None else saved.to(device, copy=True)
-        elif saved is None or saved.shape != buffer.shape or saved.dtype != buffer.dtype:
+        elif saved is None or not _fits(saved, buffer):
             raise UnfitStateError(f"the buffer {name} was not kept, or has another size or type")
         else:
             targets.append(buffer.detach())

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,14 @@ import workerlib
 from tests.support.keeping import Keep, play
 from tests.support.kept_places import held, small_bytes, whole
 from tests.support.kept_training import digest_of
-from workerlib.contract.arena import Arena, ArenaSizes, Commit
+from workerlib.contract.arena import PENDING, Arena, ArenaSizes, Commit
 from workerlib.contract.channel_messages import Part
 from workerlib.keeping import intervals
+from workerlib.keeping.generations import GenerationWriter
 from workerlib.keeping.kept_errors import KeptStateError, UnfitStateError
 from workerlib.keeping.kept_objects import adapt
 from workerlib.keeping.restoring import RestorePoint, restore_objects
+from workerlib.keeping.small_state import SmallStateWriter
 
 pytestmark = pytest.mark.slow
 
@@ -71,17 +74,21 @@ def test_each_rank_gets_its_own_state_back_and_no_other_number_of_ranks_does(kee
     assert all(words in text for text in played(keep, tmp_path, 3, 3, STEPS))
 
 
+def arena_with(sizes: ArenaSizes) -> Arena:
+    file = os.memfd_create("arena")
+    try:
+        os.truncate(file, sizes.total)
+        return Arena.create(file, sizes)
+    finally:
+        os.close(file)
+
+
 def saved_by(rank: int, small: bytes | None) -> tuple[Part, Arena]:
     """Return what a rank has saved of a model of its own, perhaps without its small state."""
     model = nn.BatchNorm1d(2)
     tensors = whole({f"model.{name}": parameter.detach() for name, parameter in model.named_parameters()})
     made = held(tensors, Commit(3, 1, 0, rank, 2, rank, 2, serial=1, flags=0), small)
-    file, sizes = os.memfd_create("arena"), ArenaSizes.at_least(made.commit.length, 1)
-    try:
-        os.truncate(file, sizes.total)
-        arena = Arena.create(file, sizes)
-    finally:
-        os.close(file)
+    arena = arena_with(ArenaSizes.at_least(made.commit.length, 1))
     place = arena.begin_generation()
     assert place is not None
     place.data[: made.commit.length] = made.place.data
@@ -95,3 +102,44 @@ def test_a_rank_takes_no_small_state_of_another_stage() -> None:
     assert point.is_per_rank
     with pytest.raises(KeptStateError, match="rank 1 had a state of its own at step 3, and its buffers and numbers"):
         restore_objects(point, adapt({"model": nn.BatchNorm1d(2)}), rank=1, world_size=2)
+
+
+class Queue(nn.Module):
+    """A layer with a queue, which changes after the optimizer's step."""
+
+    queue: torch.Tensor
+
+    def __init__(self, length: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+        self.register_buffer("queue", torch.zeros(length))
+
+
+def trained(rank: int, length: int, *, dies: bool) -> tuple[Part, Arena]:
+    """Return what a rank has saved of the steps 0 to 3, if it dies within the last one."""
+    model = Queue(length)
+    objects, arena = adapt({"model": model}), arena_with(ArenaSizes.at_least(20_000, 20_000))
+    small, generations = SmallStateWriter(objects), GenerationWriter(objects, 2)
+    small.attach(arena)
+    generations.attach(arena)
+    small.first_snapshot({})
+    for step in range(4):
+        commit = Commit(step, 1, 0, rank, 2, 0, 1, serial=0, flags=0)
+        assert small.write(small.pending_snapshot(at_optimizer=True), replace(commit, flags=PENDING))
+        if dies and step == 3:
+            break
+        model.queue.add_(1)
+        assert small.write(small.snapshot(), commit)
+    else:
+        generations.write(commit, small.find(commit))
+    return Part(rank, big=not dies, small=not dies, pending=dies), arena
+
+
+@pytest.mark.parametrize(("lengths", "steps"), [((2, 2), 4), ((2, 3), 3)])
+def test_a_late_buffer_comes_from_another_rank_only_if_that_has_the_same_size(
+    lengths: tuple[int, int], steps: int
+) -> None:
+    point = RestorePoint(1, 3, (trained(0, lengths[0], dies=False), trained(1, lengths[1], dies=True)))
+    model = Queue(lengths[1])
+    restore_objects(point, adapt({"model": model}), rank=1, world_size=2)
+    assert model.queue.tolist() == [steps] * lengths[1]
