@@ -195,8 +195,8 @@ def _write_code_at_exit(file: int, offset: int) -> None:
     own = fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, DESCRIPTOR_MIN)
     os.lseek(own, offset, os.SEEK_SET)
     libc.fdopen.restype = ctypes.c_void_p
-    stream = ctypes.c_void_p(libc.fdopen(own, b"w"))
-    if stream:
+    if address := libc.fdopen(own, b"w"):
+        stream = ctypes.c_void_p(address)
         libc.setvbuf(stream, None, _IONBF, 0)
         for _ in range(2):
             libc.on_exit(libc.fputc, stream)
