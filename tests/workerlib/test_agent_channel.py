@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.programs import TIMEOUT_S
 from tests.support.worker_channels import connected
-from workerlib.contract.channel_messages import AskRestore, Saved, Unkept
+from workerlib.contract.channel_messages import AskRestore, Interval, Saved, Unkept, decode
 from workerlib.contract.packets import PACKET_BYTES, ChannelError
 from workerlib.keeping.keep_channel import KeepChannel
 
@@ -67,6 +67,26 @@ def test_a_node_that_stood_still_during_many_saves_still_hears_its_worker(tmp_pa
         assert len(heard) < saves
         channel.report(Saved(saves, 0.1, 1))
         assert b"Saved" in node.recv(PACKET_BYTES)
+
+
+def test_a_node_that_stood_still_hears_of_the_last_interval_with_the_next_save(tmp_path: Path) -> None:
+    """A worker reports an interval only when it changes, which may be once in a round."""
+    with connected(tmp_path, KeepChannel) as (channel, node):
+        for step in range(10_000):
+            channel.report(Saved(step, 0.1, 1))
+        for steps in (64, 128):
+            channel.report(Interval(steps, 0.1, 0))
+        node.setblocking(False)
+        with suppress(BlockingIOError):
+            while node.recv(PACKET_BYTES):
+                pass
+        for step in (1, 2):
+            channel.report(Saved(step, 0.1, 1))
+        heard = []
+        with suppress(BlockingIOError):
+            while packet := node.recv(PACKET_BYTES):
+                heard.append(decode(packet))
+        assert heard == [Interval(128, 0.1, 0), Saved(1, 0.1, 1), Saved(2, 0.1, 1)]
 
 
 def test_a_save_that_comes_to_its_end_after_the_channel_disturbs_nobody(tmp_path: Path) -> None:

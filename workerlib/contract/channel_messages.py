@@ -263,7 +263,7 @@ Message = (
 
 
 def is_renewed(message: Message) -> bool:
-    """Whether nodeclient can do without this message, since it asked for none and another one of the kind follows."""
+    """Whether nodeclient can do without this message for a while: it asked for none, and a later one replaces it."""
     return isinstance(message, Interval) or (isinstance(message, Saved | NotSaved) and not message.asked)
 
 

@@ -6,7 +6,7 @@ import os
 import select
 
 from workerlib.agent_channel import AgentChannel
-from workerlib.contract.channel_messages import CODEC, Hello, Message, is_renewed
+from workerlib.contract.channel_messages import CODEC, Hello, Interval, Message, is_renewed
 from workerlib.contract.env import KEEP, WorkerEnvironment
 from workerlib.keeping.kept_errors import KeptStateError
 
@@ -17,15 +17,25 @@ class KeepChannel(AgentChannel[Message]):
     def __init__(self, path: str, environment: WorkerEnvironment) -> None:
         """Connect at a path. Raises `OSError`."""
         super().__init__(path, CODEC, Hello(environment.worker, environment.round))
+        self._left_out: Interval | None = None
+        """The last interval that was left out; None once it is sent."""
 
     def report(self, message: Message) -> None:
         """Send a message, as `AgentChannel.report` does; leave out one that `is_renewed` while many are unread.
 
         Workers send these for as long as they train. If nodeclient stood still for a while, they would fill the
-        channel, and the next message would end it.
+        channel, and the next message would end it. An interval comes again only if it changes, so the last one that was
+        left out goes before the next message of these that is sent.
         """
-        if not is_renewed(message) or self._has_much_room():
+        if not is_renewed(message):
             super().report(message)
+        elif self._has_much_room():
+            left_out, self._left_out = self._left_out, None
+            if left_out is not None:
+                super().report(left_out)
+            super().report(message)
+        elif isinstance(message, Interval):
+            self._left_out = message
 
     def _has_much_room(self) -> bool:
         """Whether a quarter of the socket is full at most: that is when the kernel calls a Unix socket writable."""
