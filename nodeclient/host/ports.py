@@ -17,7 +17,7 @@ from nodeclient.host.addresses import interface_of
 LOOPBACK = "127.0.0.1"
 
 ACCEPTS_MAX = 256
-"""How many connections are accepted at a time, so that heartbeats get their turn."""
+"""The most connections that are accepted at a time, so that heartbeats get their turn."""
 
 PAUSE_S = 1.0
 """The pause while the system lacks descriptors or memory. Without it the event loop would retry at once, because the
@@ -54,13 +54,20 @@ def listening_socket(address: str, backlog: int) -> socket.socket:
 class Acceptor:
     """Accepts the connections of a listening socket in the running loop, until `close`."""
 
-    def __init__(self, listener: socket.socket, on_connection: Callable[[socket.socket, Any], None]) -> None:
+    def __init__(
+        self,
+        listener: socket.socket,
+        on_connection: Callable[[socket.socket, Any], None],
+        *,
+        at_once: int = ACCEPTS_MAX,
+    ) -> None:
         """Begin; `on_connection` gets each connection and its peer's address. The connection does not block.
 
-        `on_connection` has to close it.
+        `on_connection` has to close it. At most `at_once` are accepted in a turn of the loop.
         """
         self._listener = listener
         self._on_connection = on_connection
+        self._at_once = at_once
         self._loop = asyncio.get_running_loop()
         self._resuming: asyncio.TimerHandle | None = None
         """The timer that ends a pause; None without a pause."""
@@ -79,7 +86,7 @@ class Acceptor:
         self._loop.add_reader(self._listener, self._accept)
 
     def _accept(self) -> None:
-        for _ in range(ACCEPTS_MAX):
+        for _ in range(self._at_once):
             try:
                 connection, peer = self._listener.accept()
             except BlockingIOError:

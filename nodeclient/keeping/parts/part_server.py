@@ -71,7 +71,7 @@ class PartServer:
         """The peers' addresses of the connections that have not proved the key, the oldest first."""
         self._sending: set[socket.socket] = set()
         """The connections on which a thread sends."""
-        self._acceptor = Acceptor(listener, self._accept)
+        self._acceptor = Acceptor(listener, self._accept, at_once=1)  # so the earlier peers can prove the key meanwhile
 
     def close(self) -> None:
         """Stop listening and sending."""

@@ -71,6 +71,22 @@ async def test_a_flood_of_connections_without_the_key_keeps_nobody_out(
         assert data[0, True] == BIG
 
 
+async def test_who_connects_has_time_to_show_the_key_before_the_next_one_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A burst of honest agents would have all but the last ones dropped."""
+    monkeypatch.setattr(part_server, "REQUEST_WITHIN_S", TIMEOUT_S)
+    server = PartServer(Arenas(ArenaMemory(0, lambda: 0), 0), lambda _: None, "127.0.0.1")
+    counts = [0]
+    with ExitStack() as peers:
+        for _ in range(3):
+            peers.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+        while counts[-1] < 3:
+            await asyncio.sleep(0)  # one turn of the event loop
+            if len(server._connections) != counts[-1]:
+                counts.append(len(server._connections))
+        server.close()
+    assert counts == [0, 1, 2, 3]
+
+
 @pytest.mark.parametrize("turns", range(5))
 async def test_who_connects_while_the_server_closes_is_let_go(turns: int) -> None:
     server = PartServer(Arenas(ArenaMemory(0, lambda: 0), 0), lambda _: None, "127.0.0.1")
