@@ -24,7 +24,7 @@ JOIN_MESSAGES_FROM = 2
 """The messages of each node: its join, and that its workers run."""
 JOIN_MESSAGES_TO = (1, 2)
 """The messages to each node: wait, unless a round is formed before that is sent, and run."""
-JOIN_BYTES_FROM = 913
+JOIN_BYTES_FROM = 931
 JOIN_BYTES_TO_MOST = 957
 """A wait has texts of different lengths, by how many have come."""
 
@@ -32,14 +32,14 @@ REFORM_MESSAGES_FROM = 2
 """The messages of each node: that its workers have stopped, and that they run."""
 REFORM_MESSAGES_TO = 2
 """The messages to each node: stop and run."""
-REFORM_BYTES_FROM = 448
+REFORM_BYTES_FROM = 466
 REFORM_BYTES_TO = {16: 814, 64: 815}
 """One more for each digit more that a count has."""
 REFORM_COMMITS = 3
 """The loss with the stop; the end of the old round with the new one; that its workers are started."""
 REFORM_RECORDS = 5
 
-BEAT_BYTES = 224
+BEAT_BYTES = 233
 BEAT_ANSWER_BYTES = {4: 540, 128: 604}
 """The bytes of a heartbeat, and of its answer by the number of nodes that run: its text names some of them."""
 

@@ -100,7 +100,7 @@ def _ended_at(event: WorkerExited, now: float) -> float:
     """Return when a worker ended: once its program was over, since its exit code was certain from then on.
 
     Its process may take a second longer, and closes its connections meanwhile. So peers may fail, and this node may
-    signal all workers, before it has exited. But SIGKILL may be this node's, so a killed worker ended only then.
+    signal all workers, before it has exited. SIGKILL may be this node's, so a killed worker ended at its exit.
     """
     exited_at = now - event.age_s
     return exited_at if event.exit_code == -Signals.SIGKILL else exited_at - event.over_s
