@@ -10,8 +10,8 @@ from tests.support.programs import BIN, Program, await_end, clean_environ, kill_
 
 pytestmark = pytest.mark.slow
 
-NO_HOST_NAMES = ["a..b", f"{'x' * 70}.example:29400", ".".join(["x" * 60] * 5)]
-"""Names that a resolver does not even look up (RFC 1035, 2.3.4: labels of 1 to 63 bytes, and 255 in all)."""
+NO_HOST_NAMES = ["a..b", f"{'x' * 70}.example:29400"]
+"""Names that a resolver does not even look up (RFC 1035, 2.3.4: labels of 1 to 63 bytes)."""
 
 
 @pytest.mark.parametrize("host", NO_HOST_NAMES, ids=lambda host: ascii(host)[:9])

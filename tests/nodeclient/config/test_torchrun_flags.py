@@ -4,7 +4,6 @@ import argparse
 import os
 import re
 import signal
-import sys
 from pathlib import Path
 
 import pytest
@@ -26,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 DOCUMENT = (ROOT / "TORCHRUN.md").read_text()
 
-SCRIPT = sys.executable
+SCRIPT = "/bin/sh"
 """A script to Python, for it is there, and a program to `--no-python`."""
 
 SINCE = re.compile(r"\(torch (\d+)\.(\d+)\)")

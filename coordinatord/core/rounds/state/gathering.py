@@ -12,7 +12,7 @@ workers of an older round have ended.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from msgspec import Struct
 
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.state.durable import DurableRun, State
@@ -25,7 +25,7 @@ REFUSED_MAX = 16
 """How many refused nodes a run remembers: they are shown to people, and may have any names."""
 
 
-class RefusedNode(NamedTuple):
+class RefusedNode(Struct, frozen=True):
     """A node that may not join for now, and asks again."""
 
     host: str

@@ -202,6 +202,7 @@ async def test_tls_that_is_not_agreed_on_in_time_is_given_up(tmp_path: Path, mon
 
 async def test_who_speaks_no_tls_is_sent_away_at_once(tmp_path: Path) -> None:
     async with serving(secured(tmp_path)) as server, wire(server.url, WHOLE) as clear:
+        assert b" 400 " in await clear.answer()
         await clear.end()
 
 
