@@ -15,8 +15,8 @@ from nodeclient.keeping.disk.tensor_file import TensorFileError, read_header
 from nodeclient.keeping.parts.part_messages import ANSWER_BYTES, REQUEST_BYTES, TAG_BYTES, Exchange, read_request
 from tests.fuzz.byte_targets import check_brief
 from tests.fuzz.choices import Choices
-from workerlib.contract import channel_messages
 from workerlib.contract.arena import ALIGNMENT, BYTES_MAX
+from workerlib.contract.channel_messages import CODEC
 from workerlib.contract.manifest import Layout, ManifestError, read_layout
 from workerlib.contract.packets import ChannelError
 from workerlib.contract.round_messages import ROUND_CODEC
@@ -29,7 +29,7 @@ RUN = "r-1"
 def worker(data: bytes) -> None:
     """Read what a worker says of its state, its rounds and where it stands: what comes of it can be sent on."""
     choices = Choices(data)
-    of_state, of_rounds = partial(_message, channel_messages), partial(_message, ROUND_CODEC)
+    of_state, of_rounds = partial(_message, CODEC), partial(_message, ROUND_CODEC)
     kinds: tuple[Callable[[bytes], None], ...] = (of_state, _first_of_stacks, _of_its_stacks, _by_a_signal, of_rounds)
     choices.of(kinds)(choices.rest())
 

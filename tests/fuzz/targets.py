@@ -25,9 +25,9 @@ from tests.fuzz.coordinator_target import coordinator
 from tests.fuzz.node_targets import RUN, disk, part, worker
 from tests.support.messages import MESSAGES, largest
 from tests.support.raw_websocket import KEY, MASK
-from workerlib.contract import channel_messages
 from workerlib.contract.arena import Commit
 from workerlib.contract.channel_messages import (
+    CODEC,
     AskRestore,
     Checkpointed,
     Checkpointing,
@@ -117,7 +117,7 @@ def _workers() -> Iterator[bytes]:
         Checkpointing(),
         Checkpointed(3, 1),
     )
-    yield from (b"\0" + channel_messages.encode(report) for report in said)
+    yield from (b"\0" + CODEC.encode(report) for report in said)
     yield b"\1" + json.dumps({"local_rank": 0, "signal": 61}).encode()
     collective = {"group": "default_pg", "enqueued": 9, "completed": 8, "operation": "gloo:all_reduce"}
     collective |= {"sizes": [[8, 3], []], "types": ["Float", "Int"]}

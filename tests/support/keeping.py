@@ -25,6 +25,7 @@ from tests.support.programs import TIMEOUT_S
 from workerlib.contract.arena import Arena, ArenaSizes, Commit
 from workerlib.contract.channel_messages import (
     BEFORE_NAMED,
+    CODEC,
     NOTHING,
     AskRestore,
     Comparison,
@@ -39,8 +40,6 @@ from workerlib.contract.channel_messages import (
     ResumeFrom,
     Saved,
     SaveNow,
-    decode,
-    encode,
 )
 from workerlib.contract.env import KEEP
 from workerlib.contract.packets import PACKET_BYTES
@@ -104,7 +103,7 @@ class Keep:
             node.connection = connection
             node.messages.clear()
             while packet := connection.recv(PACKET_BYTES):
-                self._take(node, connection, decode(packet))
+                self._take(node, connection, CODEC.decode(packet))
         with self.arrived:
             node.messages.append(Gone())
             self.arrived.notify_all()
@@ -113,15 +112,15 @@ class Keep:
         match message:
             case Reserve(_, small) if self.refuse:
                 node.file, node.arena = _arena(node, ArenaSizes.at_least(0, small))
-                socket.send_fds(connection, [encode(RefusedMemory("--keep-memory is too small"))], [node.file])
+                socket.send_fds(connection, [CODEC.encode(RefusedMemory("--keep-memory is too small"))], [node.file])
             case Reserve(generation, small):
                 self.gives.wait(TIMEOUT_S)
                 node.file, node.arena = _arena(node, ArenaSizes.at_least(generation, small))
-                socket.send_fds(connection, [encode(Reserved())], [node.file])
+                socket.send_fds(connection, [CODEC.encode(Reserved())], [node.file])
             case FirstState():
-                connection.send(encode(Comparison(alike=self.alike)))
+                connection.send(CODEC.encode(Comparison(alike=self.alike)))
             case AskRestore():
-                socket.send_fds(connection, [encode(self.resume)], self._files)
+                socket.send_fds(connection, [CODEC.encode(self.resume)], self._files)
         with self.arrived:
             node.messages.append(message)
             self.arrived.notify_all()
@@ -170,7 +169,7 @@ class Keep:
             connection = self.nodes[number].connection
             with suppress(OSError):
                 assert connection is not None
-                connection.send(encode(SaveNow(1)))
+                connection.send(CODEC.encode(SaveNow(1)))
         answers: list[Saved | NotSaved | Gone] = []
         with self.arrived:
             for node in (self.nodes[number] for number in numbers):
@@ -184,7 +183,7 @@ class Keep:
         """Have a worker stand still after a step; return its answer, of which there is none before one is named."""
         connection = self.nodes[number].connection
         assert connection is not None
-        connection.send(encode(HaltAt(1, step)))
+        connection.send(CODEC.encode(HaltAt(1, step)))
         if step == BEFORE_NAMED:
             return []
         with self.arrived:
@@ -221,7 +220,7 @@ class Keep:
         self.nodes.append(lender)
         connection = self.nodes[number].connection
         assert connection is not None
-        socket.send_fds(connection, [encode(Reserved(lent=True))], [lender.file])
+        socket.send_fds(connection, [CODEC.encode(Reserved(lent=True))], [lender.file])
         return lender.arena
 
     def lose(self, number: int) -> None:

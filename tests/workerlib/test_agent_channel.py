@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.programs import TIMEOUT_S
 from tests.support.worker_channels import connected
-from workerlib.contract.channel_messages import AskRestore, Interval, Saved, Unkept, decode
+from workerlib.contract.channel_messages import CODEC, AskRestore, Interval, Saved, Unkept
 from workerlib.contract.packets import PACKET_BYTES, ChannelError
 from workerlib.keeping.keep_channel import KeepChannel
 
@@ -85,7 +85,7 @@ def test_a_node_that_stood_still_hears_of_the_last_interval_with_the_next_save(t
         heard = []
         with suppress(BlockingIOError):
             while packet := node.recv(PACKET_BYTES):
-                heard.append(decode(packet))
+                heard.append(CODEC.decode(packet))
         assert heard == [Interval(128, 0.1, 0), Saved(1, 0.1, 1), Saved(2, 0.1, 1)]
 
 

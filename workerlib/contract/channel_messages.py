@@ -268,5 +268,3 @@ def is_renewed(message: Message) -> bool:
 
 
 CODEC = PacketCodec[Message](get_args(Message), Part, DESCRIPTORS_MAX)
-
-encode, decode = CODEC.encode, CODEC.decode

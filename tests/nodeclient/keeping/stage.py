@@ -23,6 +23,7 @@ from nodeclient.keeping.state_keeper import StateKeeper
 from tests.support.programs import TIMEOUT_S
 from workerlib.contract.arena import Arena, Commit, Place
 from workerlib.contract.channel_messages import (
+    CODEC,
     AskRestore,
     Hello,
     Message,
@@ -30,8 +31,6 @@ from workerlib.contract.channel_messages import (
     Reserve,
     ResumeFrom,
     Saved,
-    decode,
-    encode,
 )
 from workerlib.contract.env import KEEP
 from workerlib.contract.packets import PACKET_BYTES
@@ -187,12 +186,12 @@ class KeepingWorker:
 
     def send(self, message: Message) -> None:
         """Send a packet."""
-        self.socket.send(encode(message))
+        self.socket.send(CODEC.encode(message))
 
     async def receive(self) -> tuple[Message, list[int]]:
         """Return the next packet, with its descriptors."""
         packet, fds, _, _ = await asyncio.to_thread(socket.recv_fds, self.socket, PACKET_BYTES, 64)
-        return decode(packet), fds
+        return CODEC.decode(packet), fds
 
     async def reserve(
         self, big: int = len(BIG), small: int = len(SMALL), *, shard: int = 0, shards: int = 1

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from nodeclient.keeping.worker_channel import WorkerChannel
 from tests.support.programs import TIMEOUT_S
-from workerlib.contract.channel_messages import AskRestore, Hello, Reserved, encode
+from workerlib.contract.channel_messages import CODEC, AskRestore, Hello, Reserved
 
 
 async def test_a_channel_ends_where_a_descriptor_cannot_be_sent(tmp_path: Path) -> None:
@@ -16,8 +16,8 @@ async def test_a_channel_ends_where_a_descriptor_cannot_be_sent(tmp_path: Path) 
     channel = WorkerChannel(lambda *_: heard.set(), gone.append)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as worker:
         worker.connect(channel.listen(tmp_path, 1, 1))
-        worker.send(encode(Hello(0, 1)))
-        worker.send(encode(AskRestore()))
+        worker.send(CODEC.encode(Hello(0, 1)))
+        worker.send(CODEC.encode(AskRestore()))
         await asyncio.wait_for(heard.wait(), TIMEOUT_S)
         resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
         try:

@@ -14,6 +14,7 @@ from tests.support.programs import TIMEOUT_S
 from tests.support.worker_channels import connected
 from workerlib.contract.channel_messages import (
     BEFORE_NAMED,
+    CODEC,
     Checkpointed,
     Checkpointing,
     HaltAt,
@@ -22,8 +23,6 @@ from workerlib.contract.channel_messages import (
     Message,
     NotSaved,
     SaveNow,
-    decode,
-    encode,
 )
 from workerlib.contract.packets import PACKET_BYTES, ChannelError
 from workerlib.keeping import checkpoints
@@ -43,11 +42,11 @@ class NodeEnd:
 
     def send(self, message: Message) -> None:
         """Send a packet."""
-        self._socket.send(encode(message))
+        self._socket.send(CODEC.encode(message))
 
     def receive(self) -> Message:
         """Return the next packet."""
-        return decode(self._socket.recv(PACKET_BYTES))
+        return CODEC.decode(self._socket.recv(PACKET_BYTES))
 
     def ask(self, message: Message) -> Message:
         """Send a packet, and return the one that answers it."""
