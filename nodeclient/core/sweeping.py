@@ -3,8 +3,8 @@
 A driver may free the memory later than the processes end. The next round would fail for lack of it, which costs a
 restart. So the node reports the end of a round only after the sweep.
 
-`begin` starts a sweep. If GPU memory is in use after it, `on_gpus` either has the agent call `begin` again in half a
-second, or gives up: it orders a last sweep, which disregards GPUs. The sweep that needs no other one ends by `end`.
+`begin` starts a sweep. If GPU memory is in use after it, `on_gpus` either has the agent call `begin` again soon, or
+gives up: it orders a last sweep, which disregards GPUs. The sweep that needs no other one ends by `end`.
 """
 
 from __future__ import annotations
@@ -33,8 +33,12 @@ OVERDUE_AFTER_S = 30.0
 MARGIN_S = 2.0
 """The part of `OVERDUE_AFTER_S` that is left for the node's report to arrive."""
 
-SAMPLE_EVERY_S = 0.5
-"""The time between two samples of the GPUs. Most are free in the first one."""
+SAMPLE_SHARE = 0.5
+"""The time from one sample of the GPUs to the next, as a share of the wait so far: the round waits no longer than half
+as long again as the driver. On an H200 it had released the memory of a killed worker after 0.2 to 0.5 s."""
+
+SAMPLE_MIN_S, SAMPLE_MAX_S = 0.05, 0.5
+"""The bounds of that time. A sample takes some hundredths of a second. Most GPUs are free in the first one."""
 
 
 class Sweeping:
@@ -57,6 +61,8 @@ class Sweeping:
         """The reason why the sweep takes long, for the coordinator's report; empty if nothing does."""
         self.again_at: float | None = None
         """When to sweep again; None during a sweep, and if none is needed."""
+        self._since = now
+        """When the wait for GPUs began; it is not used before the first one."""
         self._until: float | None = None
         """The end of the wait for GPUs; None if the node does not wait."""
         self._latest = now
@@ -98,7 +104,9 @@ class Sweeping:
         self.held_up = clip(notices.gpus_in_use(taken), MESSAGE_MAX) if taken else ""
         may_be_freed = all(process.left_behind for gpu in taken for process in gpu.processes)
         if taken and may_be_freed and now < until:
-            self._until, self.again_at = until, now + SAMPLE_EVERY_S
+            self._since = now if begins else self._since
+            self._until = until
+            self.again_at = now + min(max(SAMPLE_MIN_S, SAMPLE_SHARE * (now - self._since)), SAMPLE_MAX_S)
             text = f"{self.held_up}; the next round waits for {until - now:.0f} s at most"
             return [Notice(Level.INFO, text, "gpu_memory_in_use")] if begins else []
         text = f"{self.held_up}; the next round begins all the same, and may lack that memory"

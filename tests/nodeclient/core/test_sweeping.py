@@ -8,7 +8,7 @@ from coordinatord.protocol.messages import Goal, Phase
 from nodeclient.core.effects import Level, Notice, Start, Sweep
 from nodeclient.core.events import GpusInUse
 from nodeclient.core.host_health import GpuProcess, GpuUse
-from nodeclient.core.sweeping import FREE_BYTES, FREE_WITHIN_S, SAMPLE_EVERY_S
+from nodeclient.core.sweeping import FREE_BYTES, FREE_WITHIN_S, SAMPLE_MAX_S, SAMPLE_MIN_S
 from tests.support.bench import SETTINGS, Bench
 
 GIB = 1 << 30
@@ -50,20 +50,31 @@ def test_a_node_waits_for_memory_that_may_be_given_back(use: GpuUse, who: str) -
     for _ in range(3):
         bench.receive(Goal.RUN, round=2)
         assert bench.agent.phase is Phase.STOPPING
-        assert Sweep() in bench.advance(SAMPLE_EVERY_S)
+        assert Sweep() in bench.advance(SAMPLE_MAX_S)
         assert bench.gpus_in_use(use) == [], "it is said once"
         bench.receive(Goal.RUN, round=2)
-    bench.advance(SAMPLE_EVERY_S)
+    bench.advance(SAMPLE_MAX_S)
     bench.swept()
     assert bench.count(Start) == 2
     assert not bench.observed.held_up
+
+
+@pytest.mark.parametrize("held_s", [0.0, 0.2, 0.5, 3.0])
+def test_a_round_waits_little_longer_than_the_driver(held_s: float) -> None:
+    bench = stopped()
+    began_at = bench.now
+    while bench.now - began_at <= held_s:
+        bench.gpus_in_use(UNSEEN)
+        while Sweep() not in bench.advance(0.01):
+            pass
+    assert bench.now - began_at <= held_s + max(SAMPLE_MIN_S, min(held_s / 2, SAMPLE_MAX_S)) + 0.02
 
 
 def test_a_wait_that_is_over_names_who_has_the_memory() -> None:
     bench = stopped()
     began_at = bench.now
     while bench.gpus_in_use(UNSEEN)[-1:] != [Sweep(checks_gpus=False)]:
-        bench.advance(SAMPLE_EVERY_S)
+        bench.advance(SAMPLE_MAX_S)
     assert bench.now - began_at == pytest.approx(FREE_WITHIN_S)
     text = f"{HELD} by no process that this node sees"
     assert bench.last(Notice) == Notice(
@@ -85,7 +96,7 @@ def test_no_coordinator_gives_up_a_node_that_waits_and_then_computes_digests(
     began_at = bench.now
     stopped(bench)
     while bench.gpus_in_use(UNSEEN)[-1:] != [Sweep(checks_gpus=False)]:
-        bench.advance(SAMPLE_EVERY_S)
+        bench.advance(SAMPLE_MAX_S)
     overdue_at = began_at + stop_timeout_s + Policy().stop_limit_s
     assert bench.now + save_within_s < overdue_at - Policy().heartbeat_s
 
@@ -124,4 +135,4 @@ def test_a_node_that_is_asked_to_leave_waits_no_longer() -> None:
     bench = stopped()
     bench.gpus_in_use(UNSEEN)
     bench.leave()
-    assert bench.advance(SAMPLE_EVERY_S)[-1:] == [Sweep(checks_gpus=False)]
+    assert bench.advance(SAMPLE_MAX_S)[-1:] == [Sweep(checks_gpus=False)]
