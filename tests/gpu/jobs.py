@@ -48,7 +48,7 @@ class SharedGpu:
         right = undisturbed(max(step for notes in ends.values() for step, _ in notes))
         for number, notes in begins.items():
             done = max(step for step, _ in notes)
-            assert set(notes) == {(done, right[done + 1])}, f"round {number} began with another state"
+            assert set(notes) == {(done, right[done + 1])}, f"round {number} began with another state than {right}"
         assert ends.keys() == {last_round}
         assert ends[last_round] == [(len(right) - 2, right[-1])] * workers, "the training ended with another state"
         lost = 0

@@ -6,7 +6,7 @@ from tests.gpu.conftest import ON_CPU
 from tests.gpu.jobs import WARM, SharedGpu
 from tests.support.flight_recorder import needs_flight_recorder
 
-pytestmark = [pytest.mark.slow, needs_flight_recorder]
+pytestmark = [pytest.mark.slow, *([needs_flight_recorder] if ON_CPU else [])]
 
 
 @pytest.mark.parametrize(
