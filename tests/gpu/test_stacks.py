@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from coordinatord.protocol.arrival_messages import unpack_ages
-from coordinatord.protocol.stack_messages import CollectiveState, WorkerStacks
+from coordinatord.protocol.stack_messages import CollectiveState, GroupPlace, GroupStage, WorkerStacks, unpack_places
 from nodeclient.host.devices import Gpu
 from tests.nodeclient.diagnosis.stage import TORCH, staged
 
@@ -23,8 +23,9 @@ async def test_a_worker_with_nccl_beside_gloo_tells_of_both(gpus: list[Gpu], tmp
         stage.start("trains_on_gpu", imports=TORCH)
         found = await stage.look(lambda found: state_of(found) is CollectiveState.DONE)
         assert found.collective is not None
-        assert (found.collective.operation, found.collective.number) == ("nccl:all_reduce", 60)
+        assert (found.collective.operation, found.collective.number) == ("gloo:all_reduce", 30)
         assert found.collective.shape == "1 Float"
+        assert unpack_places(found.places) == (GroupPlace("default_pg.nccl", GroupStage.DONE, 60),)
         workers = (await stage.arrivals()).workers
         while not workers:  # a busy host may take its time
             workers = (await stage.arrivals()).workers

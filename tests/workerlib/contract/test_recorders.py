@@ -34,6 +34,15 @@ def test_a_wait_in_either_of_two_backends_is_told_first(monkeypatch: pytest.Monk
     assert answered() == [("gloo:barrier", 7, "waits"), ("nccl:all_reduce", 100, "done")]
 
 
+def test_where_neither_of_two_backends_waits_the_one_that_was_used_last_is_told_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    earlier = entry("nccl:all_reduce", 60, retired=True)
+    later = {**entry("gloo:all_reduce", 30, retired=True), "time_created_ns": 10**9}
+    install(monkeypatch, nccl=Recorder([earlier]), gloo=Recorder([later]))
+    assert answered() == [("gloo:all_reduce", 30, "done"), ("nccl:all_reduce", 60, "done")]
+
+
 @pytest.mark.parametrize("moving", ["nccl", "gloo"])
 def test_a_worker_whose_one_backend_gets_on_waits_in_neither(monkeypatch: pytest.MonkeyPatch, moving: str) -> None:
     still = Recorder([entry("nccl:all_reduce", 100, retired=False)])
