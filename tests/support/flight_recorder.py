@@ -12,7 +12,7 @@ import pytest
 
 from workerlib.contract import recorders
 
-FIRST = (2, 13)
+FIRST = (2, 11)
 """The first release of torch whose recorder is known to work."""
 
 
