@@ -22,7 +22,6 @@ from coordinatord.protocol.text import NAMES_MAX, TEXT_MAX
 ENDED = frozenset({"succeeded", "failed", "stopped", "left"})
 """The final states of a run."""
 
-
 NUMBER_MAX = 2**62
 """The limit of steps, seconds and times: no training job has a greater number."""
 
@@ -90,8 +89,7 @@ class KeptStatus(Struct, frozen=True, kw_only=True):
     copy_problem: AnyText = ""
     """Why state that only one host has is not copied; empty if it is, soon will be, or there is one host."""
     unkept: AnyText = ""
-    """State that training depends on but does not keep, such as that of an optimizer that was not given to `ctx.keep`;
-    empty if none was noticed."""
+    """State that training needs but does not keep, such as that of an optimizer not given to `ctx.keep`; else empty."""
     unstepped: AnyText = ""
     """Which ranks train and never call `ctx.step`, so that no step is kept; empty without any."""
     disk_step: Whole | None = None
@@ -531,8 +529,7 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
     protocol: Whole | None = None
     """Its version of the protocol."""
     log_dir: AnyText | None = None
-    """The folder on its host with the logs of this job, in RUN/round_N/RANK below it; None if there is none, or not
-    known."""
+    """The folder on its host with the logs of this job, in RUN/round_N/RANK below it; None if none is known."""
     pids: Items[Whole] = ()
     """The process id of each of its workers by local rank, 0 for one that has ended; empty if not known or without
     workers."""
@@ -547,8 +544,7 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
     late: LateStatus | None = None
     """The lateness of its latest worker; None if not known."""
     begun: WorkerStartsStatus | None = None
-    """How its workers of the round were started; None if all are cold for lack of an alternative, or none is
-    started."""
+    """How its workers of the round were started; None before that, or if all are cold for lack of an alternative."""
 
 
 class RoundStatus(Struct, frozen=True, kw_only=True):
