@@ -357,6 +357,8 @@ class Holding(Strict, frozen=True):
     """Why the node cannot fetch a copy; empty if it has all of them, or is fetching them."""
     unkept: Sentence = ""
     """State that its workers need but do not keep, as far as noticed; empty without any."""
+    pageable: Sentence = ""
+    """Why a worker's saves from a GPU go into memory that is not page-locked; empty if none does."""
     unstepped: Annotated[tuple[Count, ...], Meta(max_length=UNSTEPPED_MAX)] = ()
     """The first ranks of its workers that train in its round, and keep state, and never call `ctx.step`."""
 

@@ -71,7 +71,7 @@ SESSION_PATH = "/v1/session"
 
 FRAME_BYTES_MAX = 256 * 1024
 """The limit of a frame, which has one message. With all texts at their limits in the widest letters, a `Join` is below
-250 KiB, and a `Desired` with a report and the most sources of kept state below 238. A usual message is below 1 KiB, and
+252 KiB, and a `Desired` with a report and the most sources of kept state below 238. A usual message is below 1 KiB, and
 below 4 KiB with a report."""
 
 

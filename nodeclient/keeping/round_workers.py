@@ -106,6 +106,8 @@ class RoundWorkers:
     """The step of the last checkpoint that the script of each worker has written."""
     intervals: dict[int, Interval] = field(default_factory=dict)
     """How often each worker saves, if it saves at intervals."""
+    pageable: str = ""
+    """Why the saves of the first worker that has said so go into memory that is not page-locked."""
     first_states: dict[int, int] = field(default_factory=dict)
     """The digest of each worker's state after its first step, in a round that began from nothing."""
     alike: bool | None = None

@@ -54,6 +54,7 @@ from workerlib.contract.channel_messages import (
     Interval,
     Message,
     NotSaved,
+    Pageable,
     Reserve,
     Saved,
     SaveNow,
@@ -282,6 +283,7 @@ class StateKeeper:
             first_states=current.named_first_states(resources.workers) if here else (),
             copy_problem=clip(self._copier.problem, MESSAGE_MAX),
             unkept=clip(" and ".join(self._unkept), MESSAGE_MAX),
+            pageable=clip(current.pageable, MESSAGE_MAX),
             unstepped=tuple(current.still_unstepped(observed.steps)[:UNSTEPPED_MAX]) if here else (),
         )
         return observed if holding == Holding(()) else replace(observed, kept=holding)
@@ -315,6 +317,10 @@ class StateKeeper:
             case Unkept(what) if what not in self._unkept and len(self._unkept) < UNKEPT_MAX:
                 self._unkept.append(what)
                 self._resources.notify(Level.WARNING, f"not kept, and lost with its worker: {what}", "state_not_kept")
+            case Pageable(why) if not current.pageable:
+                current.pageable = why
+                text = f"saves from the GPU are slow: their memory is not page-locked: {why}"
+                self._resources.notify(Level.WARNING, text, "state_saved_slowly")
             case Unstepped(rank):
                 current.unstepped[local_rank] = min(max(rank, 0), RANKS_MAX)
             case Halted(step):  # no answer yet: the worker saves once the coordinator has named the step

@@ -231,14 +231,15 @@ def _kept(kept: KeptStatus, reason: str) -> str:
     if resumed and resumed not in reason:
         redone = "" if kept.redone is None else f", {redone_words(kept.redone, at_least=kept.redone_at_least)}"
         parts.append(f"resumed {resumed}{redone}")
-    if kept.unstepped:
-        parts.append(kept.unstepped)
+    parts.append(kept.unstepped)
     if kept.unkept:
         parts.append(f"not kept: {kept.unkept}")
     if kept.interval_steps is not None:
         took = "" if kept.save_s is None else f" ({brief(kept.save_s)} each)"
         every = counted(kept.interval_steps, "step")
         parts.append(f"state is saved in memory every {every}{took}, and at a failure where other ranks have it too")
+    if kept.pageable:
+        parts.append(f"saves are slow, since their memory is not page-locked: {kept.pageable}")
     facts: dict[int, list[str]] = {}
     if kept.step is not None and kept.step != kept.resumed:
         facts.setdefault(kept.step, []).append("is whole in memory")
@@ -251,7 +252,7 @@ def _kept(kept: KeptStatus, reason: str) -> str:
         parts.append(f"step {kept.disk_writing:,} is being written there")
     if kept.disk_problem:
         parts.append(f"the last step is not on the disk: {kept.disk_problem}")
-    return ", ".join(parts)
+    return ", ".join(filter(None, parts))
 
 
 def _copies(job: JobStatus) -> str:

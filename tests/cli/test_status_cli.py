@@ -280,6 +280,7 @@ RESUMED = {"step": 60, "resumed": 40, "resumed_from": "node b's memory", "redone
 ON_DISK = "stopped by ann@gpu1; step 4,660 is on the disk"
 BEGUN = {"in_place": 0, "warm": 2, "cold": 0, "why_not": "", "why_cold": ""}
 STARTED = "all workers are started: 2 warm (formed of nodes b, a; resumes at step 40 from node b's memory)"
+REFUSED = "node a: cudaHostRegister has refused 1.0 GB: out of memory"
 SAVED = {"interval_steps": 128, "save_s": 0.0125}
 
 FACTS: dict[str, tuple[dict[str, Any], list[str]]] = {
@@ -315,6 +316,14 @@ FACTS: dict[str, tuple[dict[str, Any], list[str]]] = {
             "40 from node b's memory",
             "state is saved in memory every 128 steps (12.5ms each), and at a failure where other ranks have it too",
         ],
+    ),
+    "slow saves": (
+        {"kept": SAVED | {"pageable": REFUSED}},
+        [f"where other ranks have it too, saves are slow, since their memory is not page-locked: {REFUSED}\n"],
+    ),
+    "slow saves without an interval": (
+        {"kept": {"pageable": REFUSED}},
+        [f"\n  saves are slow, since their memory is not page-locked: {REFUSED}\n"],
     ),
     "the age of a run": ({"reason": "r", "state_s": 90.0}, ["job mnist  running for 1m30s in round 1: r\n"]),
     "that no worker is seen": ({"unseen": "a hang would not be noticed"}, ["\n  a hang would not be noticed\n"]),

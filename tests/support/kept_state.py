@@ -73,7 +73,8 @@ def a_holding(steps: list[str], options: dict[str, str], assignment: Assignment 
     `written=100` is the last checkpoint that its script has written, `written=no` before the first one; `every=10`
     is the interval of saves, and `first=5,6` are the digests of different states after the first step. With
     `halts=yes` its workers can halt after a step that they are sent; with `halts=101` they are to halt after step
-    101. `unkept=SGD` is what they do not keep, and `unstepped=1,2` are ranks that never call `ctx.step`.
+    101. `unkept=SGD` is what they do not keep, and `unstepped=1,2` are ranks that never call `ctx.step`. `pageable=why`
+    is why their saves go into memory that is not page-locked.
     """
     first, world_size = (assignment.first_rank, assignment.world_size) if assignment else (0, workers)
     parts = (
@@ -98,6 +99,7 @@ def a_holding(steps: list[str], options: dict[str, str], assignment: Assignment 
         checkpointed=int(options["written"]) if options.get("written", "no") != "no" else None,
         first_states=tuple(int(digest) for digest in options["first"].split(",")) if "first" in options else (),
         unkept=options.get("unkept", ""),
+        pageable=options.get("pageable", ""),
         unstepped=tuple(int(rank) for rank in options["unstepped"].split(",")) if "unstepped" in options else (),
     )
 

@@ -15,6 +15,7 @@ and begins with `Hello`. `packets` has the form of a packet; arenas come with it
 | worker | `AskRestore` | `ResumeFrom`, with a descriptor for each of its parts, once all of them are on this host |
 | worker | `FirstState` | `Comparison`, once it is known |
 | worker | `Unkept` | |
+| worker | `Pageable` | |
 | worker | `Unstepped` | |
 | nodeclient | `Reserved` with a descriptor, of memory that is `lent` | |
 | nodeclient | `SaveNow` | `Saved` or `NotSaved` |
@@ -141,6 +142,14 @@ class Unkept:
 
 
 @dataclass(frozen=True, slots=True)
+class Pageable:
+    """Saves from a GPU go into memory that is not page-locked, which is several times slower."""
+
+    why: str
+    """A clause to use in a sentence: `cudaHostRegister has refused 1.0 GB: out of memory`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Unstepped:
     """The script trains on this rank and seems never to call `ctx.step`. Unless training is over, it still may."""
 
@@ -250,6 +259,7 @@ Message = (
     | FirstState
     | Comparison
     | Unkept
+    | Pageable
     | Unstepped
     | SaveNow
     | HaltAt

@@ -61,6 +61,13 @@ def unkept(kept: KeptState) -> str:
     return next((holding.unkept for holding in held if holding is not None and holding.unkept), "")
 
 
+def pageable(kept: KeptState) -> list[str]:
+    """Say of each node of the round whose saves from a GPU go into memory that is not page-locked, why they do."""
+    members = (member for member in kept.run.members.values() if kept.run.is_about_round(member.observed))
+    held = ((member.node, member.observed.kept) for member in members)
+    return [f"node {node}: {holding.pageable}" for node, holding in held if holding is not None and holding.pageable]
+
+
 def unstepped(kept: KeptState) -> str:
     """Say which ranks of the round never call `ctx.step`, so that no step is kept; empty if all do, or none trains."""
     reports = (member.observed for member in kept.run.members.values() if kept.run.is_about_round(member.observed))

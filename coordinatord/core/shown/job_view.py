@@ -15,7 +15,7 @@ from coordinatord.core.judging.judgements import weight
 from coordinatord.core.judging.run_judging import RunJudging
 from coordinatord.core.keeping.copying import copy_problem
 from coordinatord.core.keeping.known import kept_of
-from coordinatord.core.keeping.sentences import disk_problem, memory_of, unkept, unstepped
+from coordinatord.core.keeping.sentences import disk_problem, memory_of, pageable, unkept, unstepped
 from coordinatord.core.rounds.policy import Policy
 from coordinatord.core.rounds.queries.past_round import restarts_counted
 from coordinatord.core.rounds.queries.report_builder import aged_report
@@ -468,8 +468,8 @@ def kept_view(run: Run) -> api.KeptStatus | None:
     """Return the kept state of a run; None if no node keeps or writes any and the round resumed from none."""
     resume = run.durable.resume
     kept = kept_of(run)
-    index, disk = kept.index, kept.disk
-    if resume is None and not index and disk.every_s is None and not unstepped(kept):
+    index, disk, slow = kept.index, kept.disk, pageable(kept)
+    if resume is None and not index and disk.every_s is None and not slow and not unstepped(kept):
         return None
     newest, copied = index.newest_whole, kept.copied
     holdings = [member.observed.kept for member in run.members.values() if member.observed.kept is not None]
@@ -486,6 +486,7 @@ def kept_view(run: Run) -> api.KeptStatus | None:
         copied=None if copied is None else copied.step,
         copy_problem=copy_problem(kept),
         unkept=unkept(kept),
+        pageable=slow[0] if slow else "",
         unstepped=unstepped(kept),
         disk_step=None if kept.disk.found.newest is None else kept.disk.found.newest.step,
         disk_writing=None if disk.attempt is None else disk.attempt.at.step,
@@ -506,6 +507,7 @@ def _node_kept_view(run: Run, member: Member) -> api.NodeKeptStatus | None:
         skipped=kept.skipped,
         restoring=kept.restoring,
         problem=kept.problem,
+        pageable=kept.pageable,
         copied_to=copied_to,
         copied_step=None if copied_at is None else copied_at.step,
     )

@@ -90,6 +90,8 @@ class KeptStatus(Struct, frozen=True, kw_only=True):
     """Why state that only one host has is not copied; empty if it is, soon will be, or there is one host."""
     unkept: AnyText = ""
     """State that training needs but does not keep, such as that of an optimizer not given to `ctx.keep`; else empty."""
+    pageable: AnyText = ""
+    """A node whose saves from a GPU are slow, since their memory is not page-locked, and why; empty without one."""
     unstepped: AnyText = ""
     """Which ranks train and never call `ctx.step`, so that no step is kept; empty without any."""
     disk_step: Whole | None = None
@@ -113,6 +115,8 @@ class NodeKeptStatus(Struct, frozen=True, kw_only=True):
     """The progress of restoring the step to resume from: `nothing`, `fetching`, `ready` or `failed`."""
     problem: AnyText = ""
     """Why its last save or restore failed, if it did."""
+    pageable: AnyText = ""
+    """Why saves from its GPUs are slow, into memory that is not page-locked; empty if they are not."""
     copied_to: AnyText = ""
     """The node with a copy of the state that only this node keeps; empty if none has one."""
     copied_step: Whole | None = None

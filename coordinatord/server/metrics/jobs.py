@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from coordinatord.core.keeping.known import kept_of
-from coordinatord.core.keeping.sentences import disk_problem
+from coordinatord.core.keeping.sentences import disk_problem, pageable
 from coordinatord.core.rounds.queries.time_attribution import spent
 from coordinatord.core.rounds.state.durable import State
 from coordinatord.core.rounds.state.member import MemberState
@@ -68,6 +68,7 @@ def figures_of(run: Run, tally: JobTally, now: float) -> JobFigures:
         "job_disk_step": _number_of(kept.disk.found.newest),
         "job_redone_steps": None if durable.resume is None else durable.resume.redone,
         "job_disk_failing": None if kept.disk.every_s is None else bool(disk_problem(kept)),
+        "job_pageable_nodes": len(pageable(kept)),
         "job_diverged": durable.divergence is not None,
         "job_laggard_seconds": laggard_s(run),
     }
@@ -158,6 +159,7 @@ FAMILIES = (
         "Steps of earlier rounds that the current or last round did again, where it resumed from kept state.",
     ),
     _gauge("job_disk_failing", "1 if the last step could not be written to the disk, is gone, or ranks differ in it."),
+    _gauge("job_pageable_nodes", "Nodes of the round whose saves from a GPU go into memory that is not page-locked."),
     _gauge(
         "job_diverged",
         "1 if ranks of the round have different parameters or optimizer state, though they should be alike.",

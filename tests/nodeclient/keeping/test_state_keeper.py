@@ -26,6 +26,7 @@ from workerlib.contract.channel_messages import (
     Halted,
     Interval,
     NotSaved,
+    Pageable,
     RefusedMemory,
     Reserve,
     Reserved,
@@ -127,6 +128,24 @@ async def test_what_workers_do_not_keep_is_said_once_and_with_each_resume_of_the
     assert node.texts.count("not kept, and lost with its worker: the state of SGD") == 1
     words = "round 3 resumes at step 7 from memory, 0 steps redone, without the state of SGD and more: all of it"
     assert any(text.startswith(words) for text in node.texts)
+
+
+async def test_slow_saves_are_said_once_a_round_and_reported_while_it_is_the_present_one(tmp_path: Path) -> None:
+    why = "cudaHostRegister has refused 1.0 GB: out of memory"
+    async with keeping_nodes(tmp_path, "a", workers=2) as [node]:
+        for number in (1, 2):
+            path = node.begin(number)
+            assert node.holding(workers=True) is None, "what the round before has reported is over"
+            node.worker(path).send(Pageable(why))
+            await node.reports(lambda holding: holding.pageable == why, workers=True)
+            other = node.worker(path, local_rank=1)
+            other.send(Pageable("the other one's reason"))
+            other.send(Interval(8, 0.01, 0))
+            holding = await node.reports(lambda holding: holding.interval_steps == 8, workers=True)
+            assert holding.pageable == why
+            assert [text for text in node.texts if "page-locked" in text] == number * [
+                f"saves from the GPU are slow: their memory is not page-locked: {why}"
+            ]
 
 
 async def test_workers_wait_until_all_holders_are_known(node: KeepingNode) -> None:

@@ -15,6 +15,7 @@ from workerlib.contract.channel_messages import (
     Interval,
     Message,
     NotSaved,
+    Pageable,
     Part,
     RefusedMemory,
     Reserve,
@@ -55,6 +56,7 @@ KEPT_STATE: list[Message] = [
     Saved(18, 0.25, 1000, asked=3),
     NotSaved("the step was not whole", asked=3),
     Interval(8, 0.01, 2),
+    Pageable("cudaHostRegister has refused 1.0 GB: out of memory"),
 ]
 
 ROUNDS: list[RoundMessage] = [

@@ -69,6 +69,19 @@ def test_ranks_that_never_report_a_step_are_named_while_they_train_and_when_the_
         assert stage.past[-1][1].reason == f"all workers succeeded; {words}"
 
 
+def test_nodes_that_save_slowly_are_shown_in_their_round_before_they_have_kept_a_step() -> None:
+    stage = train("n1", "n2", "n3")
+    stage.play("step n1 n2 n3 1")
+    assert stage.view().kept is None
+    stage.play("keep n2 pageable=refused", "keep n3 pageable=limited", "step n2 n3 2")
+    view = stage.view()
+    assert view.kept is not None
+    assert view.kept.pageable == "node n2: refused"
+    assert [None if node.kept is None else node.kept.pageable for node in view.nodes] == [None, "refused", "limited"]
+    break_round(stage, "n1", "n2", "n3")
+    assert stage.view().kept is None, "of the next round nothing is known yet"
+
+
 def test_no_node_resumes_where_one_cannot() -> None:
     stage = train("n1", "n2", n2="")
     stage.play("keep n1 1:8")

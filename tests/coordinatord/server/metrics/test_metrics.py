@@ -29,6 +29,7 @@ from tests.support.builders import a_failure, a_run
 from tests.support.histories import records_in
 from tests.support.raw_session import IDLE, Peer, connect, join, until
 from tests.support.scrapes import Scrape
+from tests.support.script import play
 
 
 async def scraped(server: Server) -> Scrape:
@@ -184,6 +185,13 @@ def test_a_disk_that_fails_is_seen_where_nodes_write_to_one() -> None:
     assert figures_of(run, JobTally(), 1.0).figures["job_disk_failing"] is False
     kept_of(run).disk.fail("node a: no space left", 1.0)
     assert figures_of(run, JobTally(), 1.0).figures["job_disk_failing"] is True
+
+
+def test_nodes_that_save_slowly_are_counted() -> None:
+    stage = play("join n1 n2 n3 min=3 max=3 keeps=yes", "running n1 n2 n3", "step n1 n2 n3 1")
+    assert figures_of(stage.run, JobTally(), 1.0).figures["job_pageable_nodes"] == 0
+    stage.play("keep n2 pageable=refused", "keep n3 pageable=refused", "step n2 n3 2")
+    assert figures_of(stage.run, JobTally(), 1.0).figures["job_pageable_nodes"] == 2
 
 
 def test_steps_that_are_done_again_are_counted_where_a_round_resumed() -> None:
