@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -156,8 +156,17 @@ class Device(DeviceQueue, TorchGroups):
         begin = len(self.given)
         return lambda: float(len(self.given) - begin)
 
-    def copy(self, targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
+    @property
+    def is_locking_pages(self) -> bool:
+        """Whether pages are being locked."""
+        return False
+
+    def lock_pages(self, generations: Sequence[memoryview], report: Callable[[str], None]) -> None:
+        """Lock nothing: a copy is made at once."""
+
+    def copy(self, targets: list[torch.Tensor], sources: list[torch.Tensor], begins: Sequence[int]) -> None:
         """Copy beside what was given."""
+        del begins
         with torch.no_grad():
             for target, source in zip(targets, sources, strict=True):
                 target.copy_(source)

@@ -92,7 +92,7 @@ BYTES_MAX = 2**46
 
 _SALT = 0x6B657074  # "kept": a place of zeros is not whole
 
-_MADV_POPULATE_WRITE = 23
+MADV_POPULATE_WRITE = 23
 """The value in Linux, which Python has no name for (madvise(2))."""
 
 _CHECK = 9
@@ -346,7 +346,7 @@ class Arena:
         end = HEADER_BYTES + generations * self.sizes.generation
         for begin in range(HEADER_BYTES, end, TOUCH_BYTES):
             try:
-                file.madvise(_MADV_POPULATE_WRITE, begin, min(TOUCH_BYTES, end - begin))
+                file.madvise(MADV_POPULATE_WRITE, begin, min(TOUCH_BYTES, end - begin))
             except OSError:  # Linux before 5.14
                 return
 

@@ -146,7 +146,7 @@ class Pageable:
     """Saves from a GPU go into memory that is not page-locked, which is several times slower."""
 
     why: str
-    """A clause to use in a sentence: `cudaHostRegister has refused 1.0 GB: out of memory`."""
+    """A clause to use in a sentence: `CUDA has refused to lock 134.2 MB: out of memory`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,9 @@ nodeclient owns the memory: an *arena* for each local rank, with *places* for th
 Saving: `keeper` decides when state is saved and by which thread, and `state_lock` gives the state to one thread at a
 time. `process_hooks` calls the keeper. `step_numbers` finds out to which step the state belongs, and `step_saver` saves
 it: `generations` writes the big state, `small_state` the small one with `random_state`, and `intervals` decides how
-often. `gate` makes optimizers wait for the collectives of a GPU. `arena_request` requests memory, and `keep_channel`
-is the connection. `unkept_state` finds state that is not kept.
+often. `gate` makes optimizers wait for the collectives of a GPU, and has its copies made. `page_locking` makes these
+fast. `arena_request` requests memory, and `keep_channel` is the connection. `unkept_state` finds state that is not
+kept.
 
 Objects: `adapter` has the base class of adapters. `kept_objects` adapts each kind of object, and `kept_containers`
 dicts and lists of tensors. `pieces` describes tensors and their shards, `tensor_digest` computes their digest, and
@@ -22,13 +23,14 @@ In the user's process, the import does nothing. `ctx.keep` does all of this wher
 
 * It connects to nodeclient by one Unix socket, and starts the thread `workerlib-keep`, which reads from it until the
   process ends or leaves its round. When the round breaks, this thread copies the state, if training is between two
-  steps. A timer thread maps the pages of new memory once.
+  steps. Without a GPU, a timer thread maps the pages of new memory once.
 * It maps shared memory of nodeclient: one file for each arena. A state that has outgrown its arena gets another one.
 * It registers a pre-hook of torch for the steps of all optimizers, which also wraps their closures. It registers a
   forward hook on each module, unless no other rank has the same state, and a function with atexit, to save at the end
   of Python. They are removed when training ends.
 * With a GPU, the first step of an optimizer in each step of training waits until the GPU has passed all collectives.
-  Copies have a stream of their own.
+  Copies have a stream of their own. When memory comes, some threads have CUDA's driver lock its pages, and a function
+  with atexit waits for them.
 * `ctx.step` copies the small state, makes a digest of the big one at some steps if other ranks have the same, and
   stands still when a round is about to end. It may raise `LeftRoundError` in a process that is used again.
 * It registers a function for forked children, to close the connection in them, which cannot be undone. A

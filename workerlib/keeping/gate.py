@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch.distributed import distributed_c10d
 
+from workerlib.keeping.page_locking import PageLocks, in_pieces, page_locks
 from workerlib.keeping.small_state import copy_tensors
 
 
@@ -36,6 +37,14 @@ class DeviceQueue:
         """Make the stream for copies, on the first of the GPUs."""
         self._devices = devices
         self._copy_stream = torch.cuda.Stream(devices[0])  # type: ignore[no-untyped-call]  # torch has no types here
+        self._page_locks: PageLocks | None = None
+        self._unlockable = ""
+        """Why the pages of memory for copies cannot be locked; empty if they can."""
+        try:
+            with torch.cuda.device(devices[0]):
+                self._page_locks = page_locks()
+        except OSError as error:
+            self._unlockable = str(error)
 
     @property
     def is_recording(self) -> bool:
@@ -70,10 +79,25 @@ class DeviceQueue:
         timed: Callable[..., torch.cuda.Event] = partial(torch.cuda.Event, enable_timing=True)
         return [torch.cuda.current_stream(device).record_event(timed()) for device in self._devices]
 
-    def copy(self, targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
-        """Copy tensors while training goes on, and wait for the copy. Raises `RuntimeError` as `mark` says."""
+    def lock_pages(self, generations: Sequence[memoryview], report: Callable[[str], None]) -> None:
+        """Begin to lock the pages of memory for copies. `report` is told why copies stay slow, if that fails."""
+        if self._page_locks is not None:
+            self._page_locks.lock(generations, report)
+        else:
+            report(self._unlockable)
+
+    @property
+    def is_locking_pages(self) -> bool:
+        """Whether pages are being locked, and copies will soon be much faster; False after `READY_WITHIN_S`."""
+        return self._page_locks is not None and self._page_locks.is_at_work
+
+    def copy(self, targets: list[torch.Tensor], sources: list[torch.Tensor], begins: Sequence[int]) -> None:
+        """Copy tensors while training goes on, and wait for the copy. Raises `RuntimeError` as `mark` says.
+
+        `begins` are the offsets of the targets in memory whose pages may be locked.
+        """
         with torch.cuda.stream(self._copy_stream):
-            copy_tensors(targets, sources)
+            copy_tensors(*in_pieces(targets, sources, begins))
         self._copy_stream.synchronize()
 
 

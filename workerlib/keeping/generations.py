@@ -86,9 +86,12 @@ class GenerationWriter:
         self.gate = Gate(collectives, has_peers=world_size > 1) if gate is None and collectives is not None else gate
         """Waits for the GPU; None without a GPU."""
 
-    def attach(self, arena: Arena) -> None:
-        """Write into this arena from now on."""
+    def attach(self, arena: Arena, report_slow: Callable[[str], None]) -> None:
+        """Write into this arena from now on; `report_slow` is told why writes from a GPU are slow, if they are."""
         self._arena = arena
+        if self._queue is not None:
+            self._queue.lock_pages([place.data for place in arena.generations], report_slow)
+            return
         touch = threading.Timer(TOUCH_AFTER_S, arena.touch)
         touch.daemon = True
         touch.start()
@@ -114,6 +117,11 @@ class GenerationWriter:
     def on_device(self) -> bool:
         """Whether the state is in the memory of a GPU, and is lost if an error spoils this process's context there."""
         return self._queue is not None
+
+    @property
+    def is_preparing(self) -> bool:
+        """Whether a write takes far longer now than it soon will: pages are being locked, see `page_locking`."""
+        return self._queue is not None and self._queue.is_locking_pages
 
     def stopwatch(self) -> Callable[[], float]:
         """Return a function that returns how long work on the state has taken since now, as `DeviceQueue` has one."""
@@ -226,8 +234,11 @@ class GenerationWriter:
         if place is None:
             raise NotNowError("the steps that are in memory are still needed, so there is no place for another one")
         place.data[: len(layout.manifest)] = layout.manifest
-        copy = copy_tensors if self._queue is None else self._queue.copy
-        copy(views_of(layout, place.data), [local_part(tensor) for _, tensor in tensors])
+        targets, sources = views_of(layout, place.data), [local_part(tensor) for _, tensor in tensors]
+        if self._queue is None:
+            copy_tensors(targets, sources)
+        else:
+            self._queue.copy(targets, sources, layout.begins)
         if small is not None:
             place.data[end:length] = small
         if watch and self.has_changed():

@@ -30,7 +30,7 @@ import torch
 
 from workerlib import progress
 from workerlib.contract.arena import PENDING, Arena, Commit
-from workerlib.contract.channel_messages import FirstState, Message, NotSaved, Saved
+from workerlib.contract.channel_messages import FirstState, Message, NotSaved, Pageable, Saved
 from workerlib.contract.env import DIGESTS, WorkerEnvironment
 from workerlib.keeping.arena_request import ArenaRequest
 from workerlib.keeping.gate import TorchGroups
@@ -233,7 +233,7 @@ class StepSaver:
         those of the ended rank. It answers no request of this worker, so none is finished.
         """
         with self._small.lock:
-            self._generations.attach(arena)
+            self._generations.attach(arena, lambda why: self._report(Pageable(why)))
             if lent:
                 self.role.saves_big = True
                 self.memory.arena = arena
@@ -404,7 +404,7 @@ class StepSaver:
     def _save_if_due(self) -> None:
         interval, arena = self.interval, self.memory.arena
         is_due = interval.end_step(self.last_step, time.monotonic())
-        if arena is not None and is_due:
+        if arena is not None and is_due and not self._generations.is_preparing:
             answer = self.save(0, last=False)
             if isinstance(answer, NotSaved):
                 interval.record_skip()

@@ -121,7 +121,7 @@ def trained(rank: int, length: int, *, dies: bool) -> tuple[Part, Arena]:
     objects, arena = adapt({"model": model}), arena_with(ArenaSizes.at_least(20_000, 20_000))
     small, generations = SmallStateWriter(objects), GenerationWriter(objects, 2)
     small.attach(arena)
-    generations.attach(arena)
+    generations.attach(arena, print)
     small.first_snapshot({})
     for step in range(4):
         commit = Commit(step, 1, 0, rank, 2, 0, 1, serial=0, flags=0)
