@@ -32,13 +32,13 @@ A word is aligned, and stored and loaded whole. Words that are seen in part do n
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import mmap
 import os
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any
 
 MEMORY_NAME = "coordinatord-kept"
 """The name of the memfd, which /proc shows."""
@@ -82,8 +82,8 @@ WITH_SMALL = 2
 CHOSEN = 4
 """The flag of a generation that a `KeptWriter` has written: replicas of it may differ in a model's buffers."""
 
-TOUCH_BYTES = 1 << 20
-"""The bytes that are mapped in one call, which holds the interpreter's lock for a tenth of a millisecond."""
+MAPPED_BYTES = 1 << 20
+"""The bytes that are mapped in one call, for whose end other threads wait that map or unmap memory."""
 
 STEP_MAX = 2**53 - 1
 
@@ -92,8 +92,11 @@ BYTES_MAX = 2**46
 
 _SALT = 0x6B657074  # "kept": a place of zeros is not whole
 
-MADV_POPULATE_WRITE = 23
+_MADV_POPULATE_WRITE = 23
 """The value in Linux, which Python has no name for (madvise(2))."""
+
+_C = ctypes.CDLL(None)
+"""The C library: its calls by ctypes do not hold the interpreter's lock, as `mmap.madvise` does."""
 
 _CHECK = 9
 """The index of the control word `check`."""
@@ -131,6 +134,20 @@ def fence() -> None:
     lock.acquire()
     lock.release()
     lock.acquire()
+
+
+def map_pages(memory: memoryview) -> None:
+    """Have the kernel map the pages of shared memory, which begins with a page and is writable.
+
+    Otherwise the first write causes a fault at each page, and takes ten times as long as the copy. Linux before 5.14
+    has no such call, and nothing is done.
+    """
+    if not memory:
+        return
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    for begin in range(0, len(memory), MAPPED_BYTES):
+        length = min(MAPPED_BYTES, len(memory) - begin)
+        _C.madvise(ctypes.c_void_p(address + begin), ctypes.c_size_t(length), _MADV_POPULATE_WRITE)
 
 
 class ArenaError(ValueError):
@@ -338,17 +355,8 @@ class Arena:
         return (round_, step) if check == _SALT ^ round_ ^ step << 1 else None
 
     def touch(self, generations: int = GENERATIONS) -> None:
-        """Have the kernel map the pages of the first generations. This blocks, so call it in a thread.
-
-        Otherwise the first write causes a fault at each page, and takes ten times as long as the copy.
-        """
-        file: Any = self._memory.obj
-        end = HEADER_BYTES + generations * self.sizes.generation
-        for begin in range(HEADER_BYTES, end, TOUCH_BYTES):
-            try:
-                file.madvise(MADV_POPULATE_WRITE, begin, min(TOUCH_BYTES, end - begin))
-            except OSError:  # Linux before 5.14
-                return
+        """Map the pages of the first generations, as `map_pages` does. This blocks, so call it in a thread."""
+        map_pages(self._memory[HEADER_BYTES : HEADER_BYTES + generations * self.sizes.generation])
 
     def begin_generation(self, *, last: bool = False) -> Place | None:
         """Mark a generation as not whole, and return it to be overwritten; None if none may be.

@@ -18,7 +18,7 @@ from functools import cache
 
 import torch
 
-from workerlib.contract.arena import MADV_POPULATE_WRITE, PAGE_BYTES
+from workerlib.contract.arena import PAGE_BYTES, map_pages
 
 PIECE_BYTES = 128 << 20
 """The size of a piece. CUDA refuses a copy into two of them at once, so `in_pieces` splits copies."""
@@ -34,9 +34,6 @@ JOINED_WITHIN_S = 5.0
 
 _CAPTURE_RELAXED = 2
 """The value of CU_STREAM_CAPTURE_MODE_RELAXED in cuda.h."""
-
-_C = ctypes.CDLL(None)
-"""The C library: its calls by ctypes do not hold the interpreter's lock, as `mmap.madvise` does."""
 
 
 class CudaDriver:
@@ -140,9 +137,8 @@ class PageLocks:
                     piece = next(pieces, None)
                 if piece is None:
                     return
+                map_pages(piece)
                 address = ctypes.addressof(ctypes.c_char.from_buffer(piece))
-                # Linux before 5.14 has no such advice, and maps pages while they are locked.
-                _C.madvise(ctypes.c_void_p(address), ctypes.c_size_t(len(piece)), MADV_POPULATE_WRITE)
                 if why := self._driver.lock(address, len(piece)):
                     refusals.append(f"CUDA has refused to lock {len(piece) / 1e6:.1f} MB: {why}")
                 else:
