@@ -59,8 +59,9 @@ class PersistedStateLaws(Laws):
         """The life of the coordinator, and the time since which a step of each run waits for the disk."""
         self._attempts: dict[str, int] = {}
         """The last attempt of each run to write a step."""
-        self._failed_in_stop: defaultdict[tuple[str, int, int], set[str]] = defaultdict(set)
-        """The nodes that failed to write while workers ended, by run, life of the coordinator and attempt."""
+        self._failed_in_stop: defaultdict[tuple[str, int, int], dict[str, int]] = defaultdict(dict)
+        """The nodes that failed to write while workers ended, each with its incarnation, by run, life of the
+        coordinator and attempt."""
         self._heard_at = 0.0
         """When the coordinator last received anything."""
         self._shown: dict[tuple[str, int], KeptStep | None] = {}
@@ -228,7 +229,7 @@ class PersistedStateLaws(Laws):
         if report is None or attempt is None or attempt.without or run.durable.state is not State.STOPPING:
             return
         if report.state is PersistState.FAILED and report.attempt == attempt.number:
-            self._failed_in_stop[run.id, self.world.daemon.life, attempt.number].add(member.node)
+            self._failed_in_stop[run.id, self.world.daemon.life, attempt.number][member.node] = member.incarnation
 
     def _note_finders(self, run: Run) -> set[str]:
         finders = self._finders.setdefault((run.id, self.world.daemon.life), set())
@@ -310,7 +311,8 @@ class PersistedStateLaws(Laws):
 
     def _judge_again(self, run: Run, attempt: WriteAttempt) -> None:
         """Check that nodes which failed to write while workers ended do not write again at once if others can."""
-        failed = self._failed_in_stop[run.id, self.world.daemon.life, attempt.number - 1]
+        in_stop = self._failed_in_stop[run.id, self.world.daemon.life, attempt.number - 1]
+        failed = {node for node, one in in_stop.items() if node in run.members and run.members[node].incarnation == one}
         if not failed.isdisjoint(attempt.writers):
             held = kept_of(run).index.holders(attempt.at)
             others = (parts for node, parts in held.items() if node not in failed and _may_write(run.members[node]))
