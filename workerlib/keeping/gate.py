@@ -83,7 +83,7 @@ class DeviceQueue:
         """Begin to lock the pages of memory for copies. `report` is told why copies stay slow, if that fails."""
         if self._page_locks is not None:
             self._page_locks.lock(generations, report)
-        else:
+        elif any(generations):  # another worker may save the big state
             report(self._unlockable)
 
     @property
