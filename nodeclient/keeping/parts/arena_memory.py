@@ -42,7 +42,8 @@ class ArenaMemory:
     """The memory for arenas. All methods may be called in any thread.
 
     Memory is taken in two steps: `claim` compares it with the limit and counts it, and `allocate` allocates it, which
-    takes a second for each gigabyte.
+    takes a second for each gigabyte. Of each arena the first `backed_bytes` have memory. Behind them lie the places
+    that a copy or a received part does not use: a hole, which is mapped too, and never written.
     """
 
     def __init__(self, limit_bytes: int, available: Callable[[], int]) -> None:
@@ -52,16 +53,18 @@ class ArenaMemory:
         self._lock = Lock()
         self._coming_bytes = 0
         """The bytes that are being allocated, which `available` may still count as free."""
+        self._unmapped_bytes = 0
+        """The sizes of their arenas, which are mapped only after that."""
         self._reserve_bytes = 0.0
         """The bytes that must remain free on the host, as of the last claim."""
         self._is_closed = False
         self.used_bytes = 0
-        """The bytes that count towards the limit, with those that are being allocated or received."""
+        """The claimed bytes, which count towards the limit."""
 
-    def claim(self, size: int, demand: str) -> None:
+    def claim(self, sizes: ArenaSizes, backed_bytes: int, demand: str) -> None:
         """Claim memory for `allocate`. Raises `NoMemoryError` with `demand`, its purpose, if it is too much."""
         with self._lock:
-            if size > self._limit_bytes - self.used_bytes:
+            if backed_bytes > self._limit_bytes - self.used_bytes:
                 used = f", of which {size_in_words(self.used_bytes)} are used" if self.used_bytes else ""
                 raise NoMemoryError(f"{demand}, and --keep-memory is {size_in_words(self._limit_bytes)}{used}")
             try:
@@ -71,36 +74,39 @@ class ArenaMemory:
                     f"{demand}, and this host does not tell how much it has: {error.strerror}"
                 ) from error
             usable = max(0.0, available * _USABLE_SHARE - self._coming_bytes)
-            if size > usable:
+            if backed_bytes > usable:
                 raise NoMemoryError(f"{demand}, and this host has {size_in_words(int(usable))} to spare")
-            if addresses is not None and size > addresses - _FOR_THREADS - self._coming_bytes:
-                left = size_in_words(max(0, addresses - _FOR_THREADS - self._coming_bytes))
-                raise NoMemoryError(f"{demand}, and ulimit -v leaves {left} for it: raise it")
+            if addresses is not None and sizes.total > addresses - _FOR_THREADS - self._unmapped_bytes:
+                left = size_in_words(max(0, addresses - _FOR_THREADS - self._unmapped_bytes))
+                mapped = f"{size_in_words(sizes.total)} of address space"
+                raise NoMemoryError(f"{demand} and {mapped}, of which ulimit -v leaves {left}: raise it")
             self._reserve_bytes = available * (1 - _USABLE_SHARE)
-            self.used_bytes += size
-            self._coming_bytes += size
+            self.used_bytes += backed_bytes
+            self._coming_bytes += backed_bytes
+            self._unmapped_bytes += sizes.total
 
-    def allocate(self, sizes: ArenaSizes, size: int) -> Owned:
-        """Return a new arena with memory for its first `size` bytes, which the caller has claimed. Blocks.
+    def allocate(self, sizes: ArenaSizes, backed_bytes: int) -> Owned:
+        """Return a new arena with the memory that the caller has claimed. Blocks.
 
-        Raises `OSError`; then the bytes are not claimed any more.
+        Raises `OSError`; then the memory is not claimed any more.
         """
         try:
-            return self._new_arena(sizes, size)
+            return self._new_arena(sizes, backed_bytes)
         except BaseException:
-            self._release(size)
+            self._release(backed_bytes)
             raise
         finally:
             with self._lock:
-                self._coming_bytes -= size
+                self._coming_bytes -= backed_bytes
+                self._unmapped_bytes -= sizes.total
 
-    def _new_arena(self, sizes: ArenaSizes, size: int) -> Owned:
+    def _new_arena(self, sizes: ArenaSizes, backed_bytes: int) -> Owned:
         file = syscalls.memory_file(MEMORY_NAME)
         try:
             os.ftruncate(file, sizes.total)
-            self._fill(file, size)
+            self._fill(file, backed_bytes)
             syscalls.seal_size(file)
-            return Owned(file, Arena.create(file, sizes), size)
+            return Owned(file, Arena.create(file, sizes), backed_bytes)
         except BaseException:
             os.close(file)
             raise

@@ -97,12 +97,12 @@ class Arenas:
     async def _allocate_own(self, sizes: ArenaSizes) -> Owned:
         demand = f"to keep three generations of a worker's state takes {size_in_words(sizes.total)}"
         try:
-            self.memory.claim(sizes.total, demand)
+            self.memory.claim(sizes, sizes.total, demand)
         except NoMemoryError:
             if not (self._copies or self._received):
                 raise
             self._drop_all(self._copies, self._received)
-            self.memory.claim(sizes.total, demand)
+            self.memory.claim(sizes, sizes.total, demand)
         return await self._allocate(sizes, sizes.total, demand)
 
     def file_of(self, local_rank: int) -> int | None:
@@ -110,12 +110,12 @@ class Arenas:
         owned = self._owned.get(local_rank)
         return owned[-1].file if owned else None
 
-    async def _allocate(self, sizes: ArenaSizes, size: int, demand: str) -> Owned:
+    async def _allocate(self, sizes: ArenaSizes, backed_bytes: int, demand: str) -> Owned:
         """Allocate a new arena without blocking the event loop. Raises `NoMemoryError` with `demand`, its purpose."""
         try:
             # The memory is allocated now, since a worker that writes must not meet a lack of it. To zero the pages
             # takes a second for each gigabyte, so a thread does it.
-            allocating = asyncio.ensure_future(asyncio.to_thread(self.memory.allocate, sizes, size))
+            allocating = asyncio.ensure_future(asyncio.to_thread(self.memory.allocate, sizes, backed_bytes))
             owned = await asyncio.shield(allocating)
         except asyncio.CancelledError:  # a copy is not wanted any more, and the thread goes on
             allocating.add_done_callback(self._free)
@@ -140,7 +140,7 @@ class Arenas:
             size = HEADER_BYTES + self._places_of_copies * sizes.generation
             copied = f"{self._places_of_copies} copies of the state of rank {commit.rank}"
             demand = f"to keep {copied} takes {size_in_words(size)}"
-            self.memory.claim(size, demand)
+            self.memory.claim(sizes, size, demand)
             owned = await self._allocate(sizes, size, demand)
             copies = self._copies.setdefault(commit.rank, [])
             copies.append(owned)

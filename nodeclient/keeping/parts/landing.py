@@ -55,7 +55,8 @@ class Landing:
         except ArenaError as error:
             raise NoMemoryError(str(error)) from None
         size = sizes.one_of_each
-        self._memory.claim(size, f"the state of rank {commit.rank} at step {commit.step} takes {size_in_words(size)}")
+        demand = f"the state of rank {commit.rank} at step {commit.step} takes {size_in_words(size)}"
+        self._memory.claim(sizes, size, demand)
         owned = self._memory.allocate(sizes, size)
         self._own(Landed(commit, owned, is_generation))
         owned.arena.touch(1)  # so that the data do not cause a fault at each page

@@ -6,6 +6,8 @@ import os
 import resource
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -36,7 +38,7 @@ def available():
     return left[-1]
 
 memory, sizes = ArenaMemory(2**40, available), ArenaSizes.at_least(50_000_000, 4_096)
-memory.claim(sizes.total, "")
+memory.claim(sizes, sizes.total, "")
 print("claimed", flush=True)
 pids += map(int, sys.stdin.readline().split())
 try:
@@ -183,16 +185,35 @@ async def test_a_limit_on_files_is_named_as_one_on_memory() -> None:
     kept.drop()
 
 
-async def test_a_limit_on_address_space_refuses_memory_before_nodeclient_needs_it() -> None:
-    """Where no address space is left, the next thread of nodeclient does not start."""
-    limits, sizes = resource.getrlimit(resource.RLIMIT_AS), ArenaSizes.at_least(100_000_000, 4_096)
-    kept = Arenas(ArenaMemory(2**40, lambda: 2**40), COPIES)
-    statm = Path("/proc/self/statm").read_text()  # noqa: ASYNC240 - it blocks nothing
-    mapped = int(statm.split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (mapped + 400_000_000, limits[1]))
+@contextmanager
+def address_space_left(size: int) -> Iterator[None]:
+    """Let this process map `size` more bytes."""
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (mapped + size, limits[1]))
     try:
-        with pytest.raises(NoMemoryError, match=r"takes 300 MB, and ulimit -v leaves 1\d\d MB for it: raise it"):
-            await kept.reserve(0, sizes)
+        yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, limits)
+
+
+async def test_a_limit_on_address_space_refuses_memory_before_nodeclient_needs_it() -> None:
+    """Where no address space is left, the next thread of nodeclient does not start. A copy is mapped with its hole."""
+    kept, sizes = Arenas(ArenaMemory(2**40, lambda: 2**40), COPIES), ArenaSizes.at_least(100_000_000, 4_096)
+    commit = Commit(step=1, round=1, length=sizes.generation, rank=3, world_size=4, shard=3, shards=4, serial=1)
+    left = r"and 300 MB of address space, of which ulimit -v leaves 2\d\d MB: raise it"
+    with address_space_left(500_000_000):
+        with pytest.raises(NoMemoryError, match=f"worker's state takes 300 MB {left}"):
+            await kept.reserve(0, sizes)
+        with pytest.raises(NoMemoryError, match=f"2 copies of the state of rank 3 takes 200 MB {left}"):
+            await kept.reserve_copy(commit)
     assert kept.memory.used_bytes == 0
+
+
+def test_address_space_of_an_arena_that_is_being_allocated_is_not_promised_twice() -> None:
+    memory, sizes = ArenaMemory(2**40, lambda: 2**40), ArenaSizes.at_least(100_000_000, 0)
+    with address_space_left(700_000_000):
+        memory.claim(sizes, sizes.one_of_each, "it takes 100 MB")
+        with pytest.raises(NoMemoryError, match=r"of which ulimit -v leaves 1\d\d MB"):
+            memory.claim(sizes, sizes.one_of_each, "it takes 100 MB")
+    assert memory.used_bytes == sizes.one_of_each
