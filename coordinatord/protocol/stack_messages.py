@@ -38,15 +38,16 @@ STACK_BYTES_MAX = 720
 """The most bytes of one worker's stacks that are accepted. Nodes of this release send less, later ones perhaps more."""
 
 PACKED_BYTES_MAX = 620
-"""The most bytes of one worker's stacks that are sent: the answers of a thousand are less than a megabyte."""
+"""The most bytes of one worker's stacks, `places`, `stands_at` and `waits_for` together: the answers of a thousand are
+less than a megabyte."""
 
 BRIEF_BYTES_MAX = 400
-"""The same limit for a brief sample, which no person reads: the innermost frames show whether the worker makes
-progress, and the outermost ones where the script is."""
+"""The most bytes of stacks and `stands_at` in a brief sample, which no person reads: the innermost frames show whether
+the worker makes progress, and the outermost ones where the script is."""
 
 PLACES_BYTES_MAX = 240
 """The most bytes of one worker's places in its groups, some 16 each: Megatron has 13 groups with four kinds of
-parallelism. Stacks are shortened to leave room for the places."""
+parallelism."""
 
 FRAME_MAX = 160
 """The most characters of one frame: a function, a file and a line."""
@@ -169,7 +170,8 @@ def pack_stacks(threads: Sequence[Thread], most: int = PACKED_BYTES_MAX) -> byte
         kept = len(shown)
         while len(piece := _packed(name, shown, kept)) > most - len(packed) and kept:
             kept -= 1
-        if not kept or (kept < len(shown) and packed):
+        is_main = not packed
+        if not kept or (kept < len(shown) and not is_main):
             break
         packed += piece
     return packed
@@ -191,7 +193,7 @@ def _packed(name: str, frames: Sequence[str], kept: int) -> bytes:
 
 
 _PLACE = re.compile(r"([\w.@-]{1,32})([=?!<>])(\d{1,16});", re.ASCII)
-"""A place on the wire: the group, a letter of `GroupStage` and a number, such as `41.nccl!1204;`."""
+"""A place on the wire: the group, the character of its `GroupStage` and a number, such as `41.nccl!1204;`."""
 
 _PEER = re.compile(r"(send to|recv from) (\d{1,16})")
 
@@ -201,7 +203,7 @@ for its root, and an `all_to_all` for ranks that exchange nothing."""
 
 
 class GroupStage(StrEnum):
-    """A worker's progress at a place in one letter: a `CollectiveState`, and for whom the worker waits."""
+    """A worker's progress at a place as one character: a `CollectiveState`, and for whom the worker waits."""
 
     DONE = "="
     """The last collective that the worker has begun is over."""
@@ -223,8 +225,8 @@ class GroupPlace(Struct, frozen=True):
     """A worker's place in one process group, with one of its backends."""
 
     group: str
-    """The group and the backend, such as `41.nccl`: each backend counts its own collectives. It is `41.` for a worker
-    that has begun no collective of the group."""
+    """The last word of `Collective.group`, and the backend, such as `41.nccl`: each backend counts its own collectives.
+    It is `41.` for a worker that has begun no collective of the group."""
     stage: GroupStage
     number: int
     """The number of the collective, or the rank of the peer."""
@@ -255,8 +257,10 @@ def place_of(collective: Collective) -> GroupPlace | None:
 def pack_places(collectives: Sequence[Collective]) -> bytes:
     """Encode the places of a worker in these collectives, except the first, which has its own field in the message.
 
-    Only three places of each group can show a hang: the first exchange with a peer, the first collective, and the first
-    one that waits for all. Others are left out, and so are places beyond the limit.
+    Those in which the worker waits come first, the oldest first. It stands at the first exchange and the first
+    collective of a group, and has only begun later ones ahead. In the first collective for all, further on, it may be
+    overtaken (`wait_graph`). No other place of a group can show a hang, so the others are left out, and so are places
+    beyond the limit.
     """
     packed = b""
     seen: set[tuple[str, str]] = set()

@@ -1,8 +1,11 @@
-"""The messages between `nodeclient up` and its program on a host: JSON, one object a line.
+"""The messages between `nodeclient up` and `far_end`, the program that it starts on a host: JSON, one object a line.
 
 `up` writes an `Errand` to the program's standard input, a `RunNode` once all hosts are ready, and then the name of each
 signal for the node. Empty lines in between show that `up` lives. The program writes one `Arrival` to standard output,
-and then the output of the node. A token is in these lines only, so no list of processes and no log of sshd has it.
+and then the output of the node. One more program brings up the coordinator: it is sent only the errand and the empty
+lines, and runs until its standard input ends.
+
+A token is in these lines only, so no list of processes and no log of sshd has it.
 """
 
 from __future__ import annotations
@@ -36,11 +39,12 @@ class Arrival(Message, frozen=True, tag=True):
     """A host's program is there: its node can start, or the coordinator serves."""
 
     release: Annotated[str, printable(64)]
-    """The release of nodeclient."""
+    """The release of nodeclient, which must be that of `up`."""
     address: Annotated[str, printable(64)] = ""
-    """The address at which sshd was reached; empty without one."""
+    """The address at which sshd was reached, by which nodes reach a coordinator on this host; empty if sshd does not
+    say it."""
     peer: Annotated[str, printable(64)] = ""
-    """The address from which it was reached."""
+    """The address from which sshd was reached, by which this host's node reaches a coordinator beside `up`."""
     problem: Annotated[str, printable(256)] = ""
     """Why the directory cannot be entered; empty if it can be."""
     port: Annotated[int, Meta(ge=0, le=PORT_MAX)] = 0

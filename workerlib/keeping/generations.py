@@ -51,6 +51,10 @@ class GenerationWriter:
     call no hooks: is this a new step, or were gradients only summed up? `has_changed`: is the state no longer that of
     the last step, so that it cannot be saved? `is_trained`: has training changed anything in this round, so that ranks
     can be compared? `record_step` comes after `has_trained`, and once before the first step.
+
+    The thread that reads from nodeclient calls `attach`. Like the training thread, it also calls `has`, `has_changed`
+    and `write`. It holds the keeper's lock then, and so does training in `record_step`. Optimizers with hooks wait for
+    that lock too. Without hooks, training may change tensors meanwhile, which `has_changed` is there to see.
     """
 
     def __init__(
@@ -66,20 +70,19 @@ class GenerationWriter:
         self._size_changes = 0
         """The sum of `Adapter.size_changes` at the last call of `has_changed_size`."""
         self._sample: list[torch.Tensor] = []
-        """Some of the tensors, whose changes show those of the state; those that have gradients, if any has."""
-        self._learning: list[_Version] = []
-        """All tensors that have gradients, with how often each had been changed at the last call of `has_trained`; the
-        first call compares them with those before the first step."""
-        self._head_digest = 0
-        """A digest of the heads of the sample at that time; not renewed once `is_trained`."""
-        self._versions: list[int] = []
-        """How often each tensor of the sample had been changed at the end of the last step."""
-        self._first_versions: list[int] = []
-        """The same before the first step of the round."""
+        """Some of the tensors, whose changes show those of the state; those that require gradients, if any does."""
         self._containers = [kept for kept in objects.values() if isinstance(kept, KeptContainer)]
         """The script changes their tensors itself."""
+        self._versions: list[int] = []
+        """How often each tensor of the sample had been changed at the end of the last step, for `has_changed`."""
         self._contained: list[_Version] = []
-        """All of these tensors at the end of the last step."""
+        """All tensors of the containers at the end of the last step, for `has_changed`."""
+        self._first_versions: list[int] = []
+        """The `_versions` before the first step of the round, for `is_trained`."""
+        self._learning: list[_Version] = []
+        """All tensors that require gradients, at the last call of `has_trained`, or before the first step."""
+        self._head_digest = 0
+        """A digest of the heads of the sample when `has_trained` last compared them, until `is_trained`."""
         self._queue = queue_of(tensor for _, tensor in self.tensors()) if queue is None else queue
         """The queue of the GPU that has the state; None if the host has it."""
         collectives = queue_of_collectives(self._queue)
@@ -131,7 +134,7 @@ class GenerationWriter:
         return lambda: time.monotonic() - began_at
 
     def record_step(self) -> bool:
-        """Record that the present state is that of a whole step; return False if `Gate.record_end` does."""
+        """Record that the present state is that of a whole step; return False if that does not count, see `gate`."""
         if self.gate is not None and not self.gate.record_end():
             return False
         if not self._sample:
@@ -147,7 +150,10 @@ class GenerationWriter:
         return True
 
     def record_containers(self) -> None:
-        """Record that the tensors in containers, as they are now, belong to the last step. Raises as `tensors`."""
+        """Record that the tensors in containers, as they are now, belong to the last step. Raises as `tensors`.
+
+        When training is over, `StepSaver.accept_last_changes` calls it once more.
+        """
         self._contained = _versions_of(self._in_containers())
 
     def _in_containers(self) -> list[torch.Tensor]:
@@ -171,7 +177,7 @@ class GenerationWriter:
             return True
 
     def has_trained(self) -> bool:
-        """Whether training has changed a tensor that has gradients since the last call, or put another in its place.
+        """Whether training has changed a tensor that requires gradients since the last call, or put in another one.
 
         Without such tensors this is always true: no gradients can be summed up. torch counts no writes to `.data`. So
         the bits of the sample are compared too, which waits for a GPU, until torch has counted a change in this round.

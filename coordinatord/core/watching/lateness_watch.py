@@ -37,7 +37,7 @@ class LatenessWatch:
     _offsets: dict[str, Offset] = field(default_factory=dict)
 
     @property
-    def agreed(self) -> Laggard | None:
+    def agreed_laggard(self) -> Laggard | None:
         """The laggard that enough comparisons in a row have found."""
         return None if self.lateness is None or self.agreeing < AGREEING_MIN else self.lateness.laggard
 
@@ -66,7 +66,7 @@ def laggard_to_drain(run: Run, watch: LatenessWatch) -> Laggard | None:
 
     It has to make steps at least `--drain-laggards` times as long. One leaves at a time, and enough stay for a round.
     """
-    laggard, lateness, factor, members = watch.agreed, watch.lateness, run.spec.drain_laggards, run.members
+    laggard, lateness, factor, members = watch.agreed_laggard, watch.lateness, run.spec.drain_laggards, run.members
     if not factor or laggard is None or lateness is None or lateness.factor < factor or laggard.node not in members:
         return None
     if any(member.leaves or member.durable.outcome is not None for member in members.values()):

@@ -1,9 +1,9 @@
-"""The door of this wing: decides when to look at workers, and tells the kernel whether they hang, lag or diverge.
+"""The door of this wing: `RunWatch` implements `WatchingWing`, by which a run knows if workers hang, lag or diverge.
 
-A *look* is a sample of every worker at one moment, for which the shell asks all nodes at once (`Look`, answered by
-`Looked`). A pair of looks, some time apart, shows a hang. Apart from looks, workers are regularly asked when they
-arrived in their last collectives (answered by `Compared`). That shows laggards. It also shows whether workers that
-report no steps are *at rest*, so that they may hang.
+It decides when to *look*. A look is a sample of every worker at one moment, for which the shell asks all nodes at once
+(`Look`, answered by `Looked`). A pair of looks, some time apart, shows a hang. Apart from looks, workers are regularly
+asked when they arrived in their last collectives (answered by `Compared`). That shows laggards. It also shows whether
+workers that report no steps are *at rest*, so that they may hang.
 """
 
 from __future__ import annotations
@@ -77,6 +77,14 @@ class Culprit(Struct, frozen=True):
     """The script's line at which it stands; empty if that is not known."""
 
 
+class RecordedWait(Struct, frozen=True):
+    """A wait for a worker, which is on record as a `BusyWorkerAwaited`."""
+
+    notice: str
+    is_left_to_torch: bool
+    """Whether the notice says that only torch's own timeout can still end the wait."""
+
+
 class RunWatch(WatchingWing):
     """Watches the workers of one run. `WatchingWing` says what its public attributes mean.
 
@@ -92,9 +100,8 @@ class RunWatch(WatchingWing):
         self._is_unseen = False
         self._culprit: Culprit | None = None
         """The first culprit of the last verdict, made with it: in a stop, a culprit's node may be lost."""
-        self._torch_notice: str | None = None
-        """The recorded notice that only torch's own timeout can still end the wait; empty if another notice is
-        recorded, None if none is since workers last made progress."""
+        self._recorded_wait: RecordedWait | None = None
+        """The last one that was recorded; None if none was since workers last made progress."""
         self._is_at_rest = False
         """Whether workers that report no steps enter no collectives any more, so that the round may hang."""
         self._hung_at = Counter[str]()
@@ -111,17 +118,18 @@ class RunWatch(WatchingWing):
         if isinstance(record, records.RoundFormed | records.TrainingBegan | records.TrainingResumed):
             self._clear()
         elif isinstance(record, records.BusyWorkerAwaited):
-            self._torch_notice = record.reason if self._is_left_to_torch() else ""
+            self._recorded_wait = RecordedWait(record.reason, self._is_left_to_torch())
 
     def _clear(self) -> None:
         """Forget all looks, but not the number of the last one: its answer may still come."""
         self._hang, self._culprit = HangWatch(self._hang.number), None
-        self.notice, self._torch_notice, self._is_at_rest = "", None, False
+        self.notice, self._recorded_wait, self._is_at_rest = "", None, False
 
     @property
     def remark(self) -> str:
         """A warning to the users of nodes with running workers; empty if there is none."""
-        return self._torch_notice or self.unseen
+        recorded = self._recorded_wait
+        return recorded.notice if recorded is not None and recorded.is_left_to_torch else self.unseen
 
     def next_at(self) -> float | None:
         """Return when to begin the next look, at once if there is something to record; None if neither is."""
@@ -199,7 +207,7 @@ class RunWatch(WatchingWing):
             return False
         section_end = _section_end(self._run)
         can_judge = self._look_due() is not None and (section_end is None or section_end <= now)
-        if not can_judge or self._compare(look, look) is None:
+        if not can_judge or self._compare(look, look) is None:  # a look that shows no hang by itself is in no pair
             self.notice = why_unseen(look.workers) or why_inconclusive(look.workers)
             watch.pause(now)
         elif watch.first is None or self._run.progress.sections.ended_at > watch.first.at:
@@ -216,7 +224,8 @@ class RunWatch(WatchingWing):
     def _compare(self, first: AnsweredLook, second: AnsweredLook) -> HangVerdict | None:
         """Return the workers that all others wait for, or else those that have not ended in time; None if none are.
 
-        A worker whose Python ends may not answer looks any more. Without steps, its script may never have answered one.
+        The first needs all workers to be seen. The second does so only in a run without steps: a worker whose Python
+        ends may not answer looks any more, but a script without steps may never have answered one, and may be training.
         """
         verdict = compare(first.workers, second.workers)
         if verdict is not None or not self._is_end_overdue(second.at):
@@ -285,7 +294,7 @@ class RunWatch(WatchingWing):
         if not is_training(self._run):
             return False
         self.lateness_watch.record(event.nodes, self._run.progress.pace.usual_s, now)
-        return self.lateness_watch.agreed is not None
+        return self.lateness_watch.agreed_laggard is not None
 
     @property
     def suspect(self) -> WorkerFailure | None:
@@ -316,10 +325,11 @@ class RunWatch(WatchingWing):
     def _awaited(self) -> str:
         """What `BusyWorkerAwaited` is to record: the notice of a worker that others wait for in a round that goes on.
 
-        That worker computes, or it may hang and is left to torch. The second is recorded even if the first was. Empty
-        if there is nothing new to record.
+        That worker computes, or it may hang and is left to torch. It is recorded once, and once more when it turns out
+        to be left to torch, since the notice then says what to do. Empty if there is nothing new to record.
         """
-        is_new = self._torch_notice is None or (self._is_left_to_torch() and not self._torch_notice)
+        recorded = self._recorded_wait
+        is_new = recorded is None or (self._is_left_to_torch() and not recorded.is_left_to_torch)
         return self.notice if self._hang.verdict is not None and is_new and not self._is_hung() else ""
 
     def _is_hung(self) -> bool:
@@ -375,7 +385,7 @@ class RunWatch(WatchingWing):
 
     def late(self) -> tuple[str, str]:
         """Return the node that several comparisons in a row have found late, and how late; else two empty texts."""
-        laggard, lateness = self.lateness_watch.agreed, self.lateness_watch.lateness
+        laggard, lateness = self.lateness_watch.agreed_laggard, self.lateness_watch.lateness
         if laggard is None or lateness is None:
             return "", ""
         return laggard.node, describe_laggard(laggard, lateness.step_s)
@@ -433,7 +443,7 @@ def _section_end(run: Run) -> float | None:
 def _failure_of(run: Run, verdict: HangVerdict, culprit: SeenWorker, look: AnsweredLook) -> WorkerFailure:
     """Return the hang as the failure of the first culprit: it failed when the others began to wait for it.
 
-    If no recorder shows that, it failed at the newest step, or when the last of the others ended.
+    If torch's flight recorder does not show that, it failed at the newest step, or when the last of the others ended.
     """
     ended_at, stepped_at = run.exits.last_at, run.progress.stepped_at
     quiet_s = look.at - max(ended_at, stepped_at or ended_at) if run.exits.ended else run.progress.idle_s

@@ -24,7 +24,8 @@ class Evidence:
         self.failures: dict[str, WorkerFailure] = {}
         """The first failure of each node, by node."""
         self.failed_too: dict[str, WorkerFailure] = {}
-        """The first workers that an exception had ended when their nodes stopped them, by node."""
+        """The first worker of each node that an exception had ended when the node stopped it, while the node reports no
+        failure. It counts only if its error is that of the root cause (`find_root_cause`)."""
         self.lost_at: float | None = None
         """When the first node that the current round lost was last known to live; None if it lost none."""
         self.consequences_from: float | None = None
@@ -39,7 +40,7 @@ class Evidence:
         self.stop_overdue_at = at + stop_timeout_s + policy.stop_limit_s
 
     def after_restart(self, durable: DurableRun) -> None:
-        """Go on after a restart of the coordinator, if need be after `begin_stop`.
+        """Go on after a restart of the coordinator; while a round is being stopped, `begin_stop` comes first.
 
         If no failure caused the stop of the round, all its failures count as consequences. It is not known which of
         them came before the stop, since the host's clock may have been set meanwhile.
@@ -56,16 +57,17 @@ class Evidence:
     def record_failure(self, member: Member, failure: Failure, now: float) -> None:
         """Record a reported failure, if it is the first of its node in the round; nodes repeat their reports.
 
-        Workers that failed later are added to it. A lost connection is replaced by a failure of another kind. If a
-        repeated report of the same failure dates it earlier, that date counts: the first report came late then, as
-        after an outage of the network.
+        A worker that its node stopped goes to `failed_too`. A lost connection is replaced by a failure of another kind.
+        Followers that a repeated report has in addition are taken over. If it dates the same failure earlier, that date
+        counts: the first report came late then, as after an outage of the network.
         """
         known, at = self.failures.get(member.node), now - failure.age_s
         if failure.stopped:
             if known is None:
                 self.failed_too[member.node] = WorkerFailure(member.node, member.offer.host, at, failure)
             return
-        self.failed_too.pop(member.node, None)  # the report now names those with its error
+        # If that worker had the same error, its node now reports it as a follower of this failure.
+        self.failed_too.pop(member.node, None)
         if known is None or (lost_connection(known.failure) and not lost_connection(failure)):
             leaving = member.observed.leaving
             self.failures[member.node] = WorkerFailure(member.node, member.offer.host, at, failure, leaving)

@@ -59,8 +59,9 @@ def with_spoiled(
 ) -> tuple[SpoiledStep, ...]:
     """Return the spoiled steps of a run after another one was found; it replaces those that it covers.
 
-    If there are too many, two neighbours are merged: the first ones that do not together cover `back_to`, the step that
-    the next round resumes from. If all do, the first two are merged. See `SPOILED_MAX`.
+    `back_to` is the step that the next round resumes from; None if it begins anew, or that step is not chosen yet. If
+    there are too many spoiled steps, two neighbours are merged: the first ones that do not together cover `back_to`. If
+    all do, the first two are merged, and rounds that have not chosen `back_to` yet go back further. See `SPOILED_MAX`.
     """
     left = [each for each in known if not step.covers(each.at, on_disk=each.on_disk)]
     if len(left) == SPOILED_MAX:
@@ -68,7 +69,7 @@ def with_spoiled(
             SpoiledStep(min(first.at, second.at), second.round, first.on_disk or second.on_disk)
             for first, second in pairwise(left)
         ]
-        # `back_to` counts as a step in memory, wherever it is: on the disk, not every spoiled step would cover it.
+        # It is not known whether `back_to` is in memory; what does not cover it there does not cover it on the disk.
         allowed = (i for i, each in enumerate(merged) if back_to is None or not each.covers(back_to, on_disk=False))
         place = next(allowed, 0)
         left[place : place + 2] = [merged[place]]
