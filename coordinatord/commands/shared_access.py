@@ -1,4 +1,4 @@
-"""Synchronizes key and tokens among coordinators that share a store, so that nodes can connect to any of them.
+"""Compares the keys of coordinators that share a store, and synchronizes their tokens: nodes connect to any of them.
 
 Each coordinator has the key in its own files. The store has the hash of the key, so that a coordinator with another key
 ends before a node connects to it. The store also has the hashes of the tokens: each coordinator adds its own, and
@@ -44,7 +44,7 @@ class OtherKeyError(OperationalError):
 
 
 class SharedAccess:
-    """Synchronizes this coordinator's key and tokens with the others."""
+    """Compares this coordinator's key with that of the others, and synchronizes its tokens with theirs."""
 
     def __init__(self, gateway: Gateway, keys: Keys, security: Security | None) -> None:
         """Begin without reading the store. `security` is None with `--insecure`."""

@@ -1,4 +1,4 @@
-"""`coordinatord state`: prints the content of a state directory, as text for people or as JSON for programs."""
+"""`coordinatord state`: prints the content of a state directory or of a store in etcd, as text or as JSON."""
 
 from __future__ import annotations
 

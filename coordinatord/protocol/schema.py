@@ -23,7 +23,8 @@ from coordinatord.protocol.text import clip
 Made = TypeVar("Made")
 
 ERRORS = (ValueError, RecursionError)
-"""The errors of `msgspec` for invalid data: its own and those of bad UTF-8 are `ValueError`s."""
+"""The errors of `msgspec` for invalid data: its own and those of bad UTF-8 are `ValueError`s, and deep nesting is a
+`RecursionError`."""
 
 ERROR_MAX = 200
 """The limit of an error in characters: `msgspec` repeats the names of unknown fields, which may be long."""
@@ -93,7 +94,7 @@ def check(data: object, kind: type[Made], place: str) -> Made:
 def schema_error(error: Exception, place: str) -> SchemaError:
     """Convert an error of `msgspec` to our words, after the path of the wrong value."""
     text, _, path = str(error).rpartition(" - at `$")
-    problem = text or path
+    problem = text or path  # without a path in the error, `rpartition` leaves all of it in `path`
     for theirs, ours in _WORDS.items():
         problem = problem.replace(theirs, ours)
     if problem.startswith("Expected `"):

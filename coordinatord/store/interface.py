@@ -10,7 +10,7 @@ from coordinatord.protocol.exit_codes import ExitCode
 
 
 class StoreError(OperationalError):
-    """The store cannot execute a request: it is full, read-only or in use. State: unchanged, so it may be retried."""
+    """The store cannot execute a request: it is full, read-only or in use. It has changed nothing."""
 
     exit_code = ExitCode.IO_ERROR
 
@@ -28,7 +28,7 @@ class NothingStoredError(StoreError):
 
 
 class LeadershipLostError(OperationalError):
-    """This coordinator no longer leads. State: its later decisions are dropped, and it sends no more messages."""
+    """This coordinator no longer leads: its later decisions are dropped, and it sends no more messages."""
 
     exit_code = ExitCode.TEMPFAIL
 

@@ -35,7 +35,7 @@ _OF_A_COORDINATOR = ("token_file", "authorities", "certificate", "key", "insecur
 """The attributes of settings for a coordinator that somebody else has started."""
 
 _PREFIX = "--log-line-prefix-template=[rank ${rank}] "
-"""The default prefix of workers' lines: the name of their host stands before it."""
+"""The default prefix of workers' lines; `up` puts the name of their host before it."""
 
 _PLAIN_PATH = re.compile(r"[\w@%+=:,./ -]+", re.ASCII)
 """A path that all login shells read alike if it is quoted."""

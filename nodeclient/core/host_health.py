@@ -135,7 +135,8 @@ class HostFacts(Struct, frozen=True):
     clock_ahead_s: float | None = None
     """How far this host's clock is ahead of the coordinator's, or behind it if negative."""
     clock_unread: str = ""
-    """Why the coordinator has not told the time. A node does not show it: it says by itself why it reaches none."""
+    """Why the coordinator has not told the time. Only `nodeclient check` shows it: a node that reaches no coordinator
+    says so by itself."""
     unread: tuple[str, ...] = ()
     """Other facts that could not be read, and why."""
 

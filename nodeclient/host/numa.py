@@ -62,14 +62,17 @@ class _Seats(Struct, frozen=True):
     host: Host
 
     def node(self, seat: int) -> frozenset[int]:
+        """Return all CPUs of the seat's NUMA node."""
         return self.nodes[self.node_numbers[seat]]
 
     def socket(self, seat: int) -> frozenset[int]:
+        """Return all CPUs of that node's socket."""
         wanted = _socket(self.node(seat), self.host)
         same = (cpus for cpus in self.nodes.values() if _socket(cpus, self.host) == wanted)
         return frozenset().union(*same)
 
     def exclusive(self, seat: int) -> frozenset[int]:
+        """Return an exclusive share of the node's cores. Raises `BindingError` if there are too few."""
         index, count = self._place(seat)
         cores = [cpus for _, cpus in sorted(_grouped(self.node(seat), lambda cpu: core_of(cpu, self.host)).items())]
         if len(cores) < count:
@@ -84,6 +87,7 @@ class _Seats(Struct, frozen=True):
         return frozenset().union(*cores[start : start + each + (index < remainder)])
 
     def core_complex(self, seat: int) -> frozenset[int]:
+        """Return cores of the node that share a last-level cache, different ones for each seat if possible."""
         index, _ = self._place(seat)
         complexes = _grouped(self.node(seat), lambda cpu: _last_cache_of(cpu, self.host))
         # Complexes with the most CPUs come first, because this process may not use all CPUs of the others.
@@ -102,8 +106,7 @@ CHOICES: Mapping[str, Callable[[_Seats, int], frozenset[int]]] = {
     "exclusive": _Seats.exclusive,
     "core-complex": _Seats.core_complex,
 }
-"""All CPUs of the GPU's NUMA node; all of that node's socket; an exclusive share of the node's cores; cores of the node
-that share a last-level cache, different ones for each worker if possible."""
+"""The method that chooses the CPUs of a seat, by the value of `--numa-binding`."""
 
 
 def _seats(workers: int, gpus: list[Gpu], nodes: Mapping[int, frozenset[int]], host: Host) -> _Seats:

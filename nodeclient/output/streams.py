@@ -55,7 +55,7 @@ class WorkerStream:
         self.number = 0
         """The number of this stream in the order of all streams, which the pump sets."""
         self.blocked_since = 0
-        """A number from the same counter, set when the stream began to wait for room; 0 if it does not wait."""
+        """A number from the counter of `number`, set when the stream began to wait for room; 0 if it does not wait."""
         self.flush_at = 0.0
         """When to flush the sinks, by `time.monotonic`; valid while one needs it."""
         self.followers: list[WorkerStream] = []

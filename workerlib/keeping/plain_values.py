@@ -38,9 +38,9 @@ class NestedTensors:
         """All tensors that were given to `collect`, by `memory_of`."""
 
     def collect(self, tensor: torch.Tensor, path: str) -> dict[str, Any] | None:
-        """Return the value that stands for a tensor; None if the tensor itself belongs among the values.
+        """Return the value that stands for a tensor; None for a small one, which belongs among the values itself.
 
-        Raises `KeptStateError` if another tensor has its name.
+        None for a DTensor too, which `to_plain` refuses. Raises `KeptStateError` if another tensor has its name.
         """
         memory = memory_of(tensor)
         self.seen.add(memory)

@@ -45,5 +45,5 @@ class RoundChannel(AgentChannel[RoundMessage]):
         self.listen("workerlib-rounds", on_message, on_end)
 
     def next_round(self) -> tuple[NextRound, list[int]] | str:
-        """Wait for the next round; return it with its descriptors, or why no more will come."""
+        """Wait for the next round; return it with its descriptors, which the caller closes, or why none comes."""
         return self._rounds.get()

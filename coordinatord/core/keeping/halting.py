@@ -62,7 +62,10 @@ class Halting:
             self.is_possible = False
 
     def sent_to(self, run: Run, member: Member) -> Halt | None:
-        """Return the order for a node of a stopping round; None if each worker keeps its own last step."""
+        """Return the order for a node of a stopping round: to promise a step, or to go on to the named one.
+
+        None if each worker keeps its own last step.
+        """
         return Halt(self.step) if member.durable.in_round and self.is_on(run) else None
 
     def sentence(self, run: Run) -> str:

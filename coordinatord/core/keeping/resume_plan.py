@@ -164,7 +164,7 @@ class _Holders:
         """The nodes that have each shard, each with a rank that has it."""
         holders: dict[int, list[tuple[str, int]]] = {}
         for node, part in self._held:
-            for shard, rank in islice(part.shards_and_ranks(), part.shards):  # once round: each shard has a rank then
+            for shard, rank in islice(part.shards_and_ranks(), part.shards):  # more would repeat shards
                 holders.setdefault(shard, []).append((node, rank))
         return holders
 

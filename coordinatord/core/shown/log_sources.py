@@ -137,10 +137,10 @@ class _WantedRound:
         )
 
     def _server(self, node: str, host: str, base: str) -> Member | None:
-        """Return the node to ask: the node itself, or, if that cannot be asked, another one with the same folder.
+        """Return the node to ask: the node itself if it is connected, or followed, since it may come back then.
 
-        A followed node that is away is still asked itself, since it may come back. If no other node has the folder, it
-        is the node itself even if that is away, and None if it has left.
+        Otherwise it is a connected node of the same host with the same folder. Without one, it is the node itself,
+        though that is away; None if it has left.
         """
         member = self.run.members.get(node)
         if not base or (member is not None and (member.session.id is not None or self.follow)):

@@ -106,8 +106,9 @@ class WebSocketClient(WebSocket):
     def _read_answer(self, data: bytes) -> bytes:
         """Check the answer once it is complete; return the bytes after it. Raises `HandshakeError`."""
         self._head = data
-        end = data.find(END_OF_HEAD, 0, HEAD_BYTES_MAX) + len(END_OF_HEAD)
-        if end >= len(END_OF_HEAD):
+        found = data.find(END_OF_HEAD, 0, HEAD_BYTES_MAX)
+        if found >= 0:
+            end = found + len(END_OF_HEAD)
             check_answer(data[:end], self._key)
             self._head = None
             if not self.agreed.done():

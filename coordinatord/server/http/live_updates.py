@@ -191,7 +191,7 @@ class LiveUpdates:
             await self._pause(topics, sent_at + ALIVE_S)
 
     async def _renew(self, topic: _Topic, *, has_seen: bool) -> None:
-        """Make the state of a topic again if that is due for a viewer, after `written`."""
+        """Make the state of a topic again if that is due for a viewer, once what it shows is durable."""
         if self._due_at(topic, has_seen=has_seen) > self._driver.now:
             return
         await self._driver.written()

@@ -61,7 +61,7 @@ JOINERS_MAX = 20_000
 
 FRAMES_AT_ONCE = 256
 """How many frames a node may send in a burst. It sends at most ten heartbeats a second, and waits one lease for an
-answer. So even after a long sleep of this host some 50 frames are unread."""
+answer, which is at most 15 heartbeats. So even after a long sleep of this host only some 15 frames are unread."""
 
 FRAMES_PER_S = 25.0
 """How many frames a second it may send after the burst: ten heartbeats and some changes. Each request to the node

@@ -65,7 +65,7 @@ class History:
     """The commits of one namespace."""
 
     def __init__(self, gateway: Gateway, keys: Keys, fence: int = 0, steps: Steps = STEPS) -> None:
-        """Begin without reading. `fence` is as in `Candidate`, and only writes need it.
+        """Begin without reading. `fence` is the revision of our leader key's creation, for writes only.
 
         The number of migration `steps` is the version of records.
         """
@@ -82,7 +82,7 @@ class History:
         self.about = About("", self._version, 0)
         """The valid generation; the number of one that is not there is 0."""
         self.revision = 0
-        """The revision of the cluster after the last commit."""
+        """The revision of the cluster after the last commit, by which `EtcdStore` knows what to compact."""
 
     async def read(self) -> StoredHistory:
         """Read the whole history. Raises `NothingStoredError`, `UnreadableStoreError` and other `StoreError`."""

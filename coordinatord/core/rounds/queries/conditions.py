@@ -2,7 +2,7 @@
 
 This is `NOW` if it holds already, a later time if it will hold unless something changes, and None if only an event can
 bring it about. All deadlines of a run follow from its conditions, so no timer can disagree with the state. Each
-docstring is the statement that holds.
+docstring is the statement that holds. A function whose docstring begins with "Return" is only a helper.
 
 The name of the function is the name of the condition in databases, metrics and over HTTP.
 """

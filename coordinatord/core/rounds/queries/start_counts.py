@@ -32,7 +32,7 @@ def count_starts(run: Run) -> WorkerStarts | None:
     # A node may claim more than it has workers.
     in_place = min(sum(starts.in_place for _, starts in known), workers)
     warm = min(sum(starts.warm for _, starts in known), workers - in_place)
-    why_not = next((f"node {node}: {starts.why_not}" for node, starts in known if starts.why_not), "")
+    why_not_in_place = next((f"node {node}: {starts.why_not}" for node, starts in known if starts.why_not), "")
     why_cold = next(
         (
             replace(starts.why_cold, text=clip(f"node {node}: {starts.why_cold.text}", MESSAGE_MAX))
@@ -41,4 +41,4 @@ def count_starts(run: Run) -> WorkerStarts | None:
         ),
         None,
     )
-    return WorkerStarts(in_place, warm, workers - in_place - warm, clip(why_not, MESSAGE_MAX), why_cold)
+    return WorkerStarts(in_place, warm, workers - in_place - warm, clip(why_not_in_place, MESSAGE_MAX), why_cold)

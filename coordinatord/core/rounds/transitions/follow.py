@@ -27,7 +27,7 @@ def follow(cluster: Cluster, record: Record, now: float) -> None:
             run = cluster.jobs.get(record.job)
             if run is not None:
                 run.followed += 1  # so that its nodes get new messages
-                # The watching wing comes before the run, and the keeping wing after it: see `follow` of either.
+                # The watching wing comes before the run, and the keeping wing after it: `wings` says why.
                 run.watching.follow(record)
                 _follow(run, record)
                 if isinstance(record, records.NodeJoined):

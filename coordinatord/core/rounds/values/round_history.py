@@ -49,6 +49,7 @@ class Round:
     running_at: float | None = None
     """When all its workers were started."""
     begun: WorkerStarts | None = None
+    """How its workers were started: in place, warm or cold; None if no node has said it."""
     stopped: str | None = None
     """Why it was stopped; None if it was not."""
     stopped_at: float | None = None
