@@ -1,9 +1,9 @@
 """The main messages between a node and the coordinator, with their limits; `codec` encodes them.
 
-A session is one connection of a node, a WebSocket. The node sends one `Join`, then an `Observed` at each change and
-each heartbeat. The coordinator answers with `Desired` or `Degraded`, or ends the session with a `Refused`. It may also
-ask for the node's log files, its workers' stacks, and their arrivals in collectives: see `log_messages`,
-`stack_messages` and `arrival_messages`.
+A session is one connection of a node, a WebSocket. The node sends one `Join`, then an `Observed` at each heartbeat and
+at each change that cannot wait for that. The coordinator answers with `Desired` or `Degraded`, or ends the session with
+a `Refused`. It may also ask for the node's log files, its workers' stacks, and their arrivals in collectives: see
+`log_messages`, `stack_messages` and `arrival_messages`.
 
 Each message has the whole state of its sender, so the next one repairs one that is lost. The limits keep a frame below
 `FRAME_BYTES_MAX`, whatever a node or its user puts in. The order here is that of use: enumerations, parts, messages.
@@ -74,6 +74,10 @@ FRAME_BYTES_MAX = 256 * 1024
 252 KiB, and a `Desired` with a report and the most sources of kept state below 238. A usual message is below 1 KiB, and
 below 4 KiB with a report."""
 
+DIGEST_LETTERS = 8
+"""The length of the digest of a command, in hexadecimal digits: enough to distinguish the commands of a job's nodes,
+and too short to reveal one."""
+
 
 class Phase(StrEnum):
     """The phase of a node's local worker group."""
@@ -109,11 +113,6 @@ class Goal(StrEnum):
     """The round is over: end its workers and confirm it."""
     EXIT = "exit"
     """Have no workers, report the outcome and exit."""
-
-
-DIGEST_LETTERS = 8
-"""The length of the digest of a command, in hexadecimal digits: enough to distinguish the commands of a job's nodes,
-and too short to reveal one."""
 
 
 class Result(StrEnum):
@@ -533,12 +532,13 @@ class Observed(Strict, frozen=True, tag=True):
     """The first workers of the round that exited with 0 unasked. They matter only when a round is judged, and each node
     sends a message before that."""
     killed: AtOnce[Quiet[Killed | None]] = None
-    """Its workers of the round that were killed before they had saved their state, if any."""
+    """Its workers of the round that were killed before they had saved their state, if any. Sent at once, to be known
+    when the round is judged, but no news before that."""
     cut_off: Quiet[bool] = False
     """Whether it has ended its workers of the round because it was out of touch with the coordinator for too long."""
     kept: Holding | None = None
-    """The training state of this run that it keeps in memory; None if it keeps none. A change triggers a
-    message only if the coordinator may wait for it, as for a copy or a failed restore."""
+    """The training state of this run that it keeps in memory; None if it keeps none. If the coordinator may wait for a
+    change, as for a copy or a failed restore, the node sends its next heartbeat at once."""
     section: Quiet[Section | None] = None
     """The section of its workers; None without one."""
     begun: Quiet[WorkerStarts | None] = None
@@ -620,8 +620,8 @@ class Desired(Strict, frozen=True, tag=True):
     goal: AtOnce[Goal]
     reason: Text
     wait_s: Seconds | None
-    """The longest `wait`, until a round forms or the node is released, or, with `stop`, until the run ends once it only
-    waits for the disk; None without a limit, and for other goals."""
+    """How long the node waits at most: for a round or its release, or in a run that ends, for the write to the disk.
+    None if that is not known, and for `run` and `exit`."""
     heartbeat_s: Quiet[Grant]
     lease_s: Quiet[Grant]
     """The node sends a heartbeat at least every `heartbeat_s`, and is lost after `lease_s` of silence."""

@@ -29,7 +29,7 @@ class SessionOpened(Event, frozen=True):
 
 
 class SessionClosed(Event, frozen=True):
-    """The coordinator cannot be reached, or the session has ended."""
+    """The session has ended, or none was opened, since the coordinator cannot be reached or refuses this node."""
 
     reason: str
 

@@ -31,7 +31,8 @@ _ENDED_BY_US = frozenset({0, 128 + Signals.SIGKILL})
 class Exits:
     """The exits of the workers of one round. Times are in the agent's clock.
 
-    For each exit, `WorkerGroup` asks `ended_by_itself`, calls `record_exit`, and then `judge` if that was not done yet.
+    For each exit, `WorkerGroup` asks `ended_by_itself` (for `Reuse`), calls `record_exit`, and then `judge`, unless the
+    worker was judged before, when a collective failed in it.
     """
 
     def __init__(self, first_rank: int, ending: GroupEnding) -> None:
@@ -58,20 +59,22 @@ class Exits:
         """Judge whether a worker that ended, failed to start, or left its round at `at` is the first failure.
 
         It failed *by itself* if this node had sent no signal, and its error is not that of a lost connection to another
-        worker. There are four cases:
+        worker. Between the beginning of the end and the signal, workers save and leave the round, so a connection that
+        is lost then may be a consequence of that. There are four cases:
 
         * No worker has failed so far: it is the first if it failed by itself, or before the round began to end.
         * None has failed, and this one did neither, but has written an exception: see below.
         * The first one had lost a connection, and this one failed by itself: it takes the place of the first, which may
           be its consequence, as the other end of the connection.
-        * Otherwise it is recorded as a consequence (`Follower`) of the first one, unless this node may have ended it
-          and its error, if any, is another one.
+        * Otherwise it becomes a follower of the first one, unless this node may have ended it and it does not have the
+          same error.
 
         A bug of the script ends all workers at once. Most of them have written their exception when this node signals
         them, and have not exited yet. So a worker with the same error counts as one that failed, however it ended. It
-        becomes a follower of the first failure. If there is none yet, it is kept as `failed_too`, since the report of a
-        failed collective is judged after exits that came later. If the round failed elsewhere, there is no first
-        failure here, and the coordinator compares `failed_too` with the failures of other nodes.
+        becomes a follower of the first failure. If there is none yet, it is kept as `failed_too`, since an earlier
+        failure may be judged later: a failed collective comes after the exits that the shell saw at the same time. If
+        the round failed elsewhere, there is no first failure here, and the coordinator compares `failed_too` with the
+        failures of other nodes.
         """
         first, new = self._failure, self._failure_of(local_rank, exit_code, diagnosis)
         before_end = exit_code != 0 and not self._ending.had_begun(at)

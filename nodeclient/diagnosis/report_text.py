@@ -140,19 +140,20 @@ def _shown(lines: Sequence[str], room: int) -> list[str]:
 
 
 def _caption(failure: FailureStatus) -> list[str]:
-    """Return a line that says what a worker's lines are. An error shows that by itself, as stacks do: they get none.
+    """Return a line that says what a worker's lines are; none above a traceback or a stack, which show it themselves.
 
-    Where nothing tells why a worker ended by itself, libraries have logged all that is on its stderr, if anything is.
+    If nothing says why the worker exited, its lines are only logs of libraries, and the cause may be on its stdout.
     """
     if failure.pid is None or failure.hang or (failure.last_lines and failure.error):
         return []
     signum = signal_behind(failure.exit_code)
-    is_told = failure.error or failure.message or signum is not None
-    if not failure.last_lines or not is_told:
-        only = ", only this" if failure.last_lines else ""
-        return [f"    (it wrote no error to stderr{only}{'' if is_told else '; its stdout may say more'})"]
-    killed = signum == signal.SIGKILL
-    return [f"    (the last that it wrote to stderr{' before it was killed' if killed else ''})"]
+    is_explained = failure.error or failure.message or signum is not None
+    if failure.last_lines and is_explained:
+        when = " before it was killed" if signum == signal.SIGKILL else ""
+        return [f"    (the last that it wrote to stderr{when})"]
+    only = ", only this" if failure.last_lines else ""
+    more = "" if is_explained else "; its stdout may say more"
+    return [f"    (it wrote no error to stderr{only}{more})"]
 
 
 def _log(failure: FailureStatus) -> str:

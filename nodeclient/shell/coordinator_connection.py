@@ -219,8 +219,8 @@ class CoordinatorConnection:
             self._submit(SessionClosed(reason))
             silent = result.timed_out or bool(result.why_closed)  # this node closes only silent sessions
             # The address that answered may not be the coordinator's. Then all addresses of the name are tried in turn.
-            by_name = contact.address is None and result.leader is None and (silent or not result.let_in)
-            addresses = await in_thread(partial(addresses_of, contact.coordinator), "names") if by_name else ()
+            tries_all = contact.address is None and result.leader is None and (silent or not result.let_in)
+            addresses = await in_thread(partial(addresses_of, contact.coordinator), "names") if tries_all else ()
             now = asyncio.get_running_loop().time()
             without_pause = self._contacts.record_attempt(
                 now, served=result.let_in, silent=silent, leader=result.leader, addresses=addresses
@@ -256,22 +256,22 @@ class CoordinatorConnection:
 
     def _deny(self, reason: str, *, wrong: bool) -> str:
         """Report that a coordinator denies access, for a `wrong` token or not, and return the reason."""
-        retry, left_s = True, None
+        retry, patience_s = True, None
         if wrong:
             now = asyncio.get_running_loop().time()
             self._result.leaves_token_in_doubt = True
             self._wrong_since = now if self._wrong_since is None else self._wrong_since
             wrong_until = self._wrong_since + WRONG_FOR_S
-            # The first denial after `wrong_until` is final, and a pause precedes that attempt.
-            retry, left_s = now < wrong_until, wrong_until + PAUSE_MOST_S - now
-        self._submit(TurnedAway(Refused(RefusalCode.FORBIDDEN, reason, retry=retry), left_s))
+            # The first denial after `wrong_until` is final; it comes at most one pause later.
+            retry, patience_s = now < wrong_until, wrong_until + PAUSE_MOST_S - now
+        self._submit(TurnedAway(Refused(RefusalCode.FORBIDDEN, reason, retry=retry), patience_s))
         return reason
 
     async def _attempt_in(self, version: int, contact: ContactPoint) -> str | Refused:
         """Attempt a session in one version, and hold it until it ends; return why, or the refusal of the version.
 
-        If access with the token fails, try again without it where that is allowed. Raises `AccessError`, and errors of
-        connections.
+        If the token that let the node in last is denied, try again with another one. If the coordinator has no TLS, try
+        again in the clear where that is allowed. Raises `AccessError`, and errors of connections.
         """
         coordinator = contact.coordinator
         attempts = self._attempts
@@ -285,10 +285,10 @@ class CoordinatorConnection:
             problem = await _access_problem(coordinator, attempt, error)
             if problem is None:
                 raise
-            # It may serve in the clear only if a node may have started it. If this program was given a token, it may
-            # not: that token is for this coordinator. Those in the user's directory may all be for others.
-            may_be_in_the_clear = attempts.settings.plaintext_allowed and not attempts.settings.is_given
-            if not may_be_in_the_clear or not isinstance(problem, PlaintextError):
+            # A node may have started this coordinator, without TLS, but not if this program was given a token: that is
+            # for a coordinator with TLS. Tokens that were only found in the user's directory may be for other ones.
+            may_have_no_tls = attempts.settings.plaintext_allowed and not attempts.settings.is_given
+            if not may_have_no_tls or not isinstance(problem, PlaintextError):
                 raise problem from error
         in_the_clear = SecuredAttempt(INSECURE_ACCESS, coordinator, Role.JOIN)
         session = _CoordinatorSession(self, coordinator, version, in_the_clear)

@@ -97,7 +97,8 @@ class _StorageConnection:
         self._refusal = ""
         """Why no memory is requested any more; empty as long as a request may succeed."""
         self._answered = threading.Event()
-        """Set unless a request for memory has no answer yet. Once memory was refused, it may stay cleared."""
+        """Set unless a request for memory has no answer yet: meanwhile, later saves neither wait nor request any. Once
+        memory was refused, it may stay cleared."""
         self._answered.set()
         self._warned: set[str] = set()
         """The reasons for which a save was left out with a warning."""
@@ -184,6 +185,48 @@ def _open_connection() -> _StorageConnection:
     return _StorageConnection()
 
 
+@dataclass(frozen=True, slots=True)
+class PlanPart:
+    """The shard that one rank has of a save; ranks whose plans have the same items have the same shard.
+
+    A rank does not know the plans of other ranks, and torch's global plan leaves each shared item to only one rank. So
+    each rank adds a digest to its plan, and the rank that gets all plans numbers the shards. torch may leave out plans
+    that have not changed. Then each rank counts as having a shard of its own. That is always correct, but no rank's
+    state then stands for that of another one whose host is lost.
+    """
+
+    save: int
+    """The number of the save, which distinguishes the answer from that to an earlier one."""
+    digest: bytes
+    """A hash of the names and pieces in the rank's own plan."""
+    shard: int = 0
+    shards: int = 0
+    """How many shards there are; 0 if they are not numbered."""
+
+
+def _has_items(plan: SavePlan) -> bool:
+    """Whether a plan came with its items: with plan caching, torch leaves out an unchanged one from 2.7 on."""
+    return getattr(plan, "usable", True)
+
+
+def own_part(save: int, items: Iterable[WriteItem]) -> PlanPart:
+    """Return the shard of a rank by the items of its own plan, without a number."""
+    names = sorted((item.index.fqn, tuple(item.index.offset or ())) for item in items)
+    return PlanPart(save, hashlib.blake2b(repr(names).encode(), digest_size=16).digest())
+
+
+def number_parts(plans: list[SavePlan]) -> list[SavePlan]:
+    """Return the plans of all ranks with the numbers of their shards; without numbers if any plan is left out."""
+    parts = [plan.storage_data for plan in plans if _has_items(plan) and isinstance(plan.storage_data, PlanPart)]
+    if len(parts) < len(plans):
+        return [replace(plan, storage_data=None) for plan in plans]
+    numbers = {digest: shard for shard, digest in enumerate(dict.fromkeys(part.digest for part in parts))}
+    return [
+        replace(plan, storage_data=replace(part, shard=numbers[part.digest], shards=len(numbers)))
+        for plan, part in zip(plans, parts, strict=True)
+    ]
+
+
 class _WithoutNames:
     """A storage whose checkpoints have no names: the step identifies them."""
 
@@ -198,13 +241,20 @@ class _WithoutNames:
 
 
 class KeptWriter(_WithoutNames, StorageWriter):
-    """Saves a state dict into the memory of this node, as that of a step, which is the same on all ranks."""
+    """Saves a state dict into the memory of this node, as that of a step, which is the same on all ranks.
+
+    torch calls `prepare_local_plan` on each rank, `prepare_global_plan` on one rank, with the plans of all, and then
+    `write_data` on each rank, with the global plan. By then, a shared item is in the plan of only one rank. So a rank
+    saves the items of its own plan, and takes only its `PlanPart` from the global one.
+    """
 
     def __init__(self, step: int) -> None:
         """Take a step that is higher than those of earlier saves. Raises `ValueError` if it is no step."""
         self._step = progress.whole_step(step)
         self._save = 0
+        """The number of the present save."""
         self._own_plan = SavePlan([])
+        """The plan of this rank for the present save."""
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         """Do nothing: no rank prepares anything of its own."""
@@ -249,8 +299,19 @@ class KeptWriter(_WithoutNames, StorageWriter):
         place.data[: len(layout.manifest)] = layout.manifest
         copy_tensors(views_of(layout, place.data), [tensor for _, tensor in contents])
         place.data[begin:length] = tail
-        commit = (connection.environment.round, length, rank, world_size, shard, shards)
-        place.commit(Commit(self._step, *commit, arena.newest_serial() + 1, WITH_SMALL | CHOSEN))
+        place.commit(
+            Commit(
+                step=self._step,
+                round=connection.environment.round,
+                length=length,
+                rank=rank,
+                world_size=world_size,
+                shard=shard,
+                shards=shards,
+                serial=arena.newest_serial() + 1,
+                flags=WITH_SMALL | CHOSEN,
+            )
+        )
         connection.last_step = self._step
         connection.report(Saved(self._step, time.monotonic() - began_at, length))
 
@@ -258,7 +319,7 @@ class KeptWriter(_WithoutNames, StorageWriter):
         """Return the items of this rank's own plan. Raises `KeptStateError`."""
         if _has_items(self._own_plan):
             return self._own_plan.items
-        # The items are those of an earlier save, for which the script may have used another writer.
+        # Its items are those of an earlier save, which may have had another writer. So they are made anew.
         try:
             return create_default_local_save_plan(planner.state_dict, planner.is_coordinator).items
         except AttributeError:
@@ -375,47 +436,6 @@ def _trust_common_types() -> None:
     if (numpy := sys.modules.get("numpy")) is not None:
         kinds = getattr(numpy, "dtypes", None)
         plain += [numpy.ndarray, numpy.dtype, *(getattr(kinds, name) for name in getattr(kinds, "__all__", ()))]
-        plain += [number.__reduce__()[0] for number in (numpy.zeros(1), numpy.float64(0))]
+        # numpy's functions that rebuild an array, and a number
+        plain += [value.__reduce__()[0] for value in (numpy.zeros(1), numpy.float64(0))]
     torch.serialization.add_safe_globals(plain)
-
-
-@dataclass(frozen=True, slots=True)
-class PlanPart:
-    """The shard that one rank has of a save; ranks whose plans have the same items have the same shard.
-
-    A rank does not know the plans of other ranks, and torch's global plan leaves each shared item to only one rank. So
-    each rank adds a digest to its plan, and the rank that gets all plans numbers the shards. torch may leave out plans
-    that have not changed. Then each rank counts as having a shard of its own. That is always correct, but no rank's
-    state then stands for that of another one whose host is lost.
-    """
-
-    save: int
-    """The number of the save, which distinguishes the answer from that to an earlier one."""
-    digest: bytes
-    """A hash of the names and pieces in the rank's own plan."""
-    shard: int = 0
-    shards: int = 0
-    """How many shards there are; 0 if they are not numbered."""
-
-
-def _has_items(plan: SavePlan) -> bool:
-    """Whether a plan came with its items: with plan caching, torch leaves out an unchanged one from 2.7 on."""
-    return getattr(plan, "usable", True)
-
-
-def own_part(save: int, items: Iterable[WriteItem]) -> PlanPart:
-    """Return the shard of a rank by the items of its own plan, without a number."""
-    names = sorted((item.index.fqn, tuple(item.index.offset or ())) for item in items)
-    return PlanPart(save, hashlib.blake2b(repr(names).encode(), digest_size=16).digest())
-
-
-def number_parts(plans: list[SavePlan]) -> list[SavePlan]:
-    """Return the plans of all ranks with the numbers of their shards; without numbers if any plan is left out."""
-    parts = [plan.storage_data for plan in plans if _has_items(plan) and isinstance(plan.storage_data, PlanPart)]
-    if len(parts) < len(plans):
-        return [replace(plan, storage_data=None) for plan in plans]
-    numbers = {digest: shard for shard, digest in enumerate(dict.fromkeys(part.digest for part in parts))}
-    return [
-        replace(plan, storage_data=replace(part, shard=numbers[part.digest], shards=len(numbers)))
-        for plan, part in zip(plans, parts, strict=True)
-    ]
