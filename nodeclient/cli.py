@@ -71,11 +71,11 @@ def _carry_out() -> int:
 
         check_workerlib()  # the next imports import workerlib
         return _join(config)
-    _collect_garbage()
+    _enable_garbage_collection()
     return operate(config)
 
 
-def _collect_garbage() -> None:
+def _enable_garbage_collection() -> None:
     """Collect garbage from now on, but not among the objects that are there: those of modules last until the end."""
     gc.freeze()
     gc.enable()
@@ -112,7 +112,7 @@ def _join(config: JoinConfig) -> int:
     check_pidfds()
     allow_many_files()
     load_thread_end()
-    _collect_garbage()
+    _enable_garbage_collection()
     return run_node(run())
 
 
@@ -122,6 +122,6 @@ def _replay(config: CrashReplayConfig) -> int:
     from nodeclient.core.agent_settings import Settings  # noqa: PLC0415
     from nodeclient.shell.participation import RECORDED  # noqa: PLC0415
 
-    _collect_garbage()
+    _enable_garbage_collection()
     agent = Agent(Settings(1, 1.0, 1.0, 1.0), 1, 0.0)  # any numbers do: the recording replaces the agent's state
     return flight_recorder.replay(config.crash, RECORDED, agent)

@@ -93,7 +93,7 @@ async def _serve(
         if store is not None:
             await lead(store, listeners)
         elif settings.shared is not None:
-            _collect_garbage()  # it may stand by for weeks
+            _enable_garbage_collection()  # it may stand by for weeks
             turns = TurnsToLead(settings, settings.shared, systemd, security, ended, lead)
             await turns.run(listeners)
     finally:
@@ -126,7 +126,7 @@ async def _lead(
         ) as server:
             if candidate is not None and access is not None:
                 _watch_leadership(server, candidate, access)
-            _collect_garbage()
+            _enable_garbage_collection()
             _announce(server)
             try:
                 with reloader.changing(lambda policy: server.driver.submit(PolicyChanged(policy)), settings.policy):
@@ -183,7 +183,7 @@ def _systemd_sockets(systemd: SystemdNotifier) -> list[socket.socket]:
     return passed
 
 
-def _collect_garbage() -> None:
+def _enable_garbage_collection() -> None:
     """Turn on garbage collection, which `commands.serve` has turned off for the start."""
     gc.set_threshold(GARBAGE_THRESHOLD)
     gc.enable()

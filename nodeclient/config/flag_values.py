@@ -44,7 +44,7 @@ RATE_MIN = 2_000_000
 """The lowest rate of transfers between agents, which abort a transfer at half this rate."""
 
 HANG_TIMEOUT_MIN = 1.0
-"""The shortest hang timeout: a hang shows in two samples of the workers, which take longer than a shorter one."""
+"""The shortest hang timeout: a hang shows in two samples of the workers, which take as long."""
 
 LAGGARD_FACTOR_MIN = 1.05
 """The smallest slowdown of a laggard. A drain costs a stop and a start, and a smaller delay may be chance."""
@@ -95,10 +95,10 @@ def count(text: str) -> int:
 
 def restarts(text: str) -> tuple[int, float | None]:
     """Parse a number of restarts, and the window in which they are counted if there is one: `3`, or `3/6h`."""
-    number, has_window, window = text.partition("/")
+    most_text, has_window, window = text.partition("/")
     if not has_window:
-        return count(number), None
-    most, window_s = count(number), duration(window)
+        return count(most_text), None
+    most, window_s = count(most_text), duration(window)
     if most > WINDOW_RESTARTS_MAX or not 1 <= window_s <= WINDOW_S_MAX:
         days = WINDOW_S_MAX // 86_400
         raise argparse.ArgumentTypeError(
@@ -204,12 +204,12 @@ def size(
 ) -> int:
     """Parse a number of bytes, such as `100MB` or `64MiB`."""
     match = _SIZE.fullmatch(text)
-    number = 0
+    length = 0
     if match is not None:
-        number = int(match["number"]) * (1024 if match["binary"] else 1000) ** _POWERS[match["unit"].lower()]
-    if number < least:
+        length = int(match["number"]) * (1024 if match["binary"] else 1000) ** _POWERS[match["unit"].lower()]
+    if length < least:
         raise argparse.ArgumentTypeError(f"{text!r}: expected {expected}")
-    return number
+    return length
 
 
 def memory_share(text: str) -> int | float:

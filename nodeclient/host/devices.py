@@ -214,7 +214,7 @@ def _nvml_gpu(nvml: ctypes.CDLL, index: int) -> Gpu:
         return Gpu(f"unknown-{index}", None)
     pci = _structure(nvml, "nvmlDeviceGetPciInfo_v3", device, layout=_PCI_INFO)
     minor = _structure(nvml, "nvmlDeviceGetMinorNumber", device, layout=_MINOR)
-    # Drivers report the memory in use without their own since 510, and the recovery action since 570.
+    # Since 510, drivers report the memory in use without what they reserve; since 570, the recovery action.
     memory = _structure(nvml, "nvmlDeviceGetMemoryInfo_v2", device, layout=_MEMORY, first=_MEMORY_VERSION)
     recovery = _structure(nvml, "nvmlDeviceGetFieldValues", device, 1, layout=_FIELD_VALUE, first=_RECOVERY_ACTION)
     return Gpu(

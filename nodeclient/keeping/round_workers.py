@@ -16,7 +16,7 @@ from workerlib.contract.channel_messages import BEFORE_NAMED, HaltAt, Interval, 
 
 
 class SaveRequests:
-    """The requests to save in one round, and the answers that are missing. Only answers to the last request count."""
+    """The requests to save in one round, and the answers to the last one that are missing."""
 
     def __init__(self, number: int = 0) -> None:
         """Begin without a request; `number` is the number of the last request in the round before."""
@@ -31,9 +31,9 @@ class SaveRequests:
         self._missing: dict[int, int] = {}
         """How many answers are missing from each worker."""
         self._saved = False
-        """Whether any worker has saved its state on request."""
+        """Whether any worker has saved its state on a request of this round."""
         self._refusal = ""
-        """Why a worker has not saved its state on request; empty if none has refused."""
+        """Why a worker has not saved its state on a request of this round; empty if none has refused."""
 
     def make(self, order: SaveKept | HaltWorkers) -> SaveNow | HaltAt:
         """Make the request that carries out an effect of the agent."""
@@ -72,7 +72,10 @@ class SaveRequests:
         return self.record_answer(local_rank, self.number)
 
     def repeat(self, local_rank: int) -> bool:
-        """Await one more answer from a worker that has only now got memory; return False if no answer was missing."""
+        """Await one more answer from a worker that has only now got memory; return False if no answer was missing.
+
+        The answer that it gave without memory, a refusal, may still be on its way.
+        """
         if self.answered:
             return False
         self._missing[local_rank] = self._missing.get(local_rank, 0) + 1

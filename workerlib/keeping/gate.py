@@ -230,7 +230,7 @@ class Gate:
 
         def may_go_on() -> bool:
             # The device comes first. A collective is aborted only after the gate was shut, or torch has recorded the
-            # failure. So if the device was seen to be done by an abort, the looks after that find the reason.
+            # failure. So if the work is done only because of an abort, the checks after that find the reason.
             done = is_done()
             return self._is_shut or (done and not self._groups.failure())
 

@@ -48,7 +48,7 @@ class KeptContainer(Adapter):
         known, prefix = dict(self.big_tensors()), f"{self._name}."
         for path in saved.names:
             if path.startswith(prefix) and path not in known:
-                if saved.is_sharded(path):
+                if saved.was_sharded(path):
                     raise UnfitStateError(f"{path} was sharded, and is not there when keep() is called")
                 tensor = saved.new(path, device)
                 _put(self._root[self._name], path.removeprefix(prefix), tensor)

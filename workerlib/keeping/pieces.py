@@ -173,7 +173,7 @@ class SavedTensors:
             return torch.empty_strided(shape, strides, dtype=self.dtype(name), device=device)
         return torch.empty(shape, dtype=self.dtype(name), device=device)
 
-    def is_sharded(self, name: str) -> bool:
+    def was_sharded(self, name: str) -> bool:
         """Whether a tensor was saved in several pieces."""
         piece = self._any_piece(name)
         return piece.sizes != piece.whole

@@ -90,8 +90,8 @@ class Policy(Struct, frozen=True):
 
     charge_half_life_s: float = 86_400.0
     """The half-life of charges. In a public trace the three worst of 63 hosts cause a failed round every few days
-    (Lablup, arXiv 2605.09370), and a healthy one not once in a month. In `benchmarks/policy`, three days and seven
-    avoid as many of their rounds (86, 88 and 86 %), and seven keep good hosts out for four times as long."""
+    (Lablup, arXiv 2605.09370), and a healthy one not once in a month. In `benchmarks/policy`, half-lives of one,
+    three and seven days avoid 86, 88 and 86 % of their rounds; seven days keep good hosts out four times as long."""
 
     quarantine_share: float = 0.25
     """The most hosts of a job that are quarantined at a time, as a share; one may always be. Without a limit, a fault

@@ -102,7 +102,7 @@ async def _answer(reading: LogReading, found: LogSources, job: str) -> LogsAnswe
     left = LOG_TEXT_MAX
     async with aclosing(reading.parts(found)) as parts:
         async for part in parts:
-            if part is None or (part.rank is None and part.node):  # the latter is the problem of a source
+            if part is None or (part.rank is None and part.node):  # nothing new, or a problem that is in `notes`
                 continue
             texts[part.rank, part.stream].append(part.text[:left])
             notes[part.rank, part.stream].append(part.note)

@@ -86,7 +86,7 @@ def _pace(run: Run) -> float | None:
 
 
 def past_samples(run: Run, rounds: RoundHistory) -> Iterator[Sample]:
-    """Yield samples, without a pace, from the recorded rounds."""
+    """Yield samples, without a pace, from the recorded rounds, whose times are ages of the run."""
     restarts = run.durable.restarts_used - sum(round_.charged for round_ in rounds)  # those before the recorded rounds
     for round_ in rounds:
         before, after = round_.before, round_.after

@@ -137,7 +137,7 @@ class Candidate:
 
     async def _try_to_lead(self) -> bool:
         """Create the leader key if there is none; return whether this coordinator leads. Raises `StoreError`."""
-        if not self.may_act():  # the term would be over when it begins
+        if not self.may_act():  # the lease has expired, so the term would be over when it begins
             raise StoreError(STANDBY_OVER)
         lease = self.election.lease
         absent = created_at(self._keys.leader, 0)

@@ -168,12 +168,12 @@ def _send_part(connection: socket.socket, exchange: Exchange, held: Held) -> boo
             tag.update(chunk)
             _send_all(connection, chunk, until)
         is_unchanged = place.still_has(commit)
-        is_undamaged = known in {None, crc}  # without a stored digest, damage cannot be seen
-        _send_all(connection, exchange.end(tag, crc, whole=is_unchanged and is_undamaged), until)
+        is_damaged = known not in {None, crc}  # without a stored digest, damage cannot be seen
+        _send_all(connection, exchange.end(tag, crc, whole=is_unchanged and not is_damaged), until)
         connection.shutdown(socket.SHUT_WR)
     except OSError:  # the peer has gone, is too slow, or this node closes
         return False
-    return is_unchanged and not is_undamaged
+    return is_unchanged and is_damaged
 
 
 def _send_all(connection: socket.socket, data: bytes, until: float) -> None:

@@ -51,8 +51,9 @@ def message_to(run: Run, member: Member, heartbeat_s: float, now: float) -> Desi
     """Return the message to a node, with this heartbeat: the last one as the same object, while that is up to date.
 
     Most heartbeats are answered so, since to make and pack the message again would take half of the machine's time for
-    a heartbeat. Only messages with the goal to run and without a report are repeated: others have texts and times that
-    change by themselves. The parts to fetch depend on those that nodes report, most of which change no `revision`.
+    a heartbeat. Only messages with the goal to run are repeated, and none with a report or parts to fetch (`resume`,
+    `copies`). Other goals and reports have texts and times that change by themselves. The parts depend on those that
+    nodes report, most of which change no `revision`.
     """
     sent = member.session.sent
     if (
@@ -152,7 +153,7 @@ def _is_planned(run: Run, member: Member, outcome: Outcome | None, goal: Goal) -
 
 
 def _wait_until(run: Run, member: Member) -> float | None:
-    """Return when the wait of a node is over, with a round or without; None if that is not known."""
+    """Return when the wait of a node is over, for a round or, in a run that ends, for the disk; None if not known."""
     if run.durable.state is not State.FORMING or run.durable.stop_asked:
         return run.keeping.waits.disk_until
     ends = (run.gathering.join_timeouts.get(member.node), settled(run))
@@ -160,8 +161,7 @@ def _wait_until(run: Run, member: Member) -> float | None:
 
 
 def _reason(run: Run, member: Member) -> str:
-    waits = member.state in {MemberState.PREPARING, MemberState.READY}
-    if waits and run.durable.state.at_work:
+    if member.state in {MemberState.PREPARING, MemberState.READY} and run.durable.state.at_work:
         return _waiting_text(run)
     if member.state is MemberState.QUARANTINED:
         return f"spare: its host is {member.readiness.quarantined}"

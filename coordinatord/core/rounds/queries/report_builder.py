@@ -17,7 +17,7 @@ from coordinatord.protocol.messages import Goal, Report, Result, SecondaryFailur
 
 
 def report_on(run: Run, cause: WorkerFailure | None, now: float) -> Report | None:
-    """Return the report on the round that is over, with this failure as its cause; None if no worker's own ended it."""
+    """Return the report on the round that is over, with this failure as its cause; None without one."""
     if cause is None:
         return None
     others = [failure for failure in run.evidence.failures.values() if failure.node != cause.node]

@@ -17,7 +17,7 @@ def follow(cluster: Cluster, record: Record, now: float) -> None:
     """Bring the live state up to date with a record that has just taken effect, at `now`."""
     match record:
         case records.RunOpened():
-            cluster.jobs.pop(record.job, None)
+            cluster.jobs.pop(record.job, None)  # so that the new run comes last, in the order of opening
             cluster.jobs[record.job] = Run(cluster.durable.jobs[record.job], cluster.policy, cluster.wings)
         case records.JobForgotten():
             cluster.jobs.pop(record.job, None)

@@ -24,7 +24,7 @@ _DIGITS = re.compile(r"(\d+)")
 
 KEYS_MAX = 65_536
 """The most sort keys that are cached: three texts for each of 20,000 nodes, the coordinator's limit. Nodes are sorted
-for the reason of a round, for its ranks, and again in every later round."""
+to name them in the reason of a round, for its ranks, and again in every later round."""
 
 
 class Seat(Struct, frozen=True):
@@ -80,8 +80,8 @@ def order(seats: Collection[Seat], previous: Mapping[str, int]) -> list[Seat]:
 def _fill_places(newcomers: list[Seat], places: Iterable[int]) -> dict[int, Seat]:
     """Assign places to new nodes, both in their order, until either are used up.
 
-    A node that asks for a rank gets that place, or the next one that is free. If no other node is left for the places
-    before it, it gets the first of these: `order` closes up empty places in any case.
+    A node that asks for a rank gets that place, or the next one that is free. Once only such nodes are left, they get
+    the next places instead: `order` closes up empty places in any case.
     """
     wishers = deque(sorted((seat for seat in newcomers if seat.wish is not None), key=lambda seat: seat.wish or 0))
     others = deque(seat for seat in newcomers if seat.wish is None)

@@ -236,7 +236,7 @@ class WorkersUnseen(RoundRecord, frozen=True):
 
 
 class PreflightBegan(Record, frozen=True):
-    """Nodes without workers are tested in pairs. A restarted coordinator has no preflight, so no state changes."""
+    """Nodes without workers are tested in pairs. This is no durable state: a restarted coordinator has no preflight."""
 
 
 class PreflightEnded(Record, frozen=True):
@@ -277,7 +277,7 @@ class RoundStopped(RoundRecord, frozen=True):
     planned: bool
     """Whether all is well, so that the workers get the time to save their state."""
     first_failure: FirstFailure | None
-    """The earliest failure: nodes repeat the others, but the node of this one may be lost before it does."""
+    """The earliest failure. Nodes report theirs again to a restarted coordinator, but its node may be lost by then."""
     spent: Spent
     condition: Condition
 

@@ -140,7 +140,7 @@ def find_root_cause(
     A lost node that may have caused the first failure comes first. Next come the nodes in `cut_off`, which had ended
     their workers because they were out of touch, if that worker needed others. Then comes a stop for another reason,
     and then that failure. It is counted how many of the round's `workers` had the same error. The failures in
-    `failed_too` count only for that: these workers were stopped before they had exited.
+    `failed_too` count only for that: an exception had ended these workers, but they were stopped before they exited.
     """
     if not failures:
         return RoundVerdict(trigger, None)
