@@ -78,8 +78,11 @@ bare, own = fastest(lambda: pinned.copy_(of)), fastest(lambda: order.copy([to], 
 print(f"{length / own / 1e9:.1f} GB/s, a bare copy {length / bare / 1e9:.1f} GB/s")
 assert torch.equal(to, of.cpu()), "something else was copied"
 assert own < bare / 0.8
-torch.cuda._sleep(20_000_000_000)  # some ten seconds, as a collective that hangs
 turned = of.view(4096, -1).t()
+order.copy([to.view(turned.shape)], [turned], [offset])  # it allocates memory of the GPU, which waits for all work
+assert torch.equal(to.view(turned.shape), turned.cpu()), "something else was copied"
+to.zero_()
+torch.cuda._sleep(20_000_000_000)  # some ten seconds, as a collective that hangs
 order.copy([to.view(turned.shape)], [turned], [offset])
 assert not torch.cuda.current_stream().query(), "the copy waited for what training does"
 assert torch.equal(to.view(turned.shape), turned.cpu()), "something else was copied"

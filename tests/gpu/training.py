@@ -179,6 +179,8 @@ class Disturbances:
             killing.daemon = True
             killing.start()
         self._others = dist.new_group() if any(kind == "skip" for _, kind in self._ends.values()) else None
+        if self._others is not None:  # NCCL connects in a group's first collective, which its recorder does not show
+            dist.barrier(self._others)
 
     def __call__(self, step: int) -> None:
         """Let happen what is to happen between the sums of this step and the optimizer."""
