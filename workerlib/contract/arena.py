@@ -82,8 +82,9 @@ WITH_SMALL = 2
 CHOSEN = 4
 """The flag of a generation that a `KeptWriter` has written: replicas of it may differ in a model's buffers."""
 
-MAPPED_BYTES = 1 << 20
-"""The bytes that are mapped in one call, for whose end other threads wait that map or unmap memory."""
+MAPPED_BYTES = 8 << 20
+"""The bytes that are mapped in one call, which takes a millisecond or two. Other threads wait that map or unmap memory
+meanwhile. Between calls of less, threads would contend for the interpreter's lock all the time."""
 
 STEP_MAX = 2**53 - 1
 
