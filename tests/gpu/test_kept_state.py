@@ -72,7 +72,7 @@ memory = memoryview(mmap.mmap(file, length + 2 * 4096))
 to = torch.frombuffer(memory, dtype=torch.int64, count=length // 8, offset=offset)
 order, told = DeviceQueue(of.device), []
 order.lock_pages([memory], told.append)
-assert order._page_locks.await_ready(60) and not told, told
+assert order._page_locks._is_ready.wait(60) and not told, told
 pinned = torch.empty(length // 8, dtype=torch.int64, pin_memory=True)
 bare, own = fastest(lambda: pinned.copy_(of)), fastest(lambda: order.copy([to], [of], [offset]))
 print(f"{length / own / 1e9:.1f} GB/s, a bare copy {length / bare / 1e9:.1f} GB/s")

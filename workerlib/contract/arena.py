@@ -96,7 +96,7 @@ _SALT = 0x6B657074  # "kept": a place of zeros is not whole
 _MADV_POPULATE_WRITE = 23
 """The value in Linux, which Python has no name for (madvise(2))."""
 
-_C = ctypes.CDLL(None)
+_LIBC = ctypes.CDLL(None)
 """The C library: its calls by ctypes do not hold the interpreter's lock, as `mmap.madvise` does."""
 
 _CHECK = 9
@@ -148,7 +148,7 @@ def map_pages(memory: memoryview) -> None:
     address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     for begin in range(0, len(memory), MAPPED_BYTES):
         length = min(MAPPED_BYTES, len(memory) - begin)
-        _C.madvise(ctypes.c_void_p(address + begin), ctypes.c_size_t(length), _MADV_POPULATE_WRITE)
+        _LIBC.madvise(ctypes.c_void_p(address + begin), ctypes.c_size_t(length), _MADV_POPULATE_WRITE)
 
 
 class ArenaError(ValueError):

@@ -99,10 +99,6 @@ class PageLocks:
         self._began_at = time.monotonic()
         self._thread.start()
 
-    def await_ready(self, within_s: float) -> bool:
-        """Wait until the pages are locked, or will not be; return whether that is so."""
-        return self._is_ready.wait(within_s)
-
     @property
     def is_at_work(self) -> bool:
         """Whether pages are being locked, for `READY_WITHIN_S` at most."""

@@ -9,7 +9,6 @@ import ctypes
 import mmap
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +17,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.machines import compile_c
 from tests.support.programs import TIMEOUT_S
 from workerlib.contract.arena import ALIGNMENT, PAGE_BYTES
 from workerlib.keeping import page_locking
@@ -71,14 +71,9 @@ GENERATION = 5 * PAGE_BYTES
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Return the path of the library."""
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("needs a C compiler, for the library that stands for CUDA's driver")
-    folder = tmp_path_factory.mktemp("driver")
-    (folder / "cuda.c").write_text(DRIVER)
-    command = [compiler, "-shared", "-fPIC", "-o", str(folder / "libcuda.so.1"), str(folder / "cuda.c")]
-    subprocess.run(command, check=True)
-    return str(folder / "libcuda.so.1")
+    path = tmp_path_factory.mktemp("driver") / "libcuda.so.1"
+    compile_c(DRIVER, "-shared", "-fPIC", "-o", path)
+    return str(path)
 
 
 @pytest.fixture
@@ -116,7 +111,7 @@ def locked_bytes(library: str, generations: list[memoryview]) -> list[int]:
 def test_all_pages_are_mapped_and_locked(locks: PageLocks, own_library: str) -> None:
     generations, told = memory(), list[str]()
     locks.lock(generations, told.append)
-    assert locks.await_ready(TIMEOUT_S)
+    assert locks._is_ready.wait(TIMEOUT_S)
     assert not told
     assert locked_bytes(own_library, generations) == [GENERATION] * 3
 
@@ -125,7 +120,7 @@ def test_other_memory_takes_their_place(locks: PageLocks, own_library: str) -> N
     before, after, told = memory(), memory(), list[str]()
     for generations in (before, after):  # the second call comes while the first one may still be at work
         locks.lock(generations, told.append)
-    assert locks.await_ready(TIMEOUT_S)
+    assert locks._is_ready.wait(TIMEOUT_S)
     assert not told
     assert locked_bytes(own_library, before) == [0] * 3
     assert locked_bytes(own_library, after) == [GENERATION] * 3
@@ -140,7 +135,7 @@ def test_memory_that_is_replaced_is_not_locked_to_the_end(
     locks.lock(after, print)
     assert locks.is_at_work
     (tmp_path / "goes on").touch()
-    assert locks.await_ready(TIMEOUT_S)
+    assert locks._is_ready.wait(TIMEOUT_S)
     assert locked_bytes(own_library, after) == [GENERATION] * 3
     pieces = 3 * 3
     assert ctypes.CDLL(own_library).called() <= page_locking.THREADS + pieces
@@ -150,7 +145,7 @@ def test_a_refusal_is_told_once(locks: PageLocks, own_library: str, monkeypatch:
     monkeypatch.setenv("TEST_REFUSED_FROM", "2")
     generations, told = memory(), list[str]()
     locks.lock(generations, told.append)
-    assert locks.await_ready(TIMEOUT_S)
+    assert locks._is_ready.wait(TIMEOUT_S)
     locks.end()
     assert sum(locked_bytes(own_library, generations)) <= 4 * PAGE_BYTES
     [why] = told
@@ -161,7 +156,7 @@ def test_nothing_is_locked_once_the_process_ends(locks: PageLocks, own_library: 
     generations = memory()
     locks.end()
     locks.lock(generations, print)
-    assert locks.await_ready(TIMEOUT_S)
+    assert locks._is_ready.wait(TIMEOUT_S)
     assert locked_bytes(own_library, generations) == [0] * 3
 
 
