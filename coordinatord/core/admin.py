@@ -1,8 +1,8 @@
 """Carries out operators' requests, such as `nodeclient stop` and `nodeclient drain`, and makes the answers.
 
-Most requests only note the wish, mostly by a record. The table of transitions does the rest when the machine advances
-the runs that the reply names. A request whose effect already holds changes nothing, and the answer says so. So it may
-be repeated. A dry run changes nothing either, and has the answer that the request would have.
+Most requests only note the wish. The table of transitions does the rest when the machine advances the runs that the
+reply names. A request whose effect already holds changes nothing, and the answer says so. So it may be repeated. A dry
+run changes nothing either, and has the answer that the request would have.
 """
 
 from __future__ import annotations
@@ -316,5 +316,5 @@ def _quarantine_or_pardon(request: Request, decision: Decision) -> Reply:
             "", "", f"host {host} is {why}", host, charges, clip(why, MESSAGE_MAX), Judge.OPERATOR
         )
     if not request.dry_run:
-        decision.record(judged)  # the reply names no run: after this record, the machine advances all of them
+        decision.record(judged)  # it makes the machine advance all runs, so the reply names none
     return Reply(AdminResult.DONE, f"host {host} {effect}")

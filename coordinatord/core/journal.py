@@ -3,8 +3,8 @@
 So no node acts on a decision that a crash could undo. Records are written in groups: those that come while one group is
 being written go into the next one, until that is full. The effects of a group wait for its records. Later effects wait
 as well, since they rest on the state to which the records led. There are two exceptions. Effects that rest on no record
-never wait (`Batch.at_once`). A message that repeats the last one of its session waits only if that one still waits: it
-takes its place, since it may grant another lease. Most answers to heartbeats are repeats, so a thousand joins do not
+never wait (`Batch.at_once`). A message that repeats the last one of its session waits only if that one still waits, and
+then replaces it, since it may grant another lease. Most answers to heartbeats are repeats, so a thousand joins do not
 delay them.
 
 The journal writes nothing. Its caller, the driver, calls `add` for each event, `begin` for the next records to write,

@@ -28,21 +28,21 @@ class Leases(DeadlineHeap[tuple[str, str]]):
             run.roll.place(member)
 
     def shorten(self, run: Run, member: Member, heartbeat_s: float, now: float) -> None:
-        """Shorten the lease of a member whose connection has closed to the reconnect grace, unless its network is bad.
+        """Shorten a lease to the reconnect grace, as the member's connection has closed, unless its network is bad.
 
-        The process has most likely died then (`Session.vanished`), and would have reconnected within the grace if it
-        had not. If its token was revoked, it has not vanished: the coordinator itself has closed the connection.
+        The process has most likely died (`Session.vanished`): if it lived, it would reconnect within the grace. If its
+        token was revoked, it has not vanished, since the coordinator itself has closed the connection.
         """
-        lease = self.get((run.id, member.node))
-        if lease is not None and member.lease.is_punctual(heartbeat_s, now):
+        ends_at = self.get((run.id, member.node))
+        if ends_at is not None and member.lease.is_punctual(heartbeat_s, now):
             member.session.vanished = not member.session.revoked
             grace = now + run.policy.reconnect_grace_s
-            self.set((run.id, member.node), min(lease, grace))
+            self.set((run.id, member.node), min(ends_at, grace))
 
     def drop_lost(self, run: Run, records: Sequence[Record]) -> None:
         """Remove the leases of the nodes that these records count as lost.
 
-        A younger process with the id of a lost one may have replaced it: it is a member, with a lease of its own.
+        If a younger process with the same node id has replaced a lost one, the lease is that of the younger, and stays.
         """
         for record in records:
             if isinstance(record, NodeLost) and record.node not in run.members:
@@ -65,6 +65,6 @@ class Leases(DeadlineHeap[tuple[str, str]]):
 
 
 def _lease_s(run: Run, member: Member, heartbeat_s: float) -> float:
-    """Return the lease of a member: at least the last one it was granted, since it still keeps to that heartbeat."""
+    """Return the seconds of a lease: at least those that the member was last granted, as it keeps to that heartbeat."""
     granted = 0.0 if member.session.sent is None else member.session.sent.lease_s
     return max(granted, member.lease.length_s(run.policy, heartbeat_s))

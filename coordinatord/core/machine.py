@@ -50,7 +50,7 @@ POSTPONED_EVERY_S = 0.25
 it was asleep. Each postponement visits all nodes: one for each of 10,000 messages would itself make it late."""
 
 FAREWELL_LEASES = 2
-"""The leases for which a coordinator without live runs waits for lost nodes to fetch their outcome."""
+"""How many leases a coordinator without live runs waits for lost nodes to fetch their outcome."""
 
 WINGS = Wings(keeping=RunKeeping, watching=RunWatch, judging=RunJudging)
 """The wings of each run. Only tests of the kernel have others."""
@@ -176,7 +176,7 @@ class Coordinator:
             decision.send(run, member)
             self._advance(run, decision)
             return self._conclude(decision)
-        if self._due is None or now >= self._due:  # otherwise it stands, since the heartbeat only extends a lease
+        if self._due is None or now >= self._due:  # otherwise `_due` stands: the heartbeat only extends a lease
             self._due = self._first_due()
         last, revision = member.session.sent, member.session.sent_revision
         sent = send_desired(event.session, run, member, heartbeat_s, now)
@@ -201,9 +201,9 @@ class Coordinator:
         return Batch(tuple(decision.records), (*decision.endings, *messages), looks=tuple(decision.looks))
 
     def _wake(self, now: float) -> float:
-        """Put off all deadlines of nodes by the time in which no node could be judged; return it in seconds.
+        """Put off all deadlines of nodes by the time that the coordinator slept; return it in seconds.
 
-        It was a sleep, or an outage of the store, in which `handle` does not ask the watch.
+        An outage of the store looks like a sleep, since `handle` does not call the watch meanwhile.
         """
         by = self._sleep_watch.wake(self.policy, now)
         self._leases.shift(by)
@@ -251,7 +251,7 @@ class Coordinator:
         if member.state is MemberState.RELEASED or run.durable.state.ended:
             self._forget(run, member, decision)
         else:
-            if decision.now >= self._sleep_watch.closes_until:
+            if decision.now >= self._sleep_watch.closes_count_from:
                 self._leases.shorten(run, member, self._heartbeat_s, decision.now)
             self._sleep_watch.expect_return(self.policy, decision.now)
         self._advance(run, decision)
@@ -275,7 +275,7 @@ class Coordinator:
     def _store_recovered(self, _: events.StoreRecovered, decision: Decision) -> None:
         """Make the decisions that had to wait while the store failed; that time counts against no node.
 
-        Nodes were heard meanwhile. One that was not heard gets one more lease, however long the store failed.
+        Reports were read meanwhile, so a node that was not heard gets one more lease, however long the store failed.
         """
         if self.store_error is None:
             return
@@ -290,7 +290,7 @@ class Coordinator:
             self._advance(run, decision)
 
     def _change_policy(self, event: events.PolicyChanged, decision: Decision) -> None:
-        """Decide by a new policy. Nodes are sent their new heartbeat and lease at once, and are not late meanwhile."""
+        """Decide by a new policy. Nodes are sent their new heartbeat at once, and how late they are counts from now."""
         self.cluster.policy = event.policy
         self._sleep_watch.schedule_check(self.policy, decision.now)
         for run in self.registry.runs.values():
@@ -303,7 +303,7 @@ class Coordinator:
             self._advance(run, decision)
 
     def _record_answers(self, event: events.Looked | events.Compared, decision: Decision) -> None:
-        """Record workers' answers to a look; while the store fails they are dropped, and the workers asked again."""
+        """Record workers' answers. While the store fails they are dropped, and the workers are asked again later."""
         run = self.registry.runs.get(event.run)
         if run is not None and self.store_error is None and run.watching.record_answers(event, decision.now):
             for touched in (*releases.drain_laggard(run, decision), run):
@@ -332,7 +332,7 @@ class Coordinator:
             return run
         if run is not None:
             run.replaced = True
-            self._advance(run, decision)  # by this it ends
+            self._advance(run, decision)  # which ends it
         return self.registry.open(event.join, self.store_error, decision)
 
     def _enroll(self, run: Run, event: events.Connected, decision: Decision) -> Member:
@@ -373,9 +373,9 @@ class Coordinator:
             decision.notify_all(run)
 
     def _record_heard(self, run: Run, member: Member, observed: Observed, heartbeat_s: float, now: float) -> bool:
-        """Record that a member lives, and its report; return whether that has steps or a section of its workers.
+        """Record that a member lives, and its report; return whether it has steps, or a section goes on or ends.
 
-        Ages in a report count from `heard_at`, so a member's last report is always the one that was heard then.
+        Ages in a report count from the lease's `heard_at`, so both are always set together.
         """
         run.roll.heard_at = now
         # While this process slept, the node could hear nothing from it.
@@ -408,7 +408,7 @@ class Coordinator:
             actions.lose(run, member, actions.loss_reason(member), decision)
 
     def _forget(self, run: Run, member: Member, decision: Decision) -> None:
-        """Remove a member whose outcome is on record already, that of its own or of the run, so this needs none."""
+        """Remove a member. This needs no record, since its own outcome or the run's is on record already."""
         self._leases.discard((run.id, member.node))
         run.remove(member)
         decision.close(member)

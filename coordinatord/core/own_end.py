@@ -21,10 +21,10 @@ def runs_to_await(runs: Collection[Run]) -> list[Run]:
 
 
 def may_end_at(runs: Collection[Run], asked_at: float) -> float:
-    """Return when the coordinator of these runs may end, which was asked to at `asked_at`: after nodes that end too.
+    """Return when the coordinator of these runs may end, if it was asked to at `asked_at`: after nodes that end too.
 
-    Nodes need it while their workers end, and then while their last step is written to the disk. Nodes that train need
-    it only if they end, too. Where there is a step to write, they get a moment to report that.
+    Nodes that end need it until their workers have ended and their last step is on the disk. Nodes that train can do
+    without it. They may have been asked to end as well: where there is a step to write, they get a moment to say so.
     """
     if ending := runs_to_await(runs):
         stop_timeout_s = max(member.offer.stop_timeout_s for run in ending for member in run.members.values())

@@ -33,7 +33,7 @@ class Registry:
         """When to check the table of a job's last run and the join timeouts of its nodes; earlier runs have ended."""
 
     def open(self, join: Join, store_error: str | None, decision: Decision) -> Run:
-        """Open a run for its first node; `store_error` is why that could not be recorded. Raises `RefusedError`."""
+        """Open a run for its first node; `store_error` is why nothing can be recorded, if so. Raises `RefusedError`."""
         admission.check_not_degraded(store_error)
         jobs = self._cluster.jobs
         old = jobs.get(join.job)
@@ -66,7 +66,7 @@ class Registry:
         self.drop_if_over(ended)
 
     def drop_if_over(self, run: Run) -> None:
-        """Drop a run without members that is no longer its job's last one, and the deadline of a forgotten job."""
+        """Drop a run if it has no members and is not its job's last one; drop its deadline if the job is forgotten."""
         current = self._cluster.jobs.get(run.job)
         if current is None:
             self.deadlines.discard(run.job)

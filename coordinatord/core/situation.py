@@ -49,7 +49,7 @@ def awaits_first_step(run: Run) -> bool:
 
 
 def left_behind(run: Run, now: float) -> StragglingWorker | None:
-    """Return the straggler if it has done no step for so long that a round would have stalled; others did some."""
+    """Return the straggler if it has done no step for longer than the patience, while others did several; else None."""
     worker = run.straggler
     stands = worker is not None and worker.lag > 1 and now - worker.stepped_at >= run.progress.patience_s
     return worker if stands else None
@@ -74,7 +74,7 @@ def _section(run: Run) -> str:
 
 
 def _silence(run: Run, now: float) -> str:
-    """Explain why no node of the round may be heard, and when the round is given up."""
+    """Say what may have silenced all nodes of the round, and when the round is given up."""
     ends_in = f"given up in {lasted(max(0.0, (outage(run) or now) - now))}"
     if all(member.session.revoked for member in run.roll.inside):
         why = "their access tokens are no longer valid, so give them others"

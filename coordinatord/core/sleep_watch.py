@@ -1,4 +1,4 @@
-"""Notices that the coordinator itself was asleep, so that nodes do not count as silent for that time.
+"""Keeps nodes from counting as silent for a time in which the coordinator itself was asleep.
 
 Without this, a daemon that was stopped or swapped out for ten seconds would find leases over when it wakes, though it
 has not yet read the heartbeats that came meanwhile.
@@ -20,16 +20,17 @@ class SleepWatch:
 
     def __init__(self) -> None:
         self.awake_at = LONG_AGO
-        """The last time at which the coordinator was awake for sure: that of the last event handled on time."""
+        """When the coordinator was last awake for sure: the time of the last event that was handled on time."""
         self.woke_at = LONG_AGO
         """When the last sleep ended, or the last outage of the store."""
         self.check_at = NOW
         """When to check the clock again."""
         self._returns_until = NOW
-        """The time up to which a node whose connection has closed may reconnect, a second. A sleep of less than a
-        heartbeat would take most of it, so until then the clock is checked more often, and less counts as late."""
-        self.closes_until = NOW
-        """Up to this time a closed connection proves no death: the node may have given up during the last sleep."""
+        """The time until which a node whose connection has closed may reconnect. It has only a second, and a sleep of
+        less than a heartbeat would take most of that. So the clock is checked more often, and a shorter delay counts as
+        late."""
+        self.closes_count_from = NOW
+        """The time since which a closed connection is a sign of death. Before, a node may have given up in a sleep."""
 
     def begin(self, policy: Policy, now: float) -> None:
         """Begin to watch."""
@@ -49,7 +50,7 @@ class SleepWatch:
     def on_event(self, due: float | None, least_s: float, policy: Policy, now: float) -> bool:
         """Record an event; return whether it shows a sleep that may have lasted for more than `least_s` seconds.
 
-        `due` is when the machine had to be called next. The sleep may have begun right after the last event.
+        `due` is when the machine was to be called at the latest. The sleep may have begun right at `awake_at`.
         """
         late_s = policy.heartbeat_s
         if self.awake_at < self._returns_until:  # not `now`: that time may have passed in the sleep
@@ -65,7 +66,7 @@ class SleepWatch:
         """End a sleep; return how many seconds it may have lasted."""
         asleep_s = now - self.awake_at
         if self.awake_at < self._returns_until:
-            self._returns_until += asleep_s
-        self.closes_until = now + policy.reconnect_grace_s
+            self._returns_until += asleep_s  # the sleep took this time from the node
+        self.closes_count_from = now + policy.reconnect_grace_s
         self.begin(policy, now)
         return asleep_s
