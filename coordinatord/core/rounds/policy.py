@@ -10,18 +10,18 @@ from msgspec import Struct
 from coordinatord.protocol.fields import DURATION_S_MAX
 
 HEARTBEAT_STEP_S = 0.25
-"""The seconds by which the heartbeat grows at once; otherwise each node that joins would change it for all others."""
+"""The heartbeat grows in steps of so many seconds; otherwise each node that joins would change it for all others."""
 
 
 class PreflightWhen(StrEnum):
-    """When nodes are tested in pairs."""
+    """When nodes are tested in pairs; each value includes the ones before it."""
 
     ASKED = "asked"
     """Only if an operator asks for it."""
     IDLE = "idle"
-    """Also while they wait on hosts without workers."""
+    """Also while they wait beside a round, on hosts without workers."""
     SUSPICION = "suspicion"
-    """Also before a round, if the network or a hang ended the last two, or the last one had a laggard."""
+    """Also before a round, if the network or a hang ended the last two rounds, or the last round had a laggard."""
 
 
 class Policy(Struct, frozen=True):
@@ -31,9 +31,9 @@ class Policy(Struct, frozen=True):
     """The least interval that nodes are granted between two heartbeats."""
 
     heartbeats_per_s_max: float = 4_000.0
-    """The most heartbeats that all nodes together send: with more nodes, each sends them less often (as in Nomad). So
-    many cost some 30 % of a core, twice what a bare WebSocket echo takes. With half of them, the silence of one of
-    10,000 nodes would be noticed only after 25 s."""
+    """The most heartbeats that all nodes together send: with more nodes, each sends fewer (as in Nomad). So many cost
+    some 30 % of a core, twice what a bare WebSocket echo takes. With half of them, the silence of one of 10,000 nodes
+    would be noticed only after 25 s."""
 
     heartbeats_per_lease: float = 5.0
     """A node is lost after this many heartbeats of silence: 5 s, as in torchft; Kubernetes takes 50 s."""
@@ -72,7 +72,7 @@ class Policy(Struct, frozen=True):
     workers. A node that waits until the memory of its GPUs is free must be done by then."""
 
     collateral_s: float = 1.0
-    """A worker's failure up to this long before its peer's node fell silent still counts as caused by it: the worker
+    """A worker's failure up to this long before its peer's node fell silent still counts as caused by that: the worker
     sees the broken connection before the coordinator does."""
 
     outage_grace_s: float = 300.0
@@ -91,15 +91,15 @@ class Policy(Struct, frozen=True):
     charge_half_life_s: float = 86_400.0
     """The half-life of charges. In a public trace the three worst of 63 hosts cause a failed round every few days
     (Lablup, arXiv 2605.09370), and a healthy one not once in a month. In `benchmarks/policy`, half-lives of one,
-    three and seven days avoid 86, 88 and 86 % of their rounds; seven days keep good hosts out four times as long."""
+    three and seven days avoid 86, 88 and 86 % of these rounds; seven days keep good hosts out four times as long."""
 
     quarantine_share: float = 0.25
     """The most hosts of a job that are quarantined at a time, as a share; one may always be. Without a limit, a fault
     of the network or of a script would take one host after the other (NVSentinel stops at a half)."""
 
     preflight: PreflightWhen = PreflightWhen.ASKED
-    """A test loads GPUs and network of a host, which another job may use, and one before a round costs seconds. So by
-    default nobody has any without asking. (IBM gave up a check in pairs before each round for its cost.)"""
+    """When nodes are tested. A test loads GPUs and network of a host, which another job may use, and before a round it
+    costs seconds. So by default somebody has to ask. (IBM gave up tests in pairs before each round for their cost.)"""
 
     pair_timeout_s: float = 8.0
     """How long a test of two nodes may take. Three turns of tests, each with 2 s for messages, take 30 s at most. To
@@ -107,7 +107,7 @@ class Policy(Struct, frozen=True):
 
     jobs_max: int = 1_000
     """How many jobs are remembered. A new one replaces the oldest that has ended; live ones are never forgotten. A
-    start reads records of each before it answers any node."""
+    daemon that starts reads records of each before it answers any node."""
 
     nodes_max: int = 20_000
     """The limit of all sessions: twice the 10,000 nodes that the heartbeat is tuned for."""

@@ -3,7 +3,7 @@
 A node that connects sends a `Join` with its job, its settings and the last round that it knows. It may be new or back
 after a lost connection, come late to a run that is over, or have other settings than the nodes before it. Each check
 raises a refusal that says what is wrong and what to do. `run_to_join` makes the checks, and the functions after it are
-in that order.
+in the same order.
 """
 
 from __future__ import annotations
@@ -167,6 +167,7 @@ def check_incarnation(known: Member | None, join: Join) -> None:
 
 
 def _is_older(join: Join, last: Join | None) -> bool:
+    """Whether a process sent a `Join` before its last known one, by its own age in both."""
     return last is not None and last.age_s is not None and join.age_s is not None and join.age_s < last.age_s
 
 

@@ -27,12 +27,15 @@ Condition = Callable[[Run], float | None]
 
 
 def _now_if(holds: object) -> float | None:
-    """Return `NOW` if something is true, and else that only an event can bring it about."""
+    """Return `NOW` if a condition holds, and else None: only an event can bring it about."""
     return NOW if holds else None
 
 
 def abandoned(run: Run) -> float | None:
-    """No node is left, and no worker lives: at once if the last node left by itself or there was no round."""
+    """No node is left, and no worker lives: at once if the last node left by itself or there was no round.
+
+    Otherwise a lost node that is cut off may still have workers, for `Run.workers_gone_s`.
+    """
     if run.roll.unreleased:
         return None
     return NOW if run.emptied_at is None or not run.durable.order else run.emptied_at + run.workers_gone_s
@@ -183,8 +186,8 @@ def stalled(run: Run) -> float | None:
 def exit_awaited(run: Run) -> float | None:
     """Some workers ended without an error a while ago, since when no step was done, and others have not ended.
 
-    Where steps are done, that while is no shorter than the time without one after which training would have stalled. A
-    section has its own limit. While a node is silent, it is not known which of its workers live.
+    Where workers report steps, that while is at least as long as the time without a step after which training counts as
+    stalled. A section has its own limit. While a node is silent, it is not known which of its workers live.
     """
     if not (run.exits.ended and run.exits.living) or run.roll.count(MemberState.SILENT):
         return None
@@ -324,5 +327,5 @@ def stop_overdue(run: Run) -> float | None:
 
 
 def awaited_checkpoint(run: Run) -> float | None:
-    """Return when the last checkpoint was written, in the past if none was; None if nodes that arrive wait for none."""
+    """Return `KeepingWing.checkpoint_at`; None if nodes that arrive do not wait for a checkpoint."""
     return run.keeping.checkpoint_at if run.spec.scale_up is ScaleUp.AT_CHECKPOINT else None

@@ -48,7 +48,7 @@ def goal_of(run: Run, member: Member) -> Goal:
 
 
 def message_to(run: Run, member: Member, heartbeat_s: float, now: float) -> Desired:
-    """Return the message to a node, with this heartbeat: the last one as the same object, while that is up to date.
+    """Return the message to a node, with this heartbeat: the very object that was sent last, while it is up to date.
 
     Most heartbeats are answered so, since to make and pack the message again would take half of the machine's time for
     a heartbeat. Only messages with the goal to run are repeated, and none with a report or parts to fetch (`resume`,

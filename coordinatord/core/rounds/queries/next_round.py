@@ -1,7 +1,7 @@
-"""Says which nodes a round takes that is formed now, and how long it waits because of an error.
+"""Says which nodes a round formed now would take, and how long it waits because of an error.
 
-All functions see the nodes as they are now. Nodes on quarantined hosts, which have ended rounds before, are taken only
-if too few others are there. As many as are needed are enlisted then (`Readiness.enlisted`), and so become ready.
+All functions see the nodes as they are now. Nodes on quarantined hosts are taken only if too few are there on *good*
+ones, which are all others. As many as are needed are enlisted then (`Readiness.enlisted`), and so become ready.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def reserves(run: Run) -> list[Member]:
 def next_size(run: Run) -> int:
     """Return the number of nodes of a round formed now; enlisted ones only fill up the minimum.
 
-    Enlisted members are ready as well. Only as many of them are taken as the minimum still lacks: good ones may have
-    come since, and good ones that prepare are waited for. It is up to `settled` to wait for those that may reconnect.
+    Enlisted members are ready as well. Only as many of them are taken as the minimum lacks: nodes on good hosts may
+    have come since, and those that prepare are waited for. `settled` also waits for those that may reconnect.
     """
     good = run.roll.count_good(MemberState.READY)
     enlisted = run.roll.count(MemberState.READY) - good
@@ -64,9 +64,9 @@ def can_spare(run: Run, node: str) -> bool:
 
 
 def can_do_without(run: Run, host: str) -> bool:
-    """Whether the round after the present one has enough nodes on other hosts, not quarantined or about to leave.
+    """Whether the round after the present one has enough nodes on other hosts that neither leave nor are quarantined.
 
-    Nodes of the present round count, since it is asked as that ends.
+    Nodes of the present round count, since this is asked when that round ends.
     """
     others = (member for member in run.members.values() if member.offer.host != host and member.is_connected)
     return sum(not (each.leaves or each.readiness.quarantined) for each in others) >= run.spec.nodes_min

@@ -50,7 +50,7 @@ class Reasons:
     def verdict(self) -> str:
         """What ended the round, by the evidence so far, and which workers were killed before they had saved.
 
-        Of a hang, it says how often that was at the same place.
+        For a hang, it says how many earlier rounds hung at the same place.
         """
         judged = verdict(self._run)
         has_hung = judged.root_cause is not None and judged.root_cause.failure.hang is not None
@@ -155,7 +155,7 @@ class Reasons:
 
     @property
     def leave_asked(self) -> str:
-        """Which nodes of the round were asked to leave, and why operators drained some; one may still be undrained."""
+        """Which nodes of the round were asked to leave, and why some of them are drained."""
         nodes = sorted(self._run.leaving)
         drained = dict.fromkeys(self._run.members[node].drained for node in nodes)
         whys = "; ".join(islice(filter(None, drained), NAMES_MAX))

@@ -49,7 +49,7 @@ def spent_when_broken(run: Run, now: float) -> Spent:
 def _stood_since(run: Run, ended_at: float) -> float | None:
     """Return since when no worker of a round that ended at `ended_at` got on; None if they did, or it is not known.
 
-    Without a step it is the time from which the others waited for the culprit of a hang.
+    In a round without a step, it is the time from which the others waited for the culprit of a hang.
     """
     if run.activity is Activity.SILENT:
         return None

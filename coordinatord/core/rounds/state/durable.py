@@ -116,7 +116,7 @@ class EarlierRun(Struct, frozen=True):
     state: State
     reason: str
     step: int | None
-    """The step that all workers had come to, as far as any was known."""
+    """The step that all workers had come to; None if none is known."""
     spent: Spent
     ended_at: float
     exit_code: int
@@ -186,7 +186,7 @@ class DurableRun:
     """The steps that were damaged in memory, or in which ranks differed, in the order in which they were found. What is
     damaged on the disk, nodes report themselves."""
     doubted: KeptStep | None = None
-    """The first step in which ranks may differ, as long as rounds go on from there."""
+    """The first step in which ranks may differ, as long as rounds go on from it."""
     stepped: bool = False
     """Whether a worker has reported a step of the current round."""
     step_overdue: bool = False
@@ -194,7 +194,7 @@ class DurableRun:
     reached: int | None = None
     """The furthest step that a worker of any earlier round of this run has reported."""
     repeats_steps: bool = False
-    """Whether the current round does steps again, up to that one."""
+    """Whether the current round does steps again, up to `reached`."""
     divergence: ReplicasDiverged | None = None
     """The record that ranks of the current or last round have different states; None while none have."""
     silent: bool = False
@@ -202,7 +202,7 @@ class DurableRun:
     superseded_reason: str = ""
     """Why the recorded round is not the last one, if nodes know of a later one; else empty."""
     succeeded: set[str] = field(default_factory=set)
-    """Nodes of the current round whose workers have all exited with 0, also of those that are no longer members."""
+    """Nodes of the current round, still members or not, whose workers have all exited with 0."""
     losses: list[LostNode] = field(default_factory=list)
     """Nodes that the current or last round has lost."""
     stop_reason: Reason = field(default=Reason("", ""))
@@ -225,7 +225,7 @@ class DurableRun:
     concluded: bool = False
     """Whether the job ended with the run: its workers succeeded or failed for good, or an operator stopped it."""
     last_step: int | None = None
-    """The step that all workers had come to when the run ended, as far as any was known."""
+    """The step that all workers had come to when the run ended; None if none is known."""
 
     @property
     def activity_at_work(self) -> Activity:
@@ -248,7 +248,8 @@ class DurableRun:
     def has_had_rounds(self) -> bool:
         """Whether the run has had a round.
 
-        Before, `round` may be the last number that nodes remember of another run; it is 0 once a run has ended without.
+        In a live run, `round` does not show that: nodes may remember the number of another run's round. It is 0 once a
+        run has ended without a round.
         """
         return bool(self.round) if self.state.ended else bool(list(self.rounds))
 

@@ -18,7 +18,7 @@ from coordinatord.protocol.messages import Failure
 
 
 class Evidence:
-    """The evidence on the current or last round of a run; each has its own. Times are in the coordinator's clock."""
+    """The evidence on one round of a run, the current or last one. Times are in the coordinator's clock."""
 
     def __init__(self) -> None:
         self.failures: dict[str, WorkerFailure] = {}
@@ -58,15 +58,15 @@ class Evidence:
         """Record a reported failure, if it is the first of its node in the round; nodes repeat their reports.
 
         A worker that its node stopped goes to `failed_too`. A lost connection is replaced by a failure of another kind.
-        Followers that a repeated report has in addition are taken over. If it dates the same failure earlier, that date
-        counts: the first report came late then, as after an outage of the network.
+        A repeated report may add followers, or date the same failure earlier: then the first report came late, as after
+        an outage of the network.
         """
         known, at = self.failures.get(member.node), now - failure.age_s
         if failure.stopped:
             if known is None:
                 self.failed_too[member.node] = WorkerFailure(member.node, member.offer.host, at, failure)
             return
-        # If that worker had the same error, its node now reports it as a follower of this failure.
+        # If the worker in `failed_too` had the same error, its node now reports it as a follower of this failure.
         self.failed_too.pop(member.node, None)
         if known is None or (lost_connection(known.failure) and not lost_connection(failure)):
             leaving = member.observed.leaving

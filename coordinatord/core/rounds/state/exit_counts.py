@@ -45,7 +45,7 @@ class ExitCounts:
 def living_ranks(own: Ranks, observed: Observed) -> list[int]:
     """Return those of a node's ranks whose workers have not ended, by its report about a round that is on.
 
-    A node that reports no process ids reports at most a few exits, until all its workers have succeeded.
+    A node that reports no process ids reports only a few exits: others count as living until all have succeeded.
     """
     if observed.phase is Phase.SUCCEEDED:
         return []

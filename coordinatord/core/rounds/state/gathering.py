@@ -4,10 +4,10 @@ A node arrives when it joins. It is ready for a round then, or prepares first: i
 an arrival, a round that has enough nodes waits for more until the settle window is over, because nodes that are started
 together come up one after the other. Each ready node waits for its `--join-timeout` at most.
 
-A node that is back from a round is no arrival, so after a failure the next round begins at once: it only waits
-(`begin_wait`), as does one that reconnects or whose host is quarantined. Any other member that becomes ready arrives
-(`record_ready`), even if it did before: its drain is cancelled, its host is pardoned while a round is on, or its
-workers of an older round have ended.
+A node that is back from a round is no arrival, so after a failure the next round begins at once. Such a node only waits
+(`begin_wait`), like a node that reconnects or whose host is quarantined. Any other member that becomes ready arrives
+(`record_ready`), even if it has arrived before: its drain is cancelled, its host is pardoned while a round is on, or
+its workers of an older round have ended.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ class Gathering:
         """When the last node became ready."""
         self.settles_from: float | None = None
         """When the window of `settle_max_s` began: when the first node became ready. While a round forms, it begins
-        anew with each one up to the minimum, since until then no window could have let a round begin. None if no node
-        has become ready since the last round was formed."""
+        anew with each node up to the minimum, since with fewer nodes no round can begin. None if no node has become
+        ready since the last round was formed."""
         self.has_newcomer = False
         """Whether a node has arrived that joined after the last round was formed: it ends a pause after an error."""
         self.joined_since: float | None = None
         """When enough nodes for a round had joined, ready or preparing; None while there are too few."""
         self.enough_since: float | None = None
         """When enough nodes for a round were ready; None while there are too few. The time without a round is divided
-        between activities at this time and the one before (`queries/time_attribution`)."""
+        between activities at this time and at `joined_since` (`queries/time_attribution`)."""
         self.refused: dict[str, RefusedNode] = {}
-        """The nodes that were refused for now, and have not joined since, the last one last."""
+        """The nodes that were refused for now, and have not joined since, in the order of their last refusals."""
 
     def begin_round(self) -> None:
         """Forget the arrivals: a round has been formed."""
@@ -88,9 +88,9 @@ class Gathering:
         self.begin_wait(member, now)
 
     def settle_end(self, policy: Policy) -> float:
-        """Return when the settle window is over; it passes also while a node prepares.
+        """Return when the settle window is over, which does not wait for nodes that prepare.
 
-        Nodes that prepare together do not become ready together. So while one prepares, the last one that became ready
+        Nodes that prepare together do not become ready together. So while any node prepares, each that becomes ready
         counts as an arrival.
         """
         if self.settles_from is None:

@@ -14,15 +14,15 @@ from coordinatord.core.rounds.policy import Policy
 from coordinatord.protocol.fields import DURATION_S_MAX
 
 LATENESS_FORGIVEN = 5.0
-"""Seconds of lease for each second that a heartbeat was late. TCP retries at equal pauses here: where one message has
-needed two retries, the next one may need ten."""
+"""The seconds that a lease grows by for each second that a heartbeat was late. Sessions have TCP retry at equal pauses:
+where one message has needed two retries, the next one may need ten."""
 
 LATENESS_IGNORED = 0.5
-"""A lateness in heartbeats that is ignored: a busy host or a single lost packet causes less."""
+"""A lateness below so many heartbeats is ignored: a busy host or a single lost packet causes less."""
 
 ADDS_UP_BY = 0.25
-"""The part of each further lateness that is added: if one heartbeat in three is late by a second, the lease is the
-longest."""
+"""The part of each further lateness that is added: if one heartbeat in three is late by a second, the lease
+grows to its longest."""
 
 FADES_TO = 0.97
 """The part of a lateness that is left after each heartbeat: half of it after 23 that are on time."""

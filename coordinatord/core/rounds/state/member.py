@@ -96,7 +96,7 @@ class Readiness:
     arrived_at: float
     """When it last arrived, in the coordinator's clock."""
     has_arrived: bool
-    """Whether it was ready or in a round before. When it reconnects, it only waits then, and does not arrive again."""
+    """Whether it was ready or in a round before. If so, it does not arrive again when it reconnects, and only waits."""
     preparing_since: float | None = None
     """When it began to prepare; None if it has not reported that it prepares."""
     quarantined: str = ""
@@ -123,7 +123,7 @@ class Member:
     hands_over: bool = False
     """Whether it is to leave, and first hands over its kept state."""
     drained: str = ""
-    """Why an operator wants it to leave; empty if none does."""
+    """Why it is drained, and so is to leave; empty if it is not."""
     state: MemberState = MemberState.DISCONNECTED
 
     def __post_init__(self) -> None:
@@ -157,7 +157,7 @@ class Member:
 
     @property
     def leaves(self) -> bool:
-        """Whether it is to leave, because its own user or an operator wants that."""
+        """Whether it is to leave, because its own user wants that or it is drained."""
         return self.observed.leaving or bool(self.drained)
 
     @property
@@ -179,7 +179,7 @@ class Member:
     def state_in(self, run: str, round_number: int) -> MemberState:
         """Work out where the node stands, given the run and its current round."""
         durable = self.durable
-        if durable.assignment is not None:  # first: one that is released in its round is inside until that is over
+        if durable.assignment is not None:  # asked first: a node released in its round stays until that is over
             return self._state_inside(run, round_number)
         if durable.outcome is not None:
             return MemberState.RELEASED

@@ -116,12 +116,12 @@ class Roll:
 
     @property
     def all_leave(self) -> bool:
-        """Whether no node stays: each is to leave, because its own user or an operator wants that."""
+        """Whether each member is to leave."""
         return not self._remaining
 
     @property
     def deserted(self) -> bool:
-        """Whether all members have disconnected, and their leases are over; one that is only silent may come back."""
+        """Whether all members have disconnected, and their leases are over; a silent one may come back."""
         return all(member.session.id is None and member.lease.expired for member in self.members.values())
 
     @property
@@ -146,5 +146,5 @@ class Roll:
 
     @property
     def doubtful(self) -> list[Member]:
-        """The nodes of the round that were silent for a lease, and were given another one."""
+        """The nodes of the round that were silent for a lease, got more time, and have not been heard since."""
         return [member for member in self.in_state(*MAY_HAVE_WORKERS) if member.in_doubt]

@@ -76,10 +76,10 @@ class Run:
         """The same time as in `durable`, put off by the time in which the coordinator was asleep: see `postpone`."""
         self.gathering = Gathering(durable, self.roll)
         self.claims: dict[str, None] = {}
-        """Nodes whose last report has news to record, such as a first step, or which an operator has drained.
-        `observations.record_claims` acts on them and clears it. The keys are an ordered set."""
+        """Nodes that are drained, or whose last report has news to record, such as a first step. The keys are an
+        ordered set. `observations.record_claims` acts on them and clears it."""
         self.leaving: set[str] = set()
-        """Nodes of the round that leave when it is over: their users or an operator want that."""
+        """Nodes of the round that are to leave when it is over."""
         self.restart_asked = ""
         """Why an operator wants another round at once; empty if none does."""
 
@@ -120,7 +120,7 @@ class Run:
         self.exits = ExitCounts()
         self.gathering.begin_round()
         for member in [member for member in self.members.values() if member.readiness.enlisted]:
-            member.readiness.enlisted = False
+            member.readiness.enlisted = False  # it was only for this round
             self.roll.place(member)
         for ranks in nodes:
             member = self.members[ranks.node]
@@ -154,7 +154,7 @@ class Run:
         self.judging.stop_tests("the job is over")
 
     def postpone(self, by: float, now: float) -> None:
-        """Put off all deadlines of nodes by the `by` seconds before `now` in which no node could be judged."""
+        """Put off all deadlines of nodes by the `by` seconds for which the coordinator slept or had no store."""
         self.gathering.postpone(by, now)
         self.evidence.stop_overdue_at += by
         self.roll.expired_at += by
@@ -165,8 +165,8 @@ class Run:
     def after_restart(self, now: float) -> None:
         """Go on after a restart of the coordinator.
 
-        A round that is being stopped gets the whole time for that again, since nodes receive a stop only when it is
-        durable, and only the time of the decision is recorded. A run without members counts as empty from now.
+        A round that is being stopped gets the whole time for that again: the record has the time of the decision, and
+        nodes may have received the stop much later. A run without members counts as empty from now.
         """
         durable, self.roll.heard_at = self.durable, now
         self.is_end_dated = not durable.state.ended or durable.entered_at < now
@@ -184,7 +184,7 @@ class Run:
         """The health of the round; `WELL` without a round at work."""
         if not self.durable.state.at_work:
             return Health.WELL
-        # After a restart of the coordinator no member is silent yet, and a silence on record lasts until one joins.
+        # After a restart no member counts as silent yet. A silence on record lasts until a member is connected.
         if self.roll.all_silent or (self.durable.silent and not self.roll.connected):
             return Health.SILENT
         return Health.STALLED if self.durable.ledger.activity is Activity.STALLED else Health.WELL
@@ -201,7 +201,7 @@ class Run:
 
     @property
     def _started_without_step_s(self) -> float | None:
-        """How many seconds the workers of the round that is being stopped ran; None if they came to a step."""
+        """How many seconds the workers of the stopped round ran without a step; None if they did one, or never ran."""
         current = self.durable.rounds.current
         if self.durable.stepped or current is None or current.running_at is None or current.stopped_at is None:
             return None
@@ -209,7 +209,7 @@ class Run:
 
     @property
     def step(self) -> int | None:
-        """The step that all workers of the current or last round have reached, as far as any is known.
+        """The step that all workers of the current or last round have reached; None if none is known.
 
         A node that was lost may not have reported its last steps. So a step whose kept state is whole counts as well:
         all workers have reached it, even if the least step that is reported is an earlier one.
@@ -244,7 +244,7 @@ class Run:
         return min(known if gone is None else [*known, gone], default=None)
 
     def _furthest_step(self, members: Iterable[Member]) -> int | None:
-        """Return the furthest step of these members, of removed ones and of the node that sets the pace."""
+        """Return the furthest step of these members, and of removed ones and pacers, by `Pace.furthest`."""
         recorded = self.progress.pace.furthest
         known = [step for _, _, step in self.worker_steps(members)]
         return max(known if recorded is None else [*known, recorded], default=None)
@@ -264,7 +264,7 @@ class Run:
 
     @property
     def straggler(self) -> StragglingWorker | None:
-        """The worker of the round that is furthest behind; None if all that report are at the same step."""
+        """The worker of the round that is furthest behind; None unless two report different steps."""
         workers = list(self.worker_steps(self.members.values()))
         if not workers:
             return None
@@ -275,7 +275,7 @@ class Run:
 
     @property
     def difference(self) -> str:
-        """Say which ranks differ, or that some may differ because no round has gone back; empty if none does."""
+        """Say which ranks differ, or that some may, since rounds went on after some had; empty if all are alike."""
         found, since = self.durable.divergence, self.durable.doubted
         if found is not None:
             return found.reason

@@ -35,10 +35,10 @@ from coordinatord.protocol.pair_messages import PairOrder
 
 
 class Wait(Struct, frozen=True):
-    """The wait of a node or run before its end, because memory of its nodes holds state that is nowhere else."""
+    """How long a node or run waits before its end, because memory holds training state that is nowhere else."""
 
     until: float | None = NOW
-    """When the wait is over, `NOW` without one; None if that is not known yet, and it goes on."""
+    """When the wait ends: `NOW` if there is none, and None if it goes on, and its end is not known yet."""
     why: str = ""
     """Why it waits, as a clause."""
     last_step: str = ""
@@ -46,19 +46,19 @@ class Wait(Struct, frozen=True):
 
 
 class Waits(Struct, frozen=True):
-    """Who waits before an end for state that is nowhere else. It holds until the run or its nodes change."""
+    """All waits of a run and its nodes, as they are until the run or its nodes change."""
 
     run: Wait = Wait()
-    """The wait of the run, if it is to end; without its `last_step`."""
+    """The wait of the run, if it is to end. Its `last_step` is left out: see `KeepingWing.last_step`."""
     disk_until: float | None = None
-    """When a run that is to end waits no longer for the disk, though `run` may be over earlier; None if it is not to
-    end, or that is not known."""
+    """The latest time at which a run that is to end stops waiting for the disk. The wait of `run` may end earlier. None
+    if the run is not to end, or if that time is not known."""
     nodes: Mapping[str, Wait] = {}
     """The wait of each node that hands over its state before it leaves."""
 
 
 class KeptAtOnce(TypedDict):
-    """The fields of `Desired` about kept state for which workers stand still, or nodes stay, until they have them."""
+    """The fields of `Desired` about kept state that are sent at once: workers, or nodes that leave, wait for them."""
 
     halt: Halt | None
     persist: PersistOrder | None
@@ -84,7 +84,7 @@ class KeepingWing:
     changes: int = 0
     """Counts the changes that may change the message to a running node; see `Run.revision`."""
     obstacle: str = ""
-    """Why no round may be formed now, as it might lose all training; empty if one may. See `before_table`."""
+    """Why no round is to be formed now, as it might lose all training; else empty. See `before_table`."""
     waits: Waits = Waits()
     """Who waits before an end, and for what. See `before_table`."""
 
@@ -124,7 +124,7 @@ class KeepingWing:
         return None
 
     def bad_steps(self, point: ResumePoint | None) -> tuple[tuple[SpoiledStep, ...], KeptStep | None]:
-        """Return the spoiled steps, and the first that ranks may differ in, for a round that resumes from `point`."""
+        """Return the spoiled steps, and the first step in which ranks may differ, if a round resumes from `point`."""
         return (), None
 
     def resume_text(self, nodes: Sequence[Member]) -> str:
@@ -152,7 +152,7 @@ class KeepingWing:
 
     @property
     def checkpoint_at(self) -> float | None:
-        """When the workers' script wrote its last checkpoint of the round, in the past if it wrote none yet.
+        """When the script's last checkpoint became known, in this round or before; `LONG_AGO` without any.
 
         None if workers lose no step when they are asked to end, so that nobody has to wait for a checkpoint.
         """
@@ -248,8 +248,8 @@ class WatchingWing:
     rests_at: float | None = None
     """When to ask workers for their arrivals in collectives, apart from the usual requests; None if those are enough.
 
-    Workers that report no steps are at rest, and may hang, if they enter no collective for much longer than before. So
-    this is set only while their present pause is already the longest one.
+    Workers that report no steps count as at rest, and may hang, once they have entered no collective for much longer
+    than before. While their present pause is already the longest one, this is when they would come to count so.
     """
     notice: str = ""
     """What the last looks have found, if nothing is done about it; empty if they found nothing."""
@@ -288,7 +288,7 @@ class WatchingWing:
     def suspect(self) -> WorkerFailure | None:
         """The worker that hangs by the last looks, as a failure, whether or not it ends the round; None if none does.
 
-        It failed when the others began to wait for it.
+        The failure is dated to the time from which the others waited for it.
         """
         return None
 
@@ -363,7 +363,7 @@ class JudgingWing:
         """Remove a node that is no longer a member."""
 
     def postpone(self, by: float) -> None:
-        """Put off all deadlines by so many seconds, in which the coordinator was asleep and heard no node."""
+        """Put off all deadlines by so many seconds, as `Run.postpone` does."""
 
     def next_at(self) -> float | None:
         """Return when to call `act`; None if nothing is due."""
@@ -382,5 +382,5 @@ class JudgingWing:
         return ()
 
     def stop_tests(self, why: str, hosts: Collection[str] | None = None) -> Record | None:
-        """End all tests; with `hosts`, only if one of them is on these. Return None if there were no tests to end."""
+        """End all tests, or with `hosts` only if one is on these; return the record of that, None if none has ended."""
         return None

@@ -137,8 +137,10 @@ def stop_diverged(run: Run, reason: Reason, decision: Decision) -> None:
 
 def stop_succeeded(run: Run, reason: Reason, decision: Decision) -> None:
     """Stop a round whose workers have all succeeded, as its nodes have to write the last step before the run ends."""
-    so_far = spent_at_the_end(run, decision.now)
-    decision.record(records.RoundStopped(*_round_fields(run, reason), True, None, so_far, reason.condition))
+    fields, so_far = _round_fields(run, reason), spent_at_the_end(run, decision.now)
+    decision.record(
+        records.RoundStopped(*fields, planned=True, first_failure=None, spent=so_far, condition=reason.condition)
+    )
     decision.notify_all(run)
 
 

@@ -49,7 +49,7 @@ def apply(cluster: DurableCluster, record: records.Record, at: float) -> None:
         case records.HostJudged():
             _judge_host(cluster, record, at)
         case records.RunOpened():
-            earlier = _earlier(cluster.jobs.pop(record.job, None))  # the newest job is the last one
+            earlier = _earlier(cluster.jobs.pop(record.job, None))  # popped, so that the newest job comes last
             cluster.jobs[record.job] = DurableRun(
                 record.job, record.run, record.spec, record.opener, entered_at=at, ledger=Ledger(at), earlier=earlier
             )
@@ -109,7 +109,7 @@ def _set_newest(entries: dict[str, Any], key: str, value: object, most: int) -> 
 
 def _node_joined(run: DurableRun, record: records.NodeJoined, at: float) -> None:
     run.released.pop(record.node, None)  # a released node leaves without a record
-    run.members.pop(record.node, None)
+    run.members.pop(record.node, None)  # so that members are in the order in which they joined
     run.members[record.node] = DurableMember(
         node=record.node,
         incarnation=record.incarnation,
@@ -273,7 +273,7 @@ def _round_stopped(run: DurableRun, record: records.RoundStopped, at: float) -> 
     if first is not None:
         run.first_failure = WorkerFailure(first.node, first.host, at - first.failure.age_s, first.failure)
     run.stop_reason, run.planned = records.Reason(record.condition, record.reason), record.planned
-    # The nodes could not get the step. If it is on the disk and cannot be read, steps in memory are still good.
+    # The nodes could not get the step, so it is spoiled. One on the disk is not: the steps in memory are good then.
     if record.condition == conditions.unrestorable.__name__ and run.resume is not None and run.resume.disk is None:
         run.spoiled = with_spoiled(run.spoiled, SpoiledStep(run.resume.at, run.round, on_disk=False), None)
     run.rounds.follow(record)

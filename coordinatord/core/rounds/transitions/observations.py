@@ -230,15 +230,15 @@ def _record_first_step(run: Run, claimants: list[Member], decision: Decision) ->
     step = max(step for step in run.members[node].observed.steps if step is not None)
     spent = spent_with_steps(run, began_at, step, decision.now)
     reason = f"a worker of node {node} has reported step {step}"
-    run.progress.record_start(run.durable.entered_at)  # workers run since then; the record moves that time
+    run.progress.record_start(run.durable.entered_at)  # when it was RUNNING; the record changes that time
     decision.record(TrainingBegan(run.job, run.id, reason, run.durable.round, spent, step))
 
 
 def _let_leave(run: Run, member: Member, decision: Decision) -> None:
     """Release a member that is to leave, if it may go now; else add it to `run.leaving`, or wait for its next report.
 
-    A node in there stops the round, and goes at its end. A node that has workers of an older round, or no session, is
-    not added: its next report makes it a claimant again.
+    A node in `run.leaving` stops the round, and goes at its end. A node that has workers of an older round, or no
+    session, is not added: its next report makes it a claimant again.
     """
     if member.durable.outcome is not None:
         return  # its release and this report have crossed

@@ -1,8 +1,8 @@
 """Releases single nodes: those that are to leave, those whose join timeout has expired, and spares as a run succeeds.
 
 A released node has its outcome, and exits. A node that is to leave may be the last one that holds some of the training
-state that the workers keep in memory. Then it *hands over* first: it waits until other nodes have copied that, or it is
-on the disk.
+state that the workers keep in memory. Then it *hands over* first: it waits until other nodes have copied that
+state, or it is on the disk.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from coordinatord.protocol.messages import Outcome, Result
 from coordinatord.protocol.text import clip
 
 CHECK_AGAIN_S = 1.0
-"""While a node whose join timeout has expired waits for a write to the disk, the seconds between two checks whether it
-is over, a heartbeat's time."""
+"""The seconds between two checks whether a write to the disk is over, while a node waits for it though its join timeout
+has expired."""
 
 
 def release(run: Run, member: Member, outcome: Outcome, decision: Decision) -> None:
@@ -103,7 +103,7 @@ def _timed_out(run: Run, member: Member, lost: str) -> Outcome:
 
 
 def drain_laggard(run: Run, decision: Decision) -> list[Run]:
-    """Drain the node of a laggard from its job, if that wants it; return the run to advance, if there is one."""
+    """Drain the node of a laggard from its job, if the job wants that; return the runs to advance."""
     drain = run.watching.laggard()
     if drain is None or decision.cluster.durable.drains >= DRAINED_MAX:
         return []

@@ -31,7 +31,7 @@ class StopJob(Request, frozen=True):
     """End the run of a job after its workers have saved their state."""
 
     no_persist: bool = False
-    """Whether a run that is about to end waits no longer until its last step is on the disk."""
+    """Whether a run that is to end stops waiting for its last step to be on the disk."""
 
 
 class RestartJob(Request, frozen=True):

@@ -9,8 +9,8 @@ from typing import Generic, TypeVar
 Key = TypeVar("Key", bound=Hashable)
 
 SLACK = 64
-"""The heap is made anew once its entries are more than two for each key and this number, so that a small heap hardly
-ever is."""
+"""The heap is made anew once it has more entries than this number and two for each key. So a small one hardly ever
+is."""
 
 
 class DeadlineHeap(Generic[Key]):
@@ -27,7 +27,7 @@ class DeadlineHeap(Generic[Key]):
         """The deadline of each key, minus `_shift`."""
         self._heap: list[tuple[float, int, Key]] = []
         self._count = 0
-        """How many entries were ever made. Among those of the same time it decides, so keys are never compared."""
+        """How many entries were ever made. It orders those of the same time, so that keys are never compared."""
         self._shift = 0.0
         """The seconds by which all deadlines were moved together."""
 

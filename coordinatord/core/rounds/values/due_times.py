@@ -7,4 +7,4 @@ NOW = -math.inf
 clock."""
 
 LONG_AGO = -math.inf
-"""Stands for a time before all others, as for what has not happened yet: what follows after some time is due."""
+"""Stands for the time of something that has not happened yet. It is before all others: a wait from then on is over."""

@@ -37,7 +37,7 @@ class Fault(StrEnum):
     CRASH = "crash"
     """Native code crashed."""
     DIVERGENCE = "divergence"
-    """Its ranks had another state than most others should have had with them."""
+    """Its ranks had another state than most of the ranks that should have had the same."""
 
 
 class Charge(Strict, frozen=True):

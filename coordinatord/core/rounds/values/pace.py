@@ -1,7 +1,7 @@
 """The pace of a round's training: how fast its workers do steps, and when they reached one.
 
-The workers of a job take their steps together, so the pace of one node is that of all. It is the *pacer*, the first
-node that reports steps, by group rank. Times are in the coordinator's clock.
+The workers of a job take their steps together, so the pace of one node is that of all. This node is the *pacer*: the
+one of the lowest group rank that reports steps. Times are in the coordinator's clock.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Pace:
 
     @property
     def steps_per_s(self) -> float | None:
-        """The mean recent pace; it falls while a step takes longer. None before two samples with different steps."""
+        """The mean recent pace, which falls while a step takes longer than usual; None while `usual_s` is None."""
         usual_s = self.usual_s
         if usual_s is None:
             return None
@@ -88,7 +88,7 @@ class Pace:
 
     @property
     def usual_s(self) -> float | None:
-        """The mean seconds of a recent step; None before there are two samples with different steps."""
+        """The mean seconds of a recent step; None before two samples with different steps, `SPACING_S` apart."""
         if not self._samples:
             return None
         (began_at, first), (latest_at, last) = self._samples[0], self._samples[-1]

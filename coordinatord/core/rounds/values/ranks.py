@@ -1,10 +1,10 @@
 """Assigns ranks to the nodes of a round: `order` decides which node comes first, and `assign` counts.
 
 Nodes of the last round keep their places, so rank 0 stays where it is if its node lives. New nodes fill the places of
-lost ones, and the others follow; places that stay empty are closed up. So a spare has exactly the ranks of the node
-that it replaces, and no other node moves. New nodes are in the order of their topology keys, then of their host names
-in natural order (`node2` before `node10`, unlike torchrun). A new node gets the group rank that its user asks for, or
-the next one that is free; in the first round of a run, all nodes are new.
+lost ones, and further new ones come last; places that stay empty are closed up. So a spare has exactly the ranks of the
+node that it replaces, and no other node moves. New nodes are in the order of their topology keys, then of their host
+names in natural order (`node2` before `node10`, unlike torchrun). A new node gets the group rank that its user asks
+for, or the next one that is free; in the first round of a run, all nodes are new.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Seat(Struct, frozen=True):
     workers: int
     role: str
     wish: int | None
-    """The group rank that its user asks for; None if for none."""
+    """The group rank that its user asks for; None if the user asks for none."""
 
 
 class Ranks(Strict, frozen=True):
@@ -78,7 +78,7 @@ def order(seats: Collection[Seat], previous: Mapping[str, int]) -> list[Seat]:
 
 
 def _fill_places(newcomers: list[Seat], places: Iterable[int]) -> dict[int, Seat]:
-    """Assign places to new nodes, both in their order, until either are used up.
+    """Assign places to new nodes, both in their order, until nodes or places are used up.
 
     A node that asks for a rank gets that place, or the next one that is free. Once only such nodes are left, they get
     the next places instead: `order` closes up empty places in any case.

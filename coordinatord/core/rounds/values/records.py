@@ -153,15 +153,15 @@ class RoundFormed(RoundRecord, frozen=True):
     resume: ResumePoint | None = None
     """The step that its workers resume from; None if no node keeps a whole one."""
     spoiled: Annotated[tuple[SpoiledStep, ...], Meta(max_length=SPOILED_MAX)] = ()
-    """Kept steps that are not chosen any more, the last one found at the end."""
+    """The spoiled steps, which no round resumes from any more, in the order in which they were found."""
     doubted: KeptStep | None = None
-    """The first step in which ranks may differ, if this round goes on from there all the same."""
+    """The first step in which ranks may differ, if this round resumes from it, or a later one, all the same."""
 
 
 class RoundRemembered(RoundRecord, frozen=True):
     """A `RoundFormed` without its nodes, as a history of rounds needs it.
 
-    None is stored. The store makes them of its `RoundFormed`s where it need not read up to 10,000 nodes of each.
+    It is never stored. The store makes it of a `RoundFormed`, so as not to read its nodes, up to 10,000.
     """
 
     nodes: Count
@@ -172,7 +172,7 @@ class RoundRemembered(RoundRecord, frozen=True):
 class RoundsMissed(RoundRecord, frozen=True):
     """Nodes know of a later round than the records: the records are an old copy of the history.
 
-    Its round is the latest known one; the next one has a higher number.
+    `round` is the latest round that a node knows, and the next one has a higher number.
     """
 
 
@@ -254,7 +254,7 @@ class ReplicasDiverged(RoundRecord, frozen=True):
     """The ranks that differ from most of the others; empty if nobody can say which are wrong. Of many, these are the
     first few and the last one: they show whether all are on one node."""
     back_to: KeptStep | None = None
-    """The kept step that the next round can go back to; None if this one goes on."""
+    """The kept step that the next round can go back to; None if this round goes on."""
 
     @property
     def since(self) -> KeptStep:
@@ -277,7 +277,7 @@ class RoundStopped(RoundRecord, frozen=True):
     planned: bool
     """Whether all is well, so that the workers get the time to save their state."""
     first_failure: FirstFailure | None
-    """The earliest failure. Nodes report theirs again to a restarted coordinator, but its node may be lost by then."""
+    """The earliest failure. Nodes report failures again to a restarted coordinator, but this node may be lost then."""
     spent: Spent
     condition: Condition
 

@@ -37,7 +37,7 @@ class ResumePoint(AtShardedStep, frozen=True):
     """The names of the step on the disk; None if it is in memory. If another run has made it, the point's own `round`
     is 0, so that it is older than all steps of this run."""
     redone_at_least: bool = False
-    """Whether more steps may be done again: the last round has lost all nodes, with what came after their reports."""
+    """Whether more steps may be done again: the last round has lost all nodes, and the steps after their reports."""
 
 
 class SpoiledStep(Strict, frozen=True):
@@ -60,8 +60,8 @@ def with_spoiled(
     """Return the spoiled steps of a run after another one was found; it replaces those that it covers.
 
     `back_to` is the step that the next round resumes from; None if it begins anew, or that step is not chosen yet. If
-    there are too many spoiled steps, two neighbours are merged: the first ones that do not together cover `back_to`. If
-    all do, the first two are merged, and rounds that have not chosen `back_to` yet go back further. See `SPOILED_MAX`.
+    there are too many spoiled steps, two neighbours are merged (`SPOILED_MAX`): the first pair that does not cover
+    `back_to`, or the very first one if all pairs cover it. In the latter case, the next round goes back further.
     """
     left = [each for each in known if not step.covers(each.at, on_disk=each.on_disk)]
     if len(left) == SPOILED_MAX:

@@ -27,7 +27,7 @@ HEADLINE_MAX = 200
 it for what is wrong, and half for what to do. The report has the whole error."""
 
 CUT_OFF = "had ended the workers, out of touch for too long"
-"""What nodes have done that were cut off from the coordinator for the outage grace, after their names."""
+"""Follows the names of nodes in a sentence: they were cut off from the coordinator for the outage grace."""
 
 CLOCK_DRIFT = 0.001
 """The most that the clocks of two hosts differ, as a fraction of the measured time: NTP slews either by at most
@@ -117,7 +117,7 @@ class RoundVerdict(Struct, frozen=True):
     """The failure that ended it; None if no worker failed by itself. Its `cause` says whether it counts against the
     budget of restarts: that of a broken GPU does not."""
     excused: WorkerFailure | None = None
-    """The first failure if it is an error of the script that a lost node may have caused; it is shown and is free."""
+    """The first failure if it is an error of the script that a lost node may have caused: shown, and not charged."""
 
 
 def find_root_cause(
@@ -133,13 +133,13 @@ def find_root_cause(
 ) -> RoundVerdict:
     """Judge what ended a round.
 
-    `trigger` is the reason for which it was stopped. From `consequences_from` on, failures are consequences of the
-    stop; None if a failure caused the stop. A failure up to `collateral_s` seconds before another failure, or before a
-    node is lost, may still be a consequence of that.
+    `trigger` is the reason for which the round was stopped. From `consequences_from` on, failures are consequences of
+    the stop; None if a failure caused the stop. A failure up to `collateral_s` seconds before another failure, or
+    before a node is lost, may still be a consequence of that.
 
-    A lost node that may have caused the first failure comes first. Next come the nodes in `cut_off`, which had ended
-    their workers because they were out of touch, if that worker needed others. Then comes a stop for another reason,
-    and then that failure. It is counted how many of the round's `workers` had the same error. The failures in
+    The first of these is to blame: a lost node that may have caused the first failure; the nodes in `cut_off`, which
+    had ended their workers because they were out of touch, if the failed worker needed others; a stop for another
+    reason; the first failure. It is counted how many of the round's `workers` had the same error. The failures in
     `failed_too` count only for that: an exception had ended these workers, but they were stopped before they exited.
     """
     if not failures:
@@ -147,7 +147,7 @@ def find_root_cause(
     first = _first_of(failures, collateral_s)
     same = _count_same_error(first, [*failures, *failed_too])
     first = replace(first, same_error_count=same, workers=workers)
-    # Its age is by the clock of its host. In doubt it is a consequence, for which nothing is charged.
+    # Its age is by its host's clock, which may drift. In doubt it is a consequence, for which nothing is charged.
     first_at = first.at + CLOCK_DRIFT * first.failure.age_s
     follows_stop = consequences_from is not None and first_at >= consequences_from
     losses = [loss for loss in losses if _may_have_caused(loss, first, collateral_s)]
@@ -165,7 +165,7 @@ def find_root_cause(
 def _judge_loss(loss: LostNode, failures: Collection[WorkerFailure], first: WorkerFailure | None) -> RoundVerdict:
     """Judge a round that ended because a node was lost; `first` is the first failure, if that came before the stop.
 
-    An error of the script is most likely no consequence, and may come again. So it is named, though it is free.
+    An error of the script is most likely no consequence, and may come again. So it is named, though not charged.
     """
     lost, others = f"lost node {loss.node}", [failure for failure in failures if failure.node != loss.node]
     if first is None or first.cause is not Cause.USER_CODE:

@@ -1,6 +1,7 @@
 """How long the steps of a run take: those of late, and the first ones of a round.
 
-`training_progress` records both, and compares what follows from them with the time that has passed without a step.
+They determine the *patience*: after so many seconds without a step, training counts as stalled. `training_progress`
+records the times, and finds out whether it has.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ FIRST_STEP_S_MIN = 60.0
 """The least seconds that a round after a hang is given for its first step, however short that was in earlier rounds."""
 
 FIRST_STEP_STARTS = 3
-"""The same time as a multiple of the slowest first step of earlier rounds: the first round loads no checkpoint."""
+"""The same time as a multiple of the slowest first step of earlier rounds: later rounds also load a checkpoint."""
 
 LATELY_S = 3_600.0
-"""The seconds of one window of recent steps. The slowest step of this window and the last one counts, so each counts
-for an hour or two."""
+"""The seconds of one window of recent steps. The slowest step of the present window and the one before counts, so each
+step counts for an hour or two."""
 
 
 class StepTimes:
@@ -66,7 +67,7 @@ class StepTimes:
 
     @property
     def least_patience_s(self) -> float:
-        """The least patience, before any step or stall is taken into account that was longer than usual."""
+        """The least patience, however short the steps and stalls were."""
         return STALL_S_MIN if self.any_timed else STALL_S_UNKNOWN
 
 
@@ -77,7 +78,7 @@ class FirstSteps:
         self._nodes: Collection[object] = ()
         """The nodes of the present round."""
         self._slowest_s = 0.0
-        """The seconds of the slowest start in rounds of these nodes: until its first step, or the end without one."""
+        """The seconds of the slowest start of a round of these nodes: until its first step, or its stop without one."""
         self._has_hung = False
         """Whether the last round that was stopped had hung."""
         self._may_hang_again = False
@@ -100,7 +101,7 @@ class FirstSteps:
         self._second_within_s = self.within_s(STALL_STEPS * took_s)
 
     def end_round(self, without_step_s: float | None, *, has_hung: bool) -> None:
-        """Record that the round is stopped, whether since it hung, and for how long its workers ran without a step.
+        """Record that the round is stopped, whether it had hung, and for how long its workers ran without a step.
 
         `without_step_s` is None if they came to a step. Else it counts as the time to a first step.
         """

@@ -102,10 +102,11 @@ class Ledger(Struct, frozen=True):
         return self.settled.total + (0.0 if self.activity is None else max(0.0, now - self.settled_at))
 
     def divide(self, now: float, *spans: tuple[Activity | None, float]) -> Spent:
-        """Return the seconds up to `now`: each span of the open time goes to its activity, until the span ends.
+        """Return the seconds up to `now`, with the open time divided into `spans`: activities, and when each ended.
 
         A record is made when a change becomes known, which is later than the change itself. So the open time may have
-        several spans, in order; one that ends before the last record has no time. None stands for a run that is over.
+        several spans, in order. A span that ends before the open time has no seconds. None stands for a run that is
+        over, which spends no more.
         """
         spent, at = self.settled, self.settled_at
         now = max(now, at)  # a clock that was set back takes nothing away

@@ -5,8 +5,8 @@ have taken (`step_times`). Within a *section* that the script has named, such as
 counts instead. `pace` has how fast training goes.
 
 Times are in the coordinator's clock: when a node was heard, minus the reported age. Nothing of this is recorded, since
-nodes report it with every heartbeat. Most events are heartbeats, so each costs a few comparisons here, and all else is
-computed when it is read.
+nodes report it with every heartbeat. Most events are heartbeats, so each costs only a few comparisons here. All else
+is computed when it is read.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class TrainingProgress:
         self.stepped_at: float | None = None
         """When the newest step of any worker was done."""
         self._stepper: int | None = None
-        """The group rank of the node that reported the newest step."""
+        """The *stepper*: the group rank of the node that reported the newest step."""
         self.idle_s = 0.0
         """The seconds for which the stepper has reported no newer step. Other nodes may report steps less often."""
         self.sections = Sections()
@@ -108,16 +108,16 @@ class TrainingProgress:
         self.pace.record(group_rank, observed.steps, newest_at, heard_at)
 
     def _record_newest(self, group_rank: int, at: float, heard_at: float, *, stepped: bool) -> None:
-        """Record when the newest step of a node was done; `stepped` if that is another step than it reported before.
+        """Record when the newest step of a node was done; `stepped` if the node reported another step before.
 
-        The node that reports a newer step than any other becomes the stepper. The age of the step in the last report of
-        the stepper before counts as the duration of a step: so long there was no other one. The time between the two
-        reported steps would be too long, since there may have been many between them.
+        The node that reports a newer step than any other becomes the stepper. How old the newest step was in the last
+        report of the stepper (`idle_s`) counts as the duration of a step, since so long there was no other. The time
+        between the two reported steps would be too long: there may have been many between them.
         """
         if self.stepped_at is None:
             self.first_at = at
         elif stepped and at > self.stepped_at + STEP_APART_S:
-            self._step_times.record(self._quiet_s, heard_at, stalled=self.is_idle)  # by `idle_s` of that report
+            self._step_times.record(self._quiet_s, heard_at, stalled=self.is_idle)
         elif group_rank == self._stepper:
             at = self.stepped_at  # the same step, or one too close to tell: another delay must not make it look newer
         else:
@@ -157,12 +157,12 @@ class TrainingProgress:
 
     @property
     def measured_patience_s(self) -> float:
-        """The same seconds where the user has set none: they follow from how long steps have taken."""
+        """The same seconds by how long steps have taken, whatever the user has set."""
         return max(self._least_patience_s, self._step_times.patience_s)
 
     @property
     def _least_patience_s(self) -> float:
-        """The least patience, before any step or stall is taken into account that was longer than usual."""
+        """The least patience, however short the steps and stalls were."""
         return max(self._step_times.least_patience_s, self.first_steps.patience_s)
 
     def stood_since(self, ended_at: float) -> float | None:
