@@ -15,7 +15,7 @@ only one host has, and `copying` asks nodes to fetch them. `handover` decides wh
 have their state.
 
 On a disk: `persisting` is the progress of writing a step, and `persistence` decides which step is written, when and by
-which nodes. `found_steps` knows which step nodes find there as the newest one, and `disk_steps` which ones are of use.
+which nodes. `found_steps` knows the newest step that nodes find there, and `disk_steps` which of the steps are of use.
 
 At the end of a round: `halting` chooses the step that all workers keep, and `checkpoint_watch` tracks the checkpoints
 that the script writes itself.

@@ -11,7 +11,7 @@ from coordinatord.protocol.kept_state import KeptStep
 
 
 def has_spoiled(durable: DurableRun, at: KeptStep, maker: str | None = None) -> bool:
-    """Whether no round may resume from a step: one in memory, or one on the disk that the run `maker` has made."""
+    """Whether no round may resume from a step in memory, or, with `maker`, from a step of that run on the disk."""
     spoiled = durable.spoiled
     if maker not in {None, durable.id}:
         spoiled = next((earlier.spoiled for earlier in durable.earlier if earlier.run == maker), ())
@@ -19,10 +19,14 @@ def has_spoiled(durable: DurableRun, at: KeptStep, maker: str | None = None) -> 
 
 
 def may_differ(durable: DurableRun, at: KeptStep, maker: str) -> bool:
-    """Whether ranks may differ in a step on the disk that the run `maker` has made."""
-    earlier = next((earlier.doubted for earlier in durable.earlier if earlier.run == maker), None)
-    since = durable.doubted if maker == durable.id else earlier
-    return has_spoiled(durable, at, maker) or (since is not None and since <= at)
+    """Whether ranks may differ in a step that the run `maker` has made.
+
+    They may from the first doubted step of that run on, and in steps that are spoiled on the disk: damaged memory
+    spoils none there.
+    """
+    of_earlier = next((earlier.doubted for earlier in durable.earlier if earlier.run == maker), None)
+    first_doubted = durable.doubted if maker == durable.id else of_earlier
+    return has_spoiled(durable, at, maker) or (first_doubted is not None and first_doubted <= at)
 
 
 def is_doubtful(durable: DurableRun, point: ResumePoint) -> bool:
@@ -34,5 +38,5 @@ def is_doubtful(durable: DurableRun, point: ResumePoint) -> bool:
 
 def has_doubts(durable: DurableRun) -> bool:
     """Whether steps are known in which ranks differ, or may differ."""
-    last = durable.earlier[0].doubted if durable.earlier else None
-    return durable.doubted is not None or last is not None or any(step.on_disk for step in durable.spoiled)
+    of_last_run = durable.earlier[0].doubted if durable.earlier else None
+    return durable.doubted is not None or of_last_run is not None or any(step.on_disk for step in durable.spoiled)

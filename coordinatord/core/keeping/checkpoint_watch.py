@@ -1,7 +1,7 @@
 """Knows when the script last wrote a checkpoint, because with `--scale-up at-checkpoint` new nodes wait for one.
 
-A round that ends right after a checkpoint loses no step. A checkpoint counts once all nodes that write any have written
-it. A node is known to write them from its first report of that: many scripts write them on one node only. If the script
+A round that ends right after a checkpoint loses no step. Many scripts write checkpoints on one node only, so a node is
+known to write them once it reports that. A checkpoint counts when all of these nodes have written it. If the script
 writes none, a step that workers keep in memory at an interval counts as one.
 """
 
@@ -19,22 +19,22 @@ NONE_YET = -1
 
 @dataclass(slots=True)
 class CheckpointWatch:
-    """The newest checkpoint that every node of the current round has written, of those that write any.
+    """The newest checkpoint that all nodes of the current round that write checkpoints have written.
 
-    It is the lowest of their newest ones. To find it at a low cost in a round of 10,000 nodes, nodes are counted by
-    their newest checkpoints.
+    It is the lowest of these nodes' newest checkpoints. To find it at a low cost in a round of 10,000 nodes, nodes are
+    counted by their newest checkpoints.
     """
 
     newest_at: float = LONG_AGO
-    """When it became known; `LONG_AGO` before the first. A new round leaves it as it is: the nodes that wait for a
-    checkpoint of that round come later, so an earlier one does not count for them."""
+    """When it became known; `LONG_AGO` before the first. A new round does not reset it: a node waits for a checkpoint
+    that is newer than its arrival, so an older one does no harm."""
     _round: int = 0
     _step_of_node: dict[str, int] = field(default_factory=dict)
     """The step of the newest checkpoint of each node whose script writes any."""
     _node_counts: Counter[int] = field(default_factory=Counter)
     """How many nodes have their newest checkpoint at each step."""
     _common_step: int = NONE_YET
-    """The step of that checkpoint."""
+    """The step of the newest checkpoint that all of these nodes have written."""
     _saved_step: int = NONE_YET
     """The newest step of the round that is known to have been whole in memory."""
     _unheard: set[str] = field(default_factory=set)
@@ -71,8 +71,8 @@ class CheckpointWatch:
         self._node_counts[step] += 1
         common = min(self._node_counts)
         if self._unheard:
-            # All of these may be from before the restart. The lowest is the mark that a new one has to pass: the next
-            # node to be heard may have an older one still.
+            # All of these may be from before the restart, so none counts as new. `_common_step` may also go down here,
+            # since the next node to be heard may have an older one.
             self._common_step = common
         elif common > self._common_step:
             self._common_step, self.newest_at = common, now
@@ -88,5 +88,5 @@ class CheckpointWatch:
                 self.newest_at = now
 
     def record_heard(self, node: str) -> None:
-        """Record that a node of the round has reported, after all that the report says: later ones are new."""
+        """Record that a node of the round was heard, after its report was recorded: its later checkpoints are new."""
         self._unheard.discard(node)

@@ -39,25 +39,26 @@ class CopyPlan:
     """The failure domain of each node."""
 
     def missing(self, node: str, held: Iterable[KeptParts]) -> dict[str, tuple[WantedParts, ...]]:
-        """Return the copies that a node still has to fetch, by the node to fetch from; it has the parts `held`.
+        """Return the copies that a node with the parts `held` still has to fetch, by the node to fetch from.
 
         If there are more groups of parts than a message may have, the rest follow when the node has the first ones.
         """
         parts = [part for part in held if part.big]
+        only_big = True, False
         missing = {
-            source: grouped({rank: (True, False) for rank in ranks if not _has(parts, rank)})
+            source: grouped({rank: only_big for rank in ranks if not _has(parts, rank)})
             for source, ranks in self.wanted.get(node, {}).items()
         }
         return {source: wanted[:WANTED_MAX] for source, wanted in missing.items() if wanted}
 
     def is_made(self, held: Held, excused: Collection[str]) -> bool:
-        """Whether all copies but those of `excused` nodes are protected, so that each shard is in two domains."""
+        """Whether all copies are protected, so that each shard is in two domains; `excused` nodes need none."""
         made = all(self.has_copies(node, held) for node in self.wanted if node not in excused)
         shards = [shard for taker, copied in self.safe_by.items() if taker not in excused for shard in copied]
         return made and are_in_two_domains(shards, held, self.domains)
 
     def has_copies(self, node: str, held: Held, only: str | None = None) -> bool:
-        """Whether a node has and protects the copies that it takes of all nodes, or of `only` one."""
+        """Whether a node has and protects the copies that it takes of all nodes, or only of the node `only`."""
         parts = [part for part in held.get(node, ()) if part.big and part.protected]
         sources = self.wanted.get(node, {})
         return all(_has(parts, rank) for source in sources if only in {None, source} for rank in sources[source])
@@ -89,15 +90,15 @@ def _has(parts: Iterable[KeptParts], rank: int) -> bool:
 
 
 def buddies(nodes: Mapping[str, str], spares: Mapping[str, str]) -> dict[str, str]:
-    """Return which node takes the copy of each node's state. Nodes whose copy none can take are left out.
+    """Return which node takes the copy of each node's state, without the nodes whose copy none can take.
 
-    Both arguments have the domain of each node: `nodes` those of the round, in the order of ranks, and `spares` those
-    that wait outside it. Spares take copies only if the round has only one domain, because they come and go, and a copy
-    that moves is made anew.
+    Both arguments give the domain of each node: `nodes` are in the round, in the order of ranks, and `spares` wait
+    outside it. Spares take copies only if the round has only one domain, because they come and go, and a copy that
+    moves is made anew.
 
     The nodes of the round stand in a ring, domain by domain. Each is copied to the node that stands as many places
-    further as the largest domain has nodes. That is always another domain, and each node takes one copy. If one domain
-    has more than half of the nodes, the others take its copies in turn.
+    further as the largest domain has nodes. That node is always in another domain, and each node takes one copy. If one
+    domain has more than half of the nodes, its nodes and all other nodes take each other's copies in turn.
     """
     domains: dict[str, list[str]] = {}
     for node, domain in nodes.items():
@@ -145,8 +146,8 @@ class CopyPlans:
     def drop_outdated(self, node: str, change: PartsChange) -> None:
         """Drop the plan of a step if parts are gone, or a new holder may make a copy needless, or possible.
 
-        `holdings` makes a new plan right after. A holder that takes copies has only got what the plan gives it. Where
-        no copy is wanted, as with DDP on several hosts, another holder makes no difference.
+        `holdings` makes a new plan right after. A new holder that takes copies changes nothing, since it has only
+        fetched what the plan gives it. Where no copy is wanted, as with DDP on several hosts, none changes anything.
         """
         plan = self.plans.get(change.at)
         if plan is None:

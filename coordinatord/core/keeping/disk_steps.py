@@ -2,7 +2,7 @@
 
 The folder should be the same shared one on all nodes, so a round resumes only from a step that all of its nodes find.
 If only some find it, the folder is probably not mounted on the others. Steps of earlier runs of the job are there too.
-A step is *useful* unless it proved damaged or ranks differ in it. All functions here leave out the others.
+A step is *useful* if it is not spoiled, and ranks do not differ in it. All functions here look only at useful steps.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ def _useful(kept: KeptState, steps: Sequence[PersistedStep]) -> tuple[PersistedS
 
 
 def _is_useful(kept: KeptState, at: KeptStep, maker: str) -> bool:
-    """Whether a step that the run `maker` has made may be resumed from, unless it is damaged."""
+    """Whether a step on the disk that the run `maker` has made is useful."""
     return not (has_spoiled(kept.run.durable, at, maker) or (maker == kept.run.id and kept.index.differs(at)))
 
 
 def finds_step(member: Member, step: PersistedStep) -> bool:
-    """Whether a node finds a useful step that another one has found."""
+    """Whether a node finds a useful step that another node has found."""
     holding = member.observed.kept
     return holding is not None and any(each.run == step.run and each.at == step.at for each in holding.persisted)
 
@@ -42,7 +42,7 @@ def unusable_to(member: Member) -> str:
 
 
 def find_step(kept: KeptState, member: Member, point: ResumePoint) -> PersistedStep | None:
-    """Return what a node reports of the step of a resume point; None if it does not find it, or it is in memory."""
+    """Return the step of a resume point, as a node finds it; None if it does not find it, or the step is in memory."""
     disk = point.disk
     if disk is None:
         return None
@@ -51,22 +51,23 @@ def find_step(kept: KeptState, member: Member, point: ResumePoint) -> PersistedS
 
 
 def record_found(kept: KeptState, member: Member) -> None:
-    """Record the steps that a node finds on the disk, or that it does not look at one.
+    """Record the steps that a node finds on the disk, or that it looks at no disk.
 
-    If the newest one of this run proves to be gone, count another one, and have memory written at once.
+    If the newest step of this run proves to be gone, record the newest one that is left, and have nodes write the step
+    that they hold at once.
     """
     found = kept.disk.found
     if member.persist is None:
         found.record_blind(member.node)
     else:
         found.record(member.node, found_by(kept, member), _newest_of_run(kept, member), unusable_to(member))
-    # The step that must not be deleted, as long as later ones are in doubt. It can only become a newer one, so only the
-    # steps of this member are compared with it.
+    # While steps are in doubt, the newest right one must not be deleted. Only a newer one can replace it, so it is
+    # compared only with the steps of this member.
     found.agreed = agreed_step(kept, [member]) if has_doubts(kept.run.durable) else None
     gone = found.newest
     if gone is not None and found.is_newest_gone(kept.run.members):
-        _count_anew(kept)
-        if _is_useful(kept, gone, kept.run.id):  # else it may be there, and is only of no use any more
+        _replace_newest(kept)
+        if _is_useful(kept, gone, kept.run.id):  # else it may still be there: nodes do not count it as found any more
             found.lost, kept.disk.wanted = gone, True
 
 
@@ -76,27 +77,28 @@ def _newest_of_run(kept: KeptState, member: Member) -> KeptStep | None:
 
 
 def drop_useless(kept: KeptState) -> None:
-    """Count no spoiled step as the newest one of this run on the disk: a record may just have spoiled some."""
+    """Forget the newest step on the disk, and the lost one, if a record has just spoiled it."""
     run, found = kept.run, kept.disk.found
     if found.newest is not None and has_spoiled(run.durable, found.newest, run.id):
-        _count_anew(kept)
+        _replace_newest(kept)
     if found.lost is not None and has_spoiled(run.durable, found.lost, run.id):
         found.lost = None
 
 
-def _count_anew(kept: KeptState) -> None:
-    """Count the newest step of this run that any member finds."""
-    views = {
+def _replace_newest(kept: KeptState) -> None:
+    """Record the newest step of this run that any member finds, in place of one that is gone or spoiled."""
+    newest_of = {
         member.node: at for member in kept.run.members.values() if (at := _newest_of_run(kept, member)) is not None
     }
-    newest = max(views.values(), default=None)
-    kept.disk.found.replace_newest(newest, {node for node, at in views.items() if at == newest})
+    newest = max(newest_of.values(), default=None)
+    kept.disk.found.replace_newest(newest, {node for node, at in newest_of.items() if at == newest})
 
 
 def newest_on_disk(kept: KeptState, nodes: Sequence[Member], before: KeptStep | None) -> ResumePoint | None:
-    """Return the newest step that all of these nodes (at least one) find, as a point to resume from; None for none.
+    """Return the newest step that all of these nodes find, as a point to resume from; None if there is none.
 
-    With `before`, a step of this run, it is an older one. All steps of earlier runs are older.
+    With `before`, a step of this run, only older steps count. All steps of earlier runs are older. There is at least
+    one node.
     """
     first, *others = nodes
     for step in found_by(kept, first):
@@ -107,17 +109,18 @@ def newest_on_disk(kept: KeptState, nodes: Sequence[Member], before: KeptStep | 
 
 
 def _point(kept: KeptState, step: PersistedStep) -> ResumePoint:
-    """Return a step as a point to resume from. One of an earlier run counts as older than all of this run: round 0."""
-    first, ours = step.parts[0], step.run == kept.run.id
-    redone = kept.redone_from(first.step) if ours else None
-    disk = DiskStep(step.run, first.round)
-    at = KeptStep(first.round if ours else 0, first.step)
-    more = redone is not None and kept.may_redo_more
-    return ResumePoint(at.round, at.step, first.world_size, first.shards, redone, disk=disk, redone_at_least=more)
+    """Return a step as a point to resume from. One of an earlier run gets round 0: older than all steps of this run."""
+    first, is_ours = step.parts[0], step.run == kept.run.id
+    redone = kept.redone_from(first.step) if is_ours else None  # steps of an earlier run are not done again
+    at_least = redone is not None and kept.may_redo_more
+    disk, round_number = DiskStep(step.run, first.round), first.round if is_ours else 0
+    return ResumePoint(
+        round_number, first.step, first.world_size, first.shards, redone, disk=disk, redone_at_least=at_least
+    )
 
 
 def any_finder(kept: KeptState) -> tuple[str, PersistedStep] | None:
-    """Return a node that finds steps, and the newest of these; None if there is none.
+    """Return a node that finds steps, and the newest of its steps; None if no node does.
 
     It may be a node that has left: nodes that find less than it did still lack something.
     """
@@ -132,15 +135,14 @@ def any_finder(kept: KeptState) -> tuple[str, PersistedStep] | None:
 def agreed_step(kept: KeptState, members: Iterable[Member], before: KeptStep | None = None) -> PersistedStep | None:
     """Return the newest step on the disk in which all ranks had the same state; None if none is known.
 
-    It must not be deleted once replicas have diverged. The steps are those that these nodes find, and the one that was
-    known before (`found.agreed`). Ranks may differ from the step `before` on; without it, from the step after the last
-    one of the present round at which digests were equal (`watching.agreed`). Steps of earlier rounds count, unless a
-    difference that was found there puts them in doubt.
+    It must not be deleted once replicas have diverged. It is one that these nodes find, or the one that was known
+    before (`found.agreed`). Ranks may differ from the step `before` on. Without `before`, they may after the last step
+    of the present round with equal digests (`watching.agreed`). Steps of earlier rounds count unless they are in doubt.
     """
     run, known = kept.run, kept.disk.found.agreed
     confirmed = -1 if run.watching.agreed is None else run.watching.agreed
     first_unsure = before or KeptStep(run.durable.round, confirmed + 1)
-    if run.durable.doubted is not None:  # it is the first step in doubt, so all before it are known to be right
+    if run.durable.doubted is not None:  # all steps before the first one in doubt are known to be right
         first_unsure = max(first_unsure, run.durable.doubted)
     found = [step for member in members for step in found_by(kept, member)]
     right = (

@@ -1,8 +1,8 @@
 """Finds out whether all ranks of a round have the same state, so that one rank's copy of it stands for all.
 
-Sharded tensors show their sharding. Others do not show whether each rank has the same ones (DDP) or its own, as the
-stages of a pipeline have. So each worker sends a digest of its state after the first step of a round that began from
-nothing. Nodes tell their workers the answer, `alike`; until then they save no weights.
+Sharded tensors show their sharding. Other tensors do not show whether all ranks have the same (DDP) or each its own, as
+in the stages of a pipeline. So each worker sends a digest of its state after the first step of a round that began from
+nothing. Nodes tell their workers the answer, `alike`; until then, workers save no weights.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class FirstStates:
     def record(self, node: str, digests: tuple[int, ...], nodes: int) -> bool:
         """Record a node's digests in a round of so many `nodes`; return whether that settles `alike`.
 
-        A node reports one digest if all of its workers have the same state, else two, and none before all have one.
+        Once all of its workers have a digest, a node reports one if all are equal, else two of them.
         """
         if not digests or self.alike is not None:
             return False

@@ -1,8 +1,8 @@
-"""The steps that the nodes of one run find on the disk, above all the newest one of the run, and whether it is gone.
+"""Knows the newest step of one run that its nodes find on the disk, and whether that step is gone.
 
-Nodes scan it at intervals, each at its own times, and perhaps at directories of their own. So a node that finds no step
-proves nothing, be it new or the last one that is left. The newest step is gone once a node that had found it no longer
-does, and no other member finds it. No node deletes that step, so somebody else has, or it cannot be read.
+Each node scans the disk at its own times, and perhaps a directory of its own. So a node that has never found the step
+proves nothing, even if it is the last node that is left. The newest step is gone once a node that had found it no
+longer does, and no other member finds it. No node deletes that step, so somebody else has, or it cannot be read.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from coordinatord.protocol.kept_state import KeptStep, PersistedStep
 
 
 class FoundSteps:
-    """The steps that the nodes of one run found on the disk. None is recorded: after a restart nodes report them."""
+    """The steps that the nodes of one run found on the disk. None is recorded: after a restart, nodes report them."""
 
     def __init__(self) -> None:
         self.has_any = False
-        """Whether any node has ever found a step on the disk, or one that it cannot use."""
+        """Whether any node has ever found a step on the disk, usable or not."""
         self.newest: KeptStep | None = None
         """The newest step of this run that is whole on the disk, as far as is known."""
         self.lost: KeptStep | None = None
-        """The step that was the newest one before it was gone; None once one as new is there."""
+        """The newest step that was there and is gone; None if there is none, or once a step as new is there."""
         self.departed: tuple[str, tuple[PersistedStep, ...]] | None = None
-        """The last departed node that had found steps on the disk, and these steps. The next round does not begin anew
-        where a node has seen steps to resume from. None once another node finds a step that is no older."""
+        """The departed node that had found the newest steps on the disk, and these steps: the next round must not begin
+        anew where a node has seen steps to resume from. None once it is back, or another node finds a step as new."""
         self.agreed: PersistedStep | None = None
         """The newest step found in which ranks have the same state; None while they have never differed."""
         self._finders: set[str] = set()
-        """The nodes that found the newest step in their last scan, also those that are gone, but none that is back and
-        does not look."""
+        """The nodes that found the newest step in their last scan. A node that is gone stays among them until it comes
+        back and does not find the step, or looks at no disk."""
         self._is_missed = False
         """Whether a node that had found the newest step no longer does, and none has found it since."""
 
@@ -55,7 +55,7 @@ class FoundSteps:
         self._finders.discard(node)
 
     def record_written(self, at: KeptStep) -> None:
-        """Record that a step of this run is whole, which no node may have found yet."""
+        """Record that a step of this run was made whole; it may be that no node has found it yet."""
         if self._is_newer(at):
             self.replace_newest(at, ())
 
@@ -63,7 +63,7 @@ class FoundSteps:
         return self.newest is None or at > self.newest
 
     def record_departure(self, node: str, found: tuple[PersistedStep, ...]) -> None:
-        """Record that a node is gone, which had found these steps on the disk."""
+        """Record that a node is gone, and the steps that it had found on the disk."""
         if found and (self.departed is None or self._is_as_new(found)):
             self.departed = node, found
 

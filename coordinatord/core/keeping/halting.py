@@ -1,6 +1,6 @@
 """Chooses the step after which all workers of a round pause and save before a planned end, so that no step is lost.
 
-Without that, each worker would save its own last step, and where each rank has its own shard, no step would be whole.
+If each worker saved its own last step instead, no step would be whole where each rank has its own shard.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class Halting:
     Each worker promises to pause after the step that it is in. So no worker has passed the furthest promised step. All
     of them can reach it, because a worker pauses only after it has taken part in all collectives of its step.
 
-    Nothing of this is recorded. A restarted coordinator names the same step again, because workers that know it promise
-    that step. If it has to stop a round before it has heard all nodes, it assumes that the unheard ones can halt.
+    Nothing of this is recorded. A restarted coordinator names the same step again, because workers that were told the
+    step promise it. If it has to stop a round before it has heard all nodes, it assumes that unheard nodes can halt.
     """
 
     is_possible: bool = False
@@ -40,7 +40,7 @@ class Halting:
         self.promised, self.step = {}, None
 
     def is_on(self, run: Run) -> bool:
-        """Whether the workers of the round are to halt after one step: no worker has failed, and no node is gone."""
+        """Whether all workers of the round are to halt after the same step: none has failed, and no node is gone."""
         intact = not run.evidence.failures and run.roll.round_size == len(run.durable.order)
         return run.durable.state is State.STOPPING and self.is_possible and intact
 

@@ -4,15 +4,15 @@ They stay for one of two reasons, and each has its limit:
 
 * Other nodes are to resume from a step that is not whole without this node. It stays until each node of the next round
   has what it needs, for `HAND_OVER_S` at most.
-* The newest step is not on the disk yet. Its holders stay until it is written, as long as `persistence.ends_by` says.
+* The newest step is not on the disk yet. Its holders stay until it is written, up to the time of `persistence.ends_by`.
 
-While the workers of a round end, `may_be_needed` keeps nodes that ended theirs first. Once all have ended, or if a node
-outside the round is to leave, `begin_handover` decides who stays. The state table then releases each node when its
-entry in `waits` says so. `renew_time` is called when a round is formed.
+While some workers of a round still end, `may_be_needed` keeps nodes whose workers have ended. Once all have ended, or
+if a node outside the round is to leave, `begin_handover` decides which nodes stay. The table of transitions releases
+each of them when its wait in `waits` is over. `renew_time` is called when a round is formed.
 
-`begin_handover` and `waits` consider departing nodes one after the other. A node that other nodes do not need counts as
-gone for the next ones: even if it stays for the disk, it leaves as soon as the write ends. So of several with the same
-shard, the last one stays.
+`begin_handover` and `waits` go through the departing nodes one after the other. A node that others do not need counts
+as gone for the nodes after it: even if it stays for the disk, it leaves as soon as the write ends. So of several nodes
+with the same shard, only the last one is needed.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ carries 20 GB."""
 def may_be_needed(kept: KeptState, member: Member) -> bool:
     """Whether a step may be lost with a node that wants to leave, while workers of other nodes still end.
 
-    That is not certain yet. A restarted coordinator has to hear all nodes first. If a step has several shards, the
-    other nodes may still save those that are missing, or fail to save one that this node has saved. Which node writes
-    what to the disk is not known yet either. `begin_handover` decides when all have ended.
+    In doubt, the node is kept until `begin_handover` decides, when all workers have ended. There is doubt until a
+    restarted coordinator has heard all nodes; if the node may have to write to the disk; and if a step has several
+    shards, since other nodes may still save the missing ones, or fail to save one that this node has.
     """
     if is_unsure(kept):
         return True
@@ -58,13 +58,13 @@ def begin_handover(kept: KeptState, members: Sequence[Member], now: float) -> Co
     for_disk, held = _holders_for_disk(kept), set[str]()
     for member, is_needed in _with_needs(kept, members):
         if is_needed or member.node in for_disk or writes(kept, member):
-            kept.hand_over_by[member.node] = now + HAND_OVER_S  # also for the disk: others may come to need it
+            kept.hand_over_by[member.node] = now + HAND_OVER_S  # for the disk, too: others may come to need the node
             held.add(member.node)
     return held
 
 
 def renew_time(kept: KeptState, now: float) -> None:
-    """Begin the time of departing nodes anew: only now can the nodes of a new round fetch their state."""
+    """Begin the time of departing nodes anew: only now can the nodes of a new round fetch what they need."""
     for member in kept.run.roll.in_state(MemberState.HANDING_OVER):
         kept.hand_over_by[member.node] = now + HAND_OVER_S
 
@@ -86,14 +86,14 @@ def waits(kept: KeptState) -> dict[str, Wait]:
 # For other nodes
 
 
-class _StepToLeave:
-    """A step that others may resume from, as the parts of it that can be reached when some nodes have left."""
+class _RemainingParts:
+    """The parts of a step that others may resume from: those that can be reached once some nodes have left."""
 
     def __init__(self, kept: KeptState, at: KeptStep) -> None:
         """Begin with all holders.
 
-        In a round that resumes from the step, only the holders of its plan count. Nodes may still be fetching from a
-        holder that leaves, even if another node has the same parts by now.
+        If the round at work resumes from the step, only the holders in its plan count: nodes may still be fetching from
+        one of them, even if another node has the same parts by now.
         """
         plan, members = kept.plan if kept.run.durable.state.at_work else None, kept.run.members
         held = (plan.held if plan is not None and plan.at == at else kept.index.holders(at)).items()
@@ -102,19 +102,20 @@ class _StepToLeave:
         self._coverage.replace((), [part for parts in self._big.values() for part in parts])
 
     def is_whole_without(self, node: str) -> bool:
-        """Whether the step is whole when this node leaves as well."""
+        """Whether the step stays whole if this node leaves as well."""
         return self._coverage.is_whole_without(self._big.get(node, ()))
 
     def leave(self, node: str) -> None:
-        """Let a node leave."""
+        """Remove the parts of a node that leaves."""
         self._coverage.replace(self._big.pop(node, ()), ())
 
 
 def _with_needs(kept: KeptState, leaving: Sequence[Member]) -> Iterator[tuple[Member, bool]]:
-    """Yield departing nodes, each with whether it has to stay for others.
+    """Yield departing nodes, each with whether other nodes need it.
 
-    It has to if a step is not whole without it, or if that is not known yet: a restarted coordinator does not know it
-    until it has heard every member. If nodes write to a disk, that may lack a step, so nodes stay even if all leave.
+    They do if a step is not whole without it. A restarted coordinator does not know that until it has heard every
+    member, so each node with parts counts as needed until then. If all nodes leave, that holds only where nodes write
+    to a disk, since the disk may lack a step.
     """
     is_over, steps = _is_handed_over(kept), _steps_for_others(kept)
     is_unknown = not kept.index.all_heard and (kept.disk.every_s is not None or not kept.run.roll.all_leave)
@@ -127,7 +128,7 @@ def _with_needs(kept: KeptState, leaving: Sequence[Member]) -> Iterator[tuple[Me
             step.leave(member.node)
 
 
-def _is_lacking_without(member: Member, steps: Iterable[_StepToLeave]) -> bool:
+def _is_lacking_without(member: Member, steps: Iterable[_RemainingParts]) -> bool:
     """Whether one of these steps is not whole without a node."""
     return any(not step.is_whole_without(member.node) for step in steps)
 
@@ -138,13 +139,13 @@ def _big_parts(kept: KeptState, member: Member) -> Iterator[KeptParts]:
         yield from (part for part in holding.parts if part.big)
 
 
-def _steps_for_others(kept: KeptState) -> list[_StepToLeave]:
+def _steps_for_others(kept: KeptState) -> list[_RemainingParts]:
     """Return the steps that departing nodes have to stay for: none if no node stays."""
-    return [] if kept.run.roll.all_leave else [_StepToLeave(kept, at) for at in _needed_steps(kept)]
+    return [] if kept.run.roll.all_leave else [_RemainingParts(kept, at) for at in _needed_steps(kept)]
 
 
 def _needed_steps(kept: KeptState) -> Iterator[KeptStep]:
-    """Yield the step that the present round resumes from, until it makes one, and the one that the next round may."""
+    """Yield the step that the present round resumes from, until it has made a step, and the step for the next round."""
     durable = kept.run.durable
     resume = durable.resume
     if resume is not None and resume.disk is None and not durable.stepped and kept.index.is_whole(resume.at):
@@ -156,7 +157,7 @@ def _needed_steps(kept: KeptState) -> Iterator[KeptStep]:
 
 
 def _is_handed_over(kept: KeptState) -> bool:
-    """Whether no node of the round at work needs state of others any more: it has it, or the round began anew."""
+    """Whether the nodes of the round at work have fetched the state that they resume from, or need none."""
     durable = kept.run.durable
     if not durable.state.at_work:
         return False
@@ -167,10 +168,10 @@ def _is_handed_over(kept: KeptState) -> bool:
 
 
 def _holders_for_disk(kept: KeptState) -> Collection[str]:
-    """Return the holders of a step that is not on the disk yet, if the nodes that stay lack a shard of it.
+    """Return the holders of each step that the disk lacks, if the nodes that stay lack a shard of it.
 
-    They all stay, until a round is formed. Otherwise nodes that leave one by one would lose the step while an older one
-    is being written, or after a failed write.
+    All of these holders stay until a round is formed. If they left one by one, while an older step is being written or
+    after a failed write, the step would be lost.
     """
     if kept.run.durable.state is not State.FORMING or kept.disk.every_s is None or not kept.index.all_heard:
         return ()
@@ -178,10 +179,10 @@ def _holders_for_disk(kept: KeptState) -> Collection[str]:
 
 
 def _last_steps(kept: KeptState) -> Iterator[KeptStep]:
-    """Yield the steps that the disk lacks, the newest first, down to the first one that is sure to be of use there.
+    """Yield the steps that the disk lacks, from the newest down to the first that is certain to be of use there.
 
-    Rounds may resume from that one, and no worker may overwrite it before it is written. That is not sure of the newer
-    ones, so nodes stay for all of these steps.
+    Rounds may resume from such a step, and no worker may overwrite it before it is written. The newer steps may turn
+    out to be of no use, so nodes stay for all of them.
     """
     for at in unwritten(kept):
         yield at

@@ -2,8 +2,8 @@
 
 `record_report` is called for each report with news, and for any report while copies have to be planned
 (`RunKeeping.awaits_report`). It adds to `KeptState.changes` if nodes have to be sent something else than before.
-`record_progress` is called for each heartbeat too: how far a write to the disk has come is no news, but only the node's
-word tells that it has not stopped.
+`record_progress` is called for every heartbeat: the progress of a write to the disk is no news, but shows that the
+write has not stopped.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from coordinatord.protocol.kept_state import Holding, Restoring
 
 
 def record_report(kept: KeptState, member: Member) -> None:
-    """Record a member's report about kept state; what it says of another run is ignored, but for steps on the disk."""
+    """Record a member's report about kept state. Of another run, only the steps on the disk are recorded."""
     run, observed = kept.run, member.observed
     holding = observed.kept if observed.run == run.id else None
     before = kept.protection.steps
@@ -76,7 +76,7 @@ def _plan_copies(kept: KeptState) -> bool:
 def _record_checkpoint(kept: KeptState, member: Member, holding: Holding | None) -> None:
     """Record the newest checkpoint of a node, and the newest step of this round that is whole."""
     run, checkpoints, at = kept.run, kept.checkpoints, kept.index.newest_whole
-    checkpoints.begin_round(run.durable.round, run.durable.order)  # does nothing but after a restart
+    checkpoints.begin_round(run.durable.round, run.durable.order)  # does nothing, except after a restart
     if holding is not None and holding.writes_checkpoints:
         checkpoints.record_checkpoint(
             member.node, NONE_YET if holding.checkpointed is None else holding.checkpointed, member.lease.heard_at

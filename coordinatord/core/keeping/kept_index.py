@@ -1,7 +1,7 @@
 """An index of the parts that nodes report, by step: which steps are whole, and which nodes protect them.
 
 Each heartbeat of each node reports its parts, up to 10,000 nodes with three steps each. So the index does work only for
-parts that have changed, and keeps counts in place of searching.
+parts that have changed, and keeps counts instead of searching.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ class StepHolders:
         self.parts: dict[str, Parts] = {}
         """The parts that each node has."""
         self.ranks = self.ranks_protected = 0
-        """How many ranks' big state is held, and is protected; a rank that two nodes hold counts twice."""
+        """The numbers of ranks whose big state is held, and is protected; a rank that two nodes hold counts twice."""
         self._all, self._protected = Coverage(), Coverage()
         self._digests: dict[int, int] = {}
         """The digest of each shard that several ranks have."""
         self.differ = differ
-        """Whether ranks that should have had the same shard had different ones. It stays true when one of the two is
-        gone, because nobody knows which one was right."""
+        """Whether ranks that should have had the same shard had different ones. It stays true when one of these is
+        gone, because nobody knows which was right."""
 
     @property
     def is_protected_twice(self) -> bool:
         """Whether two nodes protect each shard, as where it was copied from its only host."""
-        domains = {node: node for node in self.parts}  # the real ones are not known here
+        domains = {node: node for node in self.parts}  # the real domains are not known here
         return self.is_protected and are_in_two_domains(holders_by_shard(self.parts).keys(), self.parts, domains)
 
     @property
     def is_protected_by_all(self) -> bool:
         """Whether each shard has a holder, and every holder protects its parts.
 
-        Where all nodes have the same big state, one holder makes the step whole. The small state of a rank is only on
-        its own node, which may overwrite it at any moment until it protects the step as well.
+        Where all nodes have the same big state, one holder makes the step whole. The others have to protect it all the
+        same: the small state of a rank is only on its own node, which may overwrite it until then.
         """
         if self.ranks_protected < self.ranks:  # decides most calls, and costs less than going through all parts
             return False
@@ -120,16 +120,16 @@ class KeptIndex:
     def record(self, node: str, parts: Parts) -> list[PartsChange] | None:
         """Record the parts that a node reports; return the changes, or None if it reported the same before.
 
-        The first report after a restart of the coordinator is never None, even without parts: it may be the one that
-        makes `all_heard` true.
+        It is never None for a node's first report after a restart of the coordinator, even one without parts: that
+        report may be the one that makes `all_heard` true.
         """
-        first = node in self._unheard
+        is_first = node in self._unheard
         self._unheard.discard(node)
         before = self._of_node.pop(node, ())
         if parts:
             self._of_node[node] = parts
         if parts == before:
-            return [] if first else None
+            return [] if is_first else None
         old, new, changes = _by_step(before), _by_step(parts), []
         for at in old.keys() | new.keys():
             lost = not _has_all(new.get(at, ()), old.get(at, ()))

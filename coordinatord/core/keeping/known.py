@@ -53,7 +53,7 @@ class KeptState:
     def begin_round(self, at: KeptStep | None) -> None:
         """Begin a round that resumes from a step in memory, or from none.
 
-        `halting` begins only when a round is stopped, and `disk` outlasts rounds.
+        `RunKeeping` begins `checkpoints` and `halting` at their own times. `disk` outlasts rounds.
         """
         self.protection.begin_round(at)
         self.copies.begin_round()
@@ -64,8 +64,8 @@ class KeptState:
     def redone_from(self, step: int) -> int | None:
         """Return how many steps a round does again that resumes from this one; None if that is not known.
 
-        The last round may have come further than the records say. After a restart of the coordinator only its nodes
-        know, and if these are gone too, nobody does. Then the number stays unknown until a round makes new steps.
+        The last round may have come further than the records say. After a restart of the coordinator, only the nodes of
+        that round know. If they are gone too, the number stays unknown until a round makes new steps.
         """
         durable, furthest = self.run.durable, self.run.furthest
         # The last round has made steps, or it resumed without knowing how many it would do again.
@@ -76,9 +76,9 @@ class KeptState:
 
     @property
     def may_redo_more(self) -> bool:
-        """Whether a round may redo more than `redone_from`: the last one has lost all nodes, with unreported steps.
+        """Whether a round may redo more steps than `redone_from` says: the last round has lost all of its nodes.
 
-        That stays so until a round makes new steps.
+        Their workers may have done steps that are not reported. It stays true until a round makes new steps.
         """
         durable = self.run.durable
         has_lost_all = durable.order.keys() <= {loss.node for loss in durable.losses}
@@ -99,7 +99,7 @@ class KeptState:
         for at in sorted(self.copies.plans.keys() & {*(self.protection.steps or ())}, reverse=True):
             plan = self.copies.plans[at]
             taker = plan.buddy_of.get(node, "")
-            # Each node has a buddy. That takes no copy of a node whose shards are in two domains anyway.
+            # A buddy takes no copy of a node whose shards are in two domains anyway.
             if node in plan.wanted.get(taker, {}) and plan.has_copies(taker, self.index.holders(at), only=node):
                 return taker, at
         return None

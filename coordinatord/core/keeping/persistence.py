@@ -49,8 +49,8 @@ round follows within seconds, and its workers need all places in memory for thei
 def unwritten(kept: KeptState) -> list[KeptStep]:
     """Return the whole steps that the disk lacks, the newest first. They are lost if their holders leave now.
 
-    While no worker of the round is alive, nothing of it overwrites a step, so the step need not be protected. A step of
-    round 0 was made by an earlier run, and came from the disk.
+    A step has to be protected only while workers of the round live, since nothing else overwrites it. A step of round 0
+    was made by an earlier run, and came from the disk.
     """
     index, whole, done = kept.index, kept.protection.whole, kept.disk.found.newest
     if kept.run.durable.state is State.FORMING or kept.run.durable.state.ended or is_last(kept.run):
@@ -68,7 +68,7 @@ def step_to_write(kept: KeptState) -> KeptStep | None:
 def overwriter(kept: KeptState, at: KeptStep) -> str:
     """Return a node that is back with workers of an older round, which may overwrite a step; empty if none may.
 
-    Those workers end within moments, or the node protects the step.
+    It may only for moments: then those workers end, or the node protects the step.
     """
     held, stale = kept.index.holders(at), kept.run.roll.in_state(MemberState.STALE)
     may = (member.node for member in stale if any(not part.protected for part in held.get(member.node, ())))
@@ -123,7 +123,7 @@ def new_attempt(kept: KeptState, now: float, without: tuple[str, ...] = ()) -> W
 
 
 def attempt_instead(kept: KeptState, failed: WriteAttempt, now: float) -> WriteAttempt | None:
-    """Return an attempt to begin at once after a failed one, without the nodes that failed; None if none is possible.
+    """Return an attempt to begin at once after a failed one, without the nodes that failed; None to pause first.
 
     Only nodes that are about to leave need one at once. Otherwise the next attempt comes after a pause, with all nodes:
     a disk that was full may have room by then.
@@ -136,8 +136,8 @@ def attempt_instead(kept: KeptState, failed: WriteAttempt, now: float) -> WriteA
 def _next_attempt(kept: KeptState) -> int:
     """Return a number that no attempt has had, not even one before a restart of the coordinator.
 
-    Nodes still report that one. A number above `ATTEMPTS_MAX` is not believed: the protocol's limit must stay out of
-    reach.
+    Nodes still report the numbers from before a restart. A number above `ATTEMPTS_MAX` is not believed: the protocol's
+    limit must stay out of reach.
     """
     held = (member.observed.kept for member in kept.run.members.values())
     reports = (holding.persisting for holding in held if holding is not None)
@@ -209,8 +209,8 @@ def order_for(kept: KeptState, member: Member) -> PersistOrder | None:
 def _undeletable(kept: KeptState, member: Member) -> tuple[int, ...]:
     """Return the serials of the old steps on the disk that the committer must not delete.
 
-    They are the one that the round resumes from, which nodes may still read, and, once ranks have differed, the newest
-    one in which they had not.
+    They are the step that the round resumes from, since nodes may still read it, and once ranks have differed, the
+    newest step in which they had the same state.
     """
     point, durable = kept.run.durable.resume, kept.run.durable
     resumed = None if point is None or durable.stepped else find_step(kept, member, point)
@@ -256,7 +256,7 @@ def why_failed(kept: KeptState, attempt: WriteAttempt) -> str:
 
 
 def why_none(kept: KeptState) -> str:
-    """Return why no attempt can begin: holders of the step have no directory or no connection, or too many groups."""
+    """Return why no attempt can begin: holders have no directory or no connection, or would write too many groups."""
     able = _able_holders(kept, step_to_write(kept))
     if not are_whole(able.values()):
         return "not all of the step is held by nodes with --persist"
@@ -277,14 +277,14 @@ def pause_s(kept: KeptState, failed: WriteAttempt | None = None) -> float:
     return BACK_S if is_ending(kept.run) and not has_disk_failed else RETRY_S
 
 
-# Departing nodes. From when the first one is about to leave, `Persisting.ends_at` limits the time of all attempts.
-# `ends_by` says how long a node or a run waits, and `is_awaited` whether people are told that it will be.
+# Departing nodes. Once one is about to leave, `Persisting.ends_at` limits the time of all attempts. `ends_by` says how
+# long a node or a run waits, and `is_awaited` whether there is a write to wait for.
 
 
 def ends_by(kept: KeptState) -> float:
     """Return the time until which a node or run that is to end waits for the disk; `NOW` if it does not.
 
-    During an attempt it waits for that, and otherwise for the next one.
+    It waits for the attempt in progress, or else for the next one.
     """
     disk = kept.disk
     if disk.attempt is not None:
@@ -304,7 +304,7 @@ def is_awaited(kept: KeptState) -> bool:
 def longest_until(disk: Persisting, attempt: WriteAttempt) -> float:
     """Return the time until which nodes wait for a write at most.
 
-    If nodes are about to leave, it is the limit for all attempts. If none is, only a node whose join timeout is over
+    If nodes are about to leave, it is the limit for all attempts. Otherwise only a node whose join timeout is over
     waits, for `END_S` from the beginning of this attempt.
     """
     return attempt.began_at + END_S if disk.ends_at is None else disk.ends_at
@@ -313,7 +313,7 @@ def longest_until(disk: Persisting, attempt: WriteAttempt) -> float:
 def _is_in_reach(kept: KeptState) -> bool:
     """Whether able nodes have all of the step to write, or of a newer one, even if some have to reconnect first."""
     if not kept.index.all_heard:
-        return False  # it is not known yet, which is `is_unsure`
+        return False  # it is not known yet, and callers ask `is_unsure` for that
     at = step_to_write(kept)
     wanted = (each for each in unwritten(kept) if at is None or each >= at)
     return any(are_whole(_able_holders(kept, each).values()) for each in wanted)

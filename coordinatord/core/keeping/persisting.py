@@ -31,9 +31,9 @@ BACK_S = 1.0
 every second may be the last one of a host that is taken away."""
 
 FIRST_SCAN_S = 12.0
-"""How long a restarted coordinator waits with the first write, in seconds. Nodes scan the disk every 10 s: before
-they have, a step may be there that is newer than the one to write, and that only departed nodes have reported. If a
-scan takes longer, `holdings` drops the write as soon as a node reports that step."""
+"""How long a restarted coordinator waits with the first write, in seconds. Nodes scan the disk every 10 s. Until then,
+the disk may have a step that is newer than the one to write, and that only departed nodes had reported. If a scan takes
+longer, `holdings` drops the write as soon as a node reports that step."""
 
 STUCK_S = 60.0
 """An attempt fails if no node has written a byte for so many seconds. It is long because a busy file server may stand
@@ -67,7 +67,7 @@ WRITES = Table[tuple[WriteState, WriteEvent], WriteState]("writes of a step to t
 WRITES |= {
     (WriteState.NONE, WriteEvent.BEGUN): WriteState.WRITING,
     (WriteState.WRITING, WriteEvent.WRITTEN): WriteState.COMMITTING,
-    # Nodes commit only when asked to. Without this row, the report of one that was not asked would be a bug of ours.
+    # Nodes commit only when asked to. Without this row, a node that commits unasked would seem to be a bug of ours.
     (WriteState.WRITING, WriteEvent.MADE_WHOLE): WriteState.NONE,
     (WriteState.COMMITTING, WriteEvent.MADE_WHOLE): WriteState.NONE,
 }
@@ -124,7 +124,7 @@ class WriteAttempt:
         return report is not None and report.state is PersistState.COMMITTED
 
     def record(self, node: str, report: PersistReport, now: float) -> None:
-        """Record a node's report; ignore one about an earlier attempt."""
+        """Record a node's report, unless it is about an earlier attempt, or repeats the last one."""
         last = self.reports.get(node)
         if node in self.writers and report.attempt == self.number and report != last:
             if last is not None:
@@ -154,8 +154,8 @@ class Persisting:
         self.last_number = 0
         """The number of the last attempt."""
         self.aborted: tuple[int, ...] = ()
-        """The numbers of the last attempts since a success that ended before any node was asked to commit. Their steps
-        never become whole, so nodes may delete their files."""
+        """The numbers of the last attempts that ended before any node was asked to commit; none from before the last
+        success. Their steps never become whole, so nodes may delete their files."""
         self.every_s: float | None = None
         """The shortest interval of writes that a node asked for, in seconds; None if no node may write."""
         self.since: float | None = None

@@ -9,8 +9,8 @@ only one step was named, one node might drop the old step while another still ov
 State that only one host has is copied to another host, and the copies are protected as well. The candidate waits for
 its copies, so the old step and its copies stay until the new step survives the loss of a host.
 
-A step that is being written to the disk is a third one to protect: it is `pinned`. State that all ranks have alike gets
-no candidate meanwhile, so that saves go on in the other two places.
+A step that is being written to the disk is `pinned`, and protected too. If all ranks have the same state, no other step
+becomes the candidate meanwhile: so saves can go on in the other two places.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Protection:
             and not _leaves_no_place(self, at)
         )
         self.whole, self.candidate = (self.whole, at) if keeps_older else (at, None)
-        # Workers of the new round may overwrite any other step of the earlier ones.
+        # Workers of the new round may overwrite any other step of earlier rounds.
         known = (self.passed, at, *self.index.steps()[:1])
         self.passed = max((step for step in known if step is not None), default=None)
 
@@ -181,12 +181,12 @@ def new_candidate(protection: Protection) -> KeptStep | None:
 
 
 def _leaves_no_place(protection: Protection, at: KeptStep) -> bool:
-    """Whether nodes that protect this step too would have no place for a save that may come at any moment.
+    """Whether nodes that protect this step, while another is being written to the disk, would lack a place for a save.
 
-    The whole step, this one and one that is being written to the disk take all three places. Such a save comes when the
-    round is being stopped. State that is the same on all ranks is saved when the round breaks, so at any time. Its
-    saves at an interval need two places, since they never overwrite the newest step: with one, they would be left out
-    until the write is over, which takes `STUCK_S` if the disk hangs.
+    The whole step, this one and the one that is being written may take all three places. A round that is being stopped
+    needs one for its last step. State that is the same on all ranks needs two at any time: saves at an interval never
+    overwrite the newest step, so with one place they would be left out until the write ends. If the disk hangs, that
+    takes `persisting.STUCK_S`.
     """
     if protection.pinned in {None, at}:
         return False

@@ -4,10 +4,10 @@
   Otherwise the state is divided anew, and each rank needs all shards. If no node has anything of a rank, nothing tells
   which shard that rank had, so its node fetches all shards too.
 * Of the small state (buffers, numbers, random state), each rank needs its own, if a node has it: a new rank has none.
-  The small state is *pending* if the rank may have been stopped within the step, and lacks the numbers that the step
-  would still have changed. A rank takes what it lacks from a complete small state of any rank. The workers of a node
-  share all that the node has, so one complete state is enough for all of them. If none of them has its own complete
-  one, the node fetches another rank's.
+  The small state is *pending* if the rank may have been stopped within the step: then it lacks the numbers that the
+  rest of the step would have changed. A rank takes what it lacks from a complete small state of any rank. The workers
+  of a node share all that the node has, so one complete state is enough for all of them. If none of them has its own
+  complete one, the node fetches another rank's.
 """
 
 from __future__ import annotations
@@ -36,15 +36,14 @@ class ResumePlan:
     def __init__(self, point: ResumePoint, holders: Mapping[str, Iterable[KeptParts]]) -> None:
         """Index the parts of the step that these nodes have.
 
-        The point has the number of shards of the nodes that could be reached when it was chosen. If another holder has
-        a different number, its big state has none of these shards. Small state belongs to a rank, not to a shard.
+        The point has the number of shards that reachable nodes had when it was chosen. Big state of a holder with
+        another number of shards does not fit, see `shards.are_whole`. Its small state does: that belongs to a rank.
         """
         self._point = point
         self.at = point.at
         self.held = {node: tuple(part for part in parts if part.at == point.at) for node, parts in holders.items()}
-        """The parts of it that nodes held when this plan was made, by node."""
+        """The parts of the step that nodes held when this plan was made, by node."""
         everything = [(node, part) for node, parts in self.held.items() for part in parts]
-        # Parts that differ in the number of shards are of no one step, see `shards.are_whole`.
         self._big = _Holders((node, part) for node, part in everything if part.big and part.shards == point.shards)
         self._small = _Holders((node, part) for node, part in everything if part.small)
         self._pending = _Holders((node, part) for node, part in everything if part.pending)
@@ -55,9 +54,9 @@ class ResumePlan:
         A part that the node has itself is among them, with the node as its own source. Return None if a shard has no
         holder, or if there are more sources or groups of parts than a message may have.
         """
-        node_number = ranks.start // max(1, len(ranks))  # about: nodes may have different numbers of ranks
-        # Each node begins with another holder, so that none has to serve all. If these are more sources than a message
-        # may have, turn 0 takes the first holders, which may be fewer nodes.
+        node_number = ranks.start // max(1, len(ranks))  # roughly: nodes may have different numbers of ranks
+        # By its turn, each node takes other holders, so that none has to serve all. If these are more sources than a
+        # message may have, turn 0 takes the first holder of each shard, which may be fewer nodes.
         for turn in (node_number, 0):
             sources = self._sources(node, ranks, world_size, turn)
             if sources is not None:
@@ -78,7 +77,7 @@ class ResumePlan:
         return sources if fits else None
 
     def _shards_for(self, ranks: range, world_size: int) -> Iterable[int]:
-        """Return the shards that a node with these ranks needs: all of them, unless it is known which its ranks had."""
+        """Return the shards that a node with these ranks needs: all, unless it is known which shards its ranks had."""
         if self._point.shards > 1 and world_size == self._point.world_size:
             shards = [self._shard_of(rank) for rank in ranks]
             known = dict.fromkeys(shard for shard in shards if shard is not None)
@@ -96,9 +95,9 @@ class ResumePlan:
         return None
 
     def _add_shard(self, needs: Needs, node: str, shard: int, turn: int) -> bool:
-        """Add a shard that the node has itself, or else fetches from a holder; return whether there is one.
+        """Add a shard that the node has itself, or else fetches from a holder; return whether any node has it.
 
-        A node whose `turn` is 1 gets the second holder.
+        A node whose `turn` is 1 fetches from the second holder.
         """
         own = (part for part in self.held.get(node, ()) if part.big and part.shards == self._point.shards)
         rank = next((rank for part in own if (rank := _rank_with(part, shard)) is not None), None)
@@ -185,7 +184,7 @@ def need(needs: Needs, node: str, rank: int, *, big: bool = False, small: bool =
 def grouped(wanted: Mapping[int, Kinds]) -> tuple[WantedParts, ...]:
     """Group consecutive ranks of which the same kinds of state are wanted, as messages have them."""
     groups = []
-    ordered = enumerate(sorted(wanted.items()))
+    ordered = enumerate(sorted(wanted.items()))  # along consecutive ranks, a rank minus its place stays the same
     for (_, (big, small)), members in groupby(ordered, key=lambda item: (item[1][0] - item[0], item[1][1])):
         ranks = [rank for _, (rank, _) in members]
         groups.append(WantedParts(ranks[0], len(ranks), big, small))

@@ -79,8 +79,8 @@ def _point_in_memory(kept: KeptState, nodes: Sequence[Member], before: KeptStep 
         point = _point(kept, at) if may_be_chosen(kept, at) else None
         if point is None:
             continue
-        # To check 10,000 nodes would take too long. The first and the last stand for all: if another one cannot get its
-        # parts, it reports that, and the round ends.
+        # To check 10,000 nodes would take too long. The first and the last stand for all: if another node cannot get
+        # its parts, it reports that, and the round ends.
         plan, first, last = _make_plan(kept, point), nodes[0], nodes[-1]
         ends = (first, range(first.offer.workers)), (last, range(world_size - last.offer.workers, world_size))
         if all(plan.sources(member.node, ranks, world_size) is not None for member, ranks in ends):
@@ -101,8 +101,8 @@ def _point(kept: KeptState, at: KeptStep) -> ResumePoint | None:
         return None
     big = {node: part for node, parts in held.items() for part in parts if part.big}
     nodes, first_part = sorted(big), next(iter(big.values()))
-    redone, named, others = kept.redone_from(at.step), tuple(nodes[:HOLDERS_NAMED]), len(nodes[HOLDERS_NAMED:])
-    point = ResumePoint(at.round, at.step, first_part.world_size, first_part.shards, redone, named, others)
+    redone, named, unnamed = kept.redone_from(at.step), tuple(nodes[:HOLDERS_NAMED]), len(nodes[HOLDERS_NAMED:])
+    point = ResumePoint(at.round, at.step, first_part.world_size, first_part.shards, redone, named, unnamed)
     return replace(point, redone_at_least=redone is not None and kept.may_redo_more)
 
 
@@ -114,7 +114,7 @@ def is_reachable(member: Member) -> bool:
 def _make_plan(kept: KeptState, point: ResumePoint) -> ResumePlan:
     """Plan with all holders, also those that cannot be reached now, since one may have the only small state of a rank.
 
-    A node that is sent to it retries, until it is back, or is lost and another plan is made.
+    A node that is sent to such a holder retries until the holder is back, or is lost and another plan is made.
     """
     return ResumePlan(point, kept.index.holders(point.at))
 
@@ -122,7 +122,7 @@ def _make_plan(kept: KeptState, point: ResumePoint) -> ResumePlan:
 def plan_of_round(kept: KeptState) -> ResumePlan | None:
     """Return the plan by which nodes of the current round fetch their parts from memory; None if they fetch none now.
 
-    That in `kept.plan` is reused, so that a node that has begun to fetch is not sent to other holders. A restarted
+    The plan in `kept.plan` is reused, so that a node that has begun to fetch is not sent to other holders. A restarted
     coordinator makes none before it has heard all members: any of them may be the only holder of a rank's small state.
     """
     point, durable = kept.run.durable.resume, kept.run.durable
@@ -179,7 +179,8 @@ def source_of(holder: Member, member: Member, wanted: tuple[WantedParts, ...]) -
     keeper = holder.keeper
     if keeper is None:
         return None
-    return KeptSource(holder.node, master_address(holder, (holder, member)), keeper.port, keeper.key, wanted)
+    address = master_address(holder, (holder, member))  # the holder's: the node reaches it as it would a master
+    return KeptSource(holder.node, address, keeper.port, keeper.key, wanted)
 
 
 def _sources(
@@ -189,7 +190,7 @@ def _sources(
     if point.disk is None:
         plan = plan_of_round(kept)
     elif (found := find_step(kept, kept.run.members[node], point)) is not None:
-        # For a step of an earlier run, the point has round 0.
+        # For a step of an earlier run, the point has round 0, and a plan takes only parts of the point's round.
         plan = ResumePlan(point, {node: [replace(part, round=point.round) for part in found.parts]})
     else:
         plan = None

@@ -1,6 +1,6 @@
 """The door of this wing: `RunKeeping` implements `KeepingWing`, by which a run asks about kept state and is answered.
 
-Most answers come from other modules of this package; here are their times and their order.
+Most answers come from other modules of this package. This one knows when, and in which order, to ask them.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class RunKeeping(KeptState, KeepingWing):
     """The kept state of one run, behind the interface `KeepingWing`."""
 
     _lost_at_end = ""
-    """What `lost_step` said as the run ended, since when no step is known."""
+    """What `lost_step` said as the run ended: after that, no step is known any more."""
 
     # Inputs
 
     def report(self, member: Member) -> bool:
-        """Record a node's report; return whether it settles that ranks are alike, for which workers wait."""
+        """Record a node's report; return whether it settles if ranks are alike: workers wait for that answer."""
         alike = self.first_states.alike
         holdings.record_report(self, member)
         return self.first_states.alike is not alike
@@ -44,7 +44,7 @@ class RunKeeping(KeptState, KeepingWing):
 
     @property
     def awaits_report(self) -> bool:
-        """Whether copies have to be planned anew. `report` does that, so it is to be called for any report."""
+        """Whether copies have to be planned anew. `report` does that, even for a report that repeats the last one."""
         return self.copies.are_outdated and self.run.durable.state is State.RUNNING
 
     def remove(self, member: Member) -> None:
@@ -75,7 +75,7 @@ class RunKeeping(KeptState, KeepingWing):
         self._drop_spoiled()
 
     def _drop_spoiled(self) -> None:
-        """Write no spoiled step to the disk, and count none there: a record may just have spoiled some."""
+        """Stop writing a step that a record has just spoiled, and forget such steps on the disk."""
         attempt, run = self.disk.attempt, self.run
         if attempt is not None and has_spoiled(run.durable, attempt.at, run.id):
             self.disk.drop()
@@ -128,8 +128,8 @@ class RunKeeping(KeptState, KeepingWing):
     def checkpoint_at(self) -> float | None:
         """When the last checkpoint became known; None if nobody has to wait for one.
 
-        Nobody has to if workers save a step whenever they are asked to halt: the script writes no checkpoint, and no
-        state is saved only at an interval.
+        Nobody has to if the script writes no checkpoints, no state is saved only at an interval, and all workers can
+        halt: then they save a step whenever they are asked to halt.
         """
         held = (member.observed.kept for member in self.run.roll.inside)
         at_intervals = any(holding is not None and holding.interval_steps is not None for holding in held)
@@ -143,9 +143,9 @@ class RunKeeping(KeptState, KeepingWing):
 
     @property
     def reached(self) -> int | None:
-        """The newest step of the current or last round that is kept whole, in memory or on the disk."""
-        kept, number = (self.index.newest_whole, self.disk.found.newest, self.disk.found.lost), self.run.durable.round
-        return max((at.step for at in kept if at is not None and at.round == number), default=None)
+        """The newest step of the current or last round that is kept whole, or was on the disk and is gone."""
+        known, number = (self.index.newest_whole, self.disk.found.newest, self.disk.found.lost), self.run.durable.round
+        return max((at.step for at in known if at is not None and at.round == number), default=None)
 
     # Waits
 
@@ -187,8 +187,8 @@ class RunKeeping(KeptState, KeepingWing):
     def before_table(self, now: float) -> None:
         """Record whether nodes are about to leave, and so wait for the disk; find out what hinders a round or an end.
 
-        Several rows of the table ask for that, and so does each message to a node that waits. To look at all nodes each
-        time would take too long.
+        Several rows of the table ask what hinders, and so does each message to a node that waits. To look at all nodes
+        each time would take too long.
         """
         self.disk.record_end(now, END_S, ends=is_ending(self.run))
         may_form = self.run.durable.state is State.FORMING and next_size(self.run) >= self.run.spec.nodes_min
@@ -199,7 +199,7 @@ class RunKeeping(KeptState, KeepingWing):
         """Work out the waits before an end. A run that ends waits until all nodes are heard, and for the disk."""
         disk, state = self.disk, self.run.durable.state
         if persistence.is_unsure(self):
-            wait, disk_until = Wait(None, sentences.UNHEARD), None
+            wait, disk_until = Wait(until=None, why=sentences.UNHEARD), None  # neither time is known yet
         else:
             why = "" if disk.ends_at is None else sentences.last_write(self)
             wait = Wait(persistence.ends_by(self), why)
@@ -227,7 +227,7 @@ class RunKeeping(KeptState, KeepingWing):
             table.end_write(self, now)  # now, since no row does while workers end, and nodes may leave right after this
         self.disk.wanted |= self.run.durable.planned
         nodes_leave = self.run.leaving or self.run.durable.stop_asked
-        if nodes_leave and table.write_due(self) is not None:  # not waiting for its time, the pause after a failure
+        if nodes_leave and table.write_due(self) is not None:  # at once, even in the pause after a failed attempt
             return table.begin_write(self, now)
         return ()
 
@@ -239,7 +239,7 @@ class RunKeeping(KeptState, KeepingWing):
             self.plan = resumption.plan_of_round(self)
 
     def desired_at_once(self, member: Member, goal: Goal) -> KeptAtOnce:
-        """Return what stops a round, or orders a write, and whether ranks are alike, for which workers wait."""
+        """Return the orders to halt and to write, and whether ranks are alike: workers or nodes wait for these."""
         return KeptAtOnce(
             halt=self.halting.sent_to(self.run, member) if goal is Goal.STOP else None,
             persist=None if goal is Goal.EXIT else persistence.order_for(self, member),
@@ -247,7 +247,7 @@ class RunKeeping(KeptState, KeepingWing):
         )
 
     def desired(self, member: Member, goal: Goal) -> KeptDesired:
-        """Return the steps to fetch, protect and copy; a change of them costs no message to each of 10,000 nodes."""
+        """Return the steps to fetch, protect and copy; a change of them waits for each node's next heartbeat."""
         return KeptDesired(
             resume=resumption.resume_for(self, member, goal),
             protected=None

@@ -47,7 +47,7 @@ def resume_text(kept: KeptState, nodes: Sequence[Member]) -> str:
 
 def _resumed(kept: KeptState, point: ResumePoint) -> str:
     """Describe the step from which a round resumes: `at step 1,204 from node gpu3's memory, 0 steps redone`."""
-    is_of_run = point.round > 0  # of an earlier run's steps none is redone: see `ResumePoint.disk`
+    is_of_run = point.round > 0  # steps of an earlier run are not redone, see `ResumePoint.disk`
     redone = f", {redone_words(point.redone, at_least=point.redone_at_least)}" if is_of_run else ""
     lacking = f", without {what}" if (what := unkept(kept)) else ""
     doubted = ", though ranks may differ in it" if is_doubtful(kept.run.durable, point) else ""
@@ -62,7 +62,7 @@ def unkept(kept: KeptState) -> str:
 
 
 def pageable(kept: KeptState) -> list[str]:
-    """Say of each node of the round whose saves from a GPU go into memory that is not page-locked, why they do."""
+    """Return why saves from a GPU go into memory that is not page-locked, for each such node of the round."""
     members = (member for member in kept.run.members.values() if kept.run.is_about_round(member.observed))
     held = ((member.node, member.observed.kept) for member in members)
     return [f"node {node}: {holding.pageable}" for node, holding in held if holding is not None and holding.pageable]
@@ -90,11 +90,11 @@ def _unused(kept: KeptState, at: KeptStep) -> str:
 
 def _difference(kept: KeptState, at: KeptStep) -> str:
     """Name two ranks that have different states of one shard of a step, if both are still held."""
-    first_of_shard: dict[int, tuple[int, str]] = {}
+    first_of_shard: dict[int, tuple[int | None, str]] = {}
     for node, parts in sorted(kept.index.holders(at).items()):
         for part in parts:
             for shard, rank in part.shards_and_ranks() if part.digest is not None else ():
-                digest, other = first_of_shard.setdefault(shard, (part.digest or 0, f"rank {rank} on node {node}"))
+                digest, other = first_of_shard.setdefault(shard, (part.digest, f"rank {rank} on node {node}"))
                 if digest != part.digest:
                     return f"{other} and rank {rank} on node {node} should have the same state of it, and do not"
     return "ranks should have had the same state of it, and did not"
@@ -201,7 +201,7 @@ def lost_step(kept: KeptState) -> str:
     """
     disk, found, failed = kept.disk, kept.disk.found, kept.disk.failed_at
     if failed is not None and found.newest is not None and failed <= found.newest:
-        failed = None  # the disk has a newer step; else it is missing, even if the node that kept it has left by now
+        failed = None  # the disk has a step as new; else it is missing, even if its holders have left by now
     missing = (next(iter(unwritten(kept)), None), failed, found.lost)
     at = max((step for step in missing if step is not None), default=None)
     if disk.every_s is None or at is None:

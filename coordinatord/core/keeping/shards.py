@@ -41,7 +41,7 @@ def cover(ranges: Iterable[tuple[int, int]], shards: int) -> bool:
 def are_whole(held: Iterable[Iterable[KeptParts]]) -> bool:
     """Whether nodes hold all shards of a step, given each node's parts of it.
 
-    Parts that differ in the number of shards or ranks are of no one step, and make none whole.
+    Parts that differ in the number of shards or ranks are not of the same state, and make no step whole.
     """
     big = [part for parts in held for part in parts if part.big]
     if len({(part.shards, part.world_size) for part in big}) != 1:
@@ -97,7 +97,7 @@ class Coverage:
             self.is_whole = self._cover_all()
 
     def is_whole_without(self, parts: Iterable[KeptParts]) -> bool:
-        """Whether the step is whole without some of the parts of big state that count."""
+        """Whether the step stays whole without these parts, which are some of the parts that count now."""
         removed = [(part, self._count(part, -1)) for part in parts]
         is_whole = self._cover_all() if any(changed for _, changed in removed) else self.is_whole
         for part, _ in removed:

@@ -2,8 +2,8 @@
 
 Each row has a condition and an action, for a state of the run. In each of these states, the table of all transitions
 (`core/rounds/transitions/table`) has one row that calls this wing, which then executes the first row here whose
-condition holds. No action is recorded: the files
-show which steps are on the disk, and nodes report again after which steps their workers have promised to halt.
+condition holds. No action is recorded: the files show which steps are on the disk, and nodes report again after which
+steps their workers have promised to halt.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from coordinatord.core.rounds.state.member import Member
 from coordinatord.core.rounds.values.due_times import NOW
 
 Condition = Callable[[KeptState], float | None]
-"""Returns the time from which it holds, or None if it does not, like those of the transitions."""
+"""Returns the time from which it holds, or None if it does not, like the conditions of the transitions."""
 
 Action = Callable[[KeptState, float], Iterable[Member]]
 """Is given the time, and returns the nodes that may have to be sent something."""
@@ -113,7 +113,7 @@ def commit_write(kept: KeptState, _: float) -> Iterable[Member]:
 
 
 def end_write(kept: KeptState, now: float) -> Iterable[Member]:
-    """Record that a step is whole, or why not. If nodes are about to leave, the others try again at once."""
+    """Record that a step is whole, or why not; if nodes are about to leave, begin again at once without failed ones."""
     attempt = kept.disk.attempt
     assert attempt is not None  # noqa: S101 - it is the row's condition
     why = persistence.why_failed(kept, attempt)
@@ -146,5 +146,5 @@ ROWS: dict[State, tuple[tuple[Condition, Action], ...]] = {
     ),
 }
 """The rows of each state of the run, in the order in which they are checked. An attempt that is over is ended, even if
-all parts are written: a writer may be gone. A new one is due only while there is none, so its place makes no
-difference."""
+all parts are written: a writer may be gone. A new attempt is due only while there is none, so the place of its row
+makes no difference."""
