@@ -1,4 +1,4 @@
-"""Decides when to ask which workers of a round for the times at which they arrived in collectives.
+"""Decides when to ask the workers of a round at what times they arrived in collectives, and for how many arrivals.
 
 The worker that regularly arrives last makes every step slow for all. `server/reads/arrival_reads.py` asks, and
 `lateness` compares the answers.
@@ -18,8 +18,8 @@ ARRIVALS_AT_ONCE = 40_000
 more workers a round has, the fewer arrivals each is asked for."""
 
 ARRIVALS_MIN = 20
-"""The least limit of arrivals per worker: a few more than `lateness.COLLECTIVES_MIN`, since only collectives that all
-workers report are compared."""
+"""The least number of arrivals to ask each worker for: a few more than `lateness.COLLECTIVES_MIN`, since only
+collectives that all workers report are compared."""
 
 EVERY_S = 30.0
 """The seconds between two comparisons. One costs a worker 0.1 s of one CPU, while its training goes on."""
@@ -27,8 +27,8 @@ EVERY_S = 30.0
 FIRST_STEPS = 20
 """The first comparison of a round comes after so many steps, if that is earlier than `EVERY_S`. It may be too vague,
 since it covers the beginning of the training, and knows the offset of each clock by only one answer. So the next ones
-follow soon until a laggard is found: by `ask_at` after 30, 45 and 67 steps. Three of them have to agree on it
-(`lateness_watch.AGREEING_MIN`)."""
+follow soon until a laggard is found: by `ask_at` after 30, 45 and 67 steps. Three comparisons have to agree on a
+laggard (`lateness_watch.AGREEING_MIN`)."""
 
 
 def can_be_compared(run: Run) -> bool:
@@ -43,10 +43,10 @@ def _workers(run: Run) -> int:
 
 
 def ask_at(run: Run, trains_since: float, asked_at: float | None) -> float:
-    """Return when to ask the workers of a round that trains the next time; `asked_at` is the last time, or None.
+    """Return when to ask the workers of a round in training next; `asked_at` is when they were asked last, or None.
 
     `trains_since` is when the round was first seen to train, which may be after its first step. Until a laggard is
-    found, the pauses grow with the age of the training: each is half of it, up to `EVERY_S`. If workers enter no
+    found, each pause is half as long as the training has lasted so far, up to `EVERY_S`. If workers enter no
     collective for longer than before, they are also asked at the time from which they count as at rest (`rests_at`). So
     a hang is noticed at once.
     """

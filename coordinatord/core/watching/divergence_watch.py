@@ -1,7 +1,7 @@
 """Finds ranks whose parameters differ from those of others although they should be equal: a GPU computes wrong values.
 
-Workers make a digest of their parameters and optimizer state every so many steps, and nodes report the last one of each
-worker. All ranks with the same *shard*, a part of the state, should have the same digest. With DDP that is all ranks.
+Workers make a digest of their parameters and optimizer state every so many steps, and nodes report each worker's last
+digest. All ranks with the same *shard*, a part of the state, should have the same digest: with DDP, all ranks.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from coordinatord.protocol.text import clip, name_ranks, name_some
 
 STEPS_MAX = 4
 """The most steps whose digests are held until all ranks have reported them. A node repeats a step's digest for several
-heartbeats, so a rank that has not reported a step before four later ones are known reports none, or those of other
-steps. The oldest step is then compared without it."""
+heartbeats. So a rank that has not reported a step before four later steps are known makes no digests, or makes them of
+other steps. The oldest step is then compared without that rank."""
 
 UNCLEAR_MAX = 32
-"""The steps in a row that may be unclear without the ranks that have not reported them. Such ranks report later steps,
-of which all can be compared, unless they make digests that much more rarely than the others, or none at all. One whose
-first digest was slow, because its host was busy, makes the next ones rarely."""
+"""The most steps in a row whose difference is left open, since ranks that have not reported them could show which ranks
+are wrong. Mostly these ranks soon report a step that all others report as well. Otherwise they make no digests, or make
+them that much more rarely than the others: a rank whose first digest was slow, on a busy host, makes them rarely."""
 
 
 class Divergence(Struct, frozen=True):
@@ -40,7 +40,7 @@ class Divergence(Struct, frozen=True):
     agreed: int | None
     """The last step of the round of which all ranks had the right state; None if none is known."""
     ranks: tuple[int, ...]
-    """The ranks that differ from the majority of their shard. If no shard has a majority: all ranks of such shards."""
+    """The ranks that differ from the majority of their shard. Without a majority: all ranks of differing shards."""
     others: int
     """How many ranks the majorities have; 0 if there is none, so that nobody can say which ranks are wrong."""
 
@@ -54,11 +54,11 @@ class DivergenceWatch:
     agreed: int | None = None
     """The last step of which all ranks had the same state."""
     _digests: dict[int, dict[int, StateDigest]] = field(default_factory=dict)
-    """The digests of later steps, by step and rank."""
+    """The digests of steps after `_compared`, by step and rank."""
     _compared: int = -1
     """The last step that was compared."""
     _unclear: int = 0
-    """How many of the last steps differed on some ranks, and would have needed the others to show which are wrong."""
+    """How many steps in a row up to the last were left open, see `UNCLEAR_MAX`."""
 
     def record(self, first_rank: int, digests: Sequence[StateDigest | None], world_size: int) -> None:
         """Record the digests of a node's ranks, from `first_rank` upward, in a round of `world_size` ranks."""
@@ -87,7 +87,7 @@ class DivergenceWatch:
 def _differing(digests: Mapping[int, StateDigest], missing: int) -> tuple[list[int], int]:
     """Return `ranks` and `others` of a `Divergence`, by the digests of a step; no ranks if there is none.
 
-    A majority is one whatever the `missing` ranks have.
+    A majority has to be one whatever the `missing` ranks have.
     """
     by_shard: dict[int, dict[int, list[int]]] = {}
     for rank, digest in digests.items():
@@ -124,7 +124,7 @@ def divergence_record(run: Run, divergence: Divergence) -> ReplicasDiverged:
     else:
         when = f"replicas diverged after step {agreed:,}, by step {step:,}"
     minority = ranks if divergence.others else ()
-    if len(minority) > CONSEQUENCES_MAX:  # more than the record may name: these show whether one node has all of them
+    if len(minority) > CONSEQUENCES_MAX:  # a record may name no more: the last rank shows if one node has all
         minority = (*minority[: CONSEQUENCES_MAX - 1], minority[-1])
     record = ReplicasDiverged(run.job, run.id, f"{when}: {what}", run.durable.round, step, agreed, minority)
     if run.spec.on_divergence is OnDivergence.REPORT:
@@ -150,7 +150,7 @@ def _with_way_back(run: Run, record: ReplicasDiverged) -> ReplicasDiverged:
 
 def divergence_failure(run: Run, found: ReplicasDiverged, now: float) -> WorkerFailure:
     """Return a divergence as a failure of the first rank that is wrong, or of rank 0."""
-    rank = found.ranks[0] if found.ranks else 0  # a failure needs a rank; `charging` charges only known ones
+    rank = found.ranks[0] if found.ranks else 0  # a failure needs a rank; hosts are charged only by `found.ranks`
     own = run.durable.nodes_of([rank])[0]
     failure = Failure(
         rank=rank,

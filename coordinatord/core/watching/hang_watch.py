@@ -16,7 +16,7 @@ from coordinatord.hints.hang_verdict import HangVerdict
 from coordinatord.hints.seen_worker import SeenWorker
 
 ANSWERED_WITHIN_S = 10.0
-"""How many seconds after its begin a look without answers is given up: twice as long as the server waits for nodes."""
+"""How many seconds a look waits for answers until it is given up: twice as long as the server waits for nodes."""
 
 PAUSE_S = 10.0
 """The pause in seconds after two looks that have shown no hang. It doubles each time, up to `PAUSE_MAX_S`, because each
@@ -52,9 +52,9 @@ class HangWatch:
     """
 
     number: int = 0
-    """The number of the last look, also of an earlier stall: answers to older ones are ignored."""
+    """The number of the last look, which may be of an earlier stall: answers to older looks are ignored."""
     is_pending: bool = False
-    """Whether that look has no answer yet."""
+    """Whether the last look has no answer yet."""
     due_at: float | None = None
     """When the next look is due, or the pending one times out; None if a look may begin at once."""
     first: AnsweredLook | None = None
@@ -89,11 +89,11 @@ class HangWatch:
     def judge(self, first: AnsweredLook, second: AnsweredLook, compare: Compare) -> None:
         """Judge a pair by a comparison of its looks, and pause before the next one."""
         self.verdict, self.judged = compare(first, second), second
-        since = None if self.outside_since is None else compare(self.outside_since, second)
+        whole_wait = None if self.outside_since is None else compare(self.outside_since, second)
         if self.verdict is None or not awaits_outside(self.verdict, second.workers):
             self.outside_since = None
-        elif since is None or (since.kind, since.ranks) != (self.verdict.kind, self.verdict.ranks):
-            self.outside_since = first
+        elif whole_wait is None or (whole_wait.kind, whole_wait.ranks) != (self.verdict.kind, self.verdict.ranks):
+            self.outside_since = first  # a new wait
         self.is_tolerated = self.outside_since is not None and second.at - self.outside_since.at < OUTSIDE_PATIENCE_S
         self.pause(second.at)
 

@@ -1,8 +1,8 @@
 """Compares when workers arrived in the same collectives: which worker comes last, and by how much.
 
 A collective ends for all workers at once, so the duration of a step does not show which of them is slow; the time of
-arrival does. To compare the times of two hosts, the offset of their clocks is needed. A node's answer tells it, up to
-half of the time between question and answer: the clock was read at some moment in between.
+arrival does. To compare the times of two hosts, the offset of their clocks is needed. A node's answer has the time of
+its clock, which was read between question and answer. So the offset may be wrong by half of the time between these.
 
 The same answers show whether workers are *at rest*: none has arrived in a collective for much longer than is usual. If
 workers report no steps, only this shows that a round may hang. The usual pause follows from the pauses between
@@ -32,7 +32,8 @@ CHANCE = 1.25
 """Divided by the root of the number of collectives, this is how far chance may lift a worker above its fair share.
 
 Of n equally fast workers, each is last in 1/n of the collectives. With two workers, the standard deviation of a share
-is 0.5, divided by that root. The limit is 2.5 of these, which one of the two exceeds once in a hundred comparisons."""
+is 0.5, divided by that root. The limit is 2.5 standard deviations: one of the two exceeds it once in a hundred
+comparisons."""
 
 STEP_SHARE = 0.02
 """The least lateness of a laggard, as a part of a step: less is not worth a remedy."""
@@ -90,10 +91,10 @@ class WorkerLateness(Struct, frozen=True):
     last_share: float
     """The share of the collectives in which it arrived last, 0 to 1."""
     is_usually_last: bool
-    """Whether that is at least `LAST_SHARE`, and more than chance explains, see `CHANCE`."""
+    """Whether `last_share` is at least `LAST_SHARE`, and more than chance explains, see `CHANCE`."""
     late_s: float
     """How many seconds after the worker in the middle it arrives. Of each step the largest lateness counts, because
-    with DDP each bucket of gradients is late by a bit more; of several steps, the median."""
+    with DDP each bucket of gradients is late by a bit more. This is the median over the steps."""
 
 
 class Laggard(Struct, frozen=True):
@@ -241,15 +242,15 @@ class Pause(Struct, frozen=True):
     """The present pause between collectives, in which no worker has come to one."""
 
     lasts_s: float
-    """How long it has lasted."""
+    """How long it has lasted so far."""
     longest_s: float
     """The longest pause between the collectives before; 0 if only one is known."""
     patience_s: float
-    """How long it may last."""
+    """How long it may last before the workers count as at rest."""
 
     @property
     def is_rest(self) -> bool:
-        """Whether the workers are at rest, since it has lasted for too long."""
+        """Whether the workers are at rest."""
         return self.lasts_s >= self.patience_s
 
 
@@ -274,8 +275,8 @@ def _ages_of(worker: WorkerArrivals) -> list[float]:
 def _patience_s(pauses: Sequence[float]) -> float:
     """Return how many seconds may pass without a collective, by the pauses between the last ones of one worker.
 
-    A pause that exceeds what the earlier ones allow was a stall. It may come again `STALL_GAPS` times as long, any
-    other pause `STALL_STEPS` times.
+    A pause that exceeds what the earlier ones allow was a stall. A stall may come again `STALL_GAPS` times as long, any
+    other pause `STALL_STEPS` times as long.
     """
     patience_s = STALL_S_MIN
     for pause_s in pauses:

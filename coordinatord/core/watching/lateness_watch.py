@@ -1,6 +1,7 @@
-"""Decides by several comparisons in a row which worker or node delays all others, and which node to drain for that.
+"""Decides by several comparisons in a row which worker or node is a laggard, and which node to drain for that.
 
-Such a one is a *laggard*. `arrivals` has the nodes asked, and `lateness` compares the answers to one question.
+A *laggard* delays all others. `arrivals` decides when nodes are asked, and `lateness` compares the answers to one
+question.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from coordinatord.core.watching.lateness import (
 )
 
 AGREEING_MIN = 3
-"""How many comparisons in a row have to find the same laggard before its node is drained or tested: one that is late
-only for a minute, as beside another program, is no reason to lose a node."""
+"""How many comparisons in a row have to find the same laggard before its node is drained or tested. A worker that is
+late only for a minute, as beside another program, is no reason to lose a node."""
 
 
 @dataclass(slots=True)
@@ -33,7 +34,7 @@ class LatenessWatch:
     lateness: Lateness | None = None
     """The result of the last comparison; None before the first, or if there was too little to compare."""
     agreeing: int = 0
-    """How many comparisons in a row have found a laggard on the node of the present one."""
+    """How many comparisons in a row, up to the last, have found a laggard on the same node."""
     _offsets: dict[str, Offset] = field(default_factory=dict)
 
     @property
@@ -64,7 +65,8 @@ def is_training(run: Run) -> bool:
 def laggard_to_drain(run: Run, watch: LatenessWatch) -> Laggard | None:
     """Return the laggard whose node is to be drained; None if there is none, or its node may not be drained.
 
-    It has to make steps at least `--drain-laggards` times as long. One leaves at a time, and enough stay for a round.
+    It has to make steps at least `--drain-laggards` times as long. No other node may be leaving, and enough nodes have
+    to stay for a round.
     """
     laggard, lateness, factor, members = watch.agreed_laggard, watch.lateness, run.spec.drain_laggards, run.members
     if not factor or laggard is None or lateness is None or lateness.factor < factor or laggard.node not in members:

@@ -18,8 +18,8 @@ from coordinatord.protocol.messages import HangKind
 from coordinatord.protocol.stack_messages import CollectiveState, StackOrigin, WorkerStacks
 
 APART_S = 1.0
-"""The least seconds between the two looks of a pair, in which a collective of a healthy training ends. Where one takes
-longer, so do steps, and the first look comes only after ten times the slowest step."""
+"""The least seconds between the two looks of a pair, in which a collective of a healthy training ends. If collectives
+take longer, so do steps, and the first look comes only after ten times the slowest step."""
 
 _SILENT_STATES = GONE | {STOPPED}
 """States of a process that explain why it does not answer, so that it counts as seen."""
@@ -60,7 +60,7 @@ def why_unseen(look: Sequence[SeenWorker]) -> str:
 def why_inconclusive(look: Sequence[SeenWorker]) -> str:
     """Return why a look in which every worker was seen cannot show a hang: no worker is in a collective. Else empty.
 
-    Where some have ended, it is said anyway which others have not, see `exit_awaited`. Workers may wait for each other
+    It is empty also if some workers have ended: the job's state then names the others. Workers may wait for each other
     without a collective while they make a process group.
     """
     if any(worker.now is not None and worker.now.state in GONE for worker in look):
@@ -77,7 +77,7 @@ def why_inconclusive(look: Sequence[SeenWorker]) -> str:
 
 
 def compare(first: Sequence[SeenWorker], second: Sequence[SeenWorker]) -> HangVerdict | None:
-    """Return the workers that all others wait for; None if one made progress between two looks, or was not seen."""
+    """Return the workers that all others wait for; None if any worker made progress in between, or was not seen."""
     if why_unseen(first) or why_unseen(second) or _ranks(first) != _ranks(second):
         return None
     return judge_again(first, second)
@@ -103,7 +103,7 @@ def judge_again(
     second: Sequence[SeenWorker],
     judge: Callable[[Sequence[SeenWorker]], HangVerdict | None] = find_hang,
 ) -> HangVerdict | None:
-    """Return the verdict on the later of two looks; None if a worker has come to another collective in between.
+    """Return the verdict on the second of two looks; None if a worker has come to another collective in between.
 
     Unlike `compare`, it ignores workers that were not seen.
     """

@@ -21,10 +21,11 @@ def merge_ranges(chosen: Iterable[range]) -> list[range]:
 
 
 def select_ranks(ranks: Ranks, wanted: Sequence[range]) -> list[range]:
-    """Return which of the `wanted` ranks, merged ranges, a node has; all of its ranks if `wanted` is empty."""
+    """Return which of the `wanted` ranks (merged ranges) a node has; all of its ranks if `wanted` is empty."""
     first, end = ranks.first_rank, ranks.first_rank + ranks.workers
     if not wanted:
         return [range(first, end)]
+    # The last range that begins at or before the node's first rank, and all later ones.
     near = wanted[max(0, bisect(wanted, first, key=lambda piece: piece.start) - 1) :]
     overlapping = takewhile(lambda piece: piece.start < end, near)
     return [range(max(first, piece.start), min(end, piece.stop)) for piece in overlapping if piece.stop > first]

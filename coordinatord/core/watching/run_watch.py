@@ -65,14 +65,14 @@ UNSEEN = (
 )
 
 UNSEEN_AFTER_S = 180.0
-"""How long workers have run before that is said: until then, a script may import and load what it needs."""
+"""How long workers have run before `UNSEEN` is said: until then, a script may import and load what it needs."""
 
 
 class Culprit(Struct, frozen=True):
     """The worker that the others wait for."""
 
     failure: WorkerFailure
-    """The hang as its failure."""
+    """The hang as a failure of this worker."""
     position: str
     """The script's line at which it stands; empty if that is not known."""
 
@@ -99,16 +99,16 @@ class RunWatch(WatchingWing):
         self._hang, self.lateness_watch, self._divergence = HangWatch(), LatenessWatch(), DivergenceWatch()
         self._is_unseen = False
         self._culprit: Culprit | None = None
-        """The first culprit of the last verdict, made with it: in a stop, a culprit's node may be lost."""
+        """The first culprit of the last verdict, made with the verdict: later, in a stop, its node may be lost."""
         self._recorded_wait: RecordedWait | None = None
-        """The last one that was recorded; None if none was since workers last made progress."""
+        """The last wait that was recorded; None if none was since workers last made progress."""
         self._is_at_rest = False
         """Whether workers that report no steps enter no collectives any more, so that the round may hang."""
         self._hung_at = Counter[str]()
         """How many rounds hung with the culprit at each position of the script."""
 
     def follow(self, record: Record) -> None:
-        """Forget the looks when workers make progress, or a new round begins; first count the hang that it follows."""
+        """Forget the looks when workers make progress or a round begins; count the hang that ended the last round."""
         if isinstance(record, records.RoundFormed):
             last = self._run.durable.report
             if last is not None and last.round == record.round - 1 and last.failure.hang is not None:
@@ -132,7 +132,7 @@ class RunWatch(WatchingWing):
         return recorded.notice if recorded is not None and recorded.is_left_to_torch else self.unseen
 
     def next_at(self) -> float | None:
-        """Return when to begin the next look, at once if there is something to record; None if neither is."""
+        """Return when to call `act`: at once if there is something to record, else when a look is due, if any."""
         return self._look_due() if self._to_record() is None else NOW
 
     def act(self, now: float) -> Record | Look | None:
@@ -153,8 +153,8 @@ class RunWatch(WatchingWing):
         """Return when to begin the next look, or to drop one without answers; None if no look is needed.
 
         Looks begin when training has stalled. Before the first step, they begin if workers report no steps and are at
-        rest, or once `--hang-timeout` has passed since the workers were started. In the second case the pair is as far
-        apart again (`_looks_apart_s`), so such a hang is proved after twice that time at the earliest. None begins
+        rest, or once `--hang-timeout` has passed since the workers were started. In the latter case the two looks are
+        that far apart, too (`_looks_apart_s`), so a hang is proved after twice that time at the earliest. None begins
         while a node is disconnected, or while workers are in a section, which has its own limit. None begins at all if
         `--hang-timeout` is 0, or if torchrun has started the workers: a node can ask only its own workers for stacks.
         """
@@ -224,8 +224,9 @@ class RunWatch(WatchingWing):
     def _compare(self, first: AnsweredLook, second: AnsweredLook) -> HangVerdict | None:
         """Return the workers that all others wait for, or else those that have not ended in time; None if none are.
 
-        The first needs all workers to be seen. The second does so only in a run without steps: a worker whose Python
-        ends may not answer looks any more, but a script without steps may never have answered one, and may be training.
+        The verdict on workers that others wait for needs all workers to be seen. The verdict on workers that have not
+        ended needs that only in a run without steps: a worker whose Python ends may not answer looks any more, but the
+        workers of a script without steps may never have answered one, and may be training.
         """
         verdict = compare(first.workers, second.workers)
         if verdict is not None or not self._is_end_overdue(second.at):
@@ -236,7 +237,7 @@ class RunWatch(WatchingWing):
         return judge_again(first.workers, second.workers, judge_unended)
 
     def _is_end_overdue(self, at: float) -> bool:
-        """Whether the others ended without an error `--hang-timeout` ago. A section has its own limit."""
+        """Whether `--hang-timeout` has passed since the last end of a worker without an error, or a later section."""
         run = self._run
         last_at = max(run.exits.last_at, run.progress.sections.ended_at)
         return run.exits.ended > 0 and at >= last_at + (run.spec.hang_timeout_s or math.inf)
@@ -257,7 +258,7 @@ class RunWatch(WatchingWing):
         return _REMEDY_IF_AGAIN if self.hung_before else _REMEDY
 
     def _record_unseen(self, event: Compared, now: float) -> bool:
-        """Record whether no worker of the round shows itself, if all nodes have answered; return if it is new."""
+        """Record whether no worker of the round shows itself, if all nodes have answered; return if this is new."""
         run, before = self._run, self._is_unseen
         is_late = now - run.durable.entered_at >= UNSEEN_AFTER_S and run.spec.hang_timeout_s != 0
         if any(node.workers for node in event.nodes):
@@ -325,8 +326,8 @@ class RunWatch(WatchingWing):
     def _awaited(self) -> str:
         """What `BusyWorkerAwaited` is to record: the notice of a worker that others wait for in a round that goes on.
 
-        That worker computes, or it may hang and is left to torch. It is recorded once, and once more when it turns out
-        to be left to torch, since the notice then says what to do. Empty if there is nothing new to record.
+        That worker computes, or it may hang and is left to torch. The notice is recorded once, and once more when the
+        worker turns out to be left to torch: then it says what to do. Empty if there is nothing new to record.
         """
         recorded = self._recorded_wait
         is_new = recorded is None or (self._is_left_to_torch() and not recorded.is_left_to_torch)
@@ -396,7 +397,7 @@ class RunWatch(WatchingWing):
         if laggard is None or not is_training(self._run):
             return None
         why = f"{laggard.node} drained from job {self._run.job} for its lateness (--drain-laggards): {late}"
-        return NodeDrained("", "", clip(why, MESSAGE_MAX), laggard.node, self._run.job)
+        return NodeDrained(job="", run="", reason=clip(why, MESSAGE_MAX), node=laggard.node, only_job=self._run.job)
 
 
 def _is_timed_without_steps(run: Run) -> bool:

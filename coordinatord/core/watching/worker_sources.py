@@ -1,6 +1,6 @@
 """Finds the nodes to ask about workers of a round, and assigns the answers to the workers.
 
-All questions are divided among nodes so: those of looks for hangs, of people (`nodeclient stacks`), and about arrivals.
+All questions to workers are divided among nodes here: looks for hangs, people's (`nodeclient stacks`), and arrivals.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class SourceStacks(Struct, frozen=True):
 
 
 def worker_sources(run: Run, ranks: Sequence[range] = ()) -> tuple[WorkerSource, ...]:
-    """Return the nodes with some ranks of the present round, or with any if there are no `ranks`.
+    """Return the nodes that have these ranks of the present round; all of its nodes if there are no `ranks`.
 
     A node that cannot be asked is among them, with a `problem` and no session. Raises `NoStacksError`.
     """
