@@ -56,7 +56,7 @@ def _failed_host(run: Run, report: Report) -> tuple[str, Charge] | None:
     # A certain fault has no error to compare with those of other hosts.
     error = failure.hang or failure.error or failure.message or describe_exit(failure.exit_code)
     is_certain = not OF_THE_NODE.keys().isdisjoint(failure.xids)
-    return report.host, Charge(fault, "" if is_certain else clip(error, MESSAGE_MAX), 0.0, run.job)
+    return report.host, Charge(fault, "" if is_certain else clip(error, MESSAGE_MAX), age_s=0.0, job=run.job)
 
 
 def _diverged_host(run: Run, report: Report) -> tuple[str, Charge] | None:
@@ -68,8 +68,8 @@ def _diverged_host(run: Run, report: Report) -> tuple[str, Charge] | None:
     if found is None or run.spec.on_divergence is not OnDivergence.QUARANTINE:
         return None
     error = f"other parameters or optimizer state than most ranks at step {found.step}"
-    is_one = [own.node for own in run.durable.nodes_of(found.ranks)] == [report.node]
-    return (report.host, Charge(Fault.DIVERGENCE, error, 0.0, run.job)) if is_one else None
+    is_one_node = [own.node for own in run.durable.nodes_of(found.ranks)] == [report.node]
+    return (report.host, Charge(Fault.DIVERGENCE, error, age_s=0.0, job=run.job)) if is_one_node else None
 
 
 def _lost_host(run: Run) -> tuple[str, Charge] | None:
@@ -80,4 +80,4 @@ def _lost_host(run: Run) -> tuple[str, Charge] | None:
     nodes = {loss.node for loss in run.durable.losses}
     lost = [each for each in run.durable.lost if each.node in nodes and each.round == run.durable.round]
     hosts, are_silent = {each.host for each in lost}, all(each.silent for each in lost)
-    return (hosts.pop(), Charge(Fault.LOST, "", 0.0, run.job)) if are_silent and len(hosts) == 1 else None
+    return (hosts.pop(), Charge(Fault.LOST, "", age_s=0.0, job=run.job)) if are_silent and len(hosts) == 1 else None

@@ -29,20 +29,19 @@ from coordinatord.protocol.messages import Report
 from coordinatord.protocol.text import clip, is_same_error
 
 SPREAD_SHARE = 0.05
-"""An error that came on more than one host, and on more than this share of a job's hosts, is the fault of none. A
-smaller share would take several bad hosts for an error of the script: they seem to have the same error, since a native
-crash tells only its signal, and three of 63 hosts are bad in a public trace (Lablup, arXiv 2605.09370). With this
-share, quarantines avoid 87 % of the rounds that bad hosts end in `benchmarks/policy`; if two hosts were always too
-many, 39 %."""
+"""An error that came on more than one host, and on more than this share of a job's hosts, is the fault of none. With a
+smaller share, several bad hosts would pass for an error of the script: they seem to have the same error, since a native
+crash tells only its signal. In a public trace (Lablup, arXiv 2605.09370), three of 63 hosts are bad. In
+`benchmarks/policy`, quarantines avoid 87 % of the rounds that bad hosts would end; 39 % if two hosts were too many."""
 
 SPREAD_HALF_LIVES = 4
 """The half-lives after which a charge no longer shows that an error has come on a host: it weighs a sixteenth then."""
 
 
 class HostJudgements:
-    """The consequences for the hosts of a run now, by the records of all hosts; made anew for each event.
+    """Judges the hosts of a run at one moment, by what is on record of all hosts; made anew for each event.
 
-    A host belongs to no job, so the records have an empty job and an empty run.
+    A host belongs to no job, so its records have an empty job and an empty run.
     """
 
     def __init__(self, run: Run, cluster: DurableCluster, now: float) -> None:
@@ -118,7 +117,7 @@ class HostJudgements:
         return host in self._cluster.hosts or len(self._cluster.hosts) < HOSTS_MAX
 
     def _may_lose_one(self, host: str) -> bool:
-        """Whether another host of the run may be quarantined: at most `--quarantine-share` of all, or one."""
+        """Whether this host may be quarantined too: one host may, and more up to `--quarantine-share` of all."""
         hosts = self._hosts | {host}
         quarantined = len(hosts & {name for name, known in self._cluster.hosts.items() if known.quarantined})
         return quarantined < max(1, int(len(hosts) * self._run.policy.quarantine_share))
@@ -133,7 +132,7 @@ class HostJudgements:
         }
 
     def _is_spread(self, charge: Charge, host: str) -> bool:
-        """Whether the error of a charge against this host has come on so many that it is the fault of none."""
+        """Whether the error of a charge against this host has come on so many hosts that it is the fault of none."""
         hosts = self._hosts_with(charge) | {host}
         return len(hosts) > max(1, SPREAD_SHARE * len(self._hosts | {host}))
 

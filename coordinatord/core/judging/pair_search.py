@@ -1,4 +1,4 @@
-"""Finds nodes that are slow, compute wrong values or have a bad link, by turns of tests in pairs. Pure.
+"""Finds nodes that are slow, compute wrong values or have a bad link, by turns of tests in pairs.
 
 Nothing says how fast a new kind of host should be, so nodes are compared with each other. In a test two nodes multiply
 matrices, and then add up a vector over the link between them. A slow or wrong product is the node's own; a GPU is
@@ -89,7 +89,7 @@ class _Usual(Struct, frozen=True):
     """The speed of links, by their kind."""
 
     def is_good_link(self, test: _Test) -> bool:
-        """Whether a test shows that the link is good."""
+        """Whether a test shows that the link is good: a broken link is not, even if all links are broken."""
         return test.tells_link and 0.0 < test.mb_s >= SLOW_SHARE * self.mb_s[test.kind]
 
     def is_slow(self, gpu: str, gflops: float | None) -> bool:
@@ -118,7 +118,7 @@ class PairSearch:
         self._find()
 
     def end_turn(self, results: Mapping[str, PairResult]) -> None:
-        """Record the results of the turn, and choose the pairs of the next one; a node that is missing gave none."""
+        """Record the results of the turn, and choose the next pairs; a node without an entry gave no result."""
         for pair in self.pairs:
             answers = {node: results[node] for node in pair if node in results}
             is_near = len({self.hosts[node] for node in pair}) == 1
@@ -142,6 +142,7 @@ class PairSearch:
         usual = self._usual()
         cleared = {node for node in self.hosts if self._is_cleared(node, usual)}
         self.findings = {node: self._finding(node, usual, cleared) for node in self.hosts}
+        # Both nodes of a test have it; it counts once.
         tests = [test for node in self.hosts for test in self._tests[node] if node == min(test.nodes)]
         bad = [test.nodes for test in tests if test.tells_link and not usual.is_good_link(test)]
         self.bad_links = tuple(tuple(sorted(nodes)) for nodes in bad if nodes <= cleared)
@@ -215,8 +216,8 @@ class PairSearch:
             return NodeVerdict.NO_ANSWER, f"gave no answer{why}"
         if usual.is_slow(gpu, gflops):
             slow = f"computes {gflops:,.0f} GFLOP/s, and {usual.gflops[gpu]:,.0f} are usual"
-            once = NodeVerdict.UNTOLD, f"{slow}, but it has only one result"
-            return (NodeVerdict.SLOW, slow) if len(results) > 1 else once
+            undecided = NodeVerdict.UNTOLD, f"{slow}, but it has only one result"
+            return (NodeVerdict.SLOW, slow) if len(results) > 1 else undecided
         told = [test for test in self._tests[node] if test.tells_link]
         partners = sorted(frozenset().union(*(test.nodes for test in told)) - {node})
         has_good_partner = not cleared.isdisjoint(partners)
@@ -226,6 +227,6 @@ class PairSearch:
 
 
 def _upper_median(figures: Iterable[float]) -> float:
-    """Return the middle figure, and of two the higher one, with which the lower one is compared; 0 without any."""
+    """Return the middle figure; 0 without any. Of two it is the higher one, so that the lower one may prove slow."""
     ordered = sorted(figures)
     return ordered[len(ordered) // 2] if ordered else 0.0

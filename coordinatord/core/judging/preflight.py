@@ -56,8 +56,8 @@ class Preflight:
             first, second = waiting.get(pair[0]), waiting.get(pair[1])
             if first is not None and second is not None:
                 at = master_address(first, [first, second]), first.observed.port
-                self.orders[first.node] = PairOrder(self.number, 0, second.node, *at, within_s)
-                self.orders[second.node] = PairOrder(self.number, 1, first.node, *at, within_s)
+                for rank, node, partner in (0, first.node, second.node), (1, second.node, first.node):
+                    self.orders[node] = PairOrder(self.number, rank, partner, *at, within_s)
         self._results: dict[str, PairResult] = {}
         """The results of this turn so far."""
         self.awaited = set(self.orders)

@@ -53,7 +53,7 @@ class RunJudging(JudgingWing):
     def __init__(self, run: Run) -> None:
         """Begin with a preflight of no members, which is over."""
         self._run = run
-        self.preflight = Preflight(run, (), "", 0, LONG_AGO, NOW)
+        self.preflight = Preflight(run, members=(), why="", number=0, now=LONG_AGO, delays_until=NOW)
         """The present preflight, or the last one in this life of the daemon; an empty one before the first."""
         self._checked: dict[str, HealthCheck | None] = {}
         """The last health check of each node by which its host was judged."""
@@ -61,7 +61,7 @@ class RunJudging(JudgingWing):
         """How many rounds in a row have failed because of the network or a hang, since the last preflight on suspicion,
         whatever that was about: it tests all nodes that wait, so it answers every suspicion."""
         self.idle_at = NOW
-        """When to look again for idle members to test, after a time at which too few of them were on idle hosts."""
+        """When to look again for members to test without a request, since too few were on idle hosts the last time."""
 
     @property
     def orders(self) -> Mapping[str, PairOrder]:
@@ -85,10 +85,10 @@ class RunJudging(JudgingWing):
         return member.observed.check != self._checked.get(member.node)
 
     def check(self, member: Member, cluster: Cluster, now: float) -> Iterable[HostJudged]:
-        """Quarantine the host of a node whose health check failed, or let it in again after one that passes.
+        """Quarantine the host of a node whose health check failed, or let it in again after a check that passed.
 
-        As long as the check of another node of that host fails, or is not known after a restart of the coordinator, one
-        that passes is put off: the nodes of other jobs may look for less.
+        A check that passed is put off while that of another node of the host fails, or is not known yet after a restart
+        of the coordinator: nodes of other jobs may check for less.
         """
         check, host = member.observed.check, member.offer.host
         if check == self._checked.get(member.node):
@@ -232,7 +232,7 @@ def _need_test(members: Sequence[Member]) -> bool:
 
 
 def _is_bad_to_another(member: Member, cluster: Cluster) -> bool:
-    """Whether a failed check keeps the member's host out, and the last one of another node there may be such a one."""
+    """Whether a failed check keeps the member's host out, and the last check of another node there may have failed."""
     host = member.offer.host
     known = cluster.durable.hosts.get(host)
     if known is None or known.by is not Judge.CHECK:
