@@ -126,7 +126,7 @@ def describe_silent_jobs(cluster: Cluster) -> str:
 
 
 def drained_view(cluster: DurableCluster) -> tuple[api.DrainedStatus, ...]:
-    """Return the names that all jobs or some keep out, each with as many of its reasons as fit."""
+    """Return the drained nodes and hosts by name, each with as many of its reasons as fit."""
     named = ((name, clip("; ".join(reasons.values()), REASON_MAX)) for name, reasons in sorted(cluster.drained.items()))
     return tuple(api.DrainedStatus(node=name, reason=why) for name, why in named)
 
@@ -148,7 +148,7 @@ def charged_view(cluster: DurableCluster, policy: Policy, now: float) -> tuple[a
 
 
 def rounds_view(run: Run, rounds: RoundHistory, now: float) -> tuple[api.RoundStatus, ...]:
-    """Return the last rounds of a run, oldest first, each with the ledger of the time since the end of the last one."""
+    """Return the last rounds of a run, oldest first, each with its ledger since the end of the round before it."""
     so_far = spent(run, now)
     since_end_s = max(0.0, now - run.durable.entered_at) if run.durable.state.ended else 0.0
     return tuple(_round_status(round_, so_far, so_far.total + since_end_s) for round_ in rounds)
@@ -259,8 +259,8 @@ def _ledger(time: Spent) -> api.LedgerStatus:
     seconds = _seconds(time)
     total = round(sum(asdict(seconds).values()), 3)  # the parts that are shown add up to the total to the last digit
     trained = seconds.training
-    # Goodput is known only if steps were reported. New and repeated steps show that. Stalled seconds show it only
-    # without seconds of `RUNNING`, in which no step is reported: a hang counts as stalled without steps, too.
+    # Goodput is known only if steps were reported. Training and redone time show that. Stalled time shows it only if
+    # there is no running time, in which workers report no steps: such workers count as stalled if they hang, too.
     are_steps_known = trained or seconds.redone or (seconds.stalled and not seconds.running)
     goodput = round(trained / total, 6) if are_steps_known else None
     return api.LedgerStatus(seconds=seconds, total=total, goodput=goodput)
@@ -431,7 +431,7 @@ def _state_of_ready(run: Run) -> str:
 
 
 def _reason(member: Member, now: float) -> str:
-    """Say why a node is in its state: the first of these that applies, from its end to what its workers do."""
+    """Say why a node is in its state: by its end, else why it leaves, and so on down to what its workers do."""
     if member.durable.outcome is not None:
         return member.durable.outcome.summary
     if member.drained:

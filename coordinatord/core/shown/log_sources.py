@@ -34,7 +34,7 @@ class NoLogError(OperationalError):
 
 
 class LogChoice(Struct, frozen=True):
-    """The workers whose logs are wanted; without ranks, or without nodes, all of them."""
+    """The workers whose logs are wanted: those with these ranks, on these nodes. Empty `ranks` or `nodes` mean all."""
 
     ranks: tuple[range, ...] = ()
     nodes: frozenset[str] = frozenset()
@@ -75,8 +75,8 @@ def log_sources(
 ) -> LogSources:
     """Return the logs of some workers of a round; `records` are all that the store has of the round.
 
-    `earlier` is the id of an earlier run of the job, if it was a round of that run. With `follow`, nodes that are not
-    connected now can be asked as well, since they may come back. Raises `NoLogError`.
+    `earlier` is the id of the earlier run of the job that had the round, or empty if `run` had it. With `follow`, nodes
+    that are not connected now can be asked as well, since they may come back. Raises `NoLogError`.
     """
     formed = next((record for record in records if isinstance(record, RoundFormed)), None)
     if formed is None:
@@ -117,7 +117,7 @@ class _WantedRound:
     follow: bool
 
     def source(self, node: str, rank: int, stream: LogStream, offer: NodeOffer | None) -> LogSource:
-        """Return one log; `offer` is that of the node when it was in the round."""
+        """Return one log; `offer` is what the node offered when it was in the round."""
         host, base = ("", "") if offer is None else (offer.host, offer.log_dir)
         # The id of a run is made by the coordinator, and is a valid name of a folder as it is.
         folder = f"{base}/{self.run_id}/round_{self.number}" if base else ""
@@ -137,10 +137,10 @@ class _WantedRound:
         )
 
     def _server(self, node: str, host: str, base: str) -> Member | None:
-        """Return the node to ask: the node itself if it is connected, or followed, since it may come back then.
+        """Return the node to ask: the log's own node if it is connected, or with `follow`, since it may come back.
 
-        Otherwise it is a connected node of the same host with the same folder. Without one, it is the node itself,
-        though that is away; None if it has left.
+        Otherwise it is a connected node of the same host with the same folder of logs. Without such a node, it is the
+        own node, though that is not connected; None if the own node has left.
         """
         member = self.run.members.get(node)
         if not base or (member is not None and (member.session.id is not None or self.follow)):
@@ -150,8 +150,8 @@ class _WantedRound:
     @cached_property
     def _by_place(self) -> dict[tuple[str, str], Member]:
         """A connected node for each place with logs, by host and folder; few requests need it."""
-        others = [member for member in self.run.members.values() if member.session.id is not None]
-        return {(member.offer.host, member.offer.log_dir): member for member in others}
+        connected = [member for member in self.run.members.values() if member.session.id is not None]
+        return {(member.offer.host, member.offer.log_dir): member for member in connected}
 
     def _problem(self, node: str, place: str, server: Member | None) -> str:
         """Return why no node can be asked; `place` says where the logs are, if there are any.

@@ -68,7 +68,7 @@ class TimeSeries:
         self._add_pace(sample.steps_per_s)
 
     def _halve(self) -> None:
-        """Join each pair of neighbours: training and restarts are as of its end, paces are added up."""
+        """Join each pair of neighbours: training and restarts are as of the pair's end, paces are added up."""
         self.span_s *= 2
         if len(self.restarts) % 2:  # the last point is half of a longer one
             self._append(self.training_s[-1], self.restarts[-1])
