@@ -21,11 +21,12 @@ from coordinatord.hints.seen_worker import (
     moves_bytes,
     outside_wait,
     sleeps,
+    state_of,
     uses_cpu,
     wait_place,
 )
 from coordinatord.protocol.messages import HangKind
-from coordinatord.protocol.stack_messages import WorkerStacks, find_position, unpack_stacks
+from coordinatord.protocol.stack_messages import CollectiveState, WorkerStacks, find_position, unpack_stacks
 from coordinatord.protocol.text import name_some
 
 Places = Mapping[WaitPlace, Sequence[SeenWorker]]
@@ -174,10 +175,17 @@ def _lasting(waiting: Sequence[SeenWorker]) -> str:
 
 
 def _describe_waiting(waiting: Sequence[SeenWorker]) -> str:
-    [(place, number)] = Counter(wait_place(collective_of(worker)) for worker in waiting).most_common(1)
+    [(where, number)] = Counter(map(_waits_at, waiting)).most_common(1)
     if len(waiting) == 1:
-        return f"rank {waiting[0].rank} waits in {_name(place)}"
-    return f"{'the' if number == len(waiting) else f'{number} of the'} {len(waiting)} others wait in {_name(place)}"
+        return f"rank {waiting[0].rank} waits in {where}"
+    return f"{'the' if number == len(waiting) else f'{number} of the'} {len(waiting)} others wait in {where}"
+
+
+def _waits_at(worker: SeenWorker) -> str:
+    """Name the collective in which a worker waits; without one in a recorder, the position of its script."""
+    if state_of(worker) is CollectiveState.WAITS:
+        return _name(wait_place(collective_of(worker)))
+    return "" if worker.now is None else script_position(worker.now)
 
 
 def _network(seen_workers: Sequence[SeenWorker]) -> str:

@@ -21,9 +21,11 @@ from coordinatord.hints.seen_worker import (
     WaitPlace,
     collective_of,
     is_busy,
+    is_free,
     moves_bytes,
     state_of,
     wait_place,
+    waits_unrecorded,
 )
 from coordinatord.hints.wait_graph import WorkerPlaces, find_awaited
 from coordinatord.protocol.fields import MESSAGE_MAX
@@ -78,6 +80,9 @@ def find_hang(seen_workers: Sequence[SeenWorker]) -> HangVerdict | None:
        since they should have come to a collective.
     5. All ends of chains: each waits for nobody, since its collective should complete, or they wait for each other.
 
+    A worker whose stack shows an unrecorded wait is named only if no worker is free: it waits for others in turn. Where
+    no recorder shows a wait at all, `_judge_stacks` decides.
+
     A slow collective makes progress while its data moves: on a slow network, a large one may outlast two samples. Its
     workers need not all be in it: a broadcast completes at different times, and groups differ.
     """
@@ -85,13 +90,16 @@ def find_hang(seen_workers: Sequence[SeenWorker]) -> HangVerdict | None:
     if any(state_of(worker) is CollectiveState.MOVES for worker in seen_workers):
         return None
     if not waiting:
-        return _judge_halted(seen_workers)
+        return _judge_halted(seen_workers) or _judge_stacks(seen_workers)
     awaited = find_awaited([_places_of(worker, len(seen_workers)) for worker in seen_workers])
     ends = [worker for index, worker in enumerate(seen_workers) if index in awaited.ends]
     behind = [worker for index, worker in enumerate(seen_workers) if index in awaited.ends & awaited.behind]
-    outside = [worker for worker in seen_workers if state_of(worker) is not CollectiveState.WAITS]
+    free = [worker for worker in seen_workers if is_free(worker)]
+    outside = free or [worker for worker in seen_workers if state_of(worker) is not CollectiveState.WAITS]
     busy = [worker for worker in outside if is_busy(worker)]
     outside_ends = [worker for worker in ends if state_of(worker) is not CollectiveState.WAITS]
+    if free and any(worker.now is not None and waits_unrecorded(worker.now) for worker in outside_ends):
+        outside_ends = free
     idle = outside_ends or ([] if behind else outside)  # cases 2 and 4, with 3 between them
     if busy or idle:
         return _judge_outside(busy, idle, waiting)
@@ -161,6 +169,19 @@ def _judge_halted(seen_workers: Sequence[SeenWorker]) -> HangVerdict | None:
     if not halted or not others or any(map(is_busy, others)):
         return None
     return _verdict(HangKind.STUCK, halted, (), say.others_rest(HangKind.STUCK, halted, others))
+
+
+def _judge_stacks(seen_workers: Sequence[SeenWorker]) -> HangVerdict | None:
+    """Return the verdict on the free workers, if only stacks show that the others wait. None if none wait or are free.
+
+    For whom a worker waits is not known, so all that are free are named. One that has ended is not: the others may have
+    gone on without it.
+    """
+    waiting = [worker for worker in seen_workers if worker.now is not None and waits_unrecorded(worker.now)]
+    free = [worker for worker in seen_workers if is_free(worker)]
+    if not waiting or not free:
+        return None
+    return _judge_outside([worker for worker in free if is_busy(worker)], free, waiting)
 
 
 def judge_unended(seen_workers: Sequence[SeenWorker]) -> HangVerdict | None:

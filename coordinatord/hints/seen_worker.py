@@ -6,6 +6,7 @@ it within a fifth of a second.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from msgspec import Struct
@@ -31,9 +32,29 @@ STOPPED = "stopped"
 HALTED = frozenset({STOPPED, TRACED})
 """The states of a process that somebody has stopped."""
 
-
 GONE = frozenset({"ended", ""})
 """The states of a process that has ended; of one that was reaped, none is known."""
+
+_TORCH_OPERATOR = rb"(?:[\w.]+\.)?__call__ \([^\n]*torch/_ops\.py:\d+\)\n"
+"""The frame of an operator of torch, by which functional collectives call native code."""
+
+_MAKES_GROUP = re.compile(
+    rb"[^\n]*\n(?:_new_process_group_helper|_create_process_group_wrapper|_store_based_barrier|split_group"
+    rb"|_create_c10d_store|_verify_param_shape_across_processes)"
+    rb" \((?:[^\n]*/)?torch/distributed/(?:distributed_c10d|rendezvous|utils)\.py:\d+\)"
+)
+"""The beginning of a stack in which the innermost function waits for all members of a new process group. The last of
+these functions is the first collective of a DDP module."""
+
+_COLLECTIVE = re.compile(
+    rb"[^\n]*\n(?:" + _TORCH_OPERATOR + rb")?"
+    rb"(?:(?:all_reduce|all_gather|reduce_scatter|all_to_all)(?:_(?:into_tensor|tensor|single|coalesced|base))*"
+    rb"|_all_gather_base|_reduce_scatter_base|broadcast|reduce|gather|scatter|barrier|monitored_barrier"
+    rb"|_coalescing_manager|_sync_params_and_buffers)"
+    rb" \((?:[^\n]*/)?torch/distributed/(?:distributed_c10d|_functional_collectives|utils)\.py:\d+\)"
+)
+"""The beginning of a stack in which the innermost function is a collective. `_object_to_tensor` is none, nor is any
+function of a checkpoint: they compute, or write."""
 
 
 class SeenWorker(Struct, frozen=True):
@@ -90,6 +111,28 @@ def outside_wait(worker: WorkerStacks) -> str:
     return "a disk" if worker.state == WAITS_FOR_DISK else worker.waits_for
 
 
+def makes_group(worker: WorkerStacks) -> bool:
+    """Whether a worker waits, by its stack, until all members of a new process group have come."""
+    return worker.state not in HALTED and _MAKES_GROUP.match(worker.stacks) is not None
+
+
+def waits_unrecorded(worker: WorkerStacks) -> bool:
+    """Whether a worker waits for others, by its stack, where the flight recorder does not show it.
+
+    The recorder has no collective before the connections for it are made, no `monitored_barrier`, and no group that is
+    being made. `send` and `recv` do not count: a script may as well wait for them in a line of its own.
+    """
+    is_recorded = worker.collective is not None and worker.collective.state is not CollectiveState.DONE
+    in_collective = worker.state not in HALTED and _COLLECTIVE.match(worker.stacks) is not None
+    return not is_recorded and (in_collective or makes_group(worker))
+
+
+def is_free(worker: SeenWorker) -> bool:
+    """Whether others may wait for a worker: as far as is known, it lives and waits for nobody."""
+    now = worker.now
+    return now is None or not (now.state in GONE or state_of(worker) is CollectiveState.WAITS or waits_unrecorded(now))
+
+
 def is_busy(worker: SeenWorker) -> bool:
     """Whether a worker that waits in no collective is at work, so that the others need only wait longer."""
     now, before = worker.now, worker.before
@@ -100,7 +143,7 @@ def is_busy(worker: SeenWorker) -> bool:
     if before is None or before.pid != now.pid:
         return False
     # Stacks that were obtained in different ways differ even if the worker stands still.
-    moved = before.origin is now.origin and _main(before) != _main(now)
+    moved = before.origin is now.origin and main_stack(before) != main_stack(now)
     return moved or moves_bytes(worker)
 
 
@@ -126,6 +169,6 @@ def moves_bytes(worker: SeenWorker) -> bool:
     return max(now.io_bytes - before.io_bytes, carried) >= BUSY_BYTES
 
 
-def _main(worker: WorkerStacks) -> bytes:
+def main_stack(worker: WorkerStacks) -> bytes:
     """Return the stack of the main thread."""
     return worker.stacks.partition(b"\n\n")[0]

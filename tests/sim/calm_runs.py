@@ -31,7 +31,7 @@ from coordinatord.core.rounds.values.records import BusyWorkerAwaited, Record, R
 from coordinatord.core.watching.worker_sources import SourceStacks, seen_workers
 from coordinatord.protocol.messages import JobSpec, Observed, Phase, Section
 from coordinatord.protocol.stack_messages import WorkerStacks
-from tests.sim.calm_training import CalmTraining, Doing
+from tests.sim.calm_training import CalmTraining, Doing, UnrecordedTraining
 from tests.sim.event_queue import EventQueue
 from tests.support.builders import EPOCH, a_join, an_observed, an_offer
 
@@ -300,6 +300,12 @@ class SilentTraining(CalmTraining):
     """A training that names no phase in which a worker waits for something else: it looks like a hang."""
 
     names_rests = False
+
+
+class UnrecordedRun(CalmRun):
+    """One training, of which only stacks show that workers wait."""
+
+    drawn = UnrecordedTraining
 
 
 class LastRun(CalmRun):

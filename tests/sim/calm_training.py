@@ -13,6 +13,8 @@ from bisect import bisect_right
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+import msgspec
+
 from coordinatord.hints.hang_verdict import DEFAULT_GROUP
 from coordinatord.protocol.stack_messages import Collective, CollectiveState, StackOrigin, WorkerStacks, pack_stacks
 
@@ -263,6 +265,23 @@ class CalmTraining:
             waits_for="the program rsync (process 99)" if frame == Doing.CALLS else "",
         )
 
+
+class UnrecordedTraining(CalmTraining):
+    """A training of which no recorder shows that a worker waits, since each collective makes connections of its own."""
+
+    def seen(self, rank: int, now: float) -> WorkerStacks:
+        """Return what a look shows of a worker."""
+        seen = super().seen(rank, now)
+        collective = seen.collective
+        if collective is None or collective.state is not CollectiveState.WAITS:
+            return seen
+        done = msgspec.structs.replace(collective, number=collective.number - 1, state=CollectiveState.DONE)
+        return msgspec.structs.replace(seen, stacks=_CONNECTS, collective=done)
+
+
+_CONNECTS = pack_stacks(
+    [("MainThread", ("all_reduce (torch/distributed/distributed_c10d.py:3252)", "train (train.py:50)"))]
+)
 
 _LOOKS = {
     Doing.SAVES: ("save", "sleeping", 0.0),

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tests.sim.calm_runs import CalmRun, LastRun, explore
+from tests.sim.calm_runs import CalmRun, LastRun, UnrecordedRun, explore
 from tests.sim.calm_runs_without_steps import UnnamedRun
 from tests.sim.calm_starts import LateRun, ResumedRun
 from tests.sim.calm_training import CalmTraining
@@ -20,6 +20,7 @@ RUNS = 300
     [
         (CalmRun, RUNS, {"looks": 1, "BusyWorkerAwaited": 1 / 20, "TrainingResumed": 1 / 10, "restarts": 1 / 10}),
         (UnnamedRun, RUNS, {"looks": 1 / 5, "BusyWorkerAwaited": 1 / 50}),
+        (UnrecordedRun, RUNS, {"looks": 1, "BusyWorkerAwaited": 1 / 50}),
         (LastRun, RUNS, {"looks": 1, "BusyWorkerAwaited": 1 / 20}),
         (ResumedRun, RUNS // 5, {"looks": 1, "BusyWorkerAwaited": 1 / 10, "FirstStepOverdue": 1 / 2}),
         (LateRun, RUNS // 5, {"looks": 1, "BusyWorkerAwaited": 1 / 2, "FirstStepOverdue": 1 / 2}),

@@ -176,7 +176,9 @@ class Standstills:
         if standstill is None or standstill.doing is Doing.COUNTS or training.whole_at is None:
             return _worker(rank, CollectiveState.WAITS, number, "all_reduce", cpus=0.5)
         if rank != standstill.culprit and standstill.doing is not Doing.EVALUATES:
-            return _worker(rank, CollectiveState.WAITS, number + 1, "all_reduce")
+            connects = number % 3 == 0 and standstill.doing is not Doing.SKIPPED
+            waits = _worker(rank, CollectiveState.WAITS, number + 1, "all_reduce")
+            return _connecting(rank, number) if connects else waits
         match standstill.doing:
             case Doing.SKIPPED:
                 return _worker(rank, CollectiveState.WAITS, number + 2, "barrier")
@@ -203,6 +205,13 @@ def _worker(
     frames = (*in_torch, f"{frame} (train.py:{number % 9 + 1 if cpus else 7})", "<module> (train.py:9)")
     stacks = pack_stacks([("MainThread", frames)])
     return WorkerStacks(rank, StackOrigin.WORKER, stacks, "sleeping", "", cpus, collective, "", rank + 1, 0)
+
+
+def _connecting(rank: int, number: int) -> WorkerStacks:
+    """Return what a look shows of a worker that connects to others for the first collective of a group."""
+    frames = ("all_reduce (torch/distributed/distributed_c10d.py:3252)", "main (train.py:7)", "<module> (train.py:9)")
+    done = _worker(rank, CollectiveState.DONE, number, "all_reduce", cpus=1.0)
+    return replace(done, stacks=pack_stacks([("MainThread", frames)]))
 
 
 def _stopped(rank: int) -> WorkerStacks:

@@ -34,6 +34,15 @@ MAKES_GROUP = pack_stacks(
     ]
 )
 
+CONNECTS = pack_stacks(
+    [
+        (
+            "MainThread",
+            ("barrier (torch/distributed/distributed_c10d.py:5352)", "main (train.py:47)", "<module> (x.py:1)"),
+        )
+    ]
+)
+
 PID = 4_711
 
 COLLECTIVES = 50
@@ -45,6 +54,8 @@ KINDS = {
     "further": replace(_WAITING, collective=replace(WAITS, number=8)),
     "moves": replace(_WAITING, collective=Collective("0", 7, CollectiveState.MOVES)),
     "makes_group": replace(_WAITING, stacks=MAKES_GROUP, collective=DONE),
+    "connects": replace(_WAITING, stacks=CONNECTS, collective=DONE, cpus=1.0, state="running"),
+    "unrecorded": replace(_WAITING, stacks=CONNECTS, collective=None),
     "stands": replace(_WAITING, stacks=LOADS, collective=DONE),
     "saves": replace(_WAITING, stacks=LOADS, collective=DONE, state="waiting for IO"),
     "runs": replace(_WAITING, stacks=LOADS, collective=DONE, waits_for="the program rsync (process 99)"),

@@ -13,7 +13,17 @@ from msgspec.structs import replace
 
 from coordinatord.hints.hang_sentences import script_position
 from coordinatord.hints.hang_verdict import HangVerdict, find_hang
-from coordinatord.hints.seen_worker import GONE, STOPPED, TRACED, SeenWorker, outside_wait
+from coordinatord.hints.seen_worker import (
+    GONE,
+    STOPPED,
+    TRACED,
+    SeenWorker,
+    main_stack,
+    makes_group,
+    outside_wait,
+    state_of,
+    waits_unrecorded,
+)
 from coordinatord.protocol.messages import HangKind
 from coordinatord.protocol.stack_messages import CollectiveState, StackOrigin, WorkerStacks
 
@@ -87,15 +97,31 @@ def may_be_slow(verdict: HangVerdict, look: Sequence[SeenWorker]) -> bool:
     """Whether the verdict on one look may be wrong, so that a person who asks gets a second look too.
 
     The work may merely be slow if all workers wait in collectives, which need the network, or if a culprit waits for
-    something outside the job.
+    something outside the job. Where only stacks show that workers wait, no recorder shows that they get on.
     """
-    return verdict.kind in {HangKind.NETWORK, HangKind.MISMATCHED} or awaits_outside(verdict, look)
+    needs_network = verdict.kind in {HangKind.NETWORK, HangKind.MISMATCHED}
+    return needs_network or awaits_outside(verdict, look) or rests_on_stacks(verdict, look)
+
+
+def rests_on_stacks(verdict: HangVerdict, look: Sequence[SeenWorker]) -> bool:
+    """Whether no recorder shows a wait, and some stack shows a collective: others may complete between two looks.
+
+    A new group is made once, so two looks at that show the same wait.
+    """
+    is_recorded = any(state_of(worker) is CollectiveState.WAITS for worker in look)
+    unrecorded = [worker.now for worker in look if worker.now is not None and waits_unrecorded(worker.now)]
+    return verdict.waiting > 0 and not is_recorded and not all(map(makes_group, unrecorded))
 
 
 def awaits_outside(verdict: HangVerdict, look: Sequence[SeenWorker]) -> bool:
     """Whether a culprit waits for a disk, or for anything else outside the job."""
     culprits = (worker.now for worker in look if worker.now is not None and worker.rank in verdict.ranks)
     return verdict.kind is HangKind.STUCK and any(map(outside_wait, culprits))
+
+
+def has_recorders(look: Sequence[SeenWorker]) -> bool:
+    """Whether a flight recorder shows a collective of any worker, so that it would show others too."""
+    return any(worker.now is not None and worker.now.collective is not None for worker in look)
 
 
 def judge_again(
@@ -119,8 +145,13 @@ def _ranks(look: Sequence[SeenWorker]) -> set[int]:
 
 
 def _has_moved(before: WorkerStacks, now: WorkerStacks) -> bool:
-    """Whether a worker has begun or completed a collective between two samples, or is another process."""
+    """Whether a worker has begun or completed a collective between two samples, or is another process.
+
+    Of an unrecorded wait, the stack tells.
+    """
     if before.pid != now.pid or before.places != now.places:
+        return True
+    if main_stack(before) != main_stack(now) and (waits_unrecorded(before) or waits_unrecorded(now)):
         return True
     first, second = before.collective, now.collective
     if first is None or second is None:

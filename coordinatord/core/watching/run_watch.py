@@ -33,7 +33,9 @@ from coordinatord.core.watching.look_comparison import (
     APART_S,
     UNASKED,
     compare,
+    has_recorders,
     judge_again,
+    rests_on_stacks,
     why_inconclusive,
     why_unseen,
 )
@@ -227,8 +229,13 @@ class RunWatch(WatchingWing):
         The verdict on workers that others wait for needs all workers to be seen. The verdict on workers that have not
         ended needs that only in a run without steps: a worker whose Python ends may not answer looks any more, but the
         workers of a script without steps may never have answered one, and may be training.
+        A verdict that rests on stacks needs steps and recorders, because equal stacks do not show that no worker has
+        come to another collective in between.
         """
         verdict = compare(first.workers, second.workers)
+        would_show_progress = self._run.durable.stepped and has_recorders(second.workers)
+        if verdict is not None and rests_on_stacks(verdict, second.workers) and not would_show_progress:
+            verdict = None
         if verdict is not None or not self._is_end_overdue(second.at):
             return verdict
         is_unseen = why_unseen(first.workers) or why_unseen(second.workers)

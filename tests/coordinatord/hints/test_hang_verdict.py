@@ -133,6 +133,78 @@ def test_each_kind_of_hang_has_a_sentence(seen: WorkerStacks | None, kind: HangK
     assert found.ranks == (tuple(range(WORLD)) if kind is HangKind.NETWORK else (5,))
 
 
+def in_torch(*frames: str) -> WorkerStacks:
+    """Return a sample of a worker that stands in these frames of torch, and of which no recorder shows a wait."""
+    stacks = pack_stacks([("MainThread", (*frames, "main (train.py:38)", "<module> (train.py:60)"))])
+    return stands(0, DONE, stacks=stacks, cpus=1.0, state="running")
+
+
+C10D = "torch/distributed/distributed_c10d.py"
+NEW_GROUP = in_torch(f"_new_process_group_helper ({C10D}:2169)", f"_new_group_with_tag ({C10D}:6056)")
+
+
+@pytest.mark.parametrize(
+    "waits",
+    [
+        NEW_GROUP,
+        replace(NEW_GROUP, collective=None),
+        in_torch("_create_c10d_store (torch/distributed/rendezvous.py:199)", f"init_process_group ({C10D}:1892)"),
+        in_torch(f"all_reduce (.venv/lib/python3.11/site-packages/{C10D}:3252)"),
+        in_torch(f"monitored_barrier ({C10D}:5435)"),
+        in_torch(f"all_gather_into_tensor ({C10D}:4402)"),
+        in_torch("_verify_param_shape_across_processes (torch/distributed/utils.py:286)"),
+        in_torch(
+            "OpOverloadPacket.__call__ (torch/_ops.py:1275)",
+            "all_reduce (torch/distributed/_functional_collectives.py:180)",
+        ),
+    ],
+)
+@pytest.mark.parametrize(("culprit", "does"), [(STUCK, "stands"), (BUSY, "computes")])
+def test_who_stands_in_a_wait_of_torch_waits_for_those_who_do_not(
+    waits: WorkerStacks, culprit: WorkerStacks, does: str
+) -> None:
+    looked = [seen_worker(rank, replace(waits, rank=rank)) for rank in range(5)]
+    assert (found := find_hang([*looked, seen_worker(5, culprit)])) is not None
+    assert found.sentence.startswith(f"rank 5 on node gpu0 {does} in ")
+    assert (found.ranks, found.waiting) == ((5,), 5)
+    assert (found := find_hang(job(seen_worker(0, waits), seen_worker(5, culprit)))) is not None
+    assert found.sentence.startswith(f"rank 5 on node gpu0 {does} in ")
+    assert find_hang(looked) is None
+
+
+def test_where_no_recorder_shows_a_wait_the_line_of_the_script_is_said() -> None:
+    found = find_hang([seen_worker(0, NEW_GROUP), seen_worker(1, NEW_GROUP), seen_worker(5, STUCK)])
+    assert found is not None
+    assert found.sentence == (
+        "rank 5 on node gpu0 stands in DataLoader.__next__ (train.py:41); "
+        "the 2 others wait in _new_group_with_tag (train.py:38)"
+    )
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        f"_object_to_tensor ({C10D}:3410)",
+        "write_data (torch/distributed/checkpoint/filesystem.py:1)",
+        "forward (torch/nn/parallel/distributed.py:1)",
+        "all_reduce (all_reduce.py:1)",
+        f"recv ({C10D}:2799)",
+    ],
+)
+def test_who_stands_elsewhere_in_torch_waits_for_nobody(frame: str) -> None:
+    looked = job(seen_worker(5, replace(in_torch(frame), rank=5, cpus=0.0, state="sleeping")))
+    assert (found := find_hang(looked)) is not None
+    assert (found.kind, found.ranks) == (HangKind.STUCK, (5,))
+    assert find_hang([looked[5], seen_worker(6, STUCK)]) is None
+
+
+def test_who_waits_unrecorded_is_named_if_all_others_wait_or_have_ended() -> None:
+    idle = replace(NEW_GROUP, rank=5, cpus=0.0, state="sleeping")
+    for other in (stands(6), stands(6, None, state="")):
+        assert (found := find_hang(job(seen_worker(5, idle), seen_worker(6, other)))) is not None
+        assert (found.kind, found.ranks) == (HangKind.STUCK, (5,))
+
+
 def test_what_others_wait_for_is_said_of_a_worker_that_has_ended_too() -> None:
     workers = job(seen_worker(5, stands(5, None, state="")))
     assert (found := find_hang(workers)) is not None

@@ -50,6 +50,7 @@ def lock():
     held = threading.Lock()
     held.acquire()
     held.acquire()
+new_group = monitored_barrier = lock
 def loop():
     while True:
         pass
@@ -109,6 +110,8 @@ def work(kind, rank, size, store):
             cut_between_collectives(rank, size, store)
         return globals()[kind.split()[0]](rank, pairs)
     os.write(1, b"ready\\n")
+    if kind in ("new_group", "monitored_barrier") and rank != CULPRIT:
+        getattr(dist, kind)()
     if rank == CULPRIT:
         globals()[kind]()
     dist.all_reduce(some)
@@ -283,6 +286,18 @@ async def test_the_culprit_is_named(
         found = await verdict(job, kind, 2)
         assert re.match(words, found.sentence)
         assert kind is HangKind.MISMATCHED or found.sentence.endswith("; the 2 others wait in all_reduce 4")
+
+
+@pytest.mark.parametrize("waits", ["new_group", pytest.param("monitored_barrier", marks=pytest.mark.long)])
+async def test_the_culprit_is_named_where_no_recorder_shows_that_others_wait(
+    parent: subprocess.Popen[str], tmp_path: Path, waits: str
+) -> None:
+    async with hung(parent, tmp_path, waits) as job:
+        found = await verdict(job, HangKind.STUCK, 2)
+    assert re.fullmatch(
+        rf"rank 2 on node b stands in lock \(<string>:\d+\); the 2 others wait in {waits} \(<string>:\d+\)",
+        found.sentence,
+    )
 
 
 async def test_a_network_that_is_cut_is_found(isolated: subprocess.Popen[str], tmp_path: Path) -> None:

@@ -278,8 +278,10 @@ NO_COLLECTIVES = (
     [
         *((shown, NOBODY_WAITS, "moves stands") for shown in ("stands stands", "stands computes")),
         ("stopped stopped", NOBODY_WAITS, "moves stands"),
-        ("makes_group stands", MAKES_GROUP, "moves stands"),
+        ("makes_group makes_group", MAKES_GROUP, "moves stands"),
+        ("connects connects", NOBODY_WAITS, "moves stands"),
         ("untold untold", NO_COLLECTIVES, "untold moves"),
+        ("unrecorded held", NO_COLLECTIVES, "untold moves"),
     ],
 )
 def test_where_no_worker_waits_nobody_is_named_and_status_says_so(shown: str, notice: str, then: str) -> None:
@@ -288,6 +290,28 @@ def test_where_no_worker_waits_nobody_is_named_and_status_says_so(shown: str, no
     assert job.reason.endswith(notice)
     job.play("advance 60s", f"seen {then}")
     assert notice not in job.reason, "one makes progress"
+
+
+@pytest.mark.parametrize("waits", ["makes_group", "connects"])
+def test_who_others_wait_for_where_no_recorder_shows_it_is_named(waits: str) -> None:
+    job = Job()
+    job.play("advance 10s", f"seen {waits} stands", "advance 1s", f"seen {waits} stands", "stopped n1 n2")
+    assert job.stops == ["hung"]
+    assert job.run.durable.last_end_reason == "rank 1 on node n2 hung in round 1"
+
+
+def test_a_worker_that_computes_while_others_connect_is_noted() -> None:
+    job = Job()
+    job.play("advance 10s", "seen connects computes", "advance 1s", "seen connects computes")
+    assert job.stops == []
+    assert job.reason.endswith("; waiting for rank 1 on node n2, which computes in evaluate (train.py:50)")
+
+
+@pytest.mark.parametrize(("waits", "stops"), [("makes_group", ["hung"]), ("connects", [])])
+def test_without_steps_collectives_may_complete_between_two_equal_stacks(waits: str, stops: list[str]) -> None:
+    job = Job("hang=30", trained_s=0)
+    job.play("advance 30s", f"seen {waits} stands", "advance 30s", f"seen {waits} stands")
+    assert job.stops == stops
 
 
 def test_a_look_that_never_comes_back_is_given_up() -> None:

@@ -52,6 +52,8 @@ def test_who_stands_still_in_two_looks_is_named(kind: str, verdict: HangKind) ->
         (("waits", "held"), ("waits", "stands")),
         (("waits", "waits"), ("waits", "other")),
         (("stands", "stands"), ("stands", "stands")),
+        (("connects", "stands"), ("makes_group", "stands")),
+        (("connects", "ended"), ("connects", "ended")),
     ],
 )
 def test_nobody_is_named_while_somebody_gets_on_or_where_nobody_waits(
