@@ -10,7 +10,7 @@ from tests.systemd.machine import ROOT, Machine
 
 GUIDE = ROOT / "systemd" / "README.md"
 
-NEEDS_NETWORK = ("python3 -m venv", "/opt/coordinatord/bin/pip install")
+NEEDS_NETWORK = ("python3 -m venv", "/opt/coordinatord/bin/pip ")
 """Lines of the guide in place of which there is `make_installation`."""
 
 FOR_ALL_HOSTS = 3
@@ -31,18 +31,24 @@ def guide() -> tuple[list[str], list[str]]:
 
 def guide_of_another_coordinator() -> list[str]:
     """Return the lines that give another coordinator the key of the first one, and start it."""
-    return _blocks()[4]
+    return _blocks()[5]
 
 
 def guide_of_a_password() -> str:
     """Return the line that gives a coordinator the password of etcd, or a new one."""
-    [line] = _blocks()[5]
+    [line] = _blocks()[6]
     return line
+
+
+def guide_of_a_backup() -> tuple[list[str], list[str]]:
+    """Return the lines that make a backup, and those that restore it."""
+    made, restored = _blocks()[8:10]
+    return made, restored
 
 
 def guide_of_an_upgrade() -> list[str]:
     """Return the lines for an upgrade of the coordinator, without those that need the network."""
-    return [line for line in _blocks()[7] if not line.startswith(NEEDS_NETWORK)]
+    return [line for line in _blocks()[10] if not line.startswith(NEEDS_NETWORK)]
 
 
 def _blocks() -> list[list[str]]:
@@ -69,7 +75,7 @@ class Cluster:
                 if line.startswith("editor "):
                     self.configure(JOB)
                 elif line.startswith("ssh "):
-                    command, _, place = line.partition(" > ")
+                    command, _, place = line.replace("$(hostname -s)", machine.name).partition(" > ")
                     machine.write(place, self.alpha.run(*command.split()[2:]))
                 elif not line.startswith(NEEDS_NETWORK):
                     machine.run("sh", "-ec", f"cd /opt/source\n{line}")

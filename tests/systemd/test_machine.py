@@ -11,7 +11,14 @@ import pytest
 from coordinatord.protocol.exit_codes import ExitCode
 from tests.support.hosts import Hosts
 from tests.support.programs import TIMEOUT_S, Program, wait_until
-from tests.systemd.cluster import JOB, Cluster, guide_of_a_password, guide_of_an_upgrade, guide_of_another_coordinator
+from tests.systemd.cluster import (
+    JOB,
+    Cluster,
+    guide_of_a_backup,
+    guide_of_a_password,
+    guide_of_an_upgrade,
+    guide_of_another_coordinator,
+)
 from tests.systemd.machine import Machine, make_installation
 
 pytestmark = pytest.mark.slow
@@ -46,6 +53,12 @@ while not over.wait(0.002):
         print("answered", answered, flush=True)
 """
 """Connects anew all the time until its input ends; dies of the first connection that is refused."""
+
+COPY = """
+import sqlite3, sys
+sqlite3.connect(sys.argv[1]).backup(sqlite3.connect(sys.argv[2]))
+"""
+"""What the guide asks the program `sqlite3` for."""
 
 FETCH = """
 import sys, urllib.request
@@ -210,11 +223,23 @@ def test_an_upgrade_disturbs_no_worker_and_leaves_a_copy_that_is_whole(cluster: 
     assert key.read_bytes() == cluster.alpha.path("/var/lib/private/coordinatord/security/key.pem").read_bytes()
 
 
+def test_a_backup_is_restored_under_a_running_job(cluster: Cluster) -> None:
+    before = cluster.await_training()
+    (database, keys), restored = guide_of_a_backup()
+    [files] = re.findall(r"^sqlite3 (\S+) .*'(\S+)'", database)
+    cluster.alpha.run("mkdir", "-p", "/backup")
+    cluster.alpha.run(PYTHON, "-c", COPY, *files)
+    for line in (keys, *restored):
+        cluster.alpha.run("sh", "-ec", line)
+    status(cluster.alpha, DAEMON, SERVING)
+    assert pids(cluster.await_training()) == pids(before)
+
+
 def test_a_token_that_is_replaced_disturbs_no_worker_and_the_nodes_go_on_with_the_new_one(cluster: Cluster) -> None:
     before = cluster.await_training()
     listed = cluster.alpha.run("coordinatord", "token", "list", "--state-dir", STATE)
-    old = re.findall(r"^(join-\S+) .* valid$", listed, re.MULTILINE)
-    assert len(old) == len(cluster.machines)
+    old = [machine.name for machine in cluster.machines]
+    assert set(old) <= set(re.findall(r"^(\S+) .* valid$", listed, re.MULTILINE))
     for machine in cluster.machines:
         made = cluster.alpha.run("coordinatord", "token", "new", "--state-dir", STATE)
         machine.write("/etc/nodeclient/token", made)
