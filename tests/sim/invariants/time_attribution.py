@@ -342,7 +342,8 @@ class TimeLaws(Laws):
         worked = trained + record.spent.starting - before.starting
         tight = self._reports_at_once and self.facts.upset_at < formed_at and self._was_heard(key, formed_at)
         # The round was stopped for another reason than what broke it, which was not known yet.
-        by_chance = key in self._broken_twice or (isinstance(record, RoundStopped) and record.planned)
+        is_other = isinstance(record, RoundStopped) and (record.planned or record.condition == "unrestorable")
+        by_chance = key in self._broken_twice or is_other
         close_s = TIGHT_S if tight else LOOSE_S
         slack = odd_s + (max(self._lease_s * policy.lease_stretch_max, close_s) if by_chance else close_s)
         # At work no longer than the round lived.
