@@ -62,10 +62,11 @@ def compared(world: World, chain: Chain) -> tuple[Chain, int | None]:
 
 
 class KeptCopies:
-    """The copies that one life of a nodeclient has: two places for each rank."""
+    """The copies that one life of a nodeclient has: two places for each rank, and a third one beside a disk."""
 
     def __init__(self, host: Host, world: World, memory: KeptMemory) -> None:
         self._host, self._world, self._memory = host, world, memory
+        self._places = 2 if world.scenario.persist_every_s is None else 3
         self._of_rank: dict[int, list[Stored | None]] = {}
         self._wanted: list[tuple[KeptCopy, int]] = []
         self._at_work = False
@@ -125,7 +126,7 @@ class KeptCopies:
         holder = next(hosts, None)
         memory = None if holder is None or holder.is_cut or holder.paused else holder.memory
         stored = None if memory is None else memory.find(run, copy.at, rank)
-        places = self._of_rank.setdefault(rank, [None, None])
+        places = self._of_rank.setdefault(rank, [None] * self._places)
         free = [number for number, place in enumerate(places) if place is None or self._is_free(place)]
         if memory is None or stored is None or not free:
             self._memory.later(AGAIN_S, self._begin_next)

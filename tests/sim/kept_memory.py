@@ -20,6 +20,7 @@ from tests.sim.kept_copies import COPY_S, GARBLED, Chain, Keeps, KeptCopies, Sto
 from tests.sim.kept_disk import KeptDisk
 from tests.sim.script_checkpoints import ScriptCheckpoints
 from tests.support.kept_state import a_keeper, kept_parts
+from workerlib.contract.arena import power_of_two
 
 if TYPE_CHECKING:  # hosts have one
     from tests.sim.host import Host
@@ -27,9 +28,6 @@ if TYPE_CHECKING:  # hosts have one
     from tests.sim.world import World
 
 PLACES = 3
-INTERVAL = 1
-"""The steps between two saves of shards: so few that places are overwritten before they are reported."""
-
 FETCH_S = 0.6
 """The longest time to get a state from another node."""
 
@@ -74,6 +72,7 @@ class KeptMemory:
         self._attempt, self._saved = 0, -1
         self._ending = False
         self._saves_at_interval = keeps is Keeps.UNIQUE or every_s is not None
+        self._interval = world.scenario.save_steps
         self.halts_after: int | None = None
         """The step after which its workers stand still, once they were asked to halt."""
         self.named: int | None = None
@@ -103,7 +102,7 @@ class KeptMemory:
             parts,
             restoring,
             self._problem if restoring is Restoring.FAILED else "",
-            interval_steps=INTERVAL if can_halt and self._saves_at_interval else None,
+            interval_steps=self._interval if can_halt and self._saves_at_interval else None,
             can_halt=can_halt,
             halts_after=self.halts_after if here else None,
             persisted=self.disk.found,
@@ -252,7 +251,7 @@ class KeptMemory:
         if self._host.workers.training is not training or training.broken or not self._host.workers.alive:
             return
         stepped = training.stepped()
-        step = -1 if stepped is None else stepped[0] - stepped[0] % INTERVAL
+        step = -1 if stepped is None else stepped[0] - stepped[0] % self._interval
         if stepped is not None and step > self._saved and step >= training.first_step:
             self._save(training, step, lambda: self.later(0.5, self._look, training))
         else:
@@ -282,14 +281,15 @@ class KeptMemory:
     def _free_place(self, *, last: bool) -> int | None:
         """Return the place to overwrite: the oldest one that is not protected; None if there is none.
 
-        The `last` save of a round may overwrite the newest step. Of a step that is kept twice, since it was saved again
-        at the end of a round, one place is free.
+        As in an arena, the newest step makes way for the `last` save of a round, and for one that can be halved more
+        often. Of a step that is kept twice, since it was saved again at the end of a round, one place is free.
         """
         steps = [place.parts.at if place is not None and place.whole else None for place in self.places]
         newest = max((at for at in steps if at is not None), default=None)
         free = [n for n, at in enumerate(steps) if at is None or at not in self.protected or at in steps[:n]]
         older = [n for n in free if steps[n] is None or steps[n] != newest or newest in steps[:n]]
-        return min(older or (free if last else ()), key=lambda n: steps[n] or KeptStep(-1, -1), default=None)
+        replaces = last or (newest is not None and power_of_two(self._saved) > power_of_two(newest.step))
+        return min(older or (free if replaces else ()), key=lambda n: steps[n] or KeptStep(-1, -1), default=None)
 
     def _commit(self, place: int, stored: Stored, start: int, then: object) -> None:
         if not self._host.workers.alive or self._host.workers.starts != start:

@@ -120,6 +120,8 @@ class Scenario:
     """Whether each node starts its workers with a command of its own."""
     keeps: Keeps | None = None
     """What state nodes keep in memory; None if none do."""
+    save_steps: int = 1
+    """The steps between two saves while training: so few that places are overwritten before they are reported."""
     states_differ: float = 0.0
     """The share of breaks at which a node saves another state than others, though all should have the same."""
     copies: bool = False

@@ -359,12 +359,12 @@ class Arena:
         """Map the pages of the first generations, as `map_pages` does. This blocks, so call it in a thread."""
         map_pages(self._memory[HEADER_BYTES : HEADER_BYTES + generations * self.sizes.generation])
 
-    def begin_generation(self, *, last: bool = False) -> Place | None:
-        """Mark a generation as not whole, and return it to be overwritten; None if none may be.
+    def begin_generation(self, step: int, *, last: bool = False) -> Place | None:
+        """Mark the generation that a save of `step` overwrites as not whole, and return it; None if none may be.
 
-        With `last`, which marks the last save of a round, it may be the newest one, unless that is protected.
+        `last` marks the last save of a round, see `oldest_generation`.
         """
-        return self._begin(lambda protected: oldest_generation(self.generations, protected, last=last))
+        return self._begin(lambda protected: oldest_generation(self.generations, protected, step, last=last))
 
     def begin_small(self) -> Place | None:
         """Mark a small place as not whole, and return it to be overwritten; None if none may be."""
@@ -390,19 +390,25 @@ class Arena:
 
 
 def oldest_generation(
-    places: Sequence[Place], protected: Collection[tuple[int, int]], *, last: bool = False
+    places: Sequence[Place], protected: Collection[tuple[int, int]], step: int, *, last: bool = False
 ) -> Place | None:
-    """Return the generation that a save may overwrite; None if there are only the newest one and protected ones.
+    """Return the generation that a save of `step` may overwrite; None if all are needed.
 
-    The `last` save of a round is newer than all of them, so it overwrites the newest one if no other is free. Otherwise
-    it is one that is not whole, or else one of the oldest round: the step that can be halved the fewest times, and of
+    It is one that is not whole, or else one of the oldest round: the step that can be halved the fewest times, and of
     several such steps the oldest. Each rank saves at the multiples of its own interval, which is a power of two. So
     this step is the least likely one to be there on all ranks.
+
+    If all others are protected, it is the newest one, but only for the `last` save of a round, or for a step that can
+    be halved more often. Without that, ranks of which each has another newest step would keep it until a protection
+    ends, which may take minutes while a step is written to a disk, and none of these steps would be whole. All of them
+    come to a step that can be halved more often than each of these. It then stays the longer the more often it can be
+    halved, so all nodes can report it and protect it meanwhile.
     """
     commits = [place.read() for place in places]
     newest = max(((commit.round, commit.step) for commit in commits if commit is not None), default=None)
     needed = {newest, *protected}
-    if last and all(commit is not None and (commit.round, commit.step) in needed for commit in commits):
+    is_full = all(commit is not None and (commit.round, commit.step) in needed for commit in commits)
+    if is_full and newest is not None and (last or power_of_two(step) > power_of_two(newest[1])):
         needed = {*protected}
     free: list[tuple[tuple[int, int, int], int]] = []
     """The worth of each generation that is not needed, and its number; the one of the least worth is overwritten."""
@@ -410,9 +416,13 @@ def oldest_generation(
         if commit is None:
             free.append(((-1, 0, 0), number))
         elif (commit.round, commit.step) not in needed:
-            power_of_two = commit.step & -commit.step or STEP_MAX  # every power divides step 0
-            free.append(((commit.round, power_of_two, commit.step), number))
+            free.append(((commit.round, power_of_two(commit.step), commit.step), number))
     return places[min(free)[1]] if free else None
+
+
+def power_of_two(step: int) -> int:
+    """Return the largest power of two that divides a step."""
+    return step & -step or STEP_MAX  # every power divides step 0
 
 
 def oldest_small(places: Sequence[Place], protected: Collection[tuple[int, int]]) -> Place | None:

@@ -292,7 +292,7 @@ class KeptWriter(_WithoutNames, StorageWriter):
         if (arena := connection.reserve(length, shard, shards)) is None:
             return
         began_at = time.monotonic()
-        place = arena.begin_generation(last=checkpoints.is_last())
+        place = arena.begin_generation(self._step, last=checkpoints.is_last())
         if place is None:  # the coordinator has not confirmed yet that a newer step is whole on all ranks
             connection.skip_save(length)
             return

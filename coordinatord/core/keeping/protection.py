@@ -184,8 +184,8 @@ def _leaves_no_place(protection: Protection, at: KeptStep) -> bool:
     """Whether nodes that protect this step, while another is being written to the disk, would lack a place for a save.
 
     The whole step, this one and the one that is being written may take all three places. A round that is being stopped
-    needs one for its last step. State that is the same on all ranks needs two at any time: saves at an interval never
-    overwrite the newest step, so with one place they would be left out until the write ends. If the disk hangs, that
+    needs one for its last step. State that is the same on all ranks needs two at any time: saves at an interval seldom
+    overwrite the newest step, so with one place most would be left out until the write ends. If the disk hangs, that
     takes `persisting.STUCK_S`.
     """
     if protection.pinned in {None, at}:

@@ -214,7 +214,7 @@ class KeepingWorker:
         """Save states as of a step."""
         assert self.arena is not None
         if big is not None:
-            self.fill(self.arena.begin_generation(), step, big, flags)
+            self.fill(self.arena.begin_generation(step), step, big, flags)
             self.send(Saved(step, 0.25, len(big), 0))
         if small is not None:
             self.fill(self.arena.begin_small(), step, small, flags)

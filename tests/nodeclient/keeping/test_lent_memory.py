@@ -105,7 +105,7 @@ async def test_one_that_is_left_saves_if_the_borrower_dies_within_its_save(tmp_p
         arena = await lent(second)
         node.keeper.carry_out(SaveKept(planned=False))
         number = await asked(second)
-        assert arena.begin_generation() is not None
+        assert arena.begin_generation(1) is not None
         second.die()
         await node.until(lambda: 1 not in node.keeper._channel.connected)
         assert not has_answered(node)

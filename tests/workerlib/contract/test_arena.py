@@ -17,6 +17,7 @@ from workerlib.contract.arena import (
     Commit,
     Place,
     oldest_generation,
+    power_of_two,
 )
 
 SIZES = ArenaSizes.at_least(5000, 100)
@@ -136,7 +137,7 @@ def test_what_is_protected_is_known_whole_or_not_at_all(file: int, arena: Arena)
 def test_which_generation_goes(arena: Arena, steps: tuple[int, ...], protected: int | None, overwritten: int) -> None:
     places = list(arena.generations)
     fill(places[: len(steps)], 1, *steps)
-    chosen = oldest_generation(places, () if protected is None else [(1, protected)])
+    chosen = oldest_generation(places, () if protected is None else [(1, protected)], 1)
     assert chosen is not None
     commit = chosen.read()
     assert (commit.step if commit else None) == (overwritten if len(steps) == len(places) else None)
@@ -146,8 +147,27 @@ def test_an_older_round_goes_first_but_for_what_is_protected_or_newest(arena: Ar
     places = list(arena.generations)
     fill(places, 1, 64, 12, 8)
     fill(places[1:2], 2, 5)
-    assert oldest_generation(places, [(1, 64)]) is places[2]
-    assert oldest_generation(places[:2], [(1, 64)]) is None
+    assert oldest_generation(places, [(1, 64)], 6) is places[2]
+    assert oldest_generation(places[:2], [(1, 64)], 6) is places[1]
+    assert oldest_generation(places[:2], [(1, 64)], 7) is None
+
+
+@given(ranks=st.lists(st.tuples(st.sampled_from([4, 8, 16]), st.integers(3, 40)), min_size=2, max_size=4))
+def test_ranks_that_have_one_place_each_come_to_the_same_step(ranks: list[tuple[int, int]]) -> None:
+    """Two steps are protected while one of them is written to a disk, and each rank has another newest one."""
+    intervals, newest = [interval for interval, _ in ranks], [interval * times for interval, times in ranks]
+    arenas = [[Place(memoryview(bytearray(96)).cast("Q"), memoryview(bytearray(40))) for _ in range(3)] for _ in ranks]
+    for places, step in zip(arenas, newest, strict=True):
+        fill(places, 1, 4, 8, step)
+    alike = 2 * max(map(power_of_two, [*intervals, *newest]))
+    last = (max(newest) // alike + 1) * alike
+    for step in range(max(newest) + 1, last + 1):
+        for places, interval in zip(arenas, intervals, strict=True):
+            place = oldest_generation(places, [(1, 4), (1, 8)], step) if step % interval == 0 else None
+            if place is not None:
+                fill([place], 1, step)
+    held = [{commit.step for place in places if (commit := place.read())} for places in arenas]
+    assert held == [{4, 8, last}] * len(ranks)
 
 
 @pytest.mark.parametrize("protected", [(), [(2, 3)], [(2, 3), (2, 4)]])

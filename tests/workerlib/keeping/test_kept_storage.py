@@ -98,7 +98,7 @@ def test_a_save_that_finds_no_place_is_counted(tmp_path: Path) -> None:
         keep.await_message(0, Saved)
         wait_until("saves", lambda: sum(isinstance(message, Saved) for message in node.messages) == 3)
         assert node.arena is not None
-        node.arena.protect([(1, 0), (1, 1)])  # and step 2 is the newest, so no place is left
+        node.arena.protect([(1, 0), (1, 1), (1, 2)])  # so no place is left
         (tmp_path / "protected").touch()
         process.join(TIMEOUT_S)
         assert process.exitcode == 0

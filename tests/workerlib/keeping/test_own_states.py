@@ -89,7 +89,7 @@ def saved_by(rank: int, small: bytes | None) -> tuple[Part, Arena]:
     tensors = whole({f"model.{name}": parameter.detach() for name, parameter in model.named_parameters()})
     made = held(tensors, Commit(3, 1, 0, rank, 2, rank, 2, serial=1, flags=0), small)
     arena = arena_with(ArenaSizes.at_least(made.commit.length, 1))
-    place = arena.begin_generation()
+    place = arena.begin_generation(made.commit.step)
     assert place is not None
     place.data[: made.commit.length] = made.place.data
     place.commit(made.commit)

@@ -36,7 +36,7 @@ def test_a_step_that_all_have_alike_is_the_whole_one_once_each_of_them_protects_
 def test_state_that_all_have_alike_keeps_two_free_places_while_the_whole_step_is_written(
     write_comes_late: bool,
 ) -> None:
-    """A save at an interval may not overwrite the newest step: with one place it would be left out."""
+    """A save at an interval seldom overwrites the newest step: with one place most are left out."""
     kept, step = a_kept(), kept_parts(1, 8, protected=True)
     note(kept, 0, structs.replace(step, protected=False))
     note(kept, 0, step)
