@@ -8,14 +8,18 @@ import os
 import secrets
 import socket
 import struct
+from array import array
 from pathlib import Path
 
 from coordinatord.runtime.boot import boot_id
 
-_SIOCGIFADDR = 0x8915
-"""The value in linux/sockios.h: get the IPv4 address of an interface (netdevice(7))."""
+_SIOCGIFCONF = 0x8912
+"""The value in linux/sockios.h: list the IPv4 addresses of all interfaces (netdevice(7))."""
 
-_IFREQ = struct.Struct("16s4xI16x")
+_IFCONF = struct.Struct("iP")
+"""A `struct ifconf`: the length of the buffer for the answer, and where it is."""
+
+_IFREQ = struct.Struct("16s4x4s16x")
 """A `struct ifreq` with a `sockaddr_in`: the name, then family and port (skipped), the address, and padding."""
 
 _ELSEWHERE = ("192.0.2.1", "2001:db8::1")
@@ -82,8 +86,7 @@ def address_of(interface: str) -> str | None:
 
     A link-local address does not count: it has no meaning without the name of an interface.
     """
-    found = (_ipv4_of(interface), *(address for name, address in _ipv6_addresses() if name == interface))
-    return next((str(address) for address in found if address is not None and not address.is_link_local), None)
+    return next((str(own) for name, own in _addresses() if name == interface and not own.is_link_local), None)
 
 
 def interface_of(address: str) -> str | None:
@@ -92,18 +95,27 @@ def interface_of(address: str) -> str | None:
         wanted = ipaddress.ip_address(address)
     except ValueError:
         return None
-    if wanted.version == 6:  # noqa: PLR2004  # the version of the Internet Protocol
-        return next((name for name, own in _ipv6_addresses() if own == wanted), None)
-    return next((name for name in interfaces() if _ipv4_of(name) == wanted), None)
+    return next((name for name, own in _addresses() if own == wanted), None)
 
 
-def _ipv4_of(interface: str) -> ipaddress.IPv4Address | None:
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
-            answer = fcntl.ioctl(control, _SIOCGIFADDR, _IFREQ.pack(os.fsencode(interface), 0))
-    except OSError:  # it has no IPv4 address
-        return None
-    return ipaddress.IPv4Address(answer[20:24])
+def _addresses() -> list[tuple[str, ipaddress.IPv4Address | ipaddress.IPv6Address]]:
+    """Return all interfaces with their addresses, IPv4 before IPv6, and the primary address before secondary ones."""
+    return [*_ipv4_addresses(), *_ipv6_addresses()]
+
+
+def _ipv4_addresses() -> list[tuple[str, ipaddress.IPv4Address]]:
+    room = _IFREQ.size
+    answer = array("B")
+    length = 0
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        while length == len(answer):  # there may be more addresses than it has room for
+            room *= 16
+            answer = array("B", bytes(room))
+            request = _IFCONF.pack(room, answer.buffer_info()[0])
+            length, _ = _IFCONF.unpack(fcntl.ioctl(control, _SIOCGIFCONF, request))
+    found = _IFREQ.iter_unpack(answer[:length])
+    # An address may have a label, such as eth0:1, which begins with the name of its interface.
+    return [(os.fsdecode(label.rstrip(b"\0").partition(b":")[0]), ipaddress.IPv4Address(raw)) for label, raw in found]
 
 
 def _ipv6_addresses() -> list[tuple[str, ipaddress.IPv6Address]]:

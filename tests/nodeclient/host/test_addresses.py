@@ -72,6 +72,16 @@ def test_an_address_is_traced_to_its_interface() -> None:
     assert _in_namespace(PAIR, f"[interface_of(address) for address in {asked}]") == str(answers)
 
 
+@pytest.mark.parametrize("number", [1, 12, 300])
+def test_secondary_addresses_belong_to_their_interface(number: int) -> None:
+    """The list that the kernel gives may fill its first buffer exactly, or outgrow it."""
+    batch = "".join(f"address add 10.20.{at // 200}.{at % 200 + 2}/16 dev first\n" for at in range(number))
+    setup = f"{PAIR}echo '{batch}address add 10.40.0.1/32 dev first label first:vip' | ip -batch -"
+    last = f"10.20.{(number - 1) // 200}.{(number - 1) % 200 + 2}"
+    expression = f"interface_of('{last}'), interface_of('10.40.0.1'), address_of('first')"
+    assert _in_namespace(setup, expression) == "first first 10.20.0.1"
+
+
 def test_the_interface_towards_a_peer_is_the_routes_and_of_an_own_address_the_one_that_carries_it() -> None:
     asked = ["10.20.0.7", "10.30.0.9", "fd00::7", "10.20.0.1", "127.0.0.1", "10.99.0.1", "no.such.host.invalid"]
     answers = ["first", "second", "first", "first", "lo", None, None]
