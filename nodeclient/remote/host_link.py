@@ -20,7 +20,7 @@ from nodeclient.output.descriptors import READ_BYTES
 from nodeclient.output.lines import LineCutter, as_lines
 from nodeclient.remote import UP_HOST
 from nodeclient.remote.link_messages import Arrival, Errand, decode_line, encode_line
-from nodeclient.shell.embedded_coordinator import START_WITHIN_S, is_here
+from nodeclient.shell.embedded_coordinator import START_WITHIN_S, own_addresses
 
 SSH = shlex.split(
     "ssh -T -o BatchMode=yes -o ControlMaster=no -o ClearAllForwardings=yes -o ConnectTimeout=10"
@@ -90,7 +90,7 @@ class HostLink:
     @classmethod
     async def open(cls, host: str, program: str, write: Write, tasks: Tasks) -> HostLink:
         """Start the `program`, a Python, by ssh; on this host start our own without it. Raises `HostError`."""
-        own = "@" not in host and await is_here(host)
+        own = "@" not in host and bool(await own_addresses(host))
         words = (sys.executable if own else program, "-P", "-m", "nodeclient", UP_HOST)  # -P: no modules of the home
         argv = words if own else (*SSH, host, shlex.join(words))
         # Settings in variables of this terminal come to all hosts as flags.

@@ -19,19 +19,21 @@ import socket
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Self
+from typing import Self
 
 from msgspec import structs
 
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode, describe_exit
 from coordinatord.protocol.fields import DURATION_S_MAX
+from coordinatord.protocol.ip_addresses import plain_address
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.own_python import isolated
 from coordinatord.runtime.tasks import in_thread
 from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import INSECURE_ACCESS
 from nodeclient.config.join_config import JoinConfig
+from nodeclient.host.addresses import interface_of
 from nodeclient.host.ports import PortReservation
 from nodeclient.workers.process_tree import MARK_VARIABLE
 from nodeclient.workers.spawn import die_with_parent, pidfd_of_child
@@ -102,7 +104,8 @@ async def _complete(config: JoinConfig, embedded: EmbeddedCoordinator) -> JoinCo
         endpoint = Endpoint("127.0.0.1", embedded.port)
         return structs.replace(config, coordinators=(endpoint,), access=INSECURE_ACCESS, join_timeout_s=PATIENCE_S)
     endpoint = config.coordinators[0]
-    if not config.own_coordinator or not await is_here(endpoint.host) or not await _start_at(embedded, endpoint.port):
+    addresses = await own_addresses(endpoint.host) if config.own_coordinator else ()
+    if not addresses or not await _start_at(embedded, endpoint.port):
         return config
     remark = (
         f"no coordinator listened at {endpoint}, which is this host: this node brings one along. It serves for as long "
@@ -112,24 +115,26 @@ async def _complete(config: JoinConfig, embedded: EmbeddedCoordinator) -> JoinCo
     return structs.replace(config, remarks=(*config.remarks, remark))
 
 
-async def is_here(host: str) -> bool:
-    """Whether all addresses of `host` are this host's own. A name of several hosts names no single coordinator."""
+async def own_addresses(host: str) -> tuple[str, ...]:
+    """Return the addresses of `host` if all of them are this host's own, else none.
+
+    A name of several hosts names no single coordinator.
+    """
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):  # the session reports it
-        return False
-    return all(_is_own(family, address) for family, _, _, _, address in found)
+        return ()
+    addresses = tuple(str(address[0]) for *_, address in found)
+    return addresses if all(map(_is_own, addresses)) else ()
 
 
-def _is_own(family: socket.AddressFamily, address: tuple[Any, ...]) -> bool:
-    if ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback:
-        return True  # an address of this host even where IPv6 is off and the hosts file has ::1
-    try:
-        with socket.socket(family, socket.SOCK_STREAM) as probe:
-            probe.bind(address)  # at any free port
-    except OSError:
-        return False
-    return True
+def _is_own(address: str) -> bool:
+    """Whether an address is this host's own. A socket that binds to it proves nothing if `ip_nonlocal_bind` is set.
+
+    A loopback address is one even where IPv6 is off and the hosts file has ::1. 0.0.0.0 leads to loopback.
+    """
+    plain = ipaddress.ip_address(plain_address(address))
+    return plain.is_loopback or plain.is_unspecified or interface_of(address) is not None
 
 
 async def _start_at(embedded: EmbeddedCoordinator, port: int) -> bool:

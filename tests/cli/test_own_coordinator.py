@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
@@ -22,6 +23,7 @@ from nodeclient.config.parse import parse
 from nodeclient.host.ports import PortReservation
 from nodeclient.shell import embedded_coordinator
 from nodeclient.shell.embedded_coordinator import EmbeddedCoordinatorError, coordinator_for
+from tests.support.namespaces import apart
 from tests.support.programs import BIN, Program, clean_environ, kill_quietly, run, wait_until
 from tests.support.raw_session import IDLE, connect, get, join
 
@@ -260,6 +262,23 @@ def test_on_this_host_alone_nothing_listens_but_at_loopback(tmp_path: Path) -> N
         found = [address for pid in (node.pid, *node.leftovers()) for address in listened_at(pid)]
         assert len(found) >= 3, "the coordinator, the probe and the kept state have ports"
         assert {str(address) for address in found} == {"127.0.0.1"}
+
+
+NONLOCAL = "echo 1 > /proc/sys/net/ipv4/ip_nonlocal_bind; echo 1 > /proc/sys/net/ipv6/ip_nonlocal_bind"
+"""Lets sockets bind to addresses of other hosts, as keepalived and HAProxy need it."""
+
+OWN_ADDRESSES = """
+import asyncio, sys
+from nodeclient.shell.embedded_coordinator import own_addresses
+print([host for host in sys.argv[1:] if asyncio.run(own_addresses(host))])
+"""
+
+
+def test_an_address_is_not_this_host_s_because_a_socket_could_bind_to_it() -> None:
+    prefix = apart("--net", setup=f"ip link set lo up; ip address add 10.0.0.2/24 dev lo; {NONLOCAL}")
+    own = ["10.0.0.2", "127.0.0.1", "::1", "0.0.0.0"]  # noqa: S104 - it is only asked for
+    answer = run(*prefix, sys.executable, "-c", OWN_ADDRESSES, *own, "10.0.0.3", "2001:db8::1")
+    assert answer.stdout.strip() == str(own), answer.stderr
 
 
 def listened_at(pid: int) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
