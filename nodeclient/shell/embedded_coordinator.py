@@ -26,7 +26,7 @@ from msgspec import structs
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode, describe_exit
 from coordinatord.protocol.fields import DURATION_S_MAX
-from coordinatord.protocol.ip_addresses import plain_address
+from coordinatord.protocol.ip_addresses import is_loopback, plain_address
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.own_python import isolated
 from coordinatord.runtime.tasks import in_thread
@@ -105,7 +105,7 @@ async def _complete(config: JoinConfig, embedded: EmbeddedCoordinator) -> JoinCo
         return structs.replace(config, coordinators=(endpoint,), access=INSECURE_ACCESS, join_timeout_s=PATIENCE_S)
     endpoint = config.coordinators[0]
     addresses = await own_addresses(endpoint.host) if config.own_coordinator else ()
-    if not addresses or not await _start_at(embedded, endpoint.port):
+    if not addresses or not await _start_at(embedded, endpoint.port, *_only_for_this_host(endpoint.host, addresses)):
         return config
     remark = (
         f"no coordinator listened at {endpoint}, which is this host: this node brings one along. It serves for as long "
@@ -137,7 +137,17 @@ def _is_own(address: str) -> bool:
     return plain.is_loopback or plain.is_unspecified or interface_of(address) is not None
 
 
-async def _start_at(embedded: EmbeddedCoordinator, port: int) -> bool:
+def _only_for_this_host(host: str, addresses: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the flags of a coordinator at `host` if that leads every host to itself; none if others may come.
+
+    A name of this host is no such thing, even if the hosts file has 127.0.1.1 for it: others find another address.
+    """
+    if host != "localhost" and not is_loopback(host):
+        return ()
+    return ("--host", next((address for address in addresses if ":" not in address), addresses[0]))
+
+
+async def _start_at(embedded: EmbeddedCoordinator, port: int, *flags: str) -> bool:
     """Start a coordinator at `port`; return False if another program has it. Raises `EmbeddedCoordinatorError`."""
     with socket.socket(socket.AF_UNIX) as lock:
         try:
@@ -148,7 +158,7 @@ async def _start_at(embedded: EmbeddedCoordinator, port: int) -> bool:
         if _is_taken(port):
             return False
         try:
-            await embedded.start(IN_THE_CLEAR, "--port", str(port), "--until-unused", shared=True)
+            await embedded.start(IN_THE_CLEAR, "--port", str(port), "--until-unused", *flags, shared=True)
         except EmbeddedCoordinatorError:
             if _is_taken(port):
                 return False

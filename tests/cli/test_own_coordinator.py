@@ -153,9 +153,9 @@ async def test_a_coordinator_that_does_not_start_gives_its_exit_code(
     assert "morse" in capfd.readouterr().err
 
 
-def config_at(port: int) -> JoinConfig:
+def config_at(port: int, host: str = "127.0.0.1") -> JoinConfig:
     """Return the config of a node that brings a coordinator along to a port."""
-    words = ("run", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--nnodes=2", "--no-python", "true")
+    words = ("run", "--rdzv-backend=c10d", f"--rdzv-endpoint={host}:{port}", "--nnodes=2", "--no-python", "true")
     chosen = parse(words, clean_environ())
     assert isinstance(chosen, JoinConfig)
     return chosen
@@ -262,6 +262,16 @@ def test_on_this_host_alone_nothing_listens_but_at_loopback(tmp_path: Path) -> N
         found = [address for pid in (node.pid, *node.leftovers()) for address in listened_at(pid)]
         assert len(found) >= 3, "the coordinator, the probe and the kept state have ports"
         assert {str(address) for address in found} == {"127.0.0.1"}
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]", socket.gethostname()])
+async def test_a_coordinator_that_only_this_host_can_find_listens_only_at_loopback(host: str, port: int) -> None:
+    if host == "[::1]" and not socket.has_dualstack_ipv6():
+        pytest.skip("needs IPv6")
+    async with coordinator_for(config_at(port, host)) as (_, embedded):
+        assert embedded.pid is not None
+        [address] = listened_at(embedded.pid)
+    assert address.is_loopback is (host != socket.gethostname()), address
 
 
 NONLOCAL = "echo 1 > /proc/sys/net/ipv4/ip_nonlocal_bind; echo 1 > /proc/sys/net/ipv6/ip_nonlocal_bind"
