@@ -195,6 +195,8 @@ class CoordinatorConnection:
         """That of the present or last attempt."""
         self._wrong_since: float | None = None
         """When attempts began to fail because of a wrong token; None if they do not."""
+        self.is_child: Callable[[Endpoint], bool] = lambda _: False
+        """Tells whether the coordinator at an endpoint is a child of this process, and so need not be verified."""
 
     def send(self, observed: Observed) -> None:
         """Send the state of the node if there is a connection. Otherwise the next `Join` carries it."""
@@ -299,7 +301,8 @@ class CoordinatorConnection:
     ) -> str | Refused:
         """Hold one session; return why it ended, or the refusal of the version.
 
-        With `token_unused`, warn the user that the session is in the clear although a token was found here.
+        With `token_unused`, warn the user that the session is in the clear although a token was found here, unless
+        this process has started the coordinator.
         """
         loop, tls = asyncio.get_running_loop(), session.attempt.context
         host = session.coordinator.host
@@ -323,7 +326,7 @@ class CoordinatorConnection:
                     happy_eyeballs_delay=NEXT_ADDRESS_S,
                 )
                 await session.agreed
-            if token_unused:
+            if token_unused and not self.is_child(session.coordinator):
                 log.warning(UNPROVEN, session.coordinator, extra=fields("unproven_coordinator"))
             await session.lost.wait()
         finally:

@@ -205,6 +205,11 @@ class EmbeddedCoordinator:
         """The process id; None without a process."""
         return None if self._process is None else self._process.pid
 
+    @property
+    def runs(self) -> bool:
+        """Whether this process has started it, and it has not ended."""
+        return self._process is not None and not self._end.done()
+
     async def __aenter__(self) -> Self:
         return self
 

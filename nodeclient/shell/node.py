@@ -136,6 +136,7 @@ class Node:
         """
         extension = StopExtension(systemd.notify, self._end_timeout_s)
         leave_signals, loop, setup = LeaveSignals(), asyncio.get_running_loop(), self._setup
+        self._participation.session.is_child = lambda at: embedded.runs and at == self._config.coordinators[0]
         for signum in self._config.signals:
             if signal.getsignal(signum) is not signal.SIG_IGN:  # ignored signals stay ignored, as users of nohup expect
                 loop.add_signal_handler(signum, self._leave, signum, leave_signals, extension)

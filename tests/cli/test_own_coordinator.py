@@ -26,6 +26,7 @@ from nodeclient.shell.embedded_coordinator import EmbeddedCoordinatorError, coor
 from tests.support.namespaces import apart
 from tests.support.programs import BIN, Program, clean_environ, kill_quietly, run, wait_until
 from tests.support.raw_session import IDLE, connect, get, join
+from tests.support.secured import secured
 
 pytestmark = pytest.mark.slow
 
@@ -96,6 +97,16 @@ def test_of_two_nodes_on_the_host_of_the_endpoint_one_brings_it_along(
     assert sorted(line for line in said if line.startswith("worker")) == ["worker 0/2", "worker 1/2"]
     assert not any("in use" in line for line in said)
     assert [node.leftovers() for node in nodes] == [[], []]
+
+
+def test_a_node_verifies_the_coordinator_of_another_node_and_not_its_own_child(
+    port: int, start: Callable[..., Program], tmp_path: Path
+) -> None:
+    secured(tmp_path)  # so that a token is in the user's directory
+    nodes = [start(f"localhost:{port}", 2, "true", XDG_CONFIG_HOME=str(tmp_path / "config")) for _ in range(2)]
+    assert [node.wait() for node in nodes] == [0, 0], [node.output for node in nodes]
+    for node in nodes:
+        assert ("cannot verify which coordinator answers" in node.output) is (BRINGS not in node.output), node.output
 
 
 def test_on_another_host_than_the_endpoint_s_nothing_is_brought_along(start: Callable[..., Program]) -> None:
