@@ -366,7 +366,7 @@ class Failure(Strict, frozen=True):
     left: Quiet[bool] = False
     """It left its round because of a failed collective, and its process has not ended."""
     stopped: bool = False
-    """Its node stopped it when an exception had ended it, but it had not exited yet. So it counts only if another
+    """Its node stopped it when its own error had ended it, but it had not exited yet. So it counts only if another
     worker failed with the same error."""
     final: bool = False
     """The worker declared that no restart mends its error: the run ends."""

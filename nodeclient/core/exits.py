@@ -28,6 +28,10 @@ _ENDED_BY_US = frozenset({0, 128 + Signals.SIGKILL})
 """The exit codes, as a shell gives them, of workers that this node has asked to end; that of the signal is added."""
 
 
+_CHOSEN_BY_SCRIPT = range(2, 128)
+"""The exit codes that only the script can have chosen: 1 follows any exception, and signals make those from 128."""
+
+
 class Exits:
     """The exits of the workers of one round. Times are in the agent's clock.
 
@@ -43,7 +47,7 @@ class Exits:
         """The first failure so far; see `judge`."""
         self._failed_at = 0.0
         self._failed_too: Failure | None = None
-        """The first worker that has ended with an exception only after this node had signalled it."""
+        """The first worker that has ended with an error of its own only after this node had signalled it."""
         self._failed_too_at = 0.0
         self._ended: list[tuple[int, float]] = []
         """The ranks of the first workers that exited with 0 before the round began to end, and when they did: the
@@ -63,18 +67,18 @@ class Exits:
         is lost then may be a consequence of that. There are four cases:
 
         * No worker has failed so far: it is the first if it failed by itself, or before the round began to end.
-        * None has failed, and this one did neither, but has written an exception: see below.
+        * None has failed, and this one did neither, but has an error of its own: see below.
         * The first one had lost a connection, and this one failed by itself: it takes the place of the first, which may
           be its consequence, as the other end of the connection.
         * Otherwise it becomes a follower of the first one, unless this node may have ended it and it does not have the
           same error.
 
         A bug of the script ends all workers at once. Most of them have written their exception when this node signals
-        them, and have not exited yet. So a worker with the same error counts as one that failed, however it ended. It
-        becomes a follower of the first failure. If there is none yet, it is kept as `failed_too`, since an earlier
-        failure may be judged later: a failed collective comes after the exits that the shell saw at the same time. If
-        the round failed elsewhere, there is no first failure here, and the coordinator compares `failed_too` with the
-        failures of other nodes.
+        them, or are about to exit with the same code, and have not exited yet. So a worker with the same error counts
+        as one that failed, however it ended. It becomes a follower of the first failure. If there is none yet, it is
+        kept as `failed_too`, since an earlier failure may be judged later: a failed collective comes after the exits
+        that the shell saw at the same time. If the round failed elsewhere, there is no first failure here, and the
+        coordinator compares `failed_too` with the failures of other nodes.
         """
         first, new = self._failure, self._failure_of(local_rank, exit_code, diagnosis)
         before_end = exit_code != 0 and not self._ending.had_begun(at)
@@ -86,7 +90,7 @@ class Exits:
                     self._failure = _ahead_of(self._failed_too, new, same_error=True)
             elif self._failed_too is not None:
                 self._failed_too = self._followed(self._failed_too, new, at)
-            elif new.error and not lost_connection(new):
+            elif _has_own_error(new) and not lost_connection(new):
                 self._failed_too, self._failed_too_at = structs.replace(new, stopped=True), at
         elif by_itself and lost_connection(first):
             self._failure, self._failed_at = _ahead_of(first, new, same_error=False), at
@@ -96,9 +100,9 @@ class Exits:
     def _followed(self, first: Failure, new: Failure, at: float) -> Failure:
         """Return a failure with a later one at `at` as its follower, unless that is only the doing of this node.
 
-        Once the workers are signalled, an exit code without an exception may be the answer to that.
+        Once the workers are signalled, another end than by an error of the worker's own may be the answer to that.
         """
-        same = have_same_error(new, first) and (new.error != "" or not self._ending.had_signalled(at))
+        same = have_same_error(new, first) and (_has_own_error(new) or not self._ending.had_signalled(at))
         if (self._may_be_our_doing(new.exit_code) and not same) or len(first.followers) == CONSEQUENCES_MAX:
             return first
         follower = Follower(new.rank, new.exit_code, same, new.left)
@@ -152,8 +156,17 @@ class Exits:
         return _aged(self._failure, self._failed_at, now)
 
     def failed_too(self, now: float) -> Failure | None:
-        """Return the first worker that an exception had ended when this node stopped it, if none failed before."""
+        """Return the first worker that its own error had ended when this node stopped it, if none failed before."""
         return None if self._failure is not None else _aged(self._failed_too, self._failed_too_at, now)
+
+
+def _has_own_error(failure: Failure) -> bool:
+    """Whether what is known of a worker tells an error of its own, even if it came after the signal of this node.
+
+    That takes an exception, or an exit code that only the script can have chosen. A handler of the script may choose it
+    as well. The first failure has that code only if it came to the handler too, by a signal that somebody else sent.
+    """
+    return failure.error != "" or failure.exit_code in _CHOSEN_BY_SCRIPT
 
 
 def _ahead_of(known: Failure, new: Failure, *, same_error: bool) -> Failure:

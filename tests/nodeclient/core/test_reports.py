@@ -57,10 +57,17 @@ NAME = "NameError: name 'lr' is not defined"
         ),
         pytest.param(
             False,
-            [(10.0, 0, 3, "", 0.0), (11.0, 1, 3, "", 1.5), (11.0, 2, 3, "", 0.0)],
+            [(10.0, 0, 3, "", 0.0), (11.0, 1, 3, "", 1.5), (11.0, 2, 3, "", 0.0), (11.0, 3, 4, "", 0.0)],
             (0, False),
-            (Follower(1, 3, same_error=True), Follower(2, 3)),
-            id="an exit code without an exception is the same error only before the signal",
+            (Follower(1, 3, same_error=True), Follower(2, 3, same_error=True), Follower(3, 4)),
+            id="an exit code of the script is the same error also after the signal",
+        ),
+        pytest.param(
+            False,
+            [(10.0, 0, -11, "", 0.0), (11.0, 1, -11, "", 1.5), (11.0, 2, -11, "", 0.0)],
+            (0, False),
+            (Follower(1, -11, same_error=True), Follower(2, -11)),
+            id="a signal that ends a worker is the same error only before that of its node",
         ),
         pytest.param(
             False,
@@ -79,6 +86,13 @@ NAME = "NameError: name 'lr' is not defined"
             (2, True),
             (Follower(3, -15, same_error=True),),
             id="an exception of a stopped worker is reported to be compared",
+        ),
+        pytest.param(
+            True,
+            [(10.0, 0, -15, "", 0.0), (10.0, 1, 1, "", 0.0), (10.0, 2, 3, "", 0.0), (10.0, 3, 3, "", 0.0)],
+            (2, True),
+            (Follower(3, 3, same_error=True),),
+            id="so is an exit code of the script",
         ),
         pytest.param(
             True,

@@ -24,8 +24,8 @@ class Evidence:
         self.failures: dict[str, WorkerFailure] = {}
         """The first failure of each node, by node."""
         self.failed_too: dict[str, WorkerFailure] = {}
-        """The first worker of each node that an exception had ended when the node stopped it, while the node reports no
-        failure. It counts only if its error is that of the root cause (`find_root_cause`)."""
+        """The first worker of each node that its own error had ended when the node stopped it, while the node reports
+        no failure. It counts only if its error is that of the root cause (`find_root_cause`)."""
         self.lost_at: float | None = None
         """When the first node that the current round lost was last known to live; None if it lost none."""
         self.consequences_from: float | None = None

@@ -140,7 +140,7 @@ def find_root_cause(
     The first of these is to blame: a lost node that may have caused the first failure; the nodes in `cut_off`, which
     had ended their workers because they were out of touch, if the failed worker needed others; a stop for another
     reason; the first failure. It is counted how many of the round's `workers` had the same error. The failures in
-    `failed_too` count only for that: an exception had ended these workers, but they were stopped before they exited.
+    `failed_too` count only for that: their own error had ended these workers, but they were stopped before they exited.
     """
     if not failures:
         return RoundVerdict(trigger, None)
