@@ -166,14 +166,17 @@ class Context:
     ) -> bool:
         global _keeper  # noqa: PLW0603 - as in `keep`
         # After an error the peers may be stuck in a collective, for which the destruction of the group could wait. The
-        # worker has to exit instead, so that its node sees the failure. If all have agreed to stop, none is stuck.
+        # worker has to exit instead, so that its node sees the failure. If all have agreed to stop, none is stuck. An
+        # exit of the script may be that of one rank only, so its last step is saved, and the group is left as it is.
         if kind is None or (kind is SystemExit and STOP_REQUEST.agreed):
             self.close()
         elif error is not None and self.reuse is not None and self.reuse.leave_after(error):
             _keeper = None  # the next round has another one
             return True
         elif _keeper is not None:
-            _keeper.close(failed=True)
+            from workerlib.keeping.process_hooks import has_failed
+
+            _keeper.close(failed=has_failed(error))
         return False
 
 

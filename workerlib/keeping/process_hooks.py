@@ -8,7 +8,9 @@ keeper, and the hooks of the earlier one are removed.
 from __future__ import annotations
 
 import atexit
+import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import Any
@@ -48,7 +50,7 @@ class ProcessHooks:
         """
 
         def at_exit() -> None:
-            close(failed=hasattr(sys, "last_value"))  # Python sets it when it prints an uncaught exception
+            close(failed=has_failed(getattr(sys, "last_value", None)))  # Python sets it when it prints an error
 
         atexit.register(at_exit)
         self._registered.callback(atexit.unregister, at_exit)
@@ -58,6 +60,20 @@ class ProcessHooks:
     def remove(self) -> None:
         """Remove all hooks."""
         self._registered.close()
+
+
+def has_failed(error: BaseException | None) -> bool:
+    """Whether an exception that ends the script is a failure, after which the state may be that of no step.
+
+    `SystemExit` with 0 is none, unless it comes from a signal handler of the script, which may run within a step.
+    """
+    if not isinstance(error, SystemExit):
+        return error is not None
+    if error.code is not None and error.code != 0:
+        return True
+    handlers = map(signal.getsignal, signal.valid_signals())
+    codes = [getattr(getattr(handler, "func", handler), "__code__", None) for handler in handlers]  # in a `partial`
+    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def hooked_module(module: torch.nn.Module) -> torch.nn.Module:
