@@ -1,4 +1,4 @@
-"""Installs signal defaults before anything else is imported: PID 1 would not get SIGTERM otherwise.
+"""Lets SIGTERM and similar signals end the program from its first moment on, also where it is PID 1.
 
 This module imports very little, so that it runs early. The program later replaces these handlers with its own.
 """
@@ -16,8 +16,8 @@ ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 def install_signal_defaults() -> None:
     """Let signals such as SIGTERM end this program at once, also as PID 1; ignored signals stay ignored.
 
-    The kernel drops signals without a handler that are sent to PID 1 (pid_namespaces(7)). SIGCHLD gets its default
-    action, because a parent may have ignored it, and then the kernel would reap our children (wait(2)).
+    The kernel drops a signal to PID 1 unless PID 1 has a handler for it (pid_namespaces(7)). SIGCHLD gets its default
+    action: if a parent has ignored it, the kernel would reap our children itself (wait(2)).
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for signum in ENDING:

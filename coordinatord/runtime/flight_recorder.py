@@ -34,7 +34,7 @@ STIMULI_MIN = 4_000
 
 STIMULI_PER_OBJECT = 5
 """The stimuli between two snapshots for each object of a large state. A snapshot takes some 6 us an object, so it adds
-about 1 us to each stimulus. An aborted snapshot costs as much, and is retried as rarely."""
+about 1 us to each stimulus. A snapshot that was aborted at `OBJECTS_MAX` is retried after as many stimuli."""
 
 STIMULI_MAX_WITH_STATE = 40_000
 """The most stimuli between two snapshots: 20 MB in memory, and 30 MB in a crash file that takes 3 s of a CPU to write.
@@ -83,7 +83,7 @@ class FlightRecorder:
         self._before: Any = None
         """A snapshot of the machine before the first kept stimulus; None if its state is too large."""
         self._limit = 0
-        """The number of kept stimuli at which room has to be made, mostly by a snapshot."""
+        """The number of kept stimuli at which room has to be made, mostly by a snapshot; 0 before the first one."""
         self._until_next_try = 0
         """The number of stimuli until an aborted snapshot is retried."""
         self._stimuli: deque[tuple[float, object, int]] = deque()
@@ -102,11 +102,11 @@ class FlightRecorder:
         self._bytes += size
 
     def _make_room(self) -> None:
-        """Take a snapshot, and drop all stimuli, which led to it; or only the oldest if the state is too large."""
+        """Take a snapshot, and drop the stimuli before it; if the state is too large, drop only the oldest."""
         is_large = self._subject.nodes(self._machine) * OBJECTS_PER_NODE > OBJECTS_MAX
         had_no_snapshot = self._before is None and bool(self._stimuli)  # so the last try was aborted or skipped
         if had_no_snapshot and (is_large or self._until_next_try > 0):
-            self._until_next_try -= 1  # from then on, each stimulus comes here
+            self._until_next_try -= 1  # once the limit is reached, each stimulus comes here
             self._drop_oldest()
             return
         self._before, objects = None, 0
@@ -151,10 +151,10 @@ class FlightRecorder:
         return bug
 
     def _replay_advice(self, path: Path) -> str:
-        count = f"the last {len(self._stimuli)} stimuli"
+        stimuli = f"the last {len(self._stimuli)} stimuli"
         if self._before is None:
-            return f"Read {count} in {path}: the state was too large to be copied, so they cannot be run again."
-        return f"Run {count} again: {self._subject.program} replay --crash {path}"
+            return f"Read {stimuli} in {path}: the state was too large to be copied, so they cannot be run again."
+        return f"Run {stimuli} again: {self._subject.program} replay --crash {path}"
 
     def _write(self, error: Exception, folder: Path) -> Path:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

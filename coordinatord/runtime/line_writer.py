@@ -52,7 +52,7 @@ class LineWriter:
             self._changed.notify()
 
     def close(self, within_s: float = FLUSH_WITHIN_S) -> None:
-        """Wait at most `within_s` seconds until all lines are written; without a thread, as long as that takes."""
+        """Wait at most `within_s` seconds until all lines are written. Without a thread, write them without a limit."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -63,7 +63,7 @@ class LineWriter:
 
     def _start(self) -> None:
         thread = threading.Thread(target=self._run, name="log lines", daemon=True)
-        with suppress(RuntimeError):  # the system has none to spare: the next line tries again, or `close` writes all
+        with suppress(RuntimeError):  # no thread to spare: the next line tries again, or `close` writes all
             thread.start()
             self._thread = thread
 

@@ -69,6 +69,7 @@ def replace_closed_streams() -> None:
         except OSError:
             # It gets the lowest free number, which is this one. Child processes inherit standard streams.
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    # Python has None for a stream that was closed at its start.
     sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
     sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
 
@@ -82,7 +83,7 @@ def configure(level: str, name: str, form: str = "text") -> None:
 
 
 def install(handler: logging.Handler, level: str, name: str, form: str) -> None:
-    """Send all log lines of this process through one handler, formatted as `form`, one of `FORMATS`."""
+    """Send all log lines of this process to standard error through one handler, in `form`, one of `FORMATS`."""
     handler.setFormatter(FORMATTERS[form](name, for_journal=leads_to_journal(STDERR), on_terminal=os.isatty(STDERR)))
     root = logging.getLogger()
     for other in root.handlers[:]:

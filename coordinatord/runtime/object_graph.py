@@ -83,7 +83,7 @@ _KNOWN_IMMUTABLE: set[type] = set()
 class _GraphCopier:
     """Copies one graph of at most `most` objects.
 
-    It checks `_KNOWN_IMMUTABLE` before each call, because most values are numbers and texts.
+    Most values are numbers and texts, so `instance` and `mapping` check `_KNOWN_IMMUTABLE` before they call `copy`.
     """
 
     def __init__(self, most: int) -> None:
@@ -99,7 +99,7 @@ class _GraphCopier:
         return _copy_method(kind)(self, value) if clone is None else clone  # type: ignore[arg-type] # as above
 
     def begin(self, value: Any, clone: Any = None) -> Any:
-        """Return the empty copy of an object, and register it, so that a cycle of references finds it."""
+        """Register the copy of an object, so that a cycle of references finds it; return it. It is empty by default."""
         clone = object.__new__(type(value)) if clone is None else clone
         self.clones[id(value)] = clone
         if len(self.clones) > self._most:
@@ -227,7 +227,7 @@ class _GraphReader:
         return self._built[place]
 
     def _build(self, place: int, kind: str, *parts: Any) -> None:
-        """Make an object. What can be part of a cycle is registered in `_built` before its content is read."""
+        """Make an object. If it can be part of a cycle, it is registered in `_built` before its content is read."""
         clone: Any
         if kind in {"dict", "counter"}:
             clone = self._built[place] = {} if kind == "dict" else Counter()
@@ -260,7 +260,7 @@ class _GraphReader:
         return _SEQUENCES[kind](self.read(inner) for inner in parts[0])
 
     def _class(self, name: str) -> Any:
-        """Return a class by its name; it must be in one of the packages, since to import others could run any code."""
+        """Return a class by its name. Only the packages are imported, since other modules could run any code."""
         module, _, path = name.partition(":")
         if not any(f"{module}.".startswith(f"{package}.") for package in self._packages):
             raise GraphError(f"{name[:80]!r} is of none of the packages {', '.join(self._packages)}")

@@ -70,12 +70,10 @@ def why_unusable(error: Exception) -> str:
 
 
 def load_certificate(context: ssl.SSLContext, certificate: Path, key: Path | None) -> None:
-    """Load a certificate with its key into a context. Raises `OSError`, also for a key with a password.
-
-    Without that, OpenSSL would ask the terminal for the password.
-    """
+    """Load a certificate with its key, which has no password, into a context. Raises `OSError`."""
     for file in (certificate, key or certificate):
         file.open("rb").close()  # OpenSSL's error does not say which file cannot be read
+    # Without a callback, OpenSSL would ask the terminal for a password.
     context.load_cert_chain(certificate, key, password=_no_password)
 
 
@@ -102,7 +100,10 @@ def authority_context(check: Callable[[str], None], authorities: str) -> ssl.SSL
 
 
 def server_context(client_authorities: str | None = None) -> ssl.SSLContext:
-    """Return a server's context without a certificate; with authorities, clients need one. Raises `OSError`."""
+    """Return a server's context, still without its certificate. Raises `OSError`.
+
+    With `client_authorities`, a PEM file, clients must show a certificate of one of these authorities.
+    """
     context = _ServerContext(ssl.PROTOCOL_TLS_SERVER)
     context.sslobject_class = _ServerObject
     context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -125,8 +126,8 @@ _ANSWER_WITHOUT_TLS = (
 class _ServerObject(ssl.SSLObject):
     """A server's connection that tells the client why the handshake has failed, before asyncio closes it.
 
-    That is OpenSSL's alert (RFC 8446, 6.2), which may say that a certificate is required, or an answer to a request
-    without TLS.
+    It sends OpenSSL's alert (RFC 8446, 6.2), which may say that a certificate is required. A request without TLS gets
+    an answer over HTTP.
     """
 
     outgoing: ssl.MemoryBIO

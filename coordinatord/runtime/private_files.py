@@ -1,8 +1,8 @@
 """Reads and writes files with secrets, which only one user can read, and which are replaced atomically.
 
-A directory may be a symbolic link; a file may only if a person has named it (`read_given`). If root writes into the
-directory of another user, such as that of a service, the file belongs to the directory's owner, so that the service can
-read it.
+A directory may be a symbolic link. A file must not be one, unless a person has named it (`read_given`). If root writes
+into the directory of another user, such as that of a service, the file belongs to the directory's owner, so that the
+service can read it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class PrivateFileError(OperationalError):
 
 @contextmanager
 def _errors(path: Path, done: str) -> Iterator[None]:
-    """Convert errors of the system within the context: this path cannot be `done`, such as `written`."""
+    """Raise `PrivateFileError` for an `OSError`: the path cannot be `done`, a word such as `written`."""
     try:
         yield
     except OSError as error:
@@ -69,7 +69,7 @@ def write_private(path: Path, text: str) -> None:
 
 
 def flush_directory(path: Path) -> None:
-    """Make the names in a directory durable: until then a lost power undoes a rename. Raises `OSError`."""
+    """Make the names in a directory durable: until then a power failure may undo a rename. Raises `OSError`."""
     with _opened_directory(path) as handle:
         os.fsync(handle)
 

@@ -19,7 +19,8 @@ def leave_no_core_file() -> None:
     """Prevent core files of this process, because they would contain tokens and keys.
 
     If core_pattern names a program, Linux ignores every other limit than this one (fs/coredump.c, "RLIMIT_CORE is set
-    to 1, aborting core"). Where the hard limit is 0, only root can set it: there such a program may get a core file.
+    to 1, aborting core"). Where the hard limit is 0, only root can set 1, so without
+    root such a program may get a core file.
     """
     _, hard = INHERITED_CORE
     try:

@@ -80,7 +80,7 @@ class SystemdNotifier:
             await asyncio.sleep(STATUS_EVERY_S)
 
     def take_sockets(self) -> list[socket.socket]:
-        """Return the sockets that systemd has passed, once. Raises `OSError` if one of them is no socket."""
+        """Return the sockets that systemd has passed, only at the first call. Raises `OSError` if one is no socket."""
         first, count, self._passed = FIRST_PASSED, self._passed, 0
         for descriptor in range(first, first + count):
             os.set_inheritable(descriptor, False)
@@ -93,7 +93,7 @@ def status_of(text: str) -> str:
 
 
 def extension_of(seconds: float) -> str:
-    """Return the assignment for `notify` that asks for so much time from now on, if less of the timeout is left."""
+    """Return the assignment for `notify` that lets a start or stop take at least so many seconds from now on."""
     return f"EXTEND_TIMEOUT_USEC={seconds * 1_000_000:.0f}"
 
 

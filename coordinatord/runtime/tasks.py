@@ -58,7 +58,7 @@ class Tasks:
         finally:
             loop.set_exception_handler(before)
         if self._failure.done():
-            self._failure.result()
+            self._failure.result()  # this raises
         return wanted.result()
 
     def fail(self, error: Exception) -> None:
@@ -87,7 +87,7 @@ class Tasks:
         if task.cancelled():
             return
         error = task.exception()
-        if isinstance(error, Exception):
+        if isinstance(error, Exception):  # asyncio raises the others, such as SystemExit, from the loop
             self.fail(error)
 
 

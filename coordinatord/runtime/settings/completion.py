@@ -52,7 +52,7 @@ class _PrintCompletion(argparse.Action):
         whole = self._make_whole()
         for action in _actions(whole):
             if action.metavar in FILES:
-                action.complete = shtab.FILE  # type: ignore[attr-defined]  # as shtab has it
+                action.complete = shtab.FILE  # type: ignore[attr-defined]  # shtab reads it
             elif action.metavar in FOLDERS:
                 action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
         sys.stdout.write(f"{shtab.complete(whole, shell=str(values))}\n")

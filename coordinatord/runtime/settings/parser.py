@@ -1,7 +1,7 @@
 """Parses flags that can also be set by environment variables and in a TOML file; an error is one line.
 
-A flag may be written with `_`, as in torchrun. The same function parses a value from each of the three sources, so that
-it means the same. `--show-config` shows the source of each value.
+A flag may be written with `_`, as in torchrun. One function parses a value from any of the three sources, so that it
+means the same in each. `--show-config` shows the source of each value.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: 
 """The names of TOML's types in errors."""
 
 VARIABLE_SIMILARITY = 0.85
-"""The least similarity of an unknown environment variable to a known one to count as misspelt. COORDS and MAX_RESTART
-have it, and Kubernetes' SERVICE_PORT under our prefix has not."""
+"""An unknown environment variable that is as similar as this to a known one counts as misspelt. COORDS and MAX_RESTART
+are; SERVICE_PORT, which Kubernetes sets with our prefix, is not."""
 
 _HELP_WIDTH = 110
 """The width of a help text, in characters."""
@@ -48,8 +48,8 @@ class SettingsParser(argparse.ArgumentParser):
     """An argument parser that also reads environment variables and a file, and raises `SettingsError`.
 
     `add_setting` defines a setting, and `parse_args` returns the value of each from its strongest source.
-    `add_argument` adds an argument of the command line only, as in argparse. `exclude` and `record` change what
-    `show_if_requested` shows, so a program calls that after them.
+    `add_argument` adds an argument of the command line only, as in argparse. A program calls `exclude` and `record`
+    before `show_if_requested`, which shows the settings that they change.
     """
 
     def __init__(self, *, env_prefix: str, environ: Mapping[str, str] | None = None, **options: Any) -> None:
@@ -62,7 +62,7 @@ class SettingsParser(argparse.ArgumentParser):
         self._in_force: dict[str, InForce] = {}
         """Their values and sources, after parsing."""
         self._texts: dict[str, str] = {}
-        """The last text that was parsed of each setting."""
+        """The last text that was parsed as a value, for each setting."""
         self._config_variable = ""
         """The variable that names the file; empty without `add_config_file`."""
         self._add = self.add_argument
@@ -97,9 +97,9 @@ class SettingsParser(argparse.ArgumentParser):
         types in a file. A flag with neither a value nor `choices` is a switch.
 
         `read` parses the value from its text. `by_default` describes a default that is no plain value. `prefix`
-        replaces the program's `PREFIX`, or `variables` the whole variable: the first one that is set counts, and an
-        empty sequence means none. `array` converts an array of a file to the text of the flag. With `reload`, a running
-        program applies a new value.
+        replaces the program's `PREFIX`. `variables` replaces the whole variable by any number of variables, of which
+        the first one that is set counts. `array` converts an array of a file to the text of the flag. With `reload`, a
+        running program applies a new value.
         """
         flags = [word for word in usage.split() if word.startswith("-")]
         value = usage.removeprefix(" ".join(flags)).strip()
@@ -155,8 +155,8 @@ class SettingsParser(argparse.ArgumentParser):
         If there are unknown arguments, missing settings are no error: an argument may be a misspelt flag of one.
         """
         given, unknown = super().parse_known_args(args, namespace)
-        # Python 3.11's argparse takes no optional argument behind flags if another argument came before them: the word
-        # is then the first unknown one. It is taken as it stands, so only for an argument without a type to parse it.
+        # Python 3.11's argparse takes no optional positional argument after flags if another positional one came before
+        # them: its word is the first unknown one. The word is not parsed here, so no argument with a type gets it.
         for action in self._get_positional_actions():
             is_left_out = action.nargs == "?" and action.type is None and getattr(given, action.dest) is None
             if is_left_out and unknown and unknown[0][:1] != "-":
@@ -212,12 +212,12 @@ class SettingsParser(argparse.ArgumentParser):
                 continue
             if not setting.is_switch:
                 flags[dest] = f"--{setting.keys[0]}={self._texts[dest]}"
-            elif self._in_force[dest].value:
+            elif self._in_force[dest].value:  # a switch that is off has no flag
                 flags[dest] = f"--{setting.keys[0]}"
         return flags
 
     def flag(self, dest: str) -> str:
-        """Return the flag of a setting by the name that this command line gives it first."""
+        """Return the first name of a setting's flag."""
         return self._settings[dest].action.option_strings[0]
 
     def source(self, dest: str) -> Source:
@@ -260,7 +260,7 @@ class SettingsParser(argparse.ArgumentParser):
             )
 
     def record(self, dest: str, value: object, origin: str = "default") -> None:
-        """Record the value that a program uses for a setting without one, for `--show-config`."""
+        """Record the value that a program uses for a setting that no source has set, for `--show-config`."""
         if self.source(dest) is Source.DEFAULT:
             self._in_force[dest] = InForce(Source.DEFAULT, origin, value)
 
@@ -292,9 +292,9 @@ class SettingsParser(argparse.ArgumentParser):
 
         `written` is the value as it stands in a file, for `--show-config`.
 
-        A subcommand has a parser of its own, and argparse copies all attributes that it sets over those of the main
-        parser. If both have a flag, the subcommand's has the default `SUPPRESS`. Without a value it gets no attribute,
-        so that the main parser's value stays in force.
+        A subcommand has a parser of its own, whose attributes argparse copies over those of the main parser. If both
+        parsers have a flag, the subcommand's flag has the default `SUPPRESS`. Without a value it sets no attribute, so
+        that the main parser's value stays in force.
         """
         dest, value = setting.action.dest, setting.default
         has_flag = getattr(given, dest) != [] if setting.is_command else dest in given
@@ -403,7 +403,7 @@ class SettingsParser(argparse.ArgumentParser):
         return _nearest(wrong.replace("_", "-"), flags)
 
     def check_flags(self, words: Sequence[str], *others: argparse.ArgumentParser) -> None:
-        """Check that this parser or one of `others` has all flags among `words`. Raises `SettingsError`.
+        """Check that each flag among `words` is one of this parser or of `others`. Raises `SettingsError`.
 
         Call it before parsing, because for `--setle 3` argparse would report that 3 is no command.
         """

@@ -30,7 +30,7 @@ class InForce(Struct, frozen=True):
     origin: str
     """The source as a text, such as `environment variable X`."""
     value: object
-    """The value as in a file; None if it has no plain value."""
+    """The value as a file would have it; None if no file can have it."""
 
 
 class Setting(Struct, frozen=True):
@@ -68,7 +68,7 @@ class Setting(Struct, frozen=True):
     def default_in_force(self) -> InForce:
         """The default and its source.
 
-        For a default that is no plain value, the source quotes its text in the help, which `add_setting` has written.
+        A default that is no plain value is described in the help, by `add_setting`. The source quotes that description.
         """
         if isinstance(self.default, bool | int | float | str) and self.default is not argparse.SUPPRESS:
             return InForce(Source.DEFAULT, "default", self.default)
@@ -86,7 +86,7 @@ class Setting(Struct, frozen=True):
 
 
 def filled(kind: type[Made], given: argparse.Namespace, **others: Any) -> Made:
-    """Make a struct from the settings with the names of its fields, and from `others`; lists lose duplicates."""
+    """Make a struct from the settings named as its fields, and `others`; lists become tuples without duplicates."""
     named = {field.name: vars(given)[field.name] for field in fields(kind) if field.name in given} | others
     return kind(
         **{name: tuple(dict.fromkeys(value)) if isinstance(value, list) else value for name, value in named.items()}

@@ -68,7 +68,7 @@ def duration(
 
 
 def seconds(text: str, least: float = 0.0) -> float:
-    """Parse a duration within the limit of all durations, at least `least`, or else more than 0."""
+    """Parse a duration of at most `DURATION_S_MAX`: of at least `least` seconds or, if `least` is 0, of more than 0."""
     lower = f"at least {least:g}" if least else "more than 0"
     smallest = math.ulp(0.0)  # the least number above 0
     expected = f"seconds, {lower} and at most {DURATION_S_MAX}, or with a unit, such as 15m"
@@ -76,7 +76,7 @@ def seconds(text: str, least: float = 0.0) -> float:
 
 
 def seconds_or_zero(text: str) -> float:
-    """Parse a duration within the limit of all durations, from 0 on."""
+    """Parse a duration from 0 to `DURATION_S_MAX`."""
     return duration(text, 0.0, DURATION_S_MAX, f"seconds, 0 to {DURATION_S_MAX}, or with a unit, such as 15m")
 
 

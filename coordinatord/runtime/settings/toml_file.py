@@ -98,7 +98,7 @@ def toml_value(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float) and value.is_integer():
-        return repr(int(value))  # a file may have either
+        return repr(int(value))  # a file may have 2 or 2.0
     if isinstance(value, int | float):
         return repr(value)
     if isinstance(value, list | tuple):

@@ -92,7 +92,7 @@ class FrameReader:
     def feed(self, data: bytes) -> list[tuple[int, bytes]]:
         """Decode bytes; return the messages and control frames that they complete, each with its kind.
 
-        After an error, which is in `error`, the frames before it are returned.
+        If a frame is wrong, set `error`, and return the messages before it.
         """
         begun = self._begun
         if begun:
@@ -116,7 +116,7 @@ class FrameReader:
         at, end = 0, len(data)
         masked, most = self._masked, self._most
         while at < end:
-            start = at + 2  # of what follows the first two bytes
+            start = at + 2  # the offset after the first two bytes
             if end < start:
                 self._wanted = 2
                 break

@@ -14,7 +14,7 @@ VERSIONS = frozenset({"13", "8", "7"})
 """The versions of the WebSocket protocol with the same frames and handshake; 13 is that of the RFC."""
 
 SALT = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
-"""A constant of RFC 6455, 1.3: the answer has the hash of the client's key with it."""
+"""A constant of RFC 6455, 1.3: the answer has the hash of the client's key followed by it."""
 
 KEY = re.compile(r"[A-Za-z0-9+/]{21}[AQgw]==")
 """A client's key: 16 bytes in base64."""

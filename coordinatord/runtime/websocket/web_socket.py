@@ -25,8 +25,8 @@ from coordinatord.runtime.websocket.frames import (
 )
 
 UNSENT_BYTES_MAX = 4 * 1024
-"""The write buffer for a peer that does not read, of some ten messages. By default asyncio buffers 64 KiB, and all else
-of a session takes 2 KiB."""
+"""How much is written for a peer that does not read: some ten messages. asyncio's own limit is 64 KiB; the rest of a
+session takes 2 KiB."""
 
 QUEUED_MAX = 3
 """The most queued requests or answers: one each for logs, stacks and arrivals. An older one has timed out."""
@@ -43,7 +43,7 @@ class WebSocket(asyncio.Protocol):
         self._unsent: bytes | None = None
         """The frame of the message to send next; None without one."""
         self._queued: list[tuple[bytes, Callable[[], None]]] = []
-        """Requests or answers to send after it, and what to call then."""
+        """Requests or answers to send after `_unsent`, each with a function to call then."""
         self._pong: bytes | None = None
         """The payload of the last ping, to send back; earlier pings need no answer (RFC 6455, 5.5.3)."""
         self._paused = False
@@ -91,7 +91,7 @@ class WebSocket(asyncio.Protocol):
             self._transport.write(frame)
 
     def put_if_empty(self, message: bytes) -> None:
-        """Send a message unless there is an unsent one, which has more content."""
+        """Send a message that says less than any other, unless another one is still unsent."""
         if self._unsent is None:
             self.put(message)
 

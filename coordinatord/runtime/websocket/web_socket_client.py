@@ -51,7 +51,7 @@ class WebSocketClient(WebSocket):
         raise NotImplementedError
 
     def headers(self) -> Mapping[str, str]:
-        """Return further headers of the request, once connected. Raises `OperationalError`."""
+        """Return further headers of the request; called when the connection is made. Raises `OperationalError`."""
         return {}
 
     def new_mask(self) -> bytes:
