@@ -66,7 +66,7 @@ UNACKNOWLEDGED_MS = 20_000
 session to a lost host would last for a quarter of an hour."""
 
 SHUTDOWN_S = 5.0
-"""How long requests in progress may delay the end: nodes find the coordinator again after its restart, as do people."""
+"""How long requests in progress may delay the end: nodes and people try again after a restart."""
 
 
 class ListenError(OperationalError):
@@ -208,7 +208,7 @@ async def _restore(machine: Coordinator, store: Store, tokens: frozenset[str]) -
     if not entries:
         return
     now, wall_now = asyncio.get_running_loop().time(), datetime.now(UTC).timestamp()
-    # If the clock was set back since then, some records are from the future. They count as made just now.
+    # A record that seems to be from the future, because the clock was set back, counts as made just now.
     past = [(now - max(0.0, wall_now - entry.at), entry.record) for entry in entries]
     try:
         machine.restore(past, now, tokens)
@@ -224,8 +224,8 @@ async def _restore(machine: Coordinator, store: Store, tokens: frozenset[str]) -
 def listeners_at(host: str, port: int, passed: Sequence[socket.socket]) -> list[socket.socket]:
     """Return the sockets to listen with: the passed ones, or else a new one at host and port. Raises `ListenError`."""
     for listener in passed:
-        internet = listener.family in {socket.AF_INET, socket.AF_INET6} and listener.type == socket.SOCK_STREAM
-        if not internet or not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        is_tcp = listener.family in {socket.AF_INET, socket.AF_INET6} and listener.type == socket.SOCK_STREAM
+        if not is_tcp or not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             raise ListenError(
                 "systemd passed a socket that nodes cannot connect to: coordinatord.socket must have Accept=no, and "
                 "ListenStream= with a port, or with an address and a port"

@@ -44,9 +44,8 @@ WRITE_WITHIN_S = 1.0
 coordinator is degraded, well before the five seconds of silence after which they look for another one."""
 
 WRITE_CHECKS = 20
-"""How many sleeps that time is divided into. A busy event loop, as when 10,000 nodes join, makes each of them longer,
-so that the store does not count as failed because the loop is late. A write to etcd needs up to 11 turns of the
-loop."""
+"""How many sleeps `WRITE_WITHIN_S` is divided into. Each takes longer on a busy event loop, as when 10,000 nodes join,
+so the store does not count as failed because the loop is late. A write to etcd needs up to 11 turns of the loop."""
 
 RETRY_S = 1.0
 """The pause between attempts to write. It is short, so that jobs continue soon after a disk has room again."""
@@ -61,8 +60,8 @@ NODES_AT_ONCE = 1_000
 """Nodes of jobs that are read without a pause: one to four milliseconds, by which a heartbeat may be delayed."""
 
 JOB_COST = 40
-"""The cost of reading a job besides its nodes, as the number of nodes that cost as much. So at most 25 jobs are read
-without a pause."""
+"""Reading a job without its nodes costs as much as reading this many nodes. So at most 25 jobs are read without a
+pause."""
 
 RECORDED = Subject(
     "coordinatord",
@@ -75,7 +74,7 @@ while there are few sessions, since each node makes the state larger."""
 
 
 class Sharing(Struct, frozen=True):
-    """The lead, if several coordinators share the server's store. By default there is one coordinator."""
+    """How this coordinator shares its store with others. By default it is the only one."""
 
     may_act: Callable[[], bool] = lambda: True
     """Returns whether this coordinator still leads."""
@@ -102,7 +101,7 @@ class Driver:
     ) -> None:
         """Drive the machine; a bug of it leaves a crash file in the directory `crashes`.
 
-        Once this coordinator no longer leads by `sharing`, nothing is sent.
+        Once `sharing.may_act` returns False, nothing is sent.
         """
         self.machine = machine
         self._handlers: dict[type, Callable[[Any], None]] = {}
@@ -132,7 +131,7 @@ class Driver:
         self._timer.arm(self.machine.next_deadline())
 
     def submit(self, event: Event, size: int = 0) -> None:
-        """Let the machine handle an event of `size` bytes, if it is a message; after `close`, do nothing."""
+        """Let the machine handle an event; `size` is that of its message in bytes. After `close`, do nothing."""
         if not self._closed:
             self._handle(event, self._loop.time(), size)
 
@@ -159,7 +158,7 @@ class Driver:
         try:
             batch = self.machine.handle(event, now)
             self._timer.arm(self.machine.next_deadline())
-            self._effects.carry_out(self._record_writer.journal.add(batch, now))
+            self._effects.carry_out(self._record_writer.journal.add(batch, now))  # the effects that wait for nothing
             for look in batch.looks:
                 self._handlers[Look](look)
         except Exception as error:
@@ -203,8 +202,8 @@ class RecordWriter:
     async def written(self) -> None:
         """Wait until all records so far are durable, or the store has failed.
 
-        Then the machine's state may have later decisions that are not durable yet. They are not waited for, since more
-        may come all the time.
+        Decisions that are made during the wait may not be durable after it: they are not waited for, since more may
+        come all the time.
         """
         groups = self.journal.groups
         while self.journal.durable_groups < groups and self._machine.store_error is None:
@@ -256,8 +255,8 @@ class RecordWriter:
 class PacedEffects:
     """Carries out many effects over several turns of the event loop, so that they do not delay heartbeats.
 
-    A round of 10,000 nodes has 10,000 messages, which take 0.3 s. A session has at most one effect that waits: a newer
-    one replaces it, unless it only reports that the store fails. What waits is durable then, and says more.
+    A round of 10,000 nodes has 10,000 messages, which take 0.3 s. At most one effect of each session waits. A newer
+    effect replaces it, unless the newer one only reports that the store fails: the waiting effect says more.
     """
 
     def __init__(self, carry_out: Callable[[Effect], None], may_continue: Callable[[], bool]) -> None:
@@ -315,7 +314,7 @@ class DurableRecords:
 
     def _pass_piece(self) -> None:
         piece = [self._queue.popleft() for _ in range(min(RECORDS_AT_ONCE, len(self._queue)))]
-        for watch in self.watchers if piece else ():
+        for watch in self.watchers if piece else ():  # after `flush` nothing is left
             watch(piece)
         if self._queue:
             asyncio.get_running_loop().call_soon(self._pass_piece)
@@ -337,7 +336,7 @@ def _log_records(entries: Sequence[Entry]) -> None:
 async def iterate_jobs(driver: Driver) -> AsyncIterator[Run]:
     """Yield the live or last run of each job, after `written`.
 
-    It pauses after about `NODES_AT_ONCE` nodes, so that heartbeats are answered. So jobs are from different moments.
+    It pauses after about `NODES_AT_ONCE` nodes, so that heartbeats are answered. So jobs are as of different moments.
     """
     await driver.written()
     cost = 0

@@ -1,8 +1,8 @@
 """Serves on a standby, a coordinator that waits until the one that leads is gone.
 
 It redirects all requests to the leader, and answers only those for its own health and metrics. Callers without a token
-get only the health. So nodes, commands and curl are redirected. A browser has only a cookie, which a standby does not
-read, so it is redirected only where no token is needed.
+get only the health. A browser sends a cookie instead of a token, and a standby does not read it, so a browser is
+redirected only where no token is needed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ REASON_MAX = 300
 """The limit of a reason in a header, in characters: a sentence or two."""
 
 IDLE_S = 5.0
-"""How long a connection may be idle. It is short, since a redirected client needs ours no more."""
+"""How long a connection may be idle. It is short, since a redirected client does not come back."""
 
 CLOSE_WITHIN_S = 0.2
 """How long requests in progress may delay the end of `serve_standby`, so that this coordinator can lead. Each is
@@ -51,10 +51,10 @@ async def serve_standby(
     limits: ConnectionLimits | None = None,
     why: Callable[[], str] = lambda: "",
 ) -> AsyncIterator[None]:
-    """Redirect callers that the gatekeeper admits to the leader, at these sockets, within the context.
+    """Accept connections at these sockets within the context, and redirect admitted callers to the leader.
 
-    Without a gatekeeper, all callers are admitted. `leader` returns None while none is known. Then `why` returns the
-    reason, empty if that is not known. `limits` and `tls` are as in `Connections`.
+    Without a gatekeeper, all callers are admitted. `leader` returns None while no leader is known. In that case `why`
+    returns the reason, or an empty text. `limits` and `tls` are as in `Connections`.
     """
     answers, tasks = _StandbyAnswers(leader, why, insecure=gatekeeper is None), Tasks()
     limits = limits or ConnectionLimits.of_this_process()

@@ -31,8 +31,8 @@ STREAM_PATH = "/v1/stream"
 """The path of the page's data; its query may name a job."""
 
 FILTERED_BY_JOB = frozenset({("GET", "/v1/jobs"), ("HEAD", "/v1/jobs"), ("GET", STREAM_PATH), ("POST", PAGE_LINK_PATH)})
-"""Requests about all jobs that also accept a token for some jobs, because their answers have only these, and so has the
-page behind a link."""
+"""Requests about all jobs that also accept a token for some jobs, because their answers, and the page behind a link,
+show only these jobs."""
 
 PAGE_PREFIX = "/page/"
 """The prefix of the page's files, which have no data of jobs."""
@@ -89,7 +89,7 @@ class AccessGuard:
                 request.transport.close()
 
     def _caller(self, request: web.Request) -> Caller:
-        """Return the caller of a request. A token is checked even if none is needed. Raises `DeniedError`."""
+        """Return the caller of a request. Raises `DeniedError`."""
         authorization = request.headers.get(hdrs.AUTHORIZATION, "")
         session = request.cookies.get(self._cookie) if self._cookie else None
         # A token counts even where none is needed: the answer of `/healthz` has more for its bearer.
@@ -107,7 +107,7 @@ class AccessGuard:
 
 
 def _needed_role(request: web.Request) -> Role:
-    """Return the role that a request needs. A link needs no more than `READ`: it gives only the rights of its maker."""
+    """Return the role that a request needs."""
     if request.path == SESSION_PATH:
         return Role.JOIN
     # A link to the page has the rights of the token that it is made with.

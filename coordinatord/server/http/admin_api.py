@@ -123,7 +123,7 @@ def _ending_answer(number: int) -> Answer:
 
 
 async def _read(request: web.Request, kind: type[Request]) -> Request:
-    """Make a request of this kind from its path and its body. Raises `RequestRejectedError`."""
+    """Make a request of this kind from the path and the body of an HTTP request. Raises `RequestRejectedError`."""
 
     def make(body: object) -> Request:
         (name,) = request.match_info.values()  # the job or the node

@@ -34,8 +34,8 @@ SAFE_METHODS = frozenset({"GET", "HEAD"})
 """Methods that change nothing."""
 
 BROWSER_HEADERS = ("Accept-Language", "Origin", "Referer", "Sec-Fetch-Site")
-"""Headers that only browsers send, of which each request of a browser has one. A page can change the first one, but not
-omit it; it cannot set the others (Fetch standard, 2.2.2)."""
+"""Headers that only browsers send. Each request of a browser has at least one of them. A page can change the first one,
+but not omit it; it cannot set the others (Fetch standard, 2.2.2)."""
 
 BROWSER_PREFIX = "Mozilla/"
 """The prefix of each browser's User-Agent. In some browsers a page may change it."""

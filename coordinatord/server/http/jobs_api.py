@@ -43,7 +43,8 @@ WAIT_S_MAX = 30.0
 """The longest wait for the end of a run: proxies close idle connections after a minute or less."""
 
 Key = tuple[str | None, str, str]
-"""What distinguishes answers: the job, or None for all that match a pattern; this pattern; and the encoding."""
+"""The key of an answer. About one job: its name, the name again, and the encoding. About all that a caller may see:
+None, the pattern of their names, and the encoding."""
 
 
 class _CachedBody(Struct, frozen=True):
@@ -153,7 +154,7 @@ class JobsApi:
     async def _await_end(self, job: str, within_s: float | None) -> None:
         """Wait until the present run of a job has ended, another one has begun, the time is over, or the daemon ends.
 
-        A program that asks in turns may come too late: a coordinator that serves one run ends soon after it.
+        A program that asks again and again may miss the end: a coordinator that serves one run ends soon after it.
         """
         driver, signal = self._driver, self._change_signal
         run, until = driver.machine.jobs.get(job), driver.now + min(within_s or 0.0, WAIT_S_MAX)

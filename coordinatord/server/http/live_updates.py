@@ -114,7 +114,7 @@ class _Topic:
     def due_at(self, version: int, store_error: str | None, *, has_seen: bool) -> float:
         """Return when to make the next state for a viewer; infinity if only a record will change the state.
 
-        A viewer without a state (not `has_seen`) is not shown an old one, since that has ages as of when it was made.
+        A viewer without a state (not `has_seen`) is not shown an old one, since the ages in it would be wrong.
         """
         changed = version > self.version or store_error != self.store_error
         if has_seen and not changed and not self.is_live:
@@ -135,7 +135,7 @@ class LiveUpdates:
 
     def __post_init__(self) -> None:
         self._jobs = _Topic("jobs", partial(self._show_jobs, ANYBODY))
-        """All jobs. Its state is kept without viewers, for the next one."""
+        """The topic of all jobs. Its state is kept without viewers, for the next viewer."""
         self._viewed_topics: dict[tuple[str, str], _Topic] = {}
         """The topics with viewers, by event and by job or pattern."""
         self._viewers = ReaderLimit()
@@ -191,7 +191,7 @@ class LiveUpdates:
             await self._pause(topics, sent_at + ALIVE_S)
 
     async def _renew(self, topic: _Topic, *, has_seen: bool) -> None:
-        """Make the state of a topic again if that is due for a viewer, once what it shows is durable."""
+        """Make the state of a topic again if that is due for a viewer; first wait until all decisions are durable."""
         if self._due_at(topic, has_seen=has_seen) > self._driver.now:
             return
         await self._driver.written()
@@ -205,8 +205,8 @@ class LiveUpdates:
     async def _pause(self, topics: list[_Topic], at_latest: float) -> None:
         """Wait until one of the topics is due, by the clock or because of a record.
 
-        A record makes topics due earlier, but not at once. Further records do not change that, so the second wait
-        ignores them.
+        A record makes topics due earlier, but not at once. Further records do not make them due earlier again, so the
+        second wait ignores records.
         """
         signal, version = self._change_signal, self._change_signal.version
         await signal.wait_after(version, self._seconds_to_next(topics, at_latest))

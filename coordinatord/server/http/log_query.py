@@ -56,9 +56,9 @@ class LogQuery(Struct, frozen=True):
     after_round: int | None
     """The round of the logs in `after`; None without any."""
     last_bytes: int
-    """How many bytes from its end to begin with, in each log that is not in `after`."""
+    """A log that is not in `after` begins with at most this many of its last bytes."""
     last_lines: int | None
-    """The same in lines; None for no limit."""
+    """A log that is not in `after` begins with at most this many of its last lines; None for no limit."""
     follow: bool
     """Whether to wait for new output."""
 
@@ -103,7 +103,7 @@ class RoundPlace(Struct, frozen=True):
 
 
 def format_place(number: int, log: Log, place: LogPlace) -> str:
-    """Format a place in a log of a round, for the query parameter `after`."""
+    """Format a place in a log of the round with this number, for the query parameter `after`."""
     return f"{number}:{log[0]}:{log[1]}:{place.file:x}:{place.offset}"
 
 
@@ -121,10 +121,10 @@ def parse_place(text: str) -> RoundPlace:
 def _ranks(texts: list[str]) -> Iterator[range]:
     for part in (part for text in texts for part in text.split(",")):
         found = _RANKS.fullmatch(part)
-        first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
-        if not 0 <= first <= last <= RANKS_MAX:
+        ranks = range(int(found[1]), int(found[2] or found[1]) + 1) if found else range(0)
+        if not ranks or ranks[-1] > RANKS_MAX:
             raise MalformedQueryError(f"rank is a number or a range, such as 3 or 0-7, not {part[:40]!r}")
-        yield range(first, last + 1)
+        yield ranks
 
 
 def _last_lines(query: MultiMapping[str]) -> int | None:

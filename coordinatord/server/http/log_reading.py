@@ -60,7 +60,7 @@ class _Log:
     at_end: bool = False
     """Whether it was read to its present end."""
     is_behind: bool = False
-    """Whether its last turn ended before its present end."""
+    """Whether its last turn ended because of `TURN_BYTES`, before its present end."""
 
     def part(self, text: str = "", note: str = "") -> LogPart:
         """Return a part of the answer with text of this log, which ends at `place`, or with a note about the log."""
@@ -100,7 +100,7 @@ class LogReading:
         self.round = self._run.durable.round if wanted is None else wanted
         """The number of the round that is being read."""
         self._knows_round = wanted is not None
-        """Whether the query names a round, or places in the logs of one at which to go on."""
+        """Whether the query names a round, or the places at which to continue the logs of a round."""
         self._until = self._driver.now + WITHIN_S
 
     @property
@@ -144,7 +144,7 @@ class LogReading:
         return [round_.number for round_ in rounds_of(await self._store.read_rounds(self._run.job, self.run_id))]
 
     async def parts(self, found: LogSources) -> AsyncGenerator[LogPart | None, None]:
-        """Yield the parts of these logs, then those of later rounds if they are wanted.
+        """Yield the run's id, the parts of these logs, then those of later rounds if they are wanted.
 
         Yield None now and then while there is nothing new, so that the caller can show its reader that it lives.
         """
@@ -245,9 +245,9 @@ class LogReading:
                 chunk = await self._read_chunk(log)
             except NoAnswerError as error:
                 if (not is_last and log.source.served_by in self._run.members) or self.is_interrupted:
-                    return  # the node may come back
+                    return  # the node may come back, or the next coordinator reads on
                 log.has_failed = True
-                has_left = log.at_end and self._run.durable.state.ended  # after its last output, which was read
+                has_left = log.at_end and self._run.durable.state.ended  # the node left after all its output was read
                 if not has_left:
                     yield log.part(note=_with_path(log.source, str(error)))
                 return

@@ -130,7 +130,7 @@ def seconds_in(request: web.Request, name: str, meaning: str) -> float | None:
 
 
 def number_in(query: MultiMapping[str], name: str, default: int, most: int, *, least: int = 0, other: str = "") -> int:
-    """Return a whole number in a query; `other` is what else it may be. Raises `MalformedQueryError`."""
+    """Return a whole number in a query; `other` names another value for the error. Raises `MalformedQueryError`."""
     text = query.get(name, str(default))
     if not re.fullmatch(r"\d{1,19}", text, re.ASCII) or not least <= int(text) <= most:
         raise MalformedQueryError(f"{name} is {least} to {most}{other}, not {text[:40]!r}")

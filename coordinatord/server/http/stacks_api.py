@@ -58,7 +58,7 @@ class StacksApi:
                 return error_response(request, 404, "no_stacks", str(error))
             answers = await ask_all(self._reads, run_id, number, sources, ANSWER_WITHIN_S)
             first = seen_workers(answers)
-            hang = None if ranks else find_hang(first)  # only all workers together show one
+            hang = None if ranks else find_hang(first)  # only all workers together show a hang
             looks_again = hang is not None and may_be_slow(hang, first)
             if looks_again:
                 await asyncio.sleep(APART_S)

@@ -1,6 +1,6 @@
 """Reads the figures of jobs from the machine, and makes Prometheus' metric families from them.
 
-Reading has to be done in the event loop, since the machine changes there. It yields plain numbers, from which another
+The figures are read in the event loop, since the machine changes there. They are plain numbers, from which another
 thread makes the families without holding up the loop.
 """
 
@@ -42,7 +42,7 @@ class JobFigures(Struct, frozen=True):
     is_exported: bool
     """Whether it lives, or has ended within `ENDED_EXPORTED_S`."""
     figures: Mapping[str, Figure | Sequence[Figure]]
-    """The figure of each of `FAMILIES` by its name, or one for each value of its label."""
+    """The figure of each of `FAMILIES` by its name, or a sequence with one for each value of its label."""
 
 
 def figures_of(run: Run, tally: JobTally, now: float) -> JobFigures:
@@ -84,8 +84,8 @@ def _seconds(run: Run, tally: JobTally, now: float) -> list[float]:
     """Return the seconds of a run by activity, none less than at the last scrape, with the true sum.
 
     The run's ledger, the account of its time, may move its last seconds to another activity, when it learns that the
-    round was broken or did not train yet. Prometheus would take a counter that falls for a restarted one. So a counter
-    that should fall stands still, and those that should rise share the elapsed time, until all have their true values.
+    round was broken or did not train yet. To Prometheus, a counter that falls has begun anew. So a counter that should
+    fall stands still, and those that should rise share the elapsed time, until all have their true values.
     """
     shown = tally.shown if tally.shown_run == run.id else dict.fromkeys(Activity, 0.0)
     actual = spent(run, now).by_activity()

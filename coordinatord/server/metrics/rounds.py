@@ -47,7 +47,7 @@ _CONDITIONS = dict.fromkeys(
     if row.source.at_work and not row.target.at_work and row.when is not conditions.success_unwritten
 )
 """The conditions in the table of a run's transitions at which a round stops its work, each once and in order. A round
-whose job has succeeded counts as `all_succeeded`, whether its last step was to be written or not."""
+that stops because of `success_unwritten`, to write its last step, counts as `all_succeeded`, which follows."""
 
 REASONS = (*_CONDITIONS, OTHER)
 """Every label of a round's end: the names of these conditions, and `OTHER`."""
@@ -98,7 +98,7 @@ class JobTally:
     shown: dict[str, float] = field(default_factory=dict)
     """The seconds by activity that the last scrape has shown."""
     shown_run: str = ""
-    """The id of the run with these seconds."""
+    """The id of the run whose seconds `shown` has."""
 
 
 class RoundMeter:
@@ -173,7 +173,7 @@ class RoundMeter:
             self.start.observe(record.spent.minus(tally.round_formed).starting)
             tally.round_formed = None  # a `TrainingBegan` may follow, if workers begin to report steps later
         if tally.training_began is not None and tally.stop_planned is not None:
-            # All time since then in which no round was at work; while nodes are silent, nobody knows whether it was.
+            # The time without a round at work. While its nodes are silent, nobody knows whether a round is at work.
             since = record.spent.minus(tally.training_began)
             self._recovery(planned=tally.stop_planned).observe(since.total - since.at_work - since.silent)
         tally.training_began, tally.stop_planned = record.spent, None
@@ -203,8 +203,8 @@ def _end(tally: JobTally, record: RoundEnded | RunEnded) -> None:
 def _reason_of(tally: JobTally, record: RoundEnded | RunEnded) -> str:
     """Return why a round ended: by the verdict at its end, which may differ from the reason of the stop.
 
-    A report means that the verdict blames a worker. Without one, workers that failed or hung did so only because a node
-    was lost.
+    A report means that the verdict blames a worker. Without a report, workers that failed or hung did so only because
+    a node was lost.
     """
     if isinstance(record, RunEnded) and record.outcome.result is Result.SUCCEEDED:
         return known_reason(record.condition)

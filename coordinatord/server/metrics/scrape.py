@@ -41,8 +41,8 @@ class Metrics:
         driver.durable_records.watchers.append(self._rounds.on_records)
         self._jobs = JobsCollector()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="metrics")
-        """One thread, to limit the CPU time of clients that scrape without a pause. So one scrape at a time is
-        formatted, also if its client has gone."""
+        """Formats one scrape at a time, to limit the CPU time that clients without a pause between scrapes can use. A
+        scrape is formatted to the end, also if its client has gone."""
         self._registry = CollectorRegistry()
         rounds = self._rounds
         histograms = (counters.commits, counters.lag, rounds.formation, rounds.start, rounds.recovery)
@@ -101,19 +101,20 @@ class _Daemon(Collector):
         yield GaugeMetricFamily(LEADING, LEADING_MEANS, 1)
         shared = self._driver.sharing.status()
         standbys = math.nan if shared is None or shared.problem else len(shared.standbys)
-        meaning = "Coordinators that stand by; NaN where that is not known, and for a store of its own."
+        meaning = "Coordinators that stand by; NaN if their number is not known, or if the store is not shared."
         yield GaugeMetricFamily("coordinatord_standbys", meaning, standbys)
         left_s = math.nan if shared is None else shared.lease_s
-        meaning = "How long the leader's lease lasts yet; NaN for a store of its own."
+        meaning = "The remaining time of the leader's lease; NaN if the store is not shared."
         yield GaugeMetricFamily("coordinatord_lease_seconds", meaning, left_s)
         recording = machine.store_error is None
         yield GaugeMetricFamily("coordinatord_store_ok", "1 if decisions can be recorded, else 0.", recording)
         yield CounterMetricFamily(
-            "coordinatord_store_failures", "Attempts to record something that failed.", counters.store_failures
+            "coordinatord_store_failures", "Failed attempts to write records.", counters.store_failures
         )
         yield CounterMetricFamily("coordinatord_heartbeats", "Heartbeats that nodes have sent.", counters.heartbeats)
         denied = 0 if self._gatekeeper is None else self._gatekeeper.denied
-        yield CounterMetricFamily("coordinatord_denied", "Requests of those whose token was not good enough.", denied)
+        meaning = "Rejected callers: without a sufficient token, or with a bad certificate."
+        yield CounterMetricFamily("coordinatord_denied", meaning, denied)
         refused = CounterMetricFamily(
             "coordinatord_refused", "Messages that ended a node's session, by reason.", labels=["code"]
         )

@@ -38,7 +38,7 @@ class _LastAsked:
     trains_since: float
     """When the round was first seen to train."""
     asked_at: float | None = None
-    """When the last request was due, which may be in less than `POLL_EVERY_S`; None before the first."""
+    """When the last request was due, or will be within `POLL_EVERY_S`; None before the first."""
 
 
 class ArrivalReads:
@@ -77,7 +77,7 @@ class ArrivalReads:
             return
         number, most = run.durable.round, most_arrivals(run)
         wanted = [
-            (source, AskArrivals(1, run.id, number, source.local_ranks, most))  # the session numbers it
+            (source, AskArrivals(1, run.id, number, source.local_ranks, most))  # `NodeReads` replaces the 1
             for source in worker_sources(run)
         ]
         answers = await asyncio.gather(*(self._ask(*asked) for asked in wanted))
@@ -95,7 +95,7 @@ class ArrivalReads:
         if answer.problem:
             return None
         answered_at = self._driver.now
-        # The node read its clock when it sent the answer. How the time on the way splits between both ways is unknown.
+        # The node read its clock when it sent the answer. Only the sum of the times of both ways is known.
         error_s = max(0.0, answered_at - asked_at - answer.held_s) / 2
         workers = tuple(worker for worker in answer.workers if worker.rank in source.ranks)
         return NodeArrivals(source.node, answered_at - error_s, error_s, answer.clock_s, workers)

@@ -23,8 +23,8 @@ SAMPLE_EVERY_S = 1.0
 """The shortest sampling interval: nodes report once a second."""
 
 SAMPLES_PER_POINT = 4
-"""Samples taken for each point of a series, whose pace is their mean. The interval never exceeds `WINDOW_S`, over which
-a sample has the mean pace, so that no time is left out."""
+"""How many samples make a point of a series; its pace is their mean. A sample has the mean pace over `WINDOW_S`, so the
+sampling interval never exceeds it: no time is left out."""
 
 
 @dataclass(slots=True)

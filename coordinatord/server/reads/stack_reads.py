@@ -29,7 +29,7 @@ async def ask_all(
     async def ask(source: WorkerSource) -> SourceStacks:
         if source.session is None:
             return SourceStacks(source, problem=source.problem)
-        wanted = AskStacks(1, run, number, source.local_ranks, brief)  # the session numbers it
+        wanted = AskStacks(1, run, number, source.local_ranks, brief)  # `NodeReads` replaces the 1
         try:
             answer = await reads.read(source.session, wanted, Stacks, within_s)
         except NoAnswerError as error:

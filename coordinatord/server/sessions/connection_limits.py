@@ -19,8 +19,8 @@ from msgspec import Struct
 from coordinatord.runtime.timers import Timeouts
 
 REQUEST_WITHIN_S = 30.0
-"""The time limit of the TLS handshake, and again of the head of the first request. It is ten times what either takes if
-a third of all packets are lost, and enough for the last of 10,000 nodes that connect at once."""
+"""The time limit of the TLS handshake, and again of the head of the first request. Either takes a tenth of this if a
+third of all packets are lost. It is enough for the last of 10,000 nodes that connect at once."""
 
 OWN_FILES = 64
 """Descriptors to spare for the store, the listening sockets and the log: three times the 20 or so that are open."""
@@ -43,8 +43,8 @@ ADDRESS_REQUESTS_SHARE = 1 / 4
 """The share of the connections over HTTP that one address may have, such as a proxy with a hundred open pages."""
 
 REFUSED_SHARE = 1 / 2
-"""The number of refused sessions that may be closing, as a share of the sessions without a `Join`. Before they were
-refused, they counted among these."""
+"""The number of refused sessions that may be closing, as a share of the sessions without a `Join`. They were such
+sessions until they were refused."""
 
 UNLIMITED_FILES = 1 << 20
 """The assumed limit of descriptors if the system sets none: Linux's default maximum for a process."""
@@ -80,7 +80,7 @@ class ConnectionLimits(Struct, frozen=True):
         return min(PENDING_MAX, self.pending + self.joining + self.nodes - sessions)
 
     def joining_max(self, nodes: int) -> int:
-        """Return how many sessions may be without a `Join` while this many nodes have joined."""
+        """Return how many sessions may be without a `Join` beside `nodes` others, joined or refused."""
         return min(JOINING_MAX, self.joining + self.nodes - nodes)
 
     @classmethod
@@ -109,10 +109,10 @@ class Closable(Hashable, Protocol):
 
 
 class PendingConnections(Generic[Connection]):
-    """A limited number of connections that must send something in time, by kind: a request, a `Join`, or a close frame.
+    """A limited number of connections that must all send the same in time: a request, a `Join`, or a close frame.
 
-    Beyond the limit, the oldest connection of the address with the most connections is closed; beyond the share of one
-    address, its oldest one. So a client that floods the port loses its own connections, and not those of others.
+    Beyond the limit, the oldest connection of the address with the most connections is closed. Beyond the share of one
+    address, its oldest connection is closed. So a client that floods the port loses only its own connections.
     """
 
     def __init__(self, within_s: float, most: Callable[[], int], close: Callable[[Connection], None]) -> None:
@@ -162,7 +162,7 @@ class PendingConnections(Generic[Connection]):
         return True
 
     async def drain(self, seconds: float) -> None:
-        """Wait at most `seconds` until no connection is left; close those that are older than `seconds` at once."""
+        """Close the connections that are older than `seconds`, and wait at most `seconds` until none is left."""
         self._timeouts.expire_older(seconds)
         self._emptied.clear()
         if self._addresses:

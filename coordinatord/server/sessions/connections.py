@@ -177,9 +177,9 @@ class Connections:
         handler, transport, tail = request.protocol, request.transport, _UpgradeTail()
         if transport is None:
             raise ConnectionResetError
-        handler.keep_alive(False)
-        # aiohttp gives what it has received after the request to the parser, and nothing more from then on.
-        handler.set_parser(tail)  # type: ignore[arg-type] # it has the methods of one that aiohttp calls
+        handler.keep_alive(False)  # this cancels aiohttp's timer for an idle connection
+        # aiohttp passes the bytes that it has received after the request to `tail` at once, and none from then on.
+        handler.set_parser(tail)  # type: ignore[arg-type] # it has the methods of a parser that aiohttp calls
         # The end of the connection ends the handler, which cancels this request.
         self._sessions.open(transport, answer, bytes(tail.data), CALLER.get(), handler.connection_lost)
         self._taken_over.add(handler)
@@ -283,7 +283,7 @@ class Connections:
         Return an empty text if this connection may stay, or else why not. Only a connection that has shown no token is
         closed: anybody may ask for the coordinator's health, and then keep the connection open.
         """
-        others = {
+        present = {
             connection: client_network_of(connection.transport)
             for connection in self._http.connections
             if connection not in self._taken_over
@@ -291,15 +291,15 @@ class Connections:
             and connection.transport is not None
             and not connection.transport.is_closing()
         }
-        self._authenticated.intersection_update(others)
+        self._authenticated.intersection_update(present)
         most, of_address = self._limits.requests, self._limits.requests_per_address
         address = client_network_of(handler.transport)
-        if len(others) > most:
+        if len(present) > most:
             busy = f"there are {most} connections over HTTP already, the limit: try again later"
-            rivals = others
-        elif len(others) > of_address and Counter(others.values())[address] > of_address:
+            rivals = present
+        elif len(present) > of_address and Counter(present.values())[address] > of_address:
             busy = f"there are {of_address} connections over HTTP from {address} already, the limit: close some"
-            rivals = {connection: at for connection, at in others.items() if at == address}
+            rivals = {connection: at for connection, at in present.items() if at == address}
         else:
             return ""
         spared = self._authenticated | {handler}
@@ -307,7 +307,7 @@ class Connections:
         if self._gatekeeper is None or not strangers:  # without a gatekeeper nobody has a token, so all are spared
             return busy
         [(crowded, _)] = Counter(strangers.values()).most_common(1)
-        oldest = next(connection for connection, at in strangers.items() if at == crowded)
+        oldest = next(connection for connection, at in strangers.items() if at == crowded)  # aiohttp lists them by age
         if oldest.transport is not None:
             oldest.transport.abort()
         return ""
@@ -331,7 +331,7 @@ class Connections:
 
 
 async def start_runner(app: web.Application, *, idle_s: float, shutdown_s: float) -> web.AppRunner:
-    """Set up aiohttp for an application. At the end it waits at most `shutdown_s` for requests, twice."""
+    """Set up aiohttp. At its end it waits up to `shutdown_s` for requests, cancels them, and waits as long again."""
     runner = web.AppRunner(
         app,
         access_log=None,

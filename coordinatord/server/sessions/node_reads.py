@@ -36,7 +36,7 @@ class _ReadableSession:
     send: Callable[[Wanted], None]
     """Sends a request, without waiting."""
     turns: dict[type, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
-    """Each held by the reader that awaits an answer, by the class of the answer."""
+    """Locks by the class of the answer; the reader that awaits an answer holds its lock."""
     awaited: dict[tuple[type, int], asyncio.Future[Any]] = field(default_factory=dict)
     """The answers to the requests in progress, by class and number."""
 

@@ -1,8 +1,8 @@
 """Passes messages between nodes' WebSockets and the driver, and limits how many a node may send.
 
 A session is one WebSocket of a node. Only its first message, the `Join`, is judged here: whether the node may join its
-job with its token, and does not join too often. All others go to the driver, and its messages go to the node. Each of
-them has all that the coordinator wants of the node, so a slow node gets only the newest.
+job with its token, and does not join too often. All later messages go to the driver, and the driver's messages go to
+the node. Each of these has all that the coordinator wants of the node, so a slow node gets only the newest.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ JOINERS_MAX = 20_000
 """The limit of nodes whose joins are counted, twice the largest cluster; the one that joined longest ago is dropped."""
 
 FRAMES_AT_ONCE = 256
-"""How many frames a node may send in a burst. It sends at most ten heartbeats a second, and waits one lease for an
-answer, which is at most 15 heartbeats. So even after a long sleep of this host only some 15 frames are unread."""
+"""How many frames a node may send in a burst. It sends at most ten heartbeats a second, and waits for an answer for one
+lease, in which it sends at most 15. So even after a long sleep of this host only some 15 frames are unread."""
 
 FRAMES_PER_S = 25.0
 """How many frames a second it may send after the burst: ten heartbeats and some changes. Each request to the node
@@ -140,7 +140,7 @@ class NodeSessions:
                 session.close(CloseCode.POLICY_VIOLATION, reason=f"the token {session.caller.name} was revoked")
 
     async def ended(self) -> None:
-        """Wait until all sessions have ended. Those without an answer are aborted after `CLOSE_WITHIN_S`."""
+        """Wait until all sessions have ended. If the peer does not close one, it is aborted after `CLOSE_WITHIN_S`."""
         while self._close_timeouts:
             self._all_gone.clear()
             await self._all_gone.wait()
@@ -169,7 +169,7 @@ class NodeSessions:
 
     def _refuse(self, effect: Refuse) -> None:
         session, refused = self._joined.get(effect.session), effect.message
-        if session is None:
+        if session is None:  # it has ended
             self._counters.refused[refused.code] += 1
             return
         names = fields("node_refused", job=effect.job, node=effect.node, code=refused.code)
@@ -377,7 +377,7 @@ class JoinThrottle:
 
     def __init__(self) -> None:
         self._remaining: OrderedDict[Joiner, tuple[float, float]] = OrderedDict()
-        """How many joins each had left at its last one, and when that was."""
+        """How many joins each node had left after its last attempt, and the time of that attempt."""
 
     def allows(self, joiner: Joiner, now: float) -> bool:
         """Return whether a node may join at `now`, in seconds of a monotonic clock; count the join if it may."""

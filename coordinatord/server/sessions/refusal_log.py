@@ -72,7 +72,7 @@ class RefusalLog:
         self._of_nodes = LastLogged()
         """The refusals after a `Join`, by node."""
         self.of_peers = LastLogged()
-        """The refusals before a `Join`, by address. The caller asks it, since there is no `Refuse` yet."""
+        """The refusals before a `Join`, by address. They have no `Refuse`, so the caller asks this and not `is_new`."""
         self.throttle = LogThrottle()
         """The lines about each token and kind of refusal."""
 

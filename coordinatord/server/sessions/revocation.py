@@ -43,7 +43,7 @@ async def watch_tokens(
             _log_change(before, known)
             sessions.close_invalid(is_invalid)
             end_requests(is_invalid)
-        else:  # a browser's session also ends by itself
+        else:  # no token has changed, but a browser's session also ends by its age
             end_requests(lambda caller: caller.in_browser and is_invalid(caller))
 
 

@@ -100,7 +100,7 @@ class TlsListener:
 
     async def _shake_hands(self, handshake: _Handshake, accepted: socket.socket, peer: str) -> None:
         handshake.has_begun = True
-        send_alert.set(accepted.send)  # asyncio would not tell the peer why
+        send_alert.set(accepted.send)  # asyncio would not tell the peer why a handshake fails
         try:
             await self._loop.connect_accepted_socket(
                 self._make_protocol, accepted, ssl=self._tls(), ssl_handshake_timeout=REQUEST_WITHIN_S
