@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import nn
 
 from workerlib.contract.arena import ALIGNMENT, WITH_SMALL, Arena, Commit, Place
 from workerlib.contract.manifest import Layout, Piece, lay_out, read_layout
@@ -36,8 +37,8 @@ HEAD = 4096
 """How many elements of each of these tensors are compared where no change of a tensor is counted."""
 
 
-_Version = tuple[weakref.ref[torch.Tensor], int]
-"""A tensor, and how often it had been changed in place."""
+_Version = tuple[weakref.ref[torch.Tensor], int, int]
+"""A tensor, how often it had been changed in place, and where its data was, which `.data = ...` puts elsewhere."""
 
 
 class NotNowError(Exception):
@@ -71,12 +72,13 @@ class GenerationWriter:
         """The sum of `Adapter.size_changes` at the last call of `has_changed_size`."""
         self._sample: list[torch.Tensor] = []
         """Some of the tensors, whose changes show those of the state; those that require gradients, if any does."""
-        self._containers = [kept for kept in objects.values() if isinstance(kept, KeptContainer)]
-        """The script changes their tensors itself."""
         self._versions: list[int] = []
         """How often each tensor of the sample had been changed at the end of the last step, for `has_changed`."""
-        self._contained: list[_Version] = []
-        """All tensors of the containers at the end of the last step, for `has_changed`."""
+        self._frozen: Sequence[torch.Tensor] = []
+        """Some of the parameters that require no gradients, if others do: a script changes them itself, if at all, as
+        those of an encoder that follows another one by a moving average."""
+        self._unhooked: list[_Version] = []
+        """What the script changes itself, at the end of the last step, for `has_changed`."""
         self._first_versions: list[int] = []
         """The `_versions` before the first step of the round, for `is_trained`."""
         self._learning: list[_Version] = []
@@ -140,8 +142,9 @@ class GenerationWriter:
         if not self._sample:
             tensors = [tensor for _, tensor in self.tensors()]
             learning = [tensor for tensor in tensors if tensor.requires_grad]
-            among = learning or tensors
-            self._sample = [local_part(tensor) for tensor in among[:: max(1, len(among) // SAMPLE)]]
+            frozen = [tensor for tensor in tensors if isinstance(tensor, nn.Parameter) and not tensor.requires_grad]
+            self._sample = [local_part(tensor) for tensor in _some_of(learning or tensors)]
+            self._frozen = _some_of(frozen) if learning else []
             self._head_digest = self._digest_of_heads()
             self._learning = _versions_of(learning)
         self._versions = [*map(change_count, self._sample)]
@@ -150,14 +153,15 @@ class GenerationWriter:
         return True
 
     def record_containers(self) -> None:
-        """Record that the tensors in containers, as they are now, belong to the last step. Raises as `tensors`.
+        """Record that what the script changes itself belongs, as it is now, to the last step. Raises as `tensors`.
 
         When training is over, `StepSaver.accept_last_changes` calls it once more.
         """
-        self._contained = _versions_of(self._in_containers())
+        self._unhooked = _versions_of(self._changed_by_script())
 
-    def _in_containers(self) -> list[torch.Tensor]:
-        return [tensor for kept in self._containers for _, tensor in kept.big_tensors()]
+    def _changed_by_script(self) -> list[torch.Tensor]:
+        containers = (kept for kept in self._objects.values() if isinstance(kept, KeptContainer))
+        return [*self._frozen, *(tensor for kept in containers for _, tensor in kept.big_tensors())]
 
     @property
     def is_trained(self) -> bool:
@@ -168,11 +172,11 @@ class GenerationWriter:
         return not self._sample or self._versions != self._first_versions
 
     def has_changed(self) -> bool:
-        """Whether the state has changed since `record_step`, by the tensors in containers and a sample of all."""
+        """Whether the state has changed since `record_step`, by what the script changes itself and a sample of all."""
         if self._versions != [*map(change_count, self._sample)]:
             return True
         try:
-            return _have_changed(self._in_containers(), self._contained)
+            return _have_changed(self._changed_by_script(), self._unhooked)
         except RuntimeError:  # training adds a tensor at this moment
             return True
 
@@ -275,12 +279,17 @@ def small_offset(layout: Layout) -> int:
     return -(-layout.end // ALIGNMENT) * ALIGNMENT
 
 
+def _some_of(tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    return tensors[:: max(1, len(tensors) // SAMPLE)]
+
+
 def _versions_of(tensors: Sequence[torch.Tensor]) -> list[_Version]:
-    return [(weakref.ref(tensor), _version_of(tensor)) for tensor in tensors]
+    return [(weakref.ref(tensor), *_version_of(tensor)) for tensor in tensors]
 
 
-def _version_of(tensor: Any) -> int:
-    return change_count(tensor._local_tensor if is_sharded(tensor) else tensor)  # noqa: SLF001 - as in `pieces`
+def _version_of(tensor: Any) -> tuple[int, int]:
+    local = tensor._local_tensor if is_sharded(tensor) else tensor  # noqa: SLF001 - as in `pieces`
+    return change_count(local), local.data_ptr()
 
 
 def _have_changed(tensors: Sequence[torch.Tensor], before: Sequence[_Version]) -> bool:
@@ -288,4 +297,4 @@ def _have_changed(tensors: Sequence[torch.Tensor], before: Sequence[_Version]) -
 
 
 def _is_changed(tensor: torch.Tensor, before: _Version) -> bool:
-    return before[0]() is not tensor or before[1] != _version_of(tensor)
+    return before[0]() is not tensor or before[1:] != _version_of(tensor)

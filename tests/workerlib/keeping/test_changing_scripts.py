@@ -156,6 +156,31 @@ def test_tensors_of_a_dict_that_a_step_has_changed_before_its_optimizer_are_not_
         assert script.not_saved(kept) == "tensors have changed since the last step was done"
 
 
+def follow_in_place(mean: torch.Tensor) -> None:
+    """Move a weight of a moving average."""
+    with torch.no_grad():
+        mean.mul_(0.9)
+
+
+def follow_anew(mean: torch.Tensor) -> None:
+    """Do so as MoCo does, which torch does not count."""
+    mean.data = mean.data * 0.9
+
+
+@pytest.mark.parametrize("follow", [follow_in_place, follow_anew])
+def test_a_moving_average_that_moved_before_the_optimizer_is_not_saved_as_that_of_the_last_step(
+    script: Script, follow: Callable[[torch.Tensor], None]
+) -> None:
+    model, mean = network(), network().requires_grad_(requires_grad=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with script.runs({"model": model, "mean": mean, "optimizer": optimizer}) as (_, kept):
+        do_steps(kept, model, optimizer)
+        script.await_memory(kept)
+        for parameter in mean.parameters():
+            follow(parameter)
+        assert script.not_saved(kept) == "tensors have changed since the last step was done"
+
+
 @pytest.mark.parametrize("from_begin", [True, False])
 def test_a_tensor_made_in_inference_mode_may_be_in_a_dict(script: Script, from_begin: bool) -> None:
     """Torch counts no changes of such a tensor."""
