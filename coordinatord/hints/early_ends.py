@@ -16,7 +16,7 @@ NAMED_MAX = 3
 
 
 def left_early(node: str, failure: Failure, early: Sequence[EarlyEnd]) -> str:
-    """Say which workers had exited with 0 when one of `node` failed for lack of them; empty if it failed otherwise.
+    """Say which workers had exited with 0 when a worker of `node` failed for lack of them; empty if it did not.
 
     At the normal end of a job workers exit in any order, and none of them fails for lack of another.
     """
@@ -32,5 +32,5 @@ def first_of(texts: Sequence[str]) -> str:
     more = len(texts) - NAMED_MAX
     if more <= 0:
         return ", ".join(texts)
-    least = "at least " if len(texts) == CONSEQUENCES_MAX else ""
+    least = "at least " if len(texts) == CONSEQUENCES_MAX else ""  # a list of this length may not be whole
     return ", ".join([*texts[:NAMED_MAX], f"{least}{more} more"])

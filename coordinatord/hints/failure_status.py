@@ -1,4 +1,4 @@
-"""Makes what people see of a failed round, in the HTTP API and in terminals, from the report of its root cause. Pure.
+"""Describes a failed round for people, in the HTTP API and in terminals, by the report of its root cause. Pure.
 
 It adds the hint (what to do about it), and sentences on other workers: which failed too, ended before, or lagged.
 """
@@ -21,8 +21,8 @@ from coordinatord.protocol.messages import Failure, Report, SecondaryFailure
 @lru_cache(maxsize=CACHED_MAX)
 def failure_status(report: Report) -> FailureStatus:
     """Return the status of a failure. It is cached, because each answer about the job has it until the next failure."""
-    failure, left = report.failure, left_early(report.node, report.failure, report.early)
-    shared = "" if left else shared_by(failure, report.same_error_count, report.workers)
+    failure, ended_early = report.failure, left_early(report.node, report.failure, report.early)
+    shared = "" if ended_early else shared_by(failure, report.same_error_count, report.workers)
     return FailureStatus(
         round=report.round,
         nodes=report.nodes,
@@ -61,7 +61,7 @@ def failure_status(report: Report) -> FailureStatus:
         stragglers=tuple(StragglerStatus(**asdict(straggler)) for straggler in report.stragglers),
         log=failure.log or None,
         hint=hint(report) or "",
-        left_early=left,
+        left_early=ended_early,
         shared_by=shared,
         before=_early(report),
         behind=_stragglers(report),

@@ -1,6 +1,6 @@
-"""Tells from the stack of a worker that hung whether its host may be why, or only the script. Pure.
+"""Tells from the stack of a worker that hung whether its host may be the cause, or only the script. Pure.
 
-If only the script may be, the host is charged with the hang only where rounds can do without the host.
+A host is charged with a hang that the script has caused only where rounds can do without the host.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ _USES_DEVICES = frozenset({"apex", "cupy", "deepspeed", "torch", "transformer_en
 """The packages whose native code waits for GPUs and the network."""
 
 _WAITS = frozenset({"concurrent", "multiprocessing", "queue", "selectors", "threading"})
-"""The modules of Python in which other code waits, such as torch's DataLoader for its processes. Frames in them say
-nothing, so the code that called them is judged."""
+"""The modules of Python in which other code waits, such as torch's DataLoader for its processes. Their frames do
+not show why, so the code that called them is judged."""
 
 
 def may_be_of_host(failure: Failure) -> bool:
     """Whether a worker that hung may stand still because of its host.
 
     It may if it waits for a disk, if native code of torch or the like has not returned, or if its stack is not known.
-    What Python code of the script waits for, or loops over, is the same on any other host. The frames are innermost
-    first, so the first one outside of `_WAITS` is where it stands.
+    Python code of the script that waits or loops would do so on any other host. The frames are innermost first, so the
+    worker stands in the first one outside of `_WAITS`.
     """
     if not failure.last_lines or " for a disk" in failure.message:
         return True

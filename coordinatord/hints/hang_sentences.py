@@ -1,8 +1,8 @@
 """Puts the verdict of `hang_verdict` into words: which workers the others wait for, and where.
 
 There is one public function for each form of a verdict. A worker that the others wait for is a *culprit*. A *place* is
-the collective of a process group in which a worker waits, and a *position* is a line of the script. `waiting` are
-always all workers that wait in a collective. `peers`, `stuck` and the workers of `places` are some of these.
+the collective of a process group in which a worker waits, and a *position* is a line of the script. The argument
+`waiting` always has all workers that wait in a collective; `peers`, `stuck` and `places` have some of them.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ def awaited(kind: HangKind, culprits: Sequence[SeenWorker]) -> str:
 def others_wait(
     kind: HangKind, culprits: Sequence[SeenWorker], waiting: Sequence[SeenWorker], silent: Sequence[SeenWorker]
 ) -> str:
-    """Say what the culprits do, since they wait in no collective, where others wait, and which ones are `silent`."""
+    """Say what culprits outside of collectives do, where the others wait, and which workers are `silent`."""
     does, lasted = f"{_name_workers(culprits)} {_describe_culprits(kind, culprits)}", _lasting(waiting)
     others = _describe_waiting(waiting)
     if silent:
         others += f"; {_name_workers(silent)} {_describe_culprits(HangKind.ABSENT, silent)}"
-    # How long the others have waited is not how long ago a worker has ended.
+    # The duration is that of the wait: after "has ended" it would seem to be the time since the end.
     return f"{does}; {others}{lasted}" if _have_ended(kind, culprits) else f"{does}{lasted}; {others}"
 
 
@@ -71,7 +71,7 @@ def over_for_others(places: Places, peers: Sequence[SeenWorker], waiting: Sequen
 
 
 def left_behind(places: Places, ahead: int, waiting: Sequence[SeenWorker]) -> str:
-    """Say where workers wait that are behind all others; `ahead` is how many of the others wait, in other groups.
+    """Say where workers wait that are behind all others; `ahead` is the number of the others, which wait too.
 
     For example `rank 5 on node a waits in barrier 7, behind the 3 others, for 12 s`.
     """
@@ -81,7 +81,7 @@ def left_behind(places: Places, ahead: int, waiting: Sequence[SeenWorker]) -> st
 
 
 def apart(places: Places, most: Places, waiting: Sequence[SeenWorker]) -> str:
-    """Say at which `places` workers wait, and where `most` others wait; `most` has one place, or is empty.
+    """Say at which `places` workers wait, and at which place most others wait: the one in `most`, if there is one.
 
     For example `rank 2 on node b waits in barrier 4, where 2 others wait in all_reduce 4, for 12 s`.
     """
@@ -94,7 +94,10 @@ def apart(places: Places, most: Places, waiting: Sequence[SeenWorker]) -> str:
 
 
 def never_completes(place: WaitPlace, groups: int, stuck: Sequence[SeenWorker], waiting: Sequence[SeenWorker]) -> str:
-    """Say that all members of each of `groups` groups wait at one place, such as `place`; together they are `stuck`."""
+    """Say that all members of each of `groups` groups wait at one place; `stuck` has the members of all these groups.
+
+    `place` is that of the first group.
+    """
     subject = f"all {len(waiting)} workers" if len(stuck) == len(waiting) else _name_workers(stuck)
     several = f" in collectives of {groups} groups, such as {_name(place)}," if groups > 1 else f" in {_name(place)}"
     none = "none of them completes" if groups > 1 else "it completes for none"
@@ -102,7 +105,7 @@ def never_completes(place: WaitPlace, groups: int, stuck: Sequence[SeenWorker], 
 
 
 def _have_ended(kind: HangKind, culprits: Sequence[SeenWorker]) -> bool:
-    """Whether these are absent because they have ended. Of those that do not answer, their node sent nothing."""
+    """Whether culprits are absent because they have ended, and not because their nodes have not answered."""
     return kind is HangKind.ABSENT and all(worker.now is not None for worker in culprits)
 
 
@@ -124,7 +127,7 @@ def _describe_culprits(kind: HangKind, culprits: Sequence[SeenWorker]) -> str:
 
 
 def _activity(kind: HangKind, worker: SeenWorker, now: WorkerStacks, *, alone: bool) -> str:
-    """Say what a worker outside of collectives does, by its samples; `now` is the last one. `alone`: no other does."""
+    """Say what a worker outside of collectives does; `now` is its last sample, and `alone` asks for the singular."""
     is_busy, thing, s = kind is HangKind.BUSY, outside_wait(now), "s" if alone else ""
     activities = (
         (is_busy and sleeps(worker), f"sleep{s}"),  # a thread of a library, or a child, may compute meanwhile

@@ -2,7 +2,7 @@
 
 A worker in a collective waits for the others. So the *culprit*, for which all wait, is in no collective, or in another
 one than they are. `wait_graph` follows the waiting from worker to worker, and `hang_sentences` puts the verdict into
-words. There is no verdict while a worker makes progress, or while none waits.
+words. There is no verdict while a worker makes progress.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class HangVerdict(Struct, frozen=True):
 
     kind: HangKind
     ranks: tuple[int, ...]
-    """The culprits. If the kind is `NETWORK`, nobody is one: these are in a collective that should complete."""
+    """The culprits; with the kind `NETWORK`, which has none, the workers in a collective that should complete."""
     sentence: str
     waiting: int
     """How many workers wait."""
@@ -73,9 +73,9 @@ def find_hang(seen_workers: Sequence[SeenWorker]) -> HangVerdict | None:
 
     The first of these that are found are judged:
 
-    1. Busy workers outside of collectives, even if no collective shows that others wait for them: it may be for a file.
-    2. Other workers outside of collectives at which chains of waiting end.
-    3. Waiting workers at which chains end, and that are behind others. One that is behind and no end waits for others.
+    1. Busy workers outside of collectives, even if no chain of waiting ends at them: others may wait for their files.
+    2. Other workers outside of collectives at which chains end.
+    3. Waiting workers at which chains end, and that are behind others.
     4. All workers outside of collectives, though no chain ends at them. They are more likely the cause than those in 5,
        since they should have come to a collective.
     5. All ends of chains: each waits for nobody, since its collective should complete, or they wait for each other.
@@ -83,8 +83,8 @@ def find_hang(seen_workers: Sequence[SeenWorker]) -> HangVerdict | None:
     A worker whose stack shows an unrecorded wait is named only if no worker is free: it waits for others in turn. Where
     no recorder shows a wait at all, `_judge_stacks` decides.
 
-    A slow collective makes progress while its data moves: on a slow network, a large one may outlast two samples. Its
-    workers need not all be in it: a broadcast completes at different times, and groups differ.
+    In cases 3 and 5 there is no verdict while any waiting worker moves data: on a slow network, a large collective may
+    outlast two samples, and it may be over for some workers already.
     """
     waiting = [worker for worker in seen_workers if state_of(worker) is CollectiveState.WAITS]
     if any(state_of(worker) is CollectiveState.MOVES for worker in seen_workers):
@@ -111,7 +111,7 @@ def find_hang(seen_workers: Sequence[SeenWorker]) -> HangVerdict | None:
 def notice_of(verdict: HangVerdict, seen_workers: Sequence[SeenWorker]) -> str:
     """Describe the worker that the others wait for: `waiting for rank 0 on node a, which computes in ...`.
 
-    Without a culprit, or if nobody waits, it is the sentence of the verdict.
+    Without a culprit, or if nobody waits, return the sentence of the verdict.
     """
     if verdict.kind is HangKind.NETWORK or not verdict.waiting:
         return verdict.sentence
@@ -148,8 +148,8 @@ def _judge_outside(
 ) -> HangVerdict:
     """Return the verdict on workers outside of collectives for which others wait.
 
-    The culprits are the busy ones, or else those that live, or else all. Those that do not answer are named as well:
-    what they do is not known, so one of them may be the cause.
+    The culprits are the busy ones, or else those that live, or else all. Workers that do not answer are named as well,
+    since one of them may be the cause.
     """
     alive = [worker for worker in idle if worker.now is not None and worker.now.state not in GONE]
     kind = HangKind.BUSY if busy else HangKind.STUCK if alive else HangKind.ABSENT
@@ -159,10 +159,10 @@ def _judge_outside(
 
 
 def _judge_halted(seen_workers: Sequence[SeenWorker]) -> HangVerdict | None:
-    """Return the verdict on workers that somebody has stopped, though no recorder shows that others wait for them.
+    """Return the verdict on workers that somebody has stopped, though no worker is seen to wait.
 
-    The recorder has no `send` and `recv` of gloo, and a halted worker does nothing. None if none is halted, all are, or
-    another one is at work.
+    torch's flight recorder does not show `send` and `recv` of gloo, so others may wait for them unseen. None if no
+    worker is stopped, all are, or another one is at work.
     """
     halted = [worker for worker in seen_workers if worker.now is not None and worker.now.state in HALTED]
     others = [worker for worker in seen_workers if worker not in halted]
@@ -185,25 +185,25 @@ def _judge_stacks(seen_workers: Sequence[SeenWorker]) -> HangVerdict | None:
 
 
 def judge_unended(seen_workers: Sequence[SeenWorker]) -> HangVerdict | None:
-    """Return the verdict on workers that have not ended for too long, though all others have.
+    """Return the verdict on workers that take too long to end, though all others have ended.
 
-    None if one of them is in a collective, is held by a debugger, or is on a node that does not answer.
+    None if one of these workers is in a collective, is held by a debugger, or is on a node that does not answer.
     """
     ended = [worker for worker in seen_workers if worker.now is not None and worker.now.state in GONE]
-    others = [worker for worker in seen_workers if worker.now is None or worker.now.state not in GONE]
-    if not ended or not others or any(worker.now is None or worker.now.state == TRACED for worker in others):
+    unended = [worker for worker in seen_workers if worker.now is None or worker.now.state not in GONE]
+    if not ended or not unended or any(worker.now is None or worker.now.state == TRACED for worker in unended):
         return None
-    if any(state_of(worker) in {CollectiveState.WAITS, CollectiveState.MOVES} for worker in others):
+    if any(state_of(worker) in {CollectiveState.WAITS, CollectiveState.MOVES} for worker in unended):
         return None
-    kind = HangKind.BUSY if any(map(is_busy, others)) else HangKind.STUCK
-    return _verdict(kind, others, (), say.others_rest(kind, others, ended))
+    kind = HangKind.BUSY if any(map(is_busy, unended)) else HangKind.STUCK
+    return _verdict(kind, unended, (), say.others_rest(kind, unended, ended))
 
 
 def _judge_behind(behind: Sequence[SeenWorker], waiting: Sequence[SeenWorker]) -> HangVerdict:
-    """Return the verdict on workers whose collective is over for another worker, or that others have overtaken.
+    """Return the verdict on waiting workers at which chains end, and that are behind others.
 
     * If no other worker waits in a group of theirs, they are the culprits: the others have left them behind.
-    * If all are in one operation from or to a root, the network has lost its data, since it is over for others.
+    * If all are in one operation from or to a root, the network has lost data, since it is over for others.
     * If all are in one group, are its majority, and are one collective behind, the others have begun one too many.
     * Otherwise they are the culprits, and are compared with the place at which most of the others are.
     """
@@ -250,7 +250,7 @@ def _judge_ends(ends: Sequence[SeenWorker], waiting: Sequence[SeenWorker]) -> Ha
 def _is_whole(members: Sequence[SeenWorker], workers: int, *, alone: bool) -> bool:
     """Whether all members of a group wait in it.
 
-    If their number is not known, they probably do if several wait, or if workers wait in no other group (`alone`).
+    If its size is not known, they probably do if several wait, or if workers wait in no other group (`alone`).
     """
     expected = 2 if _is_pair(members[0]) else _members(members[0], workers)
     if expected:
@@ -287,7 +287,7 @@ def _mismatched(places: Mapping[WaitPlace, Sequence[SeenWorker]], waiting: Seque
 
 
 def _by_place(waiting: Sequence[SeenWorker], *, with_group: bool) -> dict[WaitPlace, list[SeenWorker]]:
-    """Group waiting workers by their collectives, or by their input if only that differs and it must not."""
+    """Group waiting workers by their collectives; in one collective, by their inputs if these must not differ."""
     collectives = [collective_of(worker) for worker in waiting]
     places = [replace(wait_place(each), group=each.group if with_group else "") for each in collectives]
     if len(set(places)) == 1 and _is_even(places[0].operation) and len({each.shape for each in collectives}) > 1:

@@ -1,6 +1,7 @@
 """Finds the class of a failure's cause, which decides who is charged, and advice for people about it. Pure.
 
-Most failures are found by their text in the tables of known causes (`RULES`). A hang's kind has the advice.
+Most causes are found by the text of the failure, in the tables of known causes (`RULES`). The advice about a hang
+depends on its kind.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ _STUCK_IN_ANOTHER_WAY = {
     r" waits? for ": (_OUTSIDE, Cause.HANG),
 }
 """Advice and class of cause for stuck workers whose stack does not show why, by a pattern of their verdict
-(`hang_sentences`)."""
+(`hang_sentences`). The first pattern that matches counts."""
 
 
 def _judge_hang(kind: HangKind, failure: Failure) -> tuple[str, Cause]:
@@ -81,10 +82,9 @@ RULES = (*MEMORY, *LAUNCHING, *GPUS, *NETWORK, *LIMITS, *SIGNALS)
 """The known causes in the order of matching: each row before those that would match more failures."""
 
 CACHED_MAX = 1_000
-"""The size of the cache: one failure for each of so many jobs."""
+"""The size of a cache of failures: enough for the last failure of each of a thousand jobs."""
 
 _FINAL = "no restart mends this error, so the run ended at once: correct the script, and start the nodes again"
-
 
 _DIVERGED = (
     "a GPU may silently compute wrong values, or the script lets a rank train by itself. `nodeclient quarantine HOST` "
@@ -108,9 +108,9 @@ def hint(report: Report) -> str | None:
 def cause_of(failure: Failure) -> Cause:
     """Return the class of a failure's cause, by the report of its own node.
 
-    So rules that need to know of other nodes do not count here. An exception of Python without a known cause is an
-    error of the script. A broken GPU (Xid) explains any error, even one that the script calls final. Hangs and
-    divergences are failures that the coordinator makes: they have no Xid, and are not final.
+    So rules that depend on other nodes do not count here. An exception of Python without a known cause is an error of
+    the script. A broken GPU (Xid) explains any error, even one that the script calls final. The failure of a hang or a
+    divergence is made by the coordinator, so it has no Xid and is not final.
     """
     if not OF_THE_NODE.keys().isdisjoint(failure.xids):
         return Cause.DEVICE
@@ -138,15 +138,15 @@ def _rule_of_node(failure: Failure) -> HintRule | None:
 
 
 _ERROR_OF_TORCH = re.compile(r"torch\.distributed|Dist\w+Error|gloo/|NCCL|nccl")
-"""Exceptions of collectives and of the store."""
+"""Matches exceptions of collectives and of torch's store."""
 
 
 def needed_others(failure: Failure) -> bool:
-    """Whether a failure is explained by workers that had exited with 0 before; the caller knows of some.
+    """Whether workers that had exited with 0 before explain a failure; the caller has found some.
 
-    It is if the first rule that matches is for this case (`HintRule.early`): the order of `RULES` decides. A broken GPU
-    explains it better, and so does an error that is not torch's: peers that exit leave warnings among the last lines of
-    workers that still have something to do.
+    They do if the first rule that matches is for this case (`HintRule.early`), unless a GPU is broken or the exception
+    is not torch's. Such an exception is the cause, even if the last lines match: workers that exit leave warnings of
+    torch in the last lines of others.
     """
     if cause_of(failure) is Cause.DEVICE or (failure.error and not _ERROR_OF_TORCH.search(failure.error)):
         return False

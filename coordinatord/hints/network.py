@@ -1,7 +1,7 @@
 """The table of known causes in the network: workers that cannot reach each other, or lose a connection. Pure.
 
-The first row that matches counts, so a row stands before those that would match more failures. So of the rows about a
-store that is gone, the last one is for those without a known reason. The *store* is torch's TCPStore, which the worker
+The first row that matches counts, so a row stands before those that would match more failures. The last row about
+a store that is gone matches if the reason is not known. The *store* is torch's TCPStore, which the worker
 with rank 0 serves, and by which workers find each other.
 """
 

@@ -1,8 +1,8 @@
 """The tables of known causes in memory, disks and other limits of a host, and in signals. Pure.
 
 The first row that matches counts, so a row stands before those that would match more failures; `match.RULES` has the
-order of the tables. Some patterns are texts of nodeclient itself, which looks at the OOM killer
-(`nodeclient/diagnosis/diagnose`) and starts workers.
+order of the tables. Some patterns match texts of nodeclient itself, about the OOM killer
+(`nodeclient/diagnosis/diagnose`) and about starts of workers.
 """
 
 from __future__ import annotations
@@ -158,8 +158,8 @@ ended the script, that is the cause, and this text gets no hint."""
 
 _OF_A_GPU = r"(?s:.*)(?:CUDA|NCCL|cuDNN|CUDNN|CUBLAS|HIP|GPU)"
 _NO_EXCEPTION = rf"\A(?!(?s:.*)(?:{_LEFT_OPEN}|terminate called after throwing (?!{_OF_A_GPU})))"
-"""Matches if no text has these words of C++. An exception of C++ is an error of the program, as one of Python is. One
-that a GPU's library throws may as well be due to the GPU."""
+"""Matches texts without these words of C++: an exception of C++ is an error of the program, as one of Python is. If the
+exception names a GPU's library, the text matches, since the GPU may be the cause."""
 
 _PYTHON_STACK = r'Fatal Python error: (?s:.*)\n  File "[^"]+", line \d+ in '
 """What Python's fault handler writes, with at least one frame of the script."""

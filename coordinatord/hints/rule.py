@@ -1,7 +1,7 @@
 """Defines a row of the tables of known causes, which are in `launch`, `network` and `resource`. Pure.
 
-To add a cause, add a row there, and a real message of it to the test. A row must be certain: an ordinary exception of
-the script gets no hint.
+To add a cause, add a row there, and a real message of it to the test. A row must match only its own cause: an
+ordinary exception of the script gets no hint.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from coordinatord.protocol.messages import Cause
 
 
 class HintRule(Struct, frozen=True):
-    """One known cause. It matches a failure if all conditions hold that are given."""
+    """One known cause. It matches a failure if all given conditions hold."""
 
     cause: Cause
     name: str
@@ -27,12 +27,12 @@ class HintRule(Struct, frozen=True):
     anywhere: bool = False
     """Whether to search the last lines even if there was an exception: torch and NCCL write such texts beside it."""
     signals: frozenset[int] = frozenset()
-    """The signals that may have ended the worker."""
+    """The row matches only workers that one of these signals has ended; any worker if empty."""
     exit_codes: frozenset[int] = frozenset()
-    """The exit codes that the worker may have."""
+    """The row matches only workers with one of these exit codes; any worker if empty."""
     alone: bool = False
-    """Whether there are other nodes, none of which failed in this round."""
+    """Whether the row matches only if there are other nodes, none of which failed in this round."""
     early: bool = False
-    """Whether another worker had exited with 0 before."""
+    """Whether the row matches only if another worker had exited with 0 before."""
     waits: bool = False
-    """Whether the worker timed out waiting for others, so that the report names those that were behind."""
+    """Whether such a worker timed out waiting for others. The report then names the workers that were behind."""

@@ -19,8 +19,8 @@ _FRAME = re.compile(r'\s*File "[^"]+", line \d+|[│|] *[^ ]+:\d+(?= in )')
 def have_same_error(one: Failure, other: Failure) -> bool:
     """Whether two workers failed with the same error: numbers in its text, such as ranks, may differ.
 
-    Without a text of either, the signal or the exit code that ended both is the error, unless that is 1, which tells
-    nothing.
+    If neither has a text, they need the same signal or exit code, and not 1, which tells nothing. A lost connection is
+    another error than none.
     """
     texts = [each.error or each.message for each in (one, other)]
     if any(texts):
@@ -32,8 +32,8 @@ def have_same_error(one: Failure, other: Failure) -> bool:
 def shared_by(failure: Failure, same_error_count: int, workers: int) -> str:
     """Say which workers of a round failed with the same error: `all 4 ranks`, `3 ranks`; empty if only one did.
 
-    Empty as well if the error is a consequence of what another worker did, or if no process has failed. The round has
-    `workers`, or 0 if that is not known; `same_error_count` is how many others are known to have failed like this one.
+    Empty as well if the error is a consequence of another worker's failure, or if no process has failed. `workers` is
+    their number in the round, 0 if not known; `same_error_count` is how many others are known to have the same error.
     """
     has_failed = failure.pid and failure.hang is None and not failure.diverged
     if not (same_error_count and has_failed) or failure.left or lost_connection(failure):

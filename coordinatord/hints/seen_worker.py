@@ -17,8 +17,8 @@ BUSY_CPUS = 0.1
 """The least CPUs that a busy worker uses during a sample. Threads that only poll use less."""
 
 BUSY_BYTES = 64 * 1024
-"""The fewest bytes between two samples that show progress: of a worker that reads or writes on a slow disk, or whose
-connections carry a slow collective."""
+"""The fewest bytes moved between two samples that show progress: on a slow disk, or over the connections of a slow
+collective."""
 
 WAITS_FOR_DISK = "waiting for IO"
 """The state of a process that waits for a disk or a network file system."""
@@ -33,7 +33,7 @@ HALTED = frozenset({STOPPED, TRACED})
 """The states of a process that somebody has stopped."""
 
 GONE = frozenset({"ended", ""})
-"""The states of a process that has ended; of one that was reaped, none is known."""
+"""The states of a process that has ended; the empty one, if it was reaped."""
 
 _TORCH_OPERATOR = rb"(?:[\w.]+\.)?__call__ \([^\n]*torch/_ops\.py:\d+\)\n"
 """The frame of an operator of torch, by which functional collectives call native code."""
@@ -94,7 +94,7 @@ def collective_of(worker: SeenWorker) -> Collective:
 
 
 def wait_place(collective: Collective) -> WaitPlace:
-    """Return where a worker in a collective waits, as far as one collective shows it."""
+    """Return the place of a worker in a collective, without the fields that depend on other workers."""
     return WaitPlace(collective.operation.rpartition(":")[2], collective.number)
 
 
@@ -150,7 +150,7 @@ def is_busy(worker: SeenWorker) -> bool:
 def uses_cpu(worker: SeenWorker) -> bool:
     """Whether a thread or a child process of a worker computes, or is about to, in one of its samples."""
     samples = [sample for sample in (worker.now, worker.before) if sample is not None]
-    # On a busy host it may hardly get a CPU.
+    # On a busy host, a running process may hardly get a CPU.
     return any(sample.cpus >= BUSY_CPUS or sample.state == "running" for sample in samples)
 
 

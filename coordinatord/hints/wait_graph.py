@@ -3,11 +3,13 @@
 A worker may be in several process groups, and wait in one of them for a worker that waits in another one. So who waits
 for whom is a graph, and the workers at which all chains end are looked for.
 
-A worker waits for the members of its process group that are behind it. With NCCL it also waits for members that are not
-behind, but still wait in an earlier operation: a worker begins dozens of operations ahead, and its GPU executes them in
-order. So a worker that is behind is no culprit while it waits for others. There is one exception. Some collectives
-complete only once all have begun them. If one of these has completed for another worker, it should have completed for
-all: a worker that is still in it is *overtaken*, and waits for nobody.
+A worker's *level* in a process group is how far it is in the group's sequence of collectives. It waits for the members
+of the group that are *behind* it, at a lower level. With NCCL it also waits for members that have begun its operation,
+but still wait in an earlier one: a worker begins dozens of operations ahead, and its GPU executes them in order.
+
+A worker that is behind is no culprit while it waits for others itself, unless it is *overtaken*. Some collectives
+complete only once all members have begun them. If one of these has completed for one member, it should have completed
+for all: a member that is still in it is overtaken, and counts as waiting for nobody.
 
 In an exchange with one peer, a worker waits for that peer. If the peer is at the other end of the same exchange, then
 neither waits for the other, since the exchange should complete.
@@ -25,11 +27,11 @@ from msgspec.structs import replace
 from coordinatord.protocol.stack_messages import PAIRED, GroupPlace, GroupStage
 
 Node = int | tuple[str, str, int]
-"""A node of the graph: the index of a worker, or some members of a group, by their part, the group and a level of it.
+"""A node of the graph: a worker, by its index, or a part of a group, by the part's name, the group and a level.
 
-A level is how far a member is in the group's sequence of collectives. The part is `at` for members at that level,
-`below` for those behind it, or `not yet at` for those that wait in an earlier operation. Workers point to parts and
-parts to workers, so that the graph does not grow with the square of a group.
+The part `at` has the members at that level, `below` those at lower levels, and `not yet at` those at that level that
+still wait in an earlier operation. Edges lead from workers to parts and from parts to workers, so that their number
+does not grow with the square of a group.
 """
 
 BACKENDS_MAX = 4
@@ -74,7 +76,7 @@ class Awaited(Struct, frozen=True):
     ends: frozenset[int]
     """The ends of all chains of waiting: they wait for nobody, or only for each other."""
     behind: frozenset[int]
-    """All workers that are behind another member of a group."""
+    """All workers that are behind a waiting member of a group, or that are overtaken."""
 
 
 def find_awaited(workers: Sequence[WorkerPlaces]) -> Awaited:
@@ -89,7 +91,10 @@ def find_awaited(workers: Sequence[WorkerPlaces]) -> Awaited:
 
 
 def _with_backends(workers: Sequence[WorkerPlaces]) -> list[WorkerPlaces]:
-    """Replace a place such as `41.`, of a worker that has begun no collective there, by one for each backend in use."""
+    """Replace each place without a backend by one for each backend that other workers use in the group.
+
+    A worker has the place `41.` if it has begun no collective of group 41, and `41.nccl` once it has begun one there.
+    """
     used: dict[str, set[str]] = defaultdict(set)
     for place in (place for worker in workers for place in worker.places):
         name, _, backend = place.group.rpartition(".")
@@ -103,7 +108,7 @@ def _with_backends(workers: Sequence[WorkerPlaces]) -> list[WorkerPlaces]:
 
 
 class _Graph:
-    """The wait-for graph, with edges from those that wait; its size grows with the number of places."""
+    """The graph of who waits for whom; its size grows with the number of places."""
 
     def __init__(self, workers: Sequence[WorkerPlaces]) -> None:
         self._workers = workers
@@ -117,10 +122,10 @@ class _Graph:
             for group, levels in self._levels.items()
             for lower, upper in pairwise(sorted(levels))
         }
-        """The next lower level of each level, except of the lowest one of a group."""
+        """The next lower level of the group, by the part `below` a level; the lowest level has no such part."""
         self._overtaken = self._find_overtaken()
         self.behind = self._overtaken | self._find_behind()
-        """The workers that are behind another member of a group, or that are overtaken."""
+        """The workers of `Awaited.behind`."""
         self._members = self._find_members()
 
     def _find_overtaken(self) -> set[int]:
@@ -134,7 +139,7 @@ class _Graph:
         }
 
     def _find_behind(self) -> set[int]:
-        """Return the workers that are behind a level at which another member of the group waits."""
+        """Return the workers at a lower level than a member of the same group that waits."""
         waited_at: dict[str, int] = defaultdict(int)
         for place in filter(None, (worker.collective for worker in self._workers)):
             waited_at[place.group] = max(waited_at[place.group], place.level)
@@ -145,7 +150,7 @@ class _Graph:
         }
 
     def _find_members(self) -> dict[Node, list[int]]:
-        """Return the workers in each part of a group, except those `below` a level, and the silent workers.
+        """Return the workers of each part `at` or `not yet at` a level, and those of `SILENT`.
 
         An overtaken worker counts as not yet at its own place, so that the others there wait for it.
         """
@@ -161,7 +166,7 @@ class _Graph:
         return members
 
     def successors(self, node: Node) -> Iterable[Node]:
-        """Return the nodes for which a worker waits, or the workers in a part of a group."""
+        """Return the nodes for which a worker waits, or the nodes that make up a part of a group."""
         if isinstance(node, int):
             return () if node in self._overtaken else self._awaited_by(self._workers[node])
         part, group, _ = node
@@ -178,18 +183,19 @@ class _Graph:
         has_all_members = 0 < worker.members <= self._levels[first.group].total()
         if not has_all_members:
             yield from self._parts(SILENT)
-        # The host has begun the collective, even if an exchange comes first: who has not begun it holds this worker up.
+        # Even if an exchange comes first, this worker has begun its first collective, and needs members that have not.
         if (collective := worker.collective) is not None:
             yield from self._parts(("below", collective.group, collective.level))
-        # It waits for members that are not yet there only at its first place: at a later one, it is not there itself.
+        # Members that are not yet at a place hold it up only at its first place: it is not yet at later ones itself.
         if first.stage not in PAIRED:
             yield from self._parts(("not yet at", first.group, first.level))
             return
+        # In an exchange, the number of a place is the rank of the peer.
         peer, other_end = self._index_of.get(first.number), GroupPlace(first.group, PAIRED[first.stage], worker.rank)
         if peer is None:
             yield from self._parts(SILENT)
         elif peer in self._overtaken or self._workers[peer].first != other_end:
-            yield peer  # an overtaken one is the end of the chain even if it is at the other end of this exchange
+            yield peer  # an overtaken peer is the end of the chain, even if it is at the other end of this exchange
 
     def _parts(self, node: Node) -> Iterator[Node]:
         """Yield a part of a group, or `SILENT`, if it has workers."""
@@ -198,11 +204,12 @@ class _Graph:
 
 
 def _last_components(begin: Iterable[Node], successors: Callable[[Node], Iterable[Node]]) -> Iterator[set[Node]]:
-    """Yield the strongly connected components of a graph that no edge leaves, by Tarjan's algorithm.
+    """Yield the strongly connected components that no edge leaves, by Tarjan's algorithm.
 
     `number` has the order in which nodes were entered, and `low` the lowest number of an open node that a node is known
     to reach. The `stack` has all open nodes, whose components are not complete. The `path` has those of the present
-    walk, each with the successors that are left. `leads_on` has nodes with an edge into a component that is `closed`.
+    walk, each with its remaining successors. `closed` has the nodes of complete components, and `leads_on` those with
+    an edge to such a node.
     """
     number: dict[Node, int] = {}
     low: dict[Node, int] = {}
