@@ -1,8 +1,8 @@
 """Formats and parses access tokens, which let their bearers in: `crd1.<pin>.<role>.<secret>`.
 
 The pin is the SHA-256 of the coordinator's public key (SubjectPublicKeyInfo, as in RFC 7469). A client compares it with
-the server's key, so it needs no certificate authority. The secret has 256 random bits. Both are base32, in lower case
-and without padding. The prefix identifies a token, also for scanners of secrets in repositories.
+the server's key, so it needs no certificate authority. The secret has 256 random bits. Pin and secret are in base32,
+in lower case and without padding. The prefix identifies a token, also for scanners of secrets in repositories.
 """
 
 from __future__ import annotations

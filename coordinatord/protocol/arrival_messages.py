@@ -70,8 +70,8 @@ class Arrivals(Strict, frozen=True, tag=True):
     held_s: Seconds
     """How long the node took to answer, to subtract from the round-trip time."""
     workers: Annotated[tuple[WorkerArrivals, ...], Meta(max_length=WORKERS_ASKED_MAX)]
-    """Those of the workers that have a responder. One that has not answered, or whose torch has no flight recorder, has
-    no groups."""
+    """The workers that have a responder. A worker that has not answered, or whose torch has no flight recorder, has no
+    groups."""
     problem: Sentence
     """Why there are no arrivals; empty if there are."""
 

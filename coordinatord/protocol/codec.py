@@ -1,7 +1,7 @@
 """Encodes and decodes messages: a frame is one msgpack map with a `type`, and the fields of the session's version.
 
-Two releases may have different versions of the protocol. A message is always in the newest one here; `encode` leaves
-out what an older version lacks, and `decode` gives that its default.
+A session may have an older version of the protocol than this release. `encode` leaves out the fields that this version
+lacks, and `decode` gives them their defaults.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class InternalError(CoordinatordError):
     def __init__(self, text: str, *, table: str, state: object, stimulus: object) -> None:
         """Describe a bug in `table`, or in the program of that name, while it handled `stimulus`.
 
-        `state` is the key of the missing row; None if another error was raised.
+        `state` is that of the missing row; None if another error was raised.
         """
         super().__init__(text)
         self.add_note(f"table {table}, state {_short(state)}, stimulus {_short(stimulus)}")

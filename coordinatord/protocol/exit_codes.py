@@ -32,7 +32,7 @@ class ExitCode(IntEnum):
     REFUSED = 77
     """The coordinator refuses this node."""
     STOPPED = 79
-    """An operator ended the job: a supervisor must not restart its nodes. It is the first that sysexits leaves free."""
+    """An operator ended the job: a supervisor must not restart its nodes. sysexits defines no code from here on."""
     NO_PROGRESS = 80
     """The job fails again and again without getting any further: a supervisor must not restart its nodes."""
     TIMED_OUT = 124

@@ -78,7 +78,7 @@ WorkerExit = Annotated[int, Meta(ge=-127, le=255)]
 """An exit code of `subprocess`: -n means death by signal n, which a shell reports as 128 + n."""
 
 WINDOW_RESTARTS_MAX = 1_000
-"""The limit of restarts within a window, whose times are kept: one in 43 minutes, for a month."""
+"""The limit of restarts within a window, since the time of each is kept: one in 43 minutes, for a month."""
 
 WINDOW_S_MAX = 30 * 86_400
 """The limit of a window for restarts: a month, as long as the longest runs."""

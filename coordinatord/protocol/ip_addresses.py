@@ -26,7 +26,7 @@ def is_address(text: str) -> bool:
 
 @lru_cache(KNOWN_MAX)
 def is_loopback(address: str) -> bool:
-    """Whether an address is one of the host's own loopback; a host name counts as none."""
+    """Whether an address is a loopback address; a host name is none."""
     try:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:
@@ -64,7 +64,7 @@ class Endpoint(Struct, frozen=True):
 
 
 def parse_endpoint(text: str, default_port: int, least_port: int = 1) -> Endpoint | None:
-    """Parse `HOST[:PORT]`; None if it is none. A given port is at least `least_port`."""
+    """Parse `HOST[:PORT]`; None if the text is invalid. A given port is at least `least_port`."""
     match = _ENDPOINT.fullmatch(text)
     if match is None or not least_port <= int(match["port"] or PORT_MAX) <= PORT_MAX:
         return None

@@ -146,17 +146,17 @@ class WantedParts(Strict, frozen=True):
 
 
 PERSISTED_MAX = 8
-"""The most steps on the disk that a node reports: those that its last order has named to stay, and the newest ones, one
-to resume from, and others in case it is damaged."""
+"""The most steps on the disk that a node reports: those that its last order has named to stay, and the newest ones.
+Workers resume from the newest step that is not damaged."""
 
 PERSISTED_PARTS_MAX = 32
-"""The most groups of parts of one such step. Ranks with the same kinds of files share one, so three are usual."""
+"""The most groups of parts of one such step. Ranks with the same kinds of files share a group, so three are usual."""
 
 KEEP_STEPS_MAX = 1000
 """The most steps that a job may have on the disk: a starting node scans all of them."""
 
 ABORTED_MAX = 8
-"""The most aborted attempts that an order names, the last ones. The files of older ones are deleted when a step becomes
+"""The most aborted attempts that an order names: the last ones. The files of older ones are deleted when a step becomes
 whole."""
 
 ATTEMPTS_MAX = 2**30
@@ -232,7 +232,7 @@ class PersistOrder(AtShardedStep, frozen=True):
     """The number of ranks whose small state all nodes together write: the committer must find all of them. It is 0
     without `commit`."""
     attempt: Counter = 0
-    """The number of the attempt in the run. On a new one, a node begins anew even if it missed the end of the last."""
+    """The number of the attempt in the run. At a new one a node begins anew, even if it missed the last one's end."""
     aborted: Annotated[tuple[Counter, ...], Meta(max_length=ABORTED_MAX)] = ()
     """Attempts of the run that ended before their commit. Their files are deleted before this attempt: they may have
     filled the disk."""
@@ -274,12 +274,12 @@ Key = Annotated[str, printable(32, least=32)]
 class Keeper(Strict, frozen=True):
     """How other nodes fetch the parts that a node keeps: fixed for the life of its process."""
 
-    SECRETS: ClassVar[frozenset[str]] = frozenset({"key"})
+    SECRETS: ClassVar[frozenset[str]] = frozenset({"key"})  # crash files mask it
 
     port: Port
     key: Key
-    """A secret that only the coordinator hands out. So a peer that has it was sent by the coordinator, and by the same
-    secret this node proves to the peer who it is."""
+    """A secret that only the coordinator hands out. So a peer that has it was sent by the coordinator. This node proves
+    its own identity to the peer by the same secret."""
     limit_bytes: Size
     persist: PersistOffer | None = None
     """Its settings for steps on a disk; None without such a directory."""
@@ -312,8 +312,8 @@ class Restoring(StrEnum):
 
 
 HELD_RANKS_MAX = 16 * WORKERS_MAX
-"""The most ranks whose parts a node reports; each step counts. Three steps of its own workers, and copies of others',
-are less. The coordinator records each."""
+"""The most ranks in a node's report, counted for each step: the coordinator stores each. Three steps of a node's own
+workers, with its copies, have fewer."""
 
 
 class Holding(Strict, frozen=True):
@@ -343,9 +343,9 @@ class Holding(Strict, frozen=True):
     writes_checkpoints: bool = False
     """Whether a worker of the node writes its own checkpoints, or has announced that it will."""
     checkpointed: Step | None = None
-    """The newest step whose checkpoint all of these workers have written in this round; None before the first."""
+    """The newest step whose checkpoint all such workers have written in this round; None before the first."""
     persisted: Annotated[tuple[PersistedStep, ...], Meta(max_length=PERSISTED_MAX)] = ()
-    """The newest whole steps of the job on the disk, of any run, the newest first."""
+    """Whole steps of the job on the disk, of any run, the newest first; see `PERSISTED_MAX`."""
     unusable: Sentence = ""
     """Why this node cannot use a step on the disk, which is then not in `persisted`; empty if it can use all."""
     persisting: PersistReport | None = None
@@ -371,7 +371,7 @@ class Holding(Strict, frozen=True):
 class KeptSource(Strict, frozen=True):
     """A node with parts that a node needs; it may be that node itself."""
 
-    SECRETS: ClassVar[frozenset[str]] = frozenset({"key"})
+    SECRETS: ClassVar[frozenset[str]] = frozenset({"key"})  # crash files mask it
 
     node: Name
     address: Address

@@ -24,7 +24,7 @@ LOG_LINES_MAX = 100_000
 """The most last lines that may be asked for: more than anybody reads. A whole log has no such limit."""
 
 FILE_MAX = 2**62 - 1
-"""The highest number of a file; `LogPlace` says what that is."""
+"""The highest number of a file; see `LogPlace`."""
 
 Offset = Annotated[int, Meta(ge=0, le=LOG_BYTES_MAX)]
 
@@ -78,7 +78,7 @@ class LogChunk(Strict, frozen=True, tag=True):
 
 
 def stderr_log(log_dir: str, run: str, number: int, rank: int) -> str:
-    """Return where a node with this directory for the files of its job has a worker's stderr of a round.
+    """Return the path of a worker's stderr in round `number`, on a node whose files are in `log_dir`.
 
     It is empty if the node keeps no files, or if no message can hold the path.
     """

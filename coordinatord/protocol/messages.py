@@ -192,9 +192,9 @@ class JobSpec(Strict, frozen=True):
     """The time without a step after which a hung round is restarted, even if the culprit computes. None: the time
     follows from the run's steps, and a round whose culprit computes is not restarted. 0: no hung round is restarted."""
     drain_laggards: Annotated[float, Meta(ge=0, le=FACTOR_MAX)] = 0.0
-    """How many times as long each step has to take because of a worker for its node to be drained; 0: none is."""
+    """A node is drained if one of its workers makes each step take this many times as long; 0: none is drained."""
     restart_window_s: Window | None = None
-    """If set, only the restarts of so many last seconds are counted."""
+    """If set, only the restarts within this time before now are counted."""
     max_futile_rounds: Counter = 0
     """How many rounds in a row may fail without a new step before the run ends; 0 for any number."""
     on_divergence: OnDivergence = OnDivergence.REPORT
@@ -221,7 +221,7 @@ class HangKind(StrEnum):
 
 
 class Cause(StrEnum):
-    """The class of a failure's cause. It decides what is done: a new round, and at whose charge."""
+    """The class of a failure's cause. It decides whether a new round follows, and who is charged."""
 
     USER_CODE = "user_code"
     """An error of the script or of its environment: the same on any other node."""
@@ -261,9 +261,9 @@ class Ended(Strict, frozen=True):
 
     rank: Count
     age_s: Seconds
-    """How long before this message."""
+    """The time from its end to this message."""
     output: LastOutput | None = None
-    """What it wrote last, if it was the first of its node; None until all workers of the node are gone."""
+    """Its last output, if it was the first of its node to end; None until all workers of the node are gone."""
 
 
 class Killed(Strict, frozen=True):
@@ -362,7 +362,7 @@ class Failure(Strict, frozen=True):
     hang_ranks: Annotated[tuple[Count, ...], Meta(max_length=CONSEQUENCES_MAX)] = ()
     """The first few ranks that hung, if there are several; `rank` is the first of them."""
     diverged: bool = False
-    """Set if its state is not that of others, and `message` says whose; no process has ended."""
+    """Set if its state differs from that of other ranks, as `message` explains; no process has ended."""
     left: Quiet[bool] = False
     """It left its round because of a failed collective, and its process has not ended."""
     stopped: bool = False
@@ -399,7 +399,7 @@ class Report(Strict, frozen=True):
     early: Annotated[tuple[EarlyEnd, ...], Meta(max_length=CONSEQUENCES_MAX)] = ()
     """The first workers of the round that had exited with 0 before it failed."""
     early_output: LastOutput | None = None
-    """What the first of these wrote last; None if there is none, or it is not known."""
+    """The last output of the first of these; None without one, or if not known."""
     step: Step | None = None
     """The highest step that any worker had reported."""
     stragglers: Annotated[tuple[Straggler, ...], Meta(max_length=CONSEQUENCES_MAX)] = ()
@@ -408,7 +408,7 @@ class Report(Strict, frozen=True):
     workers: Count = 0
     """How many took part in the round; 0 if not known."""
     excused_by: Annotated[str, printable(NAME_MAX)] = ""
-    """The lost node that may have caused it, so that it is not charged; empty if it is the root cause."""
+    """The lost node that may have caused the failure, which is not charged then; empty if there is none."""
 
 
 SECTION_NAME_MAX = 16
@@ -486,15 +486,14 @@ class HealthCheck(Strict, frozen=True):
     """The last health check of a node: the built-in check, and a run of the command of `--health-check`."""
 
     number: Counter
-    """How many the node has made, so that each is news."""
+    """How many checks the node has made, so that each one is news."""
     result: CheckResult
     text: Sentence = ""
-    """What the one with this result says: the last line of the command's output or why it gave no answer, or what the
-    built-in check found."""
+    """The reason: the last line of the command's output, why it gave no answer, or the built-in check's finding."""
 
     @property
     def says(self) -> str:
-        """What it found, for a person: `failed: GPU 3 has fallen off the bus`."""
+        """The result for a person: `failed: GPU 3 has fallen off the bus`."""
         return _CHECK_SAYS[self.result] + (f": {self.text}" if self.text else "")
 
 
@@ -546,14 +545,14 @@ class Observed(Strict, frozen=True, tag=True):
     pids: Quiet[Annotated[tuple[Pid, ...], Meta(max_length=WORKERS_MAX)]] = ()
     """The process id of each worker of the round, by local rank, 0 for one that has ended; empty if none is started."""
     held_up: Sentence = ""
-    """What delays the end of the round on this node although its workers are dead; empty if nothing does."""
+    """The cause of a delay of the round's end on this node although its workers are dead; empty without one."""
     check: AtOnce[HealthCheck | None] = None
     """The last health check; None before the first one has ended, and if the user wants none."""
     pair: AtOnce[PairResult | None] = None
     """The result of the last test with another node; None before the first one has ended."""
     digests: Quiet[Annotated[tuple[StateDigest | None, ...], Meta(max_length=DIGESTS_MAX)]] = ()
     """The last digest of each worker of the round whose state other ranks should have as well, by local rank; empty
-    without any, and on a node with more workers."""
+    without any, and on a node with more than `DIGESTS_MAX` workers."""
 
 
 class Join(Strict, frozen=True, tag=True):
@@ -620,8 +619,8 @@ class Desired(Strict, frozen=True, tag=True):
     goal: AtOnce[Goal]
     reason: Text
     wait_s: Seconds | None
-    """How long the node waits at most: for a round or its release, or in a run that ends, for the write to the disk.
-    None if that is not known, and for `run` and `exit`."""
+    """The longest time that the node waits: for a round or its release, or at the end of a run for the write to the
+    disk. None if not known, and with the goals `run` and `exit`."""
     heartbeat_s: Quiet[Grant]
     lease_s: Quiet[Grant]
     """The node sends a heartbeat at least every `heartbeat_s`, and is lost after `lease_s` of silence."""
@@ -640,15 +639,15 @@ class Desired(Strict, frozen=True, tag=True):
     started with another command. With `stop`, it is the worker that hung in the round, if one is known. With `exit`, it
     is the step that is lost, which the outcome names as well."""
     resume: Resume | None = None
-    """The step that the workers of the round resume from: with `run`, until the node reports that it has it, or workers
-    make steps. None does not revoke an earlier one of the round; without any, the workers start from nothing."""
+    """The step that the workers of the round resume from: with `run`, until the node reports that it has all parts, or
+    workers make steps. None does not revoke an earlier value; if the round has none, its workers start from nothing."""
     protected: Annotated[tuple[KeptStep, ...], Meta(max_length=PROTECTED_MAX)] | None = None
     """The steps that the node must not overwrite. None changes nothing, since they are not known yet."""
     halt: AtOnce[Halt | None] = None
     """The step that all workers keep before a planned `stop`; None if each keeps its own last one."""
     persist: AtOnce[PersistOrder | None] = None
     copies: Annotated[tuple[KeptCopy, ...], Meta(max_length=COPIES_MAX)] = ()
-    """The missing copies of other nodes' state that the node has to fetch. It stops fetching others."""
+    """The missing copies of other nodes' state that the node has to fetch. It fetches no other ones any more."""
     alike: AtOnce[bool | None] = None
     """Whether all ranks had the same state after the first step of the round; None before that is known."""
     pair: AtOnce[PairOrder | None] = None
@@ -665,7 +664,7 @@ class Desired(Strict, frozen=True, tag=True):
 class Degraded(Strict, frozen=True, tag=True):
     """The coordinator lives but cannot decide anything now, so the last `Desired` stays in force.
 
-    It answers heartbeats while the store fails: the coordinator might forget any decision.
+    It answers heartbeats while the store fails, since the coordinator might forget any decision that it made.
     """
 
     reason: Text

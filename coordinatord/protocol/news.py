@@ -1,6 +1,6 @@
 """Marks on the fields of messages: whether a change is sent at once, and whether it is news to the receiver.
 
-Both sides send whole states again and again, so each has to tell what has changed. All of that follows from the marks.
+Both sides send whole states again and again. The marks show which changes matter.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ def marked(kind: type[Struct], mark: Mark) -> frozenset[str]:
 
 
 def is_news(now: object, before: object) -> bool:
-    """Whether two messages, or two values of a field, differ in more than quiet fields, their own or those of parts."""
+    """Whether two messages, or two values of a field, differ in a field that is not quiet, here or in a part."""
     if not isinstance(now, Struct) or type(now) is not type(before):
         return now != before
     names, values = _loud(type(now))
-    # Most heartbeats end with this comparison.
+    # The first comparison is cheap, and enough for most heartbeats.
     return values(now) != values(before) and any(is_news(getattr(now, name), getattr(before, name)) for name in names)
 
 

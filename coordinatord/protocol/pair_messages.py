@@ -41,7 +41,7 @@ class PairResult(Strict, frozen=True):
     gflops: Figure | None
     """The speed of its own matrix product in GFLOP/s; None if it has computed none."""
     mb_s: Figure | None
-    """The bytes a second in millions of the sum over both nodes; None if it did not come, or was wrong."""
+    """The bandwidth of the sum over both nodes, in millions of bytes a second; None if no right sum came."""
     wrong: bool = False
     """Whether its own matrix product was not the right one."""
     text: Sentence = ""

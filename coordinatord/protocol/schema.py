@@ -84,7 +84,7 @@ def decoder(kinds: tuple[type[Any], ...]) -> Decoder[Any]:
 
 def check(data: object, kind: type[Made], place: str) -> Made:
     """Convert a decoded map to a struct; `place` names the map in errors. Raises `SchemaError`."""
-    decoder((kind,))  # the first use of the class
+    decoder((kind,))  # so that `convert` is not the first use of the class
     try:
         return convert(data, kind)
     except ERRORS as error:

@@ -38,8 +38,8 @@ STACK_BYTES_MAX = 720
 """The most bytes of one worker's stacks that are accepted. Nodes of this release send less, later ones perhaps more."""
 
 PACKED_BYTES_MAX = 620
-"""The most bytes of one worker's stacks, `places`, `stands_at` and `waits_for` together: the answers of a thousand are
-less than a megabyte."""
+"""The most bytes of one worker's stacks, `places`, `stands_at` and `waits_for` together: the answers of a thousand
+workers are less than a megabyte."""
 
 BRIEF_BYTES_MAX = 400
 """The most bytes of stacks and `stands_at` in a brief sample, which no person reads: the innermost frames show whether
@@ -59,7 +59,7 @@ OUTERMOST = 3
 """The number of outermost frames that a shortened stack keeps: they show where the script began."""
 
 ELLIPSIS = "..."
-"""The frame that stands for those left out."""
+"""Stands for the frames that are left out."""
 
 
 class StackOrigin(StrEnum):
@@ -68,7 +68,7 @@ class StackOrigin(StrEnum):
     WORKER = "worker"
     """The worker has answered."""
     SIGNAL = "signal"
-    """The worker did not answer, because C code has Python's lock, and faulthandler wrote them."""
+    """faulthandler wrote the stacks on a signal, because the worker did not answer: C code has Python's lock."""
     NONE = "none"
 
 
@@ -113,7 +113,7 @@ class WorkerStacks(Strict, frozen=True):
     cpus: Annotated[float, Meta(ge=0, le=COUNTER_MAX)]
     """The CPUs that it and its child processes, such as those that load data, used during the sample."""
     collective: Collective | None
-    """The first collective that it waits in, or else the last one that is over."""
+    """The first collective that it waits in, or else the last one that is over; None if none is known."""
     problem: Line
     """Why there is no stack; empty if there is one."""
     pid: Pid = 0
@@ -218,7 +218,7 @@ class GroupStage(StrEnum):
 
 
 PAIRED = {GroupStage.SENDS: GroupStage.RECEIVES, GroupStage.RECEIVES: GroupStage.SENDS}
-"""The stage of the peer in an exchange."""
+"""The stages of an exchange, each with that of the peer."""
 
 
 class GroupPlace(Struct, frozen=True):
@@ -257,10 +257,9 @@ def place_of(collective: Collective) -> GroupPlace | None:
 def pack_places(collectives: Sequence[Collective]) -> bytes:
     """Encode the places of a worker in these collectives, except the first, which has its own field in the message.
 
-    Those in which the worker waits come first, the oldest first. It stands at the first exchange and the first
-    collective of a group, and has only begun later ones ahead. In the first collective for all, further on, it may be
-    overtaken (`wait_graph`). No other place of a group can show a hang, so the others are left out, and so are places
-    beyond the limit.
+    `collectives` begin with those in which the worker waits, the oldest first. At most three places of a group can show
+    a hang: the first exchange and the first collective, in which the worker stands, and the first collective for all,
+    in which it may be overtaken (see `wait_graph`). Other places are left out, and so are places beyond the limit.
     """
     packed = b""
     seen: set[tuple[str, str]] = set()
@@ -315,7 +314,7 @@ def find_position(frames: Sequence[Frame]) -> Frame | None:
 
 
 def _find_script(frames: Sequence[Frame]) -> str:
-    """Return the file of the script, which was started itself or by another program; empty if not known."""
+    """Return the file of the outermost module, or of the one that a `_RUNNER` has started; empty if not known."""
     for index, (name, file, _) in enumerate(frames):
         is_outermost = index == len(frames) - 1 or _runs_scripts(frames[index + 1][1])
         if name == "<module>" and is_outermost and not _runs_scripts(file):

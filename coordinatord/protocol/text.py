@@ -10,7 +10,7 @@ TEXT_MAX = 1_536
 """The most characters of a text in a message: two such texts fit a frame even in the widest letters."""
 
 RANKS_NAMED_MAX = 4
-"""How many ranks a text names; it says only that there are more."""
+"""How many ranks a text names; of the others it says only that there are more."""
 
 NAMES_MAX = 8
 """How many nodes a sentence names; the others are counted, so that texts stay short with a thousand nodes."""
@@ -23,7 +23,7 @@ _NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
 
 
 def clip(text: str, most: int = TEXT_MAX) -> str:
-    """Make a text fit for a message: characters that are not printable become blanks, and `most` characters stay."""
+    """Make a text fit for a message: unprintable characters become blanks, and at most `most` characters stay."""
     if not text.isprintable():
         text = "".join(character if character.isprintable() else " " for character in text)
     return text if len(text) <= most else f"{text[: most - 3]}..."
@@ -34,7 +34,7 @@ def shorten(text: str, most: int) -> str:
 
     Of the end, those sentences and clauses stay that fit in half of `most`. If none does, the end is cut off.
     """
-    text = clip(text, max(most, len(text)))
+    text = clip(text, max(most, len(text)))  # only to replace characters
     if len(text) <= most or (end := _CLAUSE_END.search(text, len(text) - most // 2)) is None:
         return clip(text, most)
     last = text[end.end() :]

@@ -82,7 +82,7 @@ class KeptStatus(Struct, frozen=True, kw_only=True):
     used_bytes: Whole = 0
     """The memory of the kept state on all nodes."""
     skipped: Whole = 0
-    """How many saves were skipped because no slot was free."""
+    """How many saves were skipped because no place was free."""
     copied: Whole | None = None
     """The newest step that survives the loss of any one host, since state that only one host had was copied to another;
     None if there is none at present."""
@@ -462,7 +462,7 @@ class RestartsStatus(Struct, frozen=True, kw_only=True):
     max: Whole | None
     """None if torchrun's agents count them."""
     window_s: Number | None = None
-    """The last seconds in which restarts are counted; None if all are."""
+    """The length of the window in which restarts are counted; None if all are."""
 
 
 class MissingStatus(Struct, frozen=True, kw_only=True):
@@ -588,7 +588,7 @@ class PreflightNodeStatus(Struct, frozen=True, kw_only=True):
     mb_s: Number | None
     """The best bandwidth of a sum with another node, in millions of bytes a second; None if no sum came."""
     text: AnyText
-    """What the verdict rests on, to follow the name of the node."""
+    """The evidence for the verdict, in words that follow the name of the node."""
 
 
 class PreflightStatus(Struct, frozen=True, kw_only=True):
@@ -627,7 +627,7 @@ class JobStatus(Struct, frozen=True, kw_only=True):
     world_size: Whole
     """0 without a round."""
     begun: WorkerStartsStatus | None = None
-    """How the workers of the present round were started; None as for a round."""
+    """How the workers of the present round were started; None in the same cases as in `rounds`."""
     progress: ProgressStatus = ProgressStatus()
     kept: KeptStatus | None = None
     """The training state that its nodes keep in memory; None if they keep none."""
@@ -680,7 +680,7 @@ class HostStatus(Struct, frozen=True, kw_only=True):
     quarantined: AnyText
     """Why it is quarantined; empty if it is not."""
     weight: Number
-    """What its charges add up to."""
+    """The sum of its charges."""
     charges: Items[ChargeStatus]
 
 

@@ -67,7 +67,7 @@ class HangStatus(Struct, frozen=True, kw_only=True):
     `mismatched`: they wait in another collective than the others. `network`: a collective completes for none."""
     sentence: AnyText
     ranks: Items[Whole]
-    """The culprits; with `network` all workers, which all wait."""
+    """The culprits; with `network`, which has none, the workers in a collective that should complete."""
     waiting: Whole
     """How many workers wait in a collective."""
 
